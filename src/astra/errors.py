@@ -1,0 +1,79 @@
+"""The error family: what a user did or asked that cannot be answered, with advice.
+
+Each class has its own exit code. Anything else that escapes is a bug in Astra.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class AstraError(Exception):
+    """Base of every error meant for the user: one paragraph, no traceback."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InputError(AstraError):
+    """Something given is wrong: says where, what was given, what was wanted and how to fix it."""
+
+    exit_code = 2
+
+    def __init__(self, where: str, got: object, *, want: str, fix: str = "") -> None:
+        self.where, self.got, self.want, self.fix = where, got, want, fix
+        shown = f"got {_shown(got)}, " if got is not None else ""
+        super().__init__(f"{where}: {shown}wanted {want}.{' ' + fix if fix else ''}")
+
+
+class UnknownName(InputError):
+    """A name that is not in a catalog; suggests the nearest ones."""
+
+    def __init__(self, where: str, name: str, known: Iterable[str], *, fix: str = "") -> None:
+        names = sorted(known)
+        self.nearest = nearest_names(name, names)
+        hint = f"Did you mean {', '.join(self.nearest)}?" if self.nearest else fix
+        super().__init__(where, name, want="a known name", fix=hint if not fix or hint == fix else f"{hint} {fix}")
+
+
+class NoFeasiblePlan(AstraError):
+    """No strategy is legal and fits; the message says what would be needed."""
+
+    exit_code = 3
+
+
+class NoCoverage(AstraError):
+    """A number could only be assumed and the user asked to be refused in that case (``--strict``)."""
+
+    exit_code = 4
+
+
+class OutputError(AstraError):
+    """A result could not be written; nothing half-written is left behind."""
+
+    exit_code = 5
+
+
+def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The ``count`` names most like ``name``, ignoring case and punctuation."""
+    folded: dict[str, str] = {}
+    for candidate in known:
+        folded.setdefault(fold(candidate), candidate)
+    wanted = fold(name)
+    inside = sorted((key for key in folded if wanted and (wanted in key or key in wanted)), key=len)
+    close = get_close_matches(wanted, folded, n=count, cutoff=0.5)
+    ordered = list(dict.fromkeys([*inside[:count], *close]))
+    return [folded[key] for key in ordered[:count]]
+
+
+def fold(name: str) -> str:
+    """A name with case and punctuation removed, so that ``Llama-3_8B`` and ``llama3-8b`` agree."""
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _shown(got: object) -> str:
+    text = repr(got)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,147 @@
+"""GPUs, how they are joined, and pools of them. Every quantity is SI; bandwidths are one direction, per GPU."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from astra.errors import InputError
+from astra.spec._base import Spec, check, check_not_negative, check_positive
+
+
+class Device(Spec):
+    """One GPU. Peaks are dense (no sparsity); memory is what software can allocate."""
+
+    name: str
+    vendor: str
+    arch: str
+    flops_per_s: dict[str, float]  # by precision: bf16, fp16, fp8, fp4, tf32, fp32
+    memory_bytes: float
+    memory_bytes_per_s: float
+    sms: int
+    power_w: float
+    host_bytes_per_s: float  # to the CPU's memory
+    relative: str = ""  # the measured GPU whose efficiency this one borrows
+    aliases: tuple[str, ...] = ()
+    source: str
+    date: str
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"gpu {self.name}"
+        check_positive(
+            where,
+            memory_bytes=self.memory_bytes,
+            memory_bytes_per_s=self.memory_bytes_per_s,
+            sms=self.sms,
+            power_w=self.power_w,
+            host_bytes_per_s=self.host_bytes_per_s,
+        )
+        check_positive(f"{where}.flops_per_s", **self.flops_per_s)
+        check(bool(self.source), f"{where}.source", self.source, "where the numbers come from")
+
+    def peak(self, precision: str) -> float:
+        """Dense FLOP/s at a precision; an InputError if the GPU lacks it."""
+        try:
+            return self.flops_per_s[precision]
+        except KeyError:
+            raise InputError(
+                "precision",
+                precision,
+                want=f"one that {self.name} has: {', '.join(sorted(self.flops_per_s))}",
+            ) from None
+
+
+class Link(Spec):
+    """One network tier as one GPU sees it, one direction."""
+
+    reach: int  # GPUs joined by this tier (a power of the topology, not of the job)
+    kind: Literal["nvswitch", "nvlink-mesh", "xgmi", "pcie", "infiniband", "roce", "efa", "tcp", "rack"]
+    bytes_per_s: float
+    latency_s: float
+    oversubscription: float = 1.0  # 7 means 1:7
+    source: str
+
+    def __post_init__(self) -> None:
+        check(self.reach >= 2, "link.reach", self.reach, "2 GPUs or more", "Drop the tier if a node has one GPU.")
+        check_positive("link", bytes_per_s=self.bytes_per_s, latency_s=self.latency_s)
+        check(self.oversubscription >= 1, "link.oversubscription", self.oversubscription, "1 or more (7 means 1:7)")
+
+
+class NodeType(Spec):
+    """A server: its GPUs and the tiers that join them, nearest first; the last tier joins any number of nodes."""
+
+    name: str
+    provider: str
+    gpu: str  # a device name
+    gpus: int  # GPUs in one server (the unit that is bought or rented)
+    links: tuple[Link, ...]
+    host_memory_bytes: float | None = None
+    aliases: tuple[str, ...] = ()
+    default_for: tuple[str, ...] = ()  # GPU names for which this node is meant when only the GPU is named
+    source: str
+    date: str
+
+    def __post_init__(self) -> None:
+        check_positive(f"node {self.name}", gpus=self.gpus)
+        reaches = [link.reach for link in self.links]
+        check(
+            reaches == sorted(set(reaches)), f"node {self.name}.links", reaches, "tiers with growing reach, each once"
+        )
+
+
+class Pool(Spec):
+    """A number of equal nodes."""
+
+    device: Device
+    node: NodeType
+    gpus: int
+    name: str = ""
+    usd_per_gpu_h: float | None = None
+    price_source: str = ""
+
+    def __post_init__(self) -> None:
+        check(
+            isinstance(self.gpus, int) and 1 <= self.gpus <= 10_000_000,
+            "gpus",
+            self.gpus,
+            "between 1 and 10,000,000 GPUs",
+        )
+        check_not_negative("pool", usd_per_gpu_h=self.usd_per_gpu_h)
+        whole = self.gpus % self.node.gpus == 0 or self.gpus < self.node.gpus
+        lower = self.gpus // self.node.gpus * self.node.gpus
+        check(
+            whole,
+            "gpus",
+            self.gpus,
+            f"whole nodes of {self.node.gpus} ({self.node.name}), or fewer GPUs than one node",
+            f"Try {lower}x or {lower + self.node.gpus}x.",
+        )
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of this pool in one server."""
+        return min(self.node.gpus, self.gpus)
+
+    def tier(self, span: int) -> Link | None:
+        """The nearest tier that joins ``span`` consecutive GPUs; the outermost if none reaches that far."""
+        if span <= 1:
+            return None
+        for link in self.node.links:
+            if link.reach >= span:
+                return link
+        return self.node.links[-1] if self.node.links else None
+
+
+class Cluster(Spec):
+    """The pools a job may use. One pool: homogeneous. Several: mixed."""
+
+    pools: tuple[Pool, ...]
+    between: Link | None = None  # the tier that joins pools
+
+    def __post_init__(self) -> None:
+        check(len(self.pools) >= 1, "cluster.pools", len(self.pools), "at least one pool")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all pools."""
+        return sum(pool.gpus for pool in self.pools)

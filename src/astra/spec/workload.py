@@ -1,0 +1,34 @@
+"""What is to be trained: batch, sequence, tokens, precision, optimizer and task."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from astra.spec._base import Spec, check, check_positive
+
+PRECISIONS: Final = ("bf16", "fp16", "fp8")
+OPTIMIZERS: Final = ("adam", "sgd")
+TASKS: Final = ("pretrain", "finetune", "lora")
+
+
+class Workload(Spec):
+    """One training job's work."""
+
+    global_batch: int  # samples per optimizer step
+    seq: int  # tokens per sample
+    tokens: float | None = None  # tokens to train in all
+    precision: Literal["bf16", "fp16", "fp8"] = "bf16"
+    optimizer: Literal["adam", "sgd"] = "adam"
+    task: Literal["pretrain", "finetune", "lora"] = "pretrain"
+    lora_rank: int = 16
+
+    def __post_init__(self) -> None:
+        check_positive("workload", global_batch=self.global_batch, seq=self.seq, tokens=self.tokens)
+        check_positive("workload", lora_rank=self.lora_rank)
+        check(self.global_batch <= 10_000_000, "batch", self.global_batch, "at most 10,000,000 samples per step")
+        check(self.seq <= 100_000_000, "seq", self.seq, "at most 100,000,000 tokens per sample")
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens consumed by one optimizer step."""
+        return self.global_batch * self.seq

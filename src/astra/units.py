@@ -1,0 +1,63 @@
+"""SI constants, and the only place where quantities are turned into text or read from it.
+
+Inside the package every quantity is SI: seconds, bytes, FLOP/s, bytes/s, watts, dollars.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024**2
+GIB: Final = 1024**3
+US: Final = 1e-6
+
+_DECIMAL: Final = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
+_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]?)\s*", re.IGNORECASE)
+
+
+def parse_count(text: str) -> float | None:
+    """Read ``1T``, ``400k``, ``15.6e12`` or ``1_000``; None if it is not a count."""
+    match = _NUMBER.fullmatch(text.replace("_", "").replace(",", ""))
+    if match is None or match.group(2).lower() not in _DECIMAL:
+        return None
+    value = float(match.group(1)) * _DECIMAL[match.group(2).lower()]
+    return value if math.isfinite(value) else None
+
+
+def show_seconds(seconds: float) -> str:
+    """A duration for people: ``12.3 us``, ``4.56 s``, ``3.2 h``, ``14.5 days``."""
+    for limit, unit, name, digits in (
+        (1e-3, 1e-6, "us", 1),
+        (1.0, 1e-3, "ms", 1),
+        (120.0, 1.0, "s", 2),
+        (7200.0, 60.0, "min", 1),
+        (172800.0, 3600.0, "h", 1),
+    ):
+        if abs(seconds) < limit:
+            return f"{seconds / unit:.{digits}f} {name}"
+    return f"{seconds / 86400:,.1f} days"
+
+
+def show_gib(nbytes: float) -> str:
+    """Bytes as GiB with one decimal: ``61.2 GiB``."""
+    return f"{nbytes / GIB:.1f} GiB"
+
+
+def show_count(value: float) -> str:
+    """A large count: ``70.6B``, ``1.5T``, ``512``."""
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= unit:
+            return f"{value / (1e3 if name == 'k' else unit):.4g}{name}"
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def show_dollars(dollars: float) -> str:
+    """Money: ``$1,234``, ``$12.3k``, ``$1.23M``."""
+    if abs(dollars) >= 1e6:
+        return f"${dollars / 1e6:,.2f}M"
+    if abs(dollars) >= 1e4:
+        return f"${dollars / 1e3:,.1f}k"
+    return f"${dollars:,.2f}" if abs(dollars) < 100 else f"${dollars:,.0f}"
