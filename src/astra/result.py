@@ -32,14 +32,14 @@ def _plain(value: object) -> object:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-class Range(Result):
+class Range(Result, frozen=True, kw_only=True):
     """A figure with its error bar."""
 
     low: float
     high: float
 
 
-class StageEstimate(Result):
+class StageEstimate(Result, frozen=True, kw_only=True):
     """One pipeline stage, as one of its ranks sees a step."""
 
     index: int
@@ -59,7 +59,7 @@ class StageEstimate(Result):
     fits: bool
 
 
-class Estimate(Result):
+class Estimate(Result, frozen=True, kw_only=True):
     """How fast a strategy runs and whether it fits."""
 
     schema: str = ESTIMATE_SCHEMA
@@ -94,7 +94,7 @@ class Estimate(Result):
     price_source: str | None = None
 
 
-class Plan(Result):
+class Plan(Result, frozen=True, kw_only=True):
     """One recommended strategy."""
 
     rank: int
@@ -103,7 +103,7 @@ class Plan(Result):
     lost_by: str = ""  # against the best plan: which term costs it the most
 
 
-class Reject(Result):
+class Reject(Result, frozen=True, kw_only=True):
     """Strategies refused for one reason."""
 
     reason: str
@@ -111,7 +111,7 @@ class Reject(Result):
     strategies: int
 
 
-class Search(Result):
+class Search(Result, frozen=True, kw_only=True):
     """What the search did."""
 
     considered: int  # strategies in the space, all accounted for
@@ -121,7 +121,7 @@ class Search(Result):
     strategies_per_s: float
 
 
-class PlanSet(Result):
+class PlanSet(Result, frozen=True, kw_only=True):
     """The ranked answer to a request."""
 
     schema: str = PLAN_SCHEMA

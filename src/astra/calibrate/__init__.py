@@ -1,0 +1,1 @@
+"""Measure, fit and validate; offline."""

@@ -1,0 +1,1 @@
+"""GPUs, node types, models, prices and runtimes as data with source and date."""

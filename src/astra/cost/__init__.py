@@ -1,0 +1,1 @@
+"""Compute, communication, memory and step time: columns in, columns out."""

@@ -1,0 +1,1 @@
+"""Plans to files for frameworks and launchers."""

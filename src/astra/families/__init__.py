@@ -1,0 +1,1 @@
+"""Model shape to layer operators: GEMM shapes, attention, bytes moved, tensors kept for backward."""

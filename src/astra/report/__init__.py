@@ -1,0 +1,1 @@
+"""Explain a result, then draw it as text or HTML."""

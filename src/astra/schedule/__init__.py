@@ -1,0 +1,1 @@
+"""Pipeline schedules as data, their closed forms, the one simulator, and traces."""

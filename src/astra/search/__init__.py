@@ -1,0 +1,1 @@
+"""The planner: objectives, ranking, and the functions behind the public API."""

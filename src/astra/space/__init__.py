@@ -1,0 +1,1 @@
+"""Enumeration, the rules table and the restrictions of a search."""

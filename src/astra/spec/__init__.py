@@ -1,0 +1,1 @@
+"""Frozen inputs: model, cluster, workload, strategy, request."""

@@ -8,7 +8,7 @@ from astra.errors import InputError
 from astra.spec._base import Spec, check, check_not_negative, check_positive
 
 
-class Device(Spec):
+class Device(Spec, frozen=True, kw_only=True):
     """One GPU. Peaks are dense (no sparsity); memory is what software can allocate."""
 
     name: str
@@ -51,7 +51,7 @@ class Device(Spec):
             ) from None
 
 
-class Link(Spec):
+class Link(Spec, frozen=True, kw_only=True):
     """One network tier as one GPU sees it, one direction."""
 
     reach: int  # GPUs joined by this tier (a power of the topology, not of the job)
@@ -67,7 +67,7 @@ class Link(Spec):
         check(self.oversubscription >= 1, "link.oversubscription", self.oversubscription, "1 or more (7 means 1:7)")
 
 
-class NodeType(Spec):
+class NodeType(Spec, frozen=True, kw_only=True):
     """A server: its GPUs and the tiers that join them, nearest first; the last tier joins any number of nodes."""
 
     name: str
@@ -89,7 +89,7 @@ class NodeType(Spec):
         )
 
 
-class Pool(Spec):
+class Pool(Spec, frozen=True, kw_only=True):
     """A number of equal nodes."""
 
     device: Device
@@ -132,7 +132,7 @@ class Pool(Spec):
         return self.node.links[-1] if self.node.links else None
 
 
-class Cluster(Spec):
+class Cluster(Spec, frozen=True, kw_only=True):
     """The pools a job may use. One pool: homogeneous. Several: mixed."""
 
     pools: tuple[Pool, ...]

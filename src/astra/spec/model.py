@@ -7,7 +7,7 @@ from typing import Literal
 from astra.spec._base import Spec, check, check_not_negative, check_positive
 
 
-class MoE(Spec):
+class MoE(Spec, frozen=True, kw_only=True):
     """Mixture-of-experts feed-forward layers."""
 
     experts: int  # routed experts per MoE layer
@@ -26,7 +26,7 @@ class MoE(Spec):
         check(self.topk <= self.experts, "moe.topk", self.topk, f"at most the {self.experts} experts")
 
 
-class MLA(Spec):
+class MLA(Spec, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-V2): low-rank queries and keys/values."""
 
     q_lora_rank: int | None  # None: full-rank queries
@@ -46,7 +46,7 @@ class MLA(Spec):
         )
 
 
-class Encoder(Spec):
+class Encoder(Spec, frozen=True, kw_only=True):
     """The encoder half of an encoder-decoder model; widths are those of the decoder."""
 
     layers: int
@@ -55,7 +55,7 @@ class Encoder(Spec):
         check_positive("encoder", layers=self.layers)
 
 
-class Vision(Spec):
+class Vision(Spec, frozen=True, kw_only=True):
     """Patch embedding and classifier of a vision transformer."""
 
     image: int
@@ -73,7 +73,7 @@ class Vision(Spec):
         return (self.image // self.patch) ** 2 + 1
 
 
-class ModelSpec(Spec):
+class ModelSpec(Spec, frozen=True, kw_only=True):
     """A transformer's shape. Letters: h hidden, f ffn, a heads, g kv_heads, d head_dim, V vocab, L layers."""
 
     name: str

@@ -20,7 +20,7 @@ _KEYS: Final = ("recompute", "method", "recompute_layers", "offload", "overlap",
 _DEGREE_WORD: Final = re.compile(r"([a-z]+)=?(\d+)")
 
 
-class Strategy(Spec):
+class Strategy(Spec, frozen=True, kw_only=True):
     """How one job is split. GPUs used: tp * cp * pp * dp; ep and etp reuse ranks of tp, cp and dp."""
 
     tp: int = 1  # tensor parallel
@@ -123,7 +123,10 @@ def parse_strategy(text: str, *, gpus: int | None = None) -> Strategy:
         inner = given.get("tp", 1) * given.get("cp", 1) * given.get("pp", 1)
         if inner == 0 or gpus % inner:
             raise InputError(
-                "strategy", text, want=f"tp*cp*pp = {inner} to divide the {gpus} GPUs", fix="Give dp, or change tp, cp or pp."
+                "strategy",
+                text,
+                want=f"tp*cp*pp = {inner} to divide the {gpus} GPUs",
+                fix="Give dp, or change tp, cp or pp.",
             )
         given["dp"] = gpus // inner
     return Strategy(**given)

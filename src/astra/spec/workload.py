@@ -11,7 +11,7 @@ OPTIMIZERS: Final = ("adam", "sgd")
 TASKS: Final = ("pretrain", "finetune", "lora")
 
 
-class Workload(Spec):
+class Workload(Spec, frozen=True, kw_only=True):
     """One training job's work."""
 
     global_batch: int  # samples per optimizer step
