@@ -1,0 +1,56 @@
+"""The strategy table: one row per candidate, one NumPy column per field, streamed in blocks.
+
+Degrees are int64, switches are bool, choices are int16 codes into ``CHOICES``. A column may also be a
+length-1 array that stands for every row; NumPy broadcasting keeps it cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, SCHEDULES, Strategy
+
+Column = npt.NDArray[Any]
+Columns = Mapping[str, Column]
+
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "recompute": RECOMPUTES,
+    "method": METHODS,
+    "offload": OFFLOADS,
+    "schedule": SCHEDULES,
+}
+SWITCHES: Final = ("sp", "flash", *(f"overlap_{name}" for name in OVERLAPS))
+INTEGERS: Final = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs", "zero", "recompute_layers")
+FIELDS: Final = (*INTEGERS, *SWITCHES, *CHOICES)
+
+
+def code(column: str, choice: str) -> int:
+    """The code of a choice, e.g. ``code("recompute", "full") == 2``."""
+    return CHOICES[column].index(choice)
+
+
+def from_strategy(strategy: Strategy) -> dict[str, Column]:
+    """A one-row table."""
+    columns: dict[str, Column] = {name: np.array([getattr(strategy, name)], dtype=np.int64) for name in INTEGERS}
+    columns |= {name: np.array([code(name, getattr(strategy, name))], dtype=np.int16) for name in CHOICES}
+    columns |= {name: np.array([getattr(strategy, name)]) for name in ("sp", "flash")}
+    columns |= {f"overlap_{name}": np.array([name in strategy.overlap]) for name in OVERLAPS}
+    return columns
+
+
+def to_strategy(columns: Columns, row: int, *, layers: tuple[int, ...] = ()) -> Strategy:
+    """One row as a Strategy."""
+
+    def cell(name: str) -> Any:
+        column = columns[name]
+        return column[row if len(column) > 1 else 0]
+
+    fields: dict[str, Any] = {name: int(cell(name)) for name in INTEGERS}
+    fields |= {name: choices[int(cell(name))] for name, choices in CHOICES.items()}
+    fields |= {name: bool(cell(name)) for name in ("sp", "flash")}
+    overlap = tuple(name for name in OVERLAPS if cell(f"overlap_{name}"))
+    return Strategy(**fields, overlap=overlap, layers=layers)
