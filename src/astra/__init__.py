@@ -1,5 +1,86 @@
-"""Astra: plan the training of large language models on the GPUs you have."""
+"""Astra: plan the training of large language models on the GPUs you have.
+
+``astra.plan`` finds the best strategies, ``astra.estimate`` costs one you have, ``astra.describe_model`` says what was
+understood of a model. They are loaded on first use: importing astra is light.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from astra.errors import AstraError, InputError, NoCoverage, NoFeasiblePlan
+    from astra.result import Estimate, Plan, PlanSet
+    from astra.search.api import ModelReport, describe_model, estimate, plan
+    from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
+    from astra.spec.model import MLA, ModelSpec, MoE
+    from astra.spec.strategy import Strategy, parse_strategy
+    from astra.spec.workload import Workload
+
+_HOMES = {
+    "plan": "astra.search.api",
+    "estimate": "astra.search.api",
+    "describe_model": "astra.search.api",
+    "ModelReport": "astra.search.api",
+    "Estimate": "astra.result",
+    "Plan": "astra.result",
+    "PlanSet": "astra.result",
+    "Cluster": "astra.spec.cluster",
+    "Device": "astra.spec.cluster",
+    "Link": "astra.spec.cluster",
+    "NodeType": "astra.spec.cluster",
+    "Pool": "astra.spec.cluster",
+    "ModelSpec": "astra.spec.model",
+    "MoE": "astra.spec.model",
+    "MLA": "astra.spec.model",
+    "Strategy": "astra.spec.strategy",
+    "parse_strategy": "astra.spec.strategy",
+    "Workload": "astra.spec.workload",
+    "AstraError": "astra.errors",
+    "InputError": "astra.errors",
+    "NoCoverage": "astra.errors",
+    "NoFeasiblePlan": "astra.errors",
+}
+
+__all__ = [
+    "MLA",
+    "AstraError",
+    "Cluster",
+    "Device",
+    "Estimate",
+    "InputError",
+    "Link",
+    "MoE",
+    "ModelReport",
+    "ModelSpec",
+    "NoCoverage",
+    "NoFeasiblePlan",
+    "NodeType",
+    "Plan",
+    "PlanSet",
+    "Pool",
+    "Strategy",
+    "Workload",
+    "__version__",
+    "describe_model",
+    "estimate",
+    "parse_strategy",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home the first time it is used."""
+    import importlib  # noqa: PLC0415
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'astra' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,1 +1,82 @@
-"""The command line: one verb per file."""
+"""The command line: one verb per file. ``main`` is the only way in, and every way out has its own exit code.
+
+0 an answer; 2 bad input; 3 no feasible plan; 4 no coverage under --strict; 5 the output could not be written;
+1 a bug in Astra; 130 interrupted; 141 the reader went away.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from astra.errors import AstraError
+
+INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+BUG: Final = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        _say("interrupted.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _drop_stdout()
+        return READER_GONE
+
+
+def _run(arguments: list[str]) -> int:
+    from astra.cli import output, parser  # noqa: PLC0415
+
+    try:
+        args = parser.parse(arguments)
+        if args is None:  # help or version was asked for and shown
+            output.flush()
+            return 0
+        output.check_destination(args.out)
+        return output.emit(args.run(args), args)
+    except AstraError as error:
+        _say(f"{error}")
+        _error_record(arguments, type(error).__name__, error, error.exit_code)
+        return error.exit_code
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        name = type(error).__name__
+        _say(f"internal error: {name}: {error}. This is a bug in Astra: please report it with the command; --debug "
+             "shows where it happened.")  # fmt: skip
+        _error_record(arguments, "internal", error, BUG)
+        return BUG
+
+
+def _error_record(arguments: list[str], kind: str, error: Exception, exit_code: int) -> None:
+    if "--json" not in arguments:
+        return
+    from astra.cli import output  # noqa: PLC0415
+
+    try:
+        output.write_stdout(output.error_record(kind, error, exit_code))
+    except AstraError:
+        return  # The stream itself is what failed; the message is already on stderr.
+
+
+def _say(message: str) -> None:
+    if sys.stderr is not None:
+        print(f"astra: {message}", file=sys.stderr)
+
+
+def _drop_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's own flush at exit stays quiet."""
+    import os  # noqa: PLC0415
+
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from astra.spec._base import Spec, check, check_not_negative, check_positive
+
+# Far above any real model: a slip of the keyboard is caught before a column overflows.
+_MOST_LAYERS: Final = 10_000
+_MOST_TOKENS: Final = 1_000_000_000
+_MOST_PARAMETERS: Final = 10**17
 
 
 class MoE(Spec, frozen=True, kw_only=True):
@@ -29,7 +34,7 @@ class MoE(Spec, frozen=True, kw_only=True):
 class MLA(Spec, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-V2): low-rank queries and keys/values."""
 
-    q_lora_rank: int | None  # None: full-rank queries
+    q_lora_rank: int | None = None  # None: full-rank queries
     kv_lora_rank: int
     qk_nope_head_dim: int
     qk_rope_head_dim: int
@@ -53,6 +58,7 @@ class Encoder(Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_positive("encoder", layers=self.layers)
+        check(self.layers <= _MOST_LAYERS, "encoder.layers", self.layers, f"at most {_MOST_LAYERS:,}")
 
 
 class Vision(Spec, frozen=True, kw_only=True):
@@ -65,6 +71,8 @@ class Vision(Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_positive("vision", image=self.image, patch=self.patch, channels=self.channels, classes=self.classes)
+        for name in ("image", "channels", "classes"):
+            check(getattr(self, name) <= 1_000_000, f"vision.{name}", getattr(self, name), "at most 1,000,000")
         check(self.image % self.patch == 0, "vision.patch", self.patch, f"a divisor of image={self.image}")
 
     @property
@@ -89,6 +97,7 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     gated_mlp: bool = True  # SwiGLU/GeGLU (two input projections) rather than GELU
     tied_embeddings: bool = False
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    norm_bias: bool = True  # of a layernorm: MPT's has none
     norms_per_layer: int = 2
     final_norm: bool = True
     embedding_norm: bool = False  # BLOOM normalises the embedding
@@ -102,20 +111,19 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     attention_sinks: bool = False  # one learned logit per head (GPT-OSS)
     causal: bool = True
     window: int | None = None  # sliding or chunked attention span, in tokens
-    full_attention_every: int = 1  # 1 layer in this many sees everything; 0: none does (only with window)
+    full_attention_every: int = 1  # the last layer of each group of this many sees everything; 0: none does
+    chunked: bool = False  # the window is a block of a cut sequence (Llama 4), not a span that slides
     mla: MLA | None = None
     moe: MoE | None = None
     mtp_layers: int = 0  # multi-token-prediction layers, in the checkpoint but not trained by default
     encoder: Encoder | None = None
     vision: Vision | None = None
+    aliases: tuple[str, ...] = ()
     source: str = "given by the user"
     date: str = ""
 
     def __post_init__(self) -> None:
-        check_positive("model", layers=self.layers, hidden=self.hidden, ffn=self.ffn, heads=self.heads)
-        check_positive("model", kv_heads=self.kv_heads, head_dim=self.head_dim, max_seq=self.max_seq)
-        check_positive("model", window=self.window, norms_per_layer=self.norms_per_layer)
-        check_not_negative("model", vocab=self.vocab, mtp_layers=self.mtp_layers, every=self.full_attention_every)
+        self._check_sizes()
         check(
             self.mla is not None or (self.kv_heads <= self.heads and self.heads % self.kv_heads == 0),
             "model.kv_heads",
@@ -123,3 +131,29 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
             f"a divisor of heads={self.heads}",
         )
         check(self.vocab > 0 or self.vision is not None, "model.vocab", self.vocab, "1 or more for a language model")
+        check(
+            (self.window is None) == (self.full_attention_every == 1),
+            "model.full_attention_every",
+            self.full_attention_every,
+            "1 without a window, and something else with one",
+            "0: every layer is windowed; 2: every second layer sees everything.",
+        )
+
+    def _check_sizes(self) -> None:
+        check_positive("model", layers=self.layers, hidden=self.hidden, ffn=self.ffn, heads=self.heads)
+        check_positive("model", kv_heads=self.kv_heads, head_dim=self.head_dim, max_seq=self.max_seq)
+        check_positive("model", window=self.window, norms_per_layer=self.norms_per_layer)
+        check_not_negative("model", vocab=self.vocab, mtp_layers=self.mtp_layers, every=self.full_attention_every)
+        check_not_negative("model", learned_positions=self.learned_positions, relative_buckets=self.relative_buckets)
+        check(self.layers <= _MOST_LAYERS, "model.layers", self.layers, f"at most {_MOST_LAYERS:,}")
+        check(self.max_seq <= _MOST_TOKENS, "model.max_seq", self.max_seq, f"at most {_MOST_TOKENS:,}")
+        check(self._roughly() <= _MOST_PARAMETERS, "model", self.name, f"at most {_MOST_PARAMETERS:,} parameters")
+
+    def _roughly(self) -> int:
+        """The count of parameters to within a small factor."""
+        moe, mla = self.moe, self.mla
+        wide = self.ffn + (moe.experts * moe.ffn + moe.shared_ffn if moe else 0)
+        head = self.head_dim if mla is None else mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim
+        low = 0 if mla is None else mla.kv_lora_rank + (mla.q_lora_rank or 0)
+        per_layer = (self.hidden + low) * (self.heads * head + low) + self.hidden * wide
+        return self.layers * per_layer + self.hidden * (self.vocab + self.learned_positions)

@@ -1,0 +1,59 @@
+# Everything runs in .venv, which the first target makes. Only git, make and Python 3.10 or newer are needed.
+#   make plan    install Astra and plan a catalog model on catalog GPUs
+#   make test    install the development tools, then lint, type-check and test
+#   make check   lint and types alone    make bench  speed, recorded    make clean  start over
+
+# The first interpreter that is new enough; PYTHON=... chooses another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo $$python; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help plan test check format bench clean venv-without-ensurepip
+
+help:
+	@sed -n '2,5s/^# *//p' Makefile
+
+plan: $(VENV)/.installed
+	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
+
+test: check
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: Python 3.10 or newer is needed (set PYTHON=...)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || $(MAKE) --no-print-directory venv-without-ensurepip
+
+# Debian splits ensurepip off into python3-venv; where it is missing, the system's pip fills the environment.
+venv-without-ensurepip:
+	rm -rf $(VENV)
+	$(PYTHON) -m venv --without-pip $(VENV)
+	$(PYTHON) -m pip --python $(BIN)/python install --quiet pip || { rm -rf $(VENV); exit 1; }
+
+# The stamps make a second run fast; a changed pyproject.toml installs again.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable '.[dev]'
+	@touch $(VENV)/.installed $@

@@ -1,0 +1,9 @@
+"""``python -m astra``."""
+
+from __future__ import annotations
+
+import sys
+
+from astra.cli import main
+
+sys.exit(main())

@@ -1,0 +1,107 @@
+"""Profile a GPU: how fast it runs the operators of transformer training, as torch calls them.
+
+``python -m astra.calibrate.profile --quick --out h200.json`` writes one resumable JSON document. See docs/profile.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from astra.calibrate.profile_gpu import ClockWatch, describe_gpu
+from astra.calibrate.profile_plan import all_rows, row_key
+from astra.calibrate.profile_store import Store
+
+_SAVE_EVERY = 25
+
+
+def run_profile(
+    out: str | Path, *, quick: bool = False, seconds: float = float("inf"), sustain_s: float = 30.0, limit: int = 0
+) -> Store:
+    """Measure what ``out`` does not hold yet, until ``seconds`` have passed."""
+    import torch  # type: ignore[import-not-found]
+
+    began = time.perf_counter()
+    store = Store(out, key="key")
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    store.header.update(what="profile", date=date, quick=quick, **describe_gpu(torch))
+    with ClockWatch() as watch:
+        if sustain_s > 0 and "op=sustained" not in store:
+            store.add(_sustained(torch, watch, sustain_s))
+        todo = [row for row in all_rows(quick) if row_key(row) not in store]
+        for index, row in enumerate(todo[:limit] if limit else todo):
+            if time.perf_counter() - began > seconds:
+                break
+            store.add(_one(torch, row), save=index % _SAVE_EVERY == 0)
+        store.header["clocks_seen"] = watch.summary()
+        store.header["wall_s"] = round(store.header.get("wall_s", 0.0) + time.perf_counter() - began, 1)
+        store.save()
+    return store
+
+
+def _one(torch: Any, row: dict[str, Any]) -> dict[str, Any]:
+    from astra.calibrate.profile_ops import measure
+
+    try:
+        done = measure(torch, row)
+    except Exception as error:  # a shape that a kernel refuses is a finding
+        torch.cuda.synchronize()
+        return {"key": row_key(row), **row, "error": f"{type(error).__name__}: {error}"[:300]}
+    return {"key": row_key(row), **done}
+
+
+def _sustained(torch: Any, watch: ClockWatch, duration_s: float) -> dict[str, Any]:
+    """Throughput of one large product from a cool start to a steady state, in slices of about 0.2 s."""
+    size = 8192
+    operands = [torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in range(3)]
+    out = torch.empty_like(operands[0])
+    for _ in range(2):
+        torch.mm(operands[0], operands[1], out=out)
+    torch.cuda.synchronize()
+    time.sleep(1.0)  # let the clocks settle at idle, so that the first slice is a burst
+    slices, mark, began = [], watch.mark(), time.perf_counter()
+    while time.perf_counter() - began < duration_s:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for index in range(128):
+            torch.mm(operands[index % 3], operands[(index + 1) % 3], out=out)
+        stop.record()
+        stop.synchronize()
+        slices.append(2.0 * size**3 * 128 / (start.elapsed_time(stop) / 1e3))
+    tail = sorted(slices[len(slices) // 2 :])
+    return {
+        "key": "op=sustained",
+        "op": "sustained",
+        "m": size,
+        "n": size,
+        "k": size,
+        "precision": "bf16",
+        "burst_flops_per_s": slices[0],
+        "sustained_flops_per_s": tail[len(tail) // 2],
+        "duration_s": duration_s,
+        "slices_flops_per_s": [round(value / 1e12, 1) * 1e12 for value in slices],
+        "clocks": watch.summary(mark),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line of the profiler."""
+    parser = argparse.ArgumentParser(prog="python -m astra.calibrate.profile", description=__doc__)
+    parser.add_argument("--out", required=True, help="JSON file to write or continue")
+    parser.add_argument("--quick", action="store_true", help="a sample of the shapes, under two minutes")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop starting rows after this long")
+    parser.add_argument("--sustain", type=float, default=30.0, help="seconds of continuous load first (0: none)")
+    parser.add_argument("--limit", type=int, default=0, help="measure at most this many rows")
+    args = parser.parse_args(argv)
+    store = run_profile(args.out, quick=args.quick, seconds=args.seconds, sustain_s=args.sustain, limit=args.limit)
+    failed = sum("error" in row for row in store.rows)
+    print(f"{len(store.rows)} rows in {args.out}, {failed} refused by their kernels")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Rehearse one rank of a large job on one GPU: true peak memory and true compute time, no network.
+
+The real framework (megatron-core) runs on torch's fake process group, so that collectives take no time while
+kernels, schedules, optimizers and the allocator are the real ones. See docs/rehearsal.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import logging
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from astra.calibrate.profile_gpu import ClockWatch, describe_gpu
+from astra.calibrate.profile_store import Store
+from astra.calibrate.rehearse_case import Case, Shape
+from astra.errors import AstraError, InputError
+
+
+def run_cases(cases: list[Case], out: str | Path, *, seconds: float = float("inf"), steps: int = 2) -> Store:
+    """Rehearse every case not yet in ``out``, in order, until ``seconds`` have passed."""
+    began = time.perf_counter()
+    store = Store(out, key="id")
+    died_on = store.crashed()
+    if died_on is not None:
+        store.add({"id": died_on, "oom": False, "error": "the process died while measuring this case"})
+    todo = [case for case in cases if case.id not in store]
+    if not todo:
+        return store
+    costs = _prepare(store)
+    with ClockWatch(period_ms=200) as watch:
+        for case in todo:
+            if time.perf_counter() - began > seconds:
+                break
+            store.begin(case.id)
+            row = _one(case, costs, steps, watch)
+            store.add(row)
+            print(_line(row), flush=True)
+    return store
+
+
+def _one(case: Case, costs: Any, steps: int, watch: ClockWatch) -> dict[str, Any]:
+    from astra.calibrate.rehearse_run import rehearse
+
+    try:
+        return rehearse(case, costs, steps=steps, watch=watch)
+    except Exception as error:  # a case that megatron refuses must not stop the others
+        where = traceback.format_exc().strip().splitlines()[-12:]
+        return {**case.as_row(), "oom": False, "error": f"{type(error).__name__}: {error}", "traceback": where}
+
+
+def _prepare(store: Store) -> dict[str, tuple[float, float]]:
+    """Load the runtime, warm the GPU up, measure the fills, and write the header."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # as Megatron asks for under tensor parallelism
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    import torch  # type: ignore[import-not-found]
+
+    from astra.calibrate.rehearse_fabric import measure_fills
+    from astra.calibrate.rehearse_model import load_runtime
+
+    load_runtime()
+    logging.getLogger("megatron").setLevel(logging.ERROR)
+    import megatron.core  # type: ignore[import-not-found]
+
+    costs = measure_fills(torch)
+    runtime = {
+        "framework": f"megatron-core {megatron.core.__version__}, local layer spec, no TransformerEngine, no Apex",
+        "attention": "torch SDPA",
+        "adam": "torch AdamW fused",
+        "fusions": "bias+activation and bias+dropout+add by torch.compile; rotary and cross-entropy unfused",
+        "gradient_accumulation_fusion": False,
+        "main_grads": "fp32",
+    }
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    store.header.update(what="rehearsal", date=date, runtime=runtime, fill_costs=costs, **describe_gpu(torch))
+    store.save()
+    return costs
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"ERROR {row['id']}: {row['error'][:200]}"
+    if row["oom"]:
+        return f"OOM   {row['id']} at {row['reached']} ({row['wall_s']} s)"
+    peak = row["peak_allocated_bytes"] / 2**30
+    times = f"fwd {row['fwd_s'] * 1e3:.1f} bwd {row['bwd_s'] * 1e3:.1f} opt {row['optimizer_s'] * 1e3:.1f} ms"
+    fine = "" if row["finite"] else " NOT FINITE"
+    return f"ok    {row['id']}: {peak:.2f} GiB, {times}, {row['wall_s']} s{fine}"
+
+
+def shape_of(model: Any) -> Shape:
+    """The rehearsed shape of a model specification."""
+    if model.mla is not None or model.encoder is not None or model.vision is not None:
+        raise InputError("model", model.name, want="a decoder without latent attention", fix="Others are not rehearsed.")
+    moe = model.moe
+    return Shape(
+        name=model.name,
+        layers=model.layers,
+        hidden=model.hidden,
+        ffn=model.ffn,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        vocab=model.vocab,
+        gated_mlp=model.gated_mlp,
+        norm=model.norm,
+        biases=model.mlp_bias,
+        qkv_bias=model.qkv_bias,
+        qk_norm=model.qk_norm == "per_head",
+        learned_positions=model.learned_positions > 0,
+        tied_embeddings=model.tied_embeddings,
+        experts=moe.experts if moe else 0,
+        topk=moe.topk if moe else 0,
+        moe_ffn=moe.ffn if moe else 0,
+        shared_ffn=moe.shared_ffn if moe else 0,
+    )
+
+
+def case_of(model: Any, strategy: Any, *, seq: int, stage: int = 0, microbatches: int = 0) -> Case:
+    """One rank of a planned job, from the planner's own records."""
+    if strategy.cp > 1 or strategy.zero > 1 or strategy.layers:
+        raise InputError("strategy", str(strategy), want="cp1, zero0 or zero1 and even layers to rehearse")
+    return Case(
+        shape=shape_of(model),
+        tp=strategy.tp,
+        pp=strategy.pp,
+        vp=strategy.vp,
+        ep=strategy.ep,
+        dp=strategy.dp,
+        stage=stage,
+        mbs=strategy.mbs,
+        seq=seq,
+        microbatches=microbatches,
+        sp=strategy.sp,
+        zero=strategy.zero,
+        recompute=strategy.recompute,
+        method=strategy.method,
+        recompute_layers=strategy.recompute_layers,
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``python -m astra.calibrate.rehearse --shape F.json --strategy "tp8 pp4 dp4 sp" --seq 8192 --out F``."""
+    parser = argparse.ArgumentParser(prog="python -m astra.calibrate.rehearse", description=__doc__)
+    parser.add_argument("--shape", required=True, help="JSON file with the fields of a rehearsed shape")
+    parser.add_argument("--strategy", required=True, help='such as "tp8 pp4 dp16 mbs1 sp zero1 recompute=selective"')
+    parser.add_argument("--seq", type=int, default=4096)
+    parser.add_argument("--stage", type=int, action="append", help="pipeline stage; may be repeated (default: 0)")
+    parser.add_argument("--out", required=True, help="measurement file to write or continue")
+    args = parser.parse_args(argv)
+    try:
+        cases = _cases_from(args)
+    except AstraError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    store = run_cases(cases, args.out)
+    return 0 if all("error" not in row for row in store.rows) else 1
+
+
+def _cases_from(args: argparse.Namespace) -> list[Case]:
+    import json
+
+    from astra.spec.strategy import parse_strategy
+
+    fields = json.loads(Path(args.shape).read_text())
+    try:
+        shape = Shape(**fields)
+    except TypeError as error:
+        raise InputError(args.shape, None, want=f"the fields of a shape ({error})") from None
+    strategy = parse_strategy(args.strategy)
+    names = ("tp", "pp", "vp", "ep", "dp", "mbs", "sp", "zero", "recompute", "method", "recompute_layers")
+    common = {name: getattr(strategy, name) for name in names}
+    stages = args.stage or [0]
+    return [Case(shape=shape, seq=args.seq, stage=stage, **common) for stage in stages]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

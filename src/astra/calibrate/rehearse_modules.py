@@ -1,0 +1,86 @@
+"""Layers that stand in for TransformerEngine's inside megatron-core."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+
+def torch_norm(*, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+    """Torch's norm; its weights are marked so that sequence parallelism reduces their gradients."""
+    import torch
+
+    kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+    norm = kind(hidden_size, eps=eps)
+    for parameter in norm.parameters():
+        parameter.sequence_parallel = config.sequence_parallel
+    return norm
+
+
+@functools.cache
+def sdpa_attention(kernel: str) -> Any:
+    """A core-attention class for the layer spec: causal SDPA with grouped queries, by one named kernel."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel  # type: ignore[import-not-found]
+
+    backend = SDPBackend.CUDNN_ATTENTION if kernel == "cudnn" else SDPBackend.FLASH_ATTENTION
+
+    class SdpaAttention(torch.nn.Module):  # type: ignore[misc]
+        """Takes [s, b, heads, head dim], gives [s, b, hidden]."""
+
+        def __init__(self, config: Any, **_: Any) -> None:
+            super().__init__()
+            self.config = config
+
+        def forward(self, query: Any, key: Any, value: Any, attention_mask: Any = None, **_: Any) -> Any:
+            grouped = query.shape[2] != key.shape[2]
+            q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+            with sdpa_kernel(backend):
+                out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+            return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
+
+    return SdpaAttention
+
+
+def grouped_mm() -> Any:
+    """Torch's grouped matrix product, or None where this torch has none."""
+    import torch
+
+    return getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+
+
+@functools.cache
+def grouped_experts() -> Any:
+    """An experts class for the MoE spec: all local experts in two grouped products."""
+    import torch
+    from megatron.core.fusions.fused_bias_swiglu import weighted_bias_swiglu_impl  # type: ignore[import-not-found]
+    from megatron.core.transformer.module import MegatronModule  # type: ignore[import-not-found]
+
+    product = grouped_mm()
+
+    class GroupedExperts(MegatronModule):  # type: ignore[misc]
+        """Gated experts; weights are [experts, in, out]."""
+
+        def __init__(self, num_local_experts: int, config: Any, **_: Any) -> None:
+            super().__init__(config=config)
+            hidden, ffn = config.hidden_size, config.moe_ffn_hidden_size
+            self.fc1 = self._weight(num_local_experts, hidden, 2 * ffn)
+            self.fc2 = self._weight(num_local_experts, ffn, hidden)
+
+        def _weight(self, *size: int) -> Any:
+            device = torch.cuda.current_device()
+            weight = torch.nn.Parameter(torch.empty(size, dtype=self.config.params_dtype, device=device))
+            torch.nn.init.normal_(weight, std=0.02)
+            weight.allreduce = self.config.expert_model_parallel_size == 1  # type: ignore[attr-defined]
+            return weight
+
+        def forward(self, tokens: Any, tokens_per_expert: Any, probs: Any) -> Any:
+            ends = tokens_per_expert.cumsum(0).to(device=tokens.device, dtype=torch.int32, non_blocking=True)
+            inner = product(tokens, self.fc1, offs=ends)
+            inner = weighted_bias_swiglu_impl(inner, None, probs.unsqueeze(-1))
+            return product(inner, self.fc2, offs=ends), None
+
+        def backward_dw(self) -> None:
+            """Nothing is delayed."""
+
+    return GroupedExperts

@@ -1,0 +1,299 @@
+"""The GPUs a user has: ``512xH100`` on the command line, or a TOML file for what the catalog does not know."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from astra.catalog import hardware
+from astra.catalog.toml import load_toml
+from astra.errors import InputError, UnknownName, fold
+from astra.spec._base import Spec, check, decode
+from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
+
+_LARGEST_FILE: Final = 2**20
+_WANTED: Final = "a number of GPUs and their type, such as 512xH100 or 512xH100@aws-p5.48xlarge"
+_FORM: Final = re.compile(r"\s*([0-9]+)\s*[x×*]\s*([^@]*?)\s*(?:@\s*([^@]*?)\s*)?", re.IGNORECASE)  # noqa: RUF001
+_NUMBER_FIRST: Final = re.compile(r"\s*([-+.0-9][-+.0-9e_]*|nan|[-+]?inf)\s*[x×*]", re.IGNORECASE)  # noqa: RUF001
+_REVERSED: Final = re.compile(r"\s*(.*?)\s*[x×*:]\s*([0-9]+)\s*", re.IGNORECASE)  # noqa: RUF001
+_MOST_DIGITS: Final = 8
+_MOST_GPUS: Final = 10_000_000
+_COUNTS: Final = f"a whole number of GPUs between 1 and {_MOST_GPUS:,}"
+
+
+def parse_gpus(text: str, node: str | None = None) -> Pool:
+    """The pool that ``512xH100`` or ``512xH100@aws-p5.48xlarge`` means; ``node`` may be given apart."""
+    count, gpu, named = _split(text)
+    device = hardware.device(gpu)
+    if named and node and hardware.find("nodes", named) != hardware.find("nodes", node):
+        raise InputError("node", node, want=f"one node type; {text.strip()!r} names another")
+    chosen = named or node
+    kind = hardware.node_type(chosen) if chosen else hardware.default_node(device)
+    return _pool(device, kind, count)
+
+
+def parse_cluster(text: str) -> Cluster:
+    """One pool, or several joined by ``+`` or commas: ``64xH100+64xA100``."""
+    if not isinstance(text, str):
+        raise InputError("gpus", text, want=_WANTED)
+    return Cluster(pools=_named([parse_gpus(part) for part in re.split(r"[+,]", text)]))
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """The cluster a TOML file describes (docs/clusters.md); any fault is an InputError that names its place."""
+    where = str(path)
+    text = read_text(path, what="a TOML file of a cluster", limit_bytes=_LARGEST_FILE)
+    try:
+        tables = load_toml(text.encode())
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(where, None, want=f"valid TOML ({reason})") from None
+    with _placed(where):
+        return _build(decode(_File, _plain(tables), where=where), where)
+
+
+def read_text(path: str | Path, *, what: str, limit_bytes: int) -> str:
+    """The text of a user's file, or an InputError that says why it cannot be used."""
+    where = str(path)
+    try:
+        if not Path(path).is_file():
+            fix = "It is not a regular file." if Path(path).exists() else "There is no such file."
+            raise InputError(where, None, want=what, fix=fix)
+        with Path(path).open("rb") as stream:
+            raw = stream.read(limit_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(where, None, want=f"{what} that can be read", fix=f"{reason}.") from None
+    check(len(raw) <= limit_bytes, where, None, f"{what} of at most {limit_bytes // 1024:,} KiB", "It is larger.")
+    check(b"\0" not in raw, where, None, what, "It is a binary file.")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{where}: line {line}", None, want="text in UTF-8", fix="Save the file as UTF-8.") from None
+
+
+class _PoolTable(Spec, frozen=True, kw_only=True):
+    count: int
+    gpu: str = ""
+    node: str = ""
+    name: str = ""
+    usd_per_gpu_h: float | None = None
+    price_source: str = ""
+
+
+class _File(Spec, frozen=True, kw_only=True):
+    pool: tuple[_PoolTable, ...]
+    gpu: tuple[dict[str, Any], ...] = ()
+    node: tuple[dict[str, Any], ...] = ()
+    between: dict[str, Any] | None = None  # the network that joins the pools
+
+
+class _Own:
+    """The file's own GPUs and node types, on top of the catalog's."""
+
+    def __init__(self, file: _File, where: str) -> None:
+        self._defaults = {"source": f"user file {Path(where).name}", "date": "undated"}
+        self._devices: dict[str, Device] = {}
+        self._nodes: dict[str, NodeType] = {}
+        for number, table in enumerate(file.gpu):
+            with _placed(f"gpu[{number}]"):
+                device = self._read_device(table)
+                _add(self._devices, device.name, device)
+        for number, table in enumerate(file.node):
+            with _placed(f"node[{number}]"):
+                node = self._read_node(table)
+                _add(self._nodes, node.name, node)
+
+    def device(self, name: str) -> Device:
+        return self._devices.get(fold(name)) or hardware.device(name)
+
+    def node(self, name: str) -> NodeType:
+        return self._nodes.get(fold(name)) or hardware.node_type(name)
+
+    def default_node(self, device: Device) -> NodeType:
+        """The file's node type for the GPU if it has one (and only one), else the catalog's."""
+        holding = {id(node): node for node in self._nodes.values() if node.gpu == device.name}
+        meant = [node for node in holding.values() if device.name in node.default_for or len(holding) == 1]
+        check(len(meant) <= 1, "node", None, "one of " + ", ".join(node.name for node in meant))
+        return meant[0] if meant else hardware.default_node(device)
+
+    def _read_device(self, table: dict[str, Any]) -> Device:
+        base: dict[str, Any] = {}
+        if like := _taken(table, "like"):
+            parent = self.device(like)
+            relative = parent.name if parent.name in hardware.MEASURED else parent.relative
+            base = msgspec.to_builtins(parent) | {"relative": relative, "aliases": [], "notes": ""}
+            base["source"] = f"{self._defaults['source']}, like {parent.name}"
+            del base["name"]
+        device = hardware.decode_device({**self._defaults, **base, **_without_like(table)}, where="")
+        if device.relative:
+            relative = hardware.find("devices", device.relative, where="relative")
+            check(relative in hardware.MEASURED, "relative", relative, f"one of {', '.join(hardware.MEASURED)}")
+            device = msgspec.structs.replace(device, relative=relative)
+        _refuse_known("devices", (device.name, *device.aliases))
+        return device
+
+    def _read_node(self, table: dict[str, Any]) -> NodeType:
+        base: dict[str, Any] = {"provider": "own"}
+        if like := _taken(table, "like"):
+            parent = self.node(like)
+            base |= msgspec.to_builtins(parent) | {"aliases": [], "default_for": []}
+            base["source"] = f"{self._defaults['source']}, like {parent.name}"
+            del base["name"]
+        table = _without_like(table)
+        if isinstance(table.get("links"), list):
+            table["links"] = [_sourced(link, self._defaults["source"]) for link in table["links"]]
+        node = hardware.decode_node({**self._defaults, **base, **table}, where="")
+        _refuse_known("nodes", (node.name, *node.aliases))
+        default_for = tuple(self.device(name).name for name in node.default_for)
+        return msgspec.structs.replace(node, gpu=self.device(node.gpu).name, default_for=default_for)
+
+
+def _build(file: _File, where: str) -> Cluster:
+    own = _Own(file, where)
+    pools = []
+    for number, table in enumerate(file.pool):
+        with _placed(f"pool[{number}]"):
+            pools.append(_pool_of(table, own, where))
+    between = None
+    if file.between is not None:
+        link = _sourced({"reach": hardware.ANY_REACH, **file.between}, f"user file {Path(where).name}")
+        with _placed("between"):
+            between = decode(Link, link, where="")
+    check(bool(pools), "pool", None, "at least one [[pool]] table")
+    return Cluster(pools=_named(pools), between=between)
+
+
+def _pool_of(table: _PoolTable, own: _Own, where: str) -> Pool:
+    check(bool(table.gpu or table.node), "gpu", None, "the GPU's name, or a node type's in node")
+    check(1 <= table.count <= _MOST_GPUS, "count", table.count, _COUNTS)
+    if table.node:
+        node = own.node(table.node)
+        device = own.device(table.gpu or node.gpu)
+    else:
+        device = own.device(table.gpu)
+        node = own.default_node(device)
+    pool = _pool(device, node, table.count)
+    price_source = table.price_source
+    if table.usd_per_gpu_h is not None and not price_source:
+        price_source = f"user file {Path(where).name}"
+    return msgspec.structs.replace(pool, name=table.name, usd_per_gpu_h=table.usd_per_gpu_h, price_source=price_source)
+
+
+def _split(text: object) -> tuple[int, str, str]:
+    """The count, the GPU and the node type (empty if none) of ``512xH100@node``."""
+    if not isinstance(text, str) or not text.strip():
+        raise InputError("gpus", text, want=_WANTED)
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise _malformed(text)
+    digits, gpu, node = match.groups()
+    check(bool(gpu) and node != "", "gpus", text.strip(), _WANTED)
+    check(len(digits.lstrip("0")) <= _MOST_DIGITS and int(digits[-_MOST_DIGITS:]) > 0, "gpus", text.strip(), _COUNTS)
+    return int(digits[-_MOST_DIGITS:]), gpu, node or ""
+
+
+def _malformed(text: str) -> InputError:
+    shown = text.strip()
+    number = _NUMBER_FIRST.match(text)
+    if number and not number.group(1).isdigit():
+        return InputError("gpus", shown, want=_COUNTS)
+    gpu = shown.partition("@")[0]
+    if _is_gpu(gpu):
+        return InputError("gpus", shown, want=_WANTED, fix=f"Say how many: 8x{shown}, for one.")
+    match = _REVERSED.fullmatch(gpu)
+    if match and _is_gpu(match.group(1)):
+        return InputError("gpus", shown, want=_WANTED, fix=f"Write {match.group(2)[:12]}x{match.group(1)}.")
+    return InputError("gpus", shown, want=_WANTED)
+
+
+def _is_gpu(name: str) -> bool:
+    try:
+        hardware.find("devices", name)
+    except UnknownName:
+        return False
+    except InputError:  # several GPUs fit, or none is named
+        return bool(fold(name))
+    return True
+
+
+def _pool(device: Device, node: NodeType, count: int) -> Pool:
+    fix = f"{node.name} holds {node.gpu}."
+    check(node.gpu == device.name, "node", node.name, f"a node type with {device.name}", fix)
+    reach = node.links[-1].reach if node.links else 1
+    fix = 'Give it an outer link with reach = "any".'
+    check(count <= reach, "node", node.name, f"links that join {count:,} GPUs, not only {reach:,}", fix)
+    return Pool(device=device, node=node, gpus=count)
+
+
+def _named(pools: list[Pool]) -> tuple[Pool, ...]:
+    """The pools with a name each: as given, else the GPU's, numbered from the second on."""
+    given = [fold(pool.name) for pool in pools if pool.name]
+    check(len(set(given)) == len(given), "pool", None, "a different name for each pool")
+    taken, named = set(given), []
+    for pool in pools:
+        name, number = pool.name or pool.device.name, 2
+        while not pool.name and fold(name) in taken:
+            name, number = f"{pool.device.name} #{number}", number + 1
+        taken.add(fold(name))
+        named.append(msgspec.structs.replace(pool, name=name))
+    return tuple(named)
+
+
+def _add(records: dict[str, Any], name: str, record: Device | NodeType) -> None:
+    for known in (name, *record.aliases):
+        check(bool(fold(known)), "name", known, "a name with letters or digits")
+        check(fold(known) not in records, "name", known, "a name not used before in this file")
+        records[fold(known)] = record
+
+
+def _refuse_known(kind: hardware.Kind, given: tuple[str, ...]) -> None:
+    for name in given:
+        fix = 'Choose another and say like = "..." to vary the known one.'
+        check(not hardware.has(kind, name), "name", name, "a name the catalog does not have", fix)
+
+
+def _taken(table: Mapping[str, Any], key: str) -> str:
+    value = table.get(key, "")
+    if not isinstance(value, str):
+        raise InputError(key, value, want="a name from the catalog or from this file")
+    return value
+
+
+def _without_like(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != "like"}
+
+
+def _sourced(link: Any, source: str) -> Any:
+    if not isinstance(link, dict):
+        return link
+    link = {"source": source, **link}
+    return link | {"reach": hardware.ANY_REACH} if link.get("reach") == "any" else link
+
+
+def _plain(value: Any) -> Any:
+    """TOML data with its dates as text, which is how records hold them."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value.isoformat() if isinstance(value, (dt.date, dt.time)) else value
+
+
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Puts the place in front of the errors that come from inside."""
+    try:
+        yield
+    except InputError as error:
+        if error.where == place or error.where.startswith(f"{place}:"):
+            raise
+        inner = error.where.removeprefix(": ")
+        raise InputError(f"{place}: {inner}" if inner else place, error.got, want=error.want, fix=error.fix) from None

@@ -1,0 +1,210 @@
+"""GPUs and node types by name: one TOML file each, its stem is the name.
+
+Parsing TOML costs more than reading it, so names are found by scanning the files' text; only the record asked for is
+parsed. Adding a GPU or a node type is adding its file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from astra.catalog.toml import load_toml
+from astra.errors import InputError, UnknownName, fold
+from astra.spec._base import decode
+from astra.spec.cluster import Device, NodeType
+
+ANY_REACH: Final = 2**31 - 1  # what `reach = "any"` means: a tier that joins any number of GPUs
+PRECISIONS: Final = ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32")
+# GPUs whose kernels were measured: they borrow from no relative.
+MEASURED: Final = (
+    "A100-SXM4-80GB",
+    "H100-SXM5-80GB",
+    "H200-SXM5-141GB",
+    "B200-SXM-180GB",
+    "GB200-NVL72",
+    "B300-SXM-288GB",
+    "GB300-NVL72",
+    "L40S",
+    "RTXPRO6000-Blackwell",
+)
+DATA: Path = Path(__file__).parent / "data"
+
+Kind = Literal["devices", "nodes"]
+_WHERE: Final[Mapping[Kind, str]] = {"devices": "gpu", "nodes": "node"}
+_EXAMPLE: Final[Mapping[Kind, str]] = {"devices": "H100", "nodes": "dgx-h100"}
+_LISTING: Final[Mapping[Kind, str]] = {"devices": "astra catalog gpus", "nodes": "astra catalog nodes"}
+_LISTED: Final = re.compile(r"^(aliases|default_for) = \[([^\]]*)\]", re.MULTILINE)
+_QUOTED: Final = re.compile(r'"([^"]*)"')
+_WORD_END: Final = re.compile(r"[^0-9a-z]+")
+_MAKER: Final = re.compile(r"^\s*(?:(?:nvidia|amd|instinct|tesla|geforce)[\s_-]+)+", re.IGNORECASE)
+_SHOWN_CANDIDATES: Final = 8
+
+
+class _Index(NamedTuple):
+    """Where each name leads, by folded name."""
+
+    stems: dict[str, str]  # names and aliases
+    short: dict[str, tuple[str, ...]]  # leading words of names and aliases -> every record they may mean
+    spelled: tuple[str, ...]  # names and aliases as written, for suggestions
+    default_for: dict[str, str]  # GPU name -> node
+
+
+def device(name: str) -> Device:
+    """The GPU called ``name``: its name, an alias or an unambiguous beginning; case and punctuation do not matter."""
+    return _device(find("devices", name))
+
+
+def devices() -> tuple[Device, ...]:
+    """Every GPU, by name."""
+    return tuple(_device(stem) for stem in names("devices"))
+
+
+def node_type(name: str) -> NodeType:
+    """The node type called ``name``, found as in `device`."""
+    return _node(find("nodes", name))
+
+
+def node_types() -> tuple[NodeType, ...]:
+    """Every node type, by name."""
+    return tuple(_node(stem) for stem in names("nodes"))
+
+
+def default_node(gpu: Device | str) -> NodeType:
+    """The node meant when only the GPU is named: the vendor's reference server, or a plain PCIe box."""
+    name = gpu.name if isinstance(gpu, Device) else find("devices", gpu)
+    stem = _index("nodes").default_for.get(name)
+    if stem is None:
+        raise InputError("node", None, want=f"a node type for {name}", fix="It has no usual one: name it.")
+    return _node(stem)
+
+
+@cache
+def names(kind: Kind) -> tuple[str, ...]:
+    """Names of all records of a kind, sorted without regard to case."""
+    return tuple(sorted(set(_index(kind).stems.values()), key=str.lower))
+
+
+def has(kind: Kind, name: str) -> bool:
+    """Whether a record has this name or alias."""
+    return fold(name) in _index(kind).stems
+
+
+def find(kind: Kind, name: str, *, where: str = "") -> str:
+    """The full name behind a name, alias or unambiguous beginning; nothing is parsed."""
+    where = where or _WHERE[kind]
+    if not isinstance(name, str) or not fold(name):
+        raise InputError(where, name, want=f"a name, such as {_EXAMPLE[kind]}")
+    index = _index(kind)
+    for wanted in (fold(name), fold(_MAKER.sub("", name))):
+        if wanted in index.stems:
+            return index.stems[wanted]
+        candidates = index.short.get(wanted, ())
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            raise InputError(where, name, want=f"one of {_shown(candidates)}", fix="The name fits all of them.")
+    raise UnknownName(where, name, index.spelled, fix=f"List them with: {_LISTING[kind]}.")
+
+
+@cache
+def catalog_hash() -> str:
+    """12 hex digits that change whenever a data file of the catalog changes."""
+    digest = hashlib.sha256()
+    for path in sorted(DATA.rglob("*"), key=lambda path: path.relative_to(DATA).as_posix()):
+        if path.suffix in {".toml", ".csv", ".json"}:
+            # Line ends are made equal, so that every checkout agrees.
+            digest.update(path.relative_to(DATA).as_posix().encode() + b"\0")
+            digest.update(path.read_bytes().replace(b"\r\n", b"\n") + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def decode_device(table: Mapping[str, Any], *, where: str) -> Device:
+    """A GPU from plain data."""
+    parsed: Device = decode(Device, table, where=where)
+    for precision in parsed.flops_per_s:
+        if precision not in PRECISIONS:
+            raise UnknownName(f"{where}: flops_per_s", precision, PRECISIONS, fix=f"Known: {', '.join(PRECISIONS)}.")
+    if not parsed.flops_per_s:
+        raise InputError(f"{where}: flops_per_s", None, want="the peak of at least one precision")
+    return parsed
+
+
+def decode_node(table: Mapping[str, Any], *, where: str) -> NodeType:
+    """A node type from plain data; a tier may say ``reach = "any"``."""
+    links = table.get("links")
+    if isinstance(links, list):
+        table = {**table, "links": [_reached(link) for link in links]}
+    parsed: NodeType = decode(NodeType, table, where=where)
+    return parsed
+
+
+def forget() -> None:
+    """Read the files anew: for tests that change them."""
+    for cached in (_device, _node, _index, names, catalog_hash):
+        cached.cache_clear()
+
+
+@cache
+def _device(stem: str) -> Device:
+    return decode_device(load_toml((DATA / "devices" / f"{stem}.toml").read_bytes()), where=f"gpu {stem}")
+
+
+@cache
+def _node(stem: str) -> NodeType:
+    return decode_node(load_toml((DATA / "nodes" / f"{stem}.toml").read_bytes()), where=f"node {stem}")
+
+
+def _reached(link: Any) -> Any:
+    return {**link, "reach": ANY_REACH} if isinstance(link, dict) and link.get("reach") == "any" else link
+
+
+@cache
+def _index(kind: Kind) -> _Index:
+    stems: dict[str, str] = {}
+    short: dict[str, list[str]] = {}
+    spelled: list[str] = []
+    default_for: dict[str, str] = {}
+    for stem, text in _texts(kind):
+        listed = dict(_LISTED.findall(text))
+        for name in (stem, *_QUOTED.findall(listed.get("aliases", ""))):
+            _claim(stems, fold(name), stem, f"{kind}: {name}")
+            spelled.append(name)
+            for start in _beginnings(name):
+                owners = short.setdefault(start, [])
+                if stem not in owners:
+                    owners.append(stem)
+        for gpu in _QUOTED.findall(listed.get("default_for", "")):
+            _claim(default_for, gpu, stem, f"{kind}: default node of {gpu}")
+    return _Index(stems, {start: tuple(owners) for start, owners in short.items()}, tuple(spelled), default_for)
+
+
+def _texts(kind: Kind) -> Iterable[tuple[str, str]]:
+    folder = os.path.join(DATA, kind)  # pathlib would take longer than the reading
+    for file in sorted(os.listdir(folder)):
+        if file.endswith(".toml"):
+            with open(f"{folder}/{file}", "rb") as stream:
+                yield file.removesuffix(".toml"), stream.read().decode()
+
+
+def _claim(owners: dict[str, str], key: str, stem: str, what: str) -> None:
+    owner = owners.setdefault(key, stem)
+    if owner != stem:
+        raise InputError(what, stem, want=f"a name of its own; {owner} has it already")
+
+
+def _beginnings(name: str) -> Iterable[str]:
+    """The folded name cut at each word: H100-SXM5-80GB begins with h100 and h100sxm5."""
+    return accumulate(word for word in _WORD_END.split(name.lower())[:-1] if word)
+
+
+def _shown(candidates: tuple[str, ...]) -> str:
+    listed = ", ".join(candidates[:_SHOWN_CANDIDATES])
+    more = len(candidates) - _SHOWN_CANDIDATES
+    return f"{listed} and {more} more" if more > 0 else listed

@@ -1,0 +1,174 @@
+"""The models: those Astra knows by name, and those a user brings as a Hugging Face config or a TOML file.
+
+Each known model is one file in ``data/models``, named after it; only the file asked for is parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from astra.catalog.huggingface import from_config
+from astra.catalog.toml import load_toml
+from astra.errors import InputError, UnknownName, fold, nearest_names
+from astra.spec._base import decode
+from astra.spec.model import ModelSpec
+
+_FOLDER: Final = Path(__file__).parent / "data" / "models"
+_ALIASES: Final = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)
+_QUOTED: Final = re.compile(r'"([^"]*)"')
+_TUNED: Final = re.compile(r"[-_](instruct|chat|base|hf|it|pt)$", re.IGNORECASE)
+_MOST_BYTES: Final = 8 * 1024 * 1024
+_BRING: Final = (
+    "Or give the path of a Hugging Face config.json (or its folder), or of a TOML file with the model's shape "
+    "(docs/models.md)."
+)
+
+
+def model(text: str | ModelSpec) -> ModelSpec:
+    """A model by catalog name or alias, by path to a ``config.json`` or its folder, or by path to a TOML file.
+
+    Names ignore case and punctuation, and a known name wins over a file of that name (write ``./name`` for the file).
+    A Hugging Face id is a name, never fetched; a suffix such as ``-Instruct`` changes nothing in the shape.
+    """
+    if isinstance(text, ModelSpec):
+        return text
+    wanted = text.strip()
+    known = _find(wanted)
+    if known is not None:
+        return _load(known)
+    if _is_path(wanted):
+        return _read(Path(wanted).expanduser(), wanted)
+    raise UnknownName("model", wanted, model_names(), fix=_BRING)
+
+
+@lru_cache(maxsize=1)
+def models() -> tuple[ModelSpec, ...]:
+    """Every model in the catalog, by name."""
+    return tuple(_load(path) for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: path.stem))
+
+
+@lru_cache(maxsize=1)
+def model_names() -> tuple[str, ...]:
+    """The name of every model in the catalog."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+def _find(wanted: str) -> Path | None:
+    """The catalog file of a name, an alias, or either with the suffix of a tuned version."""
+    if wanted.startswith((".", "/", "~")):
+        return None
+    for key in (fold(wanted), fold(_TUNED.sub("", wanted))):
+        name = _by_name().get(key) or _by_alias().get(key)
+        if name is not None:
+            return _FOLDER / f"{name}.toml"
+    return None
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> dict[str, str]:
+    return {fold(name): name for name in model_names()}
+
+
+@lru_cache(maxsize=1)
+def _by_alias() -> dict[str, str]:
+    """Folded alias to name. Reads one line of each file rather than parsing all of them."""
+    aliases: dict[str, str] = {}
+    for name in model_names():
+        line = _ALIASES.search((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+        for alias in _QUOTED.findall(line.group(1)) if line else ():
+            aliases[fold(alias)] = name
+    return aliases
+
+
+@lru_cache(maxsize=256)
+def _load(path: Path) -> ModelSpec:
+    return _from_toml(path.read_bytes(), path.name, path.stem)
+
+
+def _is_path(text: str) -> bool:
+    if "\0" in text:
+        return False
+    if "/" in text or "\\" in text or text.lower().endswith((".json", ".toml")):
+        return True
+    try:
+        return bool(text) and Path(text).exists()
+    except OSError:
+        return False
+
+
+def _read(path: Path, given: str) -> ModelSpec:
+    """A model from a file or folder the user named."""
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+        raw = _bytes(path, given)
+    except OSError as error:
+        raise InputError(f"model {given}", None, want=f"a readable file ({error.strerror or error})") from None
+    if path.suffix.lower() == ".toml":
+        return _from_toml(raw, str(path), path.stem)
+    return from_config(_json(raw, str(path)), where=str(path))
+
+
+def _bytes(path: Path, given: str) -> bytes:
+    if not path.exists():
+        near = UnknownName("model", Path(given).name, model_names()).nearest
+        hint = f"Did you mean the catalog's {', '.join(near)}? " if near else ""
+        raise InputError(
+            f"model {given}",
+            None,
+            want=f"a file that exists; there is no {path}",
+            fix=f"{hint}A Hugging Face model is not fetched: download its config.json and give the path.",
+        )
+    if not path.is_file():
+        raise InputError(f"model {given}", None, want="a regular file")
+    with path.open("rb") as file:
+        raw = file.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise InputError(f"model {given}", None, want="a file of at most 8 MiB", fix="A model's shape is a few kB.")
+    return raw
+
+
+def _json(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        config = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(where, None, want=f"a JSON file in UTF-8 ({_reason(error)})") from None
+    if not isinstance(config, dict):
+        raise InputError(where, config, want="a JSON object, as in a Hugging Face config.json")
+    return config
+
+
+def _from_toml(raw: bytes, where: str, name: str) -> ModelSpec:
+    try:
+        fields = load_toml(raw)
+    except (ValueError, RecursionError) as error:
+        raise InputError(where, None, want=f"a TOML file in UTF-8 ({_reason(error)})") from None
+    _check_keys(fields, where)
+    try:
+        spec: ModelSpec = decode(ModelSpec, {"name": name, **fields}, where=where)
+    except InputError as error:
+        if error.where.startswith(where):
+            raise
+        raise InputError(f"{where}: {error.where}", error.got, want=error.want, fix=error.fix) from None
+    return spec
+
+
+def _check_keys(fields: dict[str, Any], where: str) -> None:
+    known = msgspec.structs.fields(ModelSpec)
+    for key, value in fields.items():
+        if key not in {field.name for field in known}:
+            near = nearest_names(key, [field.name for field in known], count=1)
+            fix = f"Did you mean {near[0]}?" if near else "docs/models.md lists the keys."
+            raise InputError(f"{where}: {key}", value, want="a key of a model", fix=fix)
+    for field in known:
+        if field.required and field.name not in (*fields, "name"):
+            raise InputError(f"{where}: {field.name}", None, want="this key with a whole number; it is missing")
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]

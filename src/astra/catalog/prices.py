@@ -1,0 +1,230 @@
+"""What a GPU-hour costs: dated offers with their source, one CSV row each."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from statistics import median_low
+from typing import Any, Final, Literal, get_args
+
+from astra.catalog import hardware
+from astra.catalog.clusters import read_text
+from astra.errors import InputError, fold
+from astra.spec._base import Spec
+from astra.spec.cluster import NodeType
+
+Market = Literal["on-demand", "spot", "reserved"]
+
+STALE_DAYS: Final = 90  # older prices are shown with a warning
+_LARGEST_FILE: Final = 16 * 2**20
+_DEAREST_USD: Final = 1000.0  # above this a price is surely per node or per month
+
+
+class Price(Spec, frozen=True, kw_only=True):
+    """One offer, in dollars per GPU and hour."""
+
+    provider: str
+    instance: str
+    gpu: str  # a device name
+    gpus: int  # GPUs of the instance
+    region: str
+    market: Market
+    usd_per_gpu_h: float
+    currency: Literal["USD"] = "USD"
+    date: dt.date  # when it was last seen
+    source: str
+    notes: str = ""
+
+
+COLUMNS: Final = Price.__struct_fields__
+
+
+def prices(gpu: str | None = None) -> tuple[Price, ...]:
+    """The catalog's offers, all of them or those of one GPU."""
+    if gpu is None:
+        return _catalog()
+    name = hardware.find("devices", gpu)
+    return tuple(price for price in _catalog() if price.gpu == name)
+
+
+def default_price(device_name: str) -> Price | None:
+    """The offer to calculate with when the user gives no price: the median provider's, on demand.
+
+    Each provider speaks with its newest on-demand offer of its largest instance (the dearer one on a tie, which is the
+    one with guarantees). Providers not seen in the 90 days before the newest offer of that GPU are left out. Of the
+    rest the lower median is taken, so that the answer is an offer that exists. None if nobody offers the GPU.
+    """
+    return _default(hardware.find("devices", device_name))
+
+
+def node_price(node: NodeType, market: Market = "on-demand") -> Price | None:
+    """The newest offer of exactly this node type, or None."""
+    known = {fold(name) for name in (node.name, *node.aliases)}
+    offers = [
+        price
+        for price in _catalog()
+        if price.market == market
+        and (price.gpu, price.gpus) == (node.gpu, node.gpus)
+        and (fold(price.provider + price.instance) in known or _is_instance(price, node, known))
+    ]
+    return max(offers, key=lambda price: (price.date, price.usd_per_gpu_h), default=None)
+
+
+def age_days(price: Price, today: dt.date) -> int:
+    """Days since the price was last seen."""
+    return (today - price.date).days
+
+
+def is_stale(price: Price, today: dt.date) -> bool:
+    """Whether the price is older than 90 days."""
+    return age_days(price, today) > STALE_DAYS
+
+
+def read_prices(path: str | Path, *, today: dt.date | None = None) -> tuple[Price, ...]:
+    """Offers from a CSV file with the catalog's columns; any fault is named by line and column."""
+    text = read_text(path, what="a CSV file of prices", limit_bytes=_LARGEST_FILE)
+    return _parse(text, where=str(path), today=today or dt.date.today())
+
+
+@cache
+def _catalog() -> tuple[Price, ...]:
+    path = hardware.DATA / "prices.csv"
+    # No check against today: a computer with a wrong clock must still be able to plan.
+    return _parse(path.read_text(encoding="utf-8"), where=path.name, today=dt.date.max)
+
+
+@cache
+def _default(gpu: str) -> Price | None:
+    return _median_provider([price for price in _catalog() if price.gpu == gpu and price.market == "on-demand"])
+
+
+def _median_provider(offers: Iterable[Price]) -> Price | None:
+    by_provider: dict[str, Price] = {}
+    for price in offers:
+        held = by_provider.setdefault(price.provider, price)
+        if _weight(price) > _weight(held):
+            by_provider[price.provider] = price
+    if not by_provider:
+        return None
+    newest = max(price.date for price in by_provider.values())
+    recent = [price for price in by_provider.values() if age_days(price, newest) <= STALE_DAYS]
+    middle = median_low(price.usd_per_gpu_h for price in recent)
+    return max((price for price in recent if price.usd_per_gpu_h == middle), key=lambda price: price.date)
+
+
+def _weight(price: Price) -> tuple[dt.date, int, float]:
+    return price.date, price.gpus, price.usd_per_gpu_h
+
+
+def _is_instance(price: Price, node: NodeType, known: set[str]) -> bool:
+    return fold(price.provider) == fold(node.provider) and fold(price.instance) in known
+
+
+def _parse(text: str, *, where: str, today: dt.date) -> tuple[Price, ...]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        _check_header(header, where)
+        return tuple(
+            _price(dict(zip(header, row, strict=True)), f"{where}: line {reader.line_num}", today)
+            for row in reader
+            if _has_all(row, header, f"{where}: line {reader.line_num}")
+        )
+    except csv.Error as error:
+        raise InputError(f"{where}: line {reader.line_num}", None, want=f"well-formed CSV ({error})") from None
+
+
+def _check_header(header: list[str], where: str) -> None:
+    missing = [name for name in COLUMNS if name not in header]
+    unknown = [name for name in header if name not in COLUMNS]
+    if missing or unknown or len(set(header)) != len(header):
+        faults = [f"{', '.join(missing)} missing"] * bool(missing) + [f"{', '.join(unknown)} unknown"] * bool(unknown)
+        raise InputError(
+            f"{where}: line 1",
+            None,
+            want=f"the columns {','.join(COLUMNS)}, each once",
+            fix=f"Here: {'; '.join(faults) or 'a column twice'}.",
+        )
+
+
+def _has_all(row: list[str], header: list[str], where: str) -> bool:
+    """False for a blank line; an error if the number of fields is not that of the header."""
+    if row and len(row) != len(header):
+        raise InputError(where, len(row), want=f"{len(header)} fields, as in line 1", fix="Quote fields with commas.")
+    return bool(row)
+
+
+def _price(cells: Mapping[str, str], where: str, today: dt.date) -> Price:
+    fields: dict[str, Any] = {}
+    for column, cell in cells.items():
+        fields[column] = _READERS.get(column, _words)(cell.strip(), f"{where}, column {column}")
+    if fields["date"] > today:
+        raise InputError(f"{where}, column date", cells["date"], want=f"no date after today ({today})")
+    return Price(**fields)
+
+
+def _words(cell: str, where: str) -> str:
+    if not cell:
+        raise InputError(where, None, want="some text; it is empty")
+    return cell
+
+
+def _maybe(cell: str, where: str) -> str:
+    del where
+    return cell
+
+
+def _gpu(cell: str, where: str) -> str:
+    return hardware.find("devices", cell, where=where)
+
+
+def _gpus(cell: str, where: str) -> int:
+    if not (cell.isascii() and cell.isdigit() and len(cell) <= 6 and int(cell) >= 1):
+        raise InputError(where, cell, want="a whole number of GPUs, 1 or more")
+    return int(cell)
+
+
+def _dollars(cell: str, where: str) -> float:
+    try:
+        usd = float(cell)
+    except ValueError:
+        usd = math.nan
+    if not 0 < usd <= _DEAREST_USD:
+        want = f"dollars per GPU and hour, above 0 and at most {_DEAREST_USD:g}"
+        raise InputError(where, cell or None, want=want)
+    return usd
+
+
+def _date(cell: str, where: str) -> dt.date:
+    try:
+        if cell[4:5] + cell[7:8] == "--":  # other ISO forms are read by some Python versions only
+            return dt.date.fromisoformat(cell)
+    except ValueError:
+        pass
+    raise InputError(where, cell or None, want="a date such as 2026-11-15")
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def read(cell: str, where: str) -> str:
+        if cell not in allowed:
+            raise InputError(where, cell or None, want=" or ".join(allowed))
+        return cell
+
+    return read
+
+
+_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "gpu": _gpu,
+    "gpus": _gpus,
+    "region": _maybe,
+    "market": _one_of(*get_args(Market)),
+    "usd_per_gpu_h": _dollars,
+    "currency": _one_of("USD"),
+    "date": _date,
+    "notes": _maybe,
+}

@@ -1,0 +1,214 @@
+"""``astra catalog``: what is known by name, with the source and date of every entry."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from astra.cli import options
+from astra.cli.output import Answer
+from astra.errors import UnknownName, fold
+from astra.units import GIB, show_count
+
+if TYPE_CHECKING:
+    from astra.catalog.prices import Price
+    from astra.report.listing import ListingColumn
+    from astra.spec.cluster import Device, NodeType
+    from astra.spec.model import ModelSpec
+
+HELP: Final = "the GPUs, node types, models and prices known by name"
+DESCRIPTION: Final = (
+    "List what Astra knows by name; give a NAME for one entry in full, or a part of one to narrow the list."
+)
+EPILOG: Final = """\
+examples:
+  astra catalog gpus
+  astra catalog gpus h100
+  astra catalog models qwen --json
+"""
+CATALOG_SCHEMA: Final = "astra.catalog/1"
+
+Row = list[str]
+Setting = Literal["left", "right", "wrap", "cut"]
+
+
+class Shelf(NamedTuple):
+    """One kind of entry: where it is read from and how a row of it is drawn."""
+
+    title: str
+    columns: tuple[tuple[str, Setting, int], ...]  # title, setting, dropped on pages narrower than
+    read: Callable[[], list[Any]]
+    row: Callable[[Any], Row]
+    names: Callable[[Any], tuple[str, ...]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the verb."""
+    parser.add_argument("kind", metavar="KIND", type=_kind, help=f"one of {', '.join(SHELVES)}")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="one entry, or a part of a name")
+    options.add_output(parser, detail=False)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Read the shelf, and keep the answer ready to be drawn."""
+    shelf = SHELVES[args.kind]
+    entries = shelf.read()
+    exact = False
+    if args.name is not None:
+        entries, exact = _chosen(entries, args.name, args.kind, shelf)
+
+    def draw(width: int | None, color: bool) -> str:
+        from astra.report.listing import render_entry, render_listing  # noqa: PLC0415
+
+        if exact and len(entries) == 1:
+            return render_entry(shelf.names(entries[0])[0], _plain(entries[0]), width=width, color=color)
+        rows = [shelf.row(entry) for entry in entries]
+        remarks = [f"astra catalog {args.kind} NAME shows an entry in full; --json shows all of them."]
+        return render_listing(shelf.title, _columns(shelf), rows, remarks=remarks, width=width, color=color)
+
+    def record() -> str:
+        import msgspec  # noqa: PLC0415
+
+        content = {"schema": CATALOG_SCHEMA, "kind": args.kind, "entries": [_plain(entry) for entry in entries]}
+        return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+
+    return Answer(draw, record)
+
+
+def _kind(text: str) -> str:
+    if text not in SHELVES:
+        raise UnknownName("astra catalog", text, SHELVES, fix=f"The kinds are {', '.join(SHELVES)}.")
+    return text
+
+
+def _columns(shelf: Shelf) -> list[ListingColumn]:
+    from astra.report.listing import ListingColumn  # noqa: PLC0415
+
+    return [ListingColumn(*column) for column in shelf.columns]
+
+
+def _chosen(entries: list[Any], name: str, kind: str, shelf: Shelf) -> tuple[list[Any], bool]:
+    """The entry of that name, or else those whose name contains it."""
+    wanted = fold(name)
+    exact = [entry for entry in entries if wanted in {fold(known) for known in shelf.names(entry)}]
+    if exact:
+        return exact, True
+    close = [entry for entry in entries if wanted and any(wanted in fold(known) for known in shelf.names(entry))]
+    if not close:
+        known = [label for entry in entries for label in shelf.names(entry)]
+        raise UnknownName(f"astra catalog {kind}", name, known, fix=f"See astra catalog {kind}.")
+    return close, False
+
+
+def _plain(entry: Any) -> dict[str, Any]:
+    import msgspec  # noqa: PLC0415
+
+    plain: dict[str, Any] = msgspec.to_builtins(entry)
+    return plain
+
+
+def _gpus() -> list[Any]:
+    from astra.catalog import hardware  # noqa: PLC0415
+
+    return list(hardware.devices())
+
+
+def _nodes() -> list[Any]:
+    from astra.catalog import hardware  # noqa: PLC0415
+
+    return list(hardware.node_types())
+
+
+def _models() -> list[Any]:
+    from astra.catalog import models  # noqa: PLC0415
+
+    return list(models.models())
+
+
+def _prices() -> list[Any]:
+    from astra.catalog import prices  # noqa: PLC0415
+
+    return list(prices.prices())
+
+
+def _gpu_row(gpu: Device) -> Row:
+    bf16 = gpu.flops_per_s.get("bf16")
+    peaks = [gpu.flops_per_s.get("fp16", 0.0) if bf16 is None else bf16, gpu.flops_per_s.get("fp8")]
+    shown = [f"{peak / 1e12:,.0f}" if peak else "-" for peak in peaks]
+    return [
+        gpu.name,
+        f"{gpu.memory_bytes / GIB:.1f}",
+        f"{gpu.memory_bytes_per_s / 1e9:,.0f}",
+        shown[0] if bf16 is not None else f"fp16 {shown[0]}",
+        shown[1],
+        ", ".join(gpu.aliases[:2]),
+        gpu.date,
+        gpu.source,
+    ]
+
+
+def _node_row(node: NodeType) -> Row:
+    links = (f"{_reach(link.reach)} {link.kind} {_gigabytes(link.bytes_per_s)}" for link in node.links)
+    return [node.name, node.gpu, str(node.gpus), ", ".join(links), node.date, node.source]
+
+
+def _reach(gpus: int) -> str:
+    return f"{gpus:,}:" if gpus < 1_000_000 else "any:"
+
+
+def _gigabytes(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.3g}"
+
+
+def _model_row(model: ModelSpec) -> Row:
+    from astra.search import api  # noqa: PLC0415
+
+    parameters = api.describe_model(model).parameters
+    moe = f"{model.moe.experts} x {model.moe.ffn:,}, top {model.moe.topk}" if model.moe else "-"
+    sizes = [show_count(parameters["total"]), show_count(parameters["active"])]
+    shape = [str(model.layers), f"{model.hidden:,}", f"{model.heads}/{model.kv_heads}", moe]
+    return [model.name, *sizes, *shape, model.date, model.source]
+
+
+def _price_row(price: Price) -> Row:
+    offer = [price.provider, price.instance, price.gpu, str(price.gpus), price.region]
+    return [*offer, price.market, f"{price.usd_per_gpu_h:.2f}", price.date.isoformat(), price.source]
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    return (entry.name, *entry.aliases)
+
+
+def _price_names(price: Price) -> tuple[str, ...]:
+    return (f"{price.provider} {price.instance}", price.gpu)
+
+
+_DATE: Final[tuple[str, Setting, int]] = ("date", "left", 100)
+_SOURCE: Final[tuple[str, Setting, int]] = ("source", "cut", 76)
+SHELVES: Final[dict[str, Shelf]] = {
+    "gpus": Shelf(
+        "GPUs: memory GiB and GB/s, dense TFLOP/s",
+        (("name", "left", 0), ("GiB", "right", 0), ("GB/s", "right", 0), ("bf16", "right", 0),
+         ("fp8", "right", 0), ("also", "left", 130), _DATE, _SOURCE),
+        _gpus, _gpu_row, _names,
+    ),
+    "nodes": Shelf(
+        "Node types: links as GPUs joined, kind and GB/s per GPU, one way",
+        (("name", "left", 0), ("GPU", "left", 0), ("", "right", 0), ("links", "wrap", 0),
+         _DATE, ("source", "cut", 150)),
+        _nodes, _node_row, _names,
+    ),
+    "models": Shelf(
+        "Models",
+        (("name", "left", 0), ("total", "right", 0), ("active", "right", 0), ("layers", "right", 0),
+         ("hidden", "right", 0), ("heads/kv", "right", 0), ("experts", "left", 110), _DATE, _SOURCE),
+        _models, _model_row, _names,
+    ),
+    "prices": Shelf(
+        "Prices: dollars per GPU and hour",
+        (("provider", "cut", 0), ("instance", "cut", 0), ("GPU", "left", 0), ("", "right", 0), ("region", "cut", 130),
+         ("market", "left", 0), ("$/h", "right", 0), ("date", "left", 0), ("source", "cut", 110)),
+        _prices, _price_row, _price_names,
+    ),
+}  # fmt: skip

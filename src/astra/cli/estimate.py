@@ -1,0 +1,54 @@
+"""``astra estimate``: the speed and memory of a strategy the user already has."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from astra.cli import options
+from astra.cli.output import Answer
+from astra.errors import InputError
+
+HELP: Final = "time and memory of a strategy you already have"
+DESCRIPTION: Final = "Predict step time and memory of one strategy, legal or not; if not, say why."
+_EXAMPLE: Final = '--strategy "tp8 pp4 vp5 dp2 mbs1 sp zero1 recompute=selective"'
+EPILOG: Final = f"""\
+A strategy is words: degrees tp pp vp cp ep etp dp mbs with their number, sp, zero0..zero3,
+recompute=none|selective|full, flash=on|off, offload=optimizer, overlap=grad,param,tp,p2p.
+What is left out is derived (dp) or takes its default.
+
+examples:
+  astra estimate llama-2-70b --gpus 64xH100 --batch 1024 --seq 4096 {_EXAMPLE}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the verb."""
+    options.add_model(parser)
+    parser.add_argument("--strategy", metavar="TEXT", help='such as "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"')
+    options.add_cluster(parser)
+    options.add_workload(parser)
+    options.add_limits(parser.add_argument_group("limits"))
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Estimate, and keep the answer ready to be drawn."""
+    if args.strategy is None:
+        raise InputError("--strategy", None, want="the strategy to estimate", fix=f"Such as {_EXAMPLE}.")
+    notes: list[str] = []
+    arguments = options.request(args, notes)
+
+    from msgspec.structs import replace  # noqa: PLC0415
+
+    from astra.search import api  # noqa: PLC0415
+
+    estimate = api.estimate(args.model, strategy=args.strategy, **arguments)
+    estimate = replace(estimate, warnings=[*estimate.warnings, *notes])
+
+    def draw(width: int | None, color: bool) -> str:
+        from astra.report.text import render_estimate  # noqa: PLC0415
+
+        return render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
+
+    return Answer(draw, estimate.to_json)

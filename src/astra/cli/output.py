@@ -1,0 +1,138 @@
+"""The only module that writes: text or one JSON record to stdout, and the record to a file, whole or not at all."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Callable
+from typing import NamedTuple, TextIO
+
+from astra.errors import InputError, OutputError
+
+
+class Answer(NamedTuple):
+    """What a verb found: drawn or encoded only when asked for."""
+
+    text: Callable[[int | None, bool], str]  # width, colour
+    record: Callable[[], str]  # JSON
+    exit_code: int = 0
+
+
+def emit(answer: Answer, args: argparse.Namespace) -> int:
+    """Write the file first (it may fail), then stdout."""
+    record = answer.record() if args.json or args.out else ""
+    if args.out:
+        write_file(args.out, record + "\n")
+    if args.json:
+        write_stdout(record + "\n")
+    else:
+        from astra.report.drawing import encodable  # noqa: PLC0415
+
+        drawn = answer.text(args.width, wants_color(sys.stdout))
+        write_stdout(encodable(drawn, getattr(sys.stdout, "encoding", None)))
+    if args.out and not getattr(args, "quiet", False) and sys.stderr is not None:
+        print(f"astra: wrote {args.out}", file=sys.stderr)
+    return answer.exit_code
+
+
+def wants_color(stream: TextIO | None) -> bool:
+    """Colour on a capable terminal, unless NO_COLOR says otherwise."""
+    if stream is None or os.environ.get("NO_COLOR"):
+        return False
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def write_stdout(text: str) -> None:
+    """Write and flush; a full disk is an OutputError, a closed pipe is left to the caller."""
+    if sys.stdout is None:
+        raise OutputError("standard output is closed, so the answer cannot be written.")
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _stdout_error(error) from None
+    flush()
+
+
+def flush() -> None:
+    """Flush stdout now, while an error can still be reported."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _stdout_error(error) from None
+
+
+def _stdout_error(error: OSError) -> OutputError:
+    # What is still buffered would fail again, with a traceback, when the interpreter exits.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OutputError(f"standard output: {error.strerror or error}.")
+
+
+def error_record(kind: str, error: Exception, exit_code: int) -> str:
+    """An error for tools, as JSON."""
+    import json  # noqa: PLC0415
+
+    detail = {
+        "kind": kind,
+        "message": str(error),
+        "where": getattr(error, "where", ""),
+        "fix": getattr(error, "fix", ""),
+        "exit_code": exit_code,
+    }
+    return json.dumps({"schema": "astra.error/1", "error": detail}, indent=2) + "\n"
+
+
+def check_destination(path: str | None) -> None:
+    """Fail before the work is done when the file clearly cannot be written."""
+    if path is None:
+        return
+    if path in ("", "-"):
+        raise InputError("--out", path, want="a file name", fix="--json prints the record on standard output.")
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    if os.path.isdir(target):
+        raise OutputError(f"{path} is a folder; give a file name inside it.")
+    if not os.path.isdir(folder):
+        raise OutputError(f"{path}: there is no folder {folder}.")
+    if not os.access(target if os.path.exists(target) else folder, os.W_OK):
+        raise OutputError(f"{path}: permission denied.")
+
+
+def write_file(path: str, text: str) -> None:
+    """Write a file whole: a temporary file beside it is moved into place, so that no half of it is ever seen."""
+    check_destination(path)
+    target = os.path.realpath(path)
+    try:
+        if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
+            # A device or pipe takes the bytes; moving a file over /dev/null would replace it.
+            with open(target, "w", encoding="utf-8") as stream:
+                stream.write(text)
+        else:
+            _replace(target, text)
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror or error}.") from None
+
+
+def _replace(target: str, text: str) -> None:
+    temporary = f"{target}.{os.getpid()}.tmp"
+    mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else None
+    try:
+        with open(temporary, "x", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if mode is not None:
+            os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

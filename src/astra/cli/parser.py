@@ -1,0 +1,122 @@
+"""The command line's grammar: verbs, shared by help, completion of typos and the frozen list of flags."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final, NoReturn
+
+from astra import __version__
+from astra.cli import catalog, estimate, model, plan
+from astra.errors import AstraError, UnknownName, nearest_names
+
+VERBS: Final = {"plan": plan, "estimate": estimate, "model": model, "catalog": catalog}
+
+_EPILOG: Final = """\
+examples:
+  astra plan                                   plan Llama-2-70B on 64 H100, to see what it looks like
+  astra plan llama-3.1-70b --gpus 512xH100 --batch 1024 --seq 8192 --tokens 1T
+  astra estimate llama-2-70b --gpus 64xH100 --strategy "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"
+  astra model ./config.json
+  astra catalog gpus
+
+exit codes: 0 answer, 2 bad input, 3 no feasible plan, 4 no coverage under --strict, 5 output not written, 1 a bug
+"""
+
+
+class UsageError(AstraError):
+    """The command line itself is wrong."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, where: str = "command line", fix: str = "") -> None:
+        self.where, self.fix = where, fix
+        super().__init__(f"{message}.{' ' + fix if fix else ''}")
+
+
+class _Stop(Exception):
+    """Help or version was shown."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        """Turn argparse's complaint into ours."""
+        raise UsageError(message.rstrip("."), where=self.prog, fix=f"See {self.prog} --help.")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Reached after help and version."""
+        raise _Stop(status, message)
+
+
+def build() -> Parser:
+    """The whole grammar."""
+    parser = Parser(
+        prog="astra",
+        description="Find the fastest way to train a large model on the GPUs you have.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"astra {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for name, module in VERBS.items():
+        verb = verbs.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            epilog=module.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(verb)
+        verb.set_defaults(run=module.run)
+    return parser
+
+
+def parse(arguments: list[str]) -> Any:
+    """The namespace of a command; None when help or the version was asked for and shown."""
+    _check_text(arguments)
+    first = next((word for word in arguments if not word.startswith("-")), None)
+    if first is not None and first not in VERBS and arguments[0] == first:
+        raise UnknownName("astra", first, VERBS, fix=f"The verbs are {', '.join(VERBS)}.")
+    parser = build()
+    if not arguments:
+        raise UsageError("a verb is needed", where="astra", fix=f"One of {', '.join(VERBS)}; see astra --help.")
+    try:
+        args, extra = parser.parse_known_args(arguments)
+    except _Stop:
+        return None
+    if extra:
+        raise _unknown(args.verb, extra[0], flags(args.verb, parser))
+    return args
+
+
+def flags(verb: str, parser: Parser | None = None) -> list[str]:
+    """The long options of a verb, in the order of its help."""
+    actions = _verb_parser(parser or build(), verb)._actions
+    return [option for action in actions for option in action.option_strings if option.startswith("--")]
+
+
+def _verb_parser(parser: Parser, verb: str) -> argparse.ArgumentParser:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found: argparse.ArgumentParser = action.choices[verb]
+            return found
+    raise KeyError(verb)
+
+
+def _unknown(verb: str, word: str, known: list[str]) -> UsageError:
+    name = word.partition("=")[0]
+    if not name.startswith("-"):
+        return UsageError(f"unexpected {word!r}", where=f"astra {verb}", fix=f"See astra {verb} --help.")
+    near = nearest_names(name, known)
+    hint = f"Did you mean {', '.join(near)}?" if near else f"See astra {verb} --help."
+    return UsageError(f"astra {verb} has no option {name}", where=name, fix=hint)
+
+
+def _check_text(arguments: list[str]) -> None:
+    """Bytes that are no text reach Python as lone surrogates, which no report could print."""
+    for word in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise UsageError(f"the argument {word!r} is not valid UTF-8", where="command line")

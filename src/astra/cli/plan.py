@@ -1,0 +1,91 @@
+"""``astra plan``: the best strategies for a model on some GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from astra.cli import options
+from astra.cli.output import Answer
+from astra.errors import InputError, NoFeasiblePlan
+from astra.spec.strategy import DEGREES
+
+if TYPE_CHECKING:
+    from astra.result import PlanSet
+
+HELP: Final = "rank the strategies for a model on the GPUs you have"
+DESCRIPTION: Final = (
+    "Search every strategy for training MODEL on the GPUs, and show the best with their time, memory and reasons."
+)
+DEFAULT_MODEL: Final = "llama-2-70b"
+DEFAULT_GPUS: Final = "64xH100"
+EPILOG: Final = f"""\
+--fix, --forbid, --max and --min restrict the search and may be repeated:
+  --fix tp=8 --fix recompute=none --forbid cp --max pp=16 --min mbs=2
+degrees: {" ".join(DEGREES)}
+
+examples:
+  astra plan                                    ({DEFAULT_MODEL} on {DEFAULT_GPUS})
+  astra plan llama-3.1-70b --gpus 512xH100 --batch 1024 --seq 8192
+  astra plan mixtral-8x7b --gpus 64xA100-80 --batch 4Mtok --tokens 1T --top 10
+  astra plan ./config.json --cluster my-cluster.toml --fix tp=8 --rules house-rules.txt --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the verb."""
+    options.add_model(parser, optional=True)
+    options.add_cluster(parser)
+    options.add_workload(parser)
+    group = parser.add_argument_group("search")
+    group.add_argument("--top", metavar="N", type=options.whole("--top", at_most=100), default=5,
+                       help="plans to show (default 5)")  # fmt: skip
+    group.add_argument("--fix", metavar="KEY=VALUE", action="append", default=[], help="keep to this value")
+    group.add_argument("--forbid", metavar="KEY[=VALUE]", action="append", default=[],
+                       help="leave a dimension, or one value, out")  # fmt: skip
+    group.add_argument("--max", metavar="KEY=N", action="append", default=[], dest="maximum", help="at most this")
+    group.add_argument("--min", metavar="KEY=N", action="append", default=[], dest="minimum", help="at least this")
+    options.add_limits(group)
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Search, and keep the answer ready to be drawn."""
+    notes: list[str] = []
+    if args.model is None:
+        _use_default(args, notes)
+    arguments = options.request(args, notes)
+    names = ("top", "fix", "forbid", "maximum", "minimum")
+    arguments |= {name: getattr(args, name) for name in names}
+    planset = _with_notes(_search(args.model, arguments), notes)
+
+    def draw(width: int | None, color: bool) -> str:
+        from astra.report.text import render_plans  # noqa: PLC0415
+
+        return render_plans(planset, width, color, brief=args.quiet, full=args.verbose)
+
+    return Answer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
+
+
+def _use_default(args: argparse.Namespace, notes: list[str]) -> None:
+    if args.gpus is not None or args.cluster is not None:
+        raise InputError("MODEL", None, want="the model to train", fix=f"Such as astra plan {DEFAULT_MODEL} --gpus ...")
+    args.model, args.gpus = DEFAULT_MODEL, DEFAULT_GPUS
+    notes.append(f"No model was named, so this plans {DEFAULT_MODEL} on {DEFAULT_GPUS}; see astra plan --help.")
+
+
+def _search(model: str, arguments: dict[str, Any]) -> PlanSet:
+    from astra.cli import progress  # noqa: PLC0415
+    from astra.search import api  # noqa: PLC0415
+
+    if not progress.watched():
+        return api.plan(model, **arguments)
+    with progress.SearchProgress(sys.stderr) as bar:
+        return api.plan(model, **arguments, progress=bar)
+
+
+def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:
+    from msgspec.structs import replace  # noqa: PLC0415
+
+    return replace(planset, notes=[*notes, *planset.notes]) if notes else planset

@@ -1,0 +1,90 @@
+"""Communication between pipeline stages and between data-parallel replicas.
+
+Rank order is tp-cp-ep-dp-pp, tp innermost: a data-parallel group of dense parameters has dp*cp members t apart, one of
+expert parameters (dp*cp*t)/(etp*ep) members etp*ep apart, and neighbouring stages are t*c*dp ranks apart.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from astra.cost.state import WEIGHT_BYTES, Held
+from astra.efficiency import collectives
+from astra.provenance import Codes, Floats, Ints, worst
+from astra.spec.job import Job
+
+_BF16 = 2
+
+
+class Replicas(NamedTuple):
+    """Data-parallel communication of a rank and step."""
+
+    busy_s: Floats
+    exposed_s: Floats  # once per step
+    per_microbatch_s: Floats  # exposed in every micro-batch (ZeRO-2 and -3 reduce and gather as they go)
+    source: Codes
+
+
+def p2p(job: Job, stream_tokens: Floats, ranks_apart: Ints, pp: Ints) -> tuple[Floats, Codes]:
+    """One activation (or its gradient) to the neighbouring stage."""
+    nbytes = _BF16 * stream_tokens * job.model.hidden
+    timed = collectives.collective(
+        job.pool, "send_recv", nbytes=nbytes, ranks=np.minimum(pp, 2), stride=ranks_apart
+    )
+    return timed.seconds, timed.source
+
+
+def replicas(
+    job: Job,
+    held: Held,
+    *,
+    zero: Ints,
+    overlap_grad: Ints,
+    overlap_param: Ints,
+    ranks: Ints,
+    stride: Ints,
+    expert_ranks: Ints,
+    expert_stride: Ints,
+    layers: Floats,
+    microbatches: Ints,
+    forward_s: Floats,
+    backward_s: Floats,
+) -> Replicas:
+    """Gradients to the owners and weights back, hidden behind backward and forward where overlap is on.
+
+    ``forward_s`` and ``backward_s`` are of one micro-batch on the rank: the last backward hides the gradients of all
+    layers but the first, the first forward hides the weights of all layers but the first.
+    """
+    groups = ((held.trained_dense, ranks, stride), (held.trained_expert, expert_ranks, expert_stride))
+    source: Codes = np.zeros(1, np.int8)
+    reduce_s: Floats = np.zeros(1)
+    gather_s: Floats = np.zeros(1)
+    for params, members, apart in groups:
+        if not np.any(params):
+            continue
+        grad_bytes, weight_bytes = job.runtime.gradient_bytes * params, WEIGHT_BYTES * params
+        whole = collectives.collective(job.pool, "all_reduce", nbytes=grad_bytes, ranks=members, stride=apart)
+        scatter = collectives.collective(job.pool, "reduce_scatter", nbytes=grad_bytes, ranks=members, stride=apart)
+        gather = collectives.collective(job.pool, "all_gather", nbytes=weight_bytes, ranks=members, stride=apart)
+        reduce_s = reduce_s + np.where(zero >= 1, scatter.seconds, whole.seconds)
+        gather_s = gather_s + np.where(zero >= 1, gather.seconds, 0.0)
+        source = worst(source, whole.source, scatter.source, gather.source)
+    slowdown = collectives.overlap_slowdown(job.pool, "cluster")
+
+    def exposed(busy: Floats, window: Floats, on: Ints) -> Floats:
+        first = busy / np.maximum(layers, 1)
+        room = np.maximum(window, 0.0)
+        hidden = np.maximum(busy - room, first) + slowdown * np.minimum(busy, room)
+        return np.where(on, np.minimum(hidden, busy), busy)
+
+    gradient_exposed = exposed(reduce_s, backward_s, overlap_grad)
+    weight_exposed = exposed(gather_s, forward_s, overlap_param)
+    regather_exposed = exposed(gather_s, backward_s - reduce_s, overlap_param)
+    each = np.where(zero >= 2, gradient_exposed, 0.0)
+    each = each + np.where(zero >= 3, weight_exposed + regather_exposed, 0.0)
+    once = np.where(zero >= 2, 0.0, gradient_exposed) + np.where(zero >= 3, 0.0, weight_exposed)
+    times = np.where(zero >= 2, microbatches, 1)
+    busy = reduce_s * times + gather_s * np.where(zero >= 3, 2 * microbatches, 1)
+    return Replicas(busy, once, each, source)

@@ -1,0 +1,278 @@
+"""Seconds and bytes of each part of a model (a kind of layer, the embedding, the head) for one micro-batch on one rank.
+
+Columns run over unique shardings: a layer's time depends on few strategy columns, so it is computed once for each
+combination and gathered by the rest of the cost model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.axes import AXES, Send
+from astra.efficiency import collectives, operators
+from astra.families import transformer
+from astra.families.kinds import LayerKind, layer_kinds
+from astra.families.operators import Attention, Gemm, Kept, Layer, Shard, Stream
+from astra.provenance import Codes, Floats, Source, worst
+from astra.spec.cluster import Device
+from astra.spec.job import Job
+from astra.spec.runtime import Runtime
+
+BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
+EMBEDDING: Final = "embedding"
+HEAD: Final = "head"
+
+
+class Direction(NamedTuple):
+    """One direction (forward or backward) of a part: what computes and what communicates."""
+
+    gemm_s: Floats
+    attention_s: Floats
+    stream_s: Floats
+    host_s: Floats  # the time the host needs to launch it all
+    busy_s: Mapping[str, Floats]  # communication by axis
+    exposed_s: Mapping[str, Floats]  # not hidden, with the axis' overlap off
+    overlapped_s: Mapping[str, Floats]  # not hidden, with the axis' overlap on
+
+    @property
+    def compute_s(self) -> Floats:
+        """Time of the kernels, or of the host where launching takes longer."""
+        return np.maximum(self.gemm_s + self.attention_s + self.stream_s, self.host_s)
+
+
+class Part(NamedTuple):
+    """A part's cost."""
+
+    forward: Direction
+    backward: Direction
+    weight_s: Floats  # of backward: weight-gradient GEMMs
+    adapters: Floats  # parameters of low-rank adapters
+    kept: Kept
+    source: Mapping[str, Codes]  # provenance by term: gemm, attention, streaming, and each axis
+
+
+def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
+    """Every part of the model."""
+    layers: dict[LayerKind | str, Layer] = {
+        kind: transformer.layer(job.model, kind, shard) for kind in dict.fromkeys(layer_kinds(job.model))
+    }
+    layers[EMBEDDING] = transformer.embedding(job.model, shard)
+    layers[HEAD] = transformer.head(
+        job.model,
+        shard,
+        logits_kept_bytes=job.runtime.logits_kept_bytes,
+        logits_peak_bytes=job.runtime.logits_peak_bytes,
+    )
+    if job.workload.task == "lora":
+        layers = {key: _with_adapters(layer, job.workload.lora_rank) for key, layer in layers.items()}
+    gemm_s = _gemm_seconds(job, layers, len(shard.tp))
+    return {
+        key: _part(job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], _sends(job, key, shard))
+        for key, layer in layers.items()
+    }
+
+
+def _with_adapters(layer: Layer, rank: int) -> Layer:
+    """Low-rank adapters beside every frozen matrix (Hu et al. 2021)."""
+    adapters = [
+        adapter
+        for gemm in layer.gemms
+        if gemm.name not in BF16_GEMMS
+        for adapter in (
+            gemm._replace(name=f"{gemm.name}_lora_a", n=np.full_like(gemm.m, rank)),
+            gemm._replace(name=f"{gemm.name}_lora_b", k=np.full_like(gemm.m, rank)),
+        )
+    ]
+    return layer._replace(gemms=(*layer.gemms, *adapters))
+
+
+class _GemmSeconds(NamedTuple):
+    forward: Floats
+    dgrad: Floats
+    wgrad: Floats
+    source: Codes
+
+
+def _gemm_seconds(
+    job: Job, layers: Mapping[LayerKind | str, Layer], rows: int
+) -> dict[tuple[LayerKind | str, str], _GemmSeconds]:
+    """All GEMMs of all parts in one stacked call for each layout and precision."""
+    entries = [(key, gemm) for key, layer in layers.items() for gemm in layer.gemms]
+    out: dict[tuple[LayerKind | str, str], _GemmSeconds] = {}
+    frozen = job.workload.task == "lora"
+    for low, chosen in (
+        (False, [e for e in entries if e[1].name in BF16_GEMMS]),
+        (True, [e for e in entries if e[1].name not in BF16_GEMMS]),
+    ):
+        if not chosen:
+            continue
+        precision = job.workload.precision if low or job.workload.precision != "fp8" else "bf16"
+        m, n, k, groups = (
+            np.stack([np.broadcast_to(np.asarray(getattr(gemm, dim), np.float64), rows) for _, gemm in chosen])
+            for dim in ("m", "n", "k", "groups")
+        )
+        device = job.pool.device
+        forward = operators.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups)
+        dgrad = operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups)
+        wgrad = operators.gemm(device, m=k, n=n, k=m, precision=precision, layout="wgrad", groups=groups)
+        for row, (key, gemm) in enumerate(chosen):
+            trained = not frozen or "_lora_" in gemm.name
+            source = worst(forward.source[row], dgrad.source[row], wgrad.source[row])
+            weight_s = wgrad.seconds[row] if trained else np.zeros(rows)
+            out[key, gemm.name] = _GemmSeconds(forward.seconds[row], dgrad.seconds[row], weight_s, source)
+    return out
+
+
+def _sends(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]]:
+    """What each axis sends in a part."""
+    if key == EMBEDDING:
+        return {axis.name: axis.embedding_sends(job.model, shard) for axis in AXES}
+    if key == HEAD:
+        return {axis.name: axis.head_sends(job.model, shard) for axis in AXES}
+    assert isinstance(key, LayerKind)
+    return {axis.name: axis.layer_sends(job.model, key, shard) for axis in AXES}
+
+
+def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends: dict[str, list[Send]]) -> Part:
+    device, runtime, rows = job.pool.device, job.runtime, len(shard.tp)
+    zero = np.zeros(rows)
+    attention_s = {way: zero for way in ("fwd", "bwd")}
+    attention_source: Codes = np.zeros(rows, np.int8)
+    for attention in layer.attentions:
+        for way in attention_s:
+            seconds, source = _attention(device, runtime, shard, attention, way, job.workload.precision)
+            attention_s[way] = attention_s[way] + seconds
+            attention_source = worst(attention_source, source)
+    stream_s, stream_source = _streams(device, runtime, layer.streams, rows)
+    dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
+    launches = _launches(layer, runtime)
+    sources: dict[str, Codes] = {
+        "gemm": worst(np.zeros(rows, np.int8), *(g.source for g in gemms)),
+        "attention": attention_source,
+        "streaming": stream_source,
+    }
+    ways = {
+        "forward": (_sum((g.forward for g in gemms), rows), attention_s["fwd"], stream_s[0], launches[0]),
+        "backward": (dgrad_s + weight_s, attention_s["bwd"], stream_s[1], launches[1]),
+    }
+    directions = {}
+    for way, (gemm_s, core_s, memory_s, launched) in ways.items():
+        busy, exposed, overlapped = _communication(job, shard, sends, way, gemm_s, core_s, sources)
+        host_s = np.full(rows, launched * runtime.launch_s)
+        directions[way] = Direction(gemm_s, core_s, memory_s, host_s, busy, exposed, overlapped)
+    adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
+    return Part(directions["forward"], directions["backward"], weight_s, adapters, layer.kept, sources)
+
+
+def _sum(columns: Iterable[Floats], rows: int) -> Floats:
+    return sum(columns, start=np.zeros(rows))
+
+
+def _attention(
+    device: Device, runtime: Runtime, shard: Shard, attention: Attention, way: str, precision: str
+) -> tuple[Floats, Codes]:
+    """Seconds of attention: the runtime's kernel, or unfused where flash attention is off."""
+    kernel = operators.best_kernel(device) if runtime.attention == "best" else runtime.attention
+    half = "fp16" if precision == "fp16" else "bf16"
+    shape = attention._asdict()
+    del shape["name"]
+    fused = operators.attention(device, **shape, kernel=kernel, direction=way, precision=half)
+    if shard.flash.all():
+        return fused.seconds, fused.source
+    unfused = operators.attention(device, **shape, kernel="unfused", direction=way, precision=half)
+    return (
+        np.where(shard.flash, fused.seconds, unfused.seconds),
+        np.where(shard.flash, fused.source, unfused.source).astype(np.int8),
+    )
+
+
+def _streams(
+    device: Device, runtime: Runtime, streams: tuple[Stream, ...], rows: int
+) -> tuple[tuple[Floats, Floats], Codes]:
+    """Seconds of the memory-bound operators, forward and backward."""
+    forward_s, backward_s = np.zeros(rows), np.zeros(rows)
+    source: Codes = np.zeros(rows, np.int8)
+    for stream in streams:
+        kernel = runtime.kernels[stream.kernel]
+        elements = stream.elements * stream.launches
+        forward = operators.streaming(
+            device, nbytes=elements * kernel.forward_bytes, kernels=kernel.forward_kernels * stream.launches
+        )
+        backward = operators.streaming(
+            device, nbytes=elements * kernel.backward_bytes, kernels=kernel.backward_kernels * stream.launches
+        )
+        forward_s, backward_s = forward_s + forward.seconds, backward_s + backward.seconds
+        source = worst(source, forward.source, backward.source)
+    return (forward_s, backward_s), source
+
+
+def _launches(layer: Layer, runtime: Runtime) -> tuple[float, float]:
+    """Kernels the host launches, forward and backward: one a GEMM (two in backward), one and three for attention."""
+    streams = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams]
+    forward = len(layer.gemms) + len(layer.attentions) + sum(k.forward_kernels * times for k, times in streams)
+    backward = 2 * len(layer.gemms) + 3 * len(layer.attentions) + sum(k.backward_kernels * t for k, t in streams)
+    return forward, backward
+
+
+def _communication(
+    job: Job,
+    shard: Shard,
+    sends: Mapping[str, list[Send]],
+    way: str,
+    gemm_s: Floats,
+    attention_s: Floats,
+    sources: dict[str, Codes],
+) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, Floats]]:
+    """Busy and exposed seconds by axis, without and with the axis' own overlap.
+
+    What runs beside compute is exposed only where it outlasts it, and slows that compute meanwhile. An overlapped axis
+    cuts each exchange into as many pieces as it has ranks: the first piece cannot be hidden.
+    """
+    rows = len(shard.tp)
+    windows = {"gemm": gemm_s, "attention": attention_s}
+    slowdown = collectives.overlap_slowdown(job.pool, "node")
+    busy_by, exposed_by, overlapped_by = {}, {}, {}
+    for axis in AXES:
+        bare, beside = np.zeros(rows), dict.fromkeys(windows, np.zeros(rows))
+        pieces = getattr(shard, axis.name)
+        for send in sends[axis.name]:
+            times = np.broadcast_to(np.asarray(getattr(send, way), np.float64), rows)
+            if not (times > 0).any() or (send.ranks <= 1).all():
+                continue
+            timed = collectives.collective(
+                job.pool, send.op, nbytes=send.nbytes, ranks=send.ranks, stride=send.stride
+            )
+            seconds = times * timed.seconds
+            used = (seconds > 0).astype(np.int8)
+            sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
+            if send.beside:
+                beside[send.beside] = beside[send.beside] + seconds
+            else:
+                bare = bare + seconds
+        hidden = {
+            name: np.maximum(seconds - windows[name], 0.0) + slowdown * np.minimum(seconds, windows[name])
+            for name, seconds in beside.items()
+        }
+        outlasting = _sum(hidden.values(), rows)
+        first, rest = bare / pieces, bare - bare / pieces
+        room = np.maximum(gemm_s - beside["gemm"], 0.0)
+        pipelined = first + np.maximum(rest - room, 0.0) + slowdown * np.minimum(rest, room)
+        busy_by[axis.name] = bare + _sum(beside.values(), rows)
+        exposed_by[axis.name] = bare + outlasting
+        overlapped_by[axis.name] = (np.minimum(pipelined, bare) if axis.overlap else bare) + outlasting
+    return busy_by, exposed_by, overlapped_by
+
+
+def worst_source(parts_by_key: Mapping[LayerKind | str, Part], row: int) -> dict[str, Source]:
+    """Provenance by term for one sharding, the worst over the parts."""
+    found: dict[str, int] = {}
+    for part in parts_by_key.values():
+        for term, codes in part.source.items():
+            found[term] = max(found.get(term, 0), int(codes[row]))
+    return {term: Source(value) for term, value in found.items()}
+
+
+__all__ = ["EMBEDDING", "HEAD", "Direction", "Gemm", "Part", "parts", "worst_source"]

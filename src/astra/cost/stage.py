@@ -1,0 +1,253 @@
+"""Costs of pipeline stages: parts gathered over the layers each sort of rank holds. Arrays are [mesh, sort].
+
+A mesh is a strategy without its memory savers (ZeRO stage, recompute, offload); those are applied by ``cost.step``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from astra.axes import AXES
+from astra.cost.between import p2p
+from astra.cost.parts import EMBEDDING, HEAD, Direction, Part, parts
+from astra.cost.state import Held, local
+from astra.families import weights as weights_of
+from astra.families.kinds import LayerKind, layer_kinds
+from astra.families.operators import Shard
+from astra.families.split import Stages, kinds, stack, stages
+from astra.provenance import Bools, Codes, Floats, Ints, worst
+from astra.schedule.registry import in_flight_chunks
+from astra.spec.job import Job
+from astra.table import Column, Columns
+
+SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
+
+
+class Layout(NamedTuple):
+    """Layers on each virtual stage of a pipeline."""
+
+    pp: int
+    vp: int
+    layers: tuple[int, ...]
+
+
+class Meshes(NamedTuple):
+    """Meshes as columns, and for each the index of its layout."""
+
+    columns: Columns
+    layout: Ints
+    layouts: Sequence[Layout]
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def take(self, rows: Ints | Bools) -> Meshes:
+        """Some of the rows."""
+        return Meshes({name: column[rows] for name, column in self.columns.items()}, self.layout[rows], self.layouts)
+
+
+class StageCosts(NamedTuple):
+    """What each sort of rank does for one micro-batch (all its chunks) and holds. [mesh, sort] unless said."""
+
+    forward_s: Floats  # with exposed communication
+    backward_s: Floats
+    weight_s: Floats  # of backward_s
+    recompute_s: Floats  # running all layers' forward again
+    recompute_attention_s: Floats
+    total_forward_s: Floats  # [mesh] summed over every rank of the pipeline
+    total_backward_s: Floats  # [mesh]
+    total_weight_s: Floats  # [mesh] of total_backward_s
+    total_recompute_s: Floats  # [mesh]
+    total_attention_s: Floats  # [mesh]
+    p2p_s: Floats  # [mesh] one activation to the next stage
+    kept_whole: Floats
+    kept_selective: Floats
+    kept_checkpoint: Floats
+    layer_whole: Floats  # the largest layer's
+    layer_working: Floats
+    head_bytes: Floats  # at the loss, zero but on the last rank
+    buffer_bytes: Floats  # received activations and gradients
+    held: Held
+    layers: Floats
+    chunk_layers: Ints
+    in_flight: Ints  # (micro-batch, chunk) pairs alive
+    microbatches: Ints  # [mesh]
+    replicas: Ints  # [mesh] ranks a dense parameter is replicated on
+    expert_replicas: Ints  # [mesh]
+    source: Codes  # [mesh] the worst of any term
+
+
+class Gathered(NamedTuple):
+    """Unique shardings, their parts, and where each mesh finds its own."""
+
+    shard: Shard
+    parts: Mapping[LayerKind | str, Part]
+    index: Ints
+
+
+def gather_parts(job: Job, columns: Columns) -> Gathered:
+    """Cost each distinct sharding once."""
+    unique, index = unique_rows([columns[name] for name in SHARD_COLUMNS])
+    tp, cp, ep, etp, mbs, sp, flash = unique
+    linear_bytes = 1.0 if job.workload.precision == "fp8" else 2.0
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp.astype(bool), flash.astype(bool), linear_bytes)
+    return Gathered(shard, parts(job, shard), index)
+
+
+def unique_rows(columns: Sequence[Column]) -> tuple[list[Ints], Ints]:
+    """Distinct combinations of small non-negative integers, and each row's index among them."""
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values = column.astype(np.int64)
+        key = key * (int(values.max(initial=0)) + 1) + values
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
+    return [column[first].astype(np.int64) for column in columns], index
+
+
+def stage_costs(job: Job, meshes: Meshes, *, every_rank: bool = False) -> StageCosts:
+    """Gather parts into stages for every mesh."""
+    columns = meshes.columns
+    gathered = gather_parts(job, columns)
+    table = stack([stages(job.model, *layout, every_rank) for layout in meshes.layouts])
+    table = Stages(*(column[meshes.layout] for column in table))
+    times = _Times(job, gathered, table, columns)
+    memory = _Memory(job, gathered, table)
+    tp, cp, dp, pp, vp = (columns[name] for name in ("tp", "cp", "dp", "pp", "vp"))
+    microbatches = job.workload.global_batch // (dp * columns["mbs"])
+    p2p_s, p2p_source = p2p(job, gathered.shard.stream_tokens[gathered.index], tp * cp * dp, pp)
+    in_flight = in_flight_chunks(
+        columns["schedule"][:, None], p=pp[:, None], v=vp[:, None], m=microbatches[:, None], rank=table.rank
+    )
+    ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.index] * job.model.hidden
+    return StageCosts(
+        forward_s=times.forward,
+        backward_s=times.backward,
+        weight_s=times.weight,
+        recompute_s=times.recompute,
+        recompute_attention_s=times.attention,
+        total_forward_s=times.total_forward,
+        total_backward_s=times.total_backward,
+        total_weight_s=times.total_weight,
+        total_recompute_s=times.total_recompute,
+        total_attention_s=times.total_attention,
+        p2p_s=np.where(pp > 1, p2p_s, 0.0),
+        kept_whole=memory.layers("whole"),
+        kept_selective=memory.layers("selective"),
+        kept_checkpoint=memory.layers("checkpoint"),
+        layer_whole=memory.largest("whole"),
+        layer_working=memory.largest("working"),
+        head_bytes=memory.head(),
+        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones_like(table.rank),
+        held=_held(job, gathered, table, pp),
+        layers=table.counts.sum(axis=-1),
+        chunk_layers=table.chunk_layers,
+        in_flight=in_flight,
+        microbatches=microbatches,
+        replicas=dp * cp,
+        expert_replicas=tp * cp * dp // (columns["ep"] * columns["etp"]),
+        source=worst(_worst_source(gathered), p2p_source * (pp > 1)),
+    )
+
+
+class _Times:
+    """Stage times from part times."""
+
+    def __init__(self, job: Job, gathered: Gathered, table: Stages, columns: Columns) -> None:
+        self._index, self._table, self._columns = gathered.index, table, columns
+        order = kinds(job.model)
+        by_kind = [gathered.parts[kind] for kind in order]
+        first, last = gathered.parts[EMBEDDING], gathered.parts[HEAD]
+        forward = [self._seconds(part.forward) for part in (*by_kind, first, last)]
+        backward = [self._seconds(part.backward) for part in (*by_kind, first, last)]
+        weight = [part.weight_s[self._index] for part in (*by_kind, first, last)]
+        nothing = np.zeros(len(self._index))
+        self.forward, self.total_forward = self._stages(forward), self._whole(job, forward)
+        self.backward, self.total_backward = self._stages(backward), self._whole(job, backward)
+        self.weight, self.total_weight = self._stages(weight), self._whole(job, weight)
+        again = [*forward[:-2], nothing, nothing]
+        self.recompute, self.total_recompute = self._stages(again), self._whole(job, again)
+        attention = [*(part.forward.attention_s[self._index] for part in by_kind), nothing, nothing]
+        self.attention, self.total_attention = self._stages(attention), self._whole(job, attention)
+
+    def _seconds(self, direction: Direction) -> Floats:
+        """Compute and exposed communication of a part, [mesh]."""
+        seconds = direction.compute_s[self._index]
+        for axis in AXES:
+            exposed = direction.exposed_s[axis.name][self._index]
+            if axis.overlap:
+                overlapped = direction.overlapped_s[axis.name][self._index]
+                exposed = np.where(self._columns[axis.overlap], overlapped, exposed)
+            seconds = seconds + exposed
+        return seconds
+
+    def _stages(self, columns: list[Floats]) -> Floats:
+        """Sum parts over the layers of each sort of rank: kinds, then embedding, then head."""
+        return over_stages(self._table, columns)
+
+    def _whole(self, job: Job, columns: list[Floats]) -> Floats:
+        """Sum parts over the whole model, [mesh]."""
+        table = stages(job.model, 1, 1, (len(layer_kinds(job.model)),))
+        return over_stages(Stages(*(column[None] for column in table)), columns)[:, 0]
+
+
+def over_stages(table: Stages, columns: list[Floats]) -> Floats:
+    """[mesh] columns of each kind, the embedding and the head, summed to [mesh, sort]."""
+    *by_kind, first, last = columns
+    total = table.first * first[:, None] + table.last * last[:, None]
+    for place, column in enumerate(by_kind):
+        total = total + table.counts[..., place] * column[:, None]
+    return total
+
+
+class _Memory:
+    """Activation bytes of stages from parts."""
+
+    def __init__(self, job: Job, gathered: Gathered, table: Stages) -> None:
+        self._gathered, self._table = gathered, table
+        self._by_kind = [gathered.parts[kind] for kind in kinds(job.model)]
+
+    def layers(self, field: str) -> Floats:
+        """Summed over a rank's layers, for one micro-batch through all of them."""
+        nothing = np.zeros(len(self._gathered.index))
+        kept = [getattr(part.kept, field)[self._gathered.index] for part in self._by_kind]
+        return over_stages(self._table, [*kept, nothing, nothing])
+
+    def largest(self, field: str) -> Floats:
+        """Of the largest layer a rank holds."""
+        kept = [
+            np.where(self._table.counts[..., place] > 0, getattr(part.kept, field)[self._gathered.index][:, None], 0.0)
+            for place, part in enumerate(self._by_kind)
+        ]
+        largest: Floats = np.max(kept, axis=0)
+        return largest
+
+    def head(self) -> Floats:
+        """Kept and working bytes at the loss, on the last rank."""
+        head = self._gathered.parts[HEAD].kept
+        return self._table.last * (head.whole + head.working)[self._gathered.index][:, None]
+
+
+def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
+    """Parameters of each sort of rank; a tied head is a second copy when the pipeline separates it."""
+    shard, model = gathered.shard, job.model
+    by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
+    by_part += [weights_of.embedding_weights(model), weights_of.head_weights(model)]
+    pairs = [local(weights, shard.tp, shard.ep, shard.etp) for weights in by_part]
+    dense = over_stages(table, [np.broadcast_to(d, len(shard.tp))[gathered.index] for d, _ in pairs])
+    expert = over_stages(table, [np.broadcast_to(e, len(shard.tp))[gathered.index] for _, e in pairs])
+    if model.tied_embeddings:
+        copy, _ = local(weights_of.tied_head_weights(model), shard.tp, shard.ep, shard.etp)
+        dense = dense + table.last * np.where(pp > 1, copy[gathered.index], 0.0)[:, None]
+    if job.workload.task != "lora":
+        return Held(dense, expert, dense, expert)
+    keys: list[LayerKind | str] = [*kinds(model), EMBEDDING, HEAD]
+    trained = over_stages(table, [gathered.parts[key].adapters[gathered.index] for key in keys])
+    return Held(dense + trained, expert, trained, np.zeros_like(expert))
+
+
+def _worst_source(gathered: Gathered) -> Codes:
+    codes = [column for part in gathered.parts.values() for column in part.source.values()]
+    return worst(*codes)[gathered.index]

@@ -1,0 +1,90 @@
+"""Parameters on a rank, what is stored for each of them, and the optimizer step.
+
+Mixed-precision Adam keeps, per parameter: the 2-byte weight, an accumulated gradient, and 12 bytes of optimizer state
+(fp32 weight and two moments; Rajbhandari et al. 2020, arXiv 1910.02054). ZeRO stages shard optimizer state (1),
+gradients (2) and weights (3) over the data-parallel group, which includes context parallelism.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.efficiency import collectives, operators
+from astra.families.kinds import LayerKind
+from astra.families.weights import Weights
+from astra.provenance import Codes, Floats, Ints, worst
+from astra.spec.job import Job
+
+WEIGHT_BYTES: Final = 2.0
+STATE_BYTES: Final = {"adam": 12.0, "sgd": 8.0}
+# Bytes the update reads and writes per parameter it owns: gradient, master weight, moments, new weights.
+UPDATE_BYTES: Final = {"adam": 4 + 12 + 12 + 2.0, "sgd": 4 + 8 + 8 + 2.0}
+NORM_BYTES: Final = 8.0  # gradient norm, and clearing the gradient buffer
+# One host's share of memory bandwidth for a GPU's optimizer on the CPU: 12 channels of DDR5-4800 for 8 GPUs, half used.
+CPU_UPDATE_BYTES_PER_S: Final = 28e9
+
+
+class Held(NamedTuple):
+    """Parameters of a rank: dense ones are replicated over dp*cp, expert ones over fewer ranks."""
+
+    dense: Floats
+    expert: Floats
+    trained_dense: Floats  # with gradients and optimizer state; adapters only under LoRA
+    trained_expert: Floats
+
+
+class Bytes(NamedTuple):
+    """Bytes on a rank by kind."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    gathered: Floats  # weights of the layers being computed, under ZeRO-3
+
+
+def local(weights: Weights, tp: Ints, ep: Ints, etp: Ints) -> tuple[Floats, Floats]:
+    """Dense and expert parameters of one part on a rank."""
+    return weights.sharded / tp + weights.replicated, weights.expert / (ep * etp)
+
+
+def static_bytes(
+    job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints, expert_ranks: Ints, layers: Floats
+) -> Bytes:
+    """Memory that lives through the step. All arguments broadcast."""
+
+    def sharded(nbytes: float, dense: Floats, expert: Floats, from_stage: int) -> Floats:
+        apart = zero >= from_stage
+        return nbytes * (dense / np.where(apart, ranks, 1) + expert / np.where(apart, expert_ranks, 1))
+
+    weight_bytes = WEIGHT_BYTES + (2.0 if job.workload.precision == "fp8" else 0.0)  # fp8 copies for both layouts
+    weights = sharded(WEIGHT_BYTES, held.dense, held.expert, 3)
+    weights = weights + (weight_bytes - WEIGHT_BYTES) * (held.dense + held.expert)
+    gradients = sharded(job.runtime.gradient_bytes, held.trained_dense, held.trained_expert, 2)
+    optimizer = sharded(STATE_BYTES[job.workload.optimizer], held.trained_dense, held.trained_expert, 1)
+    # FSDP holds the layer in use and the one prefetched, as weights and as gradients being reduced.
+    layer_bytes = (WEIGHT_BYTES + job.runtime.gradient_bytes) * (held.dense + held.expert) / np.maximum(layers, 1)
+    gathered = np.where(zero >= 3, 2.0, np.where(zero == 2, 1.0, 0.0)) * layer_bytes
+    return Bytes(weights, gradients, np.where(offload > 0, 0.0, optimizer), gathered)
+
+
+def optimizer_s(
+    job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints, expert_ranks: Ints
+) -> tuple[Floats, Codes]:
+    """Gradient norm, update and, with offload, the trips to host memory and the update there."""
+    apart = zero >= 1
+    owned = held.trained_dense / np.where(apart, ranks, 1) + held.trained_expert / np.where(apart, expert_ranks, 1)
+    every = held.trained_dense + held.trained_expert
+    moved = NORM_BYTES * every + UPDATE_BYTES[job.workload.optimizer] * owned
+    on_gpu = operators.streaming(job.pool.device, nbytes=moved, kernels=20.0)
+    if not np.any(offload):
+        return on_gpu.seconds, on_gpu.source
+    trips = collectives.host_transfer_s(job.pool.device, (job.runtime.gradient_bytes + WEIGHT_BYTES) * owned)
+    on_host = trips.seconds + UPDATE_BYTES[job.workload.optimizer] * owned / CPU_UPDATE_BYTES_PER_S
+    norm = operators.streaming(job.pool.device, nbytes=NORM_BYTES * every, kernels=4.0)
+    seconds = np.where(offload > 0, on_host + norm.seconds, on_gpu.seconds)
+    return seconds, worst(np.where(offload > 0, 3, on_gpu.source).astype(np.int8), trips.source * (offload > 0))
+
+
+__all__ = ["Bytes", "Held", "LayerKind", "local", "optimizer_s", "static_bytes"]

@@ -1,0 +1,172 @@
+"""Step time and peak memory of every combination of mesh and memory savers. Arrays are [mesh, saver, holder, sort].
+
+A *saver* is a way to keep fewer activations (recompute, its method and layers); a *holder* a way to keep fewer states
+(ZeRO stage, optimizer offload). Their effects add up, so each is costed once and combined by broadcasting.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from astra.cost.between import Replicas, replicas
+from astra.cost.stage import Meshes, StageCosts
+from astra.cost.state import Bytes, Held, optimizer_s, static_bytes
+from astra.provenance import Bools, Floats, Ints
+from astra.schedule.registry import makespan_s
+from astra.spec.job import Job
+from astra.table import Column, code
+
+_FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
+_BLOCK = code("method", "block")
+
+
+class Savers(NamedTuple):
+    """Ways to keep fewer activations, as columns."""
+
+    recompute: Ints
+    method: Ints
+    layers: Ints
+
+    def __len__(self) -> int:
+        return len(self.recompute)
+
+
+class Holders(NamedTuple):
+    """Ways to keep fewer states, as columns."""
+
+    zero: Ints
+    offload: Ints
+
+    def __len__(self) -> int:
+        return len(self.zero)
+
+
+class Activations(NamedTuple):
+    """Activation memory and recompute time, [mesh, saver, sort]."""
+
+    kept_bytes: Floats  # alive at the worst moment
+    working_bytes: Floats  # of the layer, recomputed stretch or loss in progress
+    recompute_s: Floats  # per micro-batch
+
+
+class Evaluated(NamedTuple):
+    """[mesh, saver, holder] results."""
+
+    step_s: Floats
+    peak_bytes: Floats  # allocated, on the worst rank
+    known: Bools  # the saver exists for the mesh (its layers fit a chunk)
+
+
+def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
+    """Memory and time of each saver.
+
+    Uniform recompute keeps one input for every n layers and recomputes n layers at a time; block recompute treats the
+    first n layers of each chunk that way, one at a time, and keeps the rest whole.
+    """
+    full = (savers.recompute == _FULL)[None, :, None]
+    block = full & (savers.method == _BLOCK)[None, :, None]
+    n = savers.layers[None, :, None]
+    chunk, layers, chunks = costs.chunk_layers[:, None, :], costs.layers[:, None, :], vp[:, None, None]
+    whole, checkpoint = costs.kept_whole[:, None, :], costs.kept_checkpoint[:, None, :]
+    fraction = np.where(block, np.minimum(n * chunks / np.maximum(layers, 1), 1.0), 1.0)
+    inputs = np.ceil(chunk / n) * chunks / np.maximum(layers, 1)
+    kept_full = np.where(block, fraction * checkpoint + (1 - fraction) * whole, np.minimum(inputs, 1.0) * checkpoint)
+    selective = (savers.recompute == _SELECTIVE)[None, :, None]
+    kept = np.where(full, kept_full, np.where(selective, costs.kept_selective[:, None, :], whole))
+    stretch = np.where(full, np.where(block, 1, np.minimum(n, chunk)), 0) * costs.layer_whole[:, None, :]
+    working = np.maximum(costs.layer_working[:, None, :] + stretch, costs.head_bytes[:, None, :])
+    again = np.where(full, fraction * costs.recompute_s[:, None, :], 0.0)
+    again = again + np.where(selective, costs.recompute_attention_s[:, None, :], 0.0)
+    return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working, again)
+
+
+def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tuple[Bytes, Floats, Replicas]:
+    """Static memory, optimizer time and data-parallel communication, [mesh, holder, sort]."""
+    zero, offload = holders.zero[None, :, None], holders.offload[None, :, None]
+    held = Held(*(column[:, None, :] for column in costs.held))
+
+    def column(values: Ints) -> Ints:
+        return values[:, None, None]
+
+    ranks, expert_ranks = column(costs.replicas), column(costs.expert_replicas)
+    layers = costs.layers[:, None, :]
+    static = static_bytes(
+        job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks, layers=layers
+    )
+    update_s, _ = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
+    between = replicas(
+        job,
+        held,
+        zero=zero,
+        overlap_grad=column(meshes.columns["overlap_grad"]),
+        overlap_param=column(meshes.columns["overlap_param"]),
+        ranks=ranks,
+        stride=column(meshes.columns["tp"]),
+        expert_ranks=expert_ranks,
+        expert_stride=column(meshes.columns["ep"] * meshes.columns["etp"]),
+        layers=layers,
+        microbatches=column(costs.microbatches),
+        forward_s=costs.forward_s[:, None, :],
+        backward_s=costs.backward_s[:, None, :],
+    )
+    return static, update_s, between
+
+
+def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holders: Holders) -> Evaluated:
+    """Every mesh with every saver and holder."""
+    vp = meshes.columns["vp"]
+    kept = activations(costs, vp, savers)
+    static, update_s, between = states(job, meshes, costs, holders)
+    each_s = (costs.forward_s + costs.backward_s)[:, None, None, :] + kept.recompute_s[:, :, None, :]
+    each_s = each_s + between.per_microbatch_s[:, None, :, :]
+    pipeline_s = makespan(meshes, costs, each_s.max(axis=-1), recompute_total_s(costs, savers)[:, :, None])
+    after_s = (between.exposed_s + update_s).max(axis=-1)
+    resident = sum(static[1:], start=static[0])[:, None, :, :]
+    peak = resident + (kept.kept_bytes + kept.working_bytes + costs.buffer_bytes[:, None, :])[:, :, None, :]
+    return Evaluated(
+        step_s=pipeline_s + after_s[:, None, :] + job.runtime.step_host_s,
+        peak_bytes=peak.max(axis=-1),
+        known=exists(costs, savers)[:, :, None] & np.ones(len(holders), bool),
+    )
+
+
+def exists(costs: StageCosts, savers: Savers) -> Bools:
+    """Whether a saver's number of layers fits the mesh's chunks."""
+    return (savers.recompute != _FULL)[None, :] | (savers.layers[None, :] <= costs.chunk_layers.max(axis=1)[:, None])
+
+
+def recompute_total_s(costs: StageCosts, savers: Savers) -> Floats:
+    """Recompute time of one micro-batch over all ranks, [mesh, saver]."""
+    full, block = savers.recompute == _FULL, savers.method == _BLOCK
+    chunk = costs.chunk_layers.max(axis=1)[:, None]
+    fraction = np.where(block[None, :], np.minimum(savers.layers[None, :] / np.maximum(chunk, 1), 1.0), 1.0)
+    again = np.where(full, fraction * costs.total_recompute_s[:, None], 0.0)
+    return again + np.where(savers.recompute == _SELECTIVE, costs.total_attention_s[:, None], 0.0)
+
+
+def makespan(meshes: Meshes, costs: StageCosts, slowest_s: Floats, recompute_s: Floats) -> Floats:
+    """Pipeline time from the slowest rank's micro-batch and what is recomputed over all ranks, [mesh, saver, holder]."""
+
+    def column(values: Column) -> Column:
+        return values[:, None, None]
+
+    columns = meshes.columns
+    return makespan_s(
+        column(columns["schedule"]),
+        p=column(columns["pp"]),
+        v=column(columns["vp"]),
+        m=column(costs.microbatches),
+        forward_s=column(costs.total_forward_s),
+        backward_s=column(costs.total_backward_s - costs.total_weight_s) + recompute_s,
+        weight_s=column(costs.total_weight_s),
+        slowest_s=slowest_s,
+        send_s=column(costs.p2p_s),
+        blocking=~column(columns["overlap_p2p"]),
+    )
+
+
+def reserved_bytes(job: Job, allocated: Floats) -> Floats:
+    """What the caching allocator holds when this much is allocated at the peak."""
+    return allocated * job.runtime.reserved_ratio + job.runtime.reserved_bytes

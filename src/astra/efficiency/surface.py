@@ -1,0 +1,136 @@
+"""The learned part of the GEMM model: effective FLOPs of a product as a monotone function of its shape.
+
+Letters: m, n, k the product C[m,n] = A[m,k] B[k,n]; g groups (experts) of that shape in one kernel.
+
+A small network with weights at or above zero and increasing activations, on features that never fall as m, n, k or g
+grow: its output can therefore never fall either, for any data it was fitted to. Units come in thirds, convex, concave
+and saturating, which together can follow any monotone function (Runje and Shankaranarayana 2023).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from astra.efficiency.basis import Peaks, read_json
+from astra.provenance import Bools, Floats
+
+TILES: Final = ((128, 128), (128, 256), (256, 128), (256, 256), (64, 128), (128, 64), (64, 256), (128, 192), (192, 128))
+FEATURES: Final = 7 + len(TILES)
+WEIGHTS: Final = ("mean", "scale", "w1", "b1", "w2", "b2", "w3", "skip", "bias")
+
+
+class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one surface was fitted to and how well it does on what it has not seen."""
+
+    gpu: str
+    precision: str
+    clock: str  # "burst": short kernels on a cool GPU; "sustained": clocks of training
+    peaks: Peaks
+    low: tuple[float, float, float]  # smallest m, n, k measured
+    high: tuple[float, float, float]
+    overhead_s: float  # of one kernel
+    layouts: dict[str, float]  # time of dgrad and wgrad over that of fwd, where this GPU's own were measured
+    rows: int
+    sources: tuple[str, ...]
+    errors: dict[str, float]  # mean absolute relative errors by hold-out
+
+
+class Surface(NamedTuple):
+    """One GPU at one precision."""
+
+    card: Card
+    weights: dict[str, Floats]
+
+
+class Shapes(NamedTuple):
+    """Products as flat columns."""
+
+    m: Floats
+    n: Floats
+    k: Floats
+    groups: Floats
+
+    @property
+    def flops(self) -> Floats:
+        """Multiplications and additions."""
+        return 2.0 * self.groups * self.m * self.n * self.k
+
+
+def features(shapes: Shapes, sms: int) -> Floats:
+    """Columns [row, feature], each non-decreasing in m, n, k and groups."""
+    m, n, k, groups = shapes
+    out = np.empty((len(m), FEATURES))
+    rows = groups * m
+    np.log2(rows, out=out[:, 0])
+    np.log2(n, out=out[:, 1])
+    np.log2(k, out=out[:, 2])
+    np.minimum(out[:, 0], out[:, 1], out=out[:, 3])
+    np.maximum(out[:, 0], out[:, 1], out=out[:, 4])
+    np.minimum(out[:, 2], out[:, 3], out=out[:, 5])
+    np.log2(rows * k + groups * k * n + rows * n, out=out[:, 6])
+    down = {size: groups * np.ceil(m / size) for size in (64, 128, 192, 256)}
+    across = {size: np.ceil(n / size) for size in (64, 128, 192, 256)}
+    for index, (tall, wide) in enumerate(TILES, start=7):
+        # Whole waves of tiles over the multiprocessors: the last wave takes as long as a full one.
+        out[:, index] = np.ceil(down[tall] * across[wide] / sms) * (tall * wide)
+    np.log2(out[:, 7:], out=out[:, 7:])
+    return out
+
+
+def activate(z: Floats) -> Floats:
+    """Convex, concave and saturating thirds; all increasing."""
+    third, two = z.shape[1] // 3, 2 * z.shape[1] // 3
+    root = np.sqrt(1.0 + z * z)
+    out = np.empty_like(z)
+    out[:, :third] = 0.5 * (z[:, :third] + root[:, :third])
+    out[:, third:two] = 0.5 * (z[:, third:two] - root[:, third:two])
+    out[:, two:] = z[:, two:] / root[:, two:]
+    return out
+
+
+def log_effective_flops(weights: dict[str, Floats], x: Floats) -> Floats:
+    """The network: natural logarithm of effective FLOPs from features."""
+    x = (x - weights["mean"]) / weights["scale"]
+    hidden = activate(activate(x @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"])
+    out: Floats = hidden @ weights["w3"] + x @ weights["skip"] + weights["bias"]
+    return out
+
+
+def effective_flops(surface: Surface, shapes: Shapes, sms: int) -> Floats:
+    """FLOPs the GPU could have done at its peak in the time the product takes; never fewer than it has.
+
+    Below the measured range the smallest measured size is used; above it, work grows in proportion.
+    """
+    low, high = surface.card.low, surface.card.high
+    sizes = (shapes.m, shapes.n, shapes.k)
+    inside = [np.clip(size, lo, hi) for size, lo, hi in zip(sizes, low, high, strict=True)]
+    beyond = np.ones_like(shapes.m)
+    for size, hi in zip(sizes, high, strict=True):
+        beyond = beyond * np.maximum(size / hi, 1.0)
+    x = features(Shapes(*inside, shapes.groups), sms)
+    return np.maximum(np.exp(log_effective_flops(surface.weights, x)) * beyond, shapes.flops)
+
+
+def in_range(card: Card, shapes: Shapes) -> Bools:
+    """Whether each shape lies between measured ones."""
+    out = shapes.groups == 1
+    for size, lo, hi in zip((shapes.m, shapes.n, shapes.k), card.low, card.high, strict=True):
+        out = out & (size >= lo) & (size <= hi)
+    return out
+
+
+@cache
+def surfaces() -> dict[tuple[str, str], Surface]:
+    """Every fitted surface by (GPU, precision)."""
+    cards = [msgspec.convert(card, Card) for card in read_json("gemm.json")["surfaces"]]
+    with (files("astra.efficiency") / "data" / "gemm.npz").open("rb") as stream, np.load(stream) as stored:
+        stacked = {name: stored[name].astype(np.float64) for name in WEIGHTS}
+    return {
+        (card.gpu, card.precision): Surface(card, {name: stacked[name][index] for name in WEIGHTS})
+        for index, card in enumerate(cards)
+    }

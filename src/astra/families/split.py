@@ -1,0 +1,91 @@
+"""How layers are dealt to virtual pipeline stages, and which stages differ.
+
+Letters: L layers, p stages, v chunks per stage, S = p v virtual stages; virtual stage k lives on rank k mod p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.families.kinds import LayerKind, layer_kinds
+from astra.provenance import Bools, Floats, Ints
+from astra.spec.model import ModelSpec
+
+EVEN: Final = 0
+BALANCED: Final = 1
+
+
+def split(layers: int, stages: int, head_layers: float) -> tuple[int, ...]:
+    """Layers per virtual stage with the smallest largest stage, the last one also carrying the head.
+
+    ``head_layers`` is the head's work in units of a layer. Ties go to fewer layers on early stages, which hold the
+    most micro-batches in flight.
+    """
+    if stages == 1:
+        return (layers,)
+    last = min(range(layers // stages + 2), key=lambda n: (max(-(-(layers - n) // (stages - 1)), n + head_layers), -n))
+    base, extra = divmod(layers - last, stages - 1)
+    return (*([base] * (stages - 1 - extra)), *([base + 1] * extra), last)
+
+
+def even(layers: int, stages: int) -> tuple[int, ...] | None:
+    """Equal stages, or None where the layers do not divide."""
+    return (layers // stages,) * stages if layers % stages == 0 else None
+
+
+class Stages(NamedTuple):
+    """The ranks of a pipeline that differ, as arrays over them."""
+
+    rank: Ints  # the first (most loaded with in-flight micro-batches) rank of each sort
+    counts: Floats  # [sort, kind] layers of each kind
+    first: Bools
+    last: Bools
+    chunk_layers: Ints  # the largest chunk of the rank
+
+
+@lru_cache(maxsize=4096)
+def stages(model: ModelSpec, pp: int, vp: int, layers: tuple[int, ...], every_rank: bool = False) -> Stages:
+    """Sorts of rank in a pipeline: ranks with equal layers and ends are one sort (all ranks if ``every_rank``)."""
+    ends = np.concatenate(([0], np.cumsum(layers)))
+    prefix = _kind_prefix(model)
+    counts = (prefix[ends[1:]] - prefix[ends[:-1]]).reshape(vp, pp, -1).sum(axis=0)
+    largest = np.asarray(layers).reshape(vp, pp).max(axis=0)
+    chosen: dict[object, int] = {}
+    for rank, row in enumerate(counts.tolist()):
+        key: object = rank if every_rank else (tuple(row), int(largest[rank]), rank == 0, rank == pp - 1)
+        chosen.setdefault(key, rank)
+    ranks = np.array(list(chosen.values()), dtype=np.int64)
+    return Stages(ranks, counts[ranks].astype(np.float64), ranks == 0, ranks == pp - 1, largest[ranks])
+
+
+@lru_cache(maxsize=64)
+def _kind_prefix(model: ModelSpec) -> Ints:
+    """Number of layers of each kind before each position: [L + 1, kinds]."""
+    order = kinds(model)
+    one_hot = np.array([[kind == other for other in order] for kind in layer_kinds(model)], dtype=np.int64)
+    return np.concatenate((np.zeros((1, len(order)), np.int64), np.cumsum(one_hot, axis=0)))
+
+
+@lru_cache(maxsize=64)
+def kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
+    """The distinct kinds of layer, in order of first appearance."""
+    return tuple(dict.fromkeys(layer_kinds(model)))
+
+
+def stack(tables: Sequence[Stages]) -> Stages:
+    """Several pipelines side by side, [pipeline, sort]; missing sorts repeat the first one."""
+    width = max(len(table.rank) for table in tables)
+
+    def padded(name: str) -> np.ndarray:  # type: ignore[type-arg]
+        rows = []
+        for table in tables:
+            column = getattr(table, name)
+            fill = np.repeat(column[:1], width - len(column), axis=0)
+            rows.append(np.concatenate((column, fill)))
+        return np.stack(rows)
+
+    return Stages(*(padded(name) for name in Stages._fields))

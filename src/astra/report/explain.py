@@ -1,0 +1,298 @@
+"""What a result means, as numbers and sentences. Pure: records in, records out; drawing is done elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+from astra.provenance import Source
+from astra.report.terms import OPERATORS, Group, canonical, words
+from astra.result import Estimate, Plan, PlanSet, Reject, StageEstimate
+from astra.spec.strategy import Strategy, parse_strategy
+from astra.units import show_seconds
+
+
+class Share(NamedTuple):
+    """One term of the step."""
+
+    term: str
+    label: str
+    group: Group
+    seconds: float
+    fraction: float  # of the step
+    source: str  # how the figure is known; empty if the planner did not say
+
+
+class Loss(NamedTuple):
+    """Why a plan is slower than the best one."""
+
+    rank: int
+    seconds: float  # slower by this much per step
+    fraction: float  # of the best plan's step
+    term: str  # label of the term that costs it the most
+    term_seconds: float
+    gain: str  # label of the term where it wins the most back; empty if none
+    gain_seconds: float  # negative, or zero
+    within_error: bool  # the two error bars overlap
+
+
+class Headroom(NamedTuple):
+    """The fullest stage."""
+
+    stage: int
+    stages: int
+    reserved_gib: float
+    usable_gib: float
+    limit_gib: float  # what a recommended plan may use
+    largest: str  # the kind of memory that takes the most there
+    largest_gib: float
+
+
+class StageRow(NamedTuple):
+    """Consecutive stages that read the same as shown; ``stage`` is the first of them."""
+
+    first: int
+    last: int
+    stage: StageEstimate
+
+    @property
+    def name(self) -> str:
+        """``3`` or ``1-14``."""
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def shares(estimate: Estimate) -> list[Share]:
+    """The step by term, largest first; the seconds sum to the step time."""
+    step_s = estimate.step_s or 1.0
+    known = _known(estimate)
+    rows = [
+        Share(
+            term,
+            words(term).label,
+            words(term).group,
+            seconds,
+            seconds / step_s,
+            known.get(canonical(term), known["compute"] if words(term).group == "compute" else ""),
+        )
+        for term, seconds in estimate.breakdown.items()
+        if seconds != 0
+    ]
+    return sorted(rows, key=lambda row: (-row.seconds, row.term))
+
+
+def _known(estimate: Estimate) -> dict[str, str]:
+    """How each term is known; compute as its least sure operator."""
+    known = {canonical(term): source for term, source in estimate.provenance.items()}
+    operators = [known[name] for name in OPERATORS if name in known]
+    known.setdefault("compute", max(operators, key=_order, default=""))
+    return known
+
+
+def _order(word: str) -> int:
+    return next((source.value for source in Source if source.word == word), -1)
+
+
+def dominates(estimate: Estimate) -> str:
+    """What the step's time goes to, by group."""
+    totals: dict[Group, float] = {}
+    for row in shares(estimate):
+        totals[row.group] = totals.get(row.group, 0.0) + row.fraction
+    named = {"compute": "compute", "communication": "exposed communication", "idle": "waiting", "other": "the rest"}
+    ordered = sorted(totals.items(), key=lambda item: -item[1])
+    parts = [f"{fraction:.0%} is {named[group]}" for group, fraction in ordered if fraction >= 0.005]
+    return f"Of the step, {_listed(parts)}." if parts else ""
+
+
+def helps_most(estimate: Estimate) -> str:
+    """The largest loss: an upper bound on what removing it would gain, and what shrinks it."""
+    losses = [row for row in shares(estimate) if words(row.term).advice and row.fraction >= 0.01]
+    if not losses:
+        return "Little is lost besides compute: only faster GPUs, fewer FLOPs or a lower precision would help much."
+    worst = losses[0]
+    return (
+        f"Most to gain: {worst.label}, at most {worst.fraction:.0%} of the step. "
+        f"What shrinks it: {words(worst.term).advice}."
+    )
+
+
+def compare(best: Estimate, other: Estimate, rank: int) -> Loss:
+    """Term by term, what ``other`` loses against ``best``."""
+    terms = sorted(set(best.breakdown) | set(other.breakdown))
+    deltas = {term: other.breakdown.get(term, 0.0) - best.breakdown.get(term, 0.0) for term in terms}
+    worst = max(deltas, key=lambda term: deltas[term], default="other")
+    gain = min(deltas, key=lambda term: deltas[term], default="other")
+    gained = min(deltas.get(gain, 0.0), 0.0)
+    return Loss(
+        rank=rank,
+        seconds=other.step_s - best.step_s,
+        fraction=(other.step_s - best.step_s) / best.step_s if best.step_s else 0.0,
+        term=words(worst).label,
+        term_seconds=deltas.get(worst, 0.0),
+        gain=words(gain).label if gained < 0 else "",
+        gain_seconds=gained,
+        within_error=other.step_s_range.low <= best.step_s_range.high,
+    )
+
+
+def why_lost(best: Plan, other: Plan) -> str:
+    """A sentence: by how much the other plan lost, and on which term."""
+    loss = compare(best.estimate, other.estimate, other.rank)
+    name = f"#{other.rank}"
+    if loss.fraction < 0.0005:
+        tail = f" It needs {_memory_words(best.estimate, other.estimate)}."
+        return f"{name} is as fast as #1 by this model.{tail}"
+    text = f"{name} is {_percent(loss.fraction)} slower (+{show_seconds(loss.seconds)} per step)"
+    if loss.term_seconds > 0:
+        text += f": {loss.term} costs {show_seconds(loss.term_seconds)} more"
+        if -loss.gain_seconds > 0.1 * loss.term_seconds:
+            text += f", {loss.gain} {show_seconds(-loss.gain_seconds)} less"
+    text += "."
+    return text + (" That is within the error bars: try both." if loss.within_error else "")
+
+
+def headroom(estimate: Estimate) -> Headroom | None:
+    """The stage closest to the limit; None when the estimate has no stages."""
+    if not estimate.stages:
+        return None
+    stage = max(estimate.stages, key=lambda item: item.peak_reserved_gib)
+    largest = max(stage.memory, key=lambda kind: stage.memory[kind], default="")
+    return Headroom(
+        stage=stage.index,
+        stages=len(estimate.stages),
+        reserved_gib=stage.peak_reserved_gib,
+        usable_gib=estimate.memory_usable_gib,
+        limit_gib=estimate.memory_limit_gib,
+        largest=largest,
+        largest_gib=stage.memory.get(largest, 0.0),
+    )
+
+
+def memory_sentence(estimate: Estimate) -> str:
+    """Which stage is the fullest, and how much room it has left."""
+    room = headroom(estimate)
+    if room is None:
+        return ""
+    where = f"Stage {room.stage} of 0-{room.stages - 1} is the fullest" if room.stages > 1 else "A GPU's peak"
+    text = (
+        f"{where}: {room.reserved_gib:.1f} of {room.usable_gib:.1f} GiB usable"
+        f", mostly {room.largest} ({room.largest_gib:.1f} GiB)"
+    )
+    if room.reserved_gib > room.usable_gib:
+        return f"{text}. It is {room.reserved_gib - room.usable_gib:.1f} GiB too much."
+    if room.reserved_gib > room.limit_gib:
+        return f"{text}. It leaves less free than asked for: the limit is {room.limit_gib:.1f} GiB."
+    return f"{text}; {room.usable_gib - room.reserved_gib:.1f} GiB stay free."
+
+
+def error_bar(estimate: Estimate) -> float:
+    """Half the width of the step time's range, as a fraction of the step time."""
+    return (estimate.step_s_range.high - estimate.step_s_range.low) / 2 / estimate.step_s if estimate.step_s else 0.0
+
+
+def certainty(estimate: Estimate) -> str:
+    """How far the figure can be trusted, and its weakest terms."""
+    low, high = estimate.step_s_range.low, estimate.step_s_range.high
+    text = f"Expect {show_seconds(low)} to {show_seconds(high)} per step"
+    weakest = [term for term, source in estimate.provenance.items() if source == estimate.provenance_worst]
+    if not weakest:
+        return f"{text}; the weakest figure is {estimate.provenance_worst}."
+    # The weakest term that takes the most time matters most to the reader.
+    seconds = {canonical(term): value for term, value in estimate.breakdown.items()}
+    weakest.sort(key=lambda term: (-seconds.get(canonical(term), 0.0), term))
+    labels = [words(term).label for term in weakest[:3]]
+    labels += [f"{len(weakest) - 3} more"] if len(weakest) > 3 else []
+    return f"{text}; {_listed(labels)} {'is' if len(labels) == 1 else 'are'} {estimate.provenance_worst}."
+
+
+def short_strategy(text: str) -> tuple[str, str]:
+    """A strategy in two parts for a table: the degrees, then the switches that matter."""
+    strategy = parse_strategy(text)
+    optional = [f"{name}{getattr(strategy, name)}" for name in ("vp", "cp", "ep", "etp") if getattr(strategy, name) > 1]
+    degrees = [f"tp{strategy.tp}", f"pp{strategy.pp}", *optional, f"dp{strategy.dp}", f"mbs{strategy.mbs}"]
+    return " ".join(degrees), " ".join(_switches(strategy))
+
+
+def _switches(strategy: Strategy) -> list[str]:
+    out = ["sp"] * strategy.sp + [f"zero{strategy.zero}"]
+    if strategy.recompute == "full":
+        out.append(f"full-{strategy.method}:{strategy.recompute_layers}")
+    else:
+        out.append({"none": "no-recompute", "selective": "selective"}[strategy.recompute])
+    out += ["offload"] * (strategy.offload != "none")
+    out += ["no-flash"] * (not strategy.flash)
+    out += [strategy.schedule] * (strategy.schedule not in ("1f1b", "interleaved"))
+    out += ["uneven"] * bool(strategy.layers)
+    return out
+
+
+def memory_rows(stages: Sequence[StageEstimate]) -> list[StageRow]:
+    """Stages in order, with neighbours whose memory reads the same joined."""
+    return _joined(stages, _memory_reads)
+
+
+def time_rows(stages: Sequence[StageEstimate]) -> list[StageRow]:
+    """Stages in order, with neighbours whose times read the same joined."""
+    return _joined(stages, _time_reads)
+
+
+def _joined(stages: Sequence[StageEstimate], reads: Callable[[StageEstimate], Hashable]) -> list[StageRow]:
+    rows: list[StageRow] = []
+    for stage in stages:
+        if rows and reads(rows[-1].stage) == reads(stage):
+            rows[-1] = rows[-1]._replace(last=stage.index)
+        else:
+            rows.append(StageRow(stage.index, stage.index, stage))
+    return rows
+
+
+def _memory_reads(stage: StageEstimate) -> Hashable:
+    gib = (*stage.memory.values(), stage.peak_allocated_gib, stage.peak_reserved_gib)
+    return (stage.layers, stage.gpu, stage.in_flight, stage.fits, *(f"{value:.1f}" for value in gib))
+
+
+def _time_reads(stage: StageEstimate) -> Hashable:
+    communication = (*stage.communication_s.values(), *stage.exposed_s.values())
+    seconds = (stage.forward_s, stage.backward_s, stage.compute_s, stage.optimizer_s, *communication)
+    return (stage.layers, stage.gpu, *(f"{value:.3g}" for value in seconds))
+
+
+def ranked_rejects(rejects: Sequence[Reject], limit: int | None) -> tuple[list[Reject], int, int]:
+    """The rejects by count, the number of reasons left off and the strategies behind those."""
+    ordered = sorted(rejects, key=lambda reject: (-reject.strategies, reject.reason))
+    shown = ordered if limit is None else ordered[:limit]
+    rest = ordered[len(shown) :]
+    return shown, len(rest), sum(reject.strategies for reject in rest)
+
+
+def search_sentence(planset: PlanSet) -> str:
+    """What the search did and how fast."""
+    search = planset.search
+    return (
+        f"Considered {search.considered:,} strategies in {show_seconds(search.seconds)} "
+        f"({_rate(search.strategies_per_s)} per second): {search.evaluated:,} costed in full, "
+        f"{search.feasible:,} of them legal and within memory."
+    )
+
+
+def all_warnings(planset: PlanSet) -> list[str]:
+    """Every warning once, the best plan's first."""
+    return list(dict.fromkeys(warning for plan in planset.plans for warning in plan.estimate.warnings))
+
+
+def _memory_words(best: Estimate, other: Estimate) -> str:
+    more = other.peak_reserved_gib - best.peak_reserved_gib
+    if abs(more) < 0.05:
+        return "the same memory"
+    return f"{abs(more):.1f} GiB {'more' if more > 0 else 'less'} per GPU"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction:.0%}" if fraction >= 0.0995 else f"{fraction:.1%}"
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s / 1e6:.1f} million" if per_s >= 1e6 else f"{per_s:,.0f}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

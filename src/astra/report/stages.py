@@ -1,0 +1,89 @@
+"""Tables with one row per pipeline stage: memory, and time without and with communication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from astra.report import drawing, explain
+from astra.report.terms import MEMORY_LABELS
+from astra.result import Estimate, StageEstimate
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MOST_ROWS: Final = 10
+MOST_KINDS_NARROW: Final = 5
+MOST_KINDS_WIDE: Final = 9
+
+
+def memory_table(estimate: Estimate, *, width: int, every_stage: bool) -> Table:
+    """GiB by kind for each stage, with the allocated and reserved peaks."""
+    kinds = _kinds(estimate.stages, MOST_KINDS_WIDE if width >= 110 else MOST_KINDS_NARROW)
+    headers = [MEMORY_LABELS.get(kind, kind.replace("_", " ")) for kind in kinds]
+    hidden = sorted({kind for stage in estimate.stages for kind in stage.memory} - set(kinds))
+    columns = ["layers", "in flight", *headers, *(["other"] if hidden else []), "allocated", "reserved"]
+    out = drawing.table(("stage", "left"), *((name, "right") for name in columns), gap=1 if width < 100 else 2)
+    for row in visible_rows(explain.memory_rows(estimate.stages), every_stage=every_stage):
+        if row is None:
+            out.add_row("…", *[""] * len(columns), style="dim")
+            continue
+        stage = row.stage
+        cells = [f"{stage.memory.get(kind, 0.0):.1f}" for kind in kinds]
+        if hidden:
+            cells.append(f"{sum(stage.memory.get(kind, 0.0) for kind in hidden):.1f}")
+        peaks = (f"{stage.peak_allocated_gib:.1f}", f"{'' if stage.fits else '! '}{stage.peak_reserved_gib:.1f}")
+        style = "" if stage.fits else "red"
+        out.add_row(row.name, str(stage.layers), str(stage.in_flight), *cells, *peaks, style=style)
+    return out
+
+
+def time_unit(estimate: Estimate) -> tuple[str, float]:
+    """The unit in which the stages' times read best, and its seconds."""
+    return ("s", 1.0) if estimate.step_s >= 1.0 else ("ms", 1e-3)
+
+
+def time_table(estimate: Estimate, *, width: int, every_stage: bool) -> Table:
+    """Times of a step on one rank of each stage; communication is busy time by kind, then what is not hidden."""
+    kinds = sorted({kind for stage in estimate.stages for kind in stage.communication_s if stage.communication_s[kind]})
+    roomy = width >= 100
+    halves = ["forward", "backward"] if roomy else []
+    columns = ["layers", *halves, "compute", "optimizer", *(f"{kind} comm." if roomy else kind for kind in kinds)]
+    columns += ["exposed"] if kinds else []
+    unit_s = time_unit(estimate)[1]
+    out = drawing.table(("stage", "left"), *((name, "right") for name in columns), gap=2 if roomy else 1)
+    for row in visible_rows(explain.time_rows(estimate.stages), every_stage=every_stage):
+        if row is None:
+            out.add_row("…", *[""] * len(columns), style="dim")
+            continue
+        stage = row.stage
+        seconds = [stage.forward_s, stage.backward_s] if roomy else []
+        seconds += [stage.compute_s, stage.optimizer_s, *(stage.communication_s.get(kind, 0.0) for kind in kinds)]
+        seconds += [sum(stage.exposed_s.values())] if kinds else []
+        out.add_row(row.name, str(stage.layers), *(f"{value / unit_s:.2f}" for value in seconds))
+    return out
+
+
+def visible_rows(rows: Sequence[explain.StageRow], *, every_stage: bool) -> list[explain.StageRow | None]:
+    """The rows to draw; None stands for rows left out. The fullest stage is always among them."""
+    if every_stage or len(rows) <= MOST_ROWS:
+        return list(rows)
+    fullest = max(range(len(rows)), key=lambda index: rows[index].stage.peak_reserved_gib)
+    keep = sorted({*range(MOST_ROWS // 2), *range(len(rows) - 3, len(rows)), fullest})
+    out: list[explain.StageRow | None] = []
+    for before, index in zip([-1, *keep], keep, strict=False):
+        if index > before + 1:
+            out.append(None)
+        out.append(rows[index])
+    return out
+
+
+def _kinds(stages: Sequence[StageEstimate], most: int) -> list[str]:
+    """The kinds of memory that get a column: the five everyone knows first, then the largest."""
+    peak: dict[str, float] = {}
+    for stage in stages:
+        for kind, gib in stage.memory.items():
+            peak[kind] = max(peak.get(kind, 0.0), gib)
+    known = [kind for kind in MEMORY_LABELS if kind in peak]
+    others = sorted((kind for kind in peak if kind not in MEMORY_LABELS), key=lambda kind: (-peak[kind], kind))
+    return [*known, *others][:most]

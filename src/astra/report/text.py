@@ -1,0 +1,283 @@
+"""Results as text for a terminal. Nothing here prints; the caller decides on width and colour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from astra.report import drawing, explain, stages
+from astra.report.terms import words
+from astra.result import Estimate, Plan, PlanSet
+from astra.units import show_count, show_dollars, show_gib, show_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+REJECTS_SHOWN: Final = 8
+ONE_LINE_WIDTH: Final = 120
+_GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "red", "other": "blue"}
+
+
+class ModelFacts(Protocol):
+    """What ``render_model`` needs of a model report."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def family(self) -> str: ...  # noqa: D102
+    @property
+    def shape(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def parameters(self) -> Mapping[str, float]: ...  # noqa: D102
+    @property
+    def flops_per_token(self) -> Mapping[str, float]: ...  # noqa: D102
+    @property
+    def source(self) -> str: ...  # noqa: D102
+
+
+def render_plans(
+    planset: PlanSet, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
+) -> str:
+    """The ranked plans, the best one's time and memory, why the others lost, and what was refused.
+
+    ``brief`` keeps the ranking alone; ``full`` shows every reject and every stage.
+    """
+    columns = drawing.page_width(width)
+    parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
+    if planset.plans:
+        parts.append(_ranking(planset.plans, columns))
+    else:
+        parts.append(drawing.text(("No strategy is legal and fits.", "red")))
+    if not brief:
+        if planset.plans:
+            parts += _best(planset.best.estimate, columns, full=full)
+            parts += _others(planset)
+        parts += _ledger(planset, columns, full=full)
+        parts += _closing(explain.all_warnings(planset), planset.notes)
+    return drawing.draw(parts, width=columns, color=bool(color))
+
+
+def render_estimate(
+    estimate: Estimate, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
+) -> str:
+    """One strategy's speed and memory, stage by stage."""
+    columns = drawing.page_width(width)
+    parts: list[RenderableType] = [
+        drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}"),
+        drawing.text(("strategy  ", "dim"), estimate.strategy),
+        *_verdict(estimate),
+        drawing.blank(),
+        _figures(estimate),
+        drawing.blank(),
+        drawing.prose(explain.certainty(estimate)),
+    ]
+    if not brief:
+        parts += _where_time_goes(estimate, columns)
+        unit = stages.time_unit(estimate)[0]
+        note = f"{unit} of a step on one rank; communication is busy time, then the part not hidden"
+        parts += [drawing.blank(), drawing.heading("Time per stage", note)]
+        parts.append(stages.time_table(estimate, width=columns, every_stage=full))
+        parts += _memory(estimate, columns, full=full)
+        if full and estimate.provenance:
+            parts += _provenance(estimate)
+        parts += _closing(estimate.warnings, [])
+    return drawing.draw(parts, width=columns, color=bool(color))
+
+
+def render_model(report: ModelFacts, width: int | None = None, color: bool | None = None) -> str:
+    """What was understood of a model."""
+    columns = drawing.page_width(width)
+    parts: list[RenderableType] = [drawing.text((report.name, "bold"), f", {report.family}"), drawing.blank()]
+    parameters = drawing.table(("parameters", "left"), ("count", "right"), ("", "right"))
+    for name, count in report.parameters.items():
+        parameters.add_row(name.replace("_", " "), f"{count:,.0f}", show_count(count))
+    parts += [parameters, drawing.blank()]
+    seq = report.flops_per_token.get("seq")
+    title = f"FLOPs per token at {seq:,.0f} tokens" if seq else "FLOPs per token"
+    flops = drawing.table((title, "left"), ("count", "right"))
+    for name, count in report.flops_per_token.items():
+        if name != "seq":
+            flops.add_row(name.replace("_", " "), show_count(count))
+    parts += [flops, drawing.blank()]
+    shape = drawing.table(("shape", "left"), ("", "wrap"))
+    for name, value in report.shape.items():
+        shape.add_row(name, _shape_value(value))
+    parts += [shape, drawing.blank(), drawing.prose((f"source: {report.source}", "dim"))]
+    return drawing.draw(parts, width=columns, color=bool(color))
+
+
+def _shape_value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shape_value(item)}" for key, item in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _plans_header(planset: PlanSet) -> list[RenderableType]:
+    request = planset.request
+    gpus = f"{request.get('gpus', '')}x{request.get('gpu', '')}"
+    node = f" ({request['node']})" if request.get("node") else ""
+    title = drawing.text((f"{request.get('model', '')} on {gpus}", "bold"), node)
+    work: Mapping[str, Any] = request.get("workload", {})
+    facts = []
+    if "global_batch" in work and "seq" in work:
+        tokens = show_count(work["global_batch"] * work["seq"])
+        facts.append(f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {tokens} per step")
+    facts += [str(work[key]) for key in ("precision", "optimizer", "task") if work.get(key)]
+    facts += [f"{show_count(work['tokens'])} tokens in all"] if work.get("tokens") else []
+    facts += [request["runtime"]] if request.get("runtime") else []
+    lines: list[RenderableType] = [title, drawing.prose((", ".join(facts), "dim"))]
+    if request.get("restrictions"):
+        lines.append(drawing.prose((f"restricted to {', '.join(map(str, request['restrictions']))}", "dim")))
+    return lines
+
+
+def _ranking(plans: list[Plan], width: int) -> RenderableType:
+    trained = any(plan.estimate.train_days is not None for plan in plans)
+    priced = any(plan.estimate.train_usd is not None for plan in plans)
+    tight = width < ONE_LINE_WIDTH
+    columns = [("#", "right"), ("strategy", "wrap"), ("step time", "right"), ("tokens/s", "right"), ("MFU", "right")]
+    columns += [("peak GiB", "right")]
+    # The bubble is in the breakdown too, so a narrow page gives its room to the money.
+    bubbly = not (priced and width < 100)
+    columns += [("bubble", "right")] * bubbly
+    columns += [("days", "right")] * trained + [("cost", "right")] * priced
+    out = drawing.table(*columns, gap=1 if width < 100 else 2)
+    for plan in plans:
+        estimate = plan.estimate
+        degrees, switches = explain.short_strategy(plan.strategy)
+        cells = [
+            f"{show_seconds(estimate.step_s)} ±{explain.error_bar(estimate):.0%}",
+            f"{estimate.tokens_per_s:,.0f}",
+            f"{estimate.mfu:.1%}",
+            f"{estimate.peak_reserved_gib:.1f}/{estimate.memory_usable_gib:.1f}",
+        ]
+        cells += [f"{estimate.bubble_fraction:.1%}"] * bubbly
+        cells += [_days(estimate.train_days)] * trained
+        cells += ["-" if estimate.train_usd is None else show_dollars(estimate.train_usd)] * priced
+        best = "bold" if plan.rank == 1 else ""
+        name = drawing.text((degrees, best), "\n" if tight else "  ", (switches, "dim"))
+        out.add_row(str(plan.rank), name, *cells)
+    return out
+
+
+def _days(days: float | None) -> str:
+    if days is None:
+        return "-"
+    return f"{days:.2f}" if days < 1 else f"{days:,.1f}"
+
+
+def _best(estimate: Estimate, width: int, *, full: bool) -> list[RenderableType]:
+    return [
+        drawing.blank(),
+        drawing.heading("The best plan"),
+        drawing.text(estimate.strategy),
+        *_where_time_goes(estimate, width),
+        *_memory(estimate, width, full=full),
+        drawing.blank(),
+        drawing.prose(explain.certainty(estimate)),
+        *([] if not (full and estimate.provenance) else _provenance(estimate)),
+    ]
+
+
+def _where_time_goes(estimate: Estimate, width: int) -> list[RenderableType]:
+    rows = explain.shares(estimate)
+    cells = min(40, max(8, width - 62))
+    chart = drawing.table(("term", "left"), ("", "left"), ("time", "right"), ("share", "right"), ("known", "left"))
+    largest = max((row.fraction for row in rows), default=1.0)
+    for row in rows:
+        drawn = drawing.text((drawing.bar(row.fraction / largest, cells), _GROUP_STYLE[row.group]))
+        chart.add_row(row.label, drawn, show_seconds(row.seconds), f"{row.fraction:.1%}", row.source)
+    total = sum(row.seconds for row in rows)
+    chart.add_row("step", "", show_seconds(total), f"{sum(row.fraction for row in rows):.1%}", "", style="bold")
+    return [
+        drawing.blank(),
+        drawing.heading(f"Where the {show_seconds(estimate.step_s)} go"),
+        chart,
+        drawing.blank(),
+        *drawing.bullets([explain.dominates(estimate), explain.helps_most(estimate)]),
+    ]
+
+
+def _memory(estimate: Estimate, width: int, *, full: bool) -> list[RenderableType]:
+    room = f"usable {estimate.memory_usable_gib:.1f}, limit {estimate.memory_limit_gib:.1f}"
+    return [
+        drawing.blank(),
+        drawing.heading("Memory", f"GiB per GPU at its worst moment; {room}"),
+        stages.memory_table(estimate, width=width, every_stage=full),
+        drawing.blank(),
+        *drawing.bullets([explain.memory_sentence(estimate)]),
+    ]
+
+
+def _others(planset: PlanSet) -> list[RenderableType]:
+    if len(planset.plans) < 2:
+        return []
+    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]]
+    return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)]
+
+
+def _ledger(planset: PlanSet, width: int, *, full: bool) -> list[RenderableType]:
+    shown, reasons, strategies = explain.ranked_rejects(planset.rejects, None if full else REJECTS_SHOWN)
+    parts: list[RenderableType] = [drawing.blank(), drawing.heading("The search")]
+    parts.append(drawing.prose(explain.search_sentence(planset)))
+    if not shown:
+        return parts
+    ledger = drawing.table(("strategies", "right"), ("refused because", "wrap"))
+    for reject in shown:
+        ledger.add_row(f"{reject.strategies:,}", reject.sentence)
+    if reasons:
+        ledger.add_row(f"{strategies:,}", f"for {reasons} other reasons (--verbose lists them)", style="dim")
+    return [*parts, drawing.blank(), ledger]
+
+
+def _verdict(estimate: Estimate) -> list[RenderableType]:
+    if estimate.legal and estimate.fits:
+        return []
+    parts: list[RenderableType] = []
+    if not estimate.legal:
+        parts.append(drawing.text(("This strategy is not legal:", "bold red")))
+        parts += drawing.bullets(estimate.violations, mark="!", style="red")
+    if not estimate.fits:
+        parts.append(drawing.prose(("This strategy does not fit. ", "bold red"), explain.memory_sentence(estimate)))
+    return [drawing.blank(), *parts]
+
+
+def _figures(estimate: Estimate) -> RenderableType:
+    peak = f"{estimate.peak_gib_range.low:.1f} to {estimate.peak_gib_range.high:.1f}"
+    rows = [
+        ("step time", f"{show_seconds(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"),
+        ("tokens/s", f"{estimate.tokens_per_s:,.0f} ({estimate.tokens_per_s_per_gpu:,.0f} per GPU)"),
+        ("model FLOP/s", f"{estimate.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"),
+        ("MFU / HFU", f"{estimate.mfu:.1%} / {estimate.hfu:.1%}"),
+        ("bubble", f"{estimate.bubble_fraction:.1%} with {estimate.microbatches:,} micro-batches"),
+        ("peak memory", f"{show_gib(estimate.peak_reserved_gib * 1024**3)} reserved ({peak} expected), "
+                        f"{estimate.peak_allocated_gib:.1f} allocated, {estimate.memory_usable_gib:.1f} usable"),
+    ]  # fmt: skip
+    if estimate.train_days is not None:
+        rows.append(("training", show_seconds(estimate.train_days * 86400)))
+    if estimate.train_usd is not None:
+        source = f" ({estimate.price_source})" if estimate.price_source else ""
+        rows.append(("cost", f"{show_dollars(estimate.train_usd)}{source}"))
+    out = drawing.table(("", "left"), ("", "wrap"))
+    out.show_header = False
+    for name, value in rows:
+        out.add_row(drawing.text((name, "dim")), value)
+    return out
+
+
+def _provenance(estimate: Estimate) -> list[RenderableType]:
+    out = drawing.table(("term", "left"), ("known", "left"))
+    for term, source in estimate.provenance.items():
+        out.add_row(words(term).label, source)
+    return [drawing.blank(), drawing.heading("How each term is known"), out]
+
+
+def _closing(warnings: list[str], notes: list[str]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if warnings:
+        parts += [drawing.blank(), *drawing.bullets(warnings, mark="!", style="yellow")]
+    if notes:
+        parts += [drawing.blank(), *drawing.bullets(notes, mark="note:", style="dim")]
+    return parts

@@ -1,0 +1,111 @@
+"""What a schedule is: an order of slots for each rank, and formulas that follow from it.
+
+Letters: p ranks (pipeline stages), v chunks per rank, m micro-batches, k virtual stage. Chunks are placed in a loop:
+virtual stage ``k = chunk * p + rank``, so a micro-batch visits ranks 0..p-1, then 0..p-1 again, v times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.errors import InputError
+from astra.provenance import Bools, Floats, Ints
+
+FORWARD: Final = 0
+BACKWARD: Final = 1  # the whole backward, or its input-gradient half where a schedule splits it
+WEIGHT: Final = 2  # the weight-gradient half
+KINDS: Final = "FBW"
+
+
+class Slot(NamedTuple):
+    """One piece of work of a rank: one chunk for one micro-batch."""
+
+    kind: str  # F, B or W
+    microbatch: int
+    chunk: int
+
+
+class Shape(NamedTuple):
+    """Columns of a pipeline with the work of one micro-batch, for closed forms."""
+
+    p: Ints
+    v: Ints
+    m: Ints
+    forward_s: Floats  # summed over all virtual stages
+    backward_s: Floats  # likewise; without weight_s
+    weight_s: Floats  # likewise
+    slowest_s: Floats  # forward + backward + weight of the busiest rank
+    send_s: Floats  # one hop between neighbouring virtual stages
+    blocking: Bools  # whether the sender waits for the hop
+
+    @property
+    def work_s(self) -> Floats:
+        """Compute of one micro-batch over all ranks."""
+        return self.forward_s + self.backward_s + self.weight_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A pipeline schedule. ``order`` is the definition; every formula is tested against its simulation."""
+
+    name: str
+    source: str  # who described it
+    splits_backward: bool  # whether weight gradients have slots of their own
+    want: str  # the sentence for pipelines that ``legal`` refuses
+    legal: Callable[[Ints, Ints, Ints], Bools]  # p, v, m
+    order: Callable[[int, int, int, int], Ints]  # p, v, m, rank -> rows of (kind, micro-batch, chunk)
+    makespan_s: Callable[[Shape], Floats]  # exact for equal stages, a screening estimate otherwise
+    in_flight: Callable[[Ints, Ints, Ints, Ints], Ints]  # p, v, m, rank -> peak (micro-batch, chunk) pairs alive
+    period: Callable[[int, int], int] = lambda p, m: 0  # noqa: ARG005  micro-batches after which the order repeats; 0: never
+    exact_s: Callable[[int, Floats, Floats, Floats, bool], float] | None = None  # m, forward, backward, send, blocking
+
+    def slots(self, p: int, v: int, m: int, rank: int) -> Ints:
+        """The order of one rank: rows of (kind, micro-batch, chunk), kinds as indices into ``KINDS``."""
+        self.check(p, v, m)
+        if not 0 <= rank < p:
+            raise InputError("rank", rank, want=f"between 0 and {p - 1}")
+        return self.order(p, v, m, rank)
+
+    def check(self, p: int, v: int, m: int) -> None:
+        """Raise InputError if the schedule is not defined for this pipeline."""
+        if min(p, v, m) < 1:
+            raise InputError("pipeline", (p, v, m), want="stages, chunks and micro-batches of 1 or more")
+        if not bool(np.all(self.legal(np.asarray(p), np.asarray(v), np.asarray(m)))):
+            raise InputError(f"schedule {self.name}", f"pp{p} vp{v} and {m} micro-batches", want=self.want)
+
+
+def readable(order: Ints) -> list[Slot]:
+    """An order as named records."""
+    return [Slot(KINDS[kind], microbatch, chunk) for kind, microbatch, chunk in order.tolist()]
+
+
+def one_forward_one_backward(forward: Ints, backward: Ints, warm_up: int) -> Ints:
+    """``warm_up`` forwards, then forward and backward in turn, then the backwards that are left.
+
+    ``forward`` and ``backward`` are rows of (micro-batch, chunk) in the order they run.
+    """
+    count = len(forward)
+    warm_up = min(warm_up, count)
+    steady = count - warm_up
+    order = np.empty((2 * count, 3), dtype=np.int64)
+    order[:, 0] = BACKWARD
+    at_forward = np.concatenate((np.arange(warm_up), warm_up + 2 * np.arange(steady)))
+    at_backward = np.concatenate((warm_up + 2 * np.arange(steady) + 1, np.arange(2 * count - warm_up, 2 * count)))
+    order[at_forward, 0] = FORWARD
+    order[at_forward, 1:] = forward
+    order[at_backward, 1:] = backward
+    return order
+
+
+def in_turn(m: int) -> Ints:
+    """Micro-batches 0..m-1 of a single chunk."""
+    return np.stack((np.arange(m), np.zeros(m, dtype=np.int64)), axis=1)
+
+
+def one_chunk(p: Ints, v: Ints, m: Ints) -> Bools:
+    """Legal when a rank holds one chunk."""
+    return np.asarray((v == 1) & (p >= 1) & (m >= 1))

@@ -1,0 +1,115 @@
+"""The schedules Astra knows, and their formulas by code over columns.
+
+A code is an index into ``astra.spec.strategy.SCHEDULES``, as in the strategy table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from astra.errors import UnknownName
+from astra.provenance import Bools, Floats, Ints
+from astra.schedule import gpipe, interleaved, one_f_one_b, zero_bubble
+from astra.schedule.base import Schedule, Shape
+from astra.spec.strategy import SCHEDULES as NAMES
+
+Numbers = npt.ArrayLike  # a column, or one value for every row
+
+
+def by_name(*schedules: Schedule) -> dict[str, Schedule]:
+    """Schedules keyed by name; a name given twice is refused."""
+    table: dict[str, Schedule] = {}
+    for schedule in schedules:
+        if schedule.name in table:
+            raise ValueError(f"two schedules are named {schedule.name}")
+        table[schedule.name] = schedule
+    return table
+
+
+SCHEDULES: Final = by_name(one_f_one_b.SCHEDULE, interleaved.SCHEDULE, gpipe.SCHEDULE, zero_bubble.SCHEDULE)
+
+
+def register(schedule: Schedule) -> None:
+    """Add a schedule at run time. A name in use is refused."""
+    SCHEDULES.update(by_name(*SCHEDULES.values(), schedule))
+
+
+def find(schedule: str | Schedule) -> Schedule:
+    """A schedule by name; a Schedule is returned as it is."""
+    if isinstance(schedule, Schedule):
+        return schedule
+    if schedule not in SCHEDULES:
+        raise UnknownName("schedule", schedule, SCHEDULES)
+    return SCHEDULES[schedule]
+
+
+def makespan_s(
+    codes: Numbers,
+    *,
+    p: Numbers,
+    v: Numbers,
+    m: Numbers,
+    forward_s: Numbers,
+    backward_s: Numbers,
+    weight_s: Numbers = 0.0,
+    slowest_s: Numbers | None = None,
+    send_s: Numbers = 0.0,
+    blocking: Numbers = False,
+) -> Floats:
+    """Seconds from the first forward to the last backward, by closed form; infinite where a schedule is not legal.
+
+    Equal stages: the simulated time (see each schedule). Unequal stages: the paper's screening form.
+
+    Args:
+        codes: schedule of each row.
+        p: ranks.
+        v: chunks per rank.
+        m: micro-batches.
+        forward_s: forward of one micro-batch, summed over all stages.
+        backward_s: backward likewise; its input-gradient half where ``weight_s`` is given.
+        weight_s: weight-gradient half likewise.
+        slowest_s: forward + backward + weight of one micro-batch on the busiest rank; the mean if not given.
+        send_s: one activation to the next virtual stage.
+        blocking: whether ranks stand still during a send.
+    """
+    ints = [np.asarray(column, dtype=np.int64) for column in (p, v, m)]
+    times = [np.asarray(column, dtype=np.float64) for column in (forward_s, backward_s, weight_s)]
+    slowest = (times[0] + times[1] + times[2]) / ints[0] if slowest_s is None else np.asarray(slowest_s, np.float64)
+    send = np.asarray(send_s, dtype=np.float64)
+    shape = Shape(*np.broadcast_arrays(*ints, *times, slowest, send, np.asarray(blocking, dtype=np.bool_)))
+    seconds = _by_code(codes, lambda schedule, rows: schedule.makespan_s(rows), shape)
+    return np.where(legal(codes, p=p, v=v, m=m), seconds, np.inf)
+
+
+def in_flight_chunks(codes: Numbers, *, p: Numbers, v: Numbers, m: Numbers, rank: Numbers) -> Ints:
+    """Peak number of (micro-batch, chunk) activations alive on a rank."""
+    columns = np.broadcast_arrays(*(np.asarray(column, dtype=np.int64) for column in (p, v, m, rank)))
+    counts: Ints = _by_code(codes, lambda schedule, rows: schedule.in_flight(*rows), columns).astype(np.int64)
+    return counts
+
+
+def legal(codes: Numbers, *, p: Numbers, v: Numbers, m: Numbers) -> Bools:
+    """Whether each row's schedule is defined for its pipeline."""
+    columns = np.broadcast_arrays(*(np.asarray(column, dtype=np.int64) for column in (p, v, m)))
+    answers: Bools = _by_code(codes, lambda schedule, rows: schedule.legal(*rows), columns).astype(np.bool_)
+    return answers
+
+
+def _by_code(codes: Numbers, formula: Callable[[Schedule, Any], npt.NDArray[Any]], columns: Any) -> npt.NDArray[Any]:
+    """Apply each schedule's formula to its rows. ``columns`` is a sequence (or Shape) of equally long arrays."""
+    codes = np.asarray(codes, dtype=np.int64)
+    present = np.unique(codes)
+    if len(present) == 1:
+        result = formula(SCHEDULES[NAMES[int(present[0])]], columns)
+        return np.broadcast_to(result, np.broadcast_shapes(codes.shape, result.shape))
+    codes, *spread = np.broadcast_arrays(codes, *columns)
+    result = np.zeros(codes.shape)
+    for code in present:
+        rows = codes == code
+        chosen = [column[rows] for column in spread]
+        result[rows] = formula(SCHEDULES[NAMES[int(code)]], Shape(*chosen) if isinstance(columns, Shape) else chosen)
+    return result

@@ -1,0 +1,215 @@
+"""The one simulator: when each slot of each rank starts and ends, for stages of any size.
+
+A slot starts when its rank is free and its input has arrived, so the times solve a max-plus recursion; slots are
+visited as they become ready. Sends: not blocking, the receiver waits ``send_s`` longer and ranks go on; blocking, the
+sender stands still for ``send_s`` after the slot, which is also when the receiver gets its input. In the steady state
+of 1F1B that is the exchange of Megatron-LM, in which a rank sends forward and receives backward in one call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from astra.errors import InputError
+from astra.provenance import Floats, Ints
+from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, Schedule
+from astra.schedule.registry import find
+
+
+class Stages(NamedTuple):
+    """Seconds of one micro-batch by virtual stage k (``k = chunk * p + rank``)."""
+
+    forward_s: Floats
+    backward_s: Floats  # everything but weight_s
+    weight_s: Floats
+    send_s: Floats  # from k to k+1, and back: one entry fewer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A simulated step. Arrays ``[rank, slot]`` hold each rank's slots in the order they run."""
+
+    schedule: str
+    p: int
+    v: int
+    m: int
+    total_s: float
+    busy_s: Floats  # by rank: compute
+    sending_s: Floats  # by rank: standing still for a send (blocking only)
+    idle_s: Floats  # by rank: the rest of total_s
+    kind: Ints  # index into KINDS
+    microbatch: Ints
+    chunk: Ints
+    start_s: Floats
+    end_s: Floats  # of the compute; a blocking send follows it
+    freed_s: Floats  # end of that send
+    peak_in_flight: Ints  # by rank: (micro-batch, chunk) pairs alive at the worst moment
+    peak_activation_bytes: Floats | None  # by rank: their bytes at the worst moment, if given
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Idle share of all ranks' time."""
+        return float(self.idle_s.sum()) / (self.p * self.total_s) if self.total_s > 0 else 0.0
+
+
+def simulate(
+    schedule: str | Schedule,
+    *,
+    p: int,
+    v: int,
+    m: int,
+    forward_s: npt.ArrayLike,
+    backward_s: npt.ArrayLike,
+    weight_s: npt.ArrayLike = 0.0,
+    send_s: npt.ArrayLike = 0.0,
+    blocking_p2p: bool = False,
+    activation_bytes: npt.ArrayLike | None = None,
+) -> Timeline:
+    """Run one step. Times are per micro-batch and virtual stage (p*v of them, or one for all).
+
+    ``weight_s`` counts as part of the backward unless the schedule splits it. ``send_s`` has one entry per hop
+    (p*v - 1, a last entry is ignored). An activation lives from the start of its F to the end of its B, or W.
+    """
+    plan = find(schedule)
+    plan.check(p, v, m)
+    stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
+    orders = np.stack([plan.order(p, v, m, rank) for rank in range(p)])
+    compute_s, sending_s, latency_s = _slot_times(orders, stages, plan.splits_backward, blocking_p2p)
+    held_s = compute_s + sending_s
+    freed_s = run(orders, held_s, latency_s, m=m)
+    total_s = float(freed_s.max())
+    busy_s, stood_s = compute_s.sum(axis=1), sending_s.sum(axis=1)
+    start_s = freed_s - held_s
+    peaks_bytes = None
+    if activation_bytes is not None:
+        peaks_bytes = alive(orders, per_stage(p * v, activation_bytes, "activation_bytes")).max(axis=1)
+    return Timeline(
+        schedule=plan.name,
+        p=p,
+        v=v,
+        m=m,
+        total_s=total_s,
+        busy_s=busy_s,
+        sending_s=stood_s,
+        idle_s=total_s - busy_s - stood_s,
+        kind=orders[:, :, 0],
+        microbatch=orders[:, :, 1],
+        chunk=orders[:, :, 2],
+        start_s=start_s,
+        end_s=start_s + compute_s,
+        freed_s=freed_s,
+        peak_in_flight=alive(orders, np.ones(p * v)).max(axis=1).astype(np.int64),
+        peak_activation_bytes=peaks_bytes,
+    )
+
+
+def as_stages(
+    p: int,
+    v: int,
+    forward_s: npt.ArrayLike,
+    backward_s: npt.ArrayLike,
+    weight_s: npt.ArrayLike,
+    send_s: npt.ArrayLike,
+) -> Stages:
+    """Times of every virtual stage; chunks of a lone rank hand over without a send."""
+    count = p * v
+    given = np.asarray(send_s, dtype=np.float64)
+    hops = per_stage(count - 1, given[: count - 1] if given.ndim == 1 else given, "send_s")
+    return Stages(
+        per_stage(count, forward_s, "forward_s"),
+        per_stage(count, backward_s, "backward_s"),
+        per_stage(count, weight_s, "weight_s"),
+        hops if p > 1 else np.zeros_like(hops),
+    )
+
+
+def per_stage(count: int, values: npt.ArrayLike, where: str) -> Floats:
+    """One number per stage, finite and not negative; a scalar stands for all."""
+    column = np.asarray(values, dtype=np.float64)
+    if column.ndim == 0:
+        column = np.full(count, float(column))
+    if column.shape != (count,):
+        raise InputError(where, column.shape, want=f"{count} numbers, one per virtual stage")
+    if not np.all(np.isfinite(column) & (column >= 0)):
+        raise InputError(where, column[~(np.isfinite(column) & (column >= 0))][0], want="finite times of 0 or more")
+    return column
+
+
+def _slot_times(orders: Ints, stages: Stages, split: bool, blocking: bool) -> tuple[Floats, Floats, Floats]:
+    """Compute, blocking send and wait for the input of every slot."""
+    ranks = len(orders)
+    kind = orders[:, :, 0]
+    stage = orders[:, :, 2] * ranks + np.arange(ranks)[:, None]
+    backward_s = stages.backward_s if split else stages.backward_s + stages.weight_s
+    compute_s = np.stack((stages.forward_s, backward_s, stages.weight_s))[kind, stage]
+    up_s, down_s = np.append(stages.send_s, 0.0), np.append(0.0, stages.send_s)  # to k+1; to k-1
+    nothing = np.zeros(len(up_s))
+    leaving_s = np.stack((up_s, down_s, nothing))[kind, stage]
+    arriving_s = np.stack((down_s, up_s, nothing))[kind, stage]
+    none = np.zeros_like(compute_s)
+    return (compute_s, leaving_s, none) if blocking else (compute_s, none, arriving_s)
+
+
+def inputs(orders: Ints, *, m: int) -> Ints:
+    """For every slot, the flat index ``rank * slots + position`` of the slot it waits for; past the end if none."""
+    ranks, count = orders.shape[:2]
+    kind, microbatch = orders[:, :, 0], orders[:, :, 1]
+    stage = orders[:, :, 2] * ranks + np.arange(ranks)[:, None]
+    stages = int(stage.max()) + 1
+    nobody = ranks * count
+    at = np.full((3, stages, m), nobody, dtype=np.int64)
+    at[kind, stage, microbatch] = np.arange(nobody).reshape(ranks, count)
+    above = np.minimum(stage + 1, stages - 1)
+    last = stage == stages - 1
+    from_forward = np.where(stage == 0, nobody, at[FORWARD, np.maximum(stage - 1, 0), microbatch])
+    from_backward = np.where(last, at[FORWARD, stage, microbatch], at[BACKWARD, above, microbatch])
+    return np.where(kind == FORWARD, from_forward, np.where(kind == BACKWARD, from_backward, at[BACKWARD, stage, microbatch]))
+
+
+def run(orders: Ints, held_s: Floats, latency_s: Floats, *, m: int) -> Floats:
+    """When each slot frees its rank. A rank runs until its next input is missing and is woken when that is made."""
+    ranks, count = held_s.shape
+    source = inputs(orders, m=m).ravel().tolist()
+    hold, delay = held_s.ravel().tolist(), latency_s.ravel().tolist()
+    freed = [-1.0] * (ranks * count)
+    freed.append(0.0)  # the input of slots that wait for nobody
+    sleeper = [-1] * (ranks * count + 1)
+    position = [rank * count for rank in range(ranks)]
+    clock = [0.0] * ranks
+    ready = list(range(ranks - 1, -1, -1))
+    while ready:
+        rank = ready.pop()
+        slot, stop, now = position[rank], rank * count + count, clock[rank]
+        while slot < stop:
+            arrival = freed[source[slot]]
+            if arrival < 0.0:
+                sleeper[source[slot]] = rank
+                break
+            arrival += delay[slot]
+            now = (arrival if arrival > now else now) + hold[slot]
+            freed[slot] = now
+            if sleeper[slot] >= 0:
+                ready.append(sleeper[slot])
+            slot += 1
+        position[rank], clock[rank] = slot, now
+    freed.pop()
+    times = np.array(freed).reshape(ranks, count)
+    if times.min() < 0:
+        stuck = [rank for rank in range(ranks) if times[rank, -1] < 0]
+        raise RuntimeError(f"the schedule deadlocks: ranks {stuck} wait for one another")
+    return times
+
+
+def alive(orders: Ints, weights: Floats) -> Floats:
+    """Running sum of the weights (by virtual stage) of the activations alive during each slot of each rank."""
+    ranks = len(orders)
+    kind = orders[:, :, 0]
+    weight = weights[orders[:, :, 2] * ranks + np.arange(ranks)[:, None]]
+    frees = WEIGHT if (kind == WEIGHT).any() else BACKWARD
+    change = np.where(kind == FORWARD, weight, 0.0) - np.where(kind == frees, weight, 0.0)
+    during = np.cumsum(change, axis=1)
+    return np.where(kind == frees, during + weight, during)  # what a slot frees is alive until its end

@@ -1,0 +1,88 @@
+"""ZB-H1: the backward is split, and weight gradients (W), which nobody waits for, fill the bubble.
+
+Input gradients (B) then travel without waiting for W. Rank r holds back r weight gradients, so the peak of alive
+micro-batches is p on every rank, as on rank 0 of 1F1B. One chunk per rank, stages in plain order.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from astra.provenance import Floats, Ints
+from astra.schedule.base import WEIGHT, Schedule, Shape, in_turn, one_chunk, one_forward_one_backward
+
+
+def order(p: int, v: int, m: int, rank: int) -> Ints:
+    """1F1B with W of micro-batch n-r after B of micro-batch n; the last r of them at the end."""
+    del v
+    order_1f1b = one_forward_one_backward(in_turn(m), in_turn(m), p - rank - 1)
+    late = min(rank, m)
+    weights = np.stack((np.full(m, WEIGHT), np.arange(m), np.zeros(m, dtype=np.int64)), axis=1)
+    after_backward = np.flatnonzero(order_1f1b[:, 0] == 1)[late:] + 1
+    merged = np.insert(order_1f1b, after_backward, weights[: m - late], axis=0)
+    return np.concatenate((merged, weights[m - late :]))
+
+
+def makespan_s(shape: Shape) -> Floats:
+    """Equal stages: m (f+b+w) + (p-1) max(f, b, f+b-w) for m >= p, without sends (Qi et al. 2023 for f+b-w).
+
+    The bubble is the longest of the paths through the first and through the last micro-batches; rows with unequal
+    stages use their mean for it. With sends it is exact while a send takes at most w/2, and a lower bound beyond.
+    """
+    p, m = shape.p, shape.m
+    f, b, w = shape.forward_s / p, shape.backward_s / p, shape.weight_s / p
+    equal_s = np.maximum(_first_path_s(shape, f, b, w), _both_paths_s(shape, f, b, w))
+    return equal_s + m * (shape.slowest_s - (f + b + w))
+
+
+def _first_path_s(shape: Shape, f: Floats, b: Floats, w: Floats) -> Floats:
+    """The first micro-batch down and up to a rank, then all that this rank has left; the extreme ranks decide."""
+    p, m, s = shape.p, shape.m, shape.send_s
+    ahead = np.minimum(p, m)
+    to_first_s = p * f + (p - 1) * b + (m - ahead) * f + m * (b + w)
+    to_last_s = (p - 1) * f + m * (f + b + w)
+    blocked = np.maximum(to_first_s + (2 * (p - 1) + m - ahead) * s, to_last_s + (p - 1 + m) * s)
+    inner = np.maximum(p - 2, 0)  # ranks 1 and p-2: sends both ways
+    for rank in (np.minimum(1, inner), inner):
+        ahead_here = np.minimum(p - rank, m)
+        path_s = p * f + (p - 1 - rank) * b + (m - ahead_here) * f + m * (b + w)
+        hops = 2 * (p - 1) - rank + m - ahead_here + m
+        blocked = np.maximum(blocked, np.where(p > 2, path_s + hops * s, 0.0))
+    waiting = np.maximum(to_first_s + 2 * (p - 1) * s, to_last_s + (p - 1) * s)
+    return np.where(p > 1, np.where(shape.blocking, blocked, waiting), m * (f + b + w))
+
+
+def _both_paths_s(shape: Shape, f: Floats, b: Floats, w: Floats) -> Floats:
+    """The first micro-batch down and up to a rank, its work until the last forward, the last one down and up again.
+
+    Ends on rank j with the min(j+1, m) weight gradients held back there.
+    """
+    p, m, s = shape.p, shape.m, shape.send_s
+    first_rank = np.clip(p - m + 1, 0, p - 1)  # the first whose first backward comes before its last forward
+    waiting = 4 * (p - 1) - 2 * first_rank
+    blocked = np.where(p > 2, np.where(m > 1, 2 * m + 2 * p - 5, 2 * (p - 1)), m + 1)
+    hops = np.where(p > 1, np.where(shape.blocking, blocked, waiting), 0)
+    path_s = (m + p - 1) * (f + b) + np.maximum(m - p, 0) * w + hops * s
+    ends_s = [np.minimum(j + 1, m) * w - j * (b + s) for j in (0 * p, np.minimum(p, m) - 1, p - 1)]
+    return path_s + np.maximum(np.maximum(ends_s[0], ends_s[1]), ends_s[2])
+
+
+def in_flight(p: Ints, v: Ints, m: Ints, rank: Ints) -> Ints:
+    """p-r as in 1F1B, and r that wait for their weight gradient."""
+    del v
+    return np.minimum(p + 0 * rank, m)
+
+
+SCHEDULE: Final = Schedule(
+    name="zb",
+    source="Qi et al. 2023, Zero Bubble Pipeline Parallelism, ZB-H1 (arXiv 2401.10241)",
+    splits_backward=True,
+    want="one chunk per rank (vp1)",
+    legal=one_chunk,
+    order=order,
+    makespan_s=makespan_s,
+    in_flight=in_flight,
+    period=lambda p, m: 1,  # noqa: ARG005
+)

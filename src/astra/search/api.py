@@ -1,0 +1,363 @@
+"""The public functions: ``plan``, ``estimate`` and ``describe_model``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import astra
+from astra.catalog import runtimes
+from astra.catalog.clusters import parse_gpus, read_cluster
+from astra.catalog.hardware import catalog_hash
+from astra.catalog.models import model as find_model
+from astra.catalog.prices import default_price
+from astra.errors import InputError, NoCoverage, NoFeasiblePlan
+from astra.families import weights as weights_of
+from astra.result import Estimate, Plan, PlanSet, Reject, Result, Search
+from astra.search.detail import estimate as estimate_job
+from astra.search.detail import legality, training_flops_per_token
+from astra.search.planner import Found, search
+from astra.space.expression import read_rules
+from astra.space.restrictions import parse_restrictions
+from astra.space.rules import RULES, Rule
+from astra.spec.cluster import Cluster, Pool
+from astra.spec.job import Job
+from astra.spec.model import ModelSpec
+from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.workload import Workload
+from astra.units import GIB, parse_count, show_count
+
+MODEL_SCHEMA: Final = "astra.model/1"
+SPARE: Final = 5  # groups refined by the simulator beyond those shown
+DEFAULT_BATCH: Final = 1024
+DEFAULT_SEQ: Final = 4096
+
+
+class ModelReport(Result, frozen=True, kw_only=True):
+    """What was understood of a model."""
+
+    schema: str = MODEL_SCHEMA
+    name: str
+    family: str
+    shape: dict[str, Any]
+    parameters: dict[str, int]
+    flops_per_token: dict[str, float]
+    source: str
+    date: str
+
+    def __str__(self) -> str:
+        from astra.report.text import render_model  # noqa: PLC0415
+
+        return render_model(self)
+
+
+def plan(
+    model: str | ModelSpec,
+    *,
+    gpus: str | None = None,
+    cluster: str | Path | Cluster | None = None,
+    node: str | None = None,
+    batch: int | str = DEFAULT_BATCH,
+    seq: int | None = None,
+    tokens: float | str | None = None,
+    precision: str = "bf16",
+    optimizer: str = "adam",
+    task: str = "pretrain",
+    lora_rank: int = 16,
+    top: int = 5,
+    fix: Sequence[str] = (),
+    forbid: Sequence[str] = (),
+    maximum: Sequence[str] = (),
+    minimum: Sequence[str] = (),
+    rules: str | Path | None = None,
+    runtime: str = runtimes.DEFAULT,
+    headroom: float = 0.08,
+    strict: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> PlanSet:
+    """The best strategies for a model on some GPUs, and why the others lost."""
+    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= 100:
+        raise InputError("top", top, want="a number of plans between 1 and 100")
+    started = time.perf_counter()
+    job = make_job(
+        model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=tokens, precision=precision,
+        optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
+    )  # fmt: skip
+    restrictions = parse_restrictions(fix=fix, forbid=forbid, maximum=maximum, minimum=minimum)
+    user_rules = read_rules(rules) if rules is not None else ()
+    found = search(job, restrictions, user_rules=user_rules, keep=top + SPARE, progress=progress)
+    if not found.candidates:
+        raise NoFeasiblePlan(_nothing_fits(job, found))
+    estimates = [
+        (candidate.strategy, with_run(job, estimate_job(job, candidate.strategy, user_rules=user_rules)))
+        for candidate in found.candidates
+    ]
+    fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
+    ranked = sorted(fitting or estimates, key=lambda pair: pair[1].step_s)[:top]
+    if strict and ranked[0][1].provenance_worst == "assumed":
+        raise NoCoverage(_no_coverage(ranked[0][1]))
+    seconds = time.perf_counter() - started
+    return PlanSet(
+        version=astra.__version__,
+        fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
+        request=request_record(job, restrictions.describe(), str(rules) if rules else None, top),
+        plans=[
+            Plan(rank=place, strategy=str(strategy), estimate=result, lost_by=_lost_by(ranked[0][1], result))
+            for place, (strategy, result) in enumerate(ranked, start=1)
+        ],
+        search=Search(
+            considered=found.considered,
+            evaluated=found.evaluated,
+            feasible=found.feasible,
+            seconds=seconds,
+            strategies_per_s=found.considered / seconds,
+        ),
+        rejects=_rejects(found, user_rules, job),
+        notes=_notes(job, gpus),
+    )
+
+
+def estimate(
+    model: str | ModelSpec,
+    *,
+    strategy: str | Strategy,
+    gpus: str | None = None,
+    cluster: str | Path | Cluster | None = None,
+    node: str | None = None,
+    batch: int | str = DEFAULT_BATCH,
+    seq: int | None = None,
+    tokens: float | str | None = None,
+    precision: str = "bf16",
+    optimizer: str = "adam",
+    task: str = "pretrain",
+    lora_rank: int = 16,
+    rules: str | Path | None = None,
+    runtime: str = runtimes.DEFAULT,
+    headroom: float = 0.08,
+    strict: bool = False,
+) -> Estimate:
+    """How a given strategy would do, legal or not."""
+    job = make_job(
+        model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=tokens, precision=precision,
+        optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
+    )  # fmt: skip
+    user_rules = read_rules(rules) if rules is not None else ()
+    chosen = parse_strategy(strategy, gpus=job.pool.gpus) if isinstance(strategy, str) else strategy
+    _check_computable(job, chosen, user_rules)
+    result = with_run(job, estimate_job(job, chosen, user_rules=user_rules))
+    if strict and result.provenance_worst == "assumed":
+        raise NoCoverage(_no_coverage(result))
+    return result
+
+
+def describe_model(model: str | ModelSpec, *, seq: int | None = None) -> ModelReport:
+    """Shape, parameters and FLOPs of a model."""
+    spec = find_model(model)
+    length = _seq(spec, seq)
+    counts = weights_of.count(spec)
+    forward = weights_of.forward_flops_per_token(spec, length)
+    shape = {k: v for k, v in msgspec.to_builtins(spec).items() if k not in ("name", "family", "source", "date", "aliases")}
+    return ModelReport(
+        name=spec.name,
+        family=spec.family,
+        shape=shape,
+        parameters={"total": counts.total, "active": counts.active, "embedding": counts.embedding, "expert": counts.expert},
+        flops_per_token={
+            "seq": float(length),
+            "forward": forward,
+            "attention": weights_of.attention_flops_per_token(spec, length),
+            "training": 3 * forward,
+        },
+        source=spec.source,
+        date=spec.date,
+    )
+
+
+def make_job(
+    model: str | ModelSpec,
+    *,
+    gpus: str | None,
+    cluster: str | Path | Cluster | None,
+    node: str | None,
+    batch: int | str,
+    seq: int | None,
+    tokens: float | str | None,
+    precision: str,
+    optimizer: str,
+    task: str,
+    lora_rank: int,
+    runtime: str,
+    headroom: float,
+) -> Job:
+    """Resolve names and check every input once."""
+    spec = find_model(model)
+    pool = _pool(gpus, cluster, node)
+    length = _seq(spec, seq)
+    fields = {
+        "global_batch": _batch(batch, length),
+        "seq": length,
+        "tokens": _tokens(tokens),
+        "precision": _choice("precision", precision, ("bf16", "fp16", "fp8")),
+        "optimizer": _choice("optimizer", optimizer, ("adam", "sgd")),
+        "task": _choice("task", task, ("pretrain", "finetune", "lora")),
+        "lora_rank": lora_rank,
+    }
+    return Job(
+        model=spec, pool=pool, workload=Workload(**fields), runtime=runtimes.runtime(runtime), headroom=headroom
+    )
+
+
+def with_run(job: Job, result: Estimate) -> Estimate:
+    """Add the length and price of the whole run when the tokens to train are known."""
+    if job.workload.tokens is None:
+        return result
+    seconds = job.workload.tokens / result.tokens_per_s
+    price, source = job.pool.usd_per_gpu_h, job.pool.price_source
+    if price is None:
+        known = default_price(job.pool.device.name)
+        price, source = (known.usd_per_gpu_h, f"{known.provider} {known.date}") if known else (None, "")
+    dollars = price * job.pool.gpus * seconds / 3600 if price is not None else None
+    return msgspec.structs.replace(result, train_days=seconds / 86400, train_usd=dollars, price_source=source or None)
+
+
+def request_record(job: Job, restricted: list[str], rules: str | None, top: int) -> dict[str, Any]:
+    """The resolved request, for the record."""
+    workload: dict[str, Any] = msgspec.to_builtins(job.workload)
+    return {
+        "model": job.model.name,
+        "gpus": job.pool.gpus,
+        "gpu": job.pool.device.name,
+        "node": job.pool.node.name,
+        "workload": workload,
+        "runtime": job.runtime.name,
+        "headroom": job.headroom,
+        "restrictions": restricted,
+        "rules": rules,
+        "top": top,
+    }
+
+
+def _pool(gpus: str | None, cluster: str | Path | Cluster | None, node: str | None) -> Pool:
+    if (gpus is None) == (cluster is None):
+        raise InputError("gpus", gpus, want="either --gpus such as 512xH100 or --cluster FILE, and not both")
+    if gpus is not None:
+        return parse_gpus(gpus, node=node)
+    found = cluster if isinstance(cluster, Cluster) else read_cluster(Path(str(cluster)))
+    if len(found.pools) != 1:
+        raise InputError("cluster", f"{len(found.pools)} pools", want="one pool of GPUs", fix="Mixed pools come later.")
+    return found.pools[0]
+
+
+def _seq(spec: ModelSpec, seq: int | None) -> int:
+    if spec.vision is not None:
+        return spec.vision.tokens if seq is None else seq
+    length = min(DEFAULT_SEQ, spec.max_seq) if seq is None else seq
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise InputError("seq", seq, want="a whole number of tokens above zero")
+    return length
+
+
+def _batch(batch: int | str, seq: int) -> int:
+    """Samples per step; ``4M tokens`` is divided by the sequence length."""
+    if isinstance(batch, int) and not isinstance(batch, bool):
+        return batch
+    text = str(batch).strip().lower()
+    for ending in ("tokens", "token", "tok"):
+        if text.endswith(ending):
+            count = parse_count(text.removesuffix(ending))
+            if count is None or count < seq:
+                raise InputError("batch", batch, want=f"at least one sample of {seq} tokens, such as 4M tokens")
+            if round(count) % seq and abs(count / seq - round(count / seq)) > 0.05:
+                raise InputError("batch", batch, want=f"a multiple of seq={seq} tokens")
+            return round(count / seq)
+    count = parse_count(text)
+    if count is None or count != round(count) or count < 1:
+        raise InputError("batch", batch, want="samples per step, such as 1024, or tokens, such as '4M tokens'")
+    return round(count)
+
+
+def _tokens(tokens: float | str | None) -> float | None:
+    if tokens is None or isinstance(tokens, (int, float)):
+        return None if tokens is None else float(tokens)
+    count = parse_count(tokens)
+    if count is None or count <= 0:
+        raise InputError("tokens", tokens, want="tokens to train, such as 1T or 15.6e12")
+    return count
+
+
+def _choice(where: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise InputError(where, value, want=f"one of {', '.join(choices)}")
+    return value
+
+
+def _check_computable(job: Job, strategy: Strategy, user_rules: Sequence[Rule]) -> None:
+    """An illegal strategy is still estimated, unless its numbers do not define a run at all."""
+    broken = legality(job, strategy, user_rules)
+    depth = job.model.layers + (job.model.encoder.layers if job.model.encoder else 0)
+    replicas = strategy.tp * strategy.cp * strategy.dp
+    undefined = (
+        strategy.gpus != job.pool.gpus
+        or strategy.pp * strategy.vp > depth
+        or strategy.dp * strategy.mbs > job.workload.global_batch
+        or (strategy.layers and sum(strategy.layers) != depth)
+        or replicas % (strategy.ep * strategy.etp)
+    )
+    if undefined:
+        raise InputError(
+            "strategy", str(strategy), want="a strategy that defines a run", fix="It breaks: " + "; ".join(broken) + "."
+        )
+
+
+def _rejects(found: Found, user_rules: Sequence[Rule], job: Job) -> list[Reject]:
+    """The ledger, largest first."""
+    sentences = {rule.name: rule.sentence for rule in (*RULES, *user_rules)}
+    rows = [
+        Reject(reason=name, sentence=sentences.get(name, name), strategies=count)
+        for name, count in found.refused.items()
+        if count
+    ]
+    limit = f"needs more than {job.limit_bytes / GIB:.1f} GiB per GPU"
+    rows += [
+        Reject(reason="memory", sentence=limit, strategies=found.too_large),
+        Reject(reason="dominated", sentence="an overlap or flash attention switched off, never better than on", strategies=found.dominated),
+        Reject(reason="bound", sentence="proven slower than the plans shown, by a lower bound of its step time", strategies=found.slower),
+    ]  # fmt: skip
+    return sorted((row for row in rows if row.strategies), key=lambda row: (-row.strategies, row.reason))
+
+
+def _lost_by(best: Estimate, other: Estimate) -> str:
+    """Which cause costs a plan the most against the best one."""
+    if other.step_s <= best.step_s:
+        return ""
+    causes = {k: other.breakdown.get(k, 0.0) - best.breakdown.get(k, 0.0) for k in {**best.breakdown, **other.breakdown}}
+    cause = max(sorted(causes), key=lambda k: causes[k])
+    slower = other.step_s / best.step_s - 1
+    return f"{slower:.1%} slower: {causes[cause]:+.2f} s of {cause}"
+
+
+def _nothing_fits(job: Job, found: Found) -> str:
+    start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
+    if found.least is None:
+        rules = sorted(found.refused.items(), key=lambda item: -item[1])[:3]
+        named = "; ".join(name for name, _ in rules)
+        return f"{start} All {show_count(found.considered)} strategies break a rule (most: {named}). Relax --fix, --forbid, --max or the rules file, or change batch or GPU count."
+    return (
+        f"{start} The smallest of the legal strategies needs {found.least_bytes / GIB:.1f} GiB per GPU "
+        f"({found.least}) and {job.limit_bytes / GIB:.1f} GiB may be used. "
+        "Try more GPUs, GPUs with more memory, a shorter sequence, a smaller --headroom, or allow zero3, full recompute and offload."
+    )
+
+
+def _no_coverage(result: Estimate) -> str:
+    assumed = [term for term, word in result.provenance.items() if word == "assumed"]
+    return f"{result.strategy}: no measurement covers {', '.join(assumed)}; drop --strict to accept assumed figures."
+
+
+def _notes(job: Job, gpus: str | None) -> list[str]:
+    del gpus
+    return [f"node type {job.pool.node.name}", f"runtime {job.runtime.title}"]

@@ -1,0 +1,248 @@
+"""The words a rule may use: the strategy's columns and the facts of the request, with what each one means.
+
+A rule sees one mapping. Strategy fields are columns (one entry per row, or one for all rows); facts are usually
+scalars but may be columns too. Derived columns are computed when first asked for, once per table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from astra.spec.cluster import Pool
+from astra.spec.model import ModelSpec
+from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS, Workload
+from astra.table import CHOICES, INTEGERS, Columns
+from astra.units import GIB
+
+Kind = Literal["number", "switch", "choice", "text"]
+RUNTIMES: Final = ("megatron", "torchtitan")  # frameworks whose own rules are known
+
+
+class Word(NamedTuple):
+    """One name of the vocabulary."""
+
+    kind: Kind
+    meaning: str
+    choices: tuple[str, ...] = ()  # of a choice or a text
+
+
+def _numbers(**meanings: str) -> dict[str, Word]:
+    return {name: Word("number", meaning) for name, meaning in meanings.items()}
+
+
+def _switches(**meanings: str) -> dict[str, Word]:
+    return {name: Word("switch", meaning) for name, meaning in meanings.items()}
+
+
+def _choices(**meanings: str) -> dict[str, Word]:
+    return {name: Word("choice", meaning, CHOICES[name]) for name, meaning in meanings.items()}
+
+
+NAMES: Final[Mapping[str, Word]] = {
+    **_numbers(
+        tp="tensor-parallel degree",
+        pp="pipeline stages",
+        vp="chunks of layers per stage",
+        cp="context-parallel degree",
+        ep="expert-parallel degree",
+        etp="tensor-parallel degree inside an expert",
+        dp="data-parallel degree",
+        mbs="samples per micro-batch",
+        zero="what data parallelism shards: 0 nothing, 1 optimizer, 2 + gradients, 3 + weights",
+        recompute_layers="layers per checkpoint (uniform) or recomputed per chunk (block)",
+    ),
+    **_switches(
+        sp="sequence parallelism",
+        flash="fused attention",
+        flash_attention="the same as flash",
+        overlap_grad="gradient reduction behind the backward pass",
+        overlap_param="parameter gathering behind the forward pass",
+        overlap_tp="tensor-parallel traffic behind matrix products",
+        overlap_p2p="pipeline traffic behind compute",
+    ),
+    **_choices(
+        recompute="activation recompute",
+        method="how full recompute picks layers",
+        offload="what is kept in host memory",
+        schedule="pipeline schedule",
+    ),
+    **_numbers(
+        microbatches="micro-batches per pipeline and step, batch / (dp * mbs)",
+        layers_per_stage="layers of the fullest stage, layers / pp rounded up",
+        layers_per_chunk="layers of the fullest chunk, layers / (pp * vp) rounded up",
+        gpus="GPUs of the job",
+        gpus_per_node="GPUs in one server",
+        scaleup_gpus="GPUs joined by the innermost links",
+        memory_gib="memory of one GPU, GiB",
+        batch="samples per optimizer step",
+        seq="tokens per sample",
+        layers="transformer layers, encoder included",
+        hidden="hidden size",
+        ffn="intermediate size of a dense layer",
+        heads="attention heads",
+        kv_heads="key/value heads",
+        head_dim="size of one head",
+        vocab="vocabulary size",
+        experts="routed experts per MoE layer, 0 for a dense model",
+        topk="experts each token visits",
+        moe_ffn="intermediate size of one expert",
+        shared_ffn="intermediate size of the shared experts",
+    ),
+    **_switches(
+        moe="the model has experts",
+        dense_ffn="some layer has a dense feed-forward",
+        expert_bias="the experts' projections have biases",
+        mla="multi-head latent attention",
+        tied="input and output embeddings share weights",
+        blackwell="the GPU is a Blackwell",
+    ),
+    "task": Word("text", "kind of training", TASKS),
+    "precision": Word("text", "compute precision", PRECISIONS),
+    "optimizer": Word("text", "optimizer", OPTIMIZERS),
+    "runtime": Word("text", "training framework", RUNTIMES),
+}
+
+ALIASES: Final[Mapping[str, str]] = {"flash_attention": "flash"}
+
+
+class Derived(NamedTuple):
+    """A column computed from others."""
+
+    inputs: tuple[str, ...]
+    compute: Callable[..., Any]
+
+
+DERIVED: Final[Mapping[str, Derived]] = {
+    "microbatches": Derived(("batch", "dp", "mbs"), lambda batch, dp, mbs: batch // (dp * mbs)),
+    "layers_per_stage": Derived(("layers", "pp"), lambda layers, pp: -(-layers // pp)),
+    "layers_per_chunk": Derived(("layers", "pp", "vp"), lambda layers, pp, vp: -(-layers // (pp * vp))),
+}
+
+
+class Names(Mapping[str, Any]):
+    """What a rule reads: name -> column or scalar."""
+
+    def __init__(self, columns: Columns, facts: Mapping[str, Any]) -> None:
+        lengths = [len(column) for column in columns.values()]
+        self.rows = 0 if 0 in lengths else max(lengths, default=1)
+        self.tables: dict[int, Any] = {}  # what conditions looked up once per value of a column
+        self._facts = facts
+        self._values: dict[str, Any] = {**facts, **columns}
+        self._spans: dict[str, tuple[float, float]] = {}
+        if "runtime" in self._values:
+            self._values["runtime"] = framework_of(self._values["runtime"])
+        for alias, name in ALIASES.items():
+            if name in self._values:
+                self._values[alias] = self._values[name]
+        derivable = [name for name, rule in DERIVED.items() if self._values.keys() >= set(rule.inputs)]
+        self.known: frozenset[str] = frozenset(self._values) | frozenset(derivable)
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._values.get(name)
+        if value is None:
+            if name not in self.known:
+                raise KeyError(name)
+            inputs, compute = DERIVED[name]
+            value = self._values[name] = compute(*(self[key] for key in inputs))
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.known)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.known
+
+    def span(self, name: str) -> tuple[float, float]:
+        """The smallest and the largest value of a number."""
+        if name not in self._spans:
+            value = self[name]
+            whole = isinstance(value, np.ndarray)
+            empty = whole and value.size == 0
+            self._spans[name] = (0, 0) if empty else (value.min(), value.max()) if whole else (value, value)
+        return self._spans[name]
+
+    def at(self, columns: Columns) -> Names:
+        """The same facts with other columns."""
+        return Names(columns, self._facts)
+
+    def blocks(self, size: int) -> Iterator[Names]:
+        """The table in blocks of rows, small enough to stay in the processor's cache."""
+        if self.rows <= size:
+            yield self
+            return
+        spans: dict[str, tuple[float, float]] = {name: self.span(name) for name in INTEGERS if name in self._values}
+        for start in range(0, self.rows, size):
+            rows = {
+                name: value[start : start + size]
+                for name, value in self._values.items()
+                if isinstance(value, np.ndarray) and len(value) > 1
+            }
+            block = Names({}, {**self._values, **rows})
+            block.rows, block.tables, block._spans = min(size, self.rows - start), self.tables, dict(spans)
+            yield block
+
+
+def names(columns: Columns, facts: Mapping[str, Any]) -> Names:
+    """Join a table and the facts into what rules read."""
+    return Names(columns, facts)
+
+
+def framework_of(runtime: str) -> str:
+    """The framework whose rules bind a runtime: ``torchtitan-compile`` is torchtitan, anything unknown is Megatron."""
+    return "torchtitan" if runtime.lower().startswith(("torchtitan", "torch")) else "megatron"
+
+
+def facts_of(model: ModelSpec, pool: Pool, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
+    """The facts of a request on one pool, as scalars."""
+    moe, links = model.moe, pool.node.links
+    moe_layers = 0
+    if moe is not None:
+        moe_layers = (model.layers - moe.first_dense) // moe.every
+    return {
+        "gpus": pool.gpus,
+        "gpus_per_node": pool.gpus_per_node,
+        "scaleup_gpus": min(links[0].reach, pool.gpus) if links else 1,
+        "memory_gib": pool.device.memory_bytes / GIB,
+        "blackwell": "blackwell" in pool.device.arch.lower(),
+        "batch": workload.global_batch,
+        "seq": workload.seq,
+        "task": workload.task,
+        "precision": workload.precision,
+        "optimizer": workload.optimizer,
+        "runtime": framework_of(runtime),
+        "layers": model.layers + (model.encoder.layers if model.encoder else 0),
+        "hidden": model.hidden,
+        "ffn": model.ffn,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "vocab": model.vocab,
+        "experts": moe.experts if moe else 0,
+        "topk": moe.topk if moe else 0,
+        "moe_ffn": moe.ffn if moe else 0,
+        "shared_ffn": moe.shared_ffn if moe else 0,
+        "expert_bias": bool(moe and moe.expert_bias),
+        "moe": moe is not None,
+        "dense_ffn": moe_layers < model.layers,
+        "mla": model.mla is not None,
+        "tied": model.tied_embeddings,
+    }
+
+
+def shown(name: str, value: Any) -> str:
+    """One name with its value for people: ``tp=3``, ``recompute=full``, ``sp=off``."""
+    word = NAMES[name]
+    cell = np.asarray(value).reshape(-1)[0]
+    if word.kind == "choice":
+        return f"{name}={word.choices[int(cell)]}"
+    if word.kind == "switch":
+        return f"{name}={'on' if cell else 'off'}"
+    if word.kind == "number":
+        return f"{name}={float(cell):.6g}" if isinstance(cell, np.floating) else f"{name}={int(cell)}"
+    return f"{name}={cell}"

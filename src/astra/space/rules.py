@@ -1,0 +1,255 @@
+"""What makes a strategy legal: one table of sentences, each with a condition that is true where it is broken.
+
+Conditions are written in the language users write their own rules in (``astra.space.expression``). Where a rule
+restates a check of Megatron-LM (0.19.2) or torchtitan (0.3.0) the two must agree: a strategy refused here and
+accepted there is a lost plan, the reverse a plan that does not start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from astra.provenance import Bools, Floats
+from astra.space._parser import Condition, Source
+from astra.space.names import NAMES, Names, facts_of, names, shown
+from astra.table import Columns
+
+__all__ = [
+    "ADVICE",
+    "NAMES",
+    "RULES",
+    "Names",
+    "Rule",
+    "Verdict",
+    "advice",
+    "check",
+    "facts_of",
+    "names",
+    "violations",
+]
+
+
+_BLOCK_ROWS: Final = 131_072  # columns of a block stay in the processor's cache
+
+
+class Rule(NamedTuple):
+    """One constraint."""
+
+    name: str  # short, as counted in the ledger
+    sentence: str  # for people: what must hold
+    condition: str  # as written
+    breaks: Callable[[Names], Any]  # names -> true where the strategy is refused
+    needs: frozenset[str]  # names it reads
+    origin: str = "built-in"  # or the file and line it was written in
+
+    def broken_by(self, table: Names) -> str:
+        """The sentence with the numbers of a one-row table that break it."""
+        values = ", ".join(shown(name, table[name]) for name in NAMES if name in self.needs)
+        return f"{self.sentence} ({values})" if values else self.sentence
+
+
+def make_rule(name: str, sentence: str, condition: Condition, origin: str = "built-in") -> Rule:
+    """A rule from a parsed condition."""
+    return Rule(name, sentence, condition.text, condition, frozenset(condition.needs), origin)
+
+
+def _rules(*rows: tuple[str, str, str]) -> tuple[Rule, ...]:
+    made = {row[0]: make_rule(row[0], row[1], Condition(Source(row[2], f"rule {row[0]}"))) for row in rows}
+    if len(made) != len(rows):
+        raise ValueError("two rules share a name")
+    return tuple(made.values())
+
+
+RULES: Final = _rules(
+    # degrees and the model's shape
+    ("gpus", "tp * cp * pp * dp must be the number of GPUs", "tp * cp * pp * dp != gpus"),
+    ("heads", "tp must divide the attention heads", "heads % tp != 0"),
+    (
+        "kv_heads",
+        "tp must divide the key/value heads or be a multiple of them",
+        "not mla and kv_heads % tp != 0 and tp % kv_heads != 0",
+    ),
+    (
+        "kv_heads_torchtitan",
+        "torchtitan needs tp to divide the key/value heads",
+        'runtime == "torchtitan" and not mla and kv_heads % tp != 0',
+    ),
+    ("ffn", "tp must divide the feed-forward size", "dense_ffn and ffn % tp != 0"),
+    ("shared_ffn", "tp must divide the size of the shared experts", "shared_ffn > 0 and shared_ffn % tp != 0"),
+    ("dense_experts", "ep and etp need a model with experts", "not moe and (ep > 1 or etp > 1)"),
+    ("experts", "ep must divide the experts", "moe and experts % ep != 0"),
+    ("moe_ffn", "etp must divide the size of an expert", "moe and moe_ffn % etp != 0"),
+    (
+        "expert_ranks",
+        "ep * etp must divide tp * cp * dp, the ranks of one pipeline stage",
+        "moe and tp * cp * dp % (ep * etp) != 0",
+    ),
+    ("expert_bias", "experts with biases need etp = 1", "expert_bias and etp > 1"),
+    ("etp_torchtitan", "torchtitan does not split an expert over ranks", 'runtime == "torchtitan" and moe and etp > 1'),
+    (
+        "fp8_shape",
+        "FP8 matrix products need a feed-forward slice that is a multiple of 16",
+        'precision == "fp8" and (dense_ffn and ffn % (16 * tp) != 0 or moe and moe_ffn % (16 * etp) != 0)',
+    ),
+    # sequence
+    ("cp_seq", "2 * cp must divide the sequence, so that causal work is balanced", "cp > 1 and seq % (2 * cp) != 0"),
+    ("cp_flash", "context parallelism needs fused attention", "cp > 1 and not flash"),
+    ("sp_tp", "sequence parallelism needs tp above 1", "sp and tp == 1"),
+    ("sp_seq", "under sequence parallelism tp * cp must divide the sequence", "sp and seq % (tp * cp) != 0"),
+    ("moe_sp", "experts with tp above 1 need sequence parallelism", "moe and tp > 1 and not sp"),
+    # batch and pipeline
+    ("batch", "dp * mbs must divide the batch", "batch % (dp * mbs) != 0"),
+    ("layers", "every chunk of the pipeline needs a layer", "pp * vp > layers"),
+    (
+        "runtime_schedule",
+        "Megatron has no such pipeline schedule",
+        'runtime == "megatron" and schedule in ("gpipe", "zb")',
+    ),
+    ("single_stage", "one stage needs no pipeline schedule but 1f1b", 'pp == 1 and schedule != "1f1b"'),
+    ("chunks", "vp above 1 belongs to the interleaved schedule", 'vp > 1 and schedule != "interleaved"'),
+    ("interleaved", "the interleaved schedule needs vp above 1", 'schedule == "interleaved" and vp == 1'),
+    (
+        "interleaved_batch",
+        "the interleaved schedule needs micro-batches in whole groups of pp",
+        'runtime == "megatron" and vp > 1 and (microbatches < pp or microbatches % pp != 0)',
+    ),
+    (
+        "interleaved_rounds",
+        "torchtitan's interleaved schedule needs rounds of equal length",
+        'runtime == "torchtitan" and vp > 1 and microbatches >= pp and microbatches % (microbatches // pp) != 0',
+    ),
+    (
+        "interleaved_p2p",
+        "two interleaved stages must overlap their traffic",
+        'runtime == "megatron" and vp > 1 and pp == 2 and not overlap_p2p',
+    ),
+    (
+        "overlap_p2p",
+        "only the interleaved schedule overlaps pipeline traffic",
+        'overlap_p2p and schedule != "interleaved"',
+    ),
+    (
+        "tied_torchtitan",
+        "torchtitan cannot split tied embeddings over stages",
+        'runtime == "torchtitan" and tied and pp > 1',
+    ),
+    # recompute
+    (
+        "recompute_options",
+        "method and recompute_layers belong to full recompute",
+        'recompute != "full" and (method != "uniform" or recompute_layers != 1)',
+    ),
+    (
+        "recompute_layers",
+        "recompute_layers must lie between 1 and the layers of a chunk",
+        'recompute == "full" and (recompute_layers < 1 or recompute_layers > layers_per_chunk)',
+    ),
+    (
+        "recompute_torchtitan",
+        "torchtitan checkpoints every layer by itself under full recompute",
+        'runtime == "torchtitan" and recompute == "full" and (method != "uniform" or recompute_layers != 1)',
+    ),
+    # data parallelism and overlap
+    (
+        "overlap_param",
+        "overlapping the parameter gather needs gradient overlap and zero 1 or more",
+        "overlap_param and (not overlap_grad or zero == 0)",
+    ),
+    ("overlap_tp", "overlapping tensor-parallel traffic needs sequence parallelism", "overlap_tp and not sp"),
+    ("offload_zero", "optimizer offload needs zero 1 or more", 'offload == "optimizer" and zero == 0'),
+    ("offload_adam", "optimizer offload needs Adam", 'optimizer != "adam" and offload == "optimizer"'),
+)
+
+ADVICE: Final = _rules(
+    ("slow_tp", "tensor parallelism reaches beyond the fastest links", "tp > scaleup_gpus"),
+    ("copied_kv", "key/value heads are copied, because tp is above their number", "not mla and tp > kv_heads"),
+    ("no_sp", "sequence parallelism would save activation memory at no extra traffic", "tp > 1 and not sp"),
+    (
+        "idle_pipeline",
+        "fewer micro-batches than twice the stages leave the pipeline idle",
+        "pp > 1 and microbatches < 2 * pp",
+    ),
+    ("whole_optimizer", "every replica keeps the whole optimizer state", "dp > 1 and zero == 0"),
+    ("shown_grad", "gradient reduction is not hidden behind the backward pass", "dp > 1 and not overlap_grad"),
+    (
+        "sharded_pipeline",
+        "zero 2 and 3 send gradients or weights for every micro-batch of a pipeline",
+        "pp > 1 and dp > 1 and zero >= 2",
+    ),
+    (
+        "fsdp_streams",
+        "before Blackwell, Megatron-FSDP and tp or cp want opposite settings of CUDA_DEVICE_MAX_CONNECTIONS",
+        'runtime == "megatron" and not blackwell and zero >= 2 and (tp > 1 or cp > 1)',
+    ),
+    (
+        "twice_recomputed",
+        "fused attention keeps no scores, so that selective recompute saves little",
+        'flash and recompute == "selective"',
+    ),
+    ("unfused", "attention that is not fused keeps the whole score matrix", "not flash"),
+)
+
+
+class Verdict(NamedTuple):
+    """Which rows are legal and why the others are not."""
+
+    ok: Bools  # one entry per row
+    ledger: dict[str, int]  # rule -> rows refused; a row counts under the first rule it breaks
+    remaining: tuple[str, ...]  # rules that could not be applied: a name they need is not in the table
+
+
+def check(
+    columns: Columns,
+    facts: Mapping[str, Any],
+    rules: Sequence[Rule] = RULES,
+    user_rules: Sequence[Rule] = (),
+    *,
+    weights: Floats | None = None,
+) -> Verdict:
+    """Apply every rule whose names are present; the counts and the legal rows add up to all rows.
+
+    ``weights`` says how many strategies each row stands for (one if not given).
+    """
+    table = names(columns, facts)
+    usable = [rule for rule in (*rules, *user_rules) if rule.needs <= table.known]
+    remaining = tuple(rule.name for rule in (*rules, *user_rules) if not rule.needs <= table.known)
+    ledger: dict[str, int] = {}
+    ok = np.ones(table.rows, dtype=np.bool_)
+    start = 0
+    for block in table.blocks(_BLOCK_ROWS):
+        counted = None if weights is None else weights[start : start + block.rows]
+        _refuse(block, ok[start : start + block.rows], usable, ledger, counted)
+        start += block.rows
+    return Verdict(ok, ledger, remaining)
+
+
+def _refuse(block: Names, ok: Bools, rules: Sequence[Rule], ledger: dict[str, int], weights: Floats | None) -> None:
+    """Take the rows that break a rule out of ``ok`` and count them."""
+    for rule in rules:
+        broken = rule.breaks(block)
+        if np.size(broken) == 1 and not np.any(broken):
+            continue
+        newly = ok & broken
+        rows = int(np.count_nonzero(newly))
+        if rows:
+            refused = rows if weights is None else round(float(weights[newly].sum()))
+            ledger[rule.name] = ledger.get(rule.name, 0) + refused
+            ok ^= newly
+
+
+def violations(columns: Columns, facts: Mapping[str, Any], user_rules: Sequence[Rule] = ()) -> list[str]:
+    """Every sentence a one-row table breaks, with the numbers that break it."""
+    return _broken(columns, facts, (*RULES, *user_rules))
+
+
+def advice(columns: Columns, facts: Mapping[str, Any]) -> list[str]:
+    """What is legal but unwise in a one-row table."""
+    return _broken(columns, facts, ADVICE)
+
+
+def _broken(columns: Columns, facts: Mapping[str, Any], rules: Iterable[Rule]) -> list[str]:
+    table = names(columns, facts)
+    return [rule.broken_by(table) for rule in rules if rule.needs <= table.known and np.any(rule.breaks(table))]

@@ -1,0 +1,33 @@
+"""One job: a model on one pool, a workload and a runtime. What every cost is computed for."""
+
+from __future__ import annotations
+
+from astra.spec._base import Spec, check
+from astra.spec.cluster import Pool
+from astra.spec.model import ModelSpec
+from astra.spec.runtime import Runtime
+from astra.spec.workload import Workload
+
+
+class Job(Spec, frozen=True, kw_only=True):
+    """A model, the GPUs, the work and who runs it."""
+
+    model: ModelSpec
+    pool: Pool
+    workload: Workload
+    runtime: Runtime
+    headroom: float = 0.08  # fraction of usable memory a recommended plan leaves free
+
+    def __post_init__(self) -> None:
+        check(0 <= self.headroom < 1, "headroom", self.headroom, "a fraction of memory between 0 and 1, such as 0.08")
+        self.pool.device.peak(self.workload.precision)
+
+    @property
+    def usable_bytes(self) -> float:
+        """Device memory the allocator can take: all that is visible, less what the context holds."""
+        return self.pool.device.memory_bytes - self.runtime.context_bytes
+
+    @property
+    def limit_bytes(self) -> float:
+        """The most a recommended plan may reserve."""
+        return self.usable_bytes * (1 - self.headroom)

@@ -1,0 +1,41 @@
+"""Who runs the layers: which kernels are fused, what is kept for backward, what the host costs."""
+
+from __future__ import annotations
+
+from astra.spec._base import Spec, check_not_negative
+
+
+class Kernel(Spec, frozen=True, kw_only=True):
+    """A memory-bound operator as a runtime runs it, per element of the tensor it is named after."""
+
+    forward_bytes: float  # read and written
+    backward_bytes: float
+    forward_kernels: float = 1
+    backward_kernels: float = 1
+
+    def __post_init__(self) -> None:
+        check_not_negative("kernel", forward_bytes=self.forward_bytes, backward_bytes=self.backward_bytes)
+        check_not_negative("kernel", forward_kernels=self.forward_kernels, backward_kernels=self.backward_kernels)
+
+
+class Runtime(Spec, frozen=True, kw_only=True):
+    """A training framework, as far as its speed and memory depend on it."""
+
+    name: str
+    title: str
+    attention: str  # an attention kernel of efficiency.operators, or "best" for the GPU's usual one
+    schedules: tuple[str, ...]  # pipeline schedules it can run
+    zero_stages: tuple[int, ...]
+    launch_s: float  # host time to launch one kernel
+    step_host_s: float  # host work per step that no kernel hides: data, logging, clipping
+    gradient_bytes: float  # per parameter, of the buffer micro-batches accumulate into
+    gradient_fusion: bool  # weight gradients are accumulated inside the GEMM
+    logits_kept_bytes: float  # per logit, alive from the loss to its backward
+    logits_peak_bytes: float  # per logit, at the worst moment of the loss
+    qkv_copies: float  # copies of the QKV projection alive until backward (1: attention keeps views of it)
+    context_bytes: float  # device memory outside the allocator: CUDA context, NCCL, libraries
+    reserved_ratio: float  # allocator's reserved over allocated at the peak
+    reserved_bytes: float  # and a fixed part
+    kernels: dict[str, Kernel]
+    source: str
+    date: str

@@ -1,0 +1,87 @@
+"""A planner that answers at once and remembers what it was asked, so that the command line is tested by itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+import astra.search
+from astra.cli import main
+from astra.result import Estimate, PlanSet, Result
+from tests.report import records
+
+
+class ModelReport(Result, frozen=True, kw_only=True):
+    schema: str = "astra.model/1"
+    name: str
+    family: str = "decoder"
+    shape: dict[str, Any]
+    parameters: dict[str, int]
+    flops_per_token: dict[str, float]
+    source: str = "test"
+
+
+class FakePlanner(ModuleType):
+    """Stands in for ``astra.search.api``."""
+
+    def __init__(self) -> None:
+        super().__init__("astra.search.api")
+        self.asked: dict[str, Any] = {}
+        self.planset: PlanSet = records.planset()
+        self.error: BaseException | None = None
+        self.default_seq = 2048
+
+    def plan(self, model: str, **request: Any) -> PlanSet:
+        self.asked = {"model": model} | request
+        if self.error is not None:
+            raise self.error
+        return self.planset
+
+    def estimate(self, model: str, **request: Any) -> Estimate:
+        self.asked = {"model": model} | request
+        if self.error is not None:
+            raise self.error
+        return self.planset.best.estimate
+
+    def describe_model(self, model: str, seq: int | None = None) -> ModelReport:
+        self.asked = {"model": model, "seq": seq}
+        if self.error is not None:
+            raise self.error
+        flops = {"seq": float(seq or self.default_seq), "forward": 1.4e10}
+        counts = {"total": 7_000_000_000, "active": 7_000_000_000, "embedding": 1_000_000}
+        return ModelReport(name=model, shape={"layers": 32}, parameters=counts, flops_per_token=flops)
+
+
+class Shown(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The one JSON record on stdout."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+@pytest.fixture
+def planner(monkeypatch: pytest.MonkeyPatch) -> FakePlanner:
+    fake = FakePlanner()
+    monkeypatch.setitem(sys.modules, "astra.search.api", fake)
+    monkeypatch.setattr(astra.search, "api", fake, raising=False)
+    return fake
+
+
+@pytest.fixture
+def astra_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Shown]:
+    def run(*arguments: str) -> Shown:
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return Shown(code, out, err)
+
+    return run

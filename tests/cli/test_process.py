@@ -1,0 +1,65 @@
+"""A few things only a real process shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "astra.cli"]
+
+
+def run(*arguments: str | bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, check=False, env={**os.environ, **environment}, timeout=60
+    )
+
+
+def test_help_and_bad_input() -> None:
+    assert run("--help").returncode == 0
+    wrong = run("plan", "m", "--gpus", "8xH100", "--batch", "none")
+    assert wrong.returncode == 2
+    assert wrong.stdout == b""
+    assert b"Traceback" not in wrong.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file names are bytes only there")
+def test_bytes_that_are_no_text() -> None:
+    wrong = run("model", b"\xff\xfe", "--json")
+    assert wrong.returncode == 2
+    assert b"Traceback" not in wrong.stderr
+    assert b"astra.error/1" in wrong.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_on_stdout() -> None:
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [*COMMAND, "catalog", "gpus"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    assert ended.returncode == 5
+    assert ended.stderr.decode().startswith("astra: standard output: ")
+    assert ended.stderr.count(b"\n") == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes end differently there")
+def test_a_reader_that_goes_away_is_no_error_message() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(
+            [*COMMAND, "catalog", "gpus"], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    finally:
+        os.close(writer)
+    assert ended.stderr == b""
+    assert ended.returncode == 141
+
+
+def test_ascii_terminals_get_ascii() -> None:
+    shown = run("catalog", "gpus", PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0
+    assert shown.stdout.isascii()

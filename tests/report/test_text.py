@@ -1,0 +1,148 @@
+"""The text reports: what must be on the page, and that the page fits."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from astra.report import drawing, text
+from astra.units import show_seconds
+from tests.report import records
+
+WIDTHS = [60, 80, 100, 140, 160]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_plans_show_every_part(width: int) -> None:
+    planset = records.planset(notes=["seq was assumed"])
+    page = text.render_plans(planset, width=width)
+    for plan in planset.plans:
+        assert show_seconds(plan.estimate.step_s) in page
+        assert f"{plan.estimate.tokens_per_s:,.0f}" in page
+    for part in (
+        planset.best.strategy,
+        "Where the 5.60 s go",
+        "Memory",
+        "Why the others lost",
+        "#2 is",
+        "Considered 1,000,000 strategies in 50.0 ms (20.0 million per second)",
+        "rule number 10 is broken by these",
+        "note: seq was assumed",
+        "$492.6k",
+    ):
+        assert part in page.replace("\n", " ") or part in page
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_is_wider_than_the_page(width: int) -> None:
+    pages = [
+        text.render_plans(records.planset(), width=width, full=True),
+        text.render_estimate(records.estimate(violations=["no " * 60], legal=False), width=width, full=True),
+    ]
+    assert max(len(line) for page in pages for line in page.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_no_cell_is_cut_off(width: int) -> None:
+    """Rich marks what it cuts with an ellipsis; rows left out use it too, so the test keeps those away."""
+    stages = [records.stage(index) for index in range(4)]
+    assert "…" not in text.render_plans(records.planset(), width=width)
+    assert "…" not in text.render_estimate(records.estimate(stages=stages), width=width)
+
+
+def test_the_drawn_breakdown_sums_to_the_step() -> None:
+    estimate = records.estimate()
+    page = text.render_estimate(estimate, width=100)
+    section = page[page.index("Where the") : page.index("Of the step")]
+    percents = [float(found) for found in re.findall(r"([0-9.]+)%", section)]
+    assert sum(percents[:-1]) == pytest.approx(100.0, abs=0.4)
+    assert percents[-1] == 100.0
+
+
+def test_rejects_are_limited_until_asked_for() -> None:
+    short, full = (text.render_plans(records.planset(), width=100, full=full) for full in (False, True))
+    assert "rule number 0 " not in short
+    assert "for 3 other reasons" in short
+    assert "rule number 0 " in full
+
+
+def test_brief_keeps_the_ranking_alone() -> None:
+    page = text.render_plans(records.planset(), width=100, brief=True)
+    assert "tp8 pp4" in page
+    assert "Where the" not in page
+
+
+def test_an_empty_answer_still_shows_the_ledger() -> None:
+    page = text.render_plans(records.planset(plans=[]), width=100)
+    assert "No strategy is legal and fits." in page
+    assert "rule number 10" in page
+
+
+def test_money_and_days_appear_only_when_known() -> None:
+    page = text.render_plans(records.planset(plans=[records.plan(1)]), width=120)
+    assert "days" not in page
+    assert "$" not in page
+
+
+def test_an_illegal_estimate_says_why() -> None:
+    estimate = records.estimate(
+        legal=False, violations=["tp must divide the heads"], fits=False, memory_usable_gib=50.0
+    )
+    page = text.render_estimate(estimate, width=100)
+    assert "not legal" in page
+    assert "tp must divide the heads" in page
+    assert "does not fit" in page
+
+
+def test_many_stages_are_shortened_but_the_fullest_stays() -> None:
+    stages = [records.stage(index, activations_gib=60.0 if index == 20 else 1.0 * (index % 7)) for index in range(32)]
+    estimate = records.estimate(stages=stages)
+    page = text.render_estimate(estimate, width=120)
+    memory = page[page.index("\nMemory") :]
+    assert re.search(r"^20 ", memory, re.MULTILINE)
+    assert "…" in memory
+    full = text.render_estimate(estimate, width=120, full=True)
+    assert all(re.search(rf"^{index} ", full[full.index("\nMemory") :], re.MULTILINE) for index in range(32))
+
+
+def test_colour_only_when_asked() -> None:
+    assert "\x1b" not in text.render_plans(records.planset(), width=100)
+    assert "\x1b[" in text.render_plans(records.planset(), width=100, color=True)
+
+
+def test_brackets_in_names_are_not_markup() -> None:
+    page = text.render_estimate(records.estimate(model="[red]my[/red] model"), width=100)
+    assert "[red]my[/red] model" in page
+
+
+def test_model_report() -> None:
+    report = SimpleNamespace(
+        name="Llama-2-7B",
+        family="decoder",
+        shape={"layers": 32, "hidden": 4096, "tied_embeddings": False, "moe": {"experts": 8, "topk": 2}},
+        parameters={"total": 6_738_415_616, "active": 6_738_415_616, "embedding": 262_144_000},
+        flops_per_token={"forward": 1.4e10, "training": 4.2e10},
+        source="a public config",
+    )
+    page = text.render_model(report, width=80)
+    assert "6,738,415,616" in page
+    assert "experts 8, topk 2" in page
+    assert "a public config" in page
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-8", "no-such-encoding", None])
+def test_any_stream_can_carry_the_page(encoding: str | None) -> None:
+    page = drawing.encodable(text.render_plans(records.planset(), width=80), encoding)
+    page.encode("ascii" if encoding in ("no-such-encoding", None) and page.isascii() else encoding or "utf-8")
+    assert "Where the 5.60 s go" in page
+
+
+@pytest.mark.parametrize(("fraction", "drawn"), [(0.0, ""), (1.0, "████"), (0.5, "██"), (1e-9, "▏"), (2.0, "████")])
+def test_bar(fraction: float, drawn: str) -> None:
+    assert drawing.bar(fraction, 4) == drawn
+
+
+def test_planset_prints_as_the_report() -> None:
+    assert "Why the others lost" in str(records.planset())
