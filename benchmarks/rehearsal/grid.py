@@ -19,6 +19,7 @@ GIB: Final = 2**30
 MOST_BYTES: Final = 150 * GIB  # estimate; the card has about 139 GiB
 MOST_SECONDS: Final = 2.6  # estimate for the three or more steps of a case
 ASSUMED_FLOPS: Final = 450e12
+SAMPLE: Final = 320  # random cases
 
 _LLAMA3 = {"vocab": 128256, "head_dim": 128}
 SHAPES: Final[dict[str, Shape]] = {
@@ -168,7 +169,7 @@ def sample(count: int, seed: int = 20) -> list[Case]:
     return list(found.values())
 
 
-def cases(count: int = 200) -> list[Case]:
+def cases(count: int = SAMPLE) -> list[Case]:
     """The whole grid: ladders first, then the sample; ids are unique."""
     unique = {case.id: case for case in (*ladders(), *sample(count))}
     return list(unique.values())

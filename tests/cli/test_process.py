@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "astra.cli"]
+COMMAND = [sys.executable, "-m", "astra"]
 
 
 def run(*arguments: str | bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:

@@ -9,97 +9,38 @@
 from __future__ import annotations
 
 import argparse
-import csv
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
 
-from astra.efficiency import collectives as model
-from astra.efficiency.collectives import Curve, Fit, Gpu, Rules, Shape, Tier
-from astra.errors import InputError
+from astra.calibrate.collectives_data import BORROWED, GPUS, RELATIVES, SOURCES, Point, Run, read_points, read_runs
+from astra.efficiency.collective_curves import (
+    FIRST_KNOT_BYTES,
+    KNOT_COUNT,
+    KNOT_OCTAVES,
+    LAST_KNOT_BYTES,
+    Curve,
+    Fit,
+    Rules,
+    Shape,
+    inside_s,
+    ramped,
+    tabulate,
+    wire_factor,
+)
+from astra.efficiency.collectives import OPS as ALL_OPS
+from astra.efficiency.collectives import across_s
 from astra.provenance import Floats
-from astra.units import MIB, US
+from astra.units import US
 
 MADE: Final = "2026-11-15"
-SOURCES: Final = (
-    "one server: ai-dynamo/aiconfigurator @095f58a (2026-08-21, Apache-2.0), NCCL 2.27-2.29 sweeps",
-    "beyond 512 MiB: stas00/ml-engineering @744d01e, NVIDIA/dgxc-benchmarking @841f546, "
-    "aws-samples/awsome-distributed-training @7217859, VIA-Research/vTrain @f8dda84 (also V100)",
-    "several servers: the systems listed in astra.calibrate.fit_collectives",
-    "latencies: microsoft/vidur @7d47513; step counts: NVIDIA/nccl @5067397 src/graph/tuning.cc",
-    "mesh: MI300X all-reduce in stas00/ml-engineering @744d01e; SMs taken: calculon, deepseek-ai/DeepEP @0297fc8",
-)
-GPUS: Final = {
-    "a100_sxm": Gpu("a100", "nvswitch", "ampere", "ampere", 300e9),
-    "h100_sxm": Gpu("h100", "nvswitch", "hopper", "hopper", 450e9),
-    "h200_sxm": Gpu("h200", "nvswitch", "hopper", "hopper", 450e9),
-    "b200_sxm": Gpu("b200", "nvswitch", "blackwell", "blackwell", 900e9),
-    "b300_sxm": Gpu("b300", "nvswitch", "blackwell", "blackwell", 900e9),
-    "gb200": Gpu("gb200", "nvswitch", "blackwell", "blackwell", 900e9),
-    "gb300": Gpu("gb300", "nvswitch", "blackwell", "blackwell", 900e9),
-    "l40s": Gpu("l40s", "pcie", "pcie", "ada", 31e9),
-    "rtx_pro_6000_server": Gpu("rtxpro6000", "pcie", "pcie", "blackwell", 63e9),
-    "v100": Gpu("v100", "nvlink-mesh", "volta", "volta", 150e9),
-}
-RELATIVES: Final = {"h800": "h100", "h20": "h200", "gh200": "h100", "a800": "a100"}
-# Group sizes one GPU lacks, taken over from another on the same fabric. The L40S host's own 4- and 8-GPU rows are 10
-# times too slow (2 GB/s): a misconfigured machine, not a fabric.
-BORROWED: Final = {("gb200", 8): "b200", ("gb300", 8): "b300", ("l40s", 4): "rtxpro6000", ("l40s", 8): "rtxpro6000"}
-BROKEN: Final = {("l40s", 4), ("l40s", 8)}
-LATENCY_S: Final = {"infiniband": 17e-6, "roce": 17e-6, "efa": 17e-6, "tcp": 50e-6}
-NEAR_LATENCY_S: Final = 5e-6
-
-# system | link kind | in-server and network GB/s per GPU | GPUs per server | fitted | op | servers | points
-# Points are MiB:GB/s of bus bandwidth, or "form alpha_us GB/s gamma" for a published t = alpha + x/B + gamma sqrt(x).
-PUBLISHED: Final = """
-DGX H100 NDR, NVIDIA GTC24 S62129|infiniband|450|50|8|y|all_reduce|4|form 107 392 12.7
-DGX H100 NDR, NVIDIA GTC24 S62129|infiniband|450|50|8|y|all_reduce|8|form 178 409 16
-DGX H100 NDR, NVIDIA GTC24 S62129|infiniband|450|50|8|y|all_reduce|16|form 235 413 17
-DGX H100 NDR, NVIDIA GTC24 S62129|infiniband|450|50|8|y|all_reduce|64|form 336 412 21
-DGX H100 NDR, NVIDIA GTC24 S62129|infiniband|450|50|8|y|all_reduce|256|form 511 399 21
-DGX H100 NDR, NVIDIA GTC24 S62129|infiniband|450|50|8|y|all_reduce|1024|form 615 415 31
-Meta H100, arXiv 2411.13055|roce|450|50|8|y|all_reduce|4|form 107 378 15
-Meta H100, arXiv 2411.13055|roce|450|50|8|y|all_reduce|8|form 159 390 20
-Meta H100, arXiv 2411.13055|roce|450|50|8|y|all_reduce|512|form 452 396 38
-GCP a4 B200, dstackai/dstack|roce|900|50|8|y|all_reduce|2|form 101 738 9
-AWS p6-b200, ml-engineering|efa|900|50|8|y|all_reduce|4|form 373 408 14
-DGX-2 V100, nccl-tests#78|infiniband|150|6.25|16|y|all_reduce|16|32:45.7 64:50.3 128:62.7 256:67.3 512:66.3 1024:71.6
-Alibaba ring table, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_gather|2|16:124 64:194 256:330 1024:357 4096:369
-Alibaba ring table, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_gather|4|16:93 64:206 256:299 1024:361 4096:369
-Alibaba ring table, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_gather|16|16:19.4 64:81 256:221 1024:295 4096:369
-Alibaba ring table, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_gather|32|16:17.1 64:41 256:150 1024:287 4096:358
-Alibaba ring table, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_gather|128|16:3.4 64:17.1 256:40 1024:122 4096:287
-GCP a4x-max GB300, Google docs 2026-04|roce|900|100|4|y|all_gather|2|1:10.7 4:51 16:75 64:230 256:317 1024:351 4096:359
-GCP a3-mega H100, dstackai/dstack|tcp|450|25|8|y|all_gather|2|form 121 186 0
-GCP a3-high H100, dstackai/dstack|tcp|450|12.5|8|y|all_gather|2|form 590 55 0
-GCP a3-mega H100, create-a3mega log|tcp|450|25|8|y|all_reduce|2|1:9.7 4:21.6 16:32 64:100 256:213 1024:298 4096:331
-Alibaba all-to-all table, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_to_all|2|16:47 64:65 256:72 1024:74 4096:73
-Alibaba all-to-all table, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_to_all|4|16:42 64:52 256:58 1024:59 4096:60
-Alibaba all-to-all table, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_to_all|16|16:32 64:34 256:38 1024:44 4096:46
-DGX A100 HDR, NVIDIA GTC25 S72583 (size assumed)|infiniband|300|25|8|n|all_to_all|4|4096:24
-DGX H100 NDR, NVIDIA GTC25 S72583 (size assumed)|infiniband|450|50|8|n|all_to_all|4|4096:48
-Hugging Face H100, ultrascale playbook|efa|450|50|8|n|all_reduce|4|256:160
-Hugging Face H100, ultrascale playbook|efa|450|50|8|n|all_reduce|16|256:84.7
-Hugging Face H100, ultrascale playbook|efa|450|50|8|n|all_gather|4|256:119
-Hugging Face H100, ultrascale playbook|efa|450|50|8|n|all_gather|16|256:55
-Hugging Face H100, ultrascale playbook|efa|450|50|8|n|reduce_scatter|32|256:27.9
-"""
-# Systems whose rows are in the --nccl file: start of its gpu column | then as above. At least 1 MiB is used.
-LOGGED: Final = {
-    "A100-SXM4-80GB (AWS p4de": "AWS p4de A100|efa|300|6.25|8|y",
-    "H100-SXM5-80GB (AWS p5, EFA": "AWS p5 H100|efa|450|50|8|y",
-    "H200-SXM (AWS p5en EFA) ring": "AWS p5en H200|efa|450|50|8|y",
-    "H200-SXM (8 IB NICs": "H200 InfiniBand, nccl-tests#283|infiniband|450|50|8|y",
-    "A100-SXM4-40GB (4x HDR": "A100 4xHDR, nccl-tests#119|infiniband|300|12.5|8|y",
-    "H100 (1 GPU per node": "H100 one GPU per server, nccl-tests#232|infiniband|450|50|1|y",
-}
-TAILS: Final = {"A100-SXM": "a100", "H100-SXM5": "h100", "H200-SXM": "h200", "B200-SXM": "b200"}
-OP_NAMES: Final = {"alltoall": "all_to_all"}
-START_RULES: Final = Rules(
+OPS: Final = ALL_OPS[:4]  # sends have no public sweep
+START: Final = Rules(
     ring_base_us=8.4,
     ring_step=0.7,
     ring_ramp=0.1,
@@ -107,6 +48,7 @@ START_RULES: Final = Rules(
     tree_ramp=0.4,
     link_fraction={"infiniband": 0.93, "roce": 0.93, "efa": 0.93, "tcp": 0.8, "pcie": 0.39}
     | dict.fromkeys(("nvswitch", "rack", "nvlink-mesh", "xgmi"), 0.8),
+    step_scale={"efa": 2.0},
     all_to_all_base_us=60.0,
     all_to_all_step=1.0,
     all_to_all_fraction=0.9,
@@ -116,150 +58,327 @@ START_RULES: Final = Rules(
     mesh_fraction=0.72,
     mesh_ramp=0.45,
     send_fraction={"nvswitch": 0.84, "rack": 0.84, "nvlink-mesh": 0.84, "xgmi": 0.75, "pcie": 0.6}
-    | {"infiniband": 0.8, "roce": 0.8, "efa": 0.8, "tcp": 0.8},
+    | dict.fromkeys(("infiniband", "roce", "efa", "tcp"), 0.8),
     send_ramp_near=0.2,
     send_ramp_far=0.5,
     busy_sms={"node": 20.0, "cluster": 3.0},
     host_fraction=0.88,
     coherent_host_fraction=0.8,
 )
-FITTED: Final = (
-    ("ring_step", "ring_ramp", "tree_step", "tree_ramp", "link_fraction.infiniband+roce", "link_fraction.efa"),
-    ("all_to_all_base_us", "all_to_all_step", "all_to_all_fraction", "all_to_all_ramp"),
+# What each family of networks decides; a later one keeps what an earlier one found.
+STAGES: Final = (
+    (("infiniband", "roce"), ("ring_step", "ring_ramp", "tree_step", "tree_ramp", "link_fraction:infiniband,roce")),
+    (
+        ("infiniband", "roce"),
+        ("all_to_all_base_us", "all_to_all_step", "all_to_all_fraction", "all_to_all_ramp"),
+    ),
+    (("efa",), ("step_scale:efa",)),
 )
+_AT_MOST_ONE: Final = ("ramp", "fraction")
+_METAS: Final = {gpu.name: gpu for gpu in GPUS.values()}
+_Key = tuple[str, str, int]
+_Form = tuple[float, float, float]
 
 
-class Point(NamedTuple):
-    """One measured collective inside a server."""
-
-    gpu: str
-    op: str
-    ranks: int
-    nbytes: float
-    seconds: float
+def form_s(form: _Form, x: Floats) -> Floats:
+    """Seconds for bytes on the wire: ``form`` is A, seconds per byte and ramp."""
+    return ramped(np.full_like(x, form[0]), x * form[1], form[2])
 
 
-class Run(NamedTuple):
-    """One op on one number of servers of a system."""
-
-    system: str
-    tiers: tuple[Tier, Tier]
-    fitted: bool
-    op: str
-    ranks: int
-    nbytes: Floats
-    seconds: Floats
-
-
-def _rows(path: str) -> list[dict[str, str]]:
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as stream:
-            return list(csv.DictReader(stream))
-    except OSError as error:
-        raise InputError(path, None, want="a CSV file that can be read", fix=str(error)) from None
-
-
-def read_points(aiconfigurator: str, nccl: str) -> list[Point]:
-    """Sweeps inside one server, and larger sizes of the same GPUs from the log file."""
-    points = []
-    for row in _rows(aiconfigurator):
-        gpu, ranks = GPUS[row["system"]].name, int(row["ngpu"])
-        if (gpu, ranks) not in BROKEN:
-            op = OP_NAMES.get(row["op"], row["op"])
-            points.append(Point(gpu, op, ranks, float(row["bytes"]), float(row["us"]) * US))
-    largest = max(point.nbytes for point in points)
-    for row in _rows(nccl):
-        gpu = next((g for start, g in TAILS.items() if row["gpu"].startswith(start)), "")
-        odd = any(word in row["gpu"] for word in ("NVLS off", "ring", "HF cluster"))
-        if not row["bytes"] or row["nodes"] != "1" or odd:
-            continue
-        volta = row["gpu"].startswith("V100")
-        if volta or (gpu and float(row["bytes"]) > largest):
-            op, ranks, nbytes = OP_NAMES.get(row["collective"], row["collective"]), int(row["gpus"]), float(row["bytes"])
-            seconds = nbytes * float(model.wire_factor(op, ranks)) / (float(row["busbw"]) * 1e9)
-            points.append(Point("v100" if volta else gpu, op, ranks, nbytes, seconds))
-    return points
-
-
-def _run(head: str, op: str, servers: int, nbytes: Floats, busbw: Floats | None, form: Sequence[float] = ()) -> Run:
-    name, kind, near, nic, each, fitted = head.split("|")
-    ranks = servers * int(each)
-    x = nbytes * model.wire_factor(op, ranks)
-    if form:
-        seconds = (form[0] + x / (1e3 * form[1]) + form[2] * np.sqrt(x) / 1e3) * US
-    else:
-        seconds = x / (np.asarray(busbw) * 1e9)
-    tiers = (
-        Tier(int(each), "nvswitch", float(near) * 1e9, NEAR_LATENCY_S),
-        Tier(np.inf, kind, float(nic) * 1e9, LATENCY_S[kind]),
-    )
-    return Run(name, tiers, fitted == "y", op, ranks, nbytes, seconds)
-
-
-def read_runs(nccl: str) -> list[Run]:
-    """Runs over several servers: those published as tables or plots, and those in the log file."""
-    runs = []
-    for line in PUBLISHED.strip().splitlines():
-        head, op, servers, text = line.rsplit("|", 3)
-        if text.startswith("form"):
-            form = [float(word) for word in text.split()[1:]]
-            runs.append(_run(head, op, int(servers), 4.0 ** np.arange(0, 7) * MIB, None, form))
-        else:
-            pairs = np.array([[float(v) for v in pair.split(":")] for pair in text.split()])
-            runs.append(_run(head, op, int(servers), pairs[:, 0] * MIB, pairs[:, 1]))
-    grouped: dict[tuple[str, str, int], list[tuple[float, float]]] = defaultdict(list)
-    for row in _rows(nccl):
-        head = next((head for start, head in LOGGED.items() if row["gpu"].startswith(start)), "")
-        if head and row["bytes"] and float(row["bytes"]) >= MIB:
-            key = (head, OP_NAMES.get(row["collective"], row["collective"]), int(row["nodes"]))
-            grouped[key].append((float(row["bytes"]), float(row["busbw"])))
-    for (head, op, servers), pairs_found in grouped.items():
-        pairs = np.array(sorted(pairs_found))
-        runs.append(_run(head, op, servers, pairs[:, 0], pairs[:, 1]))
-    return runs
-
-
-def _form(x: Floats, seconds: Floats) -> tuple[float, float, float]:
-    """A, seconds per byte and ramp that minimise the mean absolute relative error (reweighted least squares)."""
+def fit_form(x: Floats, seconds: Floats) -> _Form:
+    """The form with the least mean absolute relative error (reweighted least squares, nothing below zero)."""
     columns = np.stack([np.ones_like(x), x, np.sqrt(x)], axis=1)
-    keep = [0, 1, 2] if len(x) > 2 else [0, 1]
+    keep = [0, 1, 2]
     while True:
         weight = 1 / seconds
         for _ in range(30):
-            scaled = columns[:, keep] * weight[:, None]
-            found = np.linalg.lstsq(scaled, seconds * weight, rcond=None)[0]
+            found = np.linalg.lstsq(columns[:, keep] * weight[:, None], seconds * weight, rcond=None)[0]
             off = np.abs(columns[:, keep] @ found / seconds - 1)
             weight = 1 / seconds / np.sqrt(np.maximum(off, 1e-3))
-        if (found > 0).all() or keep == [1]:
+        below = [column for column, value in zip(keep, found, strict=True) if value <= 0 and column != 1]
+        if not below:
             break
-        keep.remove(next(c for c in (2, 0) if c in keep and (found[keep.index(c)] <= 0 or c == 2)))
+        keep.remove(below[-1])
     values = dict(zip(keep, found.tolist(), strict=True))
-    fixed, per_byte = max(values.get(0, 0.0), 1e-7), values[1]
-    return fixed, per_byte, values.get(2, 0.0) / (2 * np.sqrt(fixed * per_byte))
+    fixed = values.get(0, 1e-7)
+    return fixed, values[1], values.get(2, 0.0) / (2 * math.sqrt(fixed * values[1]))
 
 
-def fit_curves(points: Iterable[Point], *, borrow: bool = True) -> tuple[tuple[Curve, ...], tuple[Shape, ...]]:
+def _hats(nbytes: Floats) -> Floats:
+    """Weights of the knots at each size: linear interpolation in log size."""
+    place = np.log2(nbytes / FIRST_KNOT_BYTES) / KNOT_OCTAVES
+    weights: Floats = np.maximum(1 - np.abs(place[:, None] - np.arange(KNOT_COUNT)), 0.0)
+    return weights
+
+
+def _smoothed(residuals: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """Knot values that best explain what the forms leave, drawn a little to zero where no size was measured."""
+    sizes, left = (np.concatenate(column) for column in zip(*residuals, strict=True))
+    hats, weight = _hats(sizes), np.ones_like(left)
+    for _ in range(8):  # reweighted to the mean absolute error: sweeps have stray points
+        scaled = hats * weight[:, None]
+        knots: Floats = np.linalg.solve(scaled.T @ hats + 0.05 * np.eye(KNOT_COUNT), scaled.T @ left)
+        weight = 1 / np.maximum(np.abs(hats @ knots - left) / 0.03, 1.0)
+    return knots
+
+
+def fit_curves(points: Iterable[Point]) -> tuple[tuple[Curve, ...], tuple[Shape, ...]]:
     """Curves per (GPU, op, ranks) and the protocol corrections their generation shares."""
-    groups: dict[tuple[str, str, int], list[Point]] = defaultdict(list)
+    groups: dict[_Key, list[tuple[float, float]]] = defaultdict(list)
     for point in points:
-        groups[point.gpu, point.op, point.ranks].append(point)
-    metas = {gpu.name: gpu for gpu in GPUS.values()}
-    swept = {
-        key: np.array(sorted((p.nbytes, p.seconds) for p in found if p.nbytes <= 512 * MIB or metas[p.gpu].kind != "nvswitch"))
-        for key, found in groups.items()
-    }
-    shapes: dict[tuple[str, str, int], Floats] = {}
-    forms: dict[tuple[str, str, int], tuple[float, float, float]] = {}
+        groups[point.gpu, point.op, point.ranks].append((point.nbytes, point.seconds))
+    measured = {key: np.array(sorted(found)) for key, found in groups.items()}
+    swept = {key: rows[rows[:, 0] <= LAST_KNOT_BYTES] for key, rows in measured.items()}
+    swept = {key: rows for key, rows in swept.items() if len(rows)}
+    knots: dict[_Key, Floats] = {}
+    forms: dict[_Key, _Form] = {}
     for _ in range(3):
-        residuals: dict[tuple[str, str, int], list[Floats]] = defaultdict(list)
-        for key, data in swept.items():
-            gpu, op, ranks = key
-            kin = (metas[gpu].generation, op, ranks)
-            ratio = np.exp(_knot_weights(data[:, 0]) @ shapes.get(kin, np.zeros(model.KNOT_COUNT)))
-            forms[key] = _form(data[:, 0] * model.wire_factor(op, ranks), data[:, 1] / ratio)
-            left = np.log(data[:, 1] / _formed(forms[key], data[:, 0] * model.wire_factor(op, ranks)))
-            residuals[kin].append(np.column_stack([left, _knot_weights(data[:, 0])]))
-        shapes = {kin: _smooth(np.concatenate(found)) for kin, found in residuals.items() if kin[0] != "volta"}
-    curves = [_curve(metas[key[0]], key, forms[key], swept[key], groups[key]) for key in swept]
-    made = tuple(Shape(*kin, tuple(round(float(v), 3) for v in values)) for kin, values in sorted(shapes.items()))
-    return tuple(sorted([*curves, *(_taken_over(curves) if borrow else ())], key=lambda c: (c.gpu, c.op, c.ranks))), made
+        residuals: dict[_Key, list[tuple[Floats, Floats]]] = defaultdict(list)
+        for key, rows in swept.items():
+            kin = (_METAS[key[0]].generation, *key[1:])
+            x = rows[:, 0] * wire_factor(key[1], key[2])
+            forms[key] = fit_form(x, rows[:, 1] / np.exp(_hats(rows[:, 0]) @ knots.get(kin, np.zeros(KNOT_COUNT))))
+            residuals[kin].append((rows[:, 0], np.log(rows[:, 1] / form_s(forms[key], x))))
+        knots = {kin: _smoothed(found) for kin, found in residuals.items() if kin[0] != "volta"}
+    shapes = tuple(Shape(*kin, tuple(round(float(v), 3) for v in values)) for kin, values in sorted(knots.items()))
+    curves = _level_tails([_curve(key, forms[key], measured[key]) for key in swept])
+    curves = _with_errors([*curves, *_taken_over(curves)], shapes, measured)
+    return tuple(sorted(curves, key=lambda curve: (curve.gpu, curve.op, curve.ranks))), shapes
+
+
+def _curve(key: _Key, form: _Form, rows: Floats) -> Curve:
+    gpu, op, ranks = key
+    link = _METAS[gpu].link_bytes_per_s
+    x = rows[:, 0] * wire_factor(op, ranks)
+    inside = np.flatnonzero(rows[:, 0] <= LAST_KNOT_BYTES)
+    # The rate beyond the knots is what the largest sizes add per byte; logs of the same GPU disagree by a few percent.
+    first = inside[-1] if len(inside) < len(rows) else max(inside[-1] - 2, 0)
+    later = [i for i in range(first + 1, len(rows)) if rows[i, 0] >= 2 * rows[first, 0]]
+    slopes = [(x[i] - x[first]) / (rows[i, 1] - rows[first, 1]) for i in later if rows[i, 0] == rows[-1, 0]]
+    tail = float(np.median(slopes)) / link
+    wire = 1 / (form[1] * link)
+    # Below the first size of a full sweep the time is flat: that is measured too.
+    smallest = 0.0 if rows[0, 0] <= FIRST_KNOT_BYTES else float(rows[0, 0])
+    figures = [_short(value) for value in (form[0] / US, wire, form[2], tail)]
+    return Curve(gpu, op, ranks, *figures, smallest, float(rows[-1, 0]))
+
+
+def _level_tails(curves: Sequence[Curve]) -> list[Curve]:
+    """One switch generation has one plateau: the best seen on any of its GPUs, as few were run beyond 512 MiB."""
+    best: dict[_Key, float] = defaultdict(float)
+    for curve in curves:
+        kin = (_METAS[curve.gpu].generation, curve.op, curve.ranks)
+        best[kin] = max(best[kin], curve.tail)
+    switched = {gpu.name: gpu.generation for gpu in GPUS.values() if gpu.kind == "nvswitch"}
+    return [
+        msgspec.structs.replace(c, tail=best[switched[c.gpu], c.op, c.ranks]) if c.gpu in switched else c
+        for c in curves
+    ]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _taken_over(curves: Sequence[Curve]) -> list[Curve]:
+    """Curves a GPU lacks: of a relative, or (V100: only all-reduce is public) of its own all-reduce."""
+    by_key = {(c.gpu, c.op, c.ranks): c for c in curves}
+    made = [
+        msgspec.structs.replace(by_key[source, op, ranks], gpu=gpu, own=False)
+        for (gpu, ranks), source in BORROWED.items()
+        for op in OPS
+        if (source, op, ranks) in by_key and any(c.gpu == gpu for c in curves)
+    ]
+    for curve in curves:
+        if curve.gpu == "v100" and curve.op == "all_reduce":
+            # Half the steps of an all-reduce at the same bus bandwidth.
+            halved = _short(curve.base_us * 0.66)
+            made += [msgspec.structs.replace(curve, op=op, base_us=halved, own=False) for op in OPS[1:]]
+    return made
+
+
+def _with_errors(curves: Sequence[Curve], shapes: tuple[Shape, ...], measured: dict[_Key, Floats]) -> list[Curve]:
+    fit = make_fit(tuple(curves), shapes)
+    errors = {key: mean_error(fit, [Point(*key, *row) for row in rows]) for key, rows in measured.items()}
+    return [msgspec.structs.replace(c, error=round(errors[c.gpu, c.op, c.ranks], 3)) if c.own else c for c in curves]
+
+
+def make_fit(
+    curves: tuple[Curve, ...],
+    shapes: tuple[Shape, ...],
+    rules: Rules = START,
+    held_out: dict[str, float] | None = None,
+) -> Fit:
+    """The record that is written to the data file."""
+    gpus = tuple(gpu for gpu in GPUS.values() if any(curve.gpu == gpu.name for curve in curves))
+    return Fit(MADE, SOURCES, gpus, RELATIVES, curves, shapes, rules, held_out or {})
+
+
+def mean_error(fit: Fit, points: Sequence[Point], *, as_gpu: str = "") -> float:
+    """Mean absolute relative error over the points the model covers."""
+    tables: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    for point in points:
+        tables[as_gpu or point.gpu, point.op].append(point)
+    off = []
+    for (gpu, op), found in tables.items():
+        table = tabulate(fit, gpu, op)
+        if table is None:
+            continue
+        link = _METAS[found[0].gpu].link_bytes_per_s
+        sizes, ranks = np.array([p.nbytes for p in found]), np.array([float(p.ranks) for p in found])
+        off.append(np.abs(inside_s(table, sizes, ranks, link) / [p.seconds for p in found] - 1))
+    return float(np.concatenate(off).mean()) if off else math.nan
+
+
+def run_s(run: Run, fit: Fit, rules: Rules) -> Floats:
+    """Seconds the rules give for a run over several servers."""
+    near = near_rates(fit, run)
+    ranks = np.full(run.nbytes.shape, float(run.ranks))
+    return across_s(run.op, run.nbytes, ranks, np.ones_like(ranks), run.tiers, near, rules)
+
+
+def near_rates(fit: Fit, run: Run) -> tuple[float, float]:
+    """Ring and all-reduce rates inside a server of the run's link rate."""
+    rate = run.tiers[0].bytes_per_s
+    nearest = min((g for g in fit.gpus if g.kind == "nvswitch"), key=lambda g: abs(math.log(g.link_bytes_per_s / rate)))
+    tails = {c.op: c.tail for c in fit.curves if c.gpu == nearest.name and c.ranks == 8}
+    return tails["all_gather"] * rate, tails["all_reduce"] * rate
+
+
+def run_error(runs: Sequence[Run], fit: Fit, rules: Rules) -> float:
+    """Mean over systems of the mean absolute error of each, in log so that too fast and too slow weigh the same."""
+    by_system: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for run in runs:
+        off = np.abs(np.log(run_s(run, fit, rules) / run.seconds))
+        by_system[run.system, run.op].append(float(off.mean()))
+    return float(np.mean([np.mean(found) for found in by_system.values()])) if by_system else 0.0
+
+
+def fit_rules(runs: Sequence[Run], fit: Fit) -> Rules:
+    """Constants of the multi-server rules: each in turn is moved up or down while that helps."""
+    rules = START
+    for kinds, names in STAGES:
+        direct = names[0].startswith("all_to_all")
+        used = [run for run in runs if run.tiers[1].kind in kinds and (run.op == "all_to_all") == direct]
+        best, step = run_error(used, fit, rules), 0.3
+        while step > 0.01:
+            moved = False
+            for name in names:
+                for factor in (1 + step, 1 / (1 + step)):
+                    trial = _moved(rules, name, factor)
+                    error = run_error(used, fit, trial)
+                    if error < best - 1e-6:
+                        rules, best, moved = trial, error, True
+            step = step if moved else step / 2
+    return rules
+
+
+def _moved(rules: Rules, name: str, factor: float) -> Rules:
+    field, _, kinds = name.partition(":")
+    limit = 1.0 if any(word in field for word in _AT_MOST_ONE) else math.inf
+    value = getattr(rules, field)
+    if kinds:
+        new = value | {kind: _short(min(value[kind] * factor, limit)) for kind in kinds.split(",")}
+    else:
+        new = _short(min(value * factor, limit))
+    return msgspec.structs.replace(rules, **{field: new})
+
+
+def hold_out_sizes(points: Sequence[Point]) -> list[tuple[str, float]]:
+    """Fit every other size of the sweeps, predict the rest."""
+    sizes = sorted({p.nbytes for p in points if p.nbytes <= LAST_KNOT_BYTES})
+    seen = {size: index % 2 == 0 for index, size in enumerate(sizes)}
+    sweep = [p for p in points if p.nbytes in seen and p.gpu != "v100"]
+    fit = make_fit(*fit_curves(p for p in sweep if seen[p.nbytes]))
+    unseen = [p for p in sweep if not seen[p.nbytes]]
+    rows = [
+        (f"sizes, {gpu}", mean_error(fit, [p for p in unseen if p.gpu == gpu]))
+        for gpu in sorted({p.gpu for p in sweep})
+    ]
+    rows += [(f"sizes, {op}", mean_error(fit, [p for p in unseen if p.op == op])) for op in OPS]
+    return [*rows, ("sizes, all", mean_error(fit, unseen))]
+
+
+def hold_out_ranks(points: Sequence[Point]) -> list[tuple[str, float]]:
+    """Leave out a whole group size."""
+    rows = []
+    complete = {"a100", "h100", "h200", "b200", "b300", "rtxpro6000"}
+    for ranks, word in ((4, "between 2 and 8"), (8, "beyond 2 and 4")):
+        sweep = [p for p in points if p.gpu in complete and p.nbytes <= LAST_KNOT_BYTES]
+        fit = make_fit(*fit_curves(p for p in sweep if p.ranks != ranks and p.ranks in (2, 4, 8)))
+        rows.append((f"group of {ranks}, {word}", mean_error(fit, [p for p in sweep if p.ranks == ranks])))
+    return rows
+
+
+def hold_out_gpus(points: Sequence[Point]) -> list[tuple[str, float]]:
+    """Leave out a GPU and predict it from a relative on its own link rate."""
+    rows = []
+    sibling = {"h100": "h200", "h200": "h100", "b200": "b300", "b300": "b200", "gb200": "b200", "gb300": "b300"}
+    other = {"a100": "h100", "rtxpro6000": "l40s", "l40s": "rtxpro6000"}
+    for gpu, source in (sibling | other).items():
+        fit = make_fit(*fit_curves(p for p in points if p.gpu != gpu))
+        known = {(c.op, c.ranks) for c in fit.curves if c.gpu == source and c.own}
+        unseen = [p for p in points if p.gpu == gpu and (p.op, p.ranks) in known and p.nbytes <= LAST_KNOT_BYTES]
+        rows.append((f"GPU {gpu} from {source}", mean_error(fit, unseen, as_gpu=source)))
+    hopper = {"h100", "h200"}
+    fit = make_fit(*fit_curves(p for p in points if p.gpu not in hopper))
+    unseen = [p for p in points if p.gpu in hopper and p.nbytes <= LAST_KNOT_BYTES]
+    return [*rows, ("generation hopper from b200", mean_error(fit, unseen, as_gpu="b200"))]
+
+
+def hold_out_systems(runs: Sequence[Run], fit: Fit, rules: Rules) -> list[tuple[str, float]]:
+    """Leave out a system, fit the rules to the others, predict it; what is never fitted is only predicted."""
+    rows = []
+    for system in dict.fromkeys(run.system for run in runs):
+        own = [run for run in runs if run.system == system]
+        fitted = any(run.fitted for run in own)
+        seen = fit_rules([r for r in runs if r.fitted and r.system != system], fit) if fitted else rules
+        for op in dict.fromkeys(run.op for run in own):
+            ratio = np.concatenate([run_s(run, fit, seen) / run.seconds for run in own if run.op == op])
+            label = f"{system}, {op}{'' if fitted else ' (never fitted)'}"
+            rows.append((label, float(np.abs(ratio - 1).mean())))
+    return rows
+
+
+def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
+    """Fit, report, write."""
+    parser = argparse.ArgumentParser(prog="python -m astra.calibrate.fit_collectives", description=__doc__)
+    for name in ("--aiconfigurator", "--nccl", "--out"):
+        parser.add_argument(name, required=True, metavar="FILE")
+    options = parser.parse_args(argv)
+    points, runs = read_points(options.aiconfigurator, options.nccl), read_runs(options.nccl)
+    curves, shapes = fit_curves(points)
+    fit = make_fit(curves, shapes)
+    rules = fit_rules([run for run in runs if run.fitted], fit)
+    tables = {
+        "Held-out sizes (every other one)": hold_out_sizes(points),
+        "Held-out group sizes": hold_out_ranks(points),
+        "Held-out GPUs": hold_out_gpus(points),
+        "Held-out systems, several servers": hold_out_systems(runs, fit, rules),
+    }
+    own = [curve for curve in curves if curve.own]
+    say(f"{len(points)} points in one server, {len(own)} curves, fitted to {np.mean([c.error for c in own]):.1%}")
+    for title, rows in tables.items():
+        say(f"\n| {title} | mean absolute error |\n|---|---|")
+        for label, error in rows:
+            say(f"| {label} | {error:.1%} |")
+    held_out = {label: round(error, 4) for rows in tables.values() for label, error in rows}
+    Path(options.out).write_bytes(encode(make_fit(curves, shapes, rules, held_out)))
+    return 0
+
+
+def encode(fit: Fit) -> bytes:
+    """JSON with one record per line, so that a refit can be reviewed."""
+    plain = msgspec.to_builtins(fit)
+    lines = []
+    for name, value in plain.items():
+        if isinstance(value, (list, tuple)):
+            body = ",\n".join("  " + msgspec.json.encode(entry).decode() for entry in value)
+            lines.append(f'"{name}": [\n{body}\n]')
+        else:
+            lines.append(f'"{name}": {msgspec.json.encode(value).decode()}')
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -15,6 +15,7 @@ from typing import Any
 from astra.calibrate.profile_gpu import ClockWatch, describe_gpu
 from astra.calibrate.profile_plan import all_rows, row_key
 from astra.calibrate.profile_store import Store
+from astra.calibrate.profile_time import own_stream
 
 _SAVE_EVERY = 25
 
@@ -29,7 +30,7 @@ def run_profile(
     store = Store(out, key="key")
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     store.header.update(what="profile", date=date, quick=quick, **describe_gpu(torch))
-    with ClockWatch() as watch:
+    with ClockWatch() as watch, own_stream(torch):
         if sustain_s > 0 and "op=sustained" not in store:
             store.add(_sustained(torch, watch, sustain_s))
         todo = [row for row in all_rows(quick) if row_key(row) not in store]

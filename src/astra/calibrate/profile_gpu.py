@@ -6,9 +6,10 @@ import contextlib
 import statistics
 import subprocess
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
-_QUERY = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
+_QUERY: Final = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
 def describe_gpu(torch: Any) -> dict[str, Any]:
@@ -39,6 +40,52 @@ def _number(text: str | None) -> float | None:
     with contextlib.suppress(TypeError, ValueError):
         return float(text or "")
     return None
+
+
+# First match wins; attention kernels name their tile library too, so they come before the products.
+_KINDS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("attention", ("flash", "sdpa", "fmha", "mha_")),
+    ("grouped_gemm", ("grouped", "group_gemm", "groupproblemshape")),
+    ("gemm", ("nvjet", "gemm", "cutlass", "xmma", "cublas", "splitk")),
+    ("compiled", ("triton",)),
+    ("norm", ("rms_norm", "layer_norm", "layernorm", "gammabeta")),
+    ("adam", ("multi_tensor", "adam")),
+    ("random", ("distribution",)),
+    ("copy", ("memcpy", "direct_copy", "copy_kernel", "catarray")),
+    ("zero", ("memset", "fillfunctor")),
+    ("index", ("index", "gather", "scatter", "embedding", "sort", "topk", "radix", "masked", "scan")),
+    ("softmax", ("softmax",)),
+    ("reduce", ("reduce", "norm")),
+    ("elementwise", ("elementwise",)),
+)
+
+
+def kernel_kind(name: str) -> str:
+    """The family of a kernel, from its name."""
+    lower = name.lower()
+    return next((kind for kind, marks in _KINDS if any(mark in lower for mark in marks)), "other")
+
+
+def kernels_of(torch: Any, run: Callable[[], object]) -> dict[str, Any]:
+    """Kernels launched by ``run`` and the seconds the GPU was busy with them, in all and by family."""
+    from torch.profiler import ProfilerActivity, profile  # type: ignore[import-not-found]
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        run()
+        torch.cuda.synchronize()
+    kinds: dict[str, list[float]] = {}
+    for event in seen.profiler.kineto_results.events():
+        if "CUDA" not in str(event.device_type()) or event.name().startswith("ProfilerStep"):
+            continue
+        total = kinds.setdefault(kernel_kind(event.name()), [0, 0.0])
+        total[0] += 1
+        total[1] += event.duration_ns() / 1e9
+    return {
+        "kernels": sum(int(count) for count, _ in kinds.values()),
+        "busy_s": sum(seconds for _, seconds in kinds.values()),
+        "busy_by_kind": {kind: [int(count), seconds] for kind, (count, seconds) in sorted(kinds.items())},
+    }
 
 
 class ClockWatch:

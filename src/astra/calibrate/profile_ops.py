@@ -101,7 +101,16 @@ def _attention(torch: Any, row: Row) -> Row:
 
     nbytes = 2 * row["batch"] * row["seq_q"] * row["heads"] * row["head_dim"] * 3
     calls = [call() for _ in range(min(8, sets_for(nbytes)))]
-    return {**row, "seconds": gpu_seconds(torch, calls, graph=False)}
+    return {**row, **_graph_or_eager(torch, calls)}
+
+
+def _graph_or_eager(torch: Any, calls: list[Call]) -> Row:
+    """GPU time from a graph where the calls can be captured, else from plain launches."""
+    try:
+        return {"timing": "graph", "seconds": gpu_seconds(torch, calls)}
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return {"timing": "eager", "seconds": gpu_seconds(torch, calls, graph=False)}
 
 
 def _streaming(torch: Any, row: Row) -> Row:
@@ -111,9 +120,11 @@ def _streaming(torch: Any, row: Row) -> Row:
     call = _STREAM_CALLS[name.removeprefix("adam_") if name.startswith("adam") else name.removesuffix("_bwd")]
     backward = name.endswith("_bwd")
     calls = [call(torch, elements, row["width"], backward) for _ in range(min(16, sets_for(nbytes)))]
-    plain = not backward and not name.startswith("adam")
-    seconds = gpu_seconds(torch, calls, graph=plain)
-    return {**row, "nbytes": nbytes, "kernels": kernels, "seconds": seconds}
+    if name.startswith("adam"):  # its step counters live on the host
+        timed = {"timing": "eager", "seconds": gpu_seconds(torch, calls, graph=False)}
+    else:
+        timed = _graph_or_eager(torch, calls)
+    return {**row, "nbytes": nbytes, "kernels": kernels, **timed}
 
 
 def _new(torch: Any, *size: int, grad: bool = False) -> Any:

@@ -52,7 +52,7 @@ def keep(row: Row, one_in: int) -> bool:
 
 def row_key(row: Row) -> str:
     """The row's identity, for resuming."""
-    skip = ("seconds", "error", "key", "host_seconds")
+    skip = ("seconds", "error", "key", "timing", "nbytes", "kernels")
     return " ".join(f"{key}={row[key]}" for key in sorted(row) if key not in skip)
 
 

@@ -31,7 +31,7 @@ class Store:
         try:
             document = json.loads(self.path.read_text())
             self.rows = list(document.pop("rows"))
-        except (json.JSONDecodeError, KeyError, AttributeError) as error:
+        except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
             raise InputError(str(self.path), None, want="a measurement file with rows", fix=f"({error})") from None
         self.header = document
 
@@ -41,6 +41,11 @@ class Store:
     def begin(self, key: str) -> None:
         """Note what is being measured, so that a crash can be put down to it."""
         self.header["in_progress"] = key
+        self.save()
+
+    def forget(self) -> None:
+        """Take back ``begin``: the row was not measured, and nothing crashed."""
+        self.header.pop("in_progress", None)
         self.save()
 
     def crashed(self) -> str | None:

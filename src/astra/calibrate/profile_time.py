@@ -24,7 +24,8 @@ def sets_for(nbytes: int) -> int:
 def gpu_seconds(torch: Any, calls: list[Call], *, graph: bool = True) -> float:
     """Median GPU seconds of one call, over calls that use different operands.
 
-    With ``graph`` the calls are captured, so that short kernels are not hidden behind the host's launches.
+    With ``graph`` the calls are captured, so that short kernels are not hidden behind the host's launches. The
+    current stream must then not be the default one (see ``own_stream``).
     """
     for call in calls[:2]:
         call()
@@ -41,19 +42,19 @@ def gpu_seconds(torch: Any, calls: list[Call], *, graph: bool = True) -> float:
 def _capture(torch: Any, sequence: list[Call]) -> Any:
     """The calls as one CUDA graph. Not torch.cuda.graph: that empties the allocator's cache each time."""
     captured = torch.cuda.CUDAGraph()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        sequence[0]()  # libraries take their workspace per stream, and may not while capturing
-        stream.synchronize()
-        captured.capture_begin()
-        try:
-            for call in sequence:
-                call()
-        finally:
-            captured.capture_end()
-    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.current_stream().synchronize()
+    captured.capture_begin()
+    try:
+        for call in sequence:
+            call()
+    finally:
+        captured.capture_end()
     return captured
+
+
+def own_stream(torch: Any) -> Any:
+    """A context with a stream of its own: work on the default stream cannot be captured."""
+    return torch.cuda.stream(torch.cuda.Stream())
 
 
 def _batch_seconds(torch: Any, sequence: list[Call], count: int) -> float:

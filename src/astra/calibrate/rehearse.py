@@ -14,12 +14,14 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from astra.calibrate.profile_gpu import ClockWatch, describe_gpu
 from astra.calibrate.profile_store import Store
 from astra.calibrate.rehearse_case import Case, Shape
 from astra.errors import AstraError, InputError
+
+_MOST_LEFT_BYTES: Final = 2**29
 
 
 def run_cases(cases: list[Case], out: str | Path, *, seconds: float = float("inf"), steps: int = 2) -> Store:
@@ -39,6 +41,9 @@ def run_cases(cases: list[Case], out: str | Path, *, seconds: float = float("inf
                 break
             store.begin(case.id)
             row = _one(case, costs, steps, watch)
+            if row.get("before_bytes", 0) > _MOST_LEFT_BYTES:
+                store.forget()  # a failed case still holds memory: only a new process gives it back
+                break
             store.add(row)
             print(_line(row), flush=True)
     return store

@@ -9,9 +9,12 @@ Buffers that alias their own shard (Megatron's parameter and gradient buffers) a
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
+
+from astra.calibrate.profile_time import gpu_seconds, own_stream
 
 FILL_KINDS: Final = ("copy", "normal")
 
@@ -177,30 +180,25 @@ def leave() -> None:
 
 
 def measure_fills(torch: Any) -> dict[str, tuple[float, float]]:
-    """Cost of a fill by kind: ``(seconds, seconds per byte written)``, from a small and a large buffer."""
+    """GPU cost of a fill by kind: ``(seconds, seconds per byte written)``, from a small and a large buffer."""
     costs = {}
-    for kind in FILL_KINDS:
-        points = [(size, _time_fill(torch, kind, size)) for size in (1 << 16, 1 << 27)]
-        (small, small_s), (large, large_s) = points
-        slope = max(large_s - small_s, 0.0) / (large - small)
-        costs[kind] = (max(small_s - slope * small, 0.0), slope)
+    with own_stream(torch):
+        for kind in FILL_KINDS:
+            points = [(size, _time_fill(torch, kind, size)) for size in (1 << 16, 1 << 27)]
+            (small, small_s), (large, large_s) = points
+            slope = max(large_s - small_s, 0.0) / (large - small)
+            costs[kind] = (max(small_s - slope * small, 0.0), slope)
     return costs
 
 
 def _time_fill(torch: Any, kind: str, nbytes: int) -> float:
     into, source = (torch.randn(nbytes // 2, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    rounds = 20
-    for step in range(rounds + 5):
-        if step == 5:
-            start.record()
-        if kind == "copy":
-            into.copy_(source)
-        else:
-            into.normal_()
-    stop.record()
-    torch.cuda.synchronize()
-    return float(start.elapsed_time(stop)) / 1e3 / rounds
+    call = functools.partial(into.copy_, source) if kind == "copy" else into.normal_
+    try:
+        return gpu_seconds(torch, [call])
+    except RuntimeError:  # a torch that cannot capture random numbers
+        torch.cuda.synchronize()
+        return gpu_seconds(torch, [call], graph=False)
 
 
 def fill_seconds(fills: list[tuple[str, int]], costs: dict[str, tuple[float, float]]) -> float:

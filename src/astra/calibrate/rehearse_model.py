@@ -276,14 +276,40 @@ def _connect(case: Case, config: Any, chunks: list[Any], optimizer: Any) -> None
         config.no_sync_func = [c.no_sync for c in chunks] if len(chunks) > 1 else chunks[0].no_sync
 
 
+def free(rank: Rank) -> None:
+    """Drop the rank's large tensors by hand: hooks and class attributes of megatron may still refer to it."""
+    import torch
+
+    nothing = torch.empty(0, device="cuda")
+    for chunk in rank.chunks:
+        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+            buffer.grad_data.untyped_storage().resize_(0)
+            if buffer.param_data is not None:
+                buffer.param_data.untyped_storage().resize_(0)
+        for parameter in chunk.parameters():
+            parameter.data = nothing.to(parameter.dtype)
+            parameter.main_grad = parameter.grad = None
+    for part in getattr(rank.optimizer, "chained_optimizers", [rank.optimizer]):
+        if part.optimizer is None:
+            continue
+        for group in part.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.data, parameter.grad = nothing.to(parameter.dtype), None
+        part.optimizer.state.clear()
+
+
 def tear_down() -> None:
     """Forget the job and give its memory back."""
     import gc
 
     import torch
     from megatron.core import parallel_state
+    from megatron.core.transformer.moe.moe_logging import (  # type: ignore[import-not-found]
+        destroy_moe_metrics_tracker,
+    )
 
     with contextlib.suppress(Exception):
+        destroy_moe_metrics_tracker()
         parallel_state.destroy_model_parallel()
     rehearse_fabric.leave()
     gc.collect()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from astra.calibrate import rehearse_model
-from astra.calibrate.profile_gpu import ClockWatch
+from astra.calibrate.profile_gpu import ClockWatch, kernels_of
 from astra.calibrate.rehearse_case import Case
 from astra.calibrate.rehearse_fabric import FABRIC, fill_seconds
 from astra.calibrate.rehearse_model import Rank
@@ -56,6 +56,7 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
     import torch
 
     row = case.as_row()
+    rehearse_model.tear_down()  # what a case that failed may have left
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     before = torch.cuda.memory_allocated()
@@ -65,7 +66,7 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
         _measure(case, costs, steps, row, watch)
         row["reached"] = "end"
     except torch.cuda.OutOfMemoryError:
-        row["oom"] = True
+        row["oom"] = row["reached"] != "kernel count"
         row["allocated_at_oom_bytes"] = torch.cuda.max_memory_allocated()
     finally:
         rehearse_model.tear_down()
@@ -74,9 +75,17 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
 
 
 def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
+    rank = rehearse_model.build(case)
+    try:
+        _measure_rank(rank, costs, steps, row, watch)
+    finally:
+        rehearse_model.free(rank)
+
+
+def _measure_rank(rank: Rank, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
     import torch
 
-    rank = rehearse_model.build(case)
+    case = rank.case
     torch.cuda.synchronize()
     row.update(params=rank.params, built_bytes=torch.cuda.memory_allocated(), **_buffer_bytes(rank))
     row["experts_kernel"] = _experts_kernel(case)
@@ -101,6 +110,8 @@ def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: C
     _write_times(row, clocks, costs)
     row["finite"] = all(norm is not None and math.isfinite(norm) for norm in norms)
     row["grad_norm"] = norms[-1]
+    row["reached"] = "kernel count"
+    row.update(kernels_of(torch, lambda: _step(rank, feed, Clock(torch))))
 
 
 def _step(rank: Rank, feed: Any, clock: Clock, row: dict[str, Any] | None = None) -> float | None:
@@ -225,6 +236,7 @@ def _write_times(row: dict[str, Any], clocks: list[Clock], costs: Costs) -> None
         row[f"{phase}_count"] = count
         if phase in ("fwd", "bwd"):
             row[f"{phase}_all_s"] = [round(s, 7) for s in clocks[-1].seconds(phase)]
+    row["step_all_s"] = [round(clock.seconds("step")[0], 6) for clock in clocks]
     every = [fill for fills in FABRIC.fills.values() for fill in fills]
     row["fill_s"] = fill_seconds(every, costs)
     row["fill_bytes"] = sum(nbytes for _, nbytes in every)

@@ -6,7 +6,6 @@ parsed. Adding a GPU or a node type is adding its file.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -116,6 +115,8 @@ def find(kind: Kind, name: str, *, where: str = "") -> str:
 @cache
 def catalog_hash() -> str:
     """12 hex digits that change whenever a data file of the catalog changes."""
+    import hashlib  # noqa: PLC0415 - it takes longer to load than a GPU to find
+
     digest = hashlib.sha256()
     for path in sorted(DATA.rglob("*"), key=lambda path: path.relative_to(DATA).as_posix()):
         if path.suffix in {".toml", ".csv", ".json"}:

@@ -5,6 +5,7 @@ Each known model is one file in ``data/models``, named after it; only the file a
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -42,7 +43,7 @@ def model(text: str | ModelSpec) -> ModelSpec:
     if known is not None:
         return _load(known)
     if _is_path(wanted):
-        return _read(Path(wanted).expanduser(), wanted)
+        return _read(Path(os.path.expanduser(wanted)), _short(wanted))
     raise UnknownName("model", wanted, model_names(), fix=_BRING)
 
 
@@ -121,7 +122,7 @@ def _bytes(path: Path, given: str) -> bytes:
         raise InputError(
             f"model {given}",
             None,
-            want=f"a file that exists; there is no {path}",
+            want=f"a file that exists; there is no {_short(str(path))}",
             fix=f"{hint}A Hugging Face model is not fetched: download its config.json and give the path.",
         )
     if not path.is_file():
@@ -155,6 +156,8 @@ def _from_toml(raw: bytes, where: str, name: str) -> ModelSpec:
         if error.where.startswith(where):
             raise
         raise InputError(f"{where}: {error.where}", error.got, want=error.want, fix=error.fix) from None
+    except OverflowError:
+        raise InputError(where, None, want="numbers of at most 18 digits") from None
     return spec
 
 
@@ -168,6 +171,10 @@ def _check_keys(fields: dict[str, Any], where: str) -> None:
     for field in known:
         if field.required and field.name not in (*fields, "name"):
             raise InputError(f"{where}: {field.name}", None, want="this key with a whole number; it is missing")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:98]}...{text[-99:]}"
 
 
 def _reason(error: Exception) -> str:

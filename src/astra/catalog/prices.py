@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from statistics import median_low
 from typing import Any, Final, Literal, get_args
 
 from astra.catalog import hardware
@@ -113,8 +112,7 @@ def _median_provider(offers: Iterable[Price]) -> Price | None:
         return None
     newest = max(price.date for price in by_provider.values())
     recent = [price for price in by_provider.values() if age_days(price, newest) <= STALE_DAYS]
-    middle = median_low(price.usd_per_gpu_h for price in recent)
-    return max((price for price in recent if price.usd_per_gpu_h == middle), key=lambda price: price.date)
+    return sorted(recent, key=lambda price: (price.usd_per_gpu_h, price.date))[(len(recent) - 1) // 2]
 
 
 def _weight(price: Price) -> tuple[dt.date, int, float]:

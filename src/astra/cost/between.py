@@ -12,7 +12,7 @@ import numpy as np
 
 from astra.cost.state import WEIGHT_BYTES, Held
 from astra.efficiency import collectives
-from astra.provenance import Codes, Floats, Ints, worst
+from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
 
 _BF16 = 2
@@ -36,17 +36,46 @@ def p2p(job: Job, stream_tokens: Floats, ranks_apart: Ints, pp: Ints) -> tuple[F
     return timed.seconds, timed.source
 
 
+class Sync(NamedTuple):
+    """Seconds to exchange a rank's gradients or weights with its replicas, dense and expert ones one after the other."""
+
+    all_reduce_s: Floats
+    reduce_scatter_s: Floats
+    all_gather_s: Floats
+    source: Codes
+
+
+def sync(
+    job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints, expert_stride: Ints
+) -> Sync:
+    """The collectives data parallelism is made of."""
+    shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
+    source: Codes = np.zeros(shape, np.int8)
+    seconds = [np.zeros(shape) for _ in range(3)]
+    grad_bytes = job.runtime.gradient_bytes
+    for params, members, apart in (
+        (held.trained_dense, ranks, stride),
+        (held.trained_expert, expert_ranks, expert_stride),
+    ):
+        if not np.any(params):
+            continue
+        timed = (
+            _over_unique(job, "all_reduce", grad_bytes, params, members, apart),
+            _over_unique(job, "reduce_scatter", grad_bytes, params, members, apart),
+            _over_unique(job, "all_gather", WEIGHT_BYTES, params, members, apart),
+        )
+        seconds = [total + column.seconds for total, column in zip(seconds, timed, strict=True)]
+        source = worst(source, *(column.source for column in timed))
+    return Sync(*seconds, source)
+
+
 def replicas(
     job: Job,
-    held: Held,
+    moved: Sync,
     *,
     zero: Ints,
     overlap_grad: Ints,
     overlap_param: Ints,
-    ranks: Ints,
-    stride: Ints,
-    expert_ranks: Ints,
-    expert_stride: Ints,
     layers: Floats,
     microbatches: Ints,
     forward_s: Floats,
@@ -57,20 +86,8 @@ def replicas(
     ``forward_s`` and ``backward_s`` are of one micro-batch on the rank: the last backward hides the gradients of all
     layers but the first, the first forward hides the weights of all layers but the first.
     """
-    groups = ((held.trained_dense, ranks, stride), (held.trained_expert, expert_ranks, expert_stride))
-    source: Codes = np.zeros(1, np.int8)
-    reduce_s: Floats = np.zeros(1)
-    gather_s: Floats = np.zeros(1)
-    for params, members, apart in groups:
-        if not np.any(params):
-            continue
-        grad_bytes, weight_bytes = job.runtime.gradient_bytes * params, WEIGHT_BYTES * params
-        whole = collectives.collective(job.pool, "all_reduce", nbytes=grad_bytes, ranks=members, stride=apart)
-        scatter = collectives.collective(job.pool, "reduce_scatter", nbytes=grad_bytes, ranks=members, stride=apart)
-        gather = collectives.collective(job.pool, "all_gather", nbytes=weight_bytes, ranks=members, stride=apart)
-        reduce_s = reduce_s + np.where(zero >= 1, scatter.seconds, whole.seconds)
-        gather_s = gather_s + np.where(zero >= 1, gather.seconds, 0.0)
-        source = worst(source, whole.source, scatter.source, gather.source)
+    reduce_s = np.where(zero >= 1, moved.reduce_scatter_s, moved.all_reduce_s)
+    gather_s = np.where(zero >= 1, moved.all_gather_s, 0.0)
     slowdown = collectives.overlap_slowdown(job.pool, "cluster")
 
     def exposed(busy: Floats, window: Floats, on: Ints) -> Floats:
@@ -87,4 +104,17 @@ def replicas(
     once = np.where(zero >= 2, 0.0, gradient_exposed) + np.where(zero >= 3, 0.0, weight_exposed)
     times = np.where(zero >= 2, microbatches, 1)
     busy = reduce_s * times + gather_s * np.where(zero >= 3, 2 * microbatches, 1)
-    return Replicas(busy, once, each, source)
+    return Replicas(busy, once, each, moved.source)
+
+
+def _over_unique(job: Job, op: str, bytes_each: float, params: Floats, ranks: Ints, stride: Ints) -> Timed:
+    """A collective on a rank's parameters; many meshes share one, so each distinct one is timed once."""
+    params, ranks, stride = np.broadcast_arrays(params, ranks, stride)
+    key = params.astype(np.complex128) + 1j * (ranks * 2.0**26 + stride)
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
+    nbytes = bytes_each * params.ravel()[first]
+    timed = collectives.collective(
+        job.pool, op, nbytes=nbytes, ranks=ranks.ravel()[first], stride=stride.ravel()[first]
+    )
+    index = index.reshape(params.shape)
+    return Timed(timed.seconds[index], timed.source[index])

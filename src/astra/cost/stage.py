@@ -5,13 +5,13 @@ A mesh is a strategy without its memory savers (ZeRO stage, recompute, offload);
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from astra.axes import AXES
-from astra.cost.between import p2p
+from astra.cost.between import Sync, p2p, sync
 from astra.cost.parts import EMBEDDING, HEAD, Direction, Part, parts
 from astra.cost.state import Held, local
 from astra.families import weights as weights_of
@@ -71,6 +71,7 @@ class StageCosts(NamedTuple):
     head_bytes: Floats  # at the loss, zero but on the last rank
     buffer_bytes: Floats  # received activations and gradients
     held: Held
+    sync: Sync
     layers: Floats
     chunk_layers: Ints
     in_flight: Ints  # (micro-batch, chunk) pairs alive
@@ -86,6 +87,10 @@ class Gathered(NamedTuple):
     shard: Shard
     parts: Mapping[LayerKind | str, Part]
     index: Ints
+
+    def take(self, rows: Ints) -> Gathered:
+        """The same parts for some of the meshes."""
+        return self._replace(index=self.index[rows])
 
 
 def gather_parts(job: Job, columns: Columns) -> Gathered:
@@ -107,10 +112,9 @@ def unique_rows(columns: Sequence[Column]) -> tuple[list[Ints], Ints]:
     return [column[first].astype(np.int64) for column in columns], index
 
 
-def stage_costs(job: Job, meshes: Meshes, *, every_rank: bool = False) -> StageCosts:
+def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: bool = False) -> StageCosts:
     """Gather parts into stages for every mesh."""
     columns = meshes.columns
-    gathered = gather_parts(job, columns)
     table = stack([stages(job.model, *layout, every_rank) for layout in meshes.layouts])
     table = Stages(*(column[meshes.layout] for column in table))
     times = _Times(job, gathered, table, columns)
@@ -121,6 +125,8 @@ def stage_costs(job: Job, meshes: Meshes, *, every_rank: bool = False) -> StageC
     in_flight = in_flight_chunks(
         columns["schedule"][:, None], p=pp[:, None], v=vp[:, None], m=microbatches[:, None], rank=table.rank
     )
+    held = _held(job, gathered, table, pp)
+    replicas, expert_replicas = dp * cp, tp * cp * dp // (columns["ep"] * columns["etp"])
     ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.index] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
@@ -141,13 +147,21 @@ def stage_costs(job: Job, meshes: Meshes, *, every_rank: bool = False) -> StageC
         layer_working=memory.largest("working"),
         head_bytes=memory.head(),
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones_like(table.rank),
-        held=_held(job, gathered, table, pp),
+        held=held,
+        sync=sync(
+            job,
+            held,
+            ranks=replicas[:, None],
+            stride=tp[:, None],
+            expert_ranks=expert_replicas[:, None],
+            expert_stride=(columns["ep"] * columns["etp"])[:, None],
+        ),
         layers=table.counts.sum(axis=-1),
         chunk_layers=table.chunk_layers,
         in_flight=in_flight,
         microbatches=microbatches,
-        replicas=dp * cp,
-        expert_replicas=tp * cp * dp // (columns["ep"] * columns["etp"]),
+        replicas=replicas,
+        expert_replicas=expert_replicas,
         source=worst(_worst_source(gathered), p2p_source * (pp > 1)),
     )
 
@@ -188,9 +202,29 @@ class _Times:
         return over_stages(self._table, columns)
 
     def _whole(self, job: Job, columns: list[Floats]) -> Floats:
-        """Sum parts over the whole model, [mesh]."""
-        table = stages(job.model, 1, 1, (len(layer_kinds(job.model)),))
-        return over_stages(Stages(*(column[None] for column in table)), columns)[:, 0]
+        return over_all(job, columns)
+
+
+def over_all(job: Job, columns: list[Floats]) -> Floats:
+    """[mesh] columns of each kind, the embedding and the head, summed over the whole model."""
+    table = stages(job.model, 1, 1, (len(layer_kinds(job.model)),))
+    return over_stages(Stages(*(column[None] for column in table)), columns)[:, 0]
+
+
+def over_model(job: Job, gathered: Gathered, seconds: Callable[[Part], Floats]) -> Floats:
+    """One figure of each part, summed over the whole model, [mesh]."""
+    keys: list[LayerKind | str] = [*kinds(job.model), EMBEDDING, HEAD]
+    return over_all(job, [seconds(gathered.parts[key]) for key in keys])[gathered.index]
+
+
+def least_s(part: Part) -> Floats:
+    """Forward and backward of a part with every overlap that helps."""
+    total: Floats = np.zeros_like(part.weight_s)
+    for direction in (part.forward, part.backward):
+        total = total + direction.compute_s
+        for axis in AXES:
+            total = total + np.minimum(direction.exposed_s[axis.name], direction.overlapped_s[axis.name])
+    return total
 
 
 def over_stages(table: Stages, columns: list[Floats]) -> Floats:
@@ -251,3 +285,28 @@ def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
 def _worst_source(gathered: Gathered) -> Codes:
     codes = [column for part in gathered.parts.values() for column in part.source.values()]
     return worst(*codes)[gathered.index]
+
+
+def take(costs: StageCosts, rows: Ints) -> StageCosts:
+    """Some of the meshes."""
+    columns = {name: column[rows] for name, column in costs._asdict().items() if name not in _NESTED}
+    held, moved = (type(nested)(*(column[rows] for column in nested)) for nested in (costs.held, costs.sync))
+    return StageCosts(**columns, held=held, sync=moved)
+
+
+def join_costs(several: Sequence[StageCosts]) -> StageCosts:
+    """Meshes of several tables."""
+    names = [name for name in StageCosts._fields if name not in _NESTED]
+    columns = {name: np.concatenate([getattr(costs, name) for costs in several]) for name in names}
+    held = Held(*(np.concatenate(parts) for parts in zip(*(costs.held for costs in several), strict=True)))
+    moved = Sync(*(np.concatenate(parts) for parts in zip(*(costs.sync for costs in several), strict=True)))
+    return StageCosts(**columns, held=held, sync=moved)
+
+
+def join_meshes(several: Sequence[Meshes]) -> Meshes:
+    """Meshes of several tables with the same layouts."""
+    columns = {name: np.concatenate([meshes.columns[name] for meshes in several]) for name in several[0].columns}
+    return Meshes(columns, np.concatenate([meshes.layout for meshes in several]), several[0].layouts)
+
+
+_NESTED = ("held", "sync")

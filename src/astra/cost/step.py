@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.cost.between import Replicas, replicas
+from astra.cost.between import Replicas, Sync, replicas
 from astra.cost.stage import Meshes, StageCosts
 from astra.cost.state import Bytes, Held, optimizer_s, static_bytes
+from astra.families.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule.registry import makespan_s
 from astra.spec.job import Job
@@ -31,6 +32,14 @@ class Savers(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.recompute)
+
+    def take(self, rows: slice | Bools) -> Savers:
+        """Some of them."""
+        return Savers(self.recompute[rows], self.method[rows], self.layers[rows])
+
+    def up_to(self, layers: int) -> Savers:
+        """Those that ask for at most so many layers; the first one always."""
+        return self.take((self.layers <= layers) | (np.arange(len(self.layers)) == 0))
 
 
 class Holders(NamedTuple):
@@ -98,14 +107,10 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tup
     update_s, _ = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
     between = replicas(
         job,
-        held,
+        Sync(*(moved[:, None, :] for moved in costs.sync)),
         zero=zero,
         overlap_grad=column(meshes.columns["overlap_grad"]),
         overlap_param=column(meshes.columns["overlap_param"]),
-        ranks=ranks,
-        stride=column(meshes.columns["tp"]),
-        expert_ranks=expert_ranks,
-        expert_stride=column(meshes.columns["ep"] * meshes.columns["etp"]),
         layers=layers,
         microbatches=column(costs.microbatches),
         forward_s=costs.forward_s[:, None, :],
@@ -128,13 +133,15 @@ def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holder
     return Evaluated(
         step_s=pipeline_s + after_s[:, None, :] + job.runtime.step_host_s,
         peak_bytes=peak.max(axis=-1),
-        known=exists(costs, savers)[:, :, None] & np.ones(len(holders), bool),
+        known=exists(job, meshes, savers)[:, :, None] & np.ones(len(holders), bool),
     )
 
 
-def exists(costs: StageCosts, savers: Savers) -> Bools:
-    """Whether a saver's number of layers fits the mesh's chunks."""
-    return (savers.recompute != _FULL)[None, :] | (savers.layers[None, :] <= costs.chunk_layers.max(axis=1)[:, None])
+def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:
+    """Whether a saver's number of layers fits the mesh's chunks, [mesh, saver]."""
+    depth = len(layer_kinds(job.model))
+    chunk = -(-depth // (meshes.columns["pp"] * meshes.columns["vp"]))
+    return (savers.recompute != _FULL)[None, :] | (savers.layers[None, :] <= chunk[:, None])
 
 
 def recompute_total_s(costs: StageCosts, savers: Savers) -> Floats:

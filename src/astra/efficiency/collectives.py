@@ -1,232 +1,44 @@
 """Collective and point-to-point time of a group of ranks, from its size, its stride and the tiers it spans.
 
-Letters: n ranks of a group, m of them in one domain of a tier, k domains, x bytes on the wire (``wire_factor``), A fixed
-seconds, W seconds at the wire rate. Everywhere t = A + W + 2 r sqrt(A W): a transfer cut into pieces of the best size
-through a chain with latency A takes (sqrt A + sqrt W)^2; the ramp r below 1 says how much of that is seen.
+Letters: n ranks of a group, m of them in one domain of a tier, k domains, x bytes on the wire.
 
-- One domain (NVSwitch, PCIe box): curves fitted to NCCL sweeps, kept as fractions of the link rate, so that a changed
-  link changes the time; protocol switches are a correction shared by a GPU generation.
+- One domain (NVSwitch, PCIe box): the curves of ``collective_curves``, fitted to NCCL sweeps.
+- GPUs wired in pairs (xGMI, NVLink bridges): a rule, as n of them use only (n-1) links each.
 - Several domains: ring (all-gather, reduce-scatter, all-reduce), tree (all-reduce) or direct (all-to-all) over the
-  slowest tier, with constants fitted to published multi-node runs.
+  slowest tier, with constants fitted to published runs on several servers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from importlib.resources import files
 from typing import Final, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
+from astra.efficiency.collective_curves import Fit, Rules, inside_s, load, ramped, table_of, wire_factor
 from astra.errors import InputError, UnknownName, fold
-from astra.provenance import Bools, Codes, Floats, Ints, Source, Timed
+from astra.provenance import Codes, Floats, Ints, Source, Timed
 from astra.spec.cluster import Device, Pool
 from astra.units import US
 
 OPS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 OVERLAP_SOURCE: Final = Source.ASSUMED
 
-FIRST_KNOT_BYTES: Final = 512
-KNOT_COUNT: Final = 11  # one every two octaves: 512 B .. 512 MiB
-_KNOT_OCTAVES: Final = 2
-_CELLS_PER_OCTAVE: Final = 4
-_LAST_BYTES: Final = FIRST_KNOT_BYTES * 2.0 ** (_KNOT_OCTAVES * (KNOT_COUNT - 1))
 _SAME_LINK: Final = 0.02  # a link within 2% of the measured one is the measured one
 _IN_SERVER: Final = frozenset({"nvswitch", "rack", "nvlink-mesh", "xgmi", "pcie"})
 _RDMA: Final = frozenset({"infiniband", "roce", "efa"})
 _COHERENT_BYTES_PER_S: Final = 200e9  # a host link faster than any PCIe is NVLink-C2C
 
 
-class Curve(msgspec.Struct, frozen=True):
-    """One measured (GPU, op, ranks) inside a domain; ``wire`` and ``tail`` are fractions of the link rate."""
-
-    gpu: str
-    op: str
-    ranks: int
-    base_us: float
-    wire: float
-    ramp: float
-    tail: float  # beyond the last knot
-    max_bytes: float
-    own: bool = True  # False: taken over from a relative
-    error: float = 0.0  # mean absolute, on the fitted points
-
-
-class Shape(msgspec.Struct, frozen=True):
-    """Correction to the curves of a generation at the knots, in log: where NCCL changes protocol."""
-
-    generation: str
-    op: str
-    ranks: int
-    log_ratio: tuple[float, ...]
-
-
-class Gpu(msgspec.Struct, frozen=True):
-    """A measured GPU and the link its curves were measured on."""
-
-    name: str
-    kind: str
-    generation: str
-    arch: str
-    link_bytes_per_s: float
-
-
-class Rules(msgspec.Struct, frozen=True):
-    """Constants of everything that has no curve of its own. Steps count latencies of the tier a step crosses."""
-
-    ring_base_us: float
-    ring_step: float
-    ring_ramp: float
-    tree_step: float
-    tree_ramp: float
-    link_fraction: dict[str, float]  # of a tier's rate that a ring or tree keeps busy, by kind
-    all_to_all_base_us: float
-    all_to_all_step: float
-    all_to_all_fraction: float  # of the tier's rate, on the bytes that leave the domain
-    all_to_all_ramp: float
-    mesh_base_us: float
-    mesh_step_us: float
-    mesh_fraction: float
-    mesh_ramp: float
-    send_fraction: dict[str, float]
-    send_ramp_near: float
-    send_ramp_far: float
-    busy_sms: dict[str, float]
-    host_fraction: float
-    coherent_host_fraction: float
-
-
-class Fit(msgspec.Struct, frozen=True):
-    """The data file: fitted coefficients, where they come from and how well they predict what was held out."""
-
-    made: str
-    sources: tuple[str, ...]
-    gpus: tuple[Gpu, ...]
-    relatives: dict[str, str]
-    curves: tuple[Curve, ...]
-    shapes: tuple[Shape, ...]
-    rules: Rules
-    held_out: dict[str, float]
-
-
-class Table(NamedTuple):
-    """The curves of one GPU and op, ready to look up."""
-
-    op: str
-    link_bytes_per_s: float
-    ranks: Floats
-    log2_s: Floats  # [ranks, cell], not falling along a row
-    base_s: Floats
-    tail_bytes_per_s: Floats
-    max_bytes: Floats
-    own: Bools
-
-
 class Tier(NamedTuple):
-    """One tier as one GPU sees it, after oversubscription."""
+    """One tier as one GPU sees it."""
 
     reach: float
     kind: str
     bytes_per_s: float
     latency_s: float
-
-
-@lru_cache(maxsize=1)
-def load() -> Fit:
-    """The coefficients shipped with Astra."""
-    raw = files("astra.efficiency").joinpath("data/collectives.json").read_bytes()
-    return msgspec.json.decode(raw, type=Fit)
-
-
-def wire_factor(op: str, ranks: Floats | Ints | float) -> Floats:
-    """Bytes on the wire per byte of nccl-tests "size"; seen bandwidth is then comparable across n."""
-    if op == "send_recv":
-        return np.ones_like(np.asarray(ranks, np.float64))
-    share = (np.asarray(ranks, np.float64) - 1) / ranks
-    return 2 * share if op == "all_reduce" else share
-
-
-def ramped(fixed_s: Floats, wire_s: Floats, ramp: Floats | float) -> Floats:
-    """t = A + W + 2 r sqrt(A W)."""
-    return fixed_s + wire_s + 2 * ramp * np.sqrt(fixed_s * wire_s)
-
-
-def tabulate(fit: Fit, gpu: str, op: str) -> Table | None:
-    """Curves of a GPU on a fine grid of sizes; None if the op was not measured there."""
-    meta = next(entry for entry in fit.gpus if entry.name == gpu)
-    curves = sorted((c for c in fit.curves if c.gpu == gpu and c.op == op), key=lambda c: c.ranks)
-    if not curves:
-        return None
-    octaves = np.linspace(0, _KNOT_OCTAVES * (KNOT_COUNT - 1), _KNOT_OCTAVES * (KNOT_COUNT - 1) * _CELLS_PER_OCTAVE + 1)
-    knots = np.arange(KNOT_COUNT) * _KNOT_OCTAVES
-    shapes = {(s.op, s.ranks): s.log_ratio for s in fit.shapes if s.generation == meta.generation}
-    rows = []
-    for curve in curves:
-        wire_s = FIRST_KNOT_BYTES * 2.0**octaves * wire_factor(op, curve.ranks) / (curve.wire * meta.link_bytes_per_s)
-        seconds = ramped(np.full_like(wire_s, curve.base_us * US), wire_s, curve.ramp)
-        seconds *= np.exp(np.interp(octaves, knots, shapes.get((op, curve.ranks), np.zeros(KNOT_COUNT))))
-        rows.append(np.maximum.accumulate(np.log2(seconds)))
-    log2_s = np.array(rows)
-    return Table(
-        op,
-        meta.link_bytes_per_s,
-        np.array([c.ranks for c in curves], np.float64),
-        log2_s,
-        np.exp2(log2_s[:, 0]),
-        np.array([c.tail for c in curves]) * meta.link_bytes_per_s,
-        np.array([c.max_bytes for c in curves]),
-        np.array([c.own for c in curves]),
-    )
-
-
-@lru_cache(maxsize=256)
-def _table(gpu: str, op: str) -> Table | None:
-    return tabulate(load(), gpu, op)
-
-
-def _at(table: Table, row: Ints, nbytes: Floats) -> Floats:
-    """Seconds of one curve per entry: log-log interpolation on the grid, a straight line beyond it."""
-    cells = table.log2_s.shape[1] - 1
-    place = np.log2(np.maximum(nbytes, FIRST_KNOT_BYTES) / FIRST_KNOT_BYTES) * _CELLS_PER_OCTAVE
-    cell = np.minimum(place.astype(np.int64), cells - 1)
-    part = np.minimum(place - cell, 1.0)
-    flat = table.log2_s.ravel()
-    index = row * (cells + 1) + cell
-    seconds = np.exp2(flat[index] * (1 - part) + flat[index + 1] * part)
-    beyond = np.maximum(nbytes - _LAST_BYTES, 0.0) * wire_factor(table.op, table.ranks)[row]
-    return seconds + beyond / table.tail_bytes_per_s[row]
-
-
-def inside_s(table: Table, nbytes: Floats, ranks: Floats, link_bytes_per_s: float) -> Floats:
-    """Seconds in one switched domain; between measured n the latency is linear in n and the rest in log n."""
-    scaled = nbytes * (table.link_bytes_per_s / link_bytes_per_s)
-    last = len(table.ranks) - 1
-    low = np.clip(np.searchsorted(table.ranks, ranks, side="right") - 1, 0, last)
-    high = np.minimum(low + 1, last)
-    n_low, n_high = table.ranks[low], table.ranks[high]
-    wider = ranks > table.ranks[last]
-    if wider.any():
-        grown = wire_factor(table.op, ranks) / wire_factor(table.op, table.ranks[last])
-        scaled = np.where(wider, scaled * grown, scaled)
-    seconds = _at(table, low, scaled)
-    between = (ranks > n_low) & (high > low)
-    if between.any():
-        gap = np.where(high > low, n_high - n_low, 1.0)
-        linear = np.where(between, (ranks - n_low) / gap, 0.0)
-        logarithmic = np.where(between, np.log2(ranks / n_low) / np.log2(np.where(high > low, n_high / n_low, 2)), 0.0)
-        rise = table.base_s[high] - table.base_s[low]
-        seconds = seconds + logarithmic * (_at(table, high, scaled) - seconds) + (linear - logarithmic) * rise
-    if wider.any() and last > 0:
-        slope = (table.base_s[last] - table.base_s[last - 1]) / (table.ranks[last] - table.ranks[last - 1])
-        doubling = (table.base_s[last] - table.base_s[last - 1]) / math.log2(table.ranks[last] / table.ranks[last - 1])
-        # All-reduce has tree and in-switch variants, whose latency grows with log n; the others go round a ring.
-        steps = np.log2(ranks / table.ranks[last]) * doubling
-        steps = steps if table.op == "all_reduce" else (ranks - table.ranks[last]) * slope
-        seconds = seconds + np.where(wider, np.maximum(steps, 0.0), 0.0)
-    return seconds
+    oversubscription: float = 1.0
 
 
 def mesh_s(op: str, nbytes: Floats, ranks: Floats, tier: Tier, rules: Rules) -> Floats:
@@ -263,20 +75,25 @@ def across_s(
     direct_s = np.zeros_like(ranks)
     leaving_s = np.zeros_like(ranks)
     ring_rate = np.where(members[0] > 1, near[0], np.inf)
-    tree_rate = np.where(members[0] > 1, np.where(domains[0] == 2, max(near), near[0]), np.inf)
+    tree_rate = np.where(members[0] > 1, max(near), np.inf)
     for index in range(1, len(tiers)):
         tier, inner, crossed = tiers[index], members[index - 1], domains[index - 1] > domains[index]
-        rings_s = rings_s + rules.ring_step * (domains[index - 1] - domains[index]) * tier.latency_s
+        latency_s = tier.latency_s * rules.step_scale.get(tier.kind, 1.0)
         levels = np.log2(domains[index - 1] / domains[index])
-        trees_s = trees_s + 2 * rules.tree_step * levels * tier.latency_s
-        direct_s = direct_s + rules.all_to_all_step * levels * tier.latency_s
-        exit_rate = rules.link_fraction[tier.kind] * tier.bytes_per_s * inner
+        rings_s = rings_s + rules.ring_step * (domains[index - 1] - domains[index]) * latency_s
+        trees_s = trees_s + 2 * rules.tree_step * levels * latency_s
+        direct_s = direct_s + rules.all_to_all_step * levels * latency_s
+        # A ring leaves through the links of one domain; all groups together share what the tier above has.
+        doors = np.minimum(members[0], inner / tier.oversubscription)
+        exit_rate = rules.link_fraction[tier.kind] * tier.bytes_per_s * doors
         ring_rate = np.where(crossed, np.minimum(ring_rate, exit_rate), ring_rate)
         # Two domains exchange halves directly: each link carries the buffer once, not twice.
         pair = np.where(domains[index - 1] == 2, wire_factor("all_reduce", ranks), 1.0)
         tree_rate = np.where(crossed, np.minimum(tree_rate, exit_rate * pair), tree_rate)
-        out = nbytes * (ranks - inner) / ranks / (rules.all_to_all_fraction * tier.bytes_per_s)
-        leaving_s = np.where(crossed, np.maximum(leaving_s, out), leaving_s)
+        out_s = (
+            nbytes * (ranks - inner) / ranks * tier.oversubscription / (rules.all_to_all_fraction * tier.bytes_per_s)
+        )
+        leaving_s = np.where(crossed, np.maximum(leaving_s, out_s), leaving_s)
     if op == "all_to_all":
         return ramped(rules.all_to_all_base_us * US + direct_s, leaving_s, rules.all_to_all_ramp)
     wire_bytes, base_s = nbytes * wire_factor(op, ranks), rules.ring_base_us * US
@@ -289,7 +106,7 @@ def across_s(
 def tiers_of(pool: Pool) -> list[Tier]:
     """The tiers of a pool, nearest first; a server whose GPUs only meet on the network is a domain of one."""
     links = pool.node.links
-    tiers = [Tier(k.reach, k.kind, k.bytes_per_s / k.oversubscription, k.latency_s) for k in links]
+    tiers = [Tier(k.reach, k.kind, k.bytes_per_s, k.latency_s, k.oversubscription) for k in links]
     if tiers and tiers[0].kind not in _IN_SERVER:
         tiers.insert(0, Tier(1, "nvswitch", tiers[0].bytes_per_s, tiers[0].latency_s))
     return tiers
@@ -362,19 +179,20 @@ def _check(size: Floats, ranks: Floats, stride: Floats) -> None:
 def _within(pool: Pool, op: str, tier: Tier, size: Floats, ranks: Floats) -> tuple[Floats, Codes, tuple[float, float]]:
     """Seconds, provenance and ring and all-reduce asymptotes inside one domain."""
     rules, (gpu, basis) = load().rules, measured_as(load(), pool.device, tier)
-    table, ring = (_table(gpu, op), _table(gpu, "all_gather")) if gpu else (None, None)
+    table, ring = (table_of(gpu, op), table_of(gpu, "all_gather")) if gpu else (None, None)
     if table is None or ring is None:
         basis = Source.TRANSFERRED if tier.kind == "xgmi" and op == "all_reduce" else Source.ASSUMED
         rate = rules.mesh_fraction * tier.bytes_per_s
         seconds = mesh_s(op, size, np.maximum(ranks, 2), tier, rules)
         return seconds, np.full(size.shape, basis, np.int8), (rate, rate)
     scale = tier.bytes_per_s / table.link_bytes_per_s
-    reduce = _table(gpu, "all_reduce") or ring
+    reduce = table_of(gpu, "all_reduce") or ring
     near = (float(ring.tail_bytes_per_s[-1] * scale), float(reduce.tail_bytes_per_s[-1] * scale))
     row = np.clip(np.searchsorted(table.ranks, ranks), 0, len(table.ranks) - 1)
     exact = table.ranks[row] == ranks
     source = np.where(exact, Source.MEASURED, Source.INTERPOLATED)
-    unseen = (size > table.max_bytes[row]) | (ranks > table.ranks[-1]) | ~table.own[row]
+    outside = (size > table.max_bytes[row]) | (size < table.min_bytes[row])
+    unseen = outside | (ranks > table.ranks[-1]) | ~table.own[row]
     source = np.maximum(np.where(unseen, Source.TRANSFERRED, source), basis).astype(np.int8)
     return inside_s(table, size, np.maximum(ranks, 2), tier.bytes_per_s), source, near
 
@@ -398,13 +216,12 @@ def _send(
     )
     basis = Source.TRANSFERRED if first.kind in ("nvswitch", "rack") else Source.ASSUMED
     source = np.full(size.shape, basis, np.int8)
-    reach: Floats = np.ones_like(size)
     rates: Floats = np.full(size.shape, np.inf)
     for index in range(1, len(tiers)):
         tier, crossed = tiers[index], domains[index - 1] > 1
-        # Only the stages next to a pod's edge send over it, and share what it has; a GPU's own NIC is not shared.
-        reach = np.maximum(tiers[index - 1].reach // stride, 1) if index > 1 else reach
-        rates = np.minimum(rates, tier.bytes_per_s * reach)
+        # A GPU has its own NIC; above an oversubscribed tier it shares with those of the pod that send over it too.
+        sharing = np.clip(tiers[index - 1].reach // stride, 1, tier.oversubscription) / tier.oversubscription
+        rates = np.minimum(rates, tier.bytes_per_s * sharing)
         wire_s = size / (rules.send_fraction[tier.kind] * rates)
         hop_s = ramped(np.full(size.shape, tier.latency_s), wire_s, rules.send_ramp_far)
         seconds = np.where(crossed, np.maximum(hop_s, seconds), seconds)

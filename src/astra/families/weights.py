@@ -271,8 +271,8 @@ def layer_matmul_parameters(model: ModelSpec, kind: LayerKind) -> int:
 def keys_per_query(model: ModelSpec, kind: LayerKind, seq: int) -> float:
     """How many positions a token attends to in self-attention, averaged over a sequence.
 
-    The diagonal counts half, so a causal layer sees exactly half of what a bidirectional one does; a sliding window w
-    gives w - w^2 / 2s, and a sequence cut in chunks gives half of each chunk's square.
+    It is the area of the mask over ``seq``: half of it for a causal layer (the diagonal counts half), w - w^2 / 2s
+    for a sliding window w, and half of each chunk's square where the sequence is cut in chunks.
     """
     if kind.span == "full" or model.window is None or model.window >= seq:
         return seq / (1 if kind.role == "encoder" else 2)

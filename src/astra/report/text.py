@@ -101,7 +101,8 @@ def render_model(report: ModelFacts, width: int | None = None, color: bool | Non
     parts += [flops, drawing.blank()]
     shape = drawing.table(("shape", "left"), ("", "wrap"))
     for name, value in report.shape.items():
-        shape.add_row(name, _shape_value(value))
+        if value is not None and (value != 0 or isinstance(value, bool)):
+            shape.add_row(name, _shape_value(value))
     parts += [shape, drawing.blank(), drawing.prose((f"source: {report.source}", "dim"))]
     return drawing.draw(parts, width=columns, color=bool(color))
 
@@ -224,7 +225,7 @@ def _ledger(planset: PlanSet, width: int, *, full: bool) -> list[RenderableType]
     parts.append(drawing.prose(explain.search_sentence(planset)))
     if not shown:
         return parts
-    ledger = drawing.table(("strategies", "right"), ("refused because", "wrap"))
+    ledger = drawing.table(("strategies", "right"), ("left out because", "wrap"))
     for reject in shown:
         ledger.add_row(f"{reject.strategies:,}", reject.sentence)
     if reasons:

@@ -60,7 +60,7 @@ class Schedule:
     order: Callable[[int, int, int, int], Ints]  # p, v, m, rank -> rows of (kind, micro-batch, chunk)
     makespan_s: Callable[[Shape], Floats]  # exact for equal stages, a screening estimate otherwise
     in_flight: Callable[[Ints, Ints, Ints, Ints], Ints]  # p, v, m, rank -> peak (micro-batch, chunk) pairs alive
-    period: Callable[[int, int], int] = lambda p, m: 0  # noqa: ARG005  micro-batches after which the order repeats; 0: never
+    period: Callable[[int, int], int] = lambda p, m: 0  # micro-batches after which the order repeats; 0: never
     exact_s: Callable[[int, Floats, Floats, Floats, bool], float] | None = None  # m, forward, backward, send, blocking
 
     def slots(self, p: int, v: int, m: int, rank: int) -> Ints:

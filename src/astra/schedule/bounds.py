@@ -65,12 +65,14 @@ def lower_bound_s(
         forward_s: by virtual stage, ``[p*v]`` or ``[row, p*v]`` (a scalar stands for all), as for ``simulate``.
         backward_s: likewise.
         weight_s: likewise.
-        send_s: likewise; the last entry is ignored.
+        send_s: likewise, from k to k+1; the last entry may be left out.
         blocking_p2p: as for ``simulate``.
     """
     plan = find(schedule)
     given = [np.asarray(times, dtype=np.float64) for times in (forward_s, backward_s, weight_s, send_s)]
     counts = np.atleast_1d(np.asarray(m, dtype=np.int64))
+    if given[3].ndim and given[3].shape[-1] == p * v - 1:
+        given[3] = np.append(given[3], np.zeros((*given[3].shape[:-1], 1)), axis=-1)
     if any(times.ndim and times.shape[-1] != p * v for times in given):
         raise InputError("stages", [times.shape for times in given], want=f"{p * v} numbers per row, one per stage")
     num_rows = max([len(counts), *(len(times) for times in given if times.ndim == 2)])
@@ -89,7 +91,8 @@ def _bound_s(plan: Schedule, p: int, v: int, m: int, times: Floats, blocking: bo
     plan.check(p, v, m)
     ways, late = _ways(plan, p, v, m)
     pipe = _pipe(p, times, late, blocking)
-    return np.max([_way_s(way, pipe, p) for way in ways], axis=0)
+    longest_s: Floats = np.max([_way_s(way, pipe, p) for way in ways], axis=0)
+    return longest_s
 
 
 def _pipe(p: int, times: Floats, late: Ints, blocking: bool) -> _Pipe:
@@ -121,14 +124,14 @@ def _pipe(p: int, times: Floats, late: Ints, blocking: bool) -> _Pipe:
 def _way_s(way: _Way, pipe: _Pipe, p: int) -> Floats:
     """Length of one path in every row."""
     own_s: Floats = np.einsum("kc,krc->r", way.counts, pipe.held_s[:, :, way.rank :: p])
-    entry_s = (pipe.forward_at_s if way.entry == FORWARD else pipe.backward_at_s)[:, way.entry_stage]
+    entry_s: Floats = (pipe.forward_at_s if way.entry == FORWARD else pipe.backward_at_s)[:, way.entry_stage]
     if way.exit == FORWARD:
         here, held_s = way.exit_stage, pipe.held_s
-        climb_s = pipe.forward_at_s[:, -1] + held_s[FORWARD][:, -1]
+        climb_s: Floats = pipe.forward_at_s[:, -1] + held_s[FORWARD][:, -1]
         climb_s = climb_s - pipe.forward_at_s[:, here] - held_s[FORWARD][:, here]
-        return entry_s + own_s + climb_s + held_s[BACKWARD][:, -1] + pipe.tail_s[:, -1]
+        own_s = own_s + climb_s + held_s[BACKWARD][:, -1] + pipe.tail_s[:, -1]
     if way.exit == BACKWARD:
-        return entry_s + own_s + pipe.tail_s[:, way.exit_stage]
+        own_s = own_s + pipe.tail_s[:, way.exit_stage]
     return entry_s + own_s
 
 

@@ -24,7 +24,7 @@ def group_size(p: Ints, m: Ints) -> Ints:
     while True:
         short = (groups > 1) & (m - (groups - 1) * size < p)
         if not short.any():
-            return size
+            return np.asarray(size)
         groups = groups - short
         size = np.maximum(-(-m // groups), p)
 
@@ -48,15 +48,24 @@ def order(p: int, v: int, m: int, rank: int) -> Ints:
 
 
 def makespan_s(shape: Shape) -> Floats:
-    """m rounds of the slowest rank and a bubble of (p-1)/v stages (Narayanan et al. 2021, section 2.2)."""
+    """Rounds of the slowest rank and a bubble of (p-1)/v stages (Narayanan et al. 2021, section 2.2).
+
+    Equal stages, sends at most as long as a chunk's forward and backward: exact, but for blocking sends with p not
+    dividing m, where it is a lower bound, as for longer sends.
+    """
+    compute_s = shape.m * shape.slowest_s + (shape.work_s - shape.slowest_s) / shape.v
+    sends_s = np.where(shape.blocking, _standing_s(shape), _fill_and_drain_s(shape))
+    return compute_s + np.where(shape.p > 1, sends_s, 0.0)
+
+
+def _standing_s(shape: Shape) -> Floats:
+    """Blocking: the last rank sends one chunk less than the ranks above it, but lies at the end of the fill."""
     p, v, m, send_s = shape.p, shape.v, shape.m, shape.send_s
-    compute_s = m * shape.slowest_s + (shape.work_s - shape.slowest_s) / v
     chunk_s = shape.work_s / (p * v)
-    # Blocking: the last rank sends one chunk less than the ranks above it, but lies at the end of the fill.
+    uneven_s = np.abs(2 * shape.forward_s / (p * v) - chunk_s)  # |forward - backward|
     last_s = (m * (2 * v - 1) + 2 * p - 3) * send_s
-    inner_s = np.where(p > 2, (2 * m * v + 2 * p - 5) * send_s - chunk_s, 0.0)
-    sends_s = np.where(shape.blocking, np.maximum(last_s, inner_s), _fill_and_drain_s(shape))
-    return compute_s + np.where(p > 1, sends_s, 0.0)
+    inner_s = (2 * m * v + 2 * p - 5) * send_s - chunk_s + np.maximum(uneven_s - send_s, 0.0)
+    return np.where(p > 2, np.maximum(last_s, inner_s), last_s)
 
 
 def _fill_and_drain_s(shape: Shape) -> Floats:
@@ -70,12 +79,12 @@ def _fill_and_drain_s(shape: Shape) -> Floats:
     forward_s, backward_s = shape.forward_s / (p * v), (shape.backward_s + shape.weight_s) / (p * v)
     fill_s = np.maximum(p * send_s - (first - p) * forward_s, 0.0)
     drain_s = np.maximum(p * send_s - (last - p) * backward_s, 0.0)
-    return 2 * (p - 1) * send_s + (v - 1) * (fill_s + drain_s)
+    return np.asarray(2 * (p - 1) * send_s + (v - 1) * (fill_s + drain_s))
 
 
 def in_flight(p: Ints, v: Ints, m: Ints, rank: Ints) -> Ints:
     """The forwards ahead, and the one at work."""
-    return np.minimum(2 * (p - rank - 1) + (v - 1) * group_size(p, m) + 1, m * v)
+    return np.asarray(np.minimum(2 * (p - rank - 1) + (v - 1) * group_size(p, m) + 1, m * v))
 
 
 def _legal(p: Ints, v: Ints, m: Ints) -> Bools:

@@ -39,7 +39,7 @@ def exposed_hops(shape: Shape) -> Ints:
 def in_flight(p: Ints, v: Ints, m: Ints, rank: Ints) -> Ints:
     """The forwards ahead, and the one at work."""
     del v
-    return np.minimum(p - rank, m)
+    return np.asarray(np.minimum(p - rank, m))
 
 
 SCHEDULE: Final = Schedule(
@@ -51,5 +51,5 @@ SCHEDULE: Final = Schedule(
     order=order,
     makespan_s=makespan_s,
     in_flight=in_flight,
-    period=lambda p, m: 1,  # noqa: ARG005
+    period=lambda p, m: 1,
 )

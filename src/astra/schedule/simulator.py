@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from astra.errors import InputError
 from astra.provenance import Floats, Ints
-from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, Schedule
+from astra.schedule.base import BACKWARD, FORWARD, Schedule
+from astra.schedule.in_flight import alive
 from astra.schedule.registry import find
 
 
@@ -78,15 +79,12 @@ def simulate(
     plan.check(p, v, m)
     stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
     orders = np.stack([plan.order(p, v, m, rank) for rank in range(p)])
-    compute_s, sending_s, latency_s = _slot_times(orders, stages, plan.splits_backward, blocking_p2p)
-    held_s = compute_s + sending_s
-    freed_s = run(orders, held_s, latency_s, m=m)
+    compute_s, sending_s, latency_s = slot_times(orders, stages, plan.splits_backward, blocking_p2p)
+    freed_s = run(inputs(orders, m=m), compute_s + sending_s, latency_s)
     total_s = float(freed_s.max())
     busy_s, stood_s = compute_s.sum(axis=1), sending_s.sum(axis=1)
-    start_s = freed_s - held_s
-    peaks_bytes = None
-    if activation_bytes is not None:
-        peaks_bytes = alive(orders, per_stage(p * v, activation_bytes, "activation_bytes")).max(axis=1)
+    end_s = freed_s - sending_s
+    weights = None if activation_bytes is None else per_stage(p * v, activation_bytes, "activation_bytes")
     return Timeline(
         schedule=plan.name,
         p=p,
@@ -99,12 +97,18 @@ def simulate(
         kind=orders[:, :, 0],
         microbatch=orders[:, :, 1],
         chunk=orders[:, :, 2],
-        start_s=start_s,
-        end_s=start_s + compute_s,
+        start_s=end_s - compute_s,
+        end_s=end_s,
         freed_s=freed_s,
-        peak_in_flight=alive(orders, np.ones(p * v)).max(axis=1).astype(np.int64),
-        peak_activation_bytes=peaks_bytes,
+        peak_in_flight=_peaks(orders, np.ones(p * v)).astype(np.int64),
+        peak_activation_bytes=None if weights is None else _peaks(orders, weights),
     )
+
+
+def _peaks(orders: Ints, weights: Floats) -> Floats:
+    """By rank: the largest sum of weights (by virtual stage) of activations alive at once."""
+    ranks = len(orders)
+    return np.array([alive(order, weights[rank::ranks]).max() for rank, order in enumerate(orders)])
 
 
 def as_stages(
@@ -118,7 +122,7 @@ def as_stages(
     """Times of every virtual stage; chunks of a lone rank hand over without a send."""
     count = p * v
     given = np.asarray(send_s, dtype=np.float64)
-    hops = per_stage(count - 1, given[: count - 1] if given.ndim == 1 else given, "send_s")
+    hops = per_stage(count - 1, given[:-1] if given.shape == (count,) else given, "send_s")
     return Stages(
         per_stage(count, forward_s, "forward_s"),
         per_stage(count, backward_s, "backward_s"),
@@ -139,7 +143,7 @@ def per_stage(count: int, values: npt.ArrayLike, where: str) -> Floats:
     return column
 
 
-def _slot_times(orders: Ints, stages: Stages, split: bool, blocking: bool) -> tuple[Floats, Floats, Floats]:
+def slot_times(orders: Ints, stages: Stages, split: bool, blocking: bool) -> tuple[Floats, Floats, Floats]:
     """Compute, blocking send and wait for the input of every slot."""
     ranks = len(orders)
     kind = orders[:, :, 0]
@@ -161,19 +165,23 @@ def inputs(orders: Ints, *, m: int) -> Ints:
     stage = orders[:, :, 2] * ranks + np.arange(ranks)[:, None]
     stages = int(stage.max()) + 1
     nobody = ranks * count
-    at = np.full((3, stages, m), nobody, dtype=np.int64)
+    at = np.full((3, stages, m), -1, dtype=np.int64)
     at[kind, stage, microbatch] = np.arange(nobody).reshape(ranks, count)
     above = np.minimum(stage + 1, stages - 1)
     last = stage == stages - 1
     from_forward = np.where(stage == 0, nobody, at[FORWARD, np.maximum(stage - 1, 0), microbatch])
     from_backward = np.where(last, at[FORWARD, stage, microbatch], at[BACKWARD, above, microbatch])
-    return np.where(kind == FORWARD, from_forward, np.where(kind == BACKWARD, from_backward, at[BACKWARD, stage, microbatch]))
+    from_own = at[BACKWARD, stage, microbatch]
+    source: Ints = np.where(kind == FORWARD, from_forward, np.where(kind == BACKWARD, from_backward, from_own))
+    if source.min() < 0:
+        raise RuntimeError("the schedule lacks a slot that another one waits for")
+    return source
 
 
-def run(orders: Ints, held_s: Floats, latency_s: Floats, *, m: int) -> Floats:
+def run(source_of: Ints, held_s: Floats, latency_s: Floats) -> Floats:
     """When each slot frees its rank. A rank runs until its next input is missing and is woken when that is made."""
     ranks, count = held_s.shape
-    source = inputs(orders, m=m).ravel().tolist()
+    source = source_of.ravel().tolist()
     hold, delay = held_s.ravel().tolist(), latency_s.ravel().tolist()
     freed = [-1.0] * (ranks * count)
     freed.append(0.0)  # the input of slots that wait for nobody
@@ -202,14 +210,3 @@ def run(orders: Ints, held_s: Floats, latency_s: Floats, *, m: int) -> Floats:
         stuck = [rank for rank in range(ranks) if times[rank, -1] < 0]
         raise RuntimeError(f"the schedule deadlocks: ranks {stuck} wait for one another")
     return times
-
-
-def alive(orders: Ints, weights: Floats) -> Floats:
-    """Running sum of the weights (by virtual stage) of the activations alive during each slot of each rank."""
-    ranks = len(orders)
-    kind = orders[:, :, 0]
-    weight = weights[orders[:, :, 2] * ranks + np.arange(ranks)[:, None]]
-    frees = WEIGHT if (kind == WEIGHT).any() else BACKWARD
-    change = np.where(kind == FORWARD, weight, 0.0) - np.where(kind == frees, weight, 0.0)
-    during = np.cumsum(change, axis=1)
-    return np.where(kind == frees, during + weight, during)  # what a slot frees is alive until its end

@@ -26,10 +26,10 @@ def order(p: int, v: int, m: int, rank: int) -> Ints:
 
 
 def makespan_s(shape: Shape) -> Floats:
-    """Equal stages: m (f+b+w) + (p-1) max(f, b, f+b-w) for m >= p, without sends (Qi et al. 2023 for f+b-w).
+    """Equal stages, no sends, m >= p: m (f+b+w) + (p-1) max(f, b, f+b-w) (Qi et al. 2023 give the last of the three).
 
-    The bubble is the longest of the paths through the first and through the last micro-batches; rows with unequal
-    stages use their mean for it. With sends it is exact while a send takes at most w/2, and a lower bound beyond.
+    The longest of the paths through the first and the last micro-batches. Exact for equal stages, but a lower bound
+    when sends block (which no runtime of this schedule does). Rows with unequal stages use the mean for the bubble.
     """
     p, m = shape.p, shape.m
     f, b, w = shape.forward_s / p, shape.backward_s / p, shape.weight_s / p
@@ -38,41 +38,45 @@ def makespan_s(shape: Shape) -> Floats:
 
 
 def _first_path_s(shape: Shape, f: Floats, b: Floats, w: Floats) -> Floats:
-    """The first micro-batch down and up to a rank, then all that this rank has left; the extreme ranks decide."""
+    """The first micro-batch down and up to a rank, then all that this rank has left.
+
+    Linear in the rank, so the outermost ranks that send one way and those that send both ways decide.
+    """
     p, m, s = shape.p, shape.m, shape.send_s
-    ahead = np.minimum(p, m)
-    to_first_s = p * f + (p - 1) * b + (m - ahead) * f + m * (b + w)
-    to_last_s = (p - 1) * f + m * (f + b + w)
-    blocked = np.maximum(to_first_s + (2 * (p - 1) + m - ahead) * s, to_last_s + (p - 1 + m) * s)
-    inner = np.maximum(p - 2, 0)  # ranks 1 and p-2: sends both ways
-    for rank in (np.minimum(1, inner), inner):
-        ahead_here = np.minimum(p - rank, m)
-        path_s = p * f + (p - 1 - rank) * b + (m - ahead_here) * f + m * (b + w)
-        hops = 2 * (p - 1) - rank + m - ahead_here + m
-        blocked = np.maximum(blocked, np.where(p > 2, path_s + hops * s, 0.0))
-    waiting = np.maximum(to_first_s + 2 * (p - 1) * s, to_last_s + (p - 1) * s)
-    return np.where(p > 1, np.where(shape.blocking, blocked, waiting), m * (f + b + w))
+    longest_s = np.zeros(np.shape(m))
+    for rank in (0 * p, np.minimum(1, p - 1), np.maximum(p - 2, 0), p - 1):
+        left = m - np.minimum(p - rank, m)  # forwards
+        held = np.where(rank < p - 1, left, 0) + np.where(rank > 0, m, 0)
+        hops = 2 * (p - 1) - rank + np.where(shape.blocking, held, 0)
+        longest_s = np.maximum(longest_s, (p + left) * f + (p - 1 - rank + m) * b + m * w + hops * s)
+    return longest_s
 
 
 def _both_paths_s(shape: Shape, f: Floats, b: Floats, w: Floats) -> Floats:
     """The first micro-batch down and up to a rank, its work until the last forward, the last one down and up again.
 
-    Ends on rank j with the min(j+1, m) weight gradients held back there.
+    Ends on rank j with the min(j+1, m) weight gradients held back there. Sends that take longer than half a weight
+    gradient also show in between, once in p micro-batches.
     """
     p, m, s = shape.p, shape.m, shape.send_s
     first_rank = np.clip(p - m + 1, 0, p - 1)  # the first whose first backward comes before its last forward
-    waiting = 4 * (p - 1) - 2 * first_rank
-    blocked = np.where(p > 2, np.where(m > 1, 2 * m + 2 * p - 5, 2 * (p - 1)), m + 1)
-    hops = np.where(p > 1, np.where(shape.blocking, blocked, waiting), 0)
-    path_s = (m + p - 1) * (f + b) + np.maximum(m - p, 0) * w + hops * s
-    ends_s = [np.minimum(j + 1, m) * w - j * (b + s) for j in (0 * p, np.minimum(p, m) - 1, p - 1)]
-    return path_s + np.maximum(np.maximum(ends_s[0], ends_s[1]), ends_s[2])
+    trips, rest = np.divmod(np.maximum(m - p - 1, 0), p)
+    between_s = (trips * (p - 1) + np.maximum(rest - 1, 0)) * np.maximum(2 * s - w, 0.0)
+    waiting_s = (4 * (p - 1) - 2 * first_rank) * s + between_s
+    standing = np.where(p > 2, np.where(m > 1, 2 * m + 2 * p - 5, 2 * (p - 1)), m + 1)
+    sends_s = np.where(p > 1, np.where(shape.blocking, standing * s, waiting_s), 0.0)
+    path_s = (m + p - 1) * (f + b) + np.maximum(m - p, 0) * w + sends_s
+    ends_s = [
+        np.minimum(j + 1, m) * w - j * b - np.where(shape.blocking, np.maximum(j - 1, 0), j) * s
+        for j in (0 * p, np.minimum(p, m) - 1, p - 1)
+    ]
+    return np.asarray(path_s + np.maximum(np.maximum(ends_s[0], ends_s[1]), ends_s[2]))
 
 
 def in_flight(p: Ints, v: Ints, m: Ints, rank: Ints) -> Ints:
     """p-r as in 1F1B, and r that wait for their weight gradient."""
     del v
-    return np.minimum(p + 0 * rank, m)
+    return np.asarray(np.minimum(p + 0 * rank, m))
 
 
 SCHEDULE: Final = Schedule(
@@ -84,5 +88,5 @@ SCHEDULE: Final = Schedule(
     order=order,
     makespan_s=makespan_s,
     in_flight=in_flight,
-    period=lambda p, m: 1,  # noqa: ARG005
+    period=lambda p, m: 1,
 )

@@ -32,7 +32,7 @@ from astra.spec.workload import Workload
 from astra.units import GIB, parse_count, show_count
 
 MODEL_SCHEMA: Final = "astra.model/1"
-SPARE: Final = 5  # groups refined by the simulator beyond those shown
+SPARE: Final = 3  # groups refined by the simulator beyond those shown
 DEFAULT_BATCH: Final = 1024
 DEFAULT_SEQ: Final = 4096
 
@@ -92,10 +92,9 @@ def plan(
     found = search(job, restrictions, user_rules=user_rules, keep=top + SPARE, progress=progress)
     if not found.candidates:
         raise NoFeasiblePlan(_nothing_fits(job, found))
-    estimates = [
-        (candidate.strategy, with_run(job, estimate_job(job, candidate.strategy, user_rules=user_rules)))
-        for candidate in found.candidates
-    ]
+    strategies = [candidate.strategy for candidate in found.candidates]
+    results = estimate_job(job, strategies, user_rules=user_rules)
+    estimates = [(strategy, with_run(job, result)) for strategy, result in zip(strategies, results, strict=True)]
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     ranked = sorted(fitting or estimates, key=lambda pair: pair[1].step_s)[:top]
     if strict and ranked[0][1].provenance_worst == "assumed":
@@ -148,7 +147,7 @@ def estimate(
     user_rules = read_rules(rules) if rules is not None else ()
     chosen = parse_strategy(strategy, gpus=job.pool.gpus) if isinstance(strategy, str) else strategy
     _check_computable(job, chosen, user_rules)
-    result = with_run(job, estimate_job(job, chosen, user_rules=user_rules))
+    result = with_run(job, estimate_job(job, [chosen], user_rules=user_rules)[0])
     if strict and result.provenance_worst == "assumed":
         raise NoCoverage(_no_coverage(result))
     return result

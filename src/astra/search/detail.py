@@ -12,7 +12,7 @@ import numpy as np
 
 from astra.axes import AXES
 from astra.cost.parts import EMBEDDING, HEAD, Direction, worst_source
-from astra.cost.stage import Gathered, Layout, Meshes, StageCosts, gather_parts, over_stages, stage_costs
+from astra.cost.stage import SHARD_COLUMNS, Gathered, Layout, Meshes, StageCosts, gather_parts, over_stages, stage_costs
 from astra.cost.state import Bytes
 from astra.cost.step import Activations, Holders, Savers, activations, reserved_bytes, states
 from astra.families import weights as weights_of
@@ -63,21 +63,30 @@ def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> l
     return broken
 
 
-def estimate(job: Job, strategy: Strategy, *, user_rules: Sequence[Rule] = ()) -> Estimate:
-    """Time, memory, provenance and warnings of a strategy; the caller has checked that it can be costed at all."""
-    row = _row(job, strategy)
-    costs = stage_costs(job, row.meshes, every_rank=True)
+def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[Rule] = ()) -> list[Estimate]:
+    """Each strategy in full; the caller has checked that they can be costed at all."""
+    rows = [_row(job, strategy) for strategy in strategies]
+    shared = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
+    gathered = gather_parts(job, shared)
+    places = range(len(rows))
+    return [_estimate(job, strategies[k], rows[k], gathered.take(np.array([k])), user_rules) for k in places]
+
+
+def _estimate(
+    job: Job, strategy: Strategy, row: _Row, gathered: Gathered, user_rules: Sequence[Rule]
+) -> Estimate:
+    """Time, memory, provenance and warnings of one strategy."""
+    costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
     static, update_s, between = states(job, row.meshes, costs, row.holders)
-    gathered = gather_parts(job, row.meshes.columns)
-    pipeline_s = _simulate(job, strategy, row, between.per_microbatch_s[0, 0])
+    pipeline_s = _simulate(job, strategy, row, gathered, between.per_microbatch_s[0, 0])
     after_s = float((between.exposed_s + update_s)[0, 0].max())
     step_s = pipeline_s + after_s + job.runtime.step_host_s
     work = _Work(job, gathered, row, costs, saved)
     stage_list = _stages(job, strategy, row, costs, saved, static, work, update_s[0, 0], between)
     breakdown = _breakdown(stage_list, step_s, job.runtime.step_host_s)
     broken = legality(job, strategy, user_rules)
-    provenance = worst_source(gathered.parts, 0)
+    provenance = worst_source(gathered.parts, int(gathered.index[0]))
     provenance["data parallel"] = Source(int(between.source.max()))
     return _assemble(job, strategy, row, stage_list, step_s, breakdown, broken, provenance)
 
@@ -92,7 +101,7 @@ def _row(job: Job, strategy: Strategy) -> _Row:
     return _Row(Meshes(columns, np.zeros(1, np.int64), [layout]), savers, holders, layout)
 
 
-def _simulate(job: Job, strategy: Strategy, row: _Row, per_microbatch_s: Floats) -> float:
+def _simulate(job: Job, strategy: Strategy, row: _Row, gathered: Gathered, per_microbatch_s: Floats) -> float:
     """The pipeline's makespan, chunk by chunk."""
     pp, vp = row.layout.pp, row.layout.vp
     flat = Meshes(
@@ -100,7 +109,7 @@ def _simulate(job: Job, strategy: Strategy, row: _Row, per_microbatch_s: Floats)
         np.zeros(1, np.int64),
         [Layout(pp * vp, 1, row.layout.layers)],
     )
-    costs = stage_costs(job, flat, every_rank=True)
+    costs = stage_costs(job, flat, gathered, every_rank=True)
     saved = activations(costs, np.ones(1, np.int64), row.savers)
     extra = np.resize(per_microbatch_s, pp * vp) / vp
     return simulate(
@@ -136,7 +145,7 @@ class _Work:
         self.backward_s = self._compute("backward") + recompute
 
     def _over(self, columns: list[Floats]) -> Floats:
-        return self._times * over_stages(self._table, columns)[0]
+        return self._times * over_stages(self._table, [column[self._gathered.index] for column in columns])[0]
 
     def _direction(self, key: object, way: str) -> Direction:
         direction: Direction = getattr(self._gathered.parts[key], way)  # type: ignore[index]
@@ -147,7 +156,7 @@ class _Work:
 
     def forward_s_layers(self) -> Floats:
         """Forward compute of the layers alone: what full recompute runs again."""
-        nothing = np.zeros(1)
+        nothing = np.zeros_like(self._gathered.shard.tokens)
         columns = [self._direction(key, "forward").compute_s for key in self._order[:-2]]
         return self._over([*columns, nothing, nothing])
 

@@ -1,32 +1,48 @@
 """The exhaustive search: enumerate, refuse, bound, cost, rank, refine.
 
-Exact: a mesh is left uncosted only if a lower bound of its step time, which ignores recompute, data-parallel
-communication and the optimizer, is already above the best kept plans, or if it cannot fit with every saver at once.
+Best first, and exact. Three lower bounds of the step time, each tighter and dearer than the one before, decide what is
+costed: of a core (compute spread evenly over the stages, no bubble), of a mesh (its slowest stage and its bubble), and
+of a mesh with its ZeRO stage and offload (no recompute). A strategy is left uncosted only if a bound is already above
+the plans kept, or its mesh cannot fit with every saver at once, or its mesh has reached its own bound.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.cost.stage import Meshes, StageCosts, stage_costs
+from astra.cost.stage import (
+    Gathered,
+    Meshes,
+    StageCosts,
+    gather_parts,
+    join_costs,
+    join_meshes,
+    least_s,
+    over_model,
+    stage_costs,
+    take,
+)
 from astra.cost.state import static_bytes
 from astra.cost.step import Evaluated, Holders, Savers, evaluate, makespan, reserved_bytes
 from astra.families.split import even
-from astra.provenance import Bools, Floats, Ints
-from astra.space.enumerate import Space, enumerate_space
+from astra.provenance import Floats, Ints
+from astra.space.enumerate import Space
 from astra.space.restrictions import Restrictions
-from astra.space.rules import Rule
+from astra.space.rules import Rule, check
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, Strategy
 from astra.table import CHOICES
 
-GROUP: Final = ("tp", "cp", "pp", "ep", "etp")  # plans that differ here are different plans; the rest are variants
-FIRST_BLOCK: Final = 32  # meshes costed before the first look at the bound
-CELLS: Final = 400_000  # entries of one block: large enough for NumPy, small enough for the cache
+GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
+CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
+FIRST_CORES: Final = 64
+MOST_CORES: Final = 4096
+FIRST_PENDING: Final = 512  # meshes put aside before the savers are tried on them; more once something fits
+MOST_PENDING: Final = 8192
 
 Progress = Callable[[float], None]
 
@@ -64,27 +80,43 @@ def search(
 ) -> Found:
     """The best ``keep`` groups of strategies."""
     started = time.perf_counter()
-    space = enumerate_space(job, restrictions, user_rules)
+    space = Space(job, restrictions, user_rules)
     leaders = _Leaders(job, space, keep)
-    if len(space.meshes):
-        costs = stage_costs(job, space.meshes)
-        order, possible = leaders.bound(costs)
-        for block in _blocks(order, space, costs):
-            if leaders.beyond(block):
+    if len(space.strategies):
+        gathered = gather_parts(job, space.cores | {"flash": space.flash})
+        bound_s = core_bound_s(job, space, gathered)
+        order = np.argsort(bound_s, kind="stable")
+        for block in _growing(order):
+            if bound_s[block[0]] >= leaders.worst_s():
                 break
-            leaders.offer(block, costs)
+            leaders.cost(block, gathered)
             if progress is not None:
-                progress(leaders.done / max(int(possible.sum()), 1))
+                progress(leaders.cores / len(order))
+        leaders.finish()
     return leaders.found(time.perf_counter() - started)
 
 
-def _blocks(order: Ints, space: Space, costs: StageCosts) -> list[Ints]:
-    """Meshes by rising bound, a few first and then as many as fit a block."""
-    width = len(space.savers) * len(space.holders) * costs.forward_s.shape[1]
-    size = max(CELLS // max(width, 1), 8)
-    first = min(FIRST_BLOCK, size)
-    starts = [0, *range(first, len(order), size)]
-    return [order[start:stop] for start, stop in zip(starts, [*starts[1:], len(order)], strict=True) if stop > start]
+def core_bound_s(job: Job, space: Space, gathered: Gathered) -> Floats:
+    """Compute and exposed communication of all micro-batches, spread evenly over the stages."""
+    whole = over_model(job, gathered, least_s)
+    microbatches = job.workload.global_batch // (space.cores["dp"] * space.cores["mbs"])
+    return microbatches * whole / space.cores["pp"] + job.runtime.step_host_s
+
+
+def _growing(order: Ints) -> Iterator[Ints]:
+    """Rows in blocks that double, so that an easy search stops early and a hard one runs at full width."""
+    start, size = 0, FIRST_CORES
+    while start < len(order):
+        yield order[start : start + size]
+        start, size = start + size, min(2 * size, MOST_CORES)
+
+
+class _Pending(NamedTuple):
+    """Meshes that could be better with recompute."""
+
+    meshes: Meshes
+    costs: StageCosts
+    bound_s: Floats
 
 
 class _Leaders:
@@ -92,25 +124,66 @@ class _Leaders:
 
     def __init__(self, job: Job, space: Space, keep: int) -> None:
         self.job, self.space, self.keep = job, space, keep
-        self.best: dict[tuple[int, ...], tuple[float, int, int, int]] = {}  # group -> step, mesh, saver, holder
-        self.bound_s: Floats = np.zeros(0)
-        self.done = self.evaluated = self.feasible = 0
+        self.best: dict[tuple[int, ...], tuple[float, Strategy]] = {}  # by group
+        self.quickest = space.savers.take(slice(0, 1))  # no recompute, unless that is restricted
+        self.cores = self.evaluated = self.feasible = 0
         self.too_large = 0.0
-        self.reached = 0.0  # strategies of meshes costed
         self.unfit = 0.0  # strategies of meshes that cannot fit at all
-        self.least: tuple[float, int, int, int] = (np.inf, -1, 0, 0)
+        self.least: tuple[float, Strategy | None] = (np.inf, None)
+        self._pending: list[_Pending] = []
 
-    def bound(self, costs: StageCosts) -> tuple[Ints, Bools]:
-        """Meshes that may fit, by a lower bound of their step time."""
+    def worst_s(self) -> float:
+        """The step time a plan must beat to enter the leaders."""
+        if len(self.best) < self.keep:
+            return float("inf")
+        return sorted(entry[0] for entry in self.best.values())[self.keep - 1]
+
+    def cost(self, cores: Ints, gathered: Gathered) -> None:
+        """Expand cores to meshes and cost those that may enter the leaders, best first."""
+        self.cores += len(cores)
+        meshes, strategies, origin = self.space.expand(cores)
+        if not len(meshes):
+            return
+        alike = bool((meshes.columns["flash"] == self.space.flash[origin]).all())
+        parts = gathered.take(origin) if alike else gather_parts(self.job, meshes.columns)
+        costs = stage_costs(self.job, meshes, parts)
+        rows = self._possible(meshes, strategies, costs)
+        bound_s, reached_s = np.full(len(meshes), np.inf), np.full(len(meshes), np.inf)
+        for block in _blocks(rows, len(self.space.holders) * costs.forward_s.shape[1]):
+            part = meshes.take(block), take(costs, block)
+            bound_s[block], reached_s[block] = self._offer(*part, self.quickest, first=True)
+        # A mesh that has reached its bound has nothing left to gain; the others may with recompute.
+        rows = rows[(bound_s[rows] < reached_s[rows]) & (bound_s[rows] < self.worst_s())]
+        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), bound_s[rows]))
+        if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
+            self.finish()
+
+    def finish(self) -> None:
+        """Try every saver on the meshes put aside, best first."""
+        if not self._pending:
+            return
+        meshes = join_meshes([pending.meshes for pending in self._pending])
+        costs = join_costs([pending.costs for pending in self._pending])
+        bound_s = np.concatenate([pending.bound_s for pending in self._pending])
+        self._pending.clear()
+        order = np.argsort(bound_s, kind="stable")
+        for some in _growing(order):
+            promising = some[bound_s[some] < self.worst_s()]
+            for block in _by_depth(promising, costs, len(self.space.holders)):
+                deepest = int(costs.chunk_layers[block].max())
+                self._offer(meshes.take(block), take(costs, block), self.space.savers.up_to(deepest), first=False)
+
+    def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
+        """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
         slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
-        self.bound_s = makespan(self.space.meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
-        possible = reserved_bytes(self.job, self._least_bytes(costs)) <= self.job.limit_bytes
-        self.unfit = float(self.space.strategies[~possible].sum())
-        if not possible.any():
-            possible = np.ones_like(possible)  # cost them all, to say what would be needed
-            self.unfit = 0.0
-        rows = np.flatnonzero(possible)
-        return rows[np.argsort(self.bound_s[rows], kind="stable")], possible
+        bound_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
+        fits = reserved_bytes(self.job, self._least_bytes(costs)) <= self.job.limit_bytes
+        if fits.any() or self.best:
+            self.unfit += float(strategies[~fits].sum())
+        else:
+            fits[:] = True
+        rows = np.flatnonzero(fits & (bound_s < self.worst_s()))
+        return rows[np.argsort(bound_s[rows], kind="stable")]
 
     def _least_bytes(self, costs: StageCosts) -> Floats:
         """The least each mesh could need: all states sharded or offloaded, one checkpoint per chunk."""
@@ -130,63 +203,95 @@ class _Leaders:
         least: Floats = (states + one_input * costs.in_flight + working).max(axis=-1)
         return least
 
-    def beyond(self, block: Ints) -> bool:
-        """Whether nothing in this block, or after it, can enter the leaders."""
-        if len(self.best) < self.keep:
-            return False
-        worst = sorted(entry[0] for entry in self.best.values())[self.keep - 1]
-        return bool(self.bound_s[block[0]] >= worst)
-
-    def offer(self, block: Ints, costs: StageCosts) -> None:
-        """Cost a block of meshes with every saver and holder and keep the best of each group."""
-        meshes, space = self.space.meshes.take(block), self.space
-        result = evaluate(self.job, meshes, _take(costs, block), space.savers, space.holders)
+    def _offer(self, meshes: Meshes, costs: StageCosts, savers: Savers, *, first: bool) -> tuple[Floats, Floats]:
+        """Cost meshes with some savers and every holder; the best step of each mesh, and the best that fits."""
+        holders = self.space.holders
+        result = evaluate(self.job, meshes, costs, savers, holders)
+        if self.space.late_rules:
+            result = self._without_refused(meshes, result, savers, first=first)
         reserved = reserved_bytes(self.job, result.peak_bytes)
         fits = result.known & (reserved <= self.job.limit_bytes)
-        self.done += len(block)
-        self.evaluated += int(result.known.sum())
-        self.feasible += int(fits.sum())
-        self.too_large += float((result.known & ~fits).sum())
-        self.reached += float(space.strategies[block].sum())
-        self._note_least(block, result, reserved)
-        step = np.where(fits, result.step_s, np.inf).reshape(len(block), -1)
+        new = slice(0 if first else 1, None)  # the quickest saver comes first and is counted once
+        self.evaluated += int(result.known[:, new].sum())
+        self.feasible += int(fits[:, new].sum())
+        self.too_large += float((result.known & ~fits)[:, new].sum())
+        rows = np.arange(len(meshes))
+        step = np.where(fits, result.step_s, np.inf).reshape(len(meshes), -1)
         choice = step.argmin(axis=1)
-        best_s = step[np.arange(len(block)), choice]
+        best_s = step[rows, choice]
+        if not np.isfinite(best_s).any():
+            self._note_least(meshes, result, reserved, savers)
         groups = np.stack([meshes.columns[name] for name in GROUP], axis=1)
-        for row in np.flatnonzero(np.isfinite(best_s)):
+        for row in np.argsort(best_s, kind="stable"):
             group = tuple(groups[row].tolist())
-            saver, holder = divmod(int(choice[row]), len(space.holders))
-            entry = (float(best_s[row]), int(block[row]), saver, holder)
-            if entry < self.best.get(group, (np.inf,)):
-                self.best[group] = entry
+            if not best_s[row] < self.best.get(group, (self.worst_s(),))[0]:
+                continue
+            saver, holder = divmod(int(choice[row]), len(holders))
+            self.best[group] = (float(best_s[row]), to_strategy(meshes, savers, holders, int(row), saver, holder))
+        known_s = np.where(result.known, result.step_s, np.inf).reshape(len(meshes), -1)
+        return known_s.min(axis=1), best_s
 
-    def _note_least(self, block: Ints, result: Evaluated, reserved: Floats) -> None:
-        smallest = np.where(result.known, reserved, np.inf).reshape(-1)
-        place = int(smallest.argmin())
-        mesh, saver, holder = (int(x) for x in np.unravel_index(place, result.peak_bytes.shape))
-        self.least = min(self.least, (float(smallest[place]), int(block[mesh]), saver, holder))
+    def _without_refused(self, meshes: Meshes, result: Evaluated, savers: Savers, *, first: bool) -> Evaluated:
+        """Apply the rules that speak of recompute, ZeRO or offload."""
+        shape = result.known.shape
+        spoken = {name for rule in self.space.late_rules for name in rule.needs} | {"batch"}
+        columns = {
+            name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
+        }
+        late = {"recompute": savers.recompute, "method": savers.method, "recompute_layers": savers.layers}
+        columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
+        held = {"zero": self.space.holders.zero, "offload": self.space.holders.offload}
+        columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
+        new = result.known.copy()
+        if not first:
+            new[:, :1] = False
+        verdict = check(columns, self.space.facts, self.space.late_rules, weights=new.ravel().astype(np.float64))
+        for name, count in verdict.ledger.items():
+            self.space.refused[name] = self.space.refused.get(name, 0) + count
+        return result._replace(known=result.known & verdict.ok.reshape(shape))
+
+    def _note_least(self, meshes: Meshes, result: Evaluated, reserved: Floats, savers: Savers) -> None:
+        """Remember the smallest strategy seen, in case nothing fits."""
+        smallest = np.where(result.known, reserved, np.inf)
+        place = np.unravel_index(int(smallest.argmin()), smallest.shape)
+        if float(smallest[place]) < self.least[0]:
+            mesh, saver, holder = (int(x) for x in place)
+            strategy = to_strategy(meshes, savers, self.space.holders, mesh, saver, holder)
+            self.least = (float(smallest[place]), strategy)
 
     def found(self, seconds: float) -> Found:
         """The leaders as strategies, and the account."""
-        ranked = sorted(self.best.values())[: self.keep]
-        slower = float(self.space.strategies.sum()) - self.unfit - self.reached
+        space = self.space
+        ranked = sorted(self.best.values(), key=lambda entry: entry[0])[: self.keep]
+        turned_away = sum(space.refused.values()) + space.dominated
+        slower = space.considered - turned_away - self.feasible - round(self.too_large + self.unfit)
         return Found(
-            candidates=[Candidate(self.strategy(*entry[1:]), entry[0]) for entry in ranked],
-            considered=self.space.considered,
+            candidates=[Candidate(strategy, step_s) for step_s, strategy in ranked],
+            considered=space.considered,
             evaluated=self.evaluated,
             feasible=self.feasible,
             seconds=seconds,
-            refused=self.space.refused,
-            dominated=self.space.dominated,
+            refused=space.refused,
+            dominated=space.dominated,
             too_large=round(self.too_large + self.unfit),
-            slower=round(max(slower, 0.0)),
+            slower=max(slower, 0),
             least_bytes=self.least[0],
-            least=self.strategy(*self.least[1:]) if self.least[1] >= 0 else None,
+            least=self.least[1],
         )
 
-    def strategy(self, mesh: int, saver: int, holder: int) -> Strategy:
-        """One cell of the search as a Strategy."""
-        return to_strategy(self.space.meshes, self.space.savers, self.space.holders, mesh, saver, holder)
+
+def _blocks(rows: Ints, width: int) -> list[Ints]:
+    """Rows in blocks whose arrays, ``width`` entries a row, have a good size."""
+    size = max(CELLS // width, 8)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def _by_depth(rows: Ints, costs: StageCosts, holders: int) -> Iterator[Ints]:
+    """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
+    depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
+    for level in np.unique(depth):
+        savers = 2 + 2 * 4 ** (int(level) + 1)
+        yield from _blocks(rows[depth == level], savers * holders * costs.forward_s.shape[1])
 
 
 def to_strategy(meshes: Meshes, savers: Savers, holders: Holders, mesh: int, saver: int, holder: int) -> Strategy:
@@ -213,9 +318,3 @@ def to_strategy(meshes: Meshes, savers: Savers, holders: Holders, mesh: int, sav
         overlap=overlap,
         layers=uneven,
     )
-
-
-def _take(costs: StageCosts, rows: Ints) -> StageCosts:
-    held = type(costs.held)(*(column[rows] for column in costs.held))
-    columns = {name: getattr(costs, name)[rows] for name in costs._fields if name != "held"}
-    return StageCosts(**columns, held=held)

@@ -53,7 +53,7 @@ _SIGN_POWER: Final = 7
 _KINDS: Final[dict[Kind, NodeKind]] = {"number": "number", "switch": "truth", "choice": "choice", "text": "text"}
 _SPOKEN: Final[dict[NodeKind, str]] = {
     "number": "a number",
-    "truth": "true or false",
+    "truth": "a condition",
     "choice": "a choice",
     "text": "a word",
     "string": "a quoted word",
@@ -139,7 +139,8 @@ class _Parser:
 
     def __init__(self, source: Source, tokens: list[Token]) -> None:
         self._source = source
-        self._tokens = [*tokens, Token("end", "", len(source.text.rstrip()))]
+        end = tokens[-1].position + len(tokens[-1].text) if tokens else source.start
+        self._tokens = [*tokens, Token("end", "", end)]
         self._at = 0
         self._depth = 0
 
@@ -192,6 +193,8 @@ class _Parser:
         right = self._expression(_POWER[token.text])
         for side in (left, right):
             self._want(side, "number", f"{token.text} works on numbers.")
+        if token.text in DIVIDING and isinstance(right, Constant) and right.value == 0:
+            self._source.fail(right.position, None, "a divisor that is not 0")
         return Arithmetic(token.position, token.text, (left, right))
 
     def _operand(self) -> Node:
@@ -239,7 +242,7 @@ class _Parser:
             fix = "Write true or false."
         else:
             near = nearest_names(token.text, NAMES)
-            fix = f"Did you mean {', '.join(near)}?" if near else "See: astra rules"
+            fix = f"Did you mean {', '.join(near)}?" if near else "docs/rules.md lists the names."
         return self._source.fail(token.position, token.text, "a known name", fix)
 
     def _logic(self, left: Node, token: Token) -> Node:

@@ -28,9 +28,9 @@ __all__ = [
     "check",
     "facts_of",
     "names",
+    "rules_markdown",
     "violations",
 ]
-
 
 _BLOCK_ROWS: Final = 131_072  # columns of a block stay in the processor's cache
 
@@ -248,6 +248,12 @@ def violations(columns: Columns, facts: Mapping[str, Any], user_rules: Sequence[
 def advice(columns: Columns, facts: Mapping[str, Any]) -> list[str]:
     """What is legal but unwise in a one-row table."""
     return _broken(columns, facts, ADVICE)
+
+
+def rules_markdown(rules: Sequence[Rule] = RULES) -> str:
+    """The table of rules as in the documentation."""
+    lines = ["| rule | what must hold | refused when |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {rule.name} | {rule.sentence} | `{rule.condition}` |" for rule in rules)])
 
 
 def _broken(columns: Columns, facts: Mapping[str, Any], rules: Iterable[Rule]) -> list[str]:

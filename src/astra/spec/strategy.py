@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from astra.errors import InputError, nearest_names
-from astra.spec._base import Spec, check, check_not_negative, check_positive
+from astra.spec._base import Spec, check
 
 DEGREES: Final = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")
 OVERLAPS: Final = ("grad", "param", "tp", "p2p")
@@ -17,7 +17,11 @@ RECOMPUTES: Final = ("none", "selective", "full")
 METHODS: Final = ("uniform", "block")
 OFFLOADS: Final = ("none", "optimizer")
 _KEYS: Final = ("recompute", "method", "recompute_layers", "offload", "overlap", "flash", "schedule", "layers")
-_DEGREE_WORD: Final = re.compile(r"([a-z]+)=?(\d+)")
+_DEGREE_WORD: Final = re.compile(r"([a-z]+)=?([0-9]+)")
+# The largest numbers the text form reads back; far beyond any job.
+MAX_DEGREE: Final = 999_999_999
+MAX_LAYERS: Final = 999_999
+MAX_STAGES: Final = 100_000
 
 
 class Strategy(Spec, frozen=True, kw_only=True):
@@ -43,13 +47,20 @@ class Strategy(Spec, frozen=True, kw_only=True):
     layers: tuple[int, ...] = ()  # layers of each virtual stage in pipeline order; empty: even
 
     def __post_init__(self) -> None:
-        check_positive("strategy", **{name: getattr(self, name) for name in DEGREES})
-        check_positive("strategy", recompute_layers=self.recompute_layers)
+        for name in DEGREES:
+            _check_count(name, getattr(self, name), MAX_DEGREE)
+        _check_count("recompute_layers", self.recompute_layers, MAX_LAYERS)
         check(0 <= self.zero <= 3, "strategy.zero", self.zero, "0, 1, 2 or 3")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            check(value in choices, f"strategy.{name}", value, f"one of {', '.join(choices)}")
         for name in self.overlap:
             check(name in OVERLAPS, "strategy.overlap", name, f"one of {', '.join(OVERLAPS)}")
+        # One order and no repetition, so that equal strategies compare, hash and print alike.
+        msgspec.structs.force_setattr(self, "overlap", tuple(name for name in OVERLAPS if name in self.overlap))
         for count in self.layers:
-            check_not_negative("strategy.layers", layers=count)
+            _check_count("layers", count, MAX_LAYERS, least=0)
+        check(len(self.layers) <= MAX_STAGES, "strategy.layers", len(self.layers), f"at most {MAX_STAGES:,} stages")
         check(
             not self.layers or len(self.layers) == self.pp * self.vp,
             "strategy.layers",
@@ -65,8 +76,10 @@ class Strategy(Spec, frozen=True, kw_only=True):
     def __str__(self) -> str:
         words = [f"{name}{getattr(self, name)}" for name in DEGREES if name in _ALWAYS or getattr(self, name) != 1]
         words += ["sp"] * self.sp + [f"zero{self.zero}", f"recompute={self.recompute}"]
-        if self.recompute == "full":
-            words += [f"method={self.method}", f"recompute_layers={self.recompute_layers}"]
+        if self.recompute == "full" or self.method != METHODS[0]:
+            words.append(f"method={self.method}")
+        if self.recompute == "full" or self.recompute_layers != 1:
+            words.append(f"recompute_layers={self.recompute_layers}")
         if self.offload != "none":
             words.append(f"offload={self.offload}")
         words.append(f"overlap={','.join(self.overlap) or 'none'}")
@@ -80,6 +93,10 @@ class Strategy(Spec, frozen=True, kw_only=True):
 
 
 _ALWAYS: Final = ("tp", "pp", "dp", "mbs")
+
+
+def _check_count(name: str, value: int, most: int, least: int = 1) -> None:
+    check(least <= value <= most, f"strategy.{name}", value, f"a whole number from {least} to {most:,}")
 
 
 def _usual_schedule(vp: int) -> str:
@@ -100,8 +117,8 @@ def _pack(layers: tuple[int, ...]) -> str:
 def _unpack(text: str) -> tuple[int, ...] | None:
     out: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d{1,6})(?:\*(\d{1,6}))?", part)
-        if match is None or len(out) + int(match.group(2) or 1) > 100_000:
+        match = re.fullmatch(r"([0-9]{1,6})(?:\*([1-9][0-9]{0,5}))?", part)
+        if match is None or len(out) + int(match.group(2) or 1) > MAX_STAGES:
             return None
         out += [int(match.group(1))] * int(match.group(2) or 1)
     return tuple(out)
@@ -121,11 +138,11 @@ def parse_strategy(text: str, *, gpus: int | None = None) -> Strategy:
     given.setdefault("schedule", _usual_schedule(given.get("vp", 1)))
     if "dp" not in given and gpus is not None:
         inner = given.get("tp", 1) * given.get("cp", 1) * given.get("pp", 1)
-        if inner == 0 or gpus % inner:
+        if inner == 0 or gpus < inner or gpus % inner:
             raise InputError(
                 "strategy",
                 text,
-                want=f"tp*cp*pp = {inner} to divide the {gpus} GPUs",
+                want=f"tp*cp*pp = {inner:,} to divide the {gpus:,} GPUs",
                 fix="Give dp, or change tp, cp or pp.",
             )
         given["dp"] = gpus // inner
@@ -137,14 +154,14 @@ def _parse_word(word: str, text: str) -> tuple[str, Any]:
         return "sp", word == "sp"
     degree = _DEGREE_WORD.fullmatch(word)
     if degree is not None and degree.group(1) in (*DEGREES, "zero"):
-        if len(degree.group(2)) > 9:
-            raise InputError("strategy", word, want="a degree below 1,000,000,000")
+        if len(degree.group(2)) > len(str(MAX_DEGREE)):
+            raise InputError("strategy", word, want=f"a number up to {MAX_DEGREE:,}")
         return degree.group(1), int(degree.group(2))
     key, equals, value = word.partition("=")
     if not equals or key not in (*_KEYS, "sp"):
-        hint = nearest_names(key, (*DEGREES, "sp", "zero", *_KEYS))
+        hint = nearest_names(key.rstrip("0123456789"), (*DEGREES, "sp", "zero", *_KEYS))
         raise InputError(
-            f'strategy "{text}"',
+            "strategy" if len(text) > 200 or not text.isprintable() else f'strategy "{text}"',
             word,
             want="words like tp8 pp4 vp2 cp1 ep1 dp16 mbs1 sp zero1 recompute=selective",
             fix=f"Did you mean {', '.join(hint)}?" if hint else "",

@@ -1,0 +1,243 @@
+"""Fit the block model of ``efficiency.attention`` to measured kernels: a few parameters each, by damped least squares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from astra.catalog import hardware
+from astra.efficiency.attention import OVERHEAD_S, Curve, Shape, curve_seconds, traffic_bytes
+from astra.efficiency.gemm import MEMORY_FRACTION, either
+from astra.provenance import Bools, Floats
+
+Row = dict[str, Any]
+
+# Before any row is seen. How heads fill the GPU (p, l) starts from what context attention shows on nine GPUs.
+_PRIOR: Final = (("row_keys", 60.0), ("diagonal_keys", 60.0), ("power", 1.3), ("lone", 0.75))
+_PRIOR_FRACTION: Final = 0.5
+_PULL: Final = 0.02  # of a log unit away from the prior, against one row's log error
+_FILL_PULL: Final = 0.2  # of p and l, where batch x heads x length x width is constant, so that the rows cannot tell
+LONGEST_SEQ: Final = 65_536  # kernels of 50 ms and more show the GPU's power limit rather than the kernel
+_ROBUST: Final = 0.05  # log error beyond which a row counts less
+_FOLDS: Final = 5
+_SIZES: Final = ("batch", "seq_q", "seq_kv", "heads", "kv_heads", "head_dim", "head_dim_v")
+
+
+class Group(NamedTuple):
+    """What one pair of curves (forward, backward) is fitted to."""
+
+    family: str
+    kernel: str
+    gpu: str  # the level is this GPU's
+    clock: str
+    tiles: tuple[int, int]  # rows of a block, forward and backward
+    names: tuple[str, ...]  # kernels as the sources call them
+    others: tuple[str, ...] = ()  # GPUs whose rows shape the curve, at a level of their own
+
+
+GROUPS: Final = (
+    Group("ampere", "flash2", "A100-SXM4-80GB", "burst", (128, 128), ("FlashAttention-2", "TE/FA contig"), ("A100-PCIe-80GB",)),
+    Group("hopper", "flash2", "H100-SXM5-80GB", "burst", (128, 128), ("FlashAttention-2",)),
+    Group("hopper", "flash3", "H100-SXM5-80GB", "burst", (128, 128), ("FlashAttention-3",)),
+    Group("hopper", "cudnn", "H100-SXM5-80GB", "burst", (128, 128), ("cuDNN",)),
+    Group("blackwell", "cudnn", "B200-SXM-180GB", "sustained", (256, 128), ("TE/FA contig", "TE/FA noncontig")),
+)  # fmt: skip
+
+
+class _Calls(NamedTuple):
+    """Rows as columns."""
+
+    shape: Shape
+    causal: Bools
+    seconds: Floats
+    ways: tuple[Bools, Bools]  # whether the time contains forward, backward
+    flops_per_s: Floats
+    bytes_per_s: Floats
+    sms: Floats
+    other: Bools  # not the group's own GPU
+
+    def pick(self, chosen: Any) -> _Calls:
+        return _Calls(
+            Shape(*(column[chosen] for column in self.shape)),
+            self.causal[chosen], self.seconds[chosen], (self.ways[0][chosen], self.ways[1][chosen]),
+            self.flops_per_s[chosen], self.bytes_per_s[chosen], self.sms[chosen], self.other[chosen],
+        )  # fmt: skip
+
+
+def fit_group(group: Group, rows: Sequence[Row]) -> list[Curve]:
+    """Forward and backward curves of a group, with the error of rows left out of the fit."""
+    kept = [r for r in rows if r["gpu"] in (group.gpu, *group.others) and r["kernel"] in group.names]
+    kept = [row for row in kept if row["seq_q"] <= LONGEST_SEQ]
+    return fit_curves(group, kept, sources=tuple(sorted({row["source"] for row in kept}))) if kept else []
+
+
+def fit_curves(group: Group, rows: Sequence[Row], *, sources: tuple[str, ...]) -> list[Curve]:
+    """Curves from rows of one kernel."""
+    calls = _columns(rows, group.gpu)
+    order = np.random.default_rng(0).permutation(len(rows)) % _FOLDS
+    misses = np.zeros(len(rows))
+    if len(rows) >= 2 * _FOLDS:
+        for fold in range(_FOLDS):
+            model = _Model(group, calls)
+            theta = _least_squares(lambda t, m=model, c=calls.pick(order != fold): m.residual(t, c), model.first)  # type: ignore[misc]
+            misses[order == fold] = model.log_error(theta, calls.pick(order == fold))
+    model = _Model(group, calls)
+    theta = _least_squares(lambda t: model.residual(t, calls), model.first)
+    out = []
+    for way, curve in enumerate(model.curves(theta)):
+        inside = calls.ways[way]
+        if not inside.any():
+            continue
+        seqs = calls.shape.seq_q[inside]
+        out.append(
+            msgspec.structs.replace(
+                curve,
+                low_seq=float(seqs.min()),
+                high_seq=float(seqs.max()),
+                rows=int(inside.sum()),
+                error=round(float(np.mean(np.abs(np.expm1(misses[inside])))), 4),
+                sources=sources,
+            )
+        )
+    return out
+
+
+def _columns(rows: Sequence[Row], own: str) -> _Calls:
+    devices = {name: hardware.device(name) for name in {row["gpu"] for row in rows}}
+    column = {name: np.array([float(row[name]) for row in rows]) for name in (*_SIZES, "seconds")}
+    return _Calls(
+        Shape(*(column[name] for name in _SIZES)),
+        np.array([bool(row["causal"]) for row in rows]),
+        column["seconds"],
+        (np.array(["fwd" in r["direction"] for r in rows]), np.array(["bwd" in r["direction"] for r in rows])),
+        np.array([devices[row["gpu"]].peak("bf16") for row in rows]),
+        np.array([devices[row["gpu"]].memory_bytes_per_s for row in rows]),
+        np.array([float(devices[row["gpu"]].sms) for row in rows]),
+        np.array([row["gpu"] != own for row in rows]),
+    )
+
+
+class _Model:
+    """Parameters as one vector of logarithms: for each direction c, x, p - 1, l and fractions; then the others' level."""
+
+    def __init__(self, group: Group, calls: _Calls) -> None:
+        self.group = group
+        dim = 0.5 * (calls.shape.head_dim + calls.shape.head_dim_v)
+        self.dims = [np.unique(dim[way]) if way.any() else np.array([128.0]) for way in calls.ways]
+        size = np.log(calls.shape.batch * calls.shape.heads * calls.shape.seq_q * dim)
+        fill = _FILL_PULL if np.ptp(size) < 0.1 else _PULL
+        first: list[float] = []
+        pull: list[float] = []
+        for dims in self.dims:
+            first += [float(np.log(value - (name == "power"))) for name, value in _PRIOR]
+            first += [float(np.log(_PRIOR_FRACTION))] * len(dims)
+            pull += [_PULL, _PULL, fill, fill, *([_PULL] * len(dims))]
+        self.first = np.array([*first, 0.0])
+        self.pull = np.array([*pull, _PULL])
+
+    def curves(self, theta: Floats) -> list[Curve]:
+        """The two curves a vector stands for."""
+        out, at = [], 0
+        for way, (direction, dims) in enumerate(zip(("fwd", "bwd"), self.dims, strict=True)):
+            values = np.exp(theta[at : at + 4 + len(dims)])
+            at += 4 + len(dims)
+            group = self.group
+            out.append(
+                Curve(
+                    family=group.family, kernel=group.kernel, direction=direction, gpu=group.gpu, clock=group.clock,
+                    tile=group.tiles[way], row_keys=float(values[0]), diagonal_keys=float(values[1]),
+                    power=1.0 + float(values[2]), lone=float(values[3]), dims=tuple(map(float, dims)),
+                    fractions=tuple(float(value) for value in np.minimum(values[4:], 1.0)),
+                    low_seq=0.0, high_seq=0.0, rows=0, error=0.0, sources=(),
+                )
+            )  # fmt: skip
+        return out
+
+    def seconds(self, theta: Floats, calls: _Calls) -> Floats:
+        """What the curves say of each row."""
+        total = np.zeros(len(calls.seconds))
+        for way, curve in zip(calls.ways, self.curves(theta), strict=True):
+            if not way.any():
+                continue
+            some = calls.pick(way)
+            busy_s = curve_seconds(
+                curve, some.shape, causal=some.causal, window=None, sms=some.sms, flops_per_s=some.flops_per_s
+            )
+            memory_s = traffic_bytes(some.shape, curve.direction) / (MEMORY_FRACTION * some.bytes_per_s)
+            total[way] += OVERHEAD_S + either(busy_s, memory_s)
+        return total * np.where(calls.other, np.exp(theta[-1]), 1.0)
+
+    def log_error(self, theta: Floats, calls: _Calls) -> Floats:
+        """Log of predicted over measured."""
+        return np.log(self.seconds(theta, calls) / calls.seconds)
+
+    def residual(self, theta: Floats, calls: _Calls) -> Floats:
+        """Robust errors of the rows, and the pull of the prior."""
+        miss = self.log_error(theta, calls)
+        robust = np.sign(miss) * _ROBUST * np.sqrt(2.0 * (np.sqrt(1.0 + (miss / _ROBUST) ** 2) - 1.0))
+        return np.concatenate([robust, self.pull * (theta - self.first)])
+
+
+def _least_squares(residual: Callable[[Floats], Floats], start: Floats, steps: int = 80) -> Floats:
+    """Levenberg and Marquardt with a numerical Jacobian."""
+    theta, damping = start.copy(), 1e-2
+    now = residual(theta)
+    for _ in range(steps):
+        jacobian = np.stack([(residual(theta + _nudge(len(theta), i)) - now) / 1e-5 for i in range(len(theta))], axis=1)
+        normal, slope = jacobian.T @ jacobian, jacobian.T @ now
+        moved = theta - np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), slope)
+        moved = np.clip(moved, start - 4.0, start + 4.0)
+        then = residual(moved)
+        if then @ then < now @ now:
+            done = now @ now - then @ then < 1e-10 * (now @ now)
+            theta, now, damping = moved, then, damping / 3.0
+            if done:
+                break
+        else:
+            damping *= 4.0
+            if damping > 1e8:
+                break
+    return theta
+
+
+def _nudge(size: int, index: int) -> Floats:
+    out = np.zeros(size)
+    out[index] = 1e-5
+    return out
+
+
+def context_levels(tables: dict[str, dict[str, Floats]], anchors: dict[str, str]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Each GPU's fraction of peak over that of its family's anchor, and the anchors' block parameters.
+
+    From context attention with 128-wide heads, which every GPU ran with the same library: good for comparing GPUs and
+    for how heads fill them, not for the level of a training kernel.
+    """
+    fits = {gpu: _context_fit(gpu, table) for gpu, table in sorted(tables.items())}
+    levels = {
+        gpu: round(fit["fraction"] / fits[anchors[gpu]]["fraction"], 4) for gpu, fit in fits.items() if anchors[gpu] in fits
+    }
+    return levels, fits
+
+
+def _context_fit(gpu: str, table: dict[str, Floats]) -> dict[str, float]:
+    chosen = (table["head_dim"] == 128) & (table["isl"] >= 1024) & (table["latency"] >= 0.03)
+    index = np.flatnonzero(chosen)
+    index = np.random.default_rng(0).permutation(index)[:1500]
+    rows = [
+        {
+            "gpu": gpu, "direction": "fwd", "causal": True, "head_dim": 128, "head_dim_v": 128,
+            "batch": table["batch_size"][i], "seq_q": table["isl"][i], "seq_kv": table["isl"][i],
+            "heads": table["num_heads"][i], "kv_heads": table["num_key_value_heads"][i],
+            "seconds": float(table["latency"][i]) * 1e-3,
+        }
+        for i in index
+    ]  # fmt: skip
+    group = Group("context", "fmha", gpu, "burst", (128, 128), ())
+    curve = fit_curves(group, rows, sources=())[0]
+    return {
+        "fraction": curve.fractions[0], "power": curve.power, "lone": curve.lone, "error": curve.error,
+        "row_keys": curve.row_keys, "diagonal_keys": curve.diagonal_keys, "rows": float(curve.rows),
+    }  # fmt: skip

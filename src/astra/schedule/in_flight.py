@@ -1,0 +1,40 @@
+"""Activations alive on a rank, by walking its slots: exact for chunks of different weight.
+
+An activation lives from the start of its F to the end of its last slot: B, or W where the backward is split.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from astra.errors import InputError
+from astra.provenance import Floats, Ints
+from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, Schedule
+from astra.schedule.registry import find
+
+
+def alive(order: Ints, weight_by_chunk: Floats) -> Floats:
+    """Weight of the activations alive during each slot of one rank."""
+    kind, weight = order[:, 0], weight_by_chunk[order[:, 2]]
+    ends = kind == (WEIGHT if (kind == WEIGHT).any() else BACKWARD)
+    after = np.cumsum(np.where(kind == FORWARD, weight, 0.0) - np.where(ends, weight, 0.0))
+    return after + np.where(ends, weight, 0.0)
+
+
+def peak_activation_bytes(
+    schedule: str | Schedule, *, p: int, v: int, m: int, rank: int, chunk_bytes: npt.ArrayLike
+) -> float:
+    """The most bytes alive at once on a rank whose chunks keep ``chunk_bytes`` per micro-batch."""
+    weights = np.asarray(chunk_bytes, dtype=np.float64)
+    if weights.shape != (v,):
+        raise InputError("chunk_bytes", weights.shape, want=f"{v} numbers, one per chunk of the rank")
+    return float(alive(find(schedule).slots(p, v, m, rank), weights).max())
+
+
+def in_flight_by_chunk(schedule: str | Schedule, *, p: int, v: int, m: int, rank: int) -> Ints:
+    """Micro-batches of each chunk alive at the (first) moment when most are, all chunks counting alike."""
+    order = find(schedule).slots(p, v, m, rank)
+    peak = int(np.argmax(alive(order, np.ones(v))))
+    counts = [alive(order, np.eye(v)[chunk])[peak] for chunk in range(v)]
+    return np.array(counts).round().astype(np.int64)

@@ -1,0 +1,48 @@
+"""What is documented by hand must name everything there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from astra.cli import parser
+from astra.cli.catalog import CATALOG_SCHEMA, SHELVES
+from astra.result import Estimate, Plan, PlanSet, Range, Reject, Search, StageEstimate
+from astra.search.api import ModelReport
+
+ROOT = Path(__file__).parents[2]
+RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
+
+
+def documented(page: str, title: str) -> set[str]:
+    """The names in the first column of the table under a heading."""
+    section = re.search(rf"^##+ .*{re.escape(title)}.*?$(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    assert section is not None, f"docs/json.md has no section on {title}"
+    return {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", section.group(1), re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_field_is_documented(record: type[msgspec.Struct]) -> None:
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    assert documented(page, f"`{record.__name__}`") == set(record.__struct_fields__)
+
+
+def test_schemas_and_exit_codes_are_documented() -> None:
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    for schema in ("astra.plan/1", "astra.estimate/1", "astra.model/1", "astra.error/1", CATALOG_SCHEMA):
+        assert f"`{schema}`" in page
+    assert all(f"`{kind}`" in page for kind in SHELVES)
+
+
+def test_every_verb_has_help_with_an_example() -> None:
+    for name, verb in parser.VERBS.items():
+        assert f"astra {name}" in verb.EPILOG
+        assert verb.HELP
+        assert verb.DESCRIPTION

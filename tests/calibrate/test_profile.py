@@ -1,0 +1,103 @@
+"""Profile: the plan of shapes and the measurement file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astra.calibrate.profile_gpu import ClockWatch
+from astra.calibrate.profile_ops import _STREAM_CALLS, _STREAMING
+from astra.calibrate.profile_plan import STREAMING, all_rows, linear_layers, row_key
+from astra.calibrate.profile_store import Store
+from astra.calibrate.profile_time import L2_SPAN_BYTES, MAX_SETS, sets_for
+from astra.errors import InputError
+
+
+def test_quick_rows_are_fewer_and_unique() -> None:
+    quick, full = all_rows(True), all_rows(False)
+    assert len(quick) < len(full) < 3000
+    for rows in (quick, full):
+        keys = [row_key(row) for row in rows]
+        assert len(set(keys)) == len(keys)
+
+
+def test_every_layout_kernel_and_direction_is_planned() -> None:
+    rows = all_rows(True)
+    assert {r["layout"] for r in rows if r["op"] == "gemm"} == {"fwd", "dgrad", "wgrad"}
+    assert {r["precision"] for r in rows if r["op"] == "gemm"} == {"bf16", "fp8"}
+    attention = {(r["kernel"], r["direction"], r["causal"]) for r in rows if r["op"] == "attention"}
+    assert attention >= {(k, d, True) for k in ("flash", "cudnn") for d in ("fwd", "bwd")}
+    assert {r["name"] for r in rows if r["op"] == "streaming"} == set(STREAMING)
+
+
+def test_every_streaming_operator_has_a_cost_and_a_call() -> None:
+    assert set(_STREAMING) == set(STREAMING)
+    for name in STREAMING:
+        key = name.removeprefix("adam_") if name.startswith("adam") else name.removesuffix("_bwd")
+        assert key in _STREAM_CALLS
+
+
+def test_tensor_parallelism_divides_the_linear_layers() -> None:
+    layers = linear_layers()
+    assert (6144, 4096) in layers  # Llama-3-8B: 32 query and 16 key/value heads of 128
+    assert (28672, 4096) in layers  # both gated projections
+    assert (2 * 28672 // 8, 8192) in layers
+
+
+def test_fp8_sizes_are_multiples_of_16() -> None:
+    for row in all_rows(False):
+        if row["op"] == "gemm" and row["precision"] == "fp8":
+            assert row["n"] % 16 == row["k"] % 16 == 0
+
+
+@given(st.integers(1, 1 << 34))
+def test_rotating_sets_outgrow_the_cache_or_reach_the_limit(nbytes: int) -> None:
+    count = sets_for(nbytes)
+    assert 1 <= count <= MAX_SETS
+    assert count == MAX_SETS or count * nbytes >= L2_SPAN_BYTES
+
+
+def test_the_file_is_valid_after_every_row_and_resumes(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    store = Store(path, key="key")
+    store.header["gpu"] = "toy"
+    for index in range(3):
+        store.add({"key": str(index), "seconds": index / 10})
+        assert len(json.loads(path.read_text())["rows"]) == index + 1
+    again = Store(path, key="key")
+    assert again.header == {"gpu": "toy"}
+    assert "2" in again
+    assert "3" not in again
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_crash_is_put_down_to_the_row_in_progress(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    Store(path, key="key").begin("a")
+    again = Store(path, key="key")
+    assert again.crashed() == "a"
+    again.add({"key": "a", "error": "died"})
+    assert Store(path, key="key").crashed() is None
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("[1, 2]")
+    with pytest.raises(InputError, match="measurement file"):
+        Store(path, key="key")
+
+
+def test_clock_summary_is_the_median_since_the_mark() -> None:
+    watch = ClockWatch()
+    assert watch.summary() is None
+    watch.samples += [(100.0, 1.0, 5.0, 30.0)]
+    mark = watch.mark()
+    watch.samples += [(1900.0, 3201.0, 600.0, 50.0), (1800.0, 3201.0, 700.0, 60.0), (1700.0, 3201.0, 690.0, 60.0)]
+    summary = watch.summary(mark)
+    assert summary is not None
+    assert summary["sm_mhz"] == 1800.0
+    assert summary["power_w"] == 690.0

@@ -1,0 +1,149 @@
+"""Rehearsal: the arithmetic and bookkeeping around the GPU, which need none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astra.calibrate import rehearse
+from astra.calibrate.profile_store import Store
+from astra.calibrate.rehearse_case import Case, Shape, coverage_order, fewest_microbatches, in_flight
+from astra.calibrate.rehearse_fabric import fill_seconds
+from astra.errors import InputError
+from astra.spec.strategy import parse_strategy
+
+SHAPE = Shape(name="toy", layers=24, hidden=64, ffn=128, heads=8, kv_heads=4, head_dim=8, vocab=1000)
+EXPERTS = replace(SHAPE, name="toy-moe", experts=8, topk=2, moe_ffn=32)
+
+
+@given(pp=st.integers(1, 64), stage=st.integers(0, 63))
+def test_the_fewest_microbatches_fill_the_stage(pp: int, stage: int) -> None:
+    stage %= pp
+    assert in_flight(pp, stage, fewest_microbatches(pp, 1, stage)) == pp - stage
+
+
+@given(pp=st.integers(2, 64), vp=st.integers(2, 8))
+def test_interleaved_microbatches_are_a_multiple_of_the_pipeline(pp: int, vp: int) -> None:
+    assert fewest_microbatches(pp, vp, 0) % pp == 0
+    assert fewest_microbatches(pp, vp, 0) > pp  # Megatron runs all forwards first when m == p
+
+
+def test_the_rank_is_the_first_of_its_stage_in_megatrons_order() -> None:
+    case = Case(shape=SHAPE, tp=2, pp=4, dp=3, stage=2)
+    assert case.world == 24
+    assert case.rank == 12
+
+
+def test_stages_of_one_job_share_a_split() -> None:
+    cases = [Case(shape=SHAPE, tp=2, pp=4, dp=dp, stage=stage) for dp in range(1, 30) for stage in range(4)]
+    by_job: dict[str, set[str]] = {}
+    for case in cases:
+        by_job.setdefault(case.strategy_id, set()).add(case.split)
+    assert all(len(splits) == 1 for splits in by_job.values())
+    assert {case.split for case in cases} == {"fit", "test"}
+
+
+def test_the_strategy_text_reads_back_as_the_planners_own() -> None:
+    case = Case(shape=EXPERTS, tp=2, pp=4, vp=2, ep=4, dp=8, sp=True, recompute="full", method="block", recompute_layers=2)
+    strategy = parse_strategy(case.strategy)
+    for name in ("tp", "pp", "vp", "ep", "dp", "mbs", "sp", "zero", "recompute", "method", "recompute_layers"):
+        assert getattr(strategy, name) == getattr(case, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"tp": 3}, "case.tp"),
+        ({"pp": 5}, "case.pp*vp"),
+        ({"pp": 2, "stage": 2}, "case.stage"),
+        ({"tp": 2, "sp": True, "seq": 4097}, "case.seq"),
+        ({"zero": 3}, "case.zero"),
+        ({"vp": 2}, "case.vp"),
+        ({"ep": 2, "dp": 2}, "case.ep"),
+        ({"recompute": "some"}, "case.recompute"),
+        ({"attention": "paged"}, "case.attention"),
+        ({"pp": 4, "vp": 2, "microbatches": 6}, "case.microbatches"),
+    ],
+)
+def test_illegal_cases_say_where(change: dict[str, Any], place: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Case(shape=SHAPE, **change)
+    assert caught.value.where == place
+
+
+def test_experts_under_tensor_parallelism_need_sequence_parallelism() -> None:
+    with pytest.raises(InputError, match="experts under tensor"):
+        Case(shape=EXPERTS, tp=2)
+    Case(shape=EXPERTS, tp=2, sp=True)
+
+
+def test_a_row_is_plain_data_and_rebuilds_the_case() -> None:
+    case = Case(shape=SHAPE, tp=2, pp=4, stage=1, recompute="full")
+    row = json.loads(json.dumps(case.as_row()))
+    fields = {name: row[name] for name in Case.__dataclass_fields__ if name != "shape"}
+    rebuilt = Case(shape=Shape(**row["shape"]), **fields)
+    assert rebuilt.id == case.id == row["id"]
+
+
+def test_coverage_order_is_a_fixed_permutation() -> None:
+    cases = [Case(shape=SHAPE, dp=dp) for dp in range(1, 50)]
+    ordered = coverage_order(cases)
+    assert ordered == coverage_order(cases[::-1])
+    assert {c.id for c in ordered} == {c.id for c in cases}
+    assert ordered != cases
+
+
+def test_fills_cost_a_start_and_a_rate() -> None:
+    costs = {"copy": (1e-6, 1e-12), "normal": (2e-6, 2e-12)}
+    assert fill_seconds([("copy", 10**6), ("normal", 10**6)], costs) == pytest.approx(1e-6 + 1e-6 + 2e-6 + 2e-6)
+
+
+def test_a_case_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SimpleNamespace(
+        name="m", mla=None, encoder=None, vision=None, moe=None, layers=8, hidden=64, ffn=128, heads=8, kv_heads=4,
+        head_dim=8, vocab=1000, gated_mlp=True, norm="rmsnorm", mlp_bias=False, qkv_bias=False, qk_norm="per_head",
+        learned_positions=0, tied_embeddings=False,
+    )  # fmt: skip
+    strategy = parse_strategy("tp2 pp4 dp8 mbs2 sp zero1 recompute=selective")
+    case = rehearse.case_of(model, strategy, seq=512, stage=3)
+    assert (case.world, case.stage, case.shape.qk_norm, case.recompute) == (64, 3, True, "selective")
+    with pytest.raises(InputError, match="cp1"):
+        rehearse.case_of(model, parse_strategy("tp2 cp2 dp1"), seq=512)
+
+
+def test_finished_cases_are_not_run_again_and_a_crash_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [Case(shape=SHAPE, dp=dp) for dp in (1, 2, 3)]
+    path = tmp_path / "rows.json"
+    store = Store(path, key="id")
+    store.add({"id": cases[0].id, "oom": False})
+    store.begin(cases[1].id)  # and the process dies
+    ran: list[str] = []
+
+    def one(case: Case, *_: Any) -> dict[str, Any]:
+        ran.append(case.id)
+        return {"id": case.id, "oom": False, "error": "no GPU here"}
+
+    monkeypatch.setattr(rehearse, "_prepare", lambda _: {})
+    monkeypatch.setattr(rehearse, "_one", one)
+    done = rehearse.run_cases(cases, path)
+    assert ran == [cases[2].id]
+    assert [row["id"] for row in json.loads(path.read_text())["rows"]] == [case.id for case in cases]
+    assert "died" in done.rows[1]["error"]
+
+
+def test_the_command_refuses_a_bad_strategy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = tmp_path / "shape.json"
+    shape.write_text(json.dumps({"name": "toy", "layers": 2, "hidden": 8, "ffn": 8, "heads": 2, "kv_heads": 1,
+                                 "head_dim": 4, "vocab": 10}))  # fmt: skip
+    code = rehearse.main(["--shape", str(shape), "--strategy", "tp3", "--out", str(tmp_path / "o.json")])
+    assert code == 2
+    assert "heads" in capsys.readouterr().err

@@ -1,0 +1,152 @@
+"""The text form of a strategy reads back to itself, and no text makes the parser fail but with an InputError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from astra.errors import InputError
+from astra.spec.strategy import (
+    DEGREES,
+    MAX_DEGREE,
+    MAX_LAYERS,
+    MAX_STAGES,
+    METHODS,
+    OFFLOADS,
+    OVERLAPS,
+    RECOMPUTES,
+    SCHEDULES,
+    Strategy,
+    parse_strategy,
+    replace,
+)
+
+SMALL = st.integers(1, 64)
+DEGREE = st.one_of(SMALL, st.integers(1, MAX_DEGREE))
+
+
+@st.composite
+def strategies(draw: st.DrawFn) -> Strategy:
+    degrees: dict[str, Any] = {name: draw(DEGREE) for name in DEGREES}
+    layers: tuple[int, ...] = ()
+    if draw(st.booleans()):
+        degrees |= {"pp": draw(st.integers(1, 12)), "vp": draw(st.integers(1, 4))}
+        stages = degrees["pp"] * degrees["vp"]
+        layers = tuple(draw(st.lists(st.integers(0, MAX_LAYERS), min_size=stages, max_size=stages)))
+    fields: dict[str, Any] = {
+        "sp": draw(st.booleans()),
+        "flash": draw(st.booleans()),
+        "zero": draw(st.integers(0, 3)),
+        "recompute": draw(st.sampled_from(RECOMPUTES)),
+        "method": draw(st.sampled_from(METHODS)),
+        "recompute_layers": draw(st.integers(1, MAX_LAYERS)),
+        "offload": draw(st.sampled_from(OFFLOADS)),
+        "overlap": tuple(draw(st.lists(st.sampled_from(OVERLAPS), max_size=6))),
+        "schedule": draw(st.sampled_from(SCHEDULES)),
+    }
+    return Strategy(**degrees, **fields, layers=layers)
+
+
+@given(strategies())
+@example(Strategy(overlap=("param", "grad", "grad")))
+@example(Strategy(recompute="none", method="block", recompute_layers=7))
+@example(Strategy(tp=MAX_DEGREE))
+@example(Strategy(pp=MAX_STAGES, layers=(1,) * MAX_STAGES))
+def test_text_reads_back_to_the_same_strategy(strategy: Strategy) -> None:
+    assert parse_strategy(str(strategy)) == strategy
+
+
+@given(strategies())
+def test_equal_strategies_print_alike(strategy: Strategy) -> None:
+    shuffled = replace(strategy, overlap=(*reversed(strategy.overlap), *strategy.overlap))
+    assert shuffled == strategy
+    assert hash(shuffled) == hash(strategy)
+    assert str(shuffled) == str(strategy)
+
+
+@given(strategies(), st.randoms(use_true_random=False))
+def test_the_order_of_words_does_not_matter(strategy: Strategy, random: Any) -> None:
+    words = str(strategy).split()
+    random.shuffle(words)
+    assert parse_strategy("; ".join(words).upper()) == strategy
+
+
+WORDS = st.one_of(
+    st.from_regex(r"(tp|pp|vp|cp|ep|etp|dp|mbs|zero)=?[0-9]{0,12}", fullmatch=True),
+    st.from_regex(r"(recompute|method|offload|overlap|flash|schedule|layers|recompute_layers|sp)=[a-z0-9,*]{0,12}"),
+    st.sampled_from(["sp", "nosp", "tp٣", "tp²", "=", "==", "layers=1*0", "layers=9*999999", "zero4", "tp-1", "tp1.5"]),
+    st.text(max_size=20),
+)
+
+
+@given(st.lists(WORDS, max_size=8).map(" ".join), st.one_of(st.none(), st.integers(-8, 4096)))
+def test_hostile_text_gives_a_strategy_or_an_input_error(text: str, gpus: int | None) -> None:
+    try:
+        strategy = parse_strategy(text, gpus=gpus)
+    except InputError:
+        return
+    assert parse_strategy(str(strategy)) == strategy
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tp8 tp4", "tp is given twice"),
+        ("sp nosp", "sp is given twice"),
+        ("tq8", "Did you mean"),
+        ("zero4", "0, 1, 2 or 3"),
+        ("tp0", "from 1 to 999,999,999"),
+        ("tp9999999999", "up to 999,999,999"),
+        ("recompute=ful", "one of none, selective, full"),
+        ("overlap=grad,none", "none, or some of grad,param,tp,p2p"),
+        ("pp2 layers=20*0", "layers per virtual stage"),
+        ("pp2 layers=20,20,20", "pp*vp = 2"),
+        ("tp٣", "words like"),
+    ],
+)
+def test_refused_text_says_why(text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_strategy(text)
+    assert said in str(caught.value)
+
+
+def test_a_long_text_is_not_repeated_in_full() -> None:
+    with pytest.raises(InputError) as caught:
+        parse_strategy("x" * 100_000)
+    assert len(str(caught.value)) < 500
+
+
+@given(tp=SMALL, cp=SMALL, pp=SMALL, dp=SMALL)
+def test_dp_is_what_is_left_of_the_gpus(tp: int, cp: int, pp: int, dp: int) -> None:
+    strategy = parse_strategy(f"tp{tp} cp{cp} pp{pp}", gpus=tp * cp * pp * dp)
+    assert strategy.dp == dp
+    assert strategy.gpus == tp * cp * pp * dp
+
+
+@pytest.mark.parametrize("gpus", [0, -8, 7])
+def test_gpus_that_do_not_divide_are_refused(gpus: int) -> None:
+    with pytest.raises(InputError, match="to divide the"):
+        parse_strategy("tp8", gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tp": 0},
+        {"tp": MAX_DEGREE + 1},
+        {"tp": float("nan")},
+        {"recompute_layers": MAX_LAYERS + 1},
+        {"zero": -1},
+        {"overlap": ("gradient",)},
+        {"recompute": "some"},
+        {"schedule": "2f2b"},
+        {"layers": (-1,)},
+        {"pp": 10**6, "layers": (1,) * 10**6},
+    ],
+)
+def test_fields_out_of_range_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        Strategy(**fields)
