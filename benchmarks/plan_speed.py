@@ -79,8 +79,12 @@ def main() -> None:
         "cases": {},
     }
     print(f"import astra          {results['import_s']:.3f} s")
-    print(f"astra plan, shell     {results['shell_s']:.3f} s   (llama-2-70b 1024xH100), peak {results['peak_mib']:.0f} MiB")
-    print(f"{'in process':28s} {'first s':>8s} {'median s':>9s} {'considered':>14s} {'costed':>10s} {'M costed/s':>11s} {'vs paper':>9s}")
+    print(
+        f"astra plan, shell     {results['shell_s']:.3f} s   (llama-2-70b 1024xH100), peak {results['peak_mib']:.0f} MiB"
+    )
+    print(
+        f"{'in process':28s} {'first s':>8s} {'median s':>9s} {'considered':>14s} {'costed':>10s} {'M costed/s':>11s} {'vs paper':>9s}"
+    )
     for name, request in CASES:
         row = results["cases"][name] = in_process(request, options.repeats)
         print(

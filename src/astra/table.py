@@ -6,8 +6,8 @@ length-1 array that stands for every row; NumPy broadcasting keeps it cheap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,28 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 SWITCHES: Final = ("sp", "flash", *(f"overlap_{name}" for name in OVERLAPS))
 INTEGERS: Final = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs", "zero", "recompute_layers")
 FIELDS: Final = (*INTEGERS, *SWITCHES, *CHOICES)
+
+
+R = TypeVar("R", bound=tuple[Any, ...])
+
+
+def each(record: R, change: Callable[[Column], Column]) -> R:
+    """A NamedTuple of columns (or of such tuples) with every column changed."""
+    made = (each(field, change) if isinstance(field, tuple) else change(field) for field in record)
+    return type(record)(*made)
+
+
+def take(record: R, rows: Column) -> R:
+    """Some rows of every column."""
+    return each(record, lambda column: column[rows])
+
+
+def joined(records: Sequence[R]) -> R:
+    """NamedTuples of columns, one after the other."""
+    fields: list[Any] = [
+        joined(parts) if isinstance(parts[0], tuple) else np.concatenate(parts) for parts in zip(*records, strict=True)
+    ]
+    return type(records[0])(*fields)
 
 
 def code(column: str, choice: str) -> int:

@@ -144,7 +144,7 @@ CONDITIONS = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(CONDITIONS)
 def test_columns_agree_with_python_row_by_row(part: Part) -> None:
     condition = parse_condition(part.text)
@@ -221,7 +221,7 @@ EVERYTHING = names(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     st.one_of(st.lists(st.sampled_from(WORDS + NUMBERS_AT_THE_EDGE), max_size=12).map(" ".join), st.text(max_size=60))
 )
@@ -235,7 +235,7 @@ def test_any_text_is_a_rule_or_an_input_error(text: str) -> None:
     assert rule.sentence
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -404,7 +404,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -> Non
         read_rules(f"{tmp_path}/{name}")
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(content=st.binary(max_size=200))
 def test_any_bytes_are_rules_or_an_input_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = write(tmp_path_factory.mktemp("rules"), content)

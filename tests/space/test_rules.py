@@ -82,10 +82,10 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "single_stage": lambda s: s.pp > 1 or s.schedule == "1f1b",
     "chunks": lambda s: s.vp == 1 or s.schedule == "interleaved",
     "interleaved": lambda s: s.schedule != "interleaved" or s.vp > 1,
-    "interleaved_batch": lambda s: s.runtime == "torchtitan" or s.vp == 1 or groups_fit(s.batch // (s.dp * s.mbs), s.pp),
-    "interleaved_rounds": lambda s: (
-        s.runtime == "megatron" or s.vp == 1 or rounds_fit(s.batch // (s.dp * s.mbs), s.pp)
+    "interleaved_batch": lambda s: (
+        s.runtime == "torchtitan" or s.vp == 1 or groups_fit(s.batch // (s.dp * s.mbs), s.pp)
     ),
+    "interleaved_rounds": lambda s: s.runtime == "megatron" or s.vp == 1 or rounds_fit(s.batch // (s.dp * s.mbs), s.pp),
     "interleaved_p2p": lambda s: s.runtime == "torchtitan" or s.vp == 1 or s.pp != 2 or s.overlap_p2p,
     "overlap_p2p": lambda s: not s.overlap_p2p or s.schedule == "interleaved",
     "tied_torchtitan": lambda s: not (s.runtime == "torchtitan" and s.tied and s.pp > 1),
@@ -117,7 +117,7 @@ def rounds_fit(microbatches: int, pp: int) -> bool:
 DEGREE = st.sampled_from([1, 2, 3, 4, 8, 16, 64])
 ROW = st.fixed_dictionaries(
     {
-        **{name: DEGREE for name in ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")},
+        **dict.fromkeys(("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs"), DEGREE),
         "zero": st.integers(0, 3),
         "recompute_layers": st.sampled_from([0, 1, 2, 5, 80, 81]),
         **{name: st.booleans() for name in SWITCHES},
@@ -162,7 +162,7 @@ def test_the_restatement_covers_every_rule() -> None:
     assert list(HOLDS) == [rule.name for rule in RULES]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=8), FACTS)
 def test_every_rule_agrees_with_its_restatement(rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     table = names(columns_of(rows), facts)
@@ -171,17 +171,20 @@ def test_every_rule_agrees_with_its_restatement(rows: list[dict[str, Any]], fact
         assert np.broadcast_to(rule.breaks(table), len(rows)).tolist() == wanted, rule.name
 
 
+@settings(deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=8), FACTS)
 def test_a_row_is_counted_under_the_first_rule_it_breaks(rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     verdict = check(columns_of(rows), facts)
     first = [
-        next((name for name, holds in HOLDS.items() if not holds(SimpleNamespace(**facts, **row))), None) for row in rows
+        next((name for name, holds in HOLDS.items() if not holds(SimpleNamespace(**facts, **row))), None)
+        for row in rows
     ]
     assert verdict.ok.tolist() == [name is None for name in first]
     assert verdict.ledger == {name: first.count(name) for name in HOLDS if name in first}
     assert verdict.remaining == ()
 
 
+@settings(deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=6), FACTS)
 def test_violations_are_found_exactly_where_a_row_is_refused(rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     verdict = check(columns_of(rows), facts)
@@ -189,14 +192,20 @@ def test_violations_are_found_exactly_where_a_row_is_refused(rows: list[dict[str
         assert (violations(columns_of([row]), facts) == []) == ok
 
 
-@given(st.lists(ROW, min_size=1, max_size=6), FACTS, st.sampled_from(["tp", "pp dp", "cp schedule sp", "recompute zero"]))
-def test_a_column_of_one_entry_stands_for_every_row(rows: list[dict[str, Any]], facts: dict[str, Any], same: str) -> None:
+@settings(deadline=None)
+@given(
+    st.lists(ROW, min_size=1, max_size=6), FACTS, st.sampled_from(["tp", "pp dp", "cp schedule sp", "recompute zero"])
+)
+def test_a_column_of_one_entry_stands_for_every_row(
+    rows: list[dict[str, Any]], facts: dict[str, Any], same: str
+) -> None:
     rows = [{**row, **{name: rows[0][name] for name in same.split()}} for row in rows]
     full = columns_of(rows)
     short = {name: column[:1] if name in same.split() else column for name, column in full.items()}
     assert check(full, facts).ledger == check(short, facts).ledger
 
 
+@settings(deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=8), FACTS)
 def test_rules_can_be_applied_in_two_steps(rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     columns = columns_of(rows)
@@ -378,7 +387,9 @@ def test_advice_speaks_of_what_is_legal_but_unwise() -> None:
 @pytest.mark.parametrize("rule", [*RULES, *ADVICE], ids=lambda rule: rule.name)
 def test_a_rule_reads_only_the_names_it_declares(rule: Any) -> None:
     columns, facts = random_columns(50), MOE | {"runtime": "torchtitan", "precision": "fp8", "optimizer": "sgd"}
-    given = {name: value for name, value in {**facts, **columns}.items() if name in rule.needs or name in inputs_of(rule)}
+    given = {
+        name: value for name, value in {**facts, **columns}.items() if name in rule.needs or name in inputs_of(rule)
+    }
     rule.breaks(names({}, given))
     assert rule.needs <= set(NAMES)
 
@@ -394,7 +405,12 @@ def test_the_vocabulary_has_every_field_of_the_table() -> None:
 
 
 def test_derived_columns() -> None:
-    columns: dict[str, Column] = {"dp": np.array([2, 7]), "mbs": np.array([2]), "pp": np.array([3, 80]), "vp": np.array([2])}
+    columns: dict[str, Column] = {
+        "dp": np.array([2, 7]),
+        "mbs": np.array([2]),
+        "pp": np.array([3, 80]),
+        "vp": np.array([2]),
+    }
     table = names(columns, {"batch": 256, "layers": 80})
     assert table["microbatches"].tolist() == [64, 18]
     assert table["layers_per_stage"].tolist() == [27, 1]
@@ -412,7 +428,8 @@ def test_a_given_value_takes_the_place_of_a_derived_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "framework"), [("megatron", "megatron"), ("Megatron-local", "megatron"), ("torchtitan-compile", "torchtitan")]
+    ("runtime", "framework"),
+    [("megatron", "megatron"), ("Megatron-local", "megatron"), ("torchtitan-compile", "torchtitan")],
 )
 def test_a_runtime_is_bound_by_its_framework(runtime: str, framework: str) -> None:
     assert framework_of(runtime) == framework

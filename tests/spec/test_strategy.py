@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from astra.errors import InputError
@@ -50,6 +50,7 @@ def strategies(draw: st.DrawFn) -> Strategy:
     return Strategy(**degrees, **fields, layers=layers)
 
 
+@settings(deadline=None)
 @given(strategies())
 @example(Strategy(overlap=("param", "grad", "grad")))
 @example(Strategy(recompute="none", method="block", recompute_layers=7))
@@ -59,6 +60,7 @@ def test_text_reads_back_to_the_same_strategy(strategy: Strategy) -> None:
     assert parse_strategy(str(strategy)) == strategy
 
 
+@settings(deadline=None)
 @given(strategies())
 def test_equal_strategies_print_alike(strategy: Strategy) -> None:
     shuffled = replace(strategy, overlap=(*reversed(strategy.overlap), *strategy.overlap))
@@ -67,6 +69,7 @@ def test_equal_strategies_print_alike(strategy: Strategy) -> None:
     assert str(shuffled) == str(strategy)
 
 
+@settings(deadline=None)
 @given(strategies(), st.randoms(use_true_random=False))
 def test_the_order_of_words_does_not_matter(strategy: Strategy, random: Any) -> None:
     words = str(strategy).split()
@@ -82,6 +85,7 @@ WORDS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(WORDS, max_size=8).map(" ".join), st.one_of(st.none(), st.integers(-8, 4096)))
 def test_hostile_text_gives_a_strategy_or_an_input_error(text: str, gpus: int | None) -> None:
     try:
@@ -119,6 +123,7 @@ def test_a_long_text_is_not_repeated_in_full() -> None:
     assert len(str(caught.value)) < 500
 
 
+@settings(deadline=None)
 @given(tp=SMALL, cp=SMALL, pp=SMALL, dp=SMALL)
 def test_dp_is_what_is_left_of_the_gpus(tp: int, cp: int, pp: int, dp: int) -> None:
     strategy = parse_strategy(f"tp{tp} cp{cp} pp{pp}", gpus=tp * cp * pp * dp)

@@ -14,7 +14,7 @@ _BF16 = 2
 
 
 def layer_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
-    """c - 1 hops of this rank's keys and values; in backward also of their gradients."""
+    """Send c - 1 hops of this rank's keys and values; in backward also of their gradients."""
     del kind
     heads = model.heads / shard.tp if model.mla else np.maximum(model.kv_heads / shard.tp, 1.0)
     nbytes = _BF16 * shard.tokens * heads * sum(head_dims(model))

@@ -47,8 +47,8 @@ NEAR_LATENCY_S: Final = 5e-6
 
 # system | network | GB/s per GPU in the server and on the network | GPUs per server | fitted | op | servers | points
 # Points are MiB:GB/s of bus bandwidth, or "form alpha B gamma" for t_us = alpha + x/(1000 B) + gamma sqrt(x)/1000, B in
-# GB/s, fitted to a published plot. GTC25 states no size: a large one is assumed. What is not fitted is only predicted:
-# TCP offloads, a run whose size is unsure, and a cluster whose authors call it congested.
+# GB/s, fitted to a published plot. What is not fitted is only predicted: TCP offloads, runs whose size is not stated (a
+# large one is assumed), and a cluster whose authors call it congested.
 PUBLISHED: Final = """
 DGX H100 NDR, NVIDIA GTC24 S62129|infiniband|450|50|8|y|all_reduce|4|form 107 392 12.7
 DGX H100 NDR, NVIDIA GTC24 S62129|infiniband|450|50|8|y|all_reduce|8|form 178 409 16
@@ -74,8 +74,8 @@ GCP a3-mega H100, lessizzmore log|tcp|450|25|8|n|all_reduce|2|1:9.7 4:21.6 16:32
 Alibaba all-to-all, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_to_all|2|16:47 64:65 256:72 1024:74 4096:73
 Alibaba all-to-all, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_to_all|4|16:42 64:52 256:58 1024:59 4096:60
 Alibaba all-to-all, aliyun/SimAI @cef83f9|roce|450|50|8|y|all_to_all|16|16:32 64:34 256:38 1024:44 4096:46
-DGX A100 and H100, NVIDIA GTC25 S72583|infiniband|300|25|8|y|all_to_all|4|4096:24
-DGX A100 and H100, NVIDIA GTC25 S72583|infiniband|450|50|8|y|all_to_all|4|4096:48
+DGX A100 and H100, NVIDIA GTC25 S72583|infiniband|300|25|8|n|all_to_all|4|4096:24
+DGX A100 and H100, NVIDIA GTC25 S72583|infiniband|450|50|8|n|all_to_all|4|4096:48
 Hugging Face H100, ultrascale playbook|efa|450|50|8|n|all_reduce|4|256:160
 Hugging Face H100, ultrascale playbook|efa|450|50|8|n|all_reduce|16|256:84.7
 Hugging Face H100, ultrascale playbook|efa|450|50|8|n|all_gather|4|256:119

@@ -241,3 +241,44 @@ def _context_fit(gpu: str, table: dict[str, Floats]) -> dict[str, float]:
         "fraction": curve.fractions[0], "power": curve.power, "lone": curve.lone, "error": curve.error,
         "row_keys": curve.row_keys, "diagonal_keys": curve.diagonal_keys, "rows": float(curve.rows),
     }  # fmt: skip
+
+
+def derived(curves: Sequence[Curve], rows: Sequence[Row]) -> list[Curve]:
+    """Curves without rows of their own to fit: FlashAttention-4 by its level, FlashAttention-2 on Blackwell by rule."""
+    by_key = {(curve.family, curve.kernel, curve.direction): curve for curve in curves}
+    out = []
+    for way in ("fwd", "bwd"):
+        cudnn, hopper = by_key.get(("blackwell", "cudnn", way)), by_key.get(("hopper", "flash2", way))
+        if cudnn is not None:
+            level = _in_step_level([by_key["blackwell", "cudnn", way] for way in ("fwd", "bwd")], rows)
+            out.append(_scaled(cudnn, level, kernel="flash4", rows=1, sources=("stas00/ml-engineering @744d01e in-step",)))
+        if hopper is not None:
+            # FlashAttention-2 issues the tensor instructions of Ampere, which a multiprocessor of Blackwell runs no
+            # faster than one of Hopper: a rule, not a measurement.
+            ratio = _flops_per_sm("H100-SXM5-80GB") / _flops_per_sm("B200-SXM-180GB")
+            out.append(_scaled(hopper, ratio, family="blackwell", gpu="", rows=0, sources=("as many FLOPs per SM as on H100",)))
+    return out
+
+
+def _scaled(curve: Curve, level: float, **changes: Any) -> Curve:
+    fractions = tuple(min(1.0, fraction * level) for fraction in curve.fractions)
+    return msgspec.structs.replace(curve, fractions=fractions, error=0.0, **changes)
+
+
+def _flops_per_sm(gpu: str) -> float:
+    device = hardware.device(gpu)
+    return device.peak("bf16") / device.sms
+
+
+def _in_step_level(curves: Sequence[Curve], rows: Sequence[Row]) -> float:
+    """Speed of the kernel timed inside a training step over that of the curves."""
+    inside = [row for row in rows if row["source"] == "MLE-UPGRADE" and row["gpu"] == curves[0].gpu]
+    if not inside:
+        return 1.0
+    group = Group("", "", curves[0].gpu, "", (128, 128), ())
+    calls = _columns(inside, group.gpu)
+    seconds = sum(
+        curve_seconds(c, calls.shape, causal=calls.causal, window=None, sms=calls.sms, flops_per_s=calls.flops_per_s)
+        for c in curves
+    )
+    return float(np.median(seconds / calls.seconds))

@@ -159,8 +159,8 @@ def _curve(key: _Key, form: _Form, rows: Floats) -> Curve:
     wire = 1 / (form[1] * link)
     # Below the first size of a full sweep the time is flat: that is measured too.
     smallest = 0.0 if rows[0, 0] <= FIRST_KNOT_BYTES else float(rows[0, 0])
-    figures = [_short(value) for value in (form[0] / US, wire, form[2], tail)]
-    return Curve(gpu, op, ranks, *figures, smallest, float(rows[-1, 0]))
+    base, ramp = _short(form[0] / US), _short(form[2])
+    return Curve(gpu, op, ranks, base, _short(wire), ramp, _short(tail), smallest, float(rows[-1, 0]))
 
 
 def _level_tails(curves: Sequence[Curve]) -> list[Curve]:
@@ -331,12 +331,14 @@ def hold_out_systems(runs: Sequence[Run], fit: Fit, rules: Rules) -> list[tuple[
     rows = []
     for system in dict.fromkeys(run.system for run in runs):
         own = [run for run in runs if run.system == system]
-        fitted = any(run.fitted for run in own)
-        seen = fit_rules([r for r in runs if r.fitted and r.system != system], fit) if fitted else rules
+        others = [run for run in runs if run.fitted and run.system != system]
+        alone = not any(run.op == own[0].op for run in others)
+        fitted = own[0].fitted
+        seen = fit_rules(others, fit) if fitted and not alone else rules
+        how = " (fitted: the only one)" if fitted and alone else "" if fitted else " (never fitted)"
         for op in dict.fromkeys(run.op for run in own):
             ratio = np.concatenate([run_s(run, fit, seen) / run.seconds for run in own if run.op == op])
-            label = f"{system}, {op}{'' if fitted else ' (never fitted)'}"
-            rows.append((label, float(np.abs(ratio - 1).mean())))
+            rows.append((f"{system}, {op}{how}", float(np.abs(ratio - 1).mean())))
     return rows
 
 
@@ -356,6 +358,7 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
         "Held-out GPUs": hold_out_gpus(points),
         "Held-out systems, several servers": hold_out_systems(runs, fit, rules),
     }
+    tables = {title: [row for row in rows if math.isfinite(row[1])] for title, rows in tables.items()}
     own = [curve for curve in curves if curve.own]
     say(f"{len(points)} points in one server, {len(own)} curves, fitted to {np.mean([c.error for c in own]):.1%}")
     for title, rows in tables.items():

@@ -30,14 +30,12 @@ class Replicas(NamedTuple):
 def p2p(job: Job, stream_tokens: Floats, ranks_apart: Ints, pp: Ints) -> tuple[Floats, Codes]:
     """One activation (or its gradient) to the neighbouring stage."""
     nbytes = _BF16 * stream_tokens * job.model.hidden
-    timed = collectives.collective(
-        job.pool, "send_recv", nbytes=nbytes, ranks=np.minimum(pp, 2), stride=ranks_apart
-    )
+    timed = collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=np.minimum(pp, 2), stride=ranks_apart)
     return timed.seconds, timed.source
 
 
 class Sync(NamedTuple):
-    """Seconds to exchange a rank's gradients or weights with its replicas, dense and expert ones one after the other."""
+    """Seconds to exchange a rank's gradients or weights with its replicas, dense and expert ones in turn."""
 
     all_reduce_s: Floats
     reduce_scatter_s: Floats
@@ -45,13 +43,11 @@ class Sync(NamedTuple):
     source: Codes
 
 
-def sync(
-    job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints, expert_stride: Ints
-) -> Sync:
+def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints, expert_stride: Ints) -> Sync:
     """The collectives data parallelism is made of."""
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
     source: Codes = np.zeros(shape, np.int8)
-    seconds = [np.zeros(shape) for _ in range(3)]
+    reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     grad_bytes = job.runtime.gradient_bytes
     for params, members, apart in (
         (held.trained_dense, ranks, stride),
@@ -59,14 +55,13 @@ def sync(
     ):
         if not np.any(params):
             continue
-        timed = (
-            _over_unique(job, "all_reduce", grad_bytes, params, members, apart),
-            _over_unique(job, "reduce_scatter", grad_bytes, params, members, apart),
-            _over_unique(job, "all_gather", WEIGHT_BYTES, params, members, apart),
-        )
-        seconds = [total + column.seconds for total, column in zip(seconds, timed, strict=True)]
-        source = worst(source, *(column.source for column in timed))
-    return Sync(*seconds, source)
+        reduce = _over_unique(job, "all_reduce", grad_bytes, params, members, apart)
+        scatter = _over_unique(job, "reduce_scatter", grad_bytes, params, members, apart)
+        gather = _over_unique(job, "all_gather", WEIGHT_BYTES, params, members, apart)
+        reduced, scattered = reduced + reduce.seconds, scattered + scatter.seconds
+        gathered = gathered + gather.seconds
+        source = worst(source, reduce.source, scatter.source, gather.source)
+    return Sync(reduced, scattered, gathered, source)
 
 
 def replicas(

@@ -7,7 +7,7 @@ combination and gathered by the rest of the cost model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -139,12 +139,12 @@ def _sends(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]
 def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends: dict[str, list[Send]]) -> Part:
     device, runtime, rows = job.pool.device, job.runtime, len(shard.tp)
     zero = np.zeros(rows)
-    attention_s = {way: zero for way in ("fwd", "bwd")}
+    attention_s = dict.fromkeys(("fwd", "bwd"), zero)
     attention_source: Codes = np.zeros(rows, np.int8)
     for attention in layer.attentions:
-        for way in attention_s:
+        for way, so_far in attention_s.items():
             seconds, source = _attention(device, runtime, shard, attention, way, job.workload.precision)
-            attention_s[way] = attention_s[way] + seconds
+            attention_s[way] = so_far + seconds
             attention_source = worst(attention_source, source)
     stream_s, stream_source = _streams(device, runtime, layer.streams, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
@@ -175,18 +175,33 @@ def _attention(
     device: Device, runtime: Runtime, shard: Shard, attention: Attention, way: str, precision: str
 ) -> tuple[Floats, Codes]:
     """Seconds of attention: the runtime's kernel, or unfused where flash attention is off."""
-    kernel = operators.best_kernel(device) if runtime.attention == "best" else runtime.attention
     half = "fp16" if precision == "fp16" else "bf16"
-    shape = attention._asdict()
-    del shape["name"]
-    fused = operators.attention(device, **shape, kernel=kernel, direction=way, precision=half)
+    kernel = operators.best_kernel(device) if runtime.attention == "best" else runtime.attention
+    fused = _ring(device, shard, attention, kernel=kernel, direction=way, precision=half)
     if shard.flash.all():
-        return fused.seconds, fused.source
-    unfused = operators.attention(device, **shape, kernel="unfused", direction=way, precision=half)
-    return (
-        np.where(shard.flash, fused.seconds, unfused.seconds),
-        np.where(shard.flash, fused.source, unfused.source).astype(np.int8),
-    )
+        return fused
+    unfused = _ring(device, shard, attention, kernel="unfused", direction=way, precision=half)
+    return np.where(shard.flash, fused[0], unfused[0]), np.where(shard.flash, fused[1], unfused[1]).astype(np.int8)
+
+
+def _ring(device: Device, shard: Shard, attention: Attention, **how: Any) -> tuple[Floats, Codes]:
+    """Attention of this rank's queries with every rank's keys, one at a time.
+
+    With c ranks and a causal mask the sequence is dealt so that each rank does equal work: one square block with the
+    mask, and c - 1 blocks of half its area without (the load balancing of Megatron's ring attention).
+    """
+    shape: dict[str, Any] = attention._asdict()
+    del shape["name"]
+    mine = operators.attention(device, **(shape | {"seq_kv": attention.seq_q}), **how)
+    if (shard.cp == 1).all():
+        return mine.seconds, mine.source
+    if attention.window is not None:  # a short span leaves little for other ranks
+        whole = operators.attention(device, **shape, **how)
+        return np.where(shard.cp > 1, whole.seconds, mine.seconds), worst(mine.source, whole.source)
+    keys = attention.seq_q / 2 if attention.causal else attention.seq_q
+    theirs = operators.attention(device, **(shape | {"seq_kv": keys, "causal": False}), **how)
+    seconds = mine.seconds + (shard.cp - 1) * theirs.seconds
+    return seconds, worst(mine.source, theirs.source * (shard.cp > 1))
 
 
 def _streams(
@@ -242,9 +257,7 @@ def _communication(
             times = np.broadcast_to(np.asarray(getattr(send, way), np.float64), rows)
             if not (times > 0).any() or (send.ranks <= 1).all():
                 continue
-            timed = collectives.collective(
-                job.pool, send.op, nbytes=send.nbytes, ranks=send.ranks, stride=send.stride
-            )
+            timed = collectives.collective(job.pool, send.op, nbytes=send.nbytes, ranks=send.ranks, stride=send.stride)
             seconds = times * timed.seconds
             used = (seconds > 0).astype(np.int8)
             sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)

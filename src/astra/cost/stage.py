@@ -21,7 +21,7 @@ from astra.families.split import Stages, kinds, stack, stages
 from astra.provenance import Bools, Codes, Floats, Ints, worst
 from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
-from astra.table import Column, Columns
+from astra.table import Column, Columns, each, take
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
 
@@ -86,11 +86,11 @@ class Gathered(NamedTuple):
 
     shard: Shard
     parts: Mapping[LayerKind | str, Part]
-    index: Ints
+    place: Ints
 
     def take(self, rows: Ints) -> Gathered:
         """The same parts for some of the meshes."""
-        return self._replace(index=self.index[rows])
+        return self._replace(place=self.place[rows])
 
 
 def gather_parts(job: Job, columns: Columns) -> Gathered:
@@ -115,19 +115,18 @@ def unique_rows(columns: Sequence[Column]) -> tuple[list[Ints], Ints]:
 def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: bool = False) -> StageCosts:
     """Gather parts into stages for every mesh."""
     columns = meshes.columns
-    table = stack([stages(job.model, *layout, every_rank) for layout in meshes.layouts])
-    table = Stages(*(column[meshes.layout] for column in table))
-    times = _Times(job, gathered, table, columns)
-    memory = _Memory(job, gathered, table)
+    table = stage_table(job, meshes, every_rank=every_rank)
+    times = StageTimes(job, gathered, table, columns)
+    memory = StageMemory(job, gathered, table)
     tp, cp, dp, pp, vp = (columns[name] for name in ("tp", "cp", "dp", "pp", "vp"))
     microbatches = job.workload.global_batch // (dp * columns["mbs"])
-    p2p_s, p2p_source = p2p(job, gathered.shard.stream_tokens[gathered.index], tp * cp * dp, pp)
+    p2p_s, p2p_source = p2p(job, gathered.shard.stream_tokens[gathered.place], tp * cp * dp, pp)
     in_flight = in_flight_chunks(
         columns["schedule"][:, None], p=pp[:, None], v=vp[:, None], m=microbatches[:, None], rank=table.rank
     )
     held = _held(job, gathered, table, pp)
     replicas, expert_replicas = dp * cp, tp * cp * dp // (columns["ep"] * columns["etp"])
-    ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.index] * job.model.hidden
+    ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
         backward_s=times.backward,
@@ -166,11 +165,17 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     )
 
 
-class _Times:
-    """Stage times from part times."""
+def stage_table(job: Job, meshes: Meshes, *, every_rank: bool = False) -> Stages:
+    """The sorts of rank of every mesh."""
+    table = stack([stages(job.model, *layout, every_rank) for layout in meshes.layouts])
+    return take(table, meshes.layout)
+
+
+class StageTimes:
+    """Stage times of one micro-batch from part times, [mesh, sort], and their sums over the model, [mesh]."""
 
     def __init__(self, job: Job, gathered: Gathered, table: Stages, columns: Columns) -> None:
-        self._index, self._table, self._columns = gathered.index, table, columns
+        self._index, self._table, self._columns = gathered.place, table, columns
         order = kinds(job.model)
         by_kind = [gathered.parts[kind] for kind in order]
         first, last = gathered.parts[EMBEDDING], gathered.parts[HEAD]
@@ -208,13 +213,13 @@ class _Times:
 def over_all(job: Job, columns: list[Floats]) -> Floats:
     """[mesh] columns of each kind, the embedding and the head, summed over the whole model."""
     table = stages(job.model, 1, 1, (len(layer_kinds(job.model)),))
-    return over_stages(Stages(*(column[None] for column in table)), columns)[:, 0]
+    return over_stages(each(table, lambda column: column[None]), columns)[:, 0]
 
 
 def over_model(job: Job, gathered: Gathered, seconds: Callable[[Part], Floats]) -> Floats:
     """One figure of each part, summed over the whole model, [mesh]."""
     keys: list[LayerKind | str] = [*kinds(job.model), EMBEDDING, HEAD]
-    return over_all(job, [seconds(gathered.parts[key]) for key in keys])[gathered.index]
+    return over_all(job, [seconds(gathered.parts[key]) for key in keys])[gathered.place]
 
 
 def least_s(part: Part) -> Floats:
@@ -236,7 +241,7 @@ def over_stages(table: Stages, columns: list[Floats]) -> Floats:
     return total
 
 
-class _Memory:
+class StageMemory:
     """Activation bytes of stages from parts."""
 
     def __init__(self, job: Job, gathered: Gathered, table: Stages) -> None:
@@ -245,14 +250,14 @@ class _Memory:
 
     def layers(self, field: str) -> Floats:
         """Summed over a rank's layers, for one micro-batch through all of them."""
-        nothing = np.zeros(len(self._gathered.index))
-        kept = [getattr(part.kept, field)[self._gathered.index] for part in self._by_kind]
+        nothing = np.zeros(len(self._gathered.place))
+        kept = [getattr(part.kept, field)[self._gathered.place] for part in self._by_kind]
         return over_stages(self._table, [*kept, nothing, nothing])
 
     def largest(self, field: str) -> Floats:
         """Of the largest layer a rank holds."""
         kept = [
-            np.where(self._table.counts[..., place] > 0, getattr(part.kept, field)[self._gathered.index][:, None], 0.0)
+            np.where(self._table.counts[..., place] > 0, getattr(part.kept, field)[self._gathered.place][:, None], 0.0)
             for place, part in enumerate(self._by_kind)
         ]
         largest: Floats = np.max(kept, axis=0)
@@ -261,7 +266,7 @@ class _Memory:
     def head(self) -> Floats:
         """Kept and working bytes at the loss, on the last rank."""
         head = self._gathered.parts[HEAD].kept
-        return self._table.last * (head.whole + head.working)[self._gathered.index][:, None]
+        return self._table.last * (head.whole + head.working)[self._gathered.place][:, None]
 
 
 def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
@@ -270,43 +275,24 @@ def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
     by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
     by_part += [weights_of.embedding_weights(model), weights_of.head_weights(model)]
     pairs = [local(weights, shard.tp, shard.ep, shard.etp) for weights in by_part]
-    dense = over_stages(table, [np.broadcast_to(d, len(shard.tp))[gathered.index] for d, _ in pairs])
-    expert = over_stages(table, [np.broadcast_to(e, len(shard.tp))[gathered.index] for _, e in pairs])
+    dense = over_stages(table, [np.broadcast_to(d, len(shard.tp))[gathered.place] for d, _ in pairs])
+    expert = over_stages(table, [np.broadcast_to(e, len(shard.tp))[gathered.place] for _, e in pairs])
     if model.tied_embeddings:
         copy, _ = local(weights_of.tied_head_weights(model), shard.tp, shard.ep, shard.etp)
-        dense = dense + table.last * np.where(pp > 1, copy[gathered.index], 0.0)[:, None]
+        dense = dense + table.last * np.where(pp > 1, copy[gathered.place], 0.0)[:, None]
     if job.workload.task != "lora":
         return Held(dense, expert, dense, expert)
     keys: list[LayerKind | str] = [*kinds(model), EMBEDDING, HEAD]
-    trained = over_stages(table, [gathered.parts[key].adapters[gathered.index] for key in keys])
+    trained = over_stages(table, [gathered.parts[key].adapters[gathered.place] for key in keys])
     return Held(dense + trained, expert, trained, np.zeros_like(expert))
 
 
 def _worst_source(gathered: Gathered) -> Codes:
     codes = [column for part in gathered.parts.values() for column in part.source.values()]
-    return worst(*codes)[gathered.index]
-
-
-def take(costs: StageCosts, rows: Ints) -> StageCosts:
-    """Some of the meshes."""
-    columns = {name: column[rows] for name, column in costs._asdict().items() if name not in _NESTED}
-    held, moved = (type(nested)(*(column[rows] for column in nested)) for nested in (costs.held, costs.sync))
-    return StageCosts(**columns, held=held, sync=moved)
-
-
-def join_costs(several: Sequence[StageCosts]) -> StageCosts:
-    """Meshes of several tables."""
-    names = [name for name in StageCosts._fields if name not in _NESTED]
-    columns = {name: np.concatenate([getattr(costs, name) for costs in several]) for name in names}
-    held = Held(*(np.concatenate(parts) for parts in zip(*(costs.held for costs in several), strict=True)))
-    moved = Sync(*(np.concatenate(parts) for parts in zip(*(costs.sync for costs in several), strict=True)))
-    return StageCosts(**columns, held=held, sync=moved)
+    return worst(*codes)[gathered.place]
 
 
 def join_meshes(several: Sequence[Meshes]) -> Meshes:
     """Meshes of several tables with the same layouts."""
     columns = {name: np.concatenate([meshes.columns[name] for meshes in several]) for name in several[0].columns}
     return Meshes(columns, np.concatenate([meshes.layout for meshes in several]), several[0].layouts)
-
-
-_NESTED = ("held", "sync")

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.cost.between import Replicas, Sync, replicas
+from astra.cost.between import Replicas, replicas
 from astra.cost.stage import Meshes, StageCosts
-from astra.cost.state import Bytes, Held, optimizer_s, static_bytes
+from astra.cost.state import Bytes, optimizer_s, static_bytes
 from astra.families.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule.registry import makespan_s
 from astra.spec.job import Job
-from astra.table import Column, code
+from astra.table import Column, code, each
 
 _FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
 _BLOCK = code("method", "block")
@@ -86,28 +86,35 @@ def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
     kept = np.where(full, kept_full, np.where(selective, costs.kept_selective[:, None, :], whole))
     stretch = np.where(full, np.where(block, 1, np.minimum(n, chunk)), 0) * costs.layer_whole[:, None, :]
     working = np.maximum(costs.layer_working[:, None, :] + stretch, costs.head_bytes[:, None, :])
-    again = np.where(full, fraction * costs.recompute_s[:, None, :], 0.0)
-    again = again + np.where(selective, costs.recompute_attention_s[:, None, :], 0.0)
+    again = recompute_s(costs.recompute_s[:, None, :], costs.recompute_attention_s[:, None, :], layers / chunks, savers)
     return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working, again)
+
+
+def recompute_s(all_layers_s: Floats, attention_s: Floats, layers: Floats | Ints, savers: Savers) -> Floats:
+    """Time to run layers' forward again, [mesh, saver, sort]; ``layers`` are those of one chunk."""
+    full = (savers.recompute == _FULL)[None, :, None]
+    block = full & (savers.method == _BLOCK)[None, :, None]
+    n = savers.layers[None, :, None]
+    fraction = np.where(block, np.minimum(n / np.maximum(layers, 1), 1.0), 1.0)
+    selective = (savers.recompute == _SELECTIVE)[None, :, None]
+    return np.where(full, fraction * all_layers_s, 0.0) + np.where(selective, attention_s, 0.0)
 
 
 def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tuple[Bytes, Floats, Replicas]:
     """Static memory, optimizer time and data-parallel communication, [mesh, holder, sort]."""
     zero, offload = holders.zero[None, :, None], holders.offload[None, :, None]
-    held = Held(*(column[:, None, :] for column in costs.held))
+    held = each(costs.held, lambda column: column[:, None, :])
 
     def column(values: Ints) -> Ints:
         return values[:, None, None]
 
     ranks, expert_ranks = column(costs.replicas), column(costs.expert_replicas)
     layers = costs.layers[:, None, :]
-    static = static_bytes(
-        job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks, layers=layers
-    )
+    static = static_bytes(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks, layers=layers)
     update_s, _ = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
     between = replicas(
         job,
-        Sync(*(moved[:, None, :] for moved in costs.sync)),
+        each(costs.sync, lambda moved: moved[:, None, :]),
         zero=zero,
         overlap_grad=column(meshes.columns["overlap_grad"]),
         overlap_param=column(meshes.columns["overlap_param"]),
@@ -126,7 +133,13 @@ def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holder
     static, update_s, between = states(job, meshes, costs, holders)
     each_s = (costs.forward_s + costs.backward_s)[:, None, None, :] + kept.recompute_s[:, :, None, :]
     each_s = each_s + between.per_microbatch_s[:, None, :, :]
-    pipeline_s = makespan(meshes, costs, each_s.max(axis=-1), recompute_total_s(costs, savers)[:, :, None])
+    total_again_s = recompute_s(
+        costs.total_recompute_s[:, None, None],
+        costs.total_attention_s[:, None, None],
+        (costs.layers / vp[:, None]).max(axis=1)[:, None, None],
+        savers,
+    )
+    pipeline_s = makespan(meshes, costs, each_s.max(axis=-1), total_again_s)
     after_s = (between.exposed_s + update_s).max(axis=-1)
     resident = sum(static[1:], start=static[0])[:, None, :, :]
     peak = resident + (kept.kept_bytes + kept.working_bytes + costs.buffer_bytes[:, None, :])[:, :, None, :]
@@ -141,20 +154,11 @@ def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:
     """Whether a saver's number of layers fits the mesh's chunks, [mesh, saver]."""
     depth = len(layer_kinds(job.model))
     chunk = -(-depth // (meshes.columns["pp"] * meshes.columns["vp"]))
-    return (savers.recompute != _FULL)[None, :] | (savers.layers[None, :] <= chunk[:, None])
-
-
-def recompute_total_s(costs: StageCosts, savers: Savers) -> Floats:
-    """Recompute time of one micro-batch over all ranks, [mesh, saver]."""
-    full, block = savers.recompute == _FULL, savers.method == _BLOCK
-    chunk = costs.chunk_layers.max(axis=1)[:, None]
-    fraction = np.where(block[None, :], np.minimum(savers.layers[None, :] / np.maximum(chunk, 1), 1.0), 1.0)
-    again = np.where(full, fraction * costs.total_recompute_s[:, None], 0.0)
-    return again + np.where(savers.recompute == _SELECTIVE, costs.total_attention_s[:, None], 0.0)
+    return np.asarray((savers.recompute != _FULL)[None, :] | (savers.layers[None, :] <= chunk[:, None]))
 
 
 def makespan(meshes: Meshes, costs: StageCosts, slowest_s: Floats, recompute_s: Floats) -> Floats:
-    """Pipeline time from the slowest rank's micro-batch and what is recomputed over all ranks, [mesh, saver, holder]."""
+    """Pipeline time from the slowest rank's micro-batch and all that is recomputed, [mesh, saver, holder]."""
 
     def column(values: Column) -> Column:
         return values[:, None, None]

@@ -10,7 +10,6 @@ Letters: n ranks of a group, m of them in one domain of a tier, k domains, x byt
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -129,11 +128,11 @@ def measured_as(fit: Fit, device: Device, tier: Tier) -> tuple[str, Source]:
         return names[own], Source.TRANSFERRED
     if kind not in ("nvswitch", "pcie"):
         return "", Source.ASSUMED
-    nearest = sorted(known.values(), key=lambda gpu: abs(math.log(gpu.link_bytes_per_s / tier.bytes_per_s)))
-    kin = [gpu for gpu in nearest if fold(device.arch).startswith(gpu.arch)]
+    # Never chosen by link rate: a faster link must not fall to a curve with a longer latency.
+    kin = [gpu.name for gpu in known.values() if fold(device.arch).startswith(gpu.arch)]
     if kin:
-        return kin[0].name, Source.TRANSFERRED
-    return nearest[0].name, Source.TRANSFERRED if kind == "pcie" else Source.ASSUMED
+        return kin[0], Source.TRANSFERRED
+    return next(iter(known)), Source.TRANSFERRED if kind == "pcie" else Source.ASSUMED
 
 
 def collective(pool: Pool, op: str, *, nbytes: Floats, ranks: Ints, stride: Ints) -> Timed:

@@ -58,7 +58,7 @@ class Attention(NamedTuple):
     name: str
     batch: Ints
     seq_q: Floats
-    seq_kv: float
+    seq_kv: Floats | float
     heads: Floats
     kv_heads: Floats
     head_dim: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -80,7 +80,7 @@ def stack(tables: Sequence[Stages]) -> Stages:
     """Several pipelines side by side, [pipeline, sort]; missing sorts repeat the first one."""
     width = max(len(table.rank) for table in tables)
 
-    def padded(name: str) -> np.ndarray:  # type: ignore[type-arg]
+    def padded(name: str) -> Any:
         rows = []
         for table in tables:
             column = getattr(table, name)

@@ -22,7 +22,9 @@ def layer(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     blocks = [attention_block(model, kind, shard)]
     if kind.role == "cross":
         blocks.append(attention_block(model, kind, shard))
-    blocks.append(expert_block(model, model.moe, shard) if kind.mlp == "moe" and model.moe else dense_block(model, shard))
+    blocks.append(
+        expert_block(model, model.moe, shard) if kind.mlp == "moe" and model.moe else dense_block(model, shard)
+    )
     return join(*blocks)
 
 
@@ -67,7 +69,10 @@ def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
             whole=selective + scores_bytes,
             selective=selective,
             checkpoint=BF16 * stream_elements,
-            working=2 * qkv_bytes + context_bytes + np.where(shard.flash, 0.0, scores_bytes) + 2 * BF16 * tokens * hidden,
+            working=2 * qkv_bytes
+            + context_bytes
+            + np.where(shard.flash, 0.0, scores_bytes)
+            + 2 * BF16 * tokens * hidden,
         ),
     )
 
@@ -203,7 +208,7 @@ def embedding(model: ModelSpec, shard: Shard) -> Layer:
 
 def padded_vocab(model: ModelSpec, tp: Ints) -> Floats:
     """Vocabulary rows after Megatron's padding to a multiple of 128 t."""
-    return np.ceil(model.vocab / (128 * tp)) * (128.0 * tp)
+    return np.asarray(np.ceil(model.vocab / (128 * tp)) * (128.0 * tp))
 
 
 def head(model: ModelSpec, shard: Shard, *, logits_kept_bytes: float, logits_peak_bytes: float) -> Layer:

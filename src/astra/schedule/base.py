@@ -60,8 +60,9 @@ class Schedule:
     order: Callable[[int, int, int, int], Ints]  # p, v, m, rank -> rows of (kind, micro-batch, chunk)
     makespan_s: Callable[[Shape], Floats]  # exact for equal stages, a screening estimate otherwise
     in_flight: Callable[[Ints, Ints, Ints, Ints], Ints]  # p, v, m, rank -> peak (micro-batch, chunk) pairs alive
-    period: Callable[[int, int], int] = lambda p, m: 0  # micro-batches after which the order repeats; 0: never
-    exact_s: Callable[[int, Floats, Floats, Floats, bool], float] | None = None  # m, forward, backward, send, blocking
+    period: Callable[[int, int], int] = lambda p, m: 0  # p, m -> micro-batches after which the order repeats; 0: never
+    # Exact for unequal stages too: m, forward, backward, send [..., stage], blocking.
+    exact_s: Callable[[int, Floats, Floats, Floats, bool], Floats] | None = None
 
     def slots(self, p: int, v: int, m: int, rank: int) -> Ints:
         """The order of one rank: rows of (kind, micro-batch, chunk), kinds as indices into ``KINDS``."""

@@ -20,18 +20,18 @@ from astra.provenance import Floats, Ints
 from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, Schedule
 from astra.schedule.registry import find
 
-_END: Final = -1
+_END: Final = 2
 
 
-class _Way(NamedTuple):
-    """Slots of one rank between an entry and an exit, both included."""
+class _Ways(NamedTuple):
+    """Stretches of a rank's order, one per row: from an entry slot to an exit slot, both included."""
 
-    rank: int
-    entry: int  # FORWARD: its first forward; BACKWARD: its first backward
-    entry_stage: int  # virtual stage of that slot
-    exit: int  # FORWARD: its last forward; BACKWARD: its last backward; _END: its last slot
-    exit_stage: int
-    counts: Ints  # [kind, chunk]
+    rank: Ints
+    entry: Ints  # FORWARD: its first forward; BACKWARD: its first backward
+    entry_stage: Ints  # virtual stage of that slot
+    exit: Ints  # FORWARD: its last forward; BACKWARD: its last backward; _END: its last slot
+    exit_stage: Ints
+    counts: Ints  # [way, kind, chunk] of the slots
 
 
 class _Pipe(NamedTuple):
@@ -40,7 +40,8 @@ class _Pipe(NamedTuple):
     held_s: Floats  # [kind, row, stage]: time a slot keeps its rank
     forward_at_s: Floats  # earliest start of a forward
     backward_at_s: Floats  # earliest start of a backward
-    tail_s: Floats  # from the end of a backward to the end of the pipeline
+    climb_s: Floats  # from the end of a forward to the end of the backward at the last stage
+    tail_s: Floats  # from the end of a backward to the end of the step
 
 
 def lower_bound_s(
@@ -89,9 +90,20 @@ def lower_bound_s(
 
 def _bound_s(plan: Schedule, p: int, v: int, m: int, times: Floats, blocking: bool) -> Floats:
     plan.check(p, v, m)
+    if plan.exact_s is not None:
+        hop_s = times[3, :, :-1] if p > 1 else np.zeros_like(times[3, :, :-1])
+        return plan.exact_s(m, times[0], times[1], hop_s, blocking)
     ways, late = _ways(plan, p, v, m)
     pipe = _pipe(p, times, late, blocking)
-    longest_s: Floats = np.max([_way_s(way, pipe, p) for way in ways], axis=0)
+    held_s = pipe.held_s.reshape(3, -1, v, p)[..., ways.rank]
+    own_s = np.einsum("wkc,krcw->rw", ways.counts, held_s)
+    entry_s = np.where(
+        ways.entry == FORWARD, pipe.forward_at_s[:, ways.entry_stage], pipe.backward_at_s[:, ways.entry_stage]
+    )
+    after_forward_s = pipe.climb_s[:, ways.exit_stage] + pipe.tail_s[:, -1:]
+    after_backward_s = np.where(ways.exit == BACKWARD, pipe.tail_s[:, ways.exit_stage], 0.0)
+    exit_s = np.where(ways.exit == FORWARD, after_forward_s, after_backward_s)
+    longest_s: Floats = (entry_s + own_s + exit_s).max(axis=1)
     return longest_s
 
 
@@ -106,51 +118,34 @@ def _pipe(p: int, times: Floats, late: Ints, blocking: bool) -> _Pipe:
         held_s[BACKWARD] += hop_down_s
         hop_s, hop_down_s = np.zeros_like(hop_s), np.zeros_like(hop_s)
     through_s = np.cumsum(held_s[FORWARD] + hop_s, axis=1)
-    forward_at_s = through_s - held_s[FORWARD] - hop_s
+    climb_s = through_s[:, -1:] - through_s + hop_s + held_s[BACKWARD][:, -1:]
     # From the arrival of a gradient at stage k to its arrival at stage 0.
-    return_s = np.cumsum(held_s[BACKWARD] + hop_down_s, axis=1)
-    return_s -= held_s[BACKWARD][:, :1]
+    return_s = np.cumsum(held_s[BACKWARD] + hop_down_s, axis=1) - held_s[BACKWARD][:, :1]
     backward_at_s = through_s[:, -1:] + return_s[:, -1:] - return_s
     left_s = return_s - held_s[BACKWARD]  # likewise from the end of the backward at k, but for a constant
-    late_s = np.zeros((times.shape[1], p))
-    for kind, chunk in product(range(3), range(late.shape[2])):
-        late_s += late[:, kind, chunk] * held_s[kind][:, chunk * p : (chunk + 1) * p]
+    late_s = np.einsum("pkc,krcp->rp", late, held_s.reshape(3, -1, late.shape[2], p))
     # A gradient passes stages j < p on its way to 0; whichever rank has most left after it ends the step.
     best_s = np.maximum.accumulate(late_s - left_s[:, :p], axis=1)
     stages = np.minimum(np.arange(times.shape[2]), p - 1)
-    return _Pipe(held_s, forward_at_s, backward_at_s, left_s + best_s[:, stages])
-
-
-def _way_s(way: _Way, pipe: _Pipe, p: int) -> Floats:
-    """Length of one path in every row."""
-    own_s: Floats = np.einsum("kc,krc->r", way.counts, pipe.held_s[:, :, way.rank :: p])
-    entry_s: Floats = (pipe.forward_at_s if way.entry == FORWARD else pipe.backward_at_s)[:, way.entry_stage]
-    if way.exit == FORWARD:
-        here, held_s = way.exit_stage, pipe.held_s
-        climb_s: Floats = pipe.forward_at_s[:, -1] + held_s[FORWARD][:, -1]
-        climb_s = climb_s - pipe.forward_at_s[:, here] - held_s[FORWARD][:, here]
-        own_s = own_s + climb_s + held_s[BACKWARD][:, -1] + pipe.tail_s[:, -1]
-    if way.exit == BACKWARD:
-        own_s = own_s + pipe.tail_s[:, way.exit_stage]
-    return entry_s + own_s
+    forward_at_s = through_s - held_s[FORWARD] - hop_s
+    return _Pipe(held_s, forward_at_s, backward_at_s, climb_s, left_s + best_s[:, stages])
 
 
 @lru_cache(maxsize=256)
-def _ways(plan: Schedule, p: int, v: int, m: int) -> tuple[list[_Way], Ints]:
-    """Every rank's paths, and the slots [rank, kind, chunk] that follow its last backward."""
+def _ways(plan: Schedule, p: int, v: int, m: int) -> tuple[_Ways, Ints]:
+    """The stretches of every rank, and the slots [rank, kind, chunk] that follow its last backward."""
     ways, late = [], np.zeros((p, 3, v), dtype=np.int64)
     for rank in range(p):
         order = plan.order(p, v, m, rank)
-        kind, chunk = order[:, 0], order[:, 2]
+        kind, stage = order[:, 0], order[:, 2] * p + rank
         forwards, backwards = np.flatnonzero(kind == FORWARD), np.flatnonzero(kind == BACKWARD)
         entries = {FORWARD: int(forwards[0]), BACKWARD: int(backwards[0])}
         exits = {FORWARD: int(forwards[-1]), BACKWARD: int(backwards[-1]), _END: len(order) - 1}
         late[rank] = _count(order[exits[BACKWARD] + 1 :], v)
         for (entry, first), (leave, last) in product(entries.items(), exits.items()):
             if first <= last:
-                stages = (int(chunk[first]) * p + rank, int(chunk[last]) * p + rank)
-                ways.append(_Way(rank, entry, stages[0], leave, stages[1], _count(order[first : last + 1], v)))
-    return ways, late
+                ways.append((rank, entry, stage[first], leave, stage[last], _count(order[first : last + 1], v)))
+    return _Ways(*(np.array(column) for column in zip(*ways, strict=True))), late
 
 
 def _count(order: Ints, v: int) -> Ints:

@@ -23,20 +23,19 @@ def makespan_s(shape: Shape) -> Floats:
     return shape.work_s + (m - 1) * shape.slowest_s + hops * shape.send_s
 
 
-def exact_s(m: int, forward_s: Floats, backward_s: Floats, send_s: Floats, blocking: bool) -> float:
+def exact_s(m: int, forward_s: Floats, backward_s: Floats, send_s: Floats, blocking: bool) -> Floats:
     """Unequal stages: two flow shops of identical jobs, one after the other, each sum + (m-1) max.
 
     The last rank turns around after its last forward, when every other rank is idle, so the two do not overlap.
+    Stages lie along the last axis.
     """
     out_s, back_s = forward_s.copy(), backward_s.copy()
     if blocking:
-        out_s[:-1] += send_s
-        back_s[1:] += send_s
-        hops_s = 0.0
-    else:
-        hops_s = 2 * float(send_s.sum())
-    rounds_s = (m - 1) * (float(out_s.max()) + float(back_s.max()))
-    return float(out_s.sum() + back_s.sum()) + hops_s + rounds_s
+        out_s[..., :-1] += send_s
+        back_s[..., 1:] += send_s
+    hops_s = 0.0 if blocking else 2 * send_s.sum(axis=-1)
+    once_s = out_s.sum(axis=-1) + back_s.sum(axis=-1) + hops_s
+    return np.asarray(once_s + (m - 1) * (out_s.max(axis=-1) + back_s.max(axis=-1)))
 
 
 def in_flight(p: Ints, v: Ints, m: Ints, rank: Ints) -> Ints:

@@ -60,7 +60,8 @@ def step_s(
     plan.check(p, v, m)
     stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
     if plan.exact_s is not None:
-        return plan.exact_s(m, stages.forward_s, stages.backward_s + stages.weight_s, stages.send_s, blocking_p2p)
+        backward = stages.backward_s if plan.splits_backward else stages.backward_s + stages.weight_s
+        return float(plan.exact_s(m, stages.forward_s, backward, stages.send_s, blocking_p2p))
     period = plan.period(p, m)
     for rounds in _ATTEMPTS if period else ():
         fewer = _fewer(plan, p, v, m, rounds * p, period)

@@ -19,7 +19,7 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.families import weights as weights_of
 from astra.result import Estimate, Plan, PlanSet, Reject, Result, Search
 from astra.search.detail import estimate as estimate_job
-from astra.search.detail import legality, training_flops_per_token
+from astra.search.detail import legality
 from astra.search.planner import Found, search
 from astra.space.expression import read_rules
 from astra.space.restrictions import parse_restrictions
@@ -159,12 +159,19 @@ def describe_model(model: str | ModelSpec, *, seq: int | None = None) -> ModelRe
     length = _seq(spec, seq)
     counts = weights_of.count(spec)
     forward = weights_of.forward_flops_per_token(spec, length)
-    shape = {k: v for k, v in msgspec.to_builtins(spec).items() if k not in ("name", "family", "source", "date", "aliases")}
+    shape = {
+        k: v for k, v in msgspec.to_builtins(spec).items() if k not in ("name", "family", "source", "date", "aliases")
+    }
     return ModelReport(
         name=spec.name,
         family=spec.family,
         shape=shape,
-        parameters={"total": counts.total, "active": counts.active, "embedding": counts.embedding, "expert": counts.expert},
+        parameters={
+            "total": counts.total,
+            "active": counts.active,
+            "embedding": counts.embedding,
+            "expert": counts.expert,
+        },
         flops_per_token={
             "seq": float(length),
             "forward": forward,
@@ -196,7 +203,7 @@ def make_job(
     spec = find_model(model)
     pool = _pool(gpus, cluster, node)
     length = _seq(spec, seq)
-    fields = {
+    fields: dict[str, Any] = {
         "global_batch": _batch(batch, length),
         "seq": length,
         "tokens": _tokens(tokens),
@@ -205,9 +212,7 @@ def make_job(
         "task": _choice("task", task, ("pretrain", "finetune", "lora")),
         "lora_rank": lora_rank,
     }
-    return Job(
-        model=spec, pool=pool, workload=Workload(**fields), runtime=runtimes.runtime(runtime), headroom=headroom
-    )
+    return Job(model=spec, pool=pool, workload=Workload(**fields), runtime=runtimes.runtime(runtime), headroom=headroom)
 
 
 def with_run(job: Job, result: Estimate) -> Estimate:
@@ -320,12 +325,23 @@ def _rejects(found: Found, user_rules: Sequence[Rule], job: Job) -> list[Reject]
         for name, count in found.refused.items()
         if count
     ]
-    limit = f"needs more than {job.limit_bytes / GIB:.1f} GiB per GPU"
     rows += [
-        Reject(reason="memory", sentence=limit, strategies=found.too_large),
-        Reject(reason="dominated", sentence="an overlap or flash attention switched off, never better than on", strategies=found.dominated),
-        Reject(reason="bound", sentence="proven slower than the plans shown, by a lower bound of its step time", strategies=found.slower),
-    ]  # fmt: skip
+        Reject(
+            reason="memory",
+            sentence=f"needs more than {job.limit_bytes / GIB:.1f} GiB per GPU",
+            strategies=found.too_large,
+        ),
+        Reject(
+            reason="dominated",
+            sentence="an overlap or flash attention switched off, never better than on",
+            strategies=found.dominated,
+        ),
+        Reject(
+            reason="bound",
+            sentence="proven slower than the plans shown, by a lower bound of its step time",
+            strategies=found.slower,
+        ),
+    ]
     return sorted((row for row in rows if row.strategies), key=lambda row: (-row.strategies, row.reason))
 
 
@@ -333,22 +349,28 @@ def _lost_by(best: Estimate, other: Estimate) -> str:
     """Which cause costs a plan the most against the best one."""
     if other.step_s <= best.step_s:
         return ""
-    causes = {k: other.breakdown.get(k, 0.0) - best.breakdown.get(k, 0.0) for k in {**best.breakdown, **other.breakdown}}
+    causes = {
+        k: other.breakdown.get(k, 0.0) - best.breakdown.get(k, 0.0) for k in {**best.breakdown, **other.breakdown}
+    }
     cause = max(sorted(causes), key=lambda k: causes[k])
     slower = other.step_s / best.step_s - 1
     return f"{slower:.1%} slower: {causes[cause]:+.2f} s of {cause}"
 
 
 def _nothing_fits(job: Job, found: Found) -> str:
+    """What it would take."""
     start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
     if found.least is None:
-        rules = sorted(found.refused.items(), key=lambda item: -item[1])[:3]
-        named = "; ".join(name for name, _ in rules)
-        return f"{start} All {show_count(found.considered)} strategies break a rule (most: {named}). Relax --fix, --forbid, --max or the rules file, or change batch or GPU count."
+        most = sorted(found.refused.items(), key=lambda item: -item[1])[:3]
+        return (
+            f"{start} All {show_count(found.considered)} strategies break a rule "
+            f"(most often: {', '.join(name for name, _ in most)}). "
+            "Relax --fix, --forbid, --max, --min or the rules file, or change the batch or the number of GPUs."
+        )
     return (
-        f"{start} The smallest of the legal strategies needs {found.least_bytes / GIB:.1f} GiB per GPU "
-        f"({found.least}) and {job.limit_bytes / GIB:.1f} GiB may be used. "
-        "Try more GPUs, GPUs with more memory, a shorter sequence, a smaller --headroom, or allow zero3, full recompute and offload."
+        f"{start} The smallest legal strategy needs {found.least_bytes / GIB:.1f} GiB per GPU ({found.least}) "
+        f"and {job.limit_bytes / GIB:.1f} GiB may be used. Try more GPUs, GPUs with more memory, a shorter sequence, "
+        "a smaller --headroom, or allow zero3, full recompute and offload if they are restricted."
     )
 
 

@@ -11,38 +11,63 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.axes import AXES
+from astra.cost.between import Replicas
 from astra.cost.parts import EMBEDDING, HEAD, Direction, worst_source
-from astra.cost.stage import SHARD_COLUMNS, Gathered, Layout, Meshes, StageCosts, gather_parts, over_stages, stage_costs
+from astra.cost.stage import (
+    SHARD_COLUMNS,
+    Gathered,
+    Layout,
+    Meshes,
+    StageCosts,
+    StageTimes,
+    gather_parts,
+    over_stages,
+    stage_costs,
+    stage_table,
+)
 from astra.cost.state import Bytes
-from astra.cost.step import Activations, Holders, Savers, activations, reserved_bytes, states
+from astra.cost.step import Activations, Holders, Savers, activations, recompute_s, reserved_bytes, states
 from astra.families import weights as weights_of
-from astra.families.kinds import layer_kinds
-from astra.families.split import Stages, even, kinds, split, stages
+from astra.families.kinds import LayerKind, layer_kinds
+from astra.families.split import Stages, even, kinds, split
 from astra.provenance import Floats, Source
 from astra.result import Estimate, Range, StageEstimate
-from astra.schedule.simulator import simulate
+from astra.schedule import legal, step_s
 from astra.space.enumerate import head_layers
 from astra.space.names import facts_of
 from astra.space.rules import Rule, advice, violations
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import from_strategy
+from astra.table import code, from_strategy
 from astra.units import GIB
 
-# Relative error of a time by how it is known. Set before any validation: transferred and assumed follow the spread
-# between GPUs of one generation in published GEMM sweeps (aiconfigurator) and data-sheet estimates.
-TIME_ERROR: Final = {Source.MEASURED: 0.04, Source.INTERPOLATED: 0.06, Source.TRANSFERRED: 0.12, Source.ASSUMED: 0.25}
+# Relative error of a time by how it is known: held-out errors of the operator and collective fits, and the spread
+# between GPUs of one generation for what is borrowed. Whole-step errors against published runs are wider.
+TIME_ERROR: Final = {Source.MEASURED: 0.05, Source.INTERPOLATED: 0.07, Source.TRANSFERRED: 0.12, Source.ASSUMED: 0.25}
 MEMORY_ERROR: Final = 0.06
 PLAUSIBLE_MFU: Final = 0.65  # above the best published large runs (about 0.60 in bf16, MLPerf and vendor tables)
+BUBBLE: Final = "pipeline bubble and p2p"
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """One strategy as arrays."""
 
+    strategy: Strategy
     meshes: Meshes
     savers: Savers
     holders: Holders
     layout: Layout
+
+
+class Answer(NamedTuple):
+    """All that is computed of one strategy, before it is told."""
+
+    costs: StageCosts
+    saved: Activations
+    static: Bytes
+    between: Replicas
+    update_s: Floats  # [rank]
+    pipeline_s: float
 
 
 def layers_of(job: Job, strategy: Strategy) -> tuple[int, ...]:
@@ -60,148 +85,123 @@ def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> l
     depth = len(layer_kinds(job.model))
     if strategy.layers and sum(strategy.layers) != depth:
         broken.append(f"layers must add up to the model's layers (given {sum(strategy.layers)}, model {depth})")
+    if strategy.schedule not in job.runtime.schedules:
+        broken.append(f"{job.runtime.title} has no {strategy.schedule} schedule")
     return broken
 
 
 def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[Rule] = ()) -> list[Estimate]:
     """Each strategy in full; the caller has checked that they can be costed at all."""
-    rows = [_row(job, strategy) for strategy in strategies]
+    rows = [as_row(job, strategy) for strategy in strategies]
     shared = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
     gathered = gather_parts(job, shared)
-    places = range(len(rows))
-    return [_estimate(job, strategies[k], rows[k], gathered.take(np.array([k])), user_rules) for k in places]
+    return [_estimate(job, row, gathered.take(np.array([place])), user_rules) for place, row in enumerate(rows)]
 
 
-def _estimate(
-    job: Job, strategy: Strategy, row: _Row, gathered: Gathered, user_rules: Sequence[Rule]
-) -> Estimate:
-    """Time, memory, provenance and warnings of one strategy."""
-    costs = stage_costs(job, row.meshes, gathered, every_rank=True)
-    saved = activations(costs, row.meshes.columns["vp"], row.savers)
-    static, update_s, between = states(job, row.meshes, costs, row.holders)
-    pipeline_s = _simulate(job, strategy, row, gathered, between.per_microbatch_s[0, 0])
-    after_s = float((between.exposed_s + update_s)[0, 0].max())
-    step_s = pipeline_s + after_s + job.runtime.step_host_s
-    work = _Work(job, gathered, row, costs, saved)
-    stage_list = _stages(job, strategy, row, costs, saved, static, work, update_s[0, 0], between)
-    breakdown = _breakdown(stage_list, step_s, job.runtime.step_host_s)
-    broken = legality(job, strategy, user_rules)
-    provenance = worst_source(gathered.parts, int(gathered.index[0]))
-    provenance["data parallel"] = Source(int(between.source.max()))
-    return _assemble(job, strategy, row, stage_list, step_s, breakdown, broken, provenance)
-
-
-def _row(job: Job, strategy: Strategy) -> _Row:
+def as_row(job: Job, strategy: Strategy) -> Row:
+    """A one-row table of each sort."""
     columns = from_strategy(strategy)
     layout = Layout(strategy.pp, strategy.vp, layers_of(job, strategy))
     savers = Savers(
         columns["recompute"].astype(np.int64), columns["method"].astype(np.int64), columns["recompute_layers"]
     )
     holders = Holders(columns["zero"], columns["offload"].astype(np.int64))
-    return _Row(Meshes(columns, np.zeros(1, np.int64), [layout]), savers, holders, layout)
+    return Row(strategy, Meshes(columns, np.zeros(1, np.int64), [layout]), savers, holders, layout)
 
 
-def _simulate(job: Job, strategy: Strategy, row: _Row, gathered: Gathered, per_microbatch_s: Floats) -> float:
-    """The pipeline's makespan, chunk by chunk."""
-    pp, vp = row.layout.pp, row.layout.vp
-    flat = Meshes(
-        row.meshes.columns | {"pp": np.array([pp * vp]), "vp": np.array([1])},
-        np.zeros(1, np.int64),
-        [Layout(pp * vp, 1, row.layout.layers)],
-    )
-    costs = stage_costs(job, flat, gathered, every_rank=True)
-    saved = activations(costs, np.ones(1, np.int64), row.savers)
-    extra = np.resize(per_microbatch_s, pp * vp) / vp
-    return simulate(
-        strategy.schedule,
+def _estimate(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
+    costs = stage_costs(job, row.meshes, gathered, every_rank=True)
+    saved = activations(costs, row.meshes.columns["vp"], row.savers)
+    static, update_s, between = states(job, row.meshes, costs, row.holders)
+    pipeline_s = simulated_s(job, row, gathered, costs, between.per_microbatch_s[0, 0])
+    answer = Answer(costs, saved, static, between, update_s[0, 0], pipeline_s)
+    stages = _stages(job, row, answer, Work(job, row, gathered, answer))
+    provenance = worst_source(gathered.parts, int(gathered.place[0]))
+    provenance["dp"] = Source(int(costs.sync.source.max()))
+    return _tell(job, row, answer, stages, provenance, legality(job, row.strategy, user_rules))
+
+
+def simulated_s(job: Job, row: Row, gathered: Gathered, costs: StageCosts, per_microbatch_s: Floats) -> float:
+    """The pipeline's makespan, virtual stage by virtual stage.
+
+    Where the schedule is not defined for the micro-batches (an illegal strategy), the next number for which it is
+    stands in, in proportion.
+    """
+    strategy, (pp, vp, layers) = row.strategy, row.layout
+    flat = Meshes(row.meshes.columns, row.meshes.layout, [Layout(pp * vp, 1, layers)])
+    times = StageTimes(job, gathered, stage_table(job, flat, every_rank=True), row.meshes.columns)
+    again = recompute_s(times.recompute[:, None, :], times.attention[:, None, :], np.array(layers), row.savers)[0, 0]
+    given = max(int(costs.microbatches[0]), 1)
+    defined = bool(legal(code("schedule", strategy.schedule), p=pp, v=vp, m=given).all())
+    microbatches = given if defined else -(-given // pp) * pp
+    seconds = step_s(
+        strategy.schedule if defined or vp > 1 else "1f1b",
         p=pp,
         v=vp,
-        m=int(costs.microbatches[0]),
-        forward_s=costs.forward_s[0],
-        backward_s=costs.backward_s[0] - costs.weight_s[0] + saved.recompute_s[0, 0] + extra,
-        weight_s=costs.weight_s[0],
-        send_s=np.full(pp * vp, costs.p2p_s[0]),
+        m=microbatches,
+        forward_s=times.forward[0],
+        backward_s=times.backward[0] - times.weight[0] + again + np.tile(per_microbatch_s / vp, vp),
+        weight_s=times.weight[0],
+        send_s=float(costs.p2p_s[0]),
         blocking_p2p="p2p" not in strategy.overlap,
-    ).total_s
+    )
+    return seconds * given / microbatches
 
 
-class _Work:
-    """Compute and communication of every rank for a whole step, taken apart."""
+class Work:
+    """Compute and communication of every rank over a whole step, taken apart. Arrays are [rank]."""
 
-    def __init__(self, job: Job, gathered: Gathered, row: _Row, costs: StageCosts, saved: Activations) -> None:
-        self._order = (*kinds(job.model), EMBEDDING, HEAD)
-        self._gathered = gathered
-        table = stages(job.model, *row.layout, True)
-        self._table = Stages(*(column[None] for column in table))
-        self._times = float(costs.microbatches[0])
-        self._columns = row.meshes.columns
-        self._redo = np.divide(
-            saved.recompute_s[0, 0], costs.recompute_s[0], out=np.zeros_like(costs.layers[0]), where=costs.layers[0] > 0
-        )
-        self._full = bool((row.savers.recompute == 2).any())
-        self.forward_s = self._compute("forward")
-        recompute = self.forward_s_layers() * self._redo if self._full else self._times * saved.recompute_s[0, 0]
-        self.recompute_s = recompute
-        self.backward_s = self._compute("backward") + recompute
+    def __init__(self, job: Job, row: Row, gathered: Gathered, answer: Answer) -> None:
+        self._keys: tuple[LayerKind | str, ...] = (*kinds(job.model), EMBEDDING, HEAD)
+        self._gathered, self._columns = gathered, row.meshes.columns
+        self._table: Stages = stage_table(job, row.meshes, every_rank=True)
+        self._times = float(answer.costs.microbatches[0])
+        full = row.strategy.recompute == "full"
+        layer_s = answer.costs.recompute_s[0]
+        once_more = answer.saved.recompute_s[0, 0]
+        self._again = np.divide(once_more, layer_s, out=np.zeros_like(layer_s), where=(layer_s > 0) & full)
+        forward = [self._direction(key, "forward").compute_s for key in self._keys]
+        nothing = np.zeros_like(forward[0])
+        recomputed = self._over([*forward[:-2], nothing, nothing]) * self._again
+        attention_again = 0.0 if full else self._times * once_more
+        self.forward_s = self._over(forward)
+        self.backward_s = self._over([self._direction(key, "backward").compute_s for key in self._keys])
+        self.backward_s = self.backward_s + recomputed + attention_again
+
+    def _direction(self, key: LayerKind | str, way: str) -> Direction:
+        part = self._gathered.parts[key]
+        return part.forward if way == "forward" else part.backward
 
     def _over(self, columns: list[Floats]) -> Floats:
-        return self._times * over_stages(self._table, [column[self._gathered.index] for column in columns])[0]
+        seconds = over_stages(self._table, [column[self._gathered.place] for column in columns])[0]
+        return np.asarray(self._times * seconds)
 
-    def _direction(self, key: object, way: str) -> Direction:
-        direction: Direction = getattr(self._gathered.parts[key], way)  # type: ignore[index]
-        return direction
-
-    def _compute(self, way: str) -> Floats:
-        return self._over([self._direction(key, way).compute_s for key in self._order])
-
-    def forward_s_layers(self) -> Floats:
-        """Forward compute of the layers alone: what full recompute runs again."""
-        nothing = np.zeros_like(self._gathered.shard.tokens)
-        columns = [self._direction(key, "forward").compute_s for key in self._order[:-2]]
-        return self._over([*columns, nothing, nothing])
-
-    def axis(self, name: str, overlap: str, *, busy: bool) -> Floats:
-        """Busy or exposed seconds of an axis on each rank."""
-        on = bool(overlap) and bool(self._columns[overlap][0])
-        field = "busy_s" if busy else ("overlapped_s" if on else "exposed_s")
-        total: Floats = np.zeros(len(self._table.rank[0]))
-        for way in ("forward", "backward"):
-            seconds = self._over([getattr(self._direction(key, way), field)[name] for key in self._order])
-            again = seconds * self._redo if way == "forward" and self._full else 0.0
-            total = total + seconds + again
-        return total
+    def communication(self, field: str) -> dict[str, Floats]:
+        """``busy_s`` or ``exposed_s`` of each axis."""
+        found = {}
+        for axis in AXES:
+            hidden = field == "exposed_s" and axis.overlap and bool(self._columns[axis.overlap][0])
+            name = "overlapped_s" if hidden else field
+            seconds = {
+                way: self._over([getattr(self._direction(key, way), name)[axis.name] for key in self._keys])
+                for way in ("forward", "backward")
+            }
+            found[axis.name] = seconds["forward"] * (1 + self._again) + seconds["backward"]
+        return found
 
 
-def _stages(
-    job: Job,
-    strategy: Strategy,
-    row: _Row,
-    costs: StageCosts,
-    saved: Activations,
-    static: Bytes,
-    work: _Work,
-    update_s: Floats,
-    between: object,
-) -> list[StageEstimate]:
+def _stages(job: Job, row: Row, answer: Answer, work: Work) -> list[StageEstimate]:
     """One record per pipeline stage."""
-    vp, pp = row.layout.vp, row.layout.pp
-    busy = {axis.name: work.axis(axis.name, axis.overlap, busy=True) for axis in AXES}
-    exposed = {axis.name: work.axis(axis.name, axis.overlap, busy=False) for axis in AXES}
-    dp_busy = np.broadcast_to(between.busy_s[0, 0], (pp,))  # type: ignore[attr-defined]
-    dp_once = np.broadcast_to(between.exposed_s[0, 0], (pp,))  # type: ignore[attr-defined]
-    dp_each = np.broadcast_to(between.per_microbatch_s[0, 0], (pp,))  # type: ignore[attr-defined]
-    exchanges = 2.0 * float(costs.microbatches[0]) * vp * float(costs.p2p_s[0])
+    strategy, costs = row.strategy, answer.costs
+    ranks, times = range(strategy.pp), float(costs.microbatches[0])
+    busy, exposed = work.communication("busy_s"), work.communication("exposed_s")
+    exposed_dp = answer.between.exposed_s[0, 0] + times * answer.between.per_microbatch_s[0, 0]
+    exchanged_s = 2.0 * times * strategy.vp * float(costs.p2p_s[0])
     out = []
-    for rank in range(pp):
-        kinds_of_memory = {
-            "weights": static.weights[0, 0, rank],
-            "gradients": static.gradients[0, 0, rank],
-            "optimizer": static.optimizer[0, 0, rank],
-            "activations": saved.kept_bytes[0, 0, rank],
-            "buffers": saved.working_bytes[0, 0, rank] + static.gathered[0, 0, rank] + costs.buffer_bytes[0, rank],
-        }
-        allocated = sum(kinds_of_memory.values())
-        reserved = float(reserved_bytes(job, np.float64(allocated)))  # type: ignore[arg-type]
+    for rank in ranks:
+        memory = _memory(answer, rank)
+        allocated = sum(memory.values())
+        reserved = float(reserved_bytes(job, np.array(allocated)))
         out.append(
             StageEstimate(
                 index=rank,
@@ -211,14 +211,14 @@ def _stages(
                 compute_s=float(work.forward_s[rank] + work.backward_s[rank]),
                 forward_s=float(work.forward_s[rank]),
                 backward_s=float(work.backward_s[rank]),
-                optimizer_s=float(update_s[rank]),
+                optimizer_s=float(answer.update_s[rank]),
                 communication_s={name: float(column[rank]) for name, column in busy.items()}
-                | {"pp": exchanges, "dp": float(dp_busy[rank])},
+                | {"pp": exchanged_s, "dp": float(answer.between.busy_s[0, 0, rank])},
                 exposed_s={name: float(column[rank]) for name, column in exposed.items()}
-                | {"dp": float(dp_once[rank] + dp_each[rank] * costs.microbatches[0])},
-                in_flight=int(-(-costs.in_flight[0, rank] // vp)),
-                memory={name: float(nbytes) / GIB for name, nbytes in kinds_of_memory.items()},
-                peak_allocated_gib=float(allocated) / GIB,
+                | {"dp": float(exposed_dp[rank])},
+                in_flight=int(-(-costs.in_flight[0, rank] // strategy.vp)),
+                memory={name: nbytes / GIB for name, nbytes in memory.items()},
+                peak_allocated_gib=allocated / GIB,
                 peak_reserved_gib=reserved / GIB,
                 fits=reserved <= job.limit_bytes,
             )
@@ -226,65 +226,69 @@ def _stages(
     return out
 
 
-def _breakdown(stage_list: list[StageEstimate], step_s: float, host_s: float) -> dict[str, float]:
-    """Seconds by cause on the busiest stage; what is left of the step is pipeline bubble and exposed p2p."""
-    busiest = max(stage_list, key=lambda stage: stage.compute_s + sum(stage.exposed_s.values()))
-    parts = {"forward": busiest.forward_s, "backward": busiest.backward_s}
-    parts |= {f"{name} communication": seconds for name, seconds in busiest.exposed_s.items()}
-    parts |= {"optimizer": busiest.optimizer_s, "host": host_s}
-    parts["pipeline bubble and p2p"] = step_s - sum(parts.values())
-    return parts
+def _memory(answer: Answer, rank: int) -> dict[str, float]:
+    """Bytes by kind at the worst moment of a rank."""
+    static = answer.static
+    buffers = answer.saved.working_bytes[0, 0, rank] + static.gathered[0, 0, rank] + answer.costs.buffer_bytes[0, rank]
+    return {
+        "weights": float(static.weights[0, 0, rank]),
+        "gradients": float(static.gradients[0, 0, rank]),
+        "optimizer": float(static.optimizer[0, 0, rank]),
+        "activations": float(answer.saved.kept_bytes[0, 0, rank]),
+        "buffers": float(buffers),
+    }
 
 
-def _assemble(
-    job: Job,
-    strategy: Strategy,
-    row: _Row,
-    stage_list: list[StageEstimate],
-    step_s: float,
-    breakdown: dict[str, float],
-    broken: list[str],
-    provenance: dict[str, Source],
+def breakdown(stages: list[StageEstimate], total_s: float, host_s: float) -> dict[str, float]:
+    """Seconds by cause on the busiest stage; what is left of the step is bubble and stage-to-stage traffic."""
+    busiest = max(stages, key=lambda stage: stage.compute_s + sum(stage.exposed_s.values()))
+    causes = {"forward": busiest.forward_s, "backward": busiest.backward_s}
+    causes |= {f"{name} communication": seconds for name, seconds in busiest.exposed_s.items()}
+    causes |= {"optimizer": busiest.optimizer_s, "host": host_s}
+    causes[BUBBLE] = total_s - sum(causes.values())
+    return causes
+
+
+def _tell(
+    job: Job, row: Row, answer: Answer, stages: list[StageEstimate], provenance: dict[str, Source], broken: list[str]
 ) -> Estimate:
-    tokens_per_s = job.workload.tokens_per_step / step_s
-    flops_per_token = training_flops_per_token(job)
-    per_gpu = flops_per_token * tokens_per_s / job.pool.gpus
-    peak = job.pool.device.peak(job.workload.precision)
-    again = sum(stage.compute_s for stage in stage_list)
-    mfu = per_gpu / peak
+    """The record."""
+    once_s = float((answer.between.exposed_s[0, 0] + answer.update_s).max())
+    total_s = answer.pipeline_s + once_s + job.runtime.step_host_s
+    causes = breakdown(stages, total_s, job.runtime.step_host_s)
+    tokens_per_s = job.workload.tokens_per_step / total_s
+    flops_per_s = training_flops_per_token(job) * tokens_per_s / job.pool.gpus
+    mfu = flops_per_s / job.pool.device.peak(job.workload.precision)
+    reserved = max(stage.peak_reserved_gib for stage in stages)
+    fits = all(stage.fits for stage in stages)
     worst = max(provenance.values())
-    error = TIME_ERROR[worst]
-    allocated = max(stage.peak_allocated_gib for stage in stage_list)
-    reserved = max(stage.peak_reserved_gib for stage in stage_list)
-    fits = all(stage.fits for stage in stage_list)
-    del again
     return Estimate(
         model=job.model.name,
         gpus=f"{job.pool.gpus}x{job.pool.device.name}",
-        strategy=str(strategy),
+        strategy=str(row.strategy),
         runtime=job.runtime.name,
         legal=not broken,
         violations=broken,
         fits=fits,
-        step_s=step_s,
-        step_s_range=Range(low=step_s * (1 - error), high=step_s * (1 + error)),
+        step_s=total_s,
+        step_s_range=Range(low=total_s * (1 - TIME_ERROR[worst]), high=total_s * (1 + TIME_ERROR[worst])),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / job.pool.gpus,
-        model_tflops_per_gpu=per_gpu / 1e12,
+        model_tflops_per_gpu=flops_per_s / 1e12,
         mfu=mfu,
-        hfu=mfu * (1 + _recompute_share(job, strategy, row)),
-        breakdown=breakdown,
-        bubble_fraction=breakdown["pipeline bubble and p2p"] / step_s,
-        microbatches=int(job.workload.global_batch // (strategy.dp * strategy.mbs)),
-        stages=stage_list,
-        peak_allocated_gib=allocated,
+        hfu=mfu * (1 + recomputed_share(job, row)),
+        breakdown=causes,
+        bubble_fraction=causes[BUBBLE] / total_s,
+        microbatches=int(answer.costs.microbatches[0]),
+        stages=stages,
+        peak_allocated_gib=max(stage.peak_allocated_gib for stage in stages),
         peak_reserved_gib=reserved,
         peak_gib_range=Range(low=reserved * (1 - MEMORY_ERROR), high=reserved * (1 + MEMORY_ERROR)),
         memory_usable_gib=job.usable_bytes / GIB,
         memory_limit_gib=job.limit_bytes / GIB,
         provenance={term: source.word for term, source in provenance.items()},
         provenance_worst=worst.word,
-        warnings=_warnings(job, strategy, mfu, reserved, fits),
+        warnings=_warnings(job, row.strategy, mfu, reserved, fits=fits),
     )
 
 
@@ -294,22 +298,25 @@ def training_flops_per_token(job: Job) -> float:
     return times * weights_of.forward_flops_per_token(job.model, job.workload.seq)
 
 
-def _recompute_share(job: Job, strategy: Strategy, row: _Row) -> float:
+def recomputed_share(job: Job, row: Row) -> float:
     """Recomputed FLOPs over model FLOPs."""
+    strategy = row.strategy
     forward = weights_of.forward_flops_per_token(job.model, job.workload.seq)
     if strategy.recompute == "selective":
         return weights_of.attention_flops_per_token(job.model, job.workload.seq) / (3 * forward)
     if strategy.recompute == "full":
-        again = [min(strategy.recompute_layers, n) if strategy.method == "block" else n for n in row.layout.layers]
-        return sum(again) / max(sum(row.layout.layers), 1) / 3
+        most = strategy.recompute_layers if strategy.method == "block" else max(row.layout.layers)
+        return sum(min(most, count) for count in row.layout.layers) / max(sum(row.layout.layers), 1) / 3
     return 0.0
 
 
-def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, fits: bool) -> list[str]:
+def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, fits: bool) -> list[str]:
     facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
     found = list(advice(from_strategy(strategy), facts))
     if mfu > PLAUSIBLE_MFU:
-        found.append(f"MFU {mfu:.0%} is above what large runs have published ({PLAUSIBLE_MFU:.0%}); treat the speed as optimistic")
+        found.append(
+            f"MFU {mfu:.0%} is above what large runs have published ({PLAUSIBLE_MFU:.0%}): treat it as optimistic"
+        )
     if not fits:
         found.append(
             f"needs {reserved_gib:.1f} GiB, above the {job.limit_bytes / GIB:.1f} GiB limit "

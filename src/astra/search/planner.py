@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,10 @@ from astra.cost.stage import (
     Meshes,
     StageCosts,
     gather_parts,
-    join_costs,
     join_meshes,
     least_s,
     over_model,
     stage_costs,
-    take,
 )
 from astra.cost.state import static_bytes
 from astra.cost.step import Evaluated, Holders, Savers, evaluate, makespan, reserved_bytes
@@ -35,7 +33,7 @@ from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule, check
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, Strategy
-from astra.table import CHOICES
+from astra.table import CHOICES, joined, take
 
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
 CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
@@ -163,7 +161,7 @@ class _Leaders:
         if not self._pending:
             return
         meshes = join_meshes([pending.meshes for pending in self._pending])
-        costs = join_costs([pending.costs for pending in self._pending])
+        costs = joined([pending.costs for pending in self._pending])
         bound_s = np.concatenate([pending.bound_s for pending in self._pending])
         self._pending.clear()
         order = np.argsort(bound_s, kind="stable")
@@ -171,7 +169,12 @@ class _Leaders:
             promising = some[bound_s[some] < self.worst_s()]
             for block in _by_depth(promising, costs, len(self.space.holders)):
                 deepest = int(costs.chunk_layers[block].max())
-                self._offer(meshes.take(block), take(costs, block), self.space.savers.up_to(deepest), first=False)
+                self._offer(
+                    meshes.take(block),
+                    take(costs, block),
+                    self.space.savers.up_to(deepest),
+                    first=False,
+                )
 
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
@@ -301,8 +304,8 @@ def to_strategy(meshes: Meshes, savers: Savers, holders: Holders, mesh: int, sav
     zero = int(holders.zero[holder])
     overlap = tuple(name for name in OVERLAPS if columns[f"overlap_{name}"] and not (name == "param" and zero == 0))
     uneven = () if layout.layers == even(sum(layout.layers), layout.pp * layout.vp) else layout.layers
-    degrees = {name: int(columns[name]) for name in ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")}
-    choices: dict[str, str] = {
+    degrees: dict[str, Any] = {name: int(columns[name]) for name in ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")}
+    choices: dict[str, Any] = {
         "recompute": CHOICES["recompute"][int(savers.recompute[saver])],
         "method": CHOICES["method"][int(savers.method[saver])],
         "offload": CHOICES["offload"][int(holders.offload[holder])],
@@ -310,7 +313,7 @@ def to_strategy(meshes: Meshes, savers: Savers, holders: Holders, mesh: int, sav
     }
     return Strategy(
         **degrees,
-        **choices,  # type: ignore[arg-type]
+        **choices,
         sp=bool(columns["sp"]),
         flash=bool(columns["flash"]),
         zero=zero,

@@ -188,7 +188,7 @@ class Space:
         wide["overlap_tp"] = wide["overlap_tp"] & wide["sp"]
         wide["overlap_p2p"] = wide["overlap_p2p"] & interleaved
         wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
-        strategies = (table[:, 3] * float(len(self.holders)))[origin]
+        strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)
         self.dominated += round(float(strategies.sum()) / len(flags) * (self._flag_space - len(flags)))
         wide, strategies, kept = self._keep_rows(wide, strategies)
         return Meshes(wide, table[origin, 2][kept], self.layouts), strategies, core[origin][kept]

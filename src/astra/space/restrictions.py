@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from astra.errors import InputError, UnknownName, nearest_names
+from astra.errors import InputError, nearest_names
 from astra.spec._base import Spec
 from astra.spec.strategy import OVERLAPS
 from astra.table import CHOICES, FIELDS, INTEGERS, SWITCHES
@@ -99,7 +99,8 @@ class Restrictions(Spec, frozen=True, kw_only=True):
 
     def _options(self, field: str) -> str:
         """The options that speak of a field, as typed."""
-        words = [f"--fix {field}={_typed(self.fixed[field])}"] if field in self.fixed else []
+        off = f" (or --forbid {field})" if self.fixed.get(field) == (_OFF.get(field),) else ""
+        words = [f"--fix {field}={_typed(self.fixed[field])}{off}"] if field in self.fixed else []
         words += [f"--forbid {field}={_typed(self.forbidden[field])}"] if field in self.forbidden else []
         words += [f"--max {field}={self.maxima[field]}"] if field in self.maxima else []
         words += [f"--min {field}={self.minima[field]}"] if field in self.minima else []
@@ -204,8 +205,9 @@ def _check_field(option: str, field: str) -> None:
     if field in FIELDS:
         return
     owner = next((name for name, choices in CHOICES.items() if field in choices), None)
-    fix = f"Did you mean --{option} {owner}={field}?" if owner else f"Fields: {', '.join((*FIELDS, 'overlap'))}."
-    raise UnknownName(f"--{option}", field, (*FIELDS, "overlap"), fix=fix)
+    near = [f"{owner}={field}"] if owner else nearest_names(field, (*FIELDS, "overlap"))
+    fix = f"Did you mean --{option} {' or '.join(near)}?" if near else f"Fields: {', '.join((*FIELDS, 'overlap'))}."
+    raise InputError(f"--{option}", field, want="a field of a strategy", fix=fix)
 
 
 def _check_value(option: str, field: str, value: object) -> None:

@@ -85,7 +85,7 @@ RULES: Final = _rules(
     (
         "expert_ranks",
         "ep * etp must divide tp * cp * dp, the ranks of one pipeline stage",
-        "moe and tp * cp * dp % (ep * etp) != 0",
+        "moe and (tp * cp * dp) % (ep * etp) != 0",
     ),
     ("expert_bias", "experts with biases need etp = 1", "expert_bias and etp > 1"),
     ("etp_torchtitan", "torchtitan does not split an expert over ranks", 'runtime == "torchtitan" and moe and etp > 1'),
