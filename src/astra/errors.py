@@ -63,9 +63,11 @@ def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     for candidate in known:
         folded.setdefault(fold(candidate), candidate)
     wanted = fold(name)
-    inside = sorted((key for key in folded if wanted and (wanted in key or key in wanted)), key=len)
-    close = get_close_matches(wanted, folded, n=count, cutoff=0.5)
-    ordered = list(dict.fromkeys([*inside[:count], *close]))
+    close = get_close_matches(wanted, folded, n=count, cutoff=0.75)
+    inside = sorted((key for key in folded if wanted and (wanted in key or key in wanted)), key=lambda k: -len(k))
+    inside = [key for key in inside if 2 * min(len(key), len(wanted)) >= len(wanted)]
+    distant = get_close_matches(wanted, folded, n=count, cutoff=0.5)
+    ordered = list(dict.fromkeys([*close, *inside, *distant]))
     return [folded[key] for key in ordered[:count]]
 
 

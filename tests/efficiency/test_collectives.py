@@ -135,6 +135,7 @@ def test_links_matter(op: str, stride: int) -> None:
 def test_more_domains_never_take_less_time(
     pool: Pool, op: str, nbytes: float, few: int, more: int, stride: int
 ) -> None:
+    assume(len(pool.node.links) > 1 or pool.node.links[0].kind in FAR_KINDS)
     reach = pool.node.links[0].reach if pool.node.links[0].kind in NEAR_KINDS else 1
     inside = max(reach // stride, 1)
     assume(inside > 1 or few > 1)
@@ -209,7 +210,8 @@ def test_a_rack_is_one_domain() -> None:
     rack = pool_of(link(72, "rack", 900e9, 5e-6), link(ANY, "infiniband", 50e9, 17e-6), name="GB200-NVL72")
     assert busbw(rack, "all_reduce", 8 * GIB, 32) == pytest.approx(850, rel=0.06)  # NVIDIA GTC25 S72583
     assert busbw(rack, "all_to_all", 8 * GIB, 32) == pytest.approx(640, rel=0.1)
-    assert busbw(rack, "all_reduce", 8 * GIB, 144) < 850 / 1.1
+    assert 850 / 1.1 < busbw(rack, "all_reduce", 8 * GIB, 144) < 850  # leaves through 72 NICs
+    assert busbw(rack, "all_to_all", 8 * GIB, 144) < 2 * 50  # half of the bytes through a NIC each
 
 
 def test_servers_on_infiniband() -> None:

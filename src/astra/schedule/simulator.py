@@ -93,7 +93,7 @@ def simulate(
         total_s=total_s,
         busy_s=busy_s,
         sending_s=stood_s,
-        idle_s=total_s - busy_s - stood_s,
+        idle_s=np.maximum(total_s - busy_s - stood_s, 0.0),
         kind=orders[:, :, 0],
         microbatch=orders[:, :, 1],
         chunk=orders[:, :, 2],

@@ -81,6 +81,8 @@ def layers_of(job: Job, strategy: Strategy) -> tuple[int, ...]:
 def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> list[str]:
     """Every rule the strategy breaks, as sentences."""
     facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+    if strategy.layers:
+        facts["layers_per_chunk"] = max(strategy.layers)
     broken = violations(from_strategy(strategy), facts, user_rules=user_rules)
     depth = len(layer_kinds(job.model))
     if strategy.layers and sum(strategy.layers) != depth:

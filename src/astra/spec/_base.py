@@ -25,7 +25,23 @@ def decode(kind: type[Any], value: Any, *, where: str) -> Any:
 
 
 def _wanted(reason: str) -> str:
-    return reason.replace("Expected", "expected").replace("`", "").rstrip(".")
+    """The decoder's ``Expected `int`, got `str``` as ``int (got str)``."""
+    plain = reason.replace("`", "").rstrip(".")
+    if plain.startswith("Expected ") and ", got " in plain:
+        want, _, got = plain.removeprefix("Expected ").partition(", got ")
+        return f"{want} (got {got})"
+    if plain.startswith("Object contains unknown field "):
+        return f"no field {plain.removeprefix('Object contains unknown field ')}: it is not known here"
+    if plain.startswith("Object missing required field "):
+        return f"the field {plain.removeprefix('Object missing required field ')}, which is missing"
+    return plain[:1].lower() + plain[1:]
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond any float
+        return False
 
 
 def check(condition: bool, where: str, got: object, want: str, fix: str = "") -> None:
@@ -37,12 +53,12 @@ def check(condition: bool, where: str, got: object, want: str, fix: str = "") ->
 def check_positive(where: str, **values: float | None) -> None:
     """Every value is a finite number above zero (None passes)."""
     for name, value in values.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
+        if value is not None and not (_finite(value) and value > 0):
             raise InputError(f"{where}.{name}", value, want="a number above zero")
 
 
 def check_not_negative(where: str, **values: float | None) -> None:
     """Every value is a finite number at or above zero (None passes)."""
     for name, value in values.items():
-        if value is not None and not (math.isfinite(value) and value >= 0):
+        if value is not None and not (_finite(value) and value >= 0):
             raise InputError(f"{where}.{name}", value, want="a number at or above zero")

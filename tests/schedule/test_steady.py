@@ -1,0 +1,71 @@
+"""The shortcut gives the simulated total, and is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra.provenance import Floats, Ints
+from astra.schedule import find, simulate, simulator, steady, step_s
+from astra.spec.strategy import SCHEDULES as NAMES
+from tests.schedule import pipelines
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_equals_the_simulation(name: str, data: st.DataObject) -> None:
+    schedule = find(name)
+    pipeline = data.draw(pipelines.unequal(schedule, most_p=5, most_m=20))
+    many = pipeline._replace(m=pipeline.m * pipeline.p * data.draw(st.integers(1, 3)) + data.draw(st.integers(0, 1)))
+    if not pipelines.is_legal(schedule, many.p, many.v, many.m):
+        many = pipeline
+    total_s = simulate(name, **many._asdict()).total_s
+    assert step_s(name, **many._asdict()) == pytest.approx(total_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "v"), [("1f1b", 1), ("interleaved", 3), ("zb", 1)])
+@pytest.mark.parametrize("blocking", [False, True])
+def test_few_microbatches_stand_for_many(name: str, v: int, blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = []
+    real = simulator.run
+
+    def counting(source: Ints, held_s: Floats, latency_s: Floats) -> Floats:
+        simulated.append(held_s.size)
+        return real(source, held_s, latency_s)
+
+    monkeypatch.setattr(steady, "run", counting)
+    forward_s = np.ones(4 * v)
+    forward_s[-1] = 1.2
+    pipeline: dict[str, Any] = {
+        "p": 4,
+        "v": v,
+        "m": 256,
+        "forward_s": forward_s,
+        "backward_s": 2 * forward_s,
+        "send_s": 0.01,
+    }
+    total_s = step_s(name, **pipeline, blocking_p2p=blocking)
+    timeline = simulate(name, **pipeline, blocking_p2p=blocking)
+    assert total_s == pytest.approx(timeline.total_s, rel=1e-12)
+    assert sum(simulated) < timeline.kind.size / 3
+
+
+def test_a_slow_transient_is_not_mistaken_for_the_steady_state() -> None:
+    """The first rank is barely the slowest: for hundreds of micro-batches others still set the pace of the total."""
+    forward_s = np.array([1.0002, 1.0001, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    pipeline: dict[str, Any] = {
+        "p": 4,
+        "v": 2,
+        "m": 400,
+        "forward_s": forward_s,
+        "backward_s": 2 * forward_s,
+        "send_s": 0.1,
+    }
+    for blocking in (False, True):
+        total_s = simulate("interleaved", **pipeline, blocking_p2p=blocking).total_s
+        assert step_s("interleaved", **pipeline, blocking_p2p=blocking) == pytest.approx(total_s, rel=1e-9)
