@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.calibrate import fit_collectives as fitting
-from astra.calibrate.collectives_data import BROKEN, GPUS, PUBLISHED, Point, Run, read_points, read_runs
+from astra.calibrate.collectives_data import BROKEN, GPUS, PUBLISHED, Point, read_points, read_runs
 from astra.efficiency.collective_curves import LAST_KNOT_BYTES, Fit, Rules, wire_factor
 from astra.efficiency.collectives import OPS
 from astra.errors import InputError
 
-SIZES = 512.0 * 2.0 ** np.arange(21)
+SIZES = np.array([512.0 * 2**octave for octave in range(21)])
 MADE_WITH = {"a100": (14e-6, 0.75, 0.4), "h100": (8e-6, 0.8, 0.3), "h200": (8e-6, 0.8, 0.3), "b200": (13e-6, 0.75, 0.3)}
 
 
 def made_points(step: float = 1.0) -> list[Point]:
-    """Sweeps from known constants; from 1 MiB up everything takes ``step`` times as long, as if NCCL changed protocol."""
+    """Sweeps from known constants; from 1 MiB up each takes ``step`` times as long, as if NCCL changed protocol."""
     links = {gpu.name: gpu.link_bytes_per_s for gpu in GPUS.values()}
     points = []
     for gpu, (base_s, wire, ramp) in MADE_WITH.items():
@@ -78,7 +78,7 @@ def test_no_data_give_negative_constants(seconds: list[float]) -> None:
     rising = np.array(sorted(seconds)) * (1 + 0.1 * np.arange(8))
     base_s, per_byte, ramp = fitting.fit_form(SIZES[::2][:8], rising)
     assert base_s > 0
-    assert per_byte == pytest.approx(per_byte)
+    assert per_byte > 0
     assert ramp >= 0
 
 
@@ -139,7 +139,8 @@ def test_the_command_writes_what_the_model_reads(
     files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fitting, "hold_out_systems", lambda runs, fit, rules: [("system", 0.2)])
-    out, said = tmp_path / "out.json", []
+    out = tmp_path / "out.json"
+    said: list[str] = []
     argv = ["--aiconfigurator", files[0], "--nccl", files[1], "--out", str(out)]
     assert fitting.main(argv, say=said.append) == 0
     fit = msgspec.json.decode(out.read_bytes(), type=Fit)

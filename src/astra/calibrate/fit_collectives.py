@@ -95,13 +95,14 @@ def fit_form(x: Floats, seconds: Floats) -> _Form:
             found = np.linalg.lstsq(columns[:, keep] * weight[:, None], seconds * weight, rcond=None)[0]
             off = np.abs(columns[:, keep] @ found / seconds - 1)
             weight = 1 / seconds / np.sqrt(np.maximum(off, 1e-3))
-        below = [column for column, value in zip(keep, found, strict=True) if value <= 0 and column != 1]
-        if not below:
+        below = {column for column, value in zip(keep, found, strict=True) if value <= 0}
+        drop = 2 if 2 in keep and below & {1, 2} else 0 if 0 in below else None
+        if drop is None:
             break
-        keep.remove(below[-1])
+        keep.remove(drop)
     values = dict(zip(keep, found.tolist(), strict=True))
-    fixed = values.get(0, 1e-7)
-    return fixed, values[1], values.get(2, 0.0) / (2 * math.sqrt(fixed * values[1]))
+    fixed, per_byte = values.get(0, 1e-7), max(values[1], 1e-18)
+    return fixed, per_byte, values.get(2, 0.0) / (2 * math.sqrt(fixed * per_byte))
 
 
 def _hats(nbytes: Floats) -> Floats:
