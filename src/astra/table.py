@@ -50,6 +50,16 @@ def joined(records: Sequence[R]) -> R:
     return type(records[0])(*fields)
 
 
+def distinct(*columns: Column) -> tuple[Column, Column]:
+    """The first row of each distinct combination, and the place of every row among them."""
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, codes = np.unique(column, return_inverse=True)
+        key = key * len(values) + codes
+    _, first, place = np.unique(key, return_index=True, return_inverse=True)
+    return first, place
+
+
 def code(column: str, choice: str) -> int:
     """The code of a choice, e.g. ``code("recompute", "full") == 2``."""
     return CHOICES[column].index(choice)

@@ -353,20 +353,19 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
     curves, shapes = fit_curves(points)
     fit = make_fit(curves, shapes)
     rules = fit_rules([run for run in runs if run.fitted], fit)
-    tables = {
-        "Held-out sizes (every other one)": hold_out_sizes(points),
-        "Held-out group sizes": hold_out_ranks(points),
-        "Held-out GPUs": hold_out_gpus(points),
-        "Held-out systems, several servers": hold_out_systems(runs, fit, rules),
-    }
-    tables = {title: [row for row in rows if math.isfinite(row[1])] for title, rows in tables.items()}
+    rows = [
+        *hold_out_sizes(points),
+        *hold_out_ranks(points),
+        *hold_out_gpus(points),
+        *hold_out_systems(runs, fit, rules),
+    ]
+    rows = [(label, error) for label, error in rows if math.isfinite(error)]
     own = [curve for curve in curves if curve.own]
     say(f"{len(points)} points in one server, {len(own)} curves, fitted to {np.mean([c.error for c in own]):.1%}")
-    for title, rows in tables.items():
-        say(f"\n| {title} | mean absolute error |\n|---|---|")
-        for label, error in rows:
-            say(f"| {label} | {error:.1%} |")
-    held_out = {label: round(error, 4) for rows in tables.values() for label, error in rows}
+    say("\n| held out | mean absolute error |\n|---|---|")
+    for label, error in rows:
+        say(f"| {label} | {error:.1%} |")
+    held_out = {label: round(error, 4) for label, error in rows}
     Path(options.out).write_bytes(encode(make_fit(curves, shapes, rules, held_out)))
     return 0
 

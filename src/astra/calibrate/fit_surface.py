@@ -56,7 +56,7 @@ def train(
 ) -> Fit:
     """Fit rows; ``start`` continues from a trained network."""
     rng = np.random.default_rng(seed)
-    raw = features(rows.shapes, sms)
+    raw = features(rows.shapes, sms).T
     weights = _first(rng, raw, rows.shapes.flops) if start is None else {k: v.copy() for k, v in start.items()}
     x = (raw - weights["mean"]) / weights["scale"]
     memory_s = rows.nbytes / (MEMORY_FRACTION * bytes_per_s)
@@ -77,7 +77,7 @@ def train(
 
 def predict(fit_weights: Weights, rows: Rows, *, flops_per_s: float, bytes_per_s: float, sms: int) -> Floats:
     """Seconds at the level of series 0."""
-    x = (features(rows.shapes, sms) - fit_weights["mean"]) / fit_weights["scale"]
+    x = (features(rows.shapes, sms).T - fit_weights["mean"]) / fit_weights["scale"]
     return _seconds(fit_weights, x, rows.nbytes / (MEMORY_FRACTION * bytes_per_s), flops_per_s)[0]
 
 

@@ -6,6 +6,7 @@ expert parameters (dp*cp*t)/(etp*ep) members etp*ep apart, and neighbouring stag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from astra.cost.state import WEIGHT_BYTES, Held
 from astra.efficiency import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
+from astra.table import distinct
 
 _BF16 = 2
 
@@ -30,7 +32,7 @@ class Replicas(NamedTuple):
 def p2p(job: Job, stream_tokens: Floats, ranks_apart: Ints, pp: Ints) -> tuple[Floats, Codes]:
     """One activation (or its gradient) to the neighbouring stage."""
     nbytes = _BF16 * stream_tokens * job.model.hidden
-    timed = collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=np.minimum(pp, 2), stride=ranks_apart)
+    timed = collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=pp, stride=ranks_apart)
     return timed.seconds, timed.source
 
 
@@ -55,9 +57,8 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
     ):
         if not np.any(params):
             continue
-        reduce = _over_unique(job, "all_reduce", grad_bytes, params, members, apart)
-        scatter = _over_unique(job, "reduce_scatter", grad_bytes, params, members, apart)
-        gather = _over_unique(job, "all_gather", WEIGHT_BYTES, params, members, apart)
+        operations = (("all_reduce", grad_bytes), ("reduce_scatter", grad_bytes), ("all_gather", WEIGHT_BYTES))
+        reduce, scatter, gather = _over_distinct(job, operations, params, members, apart)
         reduced, scattered = reduced + reduce.seconds, scattered + scatter.seconds
         gathered = gathered + gather.seconds
         source = worst(source, reduce.source, scatter.source, gather.source)
@@ -102,14 +103,17 @@ def replicas(
     return Replicas(busy, once, each, moved.source)
 
 
-def _over_unique(job: Job, op: str, bytes_each: float, params: Floats, ranks: Ints, stride: Ints) -> Timed:
-    """A collective on a rank's parameters; many meshes share one, so each distinct one is timed once."""
+def _over_distinct(
+    job: Job, operations: Sequence[tuple[str, float]], params: Floats, ranks: Ints, stride: Ints
+) -> list[Timed]:
+    """Collectives, each with its bytes per parameter; many meshes share one, so each distinct one is timed once."""
     params, ranks, stride = np.broadcast_arrays(params, ranks, stride)
-    key = params.astype(np.complex128) + 1j * (ranks * 2.0**26 + stride)
-    _, first, index = np.unique(key, return_index=True, return_inverse=True)
-    nbytes = bytes_each * params.ravel()[first]
-    timed = collectives.collective(
-        job.pool, op, nbytes=nbytes, ranks=ranks.ravel()[first], stride=stride.ravel()[first]
+    flat = params.ravel(), ranks.ravel(), stride.ravel()
+    first, place = distinct(*flat)
+    params, members, apart = (column[first] for column in flat)
+    place = place.reshape(ranks.shape)
+    timed = (
+        collectives.collective(job.pool, op, nbytes=each * params, ranks=members, stride=apart)
+        for op, each in operations
     )
-    index = index.reshape(params.shape)
-    return Timed(timed.seconds[index], timed.source[index])
+    return [Timed(way.seconds[place], way.source[place]) for way in timed]

@@ -16,10 +16,11 @@ from astra.efficiency import collectives, operators
 from astra.families import transformer
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.operators import Attention, Gemm, Kept, Layer, Shard, Stream
-from astra.provenance import Codes, Floats, Source, worst
+from astra.provenance import Codes, Floats, Source, Timed, worst
 from astra.spec.cluster import Device
 from astra.spec.job import Job
 from astra.spec.runtime import Runtime
+from astra.table import distinct
 
 BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
 EMBEDDING: Final = "embedding"
@@ -110,20 +111,30 @@ def _gemm_seconds(
         if not chosen:
             continue
         precision = job.workload.precision if low or job.workload.precision != "fp8" else "bf16"
-        m, n, k, groups = (
-            np.stack([np.broadcast_to(np.asarray(getattr(gemm, dim), np.float64), rows) for _, gemm in chosen])
+        sizes = (
+            np.concatenate([np.broadcast_to(np.asarray(getattr(gemm, dim), np.float64), rows) for _, gemm in chosen])
             for dim in ("m", "n", "k", "groups")
         )
-        device = job.pool.device
-        forward = operators.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups)
-        dgrad = operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups)
-        wgrad = operators.gemm(device, m=k, n=n, k=m, precision=precision, layout="wgrad", groups=groups)
-        for row, (key, gemm) in enumerate(chosen):
+        forward, dgrad, wgrad = _three_layouts(job.pool.device, precision, *sizes)
+        for number, (key, gemm) in enumerate(chosen):
+            at = slice(number * rows, (number + 1) * rows)
             trained = not frozen or "_lora_" in gemm.name
-            source = worst(forward.source[row], dgrad.source[row], wgrad.source[row])
-            weight_s = wgrad.seconds[row] if trained else np.zeros(rows)
-            out[key, gemm.name] = _GemmSeconds(forward.seconds[row], dgrad.seconds[row], weight_s, source)
+            source = worst(forward.source[at], dgrad.source[at], wgrad.source[at])
+            weight_s = wgrad.seconds[at] if trained else np.zeros(rows)
+            out[key, gemm.name] = _GemmSeconds(forward.seconds[at], dgrad.seconds[at], weight_s, source)
     return out
+
+
+def _three_layouts(device: Device, precision: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> list[Timed]:
+    """Forward, input-gradient and weight-gradient times; shardings share many shapes, so each is timed once."""
+    first, place = distinct(m, n, k, groups)
+    m, n, k, groups = m[first], n[first], k[first], groups[first]
+    timed = (
+        operators.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups),
+        operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
+        operators.gemm(device, m=k, n=n, k=m, precision=precision, layout="wgrad", groups=groups),
+    )
+    return [Timed(way.seconds[place], way.source[place]) for way in timed]
 
 
 def _sends(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]]:

@@ -21,7 +21,7 @@ from astra.families.split import Stages, kinds, stack, stages
 from astra.provenance import Bools, Codes, Floats, Ints, worst
 from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
-from astra.table import Column, Columns, each, take
+from astra.table import Columns, distinct, each, take
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
 
@@ -95,21 +95,11 @@ class Gathered(NamedTuple):
 
 def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
-    unique, index = unique_rows([columns[name] for name in SHARD_COLUMNS])
-    tp, cp, ep, etp, mbs, sp, flash = unique
+    first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
+    tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
     linear_bytes = 1.0 if job.workload.precision == "fp8" else 2.0
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp.astype(bool), flash.astype(bool), linear_bytes)
-    return Gathered(shard, parts(job, shard), index)
-
-
-def unique_rows(columns: Sequence[Column]) -> tuple[list[Ints], Ints]:
-    """Distinct combinations of small non-negative integers, and each row's index among them."""
-    key = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values = column.astype(np.int64)
-        key = key * (int(values.max(initial=0)) + 1) + values
-    _, first, index = np.unique(key, return_index=True, return_inverse=True)
-    return [column[first].astype(np.int64) for column in columns], index
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, linear_bytes)
+    return Gathered(shard, parts(job, shard), place)
 
 
 def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: bool = False) -> StageCosts:

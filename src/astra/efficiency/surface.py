@@ -62,42 +62,41 @@ class Shapes(NamedTuple):
 
 
 def features(shapes: Shapes, sms: int) -> Floats:
-    """Columns [row, feature], each non-decreasing in m, n, k and groups."""
+    """Rows [feature, product], each non-decreasing in m, n, k and groups."""
     m, n, k, groups = shapes
-    out = np.empty((len(m), FEATURES))
+    out = np.empty((FEATURES, len(m)))
     rows = groups * m
-    np.log2(rows, out=out[:, 0])
-    np.log2(n, out=out[:, 1])
-    np.log2(k, out=out[:, 2])
-    np.minimum(out[:, 0], out[:, 1], out=out[:, 3])
-    np.maximum(out[:, 0], out[:, 1], out=out[:, 4])
-    np.minimum(out[:, 2], out[:, 3], out=out[:, 5])
-    np.log2(rows * k + k * n + rows * n, out=out[:, 6])  # as one tall product: `gemm` counts every group's weights
+    out[0], out[1], out[2] = rows, n, k
+    np.minimum(rows, n, out=out[3])
+    np.maximum(rows, n, out=out[4])
+    np.minimum(k, out[3], out=out[5])
+    out[6] = rows * k + k * n + rows * n  # as one tall product: `gemm` counts every group's weights
     down = {size: groups * np.ceil(m / size) for size in (64, 128, 192, 256)}
     across = {size: np.ceil(n / size) for size in (64, 128, 192, 256)}
     for index, (tall, wide) in enumerate(TILES, start=7):
-        # Whole waves of tiles over the multiprocessors: the last wave takes as long as a full one.
-        out[:, index] = np.ceil(down[tall] * across[wide] / sms) * (tall * wide)
-    np.log2(out[:, 7:], out=out[:, 7:])
-    return out
+        # Whole waves of tiles over the multiprocessors: the last wave takes as long as a full one. In units of results,
+        # so that a GPU with fewer multiprocessors differs only by its waves.
+        out[index] = np.ceil(down[tall] * across[wide] / sms) * (tall * wide * sms)
+    return np.log2(out, out=out)
 
 
 def activate(z: Floats) -> Floats:
-    """Convex, concave and saturating thirds; all increasing."""
-    third, two = z.shape[1] // 3, 2 * z.shape[1] // 3
+    """Convex, concave and saturating thirds of the units [unit, product]; all increasing."""
+    third, two = len(z) // 3, 2 * len(z) // 3
     root = np.sqrt(1.0 + z * z)
     out = np.empty_like(z)
-    out[:, :third] = 0.5 * (z[:, :third] + root[:, :third])
-    out[:, third:two] = 0.5 * (z[:, third:two] - root[:, third:two])
-    out[:, two:] = z[:, two:] / root[:, two:]
+    out[:third] = 0.5 * (z[:third] + root[:third])
+    out[third:two] = 0.5 * (z[third:two] - root[third:two])
+    out[two:] = z[two:] / root[two:]
     return out
 
 
 def log_effective_flops(weights: dict[str, Floats], x: Floats) -> Floats:
     """The network: natural logarithm of effective FLOPs from features."""
-    x = (x - weights["mean"]) / weights["scale"]
-    hidden = activate(activate(x @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"])
-    out: Floats = hidden @ weights["w3"] + x @ weights["skip"] + weights["bias"]
+    x = (x - weights["mean"][:, None]) / weights["scale"][:, None]
+    hidden = activate(weights["w1"].T @ x + weights["b1"][:, None])
+    hidden = activate(weights["w2"].T @ hidden + weights["b2"][:, None])
+    out: Floats = weights["w3"] @ hidden + weights["skip"] @ x + weights["bias"]
     return out
 
 
