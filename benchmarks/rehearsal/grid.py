@@ -1,9 +1,9 @@
 """The rehearsal grid: which ranks of which jobs are played on one GPU.
 
-Two parts. ``ladders`` change one thing at a time around a few well-known jobs, so that an error of the model can be
+Three parts. ``ladders`` change one thing at a time around a few well-known jobs, so that an error of the model can be
 put down to a knob. ``sample`` draws strategies at random (fixed seed) over all knobs, so that the error measured on
-it is that of the strategies a search would look at. Rough memory and time estimates only keep the grid affordable;
-cases expected to run slightly out of memory stay in. Half of the rows are for fitting and half for testing, by a
+it is that of the strategies a search would look at. ``edge`` draws jobs about as large as the card. Rough memory and
+time estimates only keep the grid affordable. Half of the rows are for fitting and half for testing, by a
 hash of the strategy id (``Case.split``): all stages of a job fall into the same half.
 """
 
@@ -13,7 +13,7 @@ import random
 from dataclasses import replace
 from typing import Any, Final
 
-from astra.calibrate.rehearse_case import Case, Shape
+from astra.calibrate.rehearse_case import Case, Shape, coverage_order
 
 GIB: Final = 2**30
 MOST_BYTES: Final = 150 * GIB  # estimate; the card has about 139 GiB
@@ -157,19 +157,24 @@ def draw(rng: random.Random) -> Case:
     )  # fmt: skip
 
 
-def sample(count: int, seed: int = 20) -> list[Case]:
-    """``count`` different affordable cases."""
+def sample(count: int, seed: int = 20, low: float = 4 * GIB, high: float = MOST_BYTES) -> list[Case]:
+    """``count`` different affordable cases whose rough memory lies between ``low`` and ``high``."""
     rng = random.Random(seed)
     found: dict[str, Case] = {}
     while len(found) < count:
         case = draw(rng)
         nbytes, seconds = estimate(case)
-        if 4 * GIB < nbytes < MOST_BYTES and seconds < MOST_SECONDS:
+        if low < nbytes < high and seconds < MOST_SECONDS:
             found[case.id] = case
     return list(found.values())
 
 
+def edge(count: int = 30) -> list[Case]:
+    """Cases about as large as the card: does the model know which of them fit?"""
+    return sample(count, seed=7, low=110 * GIB, high=210 * GIB)
+
+
 def cases(count: int = SAMPLE) -> list[Case]:
-    """The whole grid: ladders first, then the sample; ids are unique."""
-    unique = {case.id: case for case in (*ladders(), *sample(count))}
+    """The whole grid, in the order in which it is run; ids are unique and any prefix of the sample is fair."""
+    unique = {case.id: case for case in (*ladders(), *edge(), *coverage_order(sample(count)))}
     return list(unique.values())

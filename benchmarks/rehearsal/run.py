@@ -11,10 +11,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2] / "src")]
 
-from grid import SAMPLE, ladders, sample  # noqa: E402
+from grid import SAMPLE, cases  # noqa: E402
 
 from astra.calibrate.rehearse import run_cases  # noqa: E402
-from astra.calibrate.rehearse_case import coverage_order  # noqa: E402
 
 UNFINISHED = 75  # run again: time was up, or the process had to end
 
@@ -28,7 +27,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="comma-separated places in the grid, for a trial")
     parser.add_argument("--list", action="store_true", help="print the ids and stop")
     args = parser.parse_args()
-    grid = list({case.id: case for case in (*ladders(), *coverage_order(sample(args.count)))}.values())
+    grid = cases(args.count)
     chosen = [grid[int(place)] for place in args.only.split(",")] if args.only else grid
     if args.list:
         print("\n".join(f"{case.split} {case.id}" for case in chosen))

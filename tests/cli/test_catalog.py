@@ -39,7 +39,7 @@ def test_a_part_of_a_name_narrows_the_list(astra_command: Command) -> None:
     assert all("azure" in entry["name"] for entry in some)
 
 
-@pytest.mark.parametrize(("kind", "name", "near"), [("gpus", "H1000", "H100"), ("models", "lamma-2-70b", "llama-2-70b")])
+@pytest.mark.parametrize(("kind", "name", "near"), [("gpus", "H1000", "H100"), ("models", "lamma-2-7b", "llama-2-7b")])
 def test_an_unknown_name_suggests_the_nearest(astra_command: Command, kind: str, name: str, near: str) -> None:
     shown = astra_command("catalog", kind, name)
     assert shown.code == 2

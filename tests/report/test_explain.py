@@ -167,6 +167,30 @@ def test_rejects_left_off_are_still_counted(counts: list[int], limit: int) -> No
     assert strategies == 0 or min(reject.strategies for reject in shown) >= strategies / reasons
 
 
-def test_warnings_are_shown_once() -> None:
+def test_warnings_are_shown_once_with_the_plans_they_are_about() -> None:
     planset = records.planset(plans=[records.plan(1, warnings=["a", "b"]), records.plan(2, warnings=["b", "c"])])
-    assert explain.all_warnings(planset) == ["a", "b", "c"]
+    assert explain.all_warnings(planset) == ["#1: a", "#1, #2: b", "#2: c"]
+
+
+def test_advice_already_followed_is_not_given() -> None:
+    slow = {"breakdown": {"forward": 1.0, "dp communication": 3.0}}
+    without, having = (
+        explain.helps_most(records.estimate(**slow, strategy=f"tp8 pp4 dp16 mbs1 overlap={overlap}"))
+        for overlap in ("none", "grad,param,tp")
+    )
+    assert "overlap=grad,param" in without
+    assert "overlap" not in having
+    assert "a larger batch or faster links" in having
+
+
+def test_close_step_times_read_differently() -> None:
+    assert explain.show_step(163.2) != explain.show_step(163.4)
+    assert explain.show_step(5.6) == "5.60 s"
+    assert explain.show_step(0.0123) == "12.3 ms"
+
+
+def test_rounding_left_over_is_not_a_term() -> None:
+    rows = explain.shares(records.estimate(breakdown={"forward": 1.0, "pipeline bubble and p2p": -1e-17}))
+    assert [row.term for row in rows] == ["forward"]
+    assert explain.show_share(-1e-17) == "0.0%"
+    assert explain.show_share(-0.01) == "-1.0%"

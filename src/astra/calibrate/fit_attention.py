@@ -1,8 +1,9 @@
-"""Fit the block model of ``efficiency.attention`` to measured kernels: a few parameters each, by damped least squares."""
+"""Fit the block model of ``efficiency.attention`` to measured kernels by damped least squares, few parameters each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -39,7 +40,10 @@ class Group(NamedTuple):
 
 
 GROUPS: Final = (
-    Group("ampere", "flash2", "A100-SXM4-80GB", "burst", (128, 128), ("FlashAttention-2", "TE/FA contig"), ("A100-PCIe-80GB",)),
+    Group(
+        "ampere", "flash2", "A100-SXM4-80GB", "burst", (128, 128), ("FlashAttention-2", "TE/FA contig"),
+        ("A100-PCIe-80GB",),
+    ),
     Group("hopper", "flash2", "H100-SXM5-80GB", "burst", (128, 128), ("FlashAttention-2",)),
     Group("hopper", "flash3", "H100-SXM5-80GB", "burst", (128, 128), ("FlashAttention-3",)),
     Group("hopper", "cudnn", "H100-SXM5-80GB", "burst", (128, 128), ("cuDNN",)),
@@ -79,13 +83,12 @@ def fit_curves(group: Group, rows: Sequence[Row], *, sources: tuple[str, ...]) -
     calls = _columns(rows, group.gpu)
     order = np.random.default_rng(0).permutation(len(rows)) % _FOLDS
     misses = np.zeros(len(rows))
+    model = _Model(group, calls)
     if len(rows) >= 2 * _FOLDS:
         for fold in range(_FOLDS):
-            model = _Model(group, calls)
-            theta = _least_squares(lambda t, m=model, c=calls.pick(order != fold): m.residual(t, c), model.first)  # type: ignore[misc]
-            misses[order == fold] = model.log_error(theta, calls.pick(order == fold))
-    model = _Model(group, calls)
-    theta = _least_squares(lambda t: model.residual(t, calls), model.first)
+            seen = _least_squares(partial(model.residual, calls=calls.pick(order != fold)), model.first)
+            misses[order == fold] = model.log_error(seen, calls.pick(order == fold))
+    theta = _least_squares(partial(model.residual, calls=calls), model.first)
     out = []
     for way, curve in enumerate(model.curves(theta)):
         inside = calls.ways[way]
@@ -121,7 +124,7 @@ def _columns(rows: Sequence[Row], own: str) -> _Calls:
 
 
 class _Model:
-    """Parameters as one vector of logarithms: for each direction c, x, p - 1, l and fractions; then the others' level."""
+    """Parameters as a vector of logarithms: for each direction c, x, p - 1, l and fractions; then the others' level."""
 
     def __init__(self, group: Group, calls: _Calls) -> None:
         self.group = group
@@ -209,7 +212,9 @@ def _nudge(size: int, index: int) -> Floats:
     return out
 
 
-def context_levels(tables: dict[str, dict[str, Floats]], anchors: dict[str, str]) -> tuple[dict[str, float], dict[str, Any]]:
+def context_levels(
+    tables: dict[str, dict[str, Floats]], anchors: dict[str, str]
+) -> tuple[dict[str, float], dict[str, Any]]:
     """Each GPU's fraction of peak over that of its family's anchor, and the anchors' block parameters.
 
     From context attention with 128-wide heads, which every GPU ran with the same library: good for comparing GPUs and
@@ -217,7 +222,9 @@ def context_levels(tables: dict[str, dict[str, Floats]], anchors: dict[str, str]
     """
     fits = {gpu: _context_fit(gpu, table) for gpu, table in sorted(tables.items())}
     levels = {
-        gpu: round(fit["fraction"] / fits[anchors[gpu]]["fraction"], 4) for gpu, fit in fits.items() if anchors[gpu] in fits
+        gpu: round(fit["fraction"] / fits[anchors[gpu]]["fraction"], 4)
+        for gpu, fit in fits.items()
+        if anchors[gpu] in fits
     }
     return levels, fits
 
@@ -251,12 +258,16 @@ def derived(curves: Sequence[Curve], rows: Sequence[Row]) -> list[Curve]:
         cudnn, hopper = by_key.get(("blackwell", "cudnn", way)), by_key.get(("hopper", "flash2", way))
         if cudnn is not None:
             level = _in_step_level([by_key["blackwell", "cudnn", way] for way in ("fwd", "bwd")], rows)
-            out.append(_scaled(cudnn, level, kernel="flash4", rows=1, sources=("stas00/ml-engineering @744d01e in-step",)))
+            out.append(
+                _scaled(cudnn, level, kernel="flash4", rows=1, sources=("stas00/ml-engineering @744d01e in-step",))
+            )
         if hopper is not None:
             # FlashAttention-2 issues the tensor instructions of Ampere, which a multiprocessor of Blackwell runs no
             # faster than one of Hopper: a rule, not a measurement.
             ratio = _flops_per_sm("H100-SXM5-80GB") / _flops_per_sm("B200-SXM-180GB")
-            out.append(_scaled(hopper, ratio, family="blackwell", gpu="", rows=0, sources=("as many FLOPs per SM as on H100",)))
+            out.append(
+                _scaled(hopper, ratio, family="blackwell", gpu="", rows=0, sources=("as many FLOPs per SM as on H100",))
+            )
     return out
 
 

@@ -1,4 +1,4 @@
-"""Fit GEMM surfaces: one network for each GPU and precision, errors on what was held out, levels of layouts and relatives."""
+"""Fit GEMM surfaces: a network for each GPU and precision, held-out errors, levels of layouts and relatives."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ def fit_sweep(key: Key, sweep: Sweep, *, epochs: int, hold_out: bool = True) -> 
     rows, physics = rows_of(sweep, precision), _physics(hardware.device(gpu), precision)
     errors = {"software_spread": round(sweep.spread, 4)}
     for name, held in _hold_outs(rows.shapes).items() if hold_out else ():
-        seen = train(rows.pick(~held), **physics, epochs=epochs)
-        errors[name] = _error(seen.weights, rows.pick(held & _large(rows.shapes)), physics)
+        asked = held & _large(rows.shapes)
+        if asked.any():
+            seen = train(rows.pick(~held), **physics, epochs=epochs)
+            errors[name] = _error(seen.weights, rows.pick(asked), physics)
     whole = train(rows, **physics, epochs=epochs)
     errors["fitted"] = _error(whole.weights, rows.pick(_large(rows.shapes)), physics)
     card = Card(
@@ -146,7 +148,7 @@ def rows_from(products: Sequence[Row], precision: str, *, accumulated: bool) -> 
 
 
 def layout_levels(fits: Mapping[Key, Fitted], products: Sequence[Row]) -> tuple[dict[str, float], dict[str, Any]]:
-    """dgrad and wgrad over fwd, from training-shape sweeps; and the level of measured GPUs without a surface."""
+    """Time of dgrad and wgrad over fwd, from training-shape sweeps; and of measured GPUs that have no surface."""
     ratios: dict[str, list[float]] = {"dgrad": [], "wgrad": []}
     levels: dict[str, Any] = {}
     for gpu in sorted({row["gpu"] for row in products}):
@@ -170,7 +172,9 @@ def layout_levels(fits: Mapping[Key, Fitted], products: Sequence[Row]) -> tuple[
 def best_shape_levels(fits: Mapping[Key, Fitted], products: Sequence[Row]) -> dict[str, Any]:
     """Levels of GPUs known only by their best product, against their relative's best product."""
     best = {
-        row["gpu"]: 2.0 * row["m"] * row["n"] * row["k"] / row["seconds"] for row in products if row["precision"] == "bf16"
+        row["gpu"]: 2.0 * row["m"] * row["n"] * row["k"] / row["seconds"]
+        for row in products
+        if row["precision"] == "bf16"
     }
     out = {}
     for gpu, flops_per_s in sorted(best.items()):
@@ -196,7 +200,9 @@ def refit(base: Fitted | None, gpu: str, precision: str, products: Sequence[Row]
     parts = []
     layouts = [name for name in ("fwd", "dgrad", "wgrad") if any(row["layout"] == name for row in products)]
     if layouts[:1] != ["fwd"] or len(products) < _MIN_PROFILE_ROWS:
-        raise InputError(f"profile of {gpu}", len(products), want=f"{_MIN_PROFILE_ROWS} products or more, fwd among them")
+        raise InputError(
+            f"profile of {gpu}", len(products), want=f"{_MIN_PROFILE_ROWS} products or more, fwd among them"
+        )
     for index, layout in enumerate(layouts):
         chosen = [row for row in products if row["layout"] == layout]
         rows = rows_from(chosen, precision, accumulated=any(row.get("accumulate") for row in chosen))
@@ -215,7 +221,8 @@ def refit(base: Fitted | None, gpu: str, precision: str, products: Sequence[Row]
     card = msgspec.structs.replace(
         base.card, gpu=gpu, precision=precision, clock=clock, low=low, high=high, overhead_s=whole.overhead_s,
         peaks=Peaks(physics["flops_per_s"], physics["bytes_per_s"], physics["sms"]),
-        layouts={name: round(float(whole.levels[i]), 4) for i, name in enumerate(layouts)}, rows=base.card.rows + len(products),
+        layouts={name: round(float(whole.levels[i]), 4) for i, name in enumerate(layouts)},
+        rows=base.card.rows + len(products),
         sources=(*base.card.sources, f"profile of {gpu}"),
         errors={**base.card.errors, "held_out_profile": round(float(np.mean(np.abs(miss))), 4)},
     )  # fmt: skip

@@ -1,10 +1,10 @@
 """Fit the operator timing model from measurements and write the data files of ``astra.efficiency``.
 
-    python -m astra.calibrate.fit_operators --aiconfigurator systems/data --matmul matmul.csv --attention attention.csv --out DIR
+    python -m astra.calibrate.fit_operators --aiconfigurator systems/data --matmul M.csv --attention A.csv --out DIR
     python -m astra.calibrate.fit_operators --profile h200.json --out DIR        (starts from the shipped files)
 
 Held-out errors are printed and kept with the data. The same inputs give the same files.
-"""  # noqa: D214, D405, E501
+"""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import datetime
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -40,8 +39,14 @@ FAMILIES: Final = {
     "GB300-NVL72": "blackwell",
 }
 ANCHORS: Final = {"ampere": "A100-SXM4-80GB", "hopper": "H100-SXM5-80GB", "blackwell": "B200-SXM-180GB"}
-_PROFILE_KERNELS: Final = {"flash": "flash2", "sdpa": "flash2", "flash2": "flash2", "cudnn": "cudnn", "flash3": "flash3"}
-EPOCHS: Final = 250
+_PROFILE_KERNELS: Final = {
+    "flash": "flash2",
+    "sdpa": "flash2",
+    "flash2": "flash2",
+    "cudnn": "cudnn",
+    "flash3": "flash3",
+}
+EPOCHS: Final = 400
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -162,7 +167,9 @@ def _with_own_curves(document: Row, profile: Row) -> Row:
     curves = [msgspec.convert(curve, Curve) for curve in document["curves"]]
     for kernel in sorted({row["kernel"] for row in rows}):
         own = [row for row in rows if row["kernel"] == kernel]
-        tiles = next((_tiles(curves, c) for c in curves if c.kernel == kernel and c.family == FAMILIES.get(gpu)), (128, 128))
+        tiles = next(
+            (_tiles(curves, c) for c in curves if c.kernel == kernel and c.family == FAMILIES.get(gpu)), (128, 128)
+        )
         group = fit_attention.Group(gpu, kernel, gpu, profile.get("clock", "burst"), tiles, ())
         curves = [curve for curve in curves if (curve.family, curve.kernel) != (gpu, kernel)]
         curves += fit_attention.fit_curves(group, own, sources=(f"profile of {gpu}",))
@@ -183,12 +190,14 @@ def fit_streaming(profiles: Sequence[Row]) -> Row:
         if not rows:
             continue
         device = hardware.device(profile["gpu"])
-        nbytes, kernels, seconds = (np.array([float(r[name]) for r in rows]) for name in ("nbytes", "kernels", "seconds"))
+        nbytes, kernels, seconds = (
+            np.array([float(r[name]) for r in rows]) for name in ("nbytes", "kernels", "seconds")
+        )
         fraction, kernel_s = np.meshgrid(np.linspace(0.4, 1.0, 61), np.linspace(0.5e-6, 8e-6, 76), indexing="ij")
         modelled = nbytes / (fraction[..., None] * device.memory_bytes_per_s) + kernels * kernel_s[..., None]
         miss = np.mean(np.abs(np.log(modelled / seconds)), axis=2)
         at = np.unravel_index(np.argmin(miss), miss.shape)
-        entry = {"fraction": round(float(fraction[at]), 3), "kernel_s": round(float(kernel_s[at]), 8)}
+        entry: Row = {"fraction": round(float(fraction[at]), 3), "kernel_s": round(float(kernel_s[at]), 8)}
         entry |= {"error": round(float(miss[at]), 4), "rows": len(rows), "source": f"profile of {device.name}"}
         document = {**document, "gpus": {**document["gpus"], device.name: entry}}
     return document
@@ -202,7 +211,10 @@ def clocks(profiles: Sequence[Row]) -> Row:
             if row["op"] == "sustained":
                 name = hardware.device(profile["gpu"]).name
                 factor = min(1.0, float(row["sustained_flops_per_s"]) / float(row["burst_flops_per_s"]))
-                entry = {"factor": round(factor, 4), "source": f"profile of {name}: steady over burst, one large product"}
+                entry = {
+                    "factor": round(factor, 4),
+                    "source": f"profile of {name}: steady over burst, one large product",
+                }
                 document = {**document, "sustained": {**document["sustained"], name: entry}}
     return document
 
@@ -210,13 +222,17 @@ def clocks(profiles: Sequence[Row]) -> Row:
 def report(gemm: Row, attention: Row) -> str:
     """Calibration cards as text."""
     names = ("held_out_shapes", "held_out_m", "held_out_nk", "left_out_gpu", "software_spread", "held_out_profile")
-    lines = ["products of 256 and more a side, mean absolute error (%)", f"{'':28}" + "".join(f"{n:>17}" for n in names)]
+    lines = [
+        "products of 256 and more a side, mean absolute error (%)",
+        f"{'':28}" + "".join(f"{n:>17}" for n in names),
+    ]
     for card in gemm["surfaces"]:
         cells = "".join(f"{100 * card['errors'][n]:17.1f}" if n in card["errors"] else f"{'':17}" for n in names)
         lines.append(f"{card['gpu'] + ' ' + card['precision']:28}{cells}")
     lines += [f"layouts {gemm['layouts']}", "attention, cross-validated mean absolute error (%)"]
     lines += [
-        f"{curve['family']:>18} {curve['kernel']:8}{curve['direction']:5}{curve['rows']:5} rows {100 * curve['error']:6.1f}"
+        f"{curve['family']:>18} {curve['kernel']:8}{curve['direction']:5}"
+        f"{curve['rows']:5} rows {100 * curve['error']:6.1f}"
         for curve in attention["curves"]
     ]
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ import numpy as np
 
 from astra.efficiency.gemm import MEMORY_FRACTION
 from astra.efficiency.surface import FEATURES, Shapes, features
-from astra.provenance import Floats, Ints
+from astra.provenance import Bools, Floats, Ints
 
 HIDDEN: Final = 36
 _BATCH: Final = 256
@@ -34,9 +34,10 @@ class Rows(NamedTuple):
     weight: Floats
     series: Ints  # 0: the level to learn
 
-    def pick(self, chosen: Floats | Ints) -> Rows:
-        """Some of the rows, by mask or index."""
-        return Rows(Shapes(*(c[chosen] for c in self.shapes)), *(column[chosen] for column in self[1:]))
+    def pick(self, chosen: Bools) -> Rows:
+        """Some of the rows."""
+        shapes = Shapes(*(column[chosen] for column in self.shapes))
+        return Rows(shapes, self.nbytes[chosen], self.seconds[chosen], self.weight[chosen], self.series[chosen])
 
 
 class Fit(NamedTuple):
@@ -52,7 +53,14 @@ class Fit(NamedTuple):
 
 
 def train(
-    rows: Rows, *, flops_per_s: float, bytes_per_s: float, sms: int, epochs: int, seed: int = 0, start: Weights | None = None
+    rows: Rows,
+    *,
+    flops_per_s: float,
+    bytes_per_s: float,
+    sms: int,
+    epochs: int,
+    seed: int = 0,
+    start: Weights | None = None,
 ) -> Fit:
     """Fit rows; ``start`` continues from a trained network."""
     rng = np.random.default_rng(seed)

@@ -41,7 +41,7 @@ _LEFT_OUT: Final = {
     ("b300_sxm", "sglang", "0.5.14"),
 }
 _MIN_ROWS: Final = 20_000  # older sweeps cover a quarter of the shapes
-# One collector only, so that all rows share a clock: SGLang's long sweeps run 5% slow on large products (throttled), and
+# One collector only, so that all rows share a clock: SGLang's sweeps run 5% slow on large products (throttled), and
 # vLLM's leave weights uninitialised, which draws less power and runs 4-9% fast. A100 has SGLang's alone.
 _SOFTWARE: Final = ("trtllm", "sglang")
 _FP8_VERSIONS: Final = ("1.3.0rc10", "1.3.0rc15", "1.3.0rc20")  # whose quantisation was timed apart
@@ -84,7 +84,7 @@ def read_aiconfigurator_gemm(root: Path) -> dict[tuple[str, str], Sweep]:
 
 
 def _parquet(path: Path, *columns: str) -> dict[str, Any]:
-    import pyarrow.parquet as pq  # type: ignore[import-not-found]
+    import pyarrow.parquet as pq  # type: ignore[import-not-found]  # noqa: PLC0415 (optional, for this source only)
 
     table = pq.read_table(path, columns=list(columns))
     return {name: np.array(table[name].to_pylist()) for name in columns}

@@ -10,18 +10,24 @@ import datetime
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from astra.calibrate.profile_gpu import ClockWatch, describe_gpu
 from astra.calibrate.profile_plan import all_rows, row_key
 from astra.calibrate.profile_store import Store
 from astra.calibrate.profile_time import own_stream
 
-_SAVE_EVERY = 25
+_SAVE_EVERY: Final = 25
+OPS: Final = ("launch", "gemm", "streaming", "attention")
 
 
 def run_profile(
-    out: str | Path, *, quick: bool = False, seconds: float = float("inf"), sustain_s: float = 30.0, limit: int = 0
+    out: str | Path,
+    *,
+    quick: bool = False,
+    seconds: float = float("inf"),
+    sustain_s: float = 30.0,
+    ops: tuple[str, ...] = OPS,
 ) -> Store:
     """Measure what ``out`` does not hold yet, until ``seconds`` have passed."""
     import torch  # type: ignore[import-not-found]
@@ -33,8 +39,8 @@ def run_profile(
     with ClockWatch() as watch, own_stream(torch):
         if sustain_s > 0 and "op=sustained" not in store:
             store.add(_sustained(torch, watch, sustain_s))
-        todo = [row for row in all_rows(quick) if row_key(row) not in store]
-        for index, row in enumerate(todo[:limit] if limit else todo):
+        todo = [row for row in all_rows(quick) if row["op"] in ops and row_key(row) not in store]
+        for index, row in enumerate(todo):
             if time.perf_counter() - began > seconds:
                 break
             store.add(_one(torch, row), save=index % _SAVE_EVERY == 0)
@@ -96,9 +102,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a sample of the shapes, under two minutes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop starting rows after this long")
     parser.add_argument("--sustain", type=float, default=30.0, help="seconds of continuous load first (0: none)")
-    parser.add_argument("--limit", type=int, default=0, help="measure at most this many rows")
+    parser.add_argument("--ops", default=",".join(OPS), help="which kinds of operator to measure")
     args = parser.parse_args(argv)
-    store = run_profile(args.out, quick=args.quick, seconds=args.seconds, sustain_s=args.sustain, limit=args.limit)
+    ops = tuple(args.ops.split(","))
+    unknown = [op for op in ops if op not in OPS]
+    if unknown:
+        parser.error(f"--ops: unknown {', '.join(unknown)}; there are {', '.join(OPS)}")
+    store = run_profile(args.out, quick=args.quick, seconds=args.seconds, sustain_s=args.sustain, ops=ops)
     failed = sum("error" in row for row in store.rows)
     print(f"{len(store.rows)} rows in {args.out}, {failed} refused by their kernels")
     return 0

@@ -289,6 +289,9 @@ def free(rank: Rank) -> None:
         for parameter in chunk.parameters():
             parameter.data = nothing.to(parameter.dtype)
             parameter.main_grad = parameter.grad = None
+        for module in chunk.modules():
+            _drop_tensors(torch, module)
+            _drop_tensors(torch, getattr(module, "token_dispatcher", None))
     for part in getattr(rank.optimizer, "chained_optimizers", [rank.optimizer]):
         if part.optimizer is None:
             continue
@@ -298,17 +301,28 @@ def free(rank: Rank) -> None:
         part.optimizer.state.clear()
 
 
+def _drop_tensors(torch: Any, holder: Any) -> None:
+    """Forget tensors kept as plain attributes: received inputs, routing maps and the graphs behind them."""
+    for name, value in list(getattr(holder, "__dict__", {}).items()):
+        if isinstance(value, torch.Tensor):
+            holder.__dict__[name] = None
+
+
 def tear_down() -> None:
     """Forget the job and give its memory back."""
     import gc
 
     import torch
     from megatron.core import parallel_state
+    from megatron.core.models.common.embeddings.rotary_pos_embedding import (  # type: ignore[import-not-found]
+        RotaryEmbedding,
+    )
     from megatron.core.transformer.moe.moe_logging import (  # type: ignore[import-not-found]
         destroy_moe_metrics_tracker,
     )
 
     with contextlib.suppress(Exception):
+        RotaryEmbedding.forward.cache_clear()
         destroy_moe_metrics_tracker()
         parallel_state.destroy_model_parallel()
     rehearse_fabric.leave()

@@ -18,6 +18,14 @@ from astra.calibrate.rehearse_model import Rank
 Costs = dict[str, tuple[float, float]]
 _LEAST_S: Final = 0.35  # repeat short steps for as long as this
 _MOST_STEPS: Final = 8
+_ALLOCATED: Final = (
+    "built_bytes",
+    "static_bytes",
+    "peak_train_bytes",
+    "peak_optimizer_bytes",
+    "peak_allocated_bytes",
+    "allocated_at_oom_bytes",
+)
 
 
 class Clock:
@@ -60,8 +68,10 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     before = torch.cuda.memory_allocated()
+    reserved_before = torch.cuda.memory_reserved()
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-    row.update(oom=False, reached="build", before_bytes=before, retries_before=retries)
+    row.update(oom=False, reached="build", before_bytes=before, reserved_before_bytes=reserved_before)
+    row["retries_before"] = retries
     try:
         _measure(case, costs, steps, row, watch)
         row["reached"] = "end"
@@ -71,6 +81,16 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
     finally:
         rehearse_model.tear_down()
     row["wall_s"] = round(time.perf_counter() - began, 3)
+    return net_of_before(row)
+
+
+def net_of_before(row: dict[str, Any]) -> dict[str, Any]:
+    """Take what earlier cases had left allocated out of every memory reading."""
+    for name in _ALLOCATED:
+        if name in row:
+            row[name] -= row["before_bytes"]
+    if "peak_reserved_bytes" in row:
+        row["peak_reserved_bytes"] -= row["reserved_before_bytes"]
     return row
 
 

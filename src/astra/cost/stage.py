@@ -16,7 +16,7 @@ from astra.cost.parts import EMBEDDING, HEAD, Direction, Part, parts
 from astra.cost.state import Held, local
 from astra.families import weights as weights_of
 from astra.families.kinds import LayerKind, layer_kinds
-from astra.families.operators import Shard
+from astra.families.operators import Retention, Shard
 from astra.families.split import Stages, kinds, stack, stages
 from astra.provenance import Bools, Codes, Floats, Ints, worst
 from astra.schedule.registry import in_flight_chunks
@@ -97,8 +97,11 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
     tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
-    linear_bytes = 1.0 if job.workload.precision == "fp8" else 2.0
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, linear_bytes)
+    keeps = Retention(
+        linear_bytes=1.0 if job.workload.precision == "fp8" else 2.0,
+        projection=job.runtime.keeps_projection,
+    )
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, keeps)
     return Gathered(shard, parts(job, shard), place)
 
 
@@ -135,7 +138,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         layer_whole=memory.largest("whole"),
         layer_working=memory.largest("working"),
         head_bytes=memory.head(),
-        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones_like(table.rank),
+        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones_like(table.rank) + job.runtime.workspace_bytes,
         held=held,
         sync=sync(
             job,

@@ -6,21 +6,22 @@ of q query rows; each block walks the keys its rows see.
 t = a + (T^p + L^p)^(1/p), in parallel with the memory traffic, where
 - T = b h (pairs + rows (c + x)) / R: all blocks, evenly spread. ``c`` is the fixed work of a row (loading, the first
   softmax, writing) and ``x`` the masked work on the diagonal, both in keys; R pairs/s at the kernel's best.
-- L = l q (z + c) S / R: the longest block alone on one multiprocessor, which is what few heads or long sequences wait for.
+- L = l q (z + c) S / R: the longest block alone on one multiprocessor, which few heads or long sequences wait for.
 
-Backward does 2.5 times the FLOPs of forward, split over keys, with a curve of its own. Every term rises with every size.
+Backward does 2.5 times the FLOPs of forward, split over keys, with a curve of its own. Every term rises with every
+size.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from astra.efficiency.basis import basis, read_json, sustained
+from astra.efficiency.basis import Peaks, basis, read_json, sustained
 from astra.efficiency.gemm import MEMORY_FRACTION, either, gemm
 from astra.efficiency.streaming import streaming
 from astra.errors import InputError, UnknownName
@@ -117,13 +118,15 @@ def best_kernel(device: Device) -> str:
 def pairs(seq_q: Floats, seq_kv: Floats, *, causal: bool, window: int | None) -> Floats:
     """Query-key pairs one head computes."""
     if not causal:
-        return seq_q * np.minimum(seq_kv, np.inf if window is None else 2.0 * window - 1)
-    rows = np.minimum(seq_q, seq_kv)  # earlier queries see no key
+        every: Floats = seq_q * np.minimum(seq_kv, np.inf if window is None else 2.0 * window - 1)
+        return every
+    rows: Floats = np.minimum(seq_q, seq_kv)  # earlier queries see no key
     ahead = seq_kv - rows  # keys before the first query
     if window is None:
         return rows * ahead + rows * (rows + 1) / 2
     growing = np.clip(window - ahead, 0.0, rows)  # queries that see fewer keys than the window holds
-    return growing * ahead + growing * (growing + 1) / 2 + (rows - growing) * window
+    out: Floats = growing * ahead + growing * (growing + 1) / 2 + (rows - growing) * window
+    return out
 
 
 class _Found(NamedTuple):
@@ -132,9 +135,7 @@ class _Found(NamedTuple):
     source: Source
 
 
-def _fused(
-    device: Device, shape: Shape, found: _Found, causal: bool, window: int | None, precision: str
-) -> Timed:
+def _fused(device: Device, shape: Shape, found: _Found, causal: bool, window: int | None, precision: str) -> Timed:
     curve = found.curve
     clock = 1.0 if curve.clock == "sustained" else sustained(device)
     seconds = curve_seconds(
@@ -146,7 +147,13 @@ def _fused(
 
 
 def curve_seconds(
-    curve: Curve, shape: Shape, *, causal: bool | Bools, window: int | None, sms: float | Floats, flops_per_s: float | Floats
+    curve: Curve,
+    shape: Shape,
+    *,
+    causal: bool | Bools,
+    window: int | None,
+    sms: float | Floats,
+    flops_per_s: float | Floats,
 ) -> Floats:
     """Seconds of the blocks, without the kernel's fixed time and memory traffic."""
     dim = 0.5 * (shape.head_dim + shape.head_dim_v)
@@ -157,7 +164,9 @@ def curve_seconds(
     masked_pairs = pairs(shape.seq_q, shape.seq_kv, causal=True, window=window)
     rows = np.ceil(shape.seq_q / curve.tile) * curve.tile
     keys = np.minimum(shape.seq_kv, np.inf if window is None else window + curve.tile)
-    every = np.where(causal, masked_pairs, open_pairs) + rows * (curve.row_keys + np.where(causal, curve.diagonal_keys, 0.0))
+    every = np.where(causal, masked_pairs, open_pairs) + rows * (
+        curve.row_keys + np.where(causal, curve.diagonal_keys, 0.0)
+    )
     total_s = shape.batch * shape.heads * every / pairs_per_s
     longest_s = curve.lone * curve.tile * (keys + curve.row_keys) * sms / pairs_per_s
     return _norm(total_s, longest_s, curve.power)
@@ -212,7 +221,10 @@ def _family(device: Device) -> tuple[str, float, str, Source]:
     found = basis(device, gpus)
     if found is None:
         return _FAMILY_OF_ARCH.get(device.arch, "ampere"), 1.0, "", Source.ASSUMED
-    return gpus[found.gpu]["family"], gpus[found.gpu]["level"], found.gpu, found.source
+    entry = gpus[found.gpu]
+    same = msgspec.convert(entry["peaks"], Peaks).match(device, "bf16" if "bf16" in device.flops_per_s else "fp16")
+    source = found.source if same else max(found.source, Source.TRANSFERRED)
+    return entry["family"], entry["level"], found.gpu, source
 
 
 def _find(device: Device, kernel: str, direction: str) -> _Found:
@@ -230,8 +242,9 @@ def _find(device: Device, kernel: str, direction: str) -> _Found:
         have = sorted({name for place, name, _ in curves if place == family} | {"sdpa", "unfused"})
         raise InputError("attention kernel", kernel, want=f"one that {device.name} runs: {', '.join(have)}")
     if not curve.gpu:
-        source = Source.ASSUMED
-    return _Found(curve, level, max(source, Source.TRANSFERRED) if curve.gpu != gpu else source)
+        return _Found(curve, level, Source.ASSUMED)
+    here = curve.gpu == gpu and curve.rows > 1
+    return _Found(curve, level, source if here else max(source, Source.TRANSFERRED))
 
 
 @cache

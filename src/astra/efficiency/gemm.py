@@ -1,8 +1,8 @@
 """Time of matrix products: a roofline of effective FLOPs and bytes.
 
-t = a + ((F'/(P s))^4 + (B/(0.92 W))^4)^(1/4), with F' effective FLOPs (surface.py), P the peak and s the sustained clock
-(basis.py), B bytes read and written once, W the memory rate, a the fixed time of a kernel. Every term can only fall
-when P or W rise and only rise when m, n, k or groups do; and F' >= 2mnk, so the roofline is never beaten.
+t = a + ((F'/(P s))^4 + (B/(0.92 W))^4)^(1/4), with F' effective FLOPs (surface.py), P the peak and s the sustained
+clock (basis.py), B bytes read and written once, W the memory rate, a the fixed time of a kernel. Every term can only
+fall when P or W rise and only rise when m, n, k or groups do; and F' >= 2mnk, so the roofline is never beaten.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _choose(device: Device, precision: str, layout: str) -> _Choice:
         return _Choice(None, table["layouts"][layout], sustained(device), Source.ASSUMED)
     surface = fitted.get((found.gpu, wanted)) or fitted[found.gpu, "bf16"]
     card, source = surface.card, found.source
-    if card.precision != precision and precision != "fp16" or not card.peaks.match(device, precision):
+    if precision not in (card.precision, "fp16") or not card.peaks.match(device, precision):
         source = max(source, Source.TRANSFERRED)
     factor, clock = card.layouts.get(layout, table["layouts"][layout]), card.clock
     level = table["levels"].get(device.name)

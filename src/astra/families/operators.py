@@ -13,6 +13,13 @@ import numpy as np
 from astra.provenance import Bools, Floats, Ints
 
 
+class Retention(NamedTuple):
+    """What a runtime keeps for backward beyond what the formulas need."""
+
+    linear_bytes: float = 2.0  # per element of a tensor kept as a GEMM input: 2, or 1 in fp8
+    projection: bool = False  # the QKV projection stays alive beside its rotated queries and keys
+
+
 class Shard(NamedTuple):
     """How one micro-batch is split, as columns over unique shardings."""
 
@@ -24,7 +31,12 @@ class Shard(NamedTuple):
     etp: Ints
     sp: Bools
     flash: Bools
-    linear_bytes: float  # per element of a tensor kept as a GEMM input: 2, or 1 in fp8
+    keeps: Retention = Retention()
+
+    @property
+    def linear_bytes(self) -> float:
+        """Bytes per element of a tensor kept as a GEMM input."""
+        return self.keeps.linear_bytes
 
     @property
     def tokens(self) -> Floats:

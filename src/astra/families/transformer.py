@@ -51,11 +51,14 @@ def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     rotated = tokens * (heads + (heads if model.mla else kv_heads)) * dim_qk
     stream_elements = shard.stream_tokens * hidden
     streams = [Stream("norm", stream_elements, model.norms_per_layer / 2), Stream("residual", stream_elements)]
-    if not (model.learned_positions or model.relative_buckets or model.vision):
+    rotary = not (model.learned_positions or model.relative_buckets or model.vision)
+    if rotary:
         streams.append(Stream("rotary", rotated))
     if model.qk_norm != "none":
         streams.append(Stream("qk_norm", rotated))
     qkv_bytes = BF16 * tokens * (heads * dim_qk + _kv_width(model, heads, kv_heads))
+    if rotary and shard.keeps.projection:
+        qkv_bytes = qkv_bytes + BF16 * rotated
     context_bytes = BF16 * tokens * heads * dim_v
     scores_bytes = np.where(shard.flash, 4 * tokens * heads, _score_bytes(core))
     streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * (model.norms_per_layer / 2)
@@ -156,7 +159,7 @@ def feed_forward(
         ),
         attentions=(),
         streams=(Stream("swiglu" if model.gated_mlp else "gelu", inner_elements),),
-        kept=Kept(whole=kept, selective=kept, checkpoint=0 * kept, working=BF16 * (gates + 1) * inner_elements),
+        kept=Kept(whole=kept, selective=kept, checkpoint=0 * kept, working=BF16 * gates * inner_elements),
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
 from astra.result import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.units import show_seconds
+
+ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats
 
 
 class Share(NamedTuple):
@@ -75,7 +77,7 @@ def shares(estimate: Estimate) -> list[Share]:
             known.get(canonical(term), known["compute"] if words(term).group == "compute" else ""),
         )
         for term, seconds in estimate.breakdown.items()
-        if seconds != 0
+        if abs(seconds) > ROUNDING * step_s
     ]
     return sorted(rows, key=lambda row: (-row.seconds, row.term))
 
@@ -109,10 +111,26 @@ def helps_most(estimate: Estimate) -> str:
     if not losses:
         return "Little is lost besides compute: only faster GPUs, fewer FLOPs or a lower precision would help much."
     worst = losses[0]
-    return (
-        f"Most to gain: {worst.label}, at most {worst.fraction:.0%} of the step. "
-        f"What shrinks it: {words(worst.term).advice}."
-    )
+    text = f"Most to gain: {worst.label}, at most {worst.fraction:.0%} of the step."
+    advice = [clause for clause in words(worst.term).advice if not _done(clause, estimate.strategy)]
+    return f"{text} What shrinks it: {_listed(advice, 'or')}." if advice else text
+
+
+def _done(clause: str, strategy: str) -> bool:
+    """Whether an advice to overlap something is already followed."""
+    key, equals, rest = clause.partition("overlap=")
+    wanted = rest.split(" ")[0].split(",")
+    return bool(equals and not key) and set(wanted) <= set(parse_strategy(strategy).overlap)
+
+
+def show_share(fraction: float) -> str:
+    """A fraction in percent with one decimal, without a sign on nothing."""
+    return f"{fraction if abs(fraction) >= 0.0005 else 0.0:.1%}"
+
+
+def show_step(step_s: float) -> str:
+    """A step time with enough digits to tell plans apart."""
+    return f"{step_s:.1f} s" if step_s >= 100 else show_seconds(step_s)
 
 
 def compare(best: Estimate, other: Estimate, rank: int) -> Loss:
@@ -146,8 +164,7 @@ def why_lost(best: Plan, other: Plan) -> str:
         text += f": {loss.term} costs {show_seconds(loss.term_seconds)} more"
         if -loss.gain_seconds > 0.1 * loss.term_seconds:
             text += f", {loss.gain} {show_seconds(-loss.gain_seconds)} less"
-    text += "."
-    return text + (" That is within the error bars: try both." if loss.within_error else "")
+    return f"{text}; within the error bars." if loss.within_error else f"{text}."
 
 
 def headroom(estimate: Estimate) -> Headroom | None:
@@ -192,7 +209,7 @@ def error_bar(estimate: Estimate) -> float:
 def certainty(estimate: Estimate) -> str:
     """How far the figure can be trusted, and its weakest terms."""
     low, high = estimate.step_s_range.low, estimate.step_s_range.high
-    text = f"Expect {show_seconds(low)} to {show_seconds(high)} per step"
+    text = f"Expect {show_step(low)} to {show_step(high)} per step"
     weakest = [term for term, source in estimate.provenance.items() if source == estimate.provenance_worst]
     if not weakest:
         return f"{text}; the weakest figure is {estimate.provenance_worst}."
@@ -275,8 +292,12 @@ def search_sentence(planset: PlanSet) -> str:
 
 
 def all_warnings(planset: PlanSet) -> list[str]:
-    """Every warning once, the best plan's first."""
-    return list(dict.fromkeys(warning for plan in planset.plans for warning in plan.estimate.warnings))
+    """Every warning once with the plans it is about, the best plan's first."""
+    ranks: dict[str, list[int]] = {}
+    for plan in planset.plans:
+        for warning in dict.fromkeys(plan.estimate.warnings):
+            ranks.setdefault(warning, []).append(plan.rank)
+    return [f"{', '.join(f'#{rank}' for rank in about)}: {warning}" for warning, about in ranks.items()]
 
 
 def _memory_words(best: Estimate, other: Estimate) -> str:
@@ -291,8 +312,11 @@ def _percent(fraction: float) -> str:
 
 
 def _rate(per_s: float) -> str:
-    return f"{per_s / 1e6:.1f} million" if per_s >= 1e6 else f"{per_s:,.0f}"
+    for unit, name in ((1e9, "billion"), (1e6, "million")):
+        if per_s >= unit:
+            return f"{per_s / unit:.1f} {name}"
+    return f"{per_s:,.0f}"
 
 
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def _listed(parts: Sequence[str], joint: str = "and") -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {joint} {parts[-1]}"

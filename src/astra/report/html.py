@@ -70,11 +70,11 @@ def _plan_cells(plan: Plan) -> list[str]:
     return [
         _cell(str(plan.rank)),
         _cell(plan.strategy, left=True),
-        _cell(f"{show_seconds(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"),
+        _cell(f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"),
         _cell(f"{estimate.tokens_per_s:,.0f}"),
         _cell(f"{estimate.mfu:.1%}"),
         _cell(f"{estimate.peak_reserved_gib:.1f}/{estimate.memory_usable_gib:.1f}"),
-        _cell(f"{estimate.bubble_fraction:.1%}"),
+        _cell(explain.show_share(estimate.bubble_fraction)),
         _cell(days),
         _cell(usd),
     ]

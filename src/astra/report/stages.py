@@ -48,7 +48,7 @@ def time_table(estimate: Estimate, *, width: int, every_stage: bool) -> Table:
     kinds = sorted({kind for stage in estimate.stages for kind in stage.communication_s if stage.communication_s[kind]})
     roomy = width >= 100
     halves = ["forward", "backward"] if roomy else []
-    columns = ["layers", *halves, "compute", "optimizer", *(f"{kind} comm." if roomy else kind for kind in kinds)]
+    columns = ["layers", *halves, "compute", "optimizer", *kinds]
     columns += ["exposed"] if kinds else []
     unit_s = time_unit(estimate)[1]
     out = drawing.table(("stage", "left"), *((name, "right") for name in columns), gap=2 if roomy else 1)

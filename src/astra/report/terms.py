@@ -12,31 +12,31 @@ class TermWords(NamedTuple):
 
     label: str
     group: Group
-    advice: str = ""
+    advice: tuple[str, ...] = ()
 
 
 _WORDS: Final[dict[str, TermWords]] = {
     "compute": TermWords("compute", "compute"),
     "forward": TermWords("forward compute", "compute"),
     "backward": TermWords("backward compute", "compute"),
-    "recompute": TermWords("recomputed forward", "compute", "GPUs with more memory, or a smaller micro-batch"),
+    "recompute": TermWords("recomputed forward", "compute", ("GPUs with more memory", "a smaller micro-batch")),
     "embedding": TermWords("embedding", "compute"),
     "head": TermWords("output head and loss", "compute"),
     "gemm": TermWords("matrix products", "compute"),
     "attention": TermWords("attention", "compute"),
     "streaming": TermWords("memory-bound kernels", "compute"),
     "host": TermWords("host work", "idle"),
-    "launch": TermWords("kernel launch", "idle", "a smaller tp, a larger micro-batch, or CUDA graphs"),
-    "slowdown": TermWords("compute slowed by overlap", "communication", "less communication beside compute"),
-    "bubble": TermWords("pipeline bubble", "idle", "a larger batch, more virtual stages (vp), or fewer stages (pp)"),
-    "imbalance": TermWords("unequal stages", "idle", "layers that divide evenly over the stages"),
-    "tp": TermWords("tensor-parallel comm.", "communication", "a smaller tp, or overlap=tp where the runtime has it"),
-    "cp": TermWords("context-parallel comm.", "communication", "a smaller cp"),
-    "ep": TermWords("expert all-to-all", "communication", "a smaller ep, or an ep that stays inside a node"),
-    "pp": TermWords("pipeline transfers", "communication", "fewer stages (pp), or overlap=p2p with vp"),
-    "dp": TermWords("data-parallel comm.", "communication", "a larger batch, overlap=grad,param, or a faster network"),
-    "optimizer": TermWords("optimizer step", "other", "a distributed optimizer (zero1) over more ranks"),
-    "offload": TermWords("optimizer offload", "communication", "keeping the optimizer on the GPU if it fits"),
+    "launch": TermWords("kernel launch", "idle", ("a smaller tp", "a larger micro-batch", "CUDA graphs")),
+    "slowdown": TermWords("compute slowed by overlap", "communication", ("less communication beside compute",)),
+    "bubble": TermWords("pipeline bubble", "idle", ("a larger batch", "more virtual stages (vp)", "fewer stages (pp)")),
+    "imbalance": TermWords("unequal stages", "idle", ("layers that divide evenly over the stages",)),
+    "tp": TermWords("tensor-parallel comm.", "communication", ("a smaller tp", "overlap=tp where the runtime has it")),
+    "cp": TermWords("context-parallel comm.", "communication", ("a smaller cp",)),
+    "ep": TermWords("expert all-to-all", "communication", ("a smaller ep", "an ep that stays inside a node")),
+    "pp": TermWords("pipeline transfers", "communication", ("fewer stages (pp)", "overlap=p2p with vp")),
+    "dp": TermWords("data-parallel comm.", "communication", ("a larger batch", "overlap=grad,param", "faster links")),
+    "optimizer": TermWords("optimizer step", "other", ("a distributed optimizer (zero1) over more ranks",)),
+    "offload": TermWords("optimizer offload", "communication", ("keeping the optimizer on the GPU if it fits",)),
     "other": TermWords("everything else", "other"),
 }  # fmt: skip
 _SYNONYMS: Final = {

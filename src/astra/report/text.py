@@ -74,7 +74,7 @@ def render_estimate(
     if not brief:
         parts += _where_time_goes(estimate, columns)
         unit = stages.time_unit(estimate)[0]
-        note = f"{unit} of a step on one rank; communication is busy time, then the part not hidden"
+        note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
         parts += [drawing.blank(), drawing.heading("Time per stage", note)]
         parts.append(stages.time_table(estimate, width=columns, every_stage=full))
         parts += _memory(estimate, columns, full=full)
@@ -149,12 +149,12 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
         estimate = plan.estimate
         degrees, switches = explain.short_strategy(plan.strategy)
         cells = [
-            f"{show_seconds(estimate.step_s)} ±{explain.error_bar(estimate):.0%}",
+            f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}",
             f"{estimate.tokens_per_s:,.0f}",
             f"{estimate.mfu:.1%}",
             f"{estimate.peak_reserved_gib:.1f}/{estimate.memory_usable_gib:.1f}",
         ]
-        cells += [f"{estimate.bubble_fraction:.1%}"] * bubbly
+        cells += [explain.show_share(estimate.bubble_fraction)] * bubbly
         cells += [_days(estimate.train_days)] * trained
         cells += ["-" if estimate.train_usd is None else show_dollars(estimate.train_usd)] * priced
         best = "bold" if plan.rank == 1 else ""
@@ -189,12 +189,12 @@ def _where_time_goes(estimate: Estimate, width: int) -> list[RenderableType]:
     largest = max((row.fraction for row in rows), default=1.0)
     for row in rows:
         drawn = drawing.text((drawing.bar(row.fraction / largest, cells), _GROUP_STYLE[row.group]))
-        chart.add_row(row.label, drawn, show_seconds(row.seconds), f"{row.fraction:.1%}", row.source)
+        chart.add_row(row.label, drawn, explain.show_step(row.seconds), f"{row.fraction:.1%}", row.source)
     total = sum(row.seconds for row in rows)
-    chart.add_row("step", "", show_seconds(total), f"{sum(row.fraction for row in rows):.1%}", "", style="bold")
+    chart.add_row("step", "", explain.show_step(total), f"{sum(row.fraction for row in rows):.1%}", "", style="bold")
     return [
         drawing.blank(),
-        drawing.heading(f"Where the {show_seconds(estimate.step_s)} go"),
+        drawing.heading(f"Where the {explain.show_step(estimate.step_s)} go"),
         chart,
         drawing.blank(),
         *drawing.bullets([explain.dominates(estimate), explain.helps_most(estimate)]),
@@ -248,11 +248,11 @@ def _verdict(estimate: Estimate) -> list[RenderableType]:
 def _figures(estimate: Estimate) -> RenderableType:
     peak = f"{estimate.peak_gib_range.low:.1f} to {estimate.peak_gib_range.high:.1f}"
     rows = [
-        ("step time", f"{show_seconds(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"),
+        ("step time", f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"),
         ("tokens/s", f"{estimate.tokens_per_s:,.0f} ({estimate.tokens_per_s_per_gpu:,.0f} per GPU)"),
         ("model FLOP/s", f"{estimate.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"),
         ("MFU / HFU", f"{estimate.mfu:.1%} / {estimate.hfu:.1%}"),
-        ("bubble", f"{estimate.bubble_fraction:.1%} with {estimate.microbatches:,} micro-batches"),
+        ("bubble", f"{explain.show_share(estimate.bubble_fraction)} with {estimate.microbatches:,} micro-batches"),
         ("peak memory", f"{show_gib(estimate.peak_reserved_gib * 1024**3)} reserved ({peak} expected), "
                         f"{estimate.peak_allocated_gib:.1f} allocated, {estimate.memory_usable_gib:.1f} usable"),
     ]  # fmt: skip

@@ -32,7 +32,8 @@ class Runtime(Spec, frozen=True, kw_only=True):
     gradient_fusion: bool  # weight gradients are accumulated inside the GEMM
     logits_kept_bytes: float  # per logit, alive from the loss to its backward
     logits_peak_bytes: float  # per logit, at the worst moment of the loss
-    qkv_copies: float  # copies of the QKV projection alive until backward (1: attention keeps views of it)
+    keeps_projection: bool  # the QKV projection stays alive beside its rotated queries and keys
+    workspace_bytes: float  # allocated by libraries inside the allocator: cuBLAS and the like
     context_bytes: float  # device memory outside the allocator: CUDA context, NCCL, libraries
     reserved_ratio: float  # allocator's reserved over allocated at the peak
     reserved_bytes: float  # and a fixed part

@@ -1,0 +1,119 @@
+"""The model of a published run, from the sizes the table gives.
+
+Tables give sizes, not biases, norms or tied embeddings. Those come from the catalog's model of the same sizes, else from
+a catalog model of the same family name, else from what is usual: a gated feed-forward goes with RMS norms, rotary
+positions and no biases (Llama); an ungated one with layer norms, learned positions, biases and tied embeddings (GPT).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from astra.catalog.models import models
+from astra.spec.model import ModelSpec, MoE
+
+_STYLE: Final = (
+    "tied_embeddings", "norm", "norm_bias", "norms_per_layer", "embedding_norm", "qk_norm", "qkv_bias", "out_bias",
+    "mlp_bias", "head_bias",
+)  # fmt: skip
+_GPT: Final[dict[str, Any]] = {
+    "tied_embeddings": True, "norm": "layernorm", "qkv_bias": True, "out_bias": True, "mlp_bias": True,
+}  # fmt: skip
+
+
+class Sizes(NamedTuple):
+    """What a table says of a model."""
+
+    name: str
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    seq: int
+    gated: bool
+    experts: int = 0
+    topk: int = 0
+    moe_ffn: int = 0
+    tied: bool | None = None  # None: not stated
+
+
+@lru_cache(maxsize=512)
+def model_of(sizes: Sizes) -> tuple[ModelSpec, str]:
+    """The model, and how what the sizes leave open was chosen."""
+    twin = _twin(sizes)
+    if twin is not None:
+        changes: dict[str, Any] = {"name": sizes.name, "layers": sizes.layers, "vocab": sizes.vocab}
+        if sizes.tied is not None:
+            changes["tied_embeddings"] = sizes.tied
+        if twin.moe is not None:
+            changes["moe"] = msgspec.structs.replace(
+                twin.moe, topk=sizes.topk or twin.moe.topk, first_dense=min(twin.moe.first_dense, sizes.layers)
+            )
+        changes |= {"aliases": (), "max_seq": max(twin.max_seq, sizes.seq)}
+        return msgspec.structs.replace(twin, **changes), f"as {twin.name} in the catalog"
+    style, how = _style(sizes)
+    if sizes.tied is not None:
+        style["tied_embeddings"] = sizes.tied
+    moe = MoE(experts=sizes.experts, topk=sizes.topk or 1, ffn=sizes.moe_ffn or sizes.ffn) if sizes.experts else None
+    return (
+        ModelSpec(
+            name=sizes.name,
+            layers=sizes.layers,
+            hidden=sizes.hidden,
+            ffn=sizes.ffn,
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            head_dim=max(sizes.hidden // sizes.heads, 1),
+            vocab=sizes.vocab,
+            max_seq=sizes.seq,
+            gated_mlp=sizes.gated,
+            moe=moe,
+            source="published run",
+            **style,
+        ),
+        how,
+    )
+
+
+def _twin(sizes: Sizes) -> ModelSpec | None:
+    """The catalog's model with these widths; of several, the one whose depth, vocabulary and name are nearest."""
+    same = [model for model in models() if model.vision is None and model.encoder is None and _same(model, sizes)]
+    if any(_related(model, sizes) for model in models()):  # a known family: no other family's biases and norms
+        same = [model for model in same if _related(model, sizes)]
+
+    def distance(model: ModelSpec) -> tuple[bool, float]:
+        return model.vocab != sizes.vocab, abs(model.layers - sizes.layers)
+
+    return min(same, key=distance, default=None)
+
+
+def _same(model: ModelSpec, sizes: Sizes) -> bool:
+    given = (sizes.hidden, sizes.heads, sizes.kv_heads, sizes.gated, sizes.experts)
+    own = (model.hidden, model.heads, model.kv_heads, model.gated_mlp, model.moe.experts if model.moe else 0)
+    if model.moe is not None:
+        return given == own and model.moe.ffn == (sizes.moe_ffn or sizes.ffn)
+    return given == own and model.ffn == sizes.ffn
+
+
+def _style(sizes: Sizes) -> tuple[dict[str, Any], str]:
+    for model in models():
+        alike = model.gated_mlp == sizes.gated and bool(model.moe) == bool(sizes.experts) and model.mla is None
+        if _related(model, sizes) and alike and model.vision is None and model.encoder is None:
+            style = {name: getattr(model, name) for name in _STYLE}
+            style["learned_positions"] = sizes.seq if model.learned_positions else 0
+            return style, f"biases, norms and embeddings as in {model.name}"
+    if sizes.gated:
+        return {}, "biases, norms and embeddings as in Llama"
+    return _GPT | {"learned_positions": sizes.seq}, "biases, norms and embeddings as in GPT"
+
+
+def _related(model: ModelSpec, sizes: Sizes) -> bool:
+    """Whether a name begins with the letters of the model's: of one family."""
+    family = re.match(r"[a-z]*", model.name.lower())
+    return family is not None and len(family.group(0)) > 1 and sizes.name.lower().startswith(family.group(0))

@@ -1,0 +1,226 @@
+"""The strategy and runtime of a published run: what its columns say, what its framework does by default, and the
+vendor's recipe where a table leaves settings out.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from functools import cache
+from importlib.resources import files
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from astra.errors import fold
+from astra.spec.model import ModelSpec
+from astra.spec.strategy import Strategy
+
+# Framework, as tables name it, to runtime profile; the first that occurs in the name.
+_RUNTIMES: Final = (
+    ("bridge", "megatron-bridge"),
+    ("nemo", "nemo"),
+    ("deepspeed", "deepspeed"),
+    ("megatron-local", "megatron-local"),
+    ("megatron", "megatron"),
+    ("torchtitan", "torchtitan"),
+    ("nanotron", "nanotron"),
+    ("fsdp", "fsdp-eager"),
+    ("foundry", "fsdp-eager"),
+    ("composer", "fsdp-eager"),
+    ("accelerate", "fsdp-eager"),
+)
+_ZERO: Final = {"nemo": 1, "megatron-bridge": 1, "torchtitan": 3, "fsdp-eager": 3, "nanotron": 1}
+_TUNED: Final = ("nemo", "megatron-bridge")  # NVIDIA's own tables: sequence parallelism and TP overlap are on
+_HALF_SAVED: Final = "torchtitan"  # its selective recompute saves every second matrix product
+
+
+class Degrees(NamedTuple):
+    """The numbers of a strategy."""
+
+    tp: int
+    pp: int
+    vp: int
+    cp: int
+    ep: int
+    dp: int
+    mbs: int
+
+
+class Settings(NamedTuple):
+    """The words of a strategy, as a table has them; empty where it is silent."""
+
+    framework: str
+    sp: str
+    zero: str
+    recompute: str
+    flash: str
+    notes: str
+
+
+def runtime_of(framework: str, notes: str) -> tuple[str, str]:
+    """The profile that stands for a framework, and what was assumed in choosing it."""
+    words = framework.lower()
+    name = next((profile for word, profile in _RUNTIMES if word in words), "")
+    if name == "torchtitan" and "no compile" in notes.lower():
+        return "fsdp-eager", ""
+    if not name and "mlperf" in notes.lower():
+        return "nemo", "MLPerf submission of a system vendor taken as NVIDIA's NeMo code"
+    return (name, "") if name else ("megatron", f"runtime of framework '{framework}' taken as megatron")
+
+
+def strategy_of(
+    runtime: str, model: ModelSpec, degrees: Degrees, settings: Settings, recipe: dict[str, str] | None
+) -> tuple[Strategy, list[str]]:
+    """The strategy, and the rules by which what the table leaves open was filled."""
+    filled: list[str] = []
+    sp = _switch(settings.sp, runtime in _TUNED and degrees.tp > 1, "sp", filled) and degrees.tp > 1
+    zero = _zero(settings.zero, runtime, recipe, filled)
+    fields: dict[str, Any] = degrees._asdict() | {"sp": sp, "zero": zero}
+    fields |= _recompute(settings, model, degrees, recipe, filled)
+    fields["flash"] = _switch(settings.flash, True, "flash attention", filled)
+    fields["schedule"] = "interleaved" if degrees.vp > 1 and degrees.pp > 1 else "1f1b"
+    if fields["schedule"] == "1f1b":
+        fields["vp"] = 1
+    fields["overlap"] = _overlap(runtime, fields, settings.notes, recipe)
+    fields["etp"] = _expert_tp(runtime, model, degrees, settings.notes, recipe, filled)
+    layers = _stated_layers(settings.notes, model.layers, degrees.pp * fields["vp"])
+    if not layers and runtime == "nanotron":
+        layers = nanotron_layers(model, degrees.pp)
+    return Strategy(**fields, layers=layers), filled
+
+
+def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:
+    known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(text.strip().lower())
+    if known is None:
+        filled.append(f"{what} not stated: taken as {'on' if usual else 'off'}")
+        return usual
+    return known
+
+
+def _zero(text: str, runtime: str, recipe: dict[str, str] | None, filled: list[str]) -> int:
+    words = text.lower()
+    stated = re.search(r"zero-?\s*([0-3])", words)
+    if stated:
+        return int(stated.group(1))
+    for word, stage in (("hybrid", 3), ("full_shard", 3), ("fsdp", 3), ("shard_grad", 2), ("distributed", 1)):
+        if word in words:
+            return stage
+    if words in ("none", "0", "no", "ddp"):
+        return 0
+    stage = int(recipe["zero"]) if recipe else _ZERO.get(runtime, 0)
+    filled.append(f"ZeRO stage not stated: taken as {stage} for {runtime}")
+    return stage
+
+
+def _recompute(
+    settings: Settings, model: ModelSpec, degrees: Degrees, recipe: dict[str, str] | None, filled: list[str]
+) -> dict[str, Any]:
+    words = settings.recompute.strip().lower()
+    if words == "selective" and settings.framework.lower() == _HALF_SAVED:
+        filled.append("selective recompute of torchtitan taken as every second layer in full")
+        half = max(-(-model.layers // (2 * degrees.pp * degrees.vp)), 1)
+        return {"recompute": "full", "method": "block", "recompute_layers": half}
+    if words in ("none", "selective", "full"):
+        return {"recompute": words}
+    if recipe is None:
+        filled.append("recompute not stated: taken as none")
+        return {"recompute": "none"}
+    filled.append("recompute not stated: as in the vendor's recipe")
+    if recipe["recompute"] != "full":
+        return {"recompute": recipe["recompute"]}
+    layers = int(recipe["recompute_layers"] or 1)
+    return {"recompute": "full", "method": recipe["method"] or "uniform", "recompute_layers": layers}
+
+
+def _overlap(runtime: str, fields: dict[str, Any], notes: str, recipe: dict[str, str] | None) -> tuple[str, ...]:
+    """What the framework hides by default.
+
+    Megatron hides gradients and weights only with its distributed optimizer, DeepSpeed and nanotron gradients only;
+    FSDP prefetches both. Interleaved schedules send while they compute.
+    """
+    words = notes.lower()
+    found = {"deepspeed": ["grad"], "nanotron": ["grad"]}.get(runtime, ["grad", "param"] if fields["zero"] >= 1 else [])
+    found = recipe["overlap"].split() if recipe else list(found)
+    async_tp = "async tp" in words or (runtime in _TUNED and not recipe and fields["sp"])
+    if async_tp and not re.search(r"(tp comm overlap|tp overlap)\s*(=\s*0|off|false)", words):
+        found.append("tp")
+    if "no gradient bucketing" in words:
+        found = [name for name in found if name != "grad"]
+    if fields["schedule"] == "interleaved":
+        found.append("p2p")
+    return tuple(found)
+
+
+def _expert_tp(
+    runtime: str, model: ModelSpec, degrees: Degrees, notes: str, recipe: dict[str, str] | None, filled: list[str]
+) -> int:
+    if model.moe is None:
+        return 1
+    stated = re.search(r"ETP=(\d+)", notes)
+    if stated:
+        return int(stated.group(1))
+    if recipe:
+        return int(recipe["etp"])
+    usual = 1 if runtime == "megatron-bridge" else degrees.tp
+    while (degrees.tp * degrees.cp * degrees.dp) % (degrees.ep * usual) or model.moe.ffn % usual:
+        usual //= 2
+    if degrees.tp > 1:
+        filled.append("expert tensor parallelism not stated: as tensor parallelism, or 1 in Megatron-Bridge")
+    return max(usual, 1)
+
+
+def _stated_layers(notes: str, depth: int, stages: int) -> tuple[int, ...]:
+    """A layer split a table states: counts with the embedding and head as one each, or bounds of a longer list."""
+    counts = re.search(r"stage layer split \[([\d,]+)\] \(incl", notes)
+    layers: list[int] = []
+    if counts:
+        layers = [int(word) for word in counts.group(1).split(",")]
+        layers[0] -= 1
+        layers[-1] -= 1
+    bounds = re.search(r"pipeline partition \(of (\d+) \w+ layers\) \[([\d,]+)\]", notes)
+    if bounds:
+        # The extra modules are the embedding and a reshape before the layers; norm, head and the rest after them.
+        ends = [int(word) for word in bounds.group(2).split(",")]
+        layers = [
+            max(min(b, depth + 2) - max(a, 2), 0)
+            for a, b in zip(ends, ends[1:])  # noqa: B905
+        ]
+    return tuple(layers) if len(layers) == stages > 1 and sum(layers) == depth and min(layers) >= 0 else ()
+
+
+def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """nanotron's split: blocks go to a stage until its share of the matrix parameters, head included, is exceeded."""
+    if pp == 1:
+        return ()
+    gates = 3 if model.gated_mlp else 2
+    layer = 4 * model.heads * model.head_dim * model.hidden + gates * model.ffn * model.hidden
+    total = model.layers * layer + model.vocab * model.hidden
+    stage, layers = 0, [0] * pp
+    for done in accumulate([layer] * model.layers):
+        layers[stage] += 1
+        if done * pp > total * (stage + 1):
+            stage += 1
+    return tuple(layers)
+
+
+def recipe_for(
+    name: str, gpu: str, precision: str, gpus: int, batch: int, degrees: Degrees, fsdp: bool
+) -> dict[str, str] | None:
+    """The vendor's recipe with these degrees: for this number of GPUs and batch if there is one."""
+    wanted = fold(name)
+    found = [
+        row
+        for row in _recipes()
+        if wanted.startswith(fold(row["model"]))
+        and fold(gpu).startswith(row["gpu"])
+        and row["precision"] == precision
+        and all(int(row[axis]) == getattr(degrees, axis) for axis in ("tp", "pp", "vp", "cp", "ep"))
+        and (row["zero"] == "3") == fsdp
+    ]
+    return min(found, key=lambda row: (int(row["gpus"]) != gpus, int(row["batch"]) != batch), default=None)
+
+
+@cache
+def _recipes() -> tuple[dict[str, str], ...]:
+    text = (files("astra.calibrate") / "data" / "recipes.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))

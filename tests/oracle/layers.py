@@ -1,0 +1,327 @@
+"""The parts of a model restated in plain Python: seconds and bytes of one micro-batch on one rank.
+
+Letters: b micro-batch; t, c, e, x are tp, cp, ep, etp; T tokens of a micro-batch on a rank, U of them where norms run,
+R routed by the rank; h hidden, a heads, g kv heads, dq and dv their widths, w bytes of a GEMM input kept for backward.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from astra.efficiency import collectives, operators
+from astra.families.kinds import LayerKind, layer_kinds
+from astra.spec.job import Job
+
+WAYS = ("forward", "backward")
+
+
+class Shard(NamedTuple):
+    """How a micro-batch is split."""
+
+    b: int
+    t: int
+    c: int
+    e: int
+    x: int
+    sp: bool
+    flash: bool
+
+
+class Gemm(NamedTuple):
+    """A product; ``low`` if fp8 jobs run it in fp8."""
+
+    m: float
+    n: float
+    k: float
+    groups: float = 1
+    low: bool = True
+    trained: bool = True
+
+
+class Core(NamedTuple):
+    """The attention of one block."""
+
+    causal: bool
+    window: int | None
+    a: float
+    g: float
+    dq: int
+    dv: int
+
+
+class Send(NamedTuple):
+    """A collective of a part; ``beside`` is the compute that hides it."""
+
+    axis: str
+    op: str
+    nbytes: float
+    ranks: int
+    stride: int
+    forward: float
+    backward: float
+    beside: str = ""
+
+
+class Block(NamedTuple):
+    """Some operators: streams are (kernel, elements, times); kept is (whole, selective, checkpoint, working) bytes."""
+
+    gemms: list[Gemm]
+    cores: list[Core]
+    streams: list[tuple[str, float, float]]
+    kept: tuple[float, float, float, float]
+
+
+class Part(NamedTuple):
+    """A layer, the embedding or the head."""
+
+    compute_s: dict[str, float]  # by way: kernels, or the host if that is slower
+    weight_s: float  # of backward
+    attention_s: float  # of forward
+    exposed_s: dict[tuple[str, str], tuple[float, float]]  # (way, axis): with the axis' overlap off, on
+    whole: float
+    selective: float
+    checkpoint: float
+    working: float
+    adapters: float
+
+    def seconds(self, way: str, on: frozenset[str]) -> float:
+        """Compute and exposed communication."""
+        return self.compute_s[way] + sum(both[axis in on] for (w, axis), both in self.exposed_s.items() if w == way)
+
+
+def hidden(busy_s: float, window_s: float, slow: float) -> float:
+    """What shows of communication beside compute: the part that outlasts it, and the slower compute."""
+    return max(busy_s - window_s, 0.0) + slow * min(busy_s, window_s)
+
+
+class Layers:
+    """Part costs of one job. Operators are timed by the package's own functions, one at a time."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.kinds = job, layer_kinds(job.model)
+        self.w = 1.0 if job.workload.precision == "fp8" else 2.0
+        self.gemm_s, self.stream_s = lru_cache(None)(self._gemm_s), lru_cache(None)(self._stream_s)
+        self.send_s, self.core_s = lru_cache(None)(self._send_s), lru_cache(None)(self._core_s)
+        self.parts = lru_cache(None)(self._parts)
+
+    def _gemm_s(self, layout: str, gemm: Gemm) -> float:
+        precision = self.job.workload.precision
+        precision = precision if gemm.low or precision != "fp8" else "bf16"
+        m, n, k, groups = (np.array([float(size)]) for size in gemm[:4])
+        m, n, k = {"fwd": (m, n, k), "dgrad": (m, k, n), "wgrad": (k, n, m)}[layout]
+        timed = operators.gemm(
+            self.job.pool.device, m=m, n=n, k=k, groups=groups, precision=precision, layout=layout
+        )
+        return float(timed.seconds[0])
+
+    def _stream_s(self, nbytes: float, kernels: float) -> float:
+        return float(operators.streaming(self.job.pool.device, nbytes=np.array([nbytes]), kernels=kernels).seconds[0])
+
+    def _send_s(self, op: str, nbytes: float, ranks: int, stride: int) -> float:
+        size, n, apart = np.array([float(nbytes)]), np.array([ranks]), np.array([stride])
+        return float(collectives.collective(self.job.pool, op, nbytes=size, ranks=n, stride=apart).seconds[0])
+
+    def _core_s(self, way: str, s: Shard, core: Core, queries: float, keys: float) -> float:
+        device, usual = self.job.pool.device, self.job.runtime.attention
+        kernel = operators.best_kernel(device) if usual == "best" else usual
+        sizes = {"batch": s.b, "seq_q": queries, "seq_kv": keys, "heads": core.a, "kv_heads": core.g}
+        timed = operators.attention(
+            device,
+            **{name: np.array([float(size)]) for name, size in sizes.items()},
+            head_dim=core.dq,
+            head_dim_v=core.dv,
+            causal=core.causal,
+            window=core.window,
+            kernel=kernel if s.flash else "unfused",
+            direction="fwd" if way == "forward" else "bwd",
+            precision="fp16" if self.job.workload.precision == "fp16" else "bf16",
+        )
+        return float(timed.seconds[0])
+
+    def tokens(self, s: Shard) -> tuple[float, float, float]:
+        """T, U and R."""
+        T = s.b * self.job.workload.seq / s.c
+        return T, T / s.t if s.sp else T, T / s.t
+
+    def _parts(self, s: Shard) -> dict[LayerKind | str, Part]:
+        found: dict[LayerKind | str, Part] = {kind: self._layer(s, kind) for kind in set(self.kinds)}
+        return found | {"embedding": self._embedding(s), "head": self._head(s)}
+
+    def _layer(self, s: Shard, kind: LayerKind) -> Part:
+        causal = self.job.model.causal and kind.role != "encoder"
+        window = self.job.model.window if kind.span == "window" else None
+        blocks = [self._attention(s, causal, window)]
+        if kind.role == "cross":  # every position of the decoder sees all of the encoder's output
+            blocks.append(self._attention(s, False, None))
+        blocks.append(self._experts(s) if kind.mlp == "moe" else self._dense(s))
+        whole, selective, checkpoint, working = zip(*(block.kept for block in blocks), strict=True)
+        joined = Block(
+            [gemm for block in blocks for gemm in block.gemms],
+            [core for block in blocks for core in block.cores],
+            [stream for block in blocks for stream in block.streams],
+            (sum(whole), sum(selective), max(checkpoint), max(working)),
+        )
+        return self._part(s, joined, self._layer_sends(s, kind))
+
+    def _attention(self, s: Shard, causal: bool, window: int | None) -> Block:
+        model, seq = self.job.model, self.job.workload.seq
+        mla, h, norms, w = model.mla, model.hidden, model.norms_per_layer / 2, self.w
+        T, U, _ = self.tokens(s)
+        a = model.heads / s.t
+        g = a if mla else max(model.kv_heads / s.t, 1)
+        dq, dv = (mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim) if mla else (model.head_dim,) * 2
+        gemms, latent = [Gemm(T, (a + 2 * g) * dq, h)], 0.0
+        if mla:
+            rank = mla.q_lora_rank
+            gemms = [Gemm(U, rank, h), Gemm(T, a * dq, rank)] if rank else [Gemm(T, a * dq, h)]
+            gemms.append(Gemm(U, mla.kv_lora_rank + mla.qk_rope_head_dim, h))
+            gemms.append(Gemm(T, a * (mla.qk_nope_head_dim + dv), mla.kv_lora_rank))
+            latent = (2 + w) * U * ((rank or 0) + mla.kv_lora_rank)
+        streams: list[tuple[str, float, float]] = [("norm", U * h, norms), ("residual", U * h, 1)]
+        if not (model.learned_positions or model.relative_buckets or model.vision):
+            streams.append(("rotary", T * (a + g) * dq, 1))
+        if model.qk_norm != "none":
+            streams.append(("qk_norm", T * (a + g) * dq, 1))
+        qkv, context = 2 * T * (a * dq + g * (dq + dv)), T * a * dv
+        scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
+        kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
+        working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
+        core = Core(causal, window, a, g, dq, dv)
+        return Block([*gemms, Gemm(T, h, a * dv)], [core], streams, (kept + scores, kept, 2 * U * h, working))
+
+    def _mlp(self, tokens: float, width: float, groups: float = 1) -> Block:
+        h, gates = self.job.model.hidden, 2 if self.job.model.gated_mlp else 1
+        inner = groups * tokens * width
+        kept = (2 * gates + self.w) * inner
+        gemms = [Gemm(tokens, gates * width, h, groups), Gemm(tokens, h, width, groups)]
+        return Block(gemms, [], [("swiglu" if gates == 2 else "gelu", inner, 1)], (kept, kept, 0.0, (2 * gates + 2) * inner))
+
+    def _dense(self, s: Shard) -> Block:
+        model, (T, U, _) = self.job.model, self.tokens(s)
+        h, norms = model.hidden, model.norms_per_layer / 2
+        gemms, _, streams, (whole, _, _, working) = self._mlp(T, model.ffn / s.t)
+        kept = whole + 2 * U * h + self.w * U * h * norms
+        streams = [*streams, ("norm", U * h, norms), ("residual", U * h, 1)]
+        return Block(gemms, [], streams, (kept, kept, 2 * U * h, working + 4 * T * h))
+
+    def _experts(self, s: Shard) -> Block:
+        model, (T, U, R) = self.job.model, self.tokens(s)
+        moe, h = model.moe, model.hidden
+        assert moe is not None
+        copies, local = R * moe.topk * s.x, moe.experts / s.e
+        blocks = [self._mlp(copies / local, moe.ffn / s.x, local)]
+        blocks += [self._mlp(T, moe.shared_ffn / s.t)] if moe.shared_ffn else []
+        gemms = [gemm for block in blocks for gemm in block.gemms] + [Gemm(R, moe.experts, h, low=False)]
+        streams = [stream for block in blocks for stream in block.streams]
+        streams += [("norm", U * h, model.norms_per_layer / 2), ("residual", U * h, 1)]
+        streams += [("router", R * moe.experts, 1), ("permute", copies * h, 1)]
+        kept = sum(block.kept[0] for block in blocks)
+        kept += (2 + self.w) * U * h + 8 * R * moe.experts + self.w * copies * h
+        working = max(block.kept[3] for block in blocks) + 6 * copies * h + 4 * T * h
+        return Block(gemms, [], streams, (kept, kept, 2 * U * h, working))
+
+    def _embedding(self, s: Shard) -> Part:
+        model, (T, _, _) = self.job.model, self.tokens(s)
+        whole, sends = 2 * T * model.hidden, [Send("tp", "all_reduce", 2 * T * model.hidden, s.t, 1, 1, 0)]
+        if s.sp:
+            sends = [Send("tp", "reduce_scatter", whole, s.t, 1, 1, 0), Send("tp", "all_gather", whole, s.t, 1, 0, 1)]
+        pixels = model.vision.channels * model.vision.patch**2 if model.vision else 0
+        gemms = [Gemm(T, model.hidden, pixels, low=False)] if pixels else []
+        return self._part(s, Block(gemms, [], [("embedding", T * model.hidden, 1)], (0.0, 0.0, 0.0, 0.0)), sends)
+
+    def _head(self, s: Shard) -> Part:
+        model, runtime, (T, U, _) = self.job.model, self.job.runtime, self.tokens(s)
+        h, whole = model.hidden, 2 * T * model.hidden
+        sends = [Send("tp", "all_reduce", 4 * T, s.t, 1, 3, 0)]
+        if s.sp:
+            sends.append(Send("tp", "all_gather", whole, s.t, 1, 1, 0))
+        sends.append(Send("tp", "reduce_scatter" if s.sp else "all_reduce", whole, s.t, 1, 0, 1, "gemm"))
+        columns = 0 if model.vision else ceil(model.vocab / (128 * s.t)) * 128
+        gemm, streams = Gemm(T, columns, h, low=False), [("norm", U * h, 1.0)]
+        if model.vision:
+            gemm = Gemm(s.b, model.vision.classes, h, low=False)
+        else:
+            streams.append(("cross_entropy", T * columns, 1.0))
+        kept = (2 + self.w) * U * h + runtime.logits_kept_bytes * T * columns
+        working = (runtime.logits_peak_bytes - runtime.logits_kept_bytes) * T * columns + (0 if model.vision else 4 * T * h)
+        return self._part(s, Block([gemm], [], streams, (kept, kept, kept, working)), sends)
+
+    def _layer_sends(self, s: Shard, kind: LayerKind) -> list[Send]:
+        model, (T, _, R) = self.job.model, self.tokens(s)
+        moe, mla, whole = model.moe, model.mla, 2 * T * model.hidden
+        n = (2 if kind.role == "cross" else 1) + (kind.mlp == "dense" or bool(moe and moe.shared_ffn))
+        if s.sp:  # gather and scatter around each pair of products; backward gathers twice
+            sends = [Send("tp", "all_gather", whole, s.t, 1, n, n), Send("tp", "reduce_scatter", whole, s.t, 1, n, 0)]
+            sends += [Send("tp", op, whole, s.t, 1, 0, n, "gemm") for op in ("all_gather", "reduce_scatter")]
+        else:
+            sends = [Send("tp", "all_reduce", whole, s.t, 1, n, 0), Send("tp", "all_reduce", whole, s.t, 1, 0, n, "gemm")]
+        widths = max(model.kv_heads / s.t, 1) * 2 * model.head_dim
+        if mla:
+            widths = model.heads / s.t * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
+        sends.append(Send("cp", "send_recv", 2 * T * widths, s.c, s.t, s.c - 1, 2 * (s.c - 1), "attention"))
+        if moe and kind.mlp == "moe":
+            routed = 2 * R * moe.topk * model.hidden
+            sends.append(Send("ep", "all_to_all", routed, s.e, s.x, 2, 2))
+            sends += [Send("ep", op, routed * s.x, s.x, 1, 1, 1) for op in ("all_gather", "reduce_scatter")]
+        return sends
+
+    def _part(self, s: Shard, block: Block, sends: list[Send]) -> Part:
+        runtime, gemms, adapters = self.job.runtime, block.gemms, []
+        if self.job.workload.task == "lora":
+            rank, low = self.job.workload.lora_rank, [gemm for gemm in gemms if gemm.low]
+            adapters = [g._replace(n=rank) for g in low] + [g._replace(k=rank) for g in low]
+            gemms = [gemm._replace(trained=False) for gemm in gemms] + adapters
+        dgrad_s = sum(self.gemm_s("dgrad", gemm._replace(trained=True)) for gemm in gemms)
+        weight_s = sum(self.gemm_s("wgrad", gemm) for gemm in gemms if gemm.trained)
+        matrix_s = {"forward": sum(self.gemm_s("fwd", gemm._replace(trained=True)) for gemm in gemms)}
+        matrix_s["backward"] = dgrad_s + weight_s
+        core_s = {way: sum(self._ring_s(way, s, core) for core in block.cores) for way in WAYS}
+        compute_s: dict[str, float] = {}
+        exposed_s: dict[tuple[str, str], tuple[float, float]] = {}
+        for way in WAYS:
+            back = way == "backward"
+            memory_s, launches = 0.0, (1 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
+            for name, elements, times in block.streams:
+                kernel = runtime.kernels[name]
+                each, count = (kernel.forward_bytes, kernel.forward_kernels)
+                if back:
+                    each, count = (kernel.backward_bytes, kernel.backward_kernels)
+                memory_s += self.stream_s(each * elements * times, count * times)
+                launches += count * times
+            compute_s[way] = max(matrix_s[way] + core_s[way] + memory_s, launches * runtime.launch_s)
+            exposed_s |= self._exposed_s(way, s, sends, {"gemm": matrix_s[way], "attention": core_s[way]})
+        size = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
+        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *block.kept, size)
+
+    def _ring_s(self, way: str, s: Shard, core: Core) -> float:
+        """Own keys under the mask, then the other ranks' in turn; half of those matter under a causal mask."""
+        keys = self.job.workload.seq / s.c
+        if s.c > 1 and core.window is not None:
+            return self.core_s(way, s, core, keys, self.job.workload.seq)
+        total_s = self.core_s(way, s, core, keys, keys)
+        if s.c > 1:
+            other = core._replace(causal=False)
+            total_s += (s.c - 1) * self.core_s(way, s, other, keys, keys / 2 if core.causal else keys)
+        return total_s
+
+    def _exposed_s(self, way: str, s: Shard, sends: list[Send], window_s: dict[str, float]) -> Any:
+        """What is not hidden, without and with the overlap of tensor parallelism."""
+        slow = collectives.overlap_slowdown(self.job.pool, "node")
+        found = {}
+        for axis in ("tp", "cp", "ep"):
+            busy_s = {"": 0.0, "gemm": 0.0, "attention": 0.0}
+            for send in sends:
+                times = send.forward if way == "forward" else send.backward
+                if send.axis == axis and send.ranks > 1 and times:
+                    busy_s[send.beside] += times * self.send_s(send.op, send.nbytes, send.ranks, send.stride)
+            shown_s = hidden(busy_s["gemm"], window_s["gemm"], slow) + hidden(busy_s["attention"], window_s["attention"], slow)
+            bare_s = on_s = busy_s[""]
+            if axis == "tp":  # cut into t pieces: the first has nothing to hide behind
+                room_s = max(window_s["gemm"] - busy_s["gemm"], 0.0)
+                on_s = min(bare_s / s.t + hidden(bare_s - bare_s / s.t, room_s, slow), bare_s)
+            found[way, axis] = (bare_s + shown_s, on_s + shown_s)
+        return found
