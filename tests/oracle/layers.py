@@ -168,7 +168,7 @@ class Layers:
         return self._part(s, joined, self._layer_sends(s, kind))
 
     def _attention(self, s: Shard, causal: bool, window: int | None) -> Block:
-        model, seq = self.job.model, self.job.workload.seq
+        model, runtime, seq = self.job.model, self.job.runtime, self.job.workload.seq
         mla, h, norms, w = model.mla, model.hidden, model.norms_per_layer / 2, self.w
         T, U, _ = self.tokens(s)
         a = model.heads / s.t
@@ -182,11 +182,12 @@ class Layers:
             gemms.append(Gemm(T, a * (mla.qk_nope_head_dim + dv), mla.kv_lora_rank))
             latent = (2 + w) * U * ((rank or 0) + mla.kv_lora_rank)
         streams: list[tuple[str, float, float]] = [("norm", U * h, norms), ("residual", U * h, 1)]
+        qkv, context = 2 * T * (a * dq + g * (dq + dv)), T * a * dv
         if not (model.learned_positions or model.relative_buckets or model.vision):
             streams.append(("rotary", T * (a + g) * dq, 1))
+            qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
         if model.qk_norm != "none":
             streams.append(("qk_norm", T * (a + g) * dq, 1))
-        qkv, context = 2 * T * (a * dq + g * (dq + dv)), T * a * dv
         scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
         kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
         working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
@@ -198,7 +199,7 @@ class Layers:
         inner = groups * tokens * width
         kept = (2 * gates + self.w) * inner
         gemms = [Gemm(tokens, gates * width, h, groups), Gemm(tokens, h, width, groups)]
-        return Block(gemms, [], [("swiglu" if gates == 2 else "gelu", inner, 1)], (kept, kept, 0.0, (2 * gates + 2) * inner))
+        return Block(gemms, [], [("swiglu" if gates == 2 else "gelu", inner, 1)], (kept, kept, 0.0, 2 * gates * inner))
 
     def _dense(self, s: Shard) -> Block:
         model, (T, U, _) = self.job.model, self.tokens(s)

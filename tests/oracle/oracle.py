@@ -127,7 +127,7 @@ class Oracle(Layers):
         """Allocated on the worst rank."""
         received = 4 * self.tokens(mesh.shard)[1] * self.job.model.hidden if mesh.p > 1 else 0.0
         both = zip(self.saved(mesh, saver), self.states(mesh, holder), strict=True)
-        return max(active + static for (active, _), (static, _) in both) + received
+        return max(active + static for (active, _), (static, _) in both) + received + self.job.runtime.workspace_bytes
 
     def fits(self, peak_bytes: float) -> bool:
         runtime = self.job.runtime
@@ -158,7 +158,9 @@ class Oracle(Layers):
     def _in_flight(self, mesh: Mesh, r: int) -> int:
         """(micro-batch, chunk) pairs alive on rank r at the worst moment."""
         p, v, m = mesh.p, mesh.v, self.microbatches(mesh)
-        ahead = {"1f1b": p - r, "interleaved": 2 * (p - r - 1) + (v - 1) * p + 1, "gpipe": m, "zb": p}
+        # Micro-batches pass a chunk in groups of p; of more where that would leave a group shorter than p.
+        group = next((g for g in range(p, m) if m % g == 0 or m % g >= p), max(p, m))
+        ahead = {"1f1b": p - r, "interleaved": 2 * (p - r - 1) + (v - 1) * group + 1, "gpipe": m, "zb": p}
         return min(ahead[mesh.schedule], m * v)
 
     def _saved(self, mesh: Mesh, saver: Saver) -> list[tuple[float, float]]:

@@ -19,7 +19,7 @@ def layer_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
     heads = model.heads / shard.tp if model.mla else np.maximum(model.kv_heads / shard.tp, 1.0)
     nbytes = _BF16 * shard.tokens * heads * sum(head_dims(model))
     hops = (shard.cp - 1).astype(np.float64)
-    return [Send("send_recv", nbytes, np.minimum(shard.cp, 2), shard.tp, hops, 2 * hops, beside="attention")]
+    return [Send("send_recv", nbytes, shard.cp, shard.tp, hops, 2 * hops, beside="attention")]
 
 
 CP = Axis(name="cp", title="context parallel", layer_sends=layer_sends)

@@ -57,10 +57,12 @@ class Settings(NamedTuple):
     notes: str
 
 
-def runtime_of(framework: str, notes: str) -> tuple[str, str]:
+def runtime_of(framework: str, notes: str, flash: str) -> tuple[str, str]:
     """The profile that stands for a framework, and what was assumed in choosing it."""
     words = framework.lower()
     name = next((profile for word, profile in _RUNTIMES if word in words), "")
+    if name == "megatron" and flash == "0":  # TransformerEngine always fuses attention
+        return "megatron-apex", ""
     if name == "torchtitan" and "no compile" in notes.lower():
         return "fsdp-eager", ""
     if not name and "mlperf" in notes.lower():
@@ -77,7 +79,7 @@ def strategy_of(
     zero = _zero(settings.zero, runtime, recipe, filled)
     fields: dict[str, Any] = degrees._asdict() | {"sp": sp, "zero": zero}
     fields |= _recompute(settings, model, degrees, recipe, filled)
-    fields["flash"] = _switch(settings.flash, True, "flash attention", filled)
+    fields["flash"] = _switch(settings.flash, runtime != "deepspeed", "flash attention", filled)
     fields["schedule"] = "interleaved" if degrees.vp > 1 and degrees.pp > 1 else "1f1b"
     if fields["schedule"] == "1f1b":
         fields["vp"] = 1

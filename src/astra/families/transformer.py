@@ -21,15 +21,15 @@ def layer(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     """One layer of a kind on one rank."""
     blocks = [attention_block(model, kind, shard)]
     if kind.role == "cross":
-        blocks.append(attention_block(model, kind, shard))
+        blocks.append(attention_block(model, kind, shard, crosses=True))
     blocks.append(
         expert_block(model, model.moe, shard) if kind.mlp == "moe" and model.moe else dense_block(model, shard)
     )
     return join(*blocks)
 
 
-def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
-    """Norm, projections, rotary, attention, output projection, residual."""
+def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses: bool = False) -> Layer:
+    """Norm, projections, rotary, attention, output projection, residual; all of the encoder is seen when it crosses."""
     tokens, hidden = shard.tokens, model.hidden
     heads = model.heads / shard.tp
     kv_heads = np.maximum(model.kv_heads / shard.tp, 1.0)
@@ -44,7 +44,7 @@ def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
         kv_heads=heads if model.mla else kv_heads,
         head_dim=dim_qk,
         head_dim_v=dim_v,
-        causal=model.causal and kind.role != "encoder",
+        causal=model.causal and kind.role != "encoder" and not crosses,
         window=model.window if kind.span == "window" else None,
     )
     out = Gemm("attention_out", tokens, np.full_like(tokens, hidden), heads * dim_v)

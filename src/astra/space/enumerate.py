@@ -185,7 +185,7 @@ class Space:
         flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
         wide, origin = cross(wide, {name: flags[:, place] for place, name in enumerate(FLAGS)})
         interleaved = wide["schedule"] == code("schedule", "interleaved")
-        wide["overlap_tp"] = wide["overlap_tp"] & wide["sp"]
+        wide["overlap_tp"] = wide["overlap_tp"] & wide["sp"] & (wide["tp"] <= self.facts["scaleup_gpus"])
         wide["overlap_p2p"] = wide["overlap_p2p"] & interleaved
         wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
         strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)

@@ -159,6 +159,11 @@ RULES: Final = _rules(
         "overlap_param and (not overlap_grad or zero == 0)",
     ),
     ("overlap_tp", "overlapping tensor-parallel traffic needs sequence parallelism", "overlap_tp and not sp"),
+    (
+        "overlap_tp_reach",
+        "overlapping tensor-parallel traffic needs tp within the fastest links",
+        "overlap_tp and tp > scaleup_gpus",
+    ),
     ("offload_zero", "optimizer offload needs zero 1 or more", 'offload == "optimizer" and zero == 0'),
     ("offload_adam", "optimizer offload needs Adam", 'optimizer != "adam" and offload == "optimizer"'),
 )
