@@ -258,7 +258,7 @@ def test_arithmetic_at_the_edge_is_a_column_or_an_input_error(tail: list[tuple[s
     ("text", "column", "said"),
     [
         ("tpp > 8", 1, "Did you mean tp"),
-        ("tp > 8 and gpus_pernode < 3", 12, "gpus_per_node?"),
+        ("tp > 8 and gpus_pernode < 3", 12, "Did you mean gpus_per_node"),
         ("recompute == full", 14, 'Put it in quotes: recompute == "full"'),
         ('recompute == "ful"', 14, 'Did you mean "full"?'),
         ('recompute in ("full", "some")', 23, '"none", "selective", "full"'),

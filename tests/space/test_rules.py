@@ -98,6 +98,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     ),
     "overlap_param": lambda s: not s.overlap_param or (s.overlap_grad and s.zero >= 1),
     "overlap_tp": lambda s: not s.overlap_tp or s.sp,
+    "overlap_tp_reach": lambda s: not s.overlap_tp or s.tp <= s.scaleup_gpus,
     "offload_zero": lambda s: s.offload == "none" or s.zero >= 1,
     "offload_adam": lambda s: s.offload == "none" or s.optimizer == "adam",
 }
@@ -298,6 +299,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("overlap_param", "tp8 pp4 dp2 sp overlap=param", {}),
     ("overlap_param", "tp8 pp4 dp2 sp zero0", {}),
     ("overlap_tp", "tp8 pp4 dp2 overlap=tp", {}),
+    ("overlap_tp_reach", "tp16 pp2 dp2 sp overlap=tp", {}),
     ("offload_zero", "tp8 pp4 dp2 sp zero0 offload=optimizer overlap=grad", {}),
     ("offload_adam", "tp8 pp4 dp2 sp offload=optimizer", {"optimizer": "sgd"}),
 ]
