@@ -153,7 +153,8 @@ def fit_all_attention(root: Path | None, path: Path | None, profiles: Sequence[R
 def _gpu_entry(gpu: str, level: float) -> Row:
     device = hardware.device(gpu)
     peaks = Peaks(device.peak("bf16"), device.memory_bytes_per_s, device.sms)
-    return {"family": FAMILIES[gpu], "level": level, "peaks": msgspec.to_builtins(peaks)}
+    family = FAMILIES.get(gpu) or FAMILIES.get(device.relative, "ampere")
+    return {"family": family, "level": level, "peaks": msgspec.to_builtins(peaks)}
 
 
 def _with_own_curves(document: Row, profile: Row) -> Row:
@@ -173,7 +174,8 @@ def _with_own_curves(document: Row, profile: Row) -> Row:
         group = fit_attention.Group(gpu, kernel, gpu, profile.get("clock", "burst"), tiles, ())
         curves = [curve for curve in curves if (curve.family, curve.kernel) != (gpu, kernel)]
         curves += fit_attention.fit_curves(group, own, sources=(f"profile of {gpu}",))
-    return {**document, "curves": [msgspec.to_builtins(curve) for curve in curves]}
+    gpus = document["gpus"] if gpu in document["gpus"] or not rows else {**document["gpus"], gpu: _gpu_entry(gpu, 1.0)}
+    return {**document, "gpus": gpus, "curves": [msgspec.to_builtins(curve) for curve in curves]}
 
 
 def _tiles(curves: Sequence[Curve], like: Curve) -> tuple[int, int]:

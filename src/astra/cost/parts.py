@@ -158,6 +158,8 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
             attention_s[way] = so_far + seconds
             attention_source = worst(attention_source, source)
     stream_s, stream_source = _streams(device, runtime, layer.streams, rows)
+    if not runtime.gradient_fusion:
+        stream_s = stream_s[0], stream_s[1] + _accumulate_s(job, layer.gemms, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
     launches = _launches(layer, runtime)
     sources: dict[str, Codes] = {
@@ -176,6 +178,14 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
         directions[way] = Direction(gemm_s, core_s, memory_s, host_s, busy, exposed, overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
     return Part(directions["forward"], directions["backward"], weight_s, adapters, layer.kept, sources)
+
+
+def _accumulate_s(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Floats:
+    """Adding each weight gradient, read in 2 bytes, to the accumulation buffer, read and written; after every GEMM."""
+    trained = [g for g in gemms if job.workload.task != "lora" or "_lora_" in g.name]
+    params = _sum((g.groups * g.k * g.n for g in trained), rows)
+    each_bytes = 2 + 2 * job.runtime.gradient_bytes
+    return operators.streaming(job.pool.device, nbytes=each_bytes * params, kernels=float(len(trained))).seconds
 
 
 def _sum(columns: Iterable[Floats], rows: int) -> Floats:
@@ -238,9 +248,10 @@ def _streams(
 def _launches(layer: Layer, runtime: Runtime) -> tuple[float, float]:
     """Kernels the host launches, forward and backward: one a GEMM (two in backward), one and three for attention."""
     streams = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams]
+    added = 0 if runtime.gradient_fusion else len(layer.gemms)
     forward = len(layer.gemms) + len(layer.attentions) + sum(k.forward_kernels * times for k, times in streams)
     backward = 2 * len(layer.gemms) + 3 * len(layer.attentions) + sum(k.backward_kernels * t for k, t in streams)
-    return forward, backward
+    return forward, backward + added
 
 
 def _communication(

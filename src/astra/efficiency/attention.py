@@ -233,13 +233,13 @@ def _find(device: Device, kernel: str, direction: str) -> _Found:
         raise UnknownName("attention kernel", kernel, KERNELS)
     family, level, gpu, source = _family(device)
     curves = _curves()
-    for name in (kernel, "flash2" if kernel == "sdpa" else kernel):
-        own = curves.get((gpu, name, direction))
-        if own is not None:
-            return _Found(own, 1.0, source)
-    curve = curves.get((family, "flash2" if kernel == "sdpa" else kernel, direction))
+    name = "flash2" if kernel == "sdpa" else kernel  # torch's flash attention is FlashAttention-2
+    own = curves.get((gpu, name, direction))
+    if own is not None:
+        return _Found(own, 1.0, source)
+    curve = curves.get((family, name, direction))
     if curve is None:
-        have = sorted({name for place, name, _ in curves if place == family} | {"sdpa", "unfused"})
+        have = sorted({each for place, each, _ in curves if place == family} | {"sdpa", "unfused"})
         raise InputError("attention kernel", kernel, want=f"one that {device.name} runs: {', '.join(have)}")
     if not curve.gpu:
         return _Found(curve, level, Source.ASSUMED)

@@ -80,7 +80,7 @@ def search(
     started = time.perf_counter()
     space = Space(job, restrictions, user_rules)
     leaders = _Leaders(job, space, keep)
-    if len(space.strategies):
+    if len(space.strategies) and len(space.holders) and len(space.savers):
         gathered = gather_parts(job, space.cores | {"flash": space.flash})
         bound_s = core_bound_s(job, space, gathered)
         order = np.argsort(bound_s, kind="stable")
@@ -124,6 +124,8 @@ class _Leaders:
         self.job, self.space, self.keep = job, space, keep
         self.best: dict[tuple[int, ...], tuple[float, Strategy]] = {}  # by group
         self.quickest = space.savers.take(slice(0, 1))  # no recompute, unless that is restricted
+        nothing = np.zeros(1, np.int64)
+        self.unsaved = Savers(nothing, nothing, nothing + 1)
         self.cores = self.evaluated = self.feasible = 0
         self.too_large = 0.0
         self.unfit = 0.0  # strategies of meshes that cannot fit at all
@@ -149,7 +151,9 @@ class _Leaders:
         bound_s, reached_s = np.full(len(meshes), np.inf), np.full(len(meshes), np.inf)
         for block in _blocks(rows, len(self.space.holders) * costs.forward_s.shape[1]):
             part = meshes.take(block), take(costs, block)
-            bound_s[block], reached_s[block] = self._offer(*part, self.quickest, first=True)
+            reached_s[block] = self._offer(*part, self.quickest, first=True)
+            # A bound for every saver and whatever the rules: no recompute, even where that is restricted.
+            bound_s[block] = evaluate(self.job, *part, self.unsaved, self.space.holders).step_s.min(axis=(1, 2))
         # A mesh that has reached its bound has nothing left to gain; the others may with recompute.
         rows = rows[(bound_s[rows] < reached_s[rows]) & (bound_s[rows] < self.worst_s())]
         self._pending.append(_Pending(meshes.take(rows), take(costs, rows), bound_s[rows]))
@@ -206,8 +210,8 @@ class _Leaders:
         least: Floats = (states + one_input * costs.in_flight + working).max(axis=-1)
         return least
 
-    def _offer(self, meshes: Meshes, costs: StageCosts, savers: Savers, *, first: bool) -> tuple[Floats, Floats]:
-        """Cost meshes with some savers and every holder; the best step of each mesh, and the best that fits."""
+    def _offer(self, meshes: Meshes, costs: StageCosts, savers: Savers, *, first: bool) -> Floats:
+        """Cost meshes with some savers and every holder; the best step of each mesh that is legal and fits."""
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
         if self.space.late_rules:
@@ -231,8 +235,7 @@ class _Leaders:
                 continue
             saver, holder = divmod(int(choice[row]), len(holders))
             self.best[group] = (float(best_s[row]), to_strategy(meshes, savers, holders, int(row), saver, holder))
-        known_s = np.where(result.known, result.step_s, np.inf).reshape(len(meshes), -1)
-        return known_s.min(axis=1), best_s
+        return best_s
 
     def _without_refused(self, meshes: Meshes, result: Evaluated, savers: Savers, *, first: bool) -> Evaluated:
         """Apply the rules that speak of recompute, ZeRO or offload."""

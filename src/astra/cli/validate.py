@@ -1,0 +1,88 @@
+"""``astra validate``: published, measured runs replayed against the cost model."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from astra.cli import options
+from astra.cli.output import Answer, check_destination, write_file
+
+HELP: Final = "how far predictions are from published, measured runs"
+DESCRIPTION: Final = (
+    "Replay measured training runs and print the errors of step time and memory, what fits, and how good the strategy "
+    "picked from each measured family is. Without a file, the runs that come with Astra."
+)
+EPILOG: Final = """\
+A file of your own is a CSV with the columns id, model_name, layers, hidden, ffn, heads, kv_heads, vocab, seq_len, gpu_type,
+num_gpus, gpus_per_node, precision, framework, tp, pp, vp, cp, ep, dp, mbs, gbs, recompute, zero_stage_or_dist_opt,
+measured_step_time_s, measured_peak_mem_gb, oom, notes and others; what is missing is inferred, or the row is skipped and
+the reason counted.
+
+examples:
+  astra validate
+  astra validate my_runs.csv --plot scatter.html
+  astra validate --json --out validation.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the verb."""
+    parser.add_argument("runs", metavar="RUNS.csv", nargs="?", help="measured runs (default: those that come with Astra)")
+    options.add_output(parser)
+    parser.add_argument("--plot", metavar="FILE", help="predicted against measured, as .html, .svg or .png ([plot])")
+    parser.add_argument("--report", metavar="FILE", help="also write the tables as a Markdown page")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Replay, and keep the answer ready to be drawn."""
+    import sys  # noqa: PLC0415
+
+    from astra.calibrate.replay import replay  # noqa: PLC0415
+    from astra.calibrate.runs import read_runs  # noqa: PLC0415
+    from astra.calibrate.runs_table import published  # noqa: PLC0415
+    from astra.calibrate.validate import validate  # noqa: PLC0415
+    from astra.calibrate.validate_text import markdown, render_validation  # noqa: PLC0415
+    from astra.cli.progress import SearchProgress, watched  # noqa: PLC0415
+
+    for path in (args.plot, args.report):
+        check_destination(path)
+    runs = read_runs(args.runs) if args.runs else published()
+    if watched() and not args.json:
+        with SearchProgress(sys.stderr) as progress:
+            rows = replay(runs, progress=progress)
+    else:
+        rows = replay(runs)
+    found = validate(rows, table=args.runs or "published runs that come with Astra")
+    if args.plot:
+        from astra.calibrate.scatter import draw  # noqa: PLC0415
+
+        draw(rows, args.plot)
+    if args.report:
+        write_file(args.report, markdown(found, date=_today(), commit=_commit()))
+
+    def text(width: int | None, color: bool) -> str:
+        return render_validation(found, width, color, brief=args.quiet, full=args.verbose)
+
+    return Answer(text, found.to_json)
+
+
+def _today() -> str:
+    import datetime as dt  # noqa: PLC0415
+
+    return dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+
+
+def _commit() -> str:
+    """The commit of the source tree, where Astra runs from one."""
+    import subprocess  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    try:
+        ended = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=Path(__file__).parent, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return ended.stdout.strip()
