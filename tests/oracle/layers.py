@@ -293,6 +293,11 @@ class Layers:
                     each, count = (kernel.backward_bytes, kernel.backward_kernels)
                 memory_s += self.stream_s(each * elements * times, count * times)
                 launches += count * times
+            if back and not runtime.gradient_fusion:  # each weight gradient is added to its buffer by another kernel
+                added = sum(gemm.groups * gemm.k * gemm.n for gemm in gemms if gemm.trained)
+                each = 2 + 2 * runtime.gradient_bytes
+                memory_s += self.stream_s(each * added, sum(gemm.trained for gemm in gemms))
+                launches += len(gemms)
             compute_s[way] = max(matrix_s[way] + core_s[way] + memory_s, launches * runtime.launch_s)
             exposed_s |= self._exposed_s(way, s, sends, {"gemm": matrix_s[way], "attention": core_s[way]})
         size = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)

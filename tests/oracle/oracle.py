@@ -27,6 +27,7 @@ from tests.oracle.layers import Layers, Part, Shard, hidden
 CPU_BYTES_PER_S = 28e9  # of the optimizer's update in host memory
 STATE_BYTES = {"adam": 12, "sgd": 8}
 UPDATE_BYTES = {"adam": 30, "sgd": 22}
+SAVER = ("recompute", "method", "recompute_layers")
 Row = dict[str, Any]
 
 
@@ -333,7 +334,7 @@ class Oracle(Layers):
         if self.limits.allows("recompute", "full"):
             counts = self._allowed("recompute_layers", range(1, most + 1))
             found += [Saver("full", method, n) for method in self._allowed("method", METHODS) for n in counts]
-        return found
+        return [saver for saver in found if self.legal(dict(zip(SAVER, saver, strict=True)))]
 
     def holders(self) -> list[Holder]:
         zeros, offloads = self._allowed("zero", self.job.runtime.zero_stages), self._allowed("offload", OFFLOADS)
@@ -358,7 +359,7 @@ class Oracle(Layers):
                 continue
             for pipeline, switch in product(self.pipelines(core["pp"]), self.switches(every_switch)):
                 row = {**core, **pipeline, **switch}
-                row["overlap_tp"] &= row["sp"]
+                row["overlap_tp"] &= row["sp"] and row["tp"] <= self.facts["scaleup_gpus"]
                 row["overlap_p2p"] &= row["schedule"] == "interleaved"
                 row["overlap_param"] &= row["overlap_grad"]
                 if self.legal(row):

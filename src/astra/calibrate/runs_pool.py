@@ -85,7 +85,7 @@ def vary_device(device: Device, text: str, memory_gb: float | None) -> Device:
     if varied is device:
         return device
     relative = device.name if device.name in hardware.MEASURED else device.relative
-    return replace(varied, name=f"{device.name} as {text}", relative=relative, aliases=())
+    return replace(varied, name=f"{device.name} ({varied.memory_bytes / GIB:.0f} GiB, {varied.power_w:.0f} W)", relative=relative, aliases=())
 
 
 def read_network(text: str, per_node: int) -> Network:

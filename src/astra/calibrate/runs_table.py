@@ -159,7 +159,7 @@ def _sparse(model: ModelSpec) -> dict[str, Any]:
 
 
 def _pool_entry(pool: Pool) -> dict[str, Any]:
-    known = pool.device.name.partition(" as ")[0]
+    known = pool.device.name.partition(" (")[0]
     catalog, own = msgspec.to_builtins(hardware.device(known)), msgspec.to_builtins(pool.device)
     node, own_node = msgspec.to_builtins(hardware.node_type(pool.node.name)), msgspec.to_builtins(pool.node)
     return {

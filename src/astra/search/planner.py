@@ -41,6 +41,7 @@ FIRST_CORES: Final = 64
 MOST_CORES: Final = 4096
 FIRST_PENDING: Final = 512  # meshes put aside before the savers are tried on them; more once something fits
 MOST_PENDING: Final = 8192
+UNSAVED: Final = Savers(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64))  # nothing recomputed
 
 Progress = Callable[[float], None]
 
@@ -124,8 +125,6 @@ class _Leaders:
         self.job, self.space, self.keep = job, space, keep
         self.best: dict[tuple[int, ...], tuple[float, Strategy]] = {}  # by group
         self.quickest = space.savers.take(slice(0, 1))  # no recompute, unless that is restricted
-        nothing = np.zeros(1, np.int64)
-        self.unsaved = Savers(nothing, nothing, nothing + 1)
         self.cores = self.evaluated = self.feasible = 0
         self.too_large = 0.0
         self.unfit = 0.0  # strategies of meshes that cannot fit at all
@@ -151,9 +150,9 @@ class _Leaders:
         bound_s, reached_s = np.full(len(meshes), np.inf), np.full(len(meshes), np.inf)
         for block in _blocks(rows, len(self.space.holders) * costs.forward_s.shape[1]):
             part = meshes.take(block), take(costs, block)
-            reached_s[block] = self._offer(*part, self.quickest, first=True)
-            # A bound for every saver and whatever the rules: no recompute, even where that is restricted.
-            bound_s[block] = evaluate(self.job, *part, self.unsaved, self.space.holders).step_s.min(axis=(1, 2))
+            bound_s[block], reached_s[block] = self._offer(*part, self.quickest, first=True)
+            if self.quickest.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
+                bound_s[block] = evaluate(self.job, *part, UNSAVED, self.space.holders).step_s.min(axis=(1, 2))
         # A mesh that has reached its bound has nothing left to gain; the others may with recompute.
         rows = rows[(bound_s[rows] < reached_s[rows]) & (bound_s[rows] < self.worst_s())]
         self._pending.append(_Pending(meshes.take(rows), take(costs, rows), bound_s[rows]))
@@ -210,10 +209,11 @@ class _Leaders:
         least: Floats = (states + one_input * costs.in_flight + working).max(axis=-1)
         return least
 
-    def _offer(self, meshes: Meshes, costs: StageCosts, savers: Savers, *, first: bool) -> Floats:
-        """Cost meshes with some savers and every holder; the best step of each mesh that is legal and fits."""
+    def _offer(self, meshes: Meshes, costs: StageCosts, savers: Savers, *, first: bool) -> tuple[Floats, Floats]:
+        """Cost meshes with some savers and every holder; the best step of each mesh, and the best legal one that fits."""
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
+        least_s = result.step_s.min(axis=(1, 2))  # before rules: what they refuse here may be legal with another saver
         if self.space.late_rules:
             result = self._without_refused(meshes, result, savers, first=first)
         reserved = reserved_bytes(self.job, result.peak_bytes)
@@ -235,7 +235,7 @@ class _Leaders:
                 continue
             saver, holder = divmod(int(choice[row]), len(holders))
             self.best[group] = (float(best_s[row]), to_strategy(meshes, savers, holders, int(row), saver, holder))
-        return best_s
+        return least_s, best_s
 
     def _without_refused(self, meshes: Meshes, result: Evaluated, savers: Savers, *, first: bool) -> Evaluated:
         """Apply the rules that speak of recompute, ZeRO or offload."""

@@ -28,7 +28,8 @@ from astra.spec.strategy import OVERLAPS, SCHEDULES
 from astra.table import CHOICES, Column, code
 
 FLAGS: Final = (*(f"overlap_{name}" for name in OVERLAPS), "flash")
-LATE: Final = frozenset(("recompute", "method", "recompute_layers", "zero", "offload"))
+SAVER: Final = ("recompute", "method", "recompute_layers")
+LATE: Final = frozenset((*SAVER, "zero", "offload"))
 _FULL: Final = code("recompute", "full")
 
 
@@ -121,7 +122,7 @@ class Space:
         chunks = sorted({-(-per_stage // size) for size in range(1, per_stage + 1)})
         found = []
         for vp in self.allowed("vp", [n for n in chunks if n == 1 or pp * n <= depth]):
-            savers = self._count_savers(-(-depth // (pp * vp)))
+            savers = len(self._savers(-(-depth // (pp * vp))))
             for schedule in self.allowed("schedule", SCHEDULES):
                 if (schedule == "interleaved") != (vp > 1):
                     continue
@@ -138,12 +139,12 @@ class Space:
         found = [(kind, 0) for kind in kinds if kind != _FULL]
         return found + [(_FULL, method) for method in methods if _FULL in kinds]
 
-    def _count_savers(self, chunk_layers: int) -> int:
-        return sum(len(self._saver_layers(kind, chunk_layers)) for kind, _ in self._methods)
-
-    def _saver_layers(self, kind: int, chunk_layers: int) -> list[int]:
-        """Numbers of layers full recompute may be given; the others have none to choose."""
-        return self.allowed("recompute_layers", range(1, max(chunk_layers, 1) + 1)) if kind == _FULL else [1]
+    def _savers(self, chunk_layers: int) -> Ints:
+        """Legal rows of (recompute, method, layers) for a chunk; only full recompute has layers to choose."""
+        some = self.allowed("recompute_layers", range(1, max(chunk_layers, 1) + 1))
+        rows = [(kind, method, n) for kind, method in self._methods for n in (some if kind == _FULL else [1])]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        return table[check(dict(zip(SAVER, table.T, strict=True)), self.facts).ok]
 
     def _make_holders(self) -> Holders:
         zero = self.allowed("zero", self.job.runtime.zero_stages)
@@ -166,9 +167,7 @@ class Space:
         """All recompute choices, for the deepest chunk there is."""
         depth = len(layer_kinds(self.job.model))
         deepest = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
-        rows = [(kind, method, n) for kind, method in self._methods for n in self._saver_layers(kind, deepest)]
-        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-        return Savers(table[:, 0], table[:, 1], table[:, 2])
+        return Savers(*self._savers(deepest).T)
 
     @property
     def flash(self) -> Bools:
