@@ -280,7 +280,7 @@ def test_how_well_a_time_is_known(pool: Pool, op: str, nbytes: float, ranks: int
 def test_names_are_matched_by_their_longest_start() -> None:
     tier = collectives.Tier(8, "nvswitch", 450e9, 5e-6)
     named = {
-        name: collectives.measured_as(load(), device(name), tier)[0]
+        name: collectives.measured_as(load(), name, device(name).relative, device(name).arch, tier)[0]
         for name in ("H20-96GB", "H200-SXM5-141GB", "GH200")
     }
     assert named == {"H20-96GB": "h200", "H200-SXM5-141GB": "h200", "GH200": "h100"}

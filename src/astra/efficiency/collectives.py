@@ -11,6 +11,7 @@ Letters: n ranks of a group, m of them in one domain of a tier, k domains, x byt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -111,8 +112,8 @@ def tiers_of(pool: Pool) -> list[Tier]:
     return tiers
 
 
-def measured_as(fit: Fit, device: Device, tier: Tier) -> tuple[str, Source]:
-    """The measured GPU whose curves serve this device on this link, and how well it is known."""
+def measured_as(fit: Fit, device: str, relative: str, arch: str, tier: Tier) -> tuple[str, Source]:
+    """The measured GPU whose curves serve a device on a link, and how well it is known."""
     kind = "nvswitch" if tier.kind == "rack" else tier.kind
     known = {gpu.name: gpu for gpu in fit.gpus if gpu.kind == kind}
     names = {name: name for name in known} | {a: b for a, b in fit.relatives.items() if b in known}
@@ -120,19 +121,24 @@ def measured_as(fit: Fit, device: Device, tier: Tier) -> tuple[str, Source]:
     def named(text: str) -> str:
         return max((name for name in names if fold(text).startswith(name)), key=len, default="")
 
-    own = named(device.name)
+    own = named(device)
     if own in known:
         same = abs(tier.bytes_per_s / known[own].link_bytes_per_s - 1) < _SAME_LINK
         return own, Source.MEASURED if same else Source.TRANSFERRED
-    if own or (own := named(device.relative) if device.relative else ""):
+    if own or (own := named(relative) if relative else ""):
         return names[own], Source.TRANSFERRED
     if kind not in ("nvswitch", "pcie"):
         return "", Source.ASSUMED
     # Never chosen by link rate: a faster link must not fall to a curve with a longer latency.
-    kin = [gpu.name for gpu in known.values() if fold(device.arch).startswith(gpu.arch)]
+    kin = [gpu.name for gpu in known.values() if fold(arch).startswith(gpu.arch)]
     if kin:
         return kin[0], Source.TRANSFERRED
     return next(iter(known)), Source.TRANSFERRED if kind == "pcie" else Source.ASSUMED
+
+
+@lru_cache(maxsize=1024)
+def _measured_as(name: str, relative: str, arch: str, tier: Tier) -> tuple[str, Source]:
+    return measured_as(load(), name, relative, arch, tier)
 
 
 def collective(pool: Pool, op: str, *, nbytes: Floats, ranks: Ints, stride: Ints) -> Timed:
@@ -177,7 +183,8 @@ def _check(size: Floats, ranks: Floats, stride: Floats) -> None:
 
 def _within(pool: Pool, op: str, tier: Tier, size: Floats, ranks: Floats) -> tuple[Floats, Codes, tuple[float, float]]:
     """Seconds, provenance and ring and all-reduce asymptotes inside one domain."""
-    rules, (gpu, basis) = load().rules, measured_as(load(), pool.device, tier)
+    device = pool.device
+    rules, (gpu, basis) = load().rules, _measured_as(device.name, device.relative, device.arch, tier)
     table, ring = (table_of(gpu, op), table_of(gpu, "all_gather")) if gpu else (None, None)
     if table is None or ring is None:
         basis = Source.TRANSFERRED if tier.kind == "xgmi" and op == "all_reduce" else Source.ASSUMED
