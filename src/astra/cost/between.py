@@ -107,14 +107,14 @@ def _over_distinct(
     job: Job, operations: Sequence[tuple[str, float]], params: Floats, ranks: Ints, stride: Ints
 ) -> list[Timed]:
     """Collectives, each with its bytes per parameter; many meshes share one, so each distinct one is timed once."""
-    params, ranks, stride = np.broadcast_arrays(params, ranks, stride)
-    flat = params.ravel(), ranks.ravel(), stride.ravel()
-    first, place = distinct(*flat)
-    params, members, apart = (column[first] for column in flat)
-    place = place.reshape(ranks.shape)
+    shape = np.broadcast_shapes(params.shape, ranks.shape, stride.shape)
+    sizes = np.broadcast_to(params, shape).ravel()
+    members, apart = np.broadcast_to(ranks, shape).ravel(), np.broadcast_to(stride, shape).ravel()
+    first, place = distinct(sizes, members, apart)
+    sizes, members, apart, place = sizes[first], members[first], apart[first], place.reshape(shape)
     timed = (
-        collectives.collective(job.pool, op, nbytes=each * params, ranks=members, stride=apart)
+        collectives.collective(job.pool, op, nbytes=each * sizes, ranks=members, stride=apart)
         for op, each in operations
     )
-    some = params > 0  # a rank without such parameters does not take part
+    some = sizes > 0  # a rank without such parameters does not take part
     return [Timed((way.seconds * some)[place], way.source[place]) for way in timed]

@@ -21,6 +21,7 @@ from astra.families.split import Stages, kinds, stack, stages
 from astra.provenance import Bools, Codes, Floats, Ints, worst
 from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
+from astra.spec.model import ModelSpec
 from astra.table import Columns, distinct, each, take
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
@@ -34,12 +35,26 @@ class Layout(NamedTuple):
     layers: tuple[int, ...]
 
 
+class Layouts(tuple[Layout, ...]):
+    """The layouts of a space; their stages are worked out once."""
+
+    _stages: dict[bool, Stages]
+
+    def stages(self, model: ModelSpec, *, every_rank: bool) -> Stages:
+        """The sorts of rank of every layout, [layout, sort]."""
+        if not hasattr(self, "_stages"):
+            self._stages = {}
+        if every_rank not in self._stages:
+            self._stages[every_rank] = stack([stages(model, *layout, every_rank) for layout in self])
+        return self._stages[every_rank]
+
+
 class Meshes(NamedTuple):
     """Meshes as columns, and for each the index of its layout."""
 
     columns: Columns
     layout: Ints
-    layouts: Sequence[Layout]
+    layouts: Layouts
 
     def __len__(self) -> int:
         return len(self.layout)
@@ -138,7 +153,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         layer_whole=memory.largest("whole"),
         layer_working=memory.largest("working"),
         head_bytes=memory.head(),
-        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones_like(table.rank) + job.runtime.workspace_bytes,
+        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + job.runtime.workspace_bytes,
         held=held,
         sync=sync(
             job,
@@ -160,8 +175,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
 
 def stage_table(job: Job, meshes: Meshes, *, every_rank: bool = False) -> Stages:
     """The sorts of rank of every mesh."""
-    table = stack([stages(job.model, *layout, every_rank) for layout in meshes.layouts])
-    return take(table, meshes.layout)
+    return take(meshes.layouts.stages(job.model, every_rank=every_rank), meshes.layout)
 
 
 class StageTimes:

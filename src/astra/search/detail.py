@@ -17,6 +17,7 @@ from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
     Layout,
+    Layouts,
     Meshes,
     StageCosts,
     StageTimes,
@@ -108,7 +109,7 @@ def as_row(job: Job, strategy: Strategy) -> Row:
         columns["recompute"].astype(np.int64), columns["method"].astype(np.int64), columns["recompute_layers"]
     )
     holders = Holders(columns["zero"], columns["offload"].astype(np.int64))
-    return Row(strategy, Meshes(columns, np.zeros(1, np.int64), [layout]), savers, holders, layout)
+    return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((layout,))), savers, holders, layout)
 
 
 def _estimate(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
@@ -130,7 +131,7 @@ def simulated_s(job: Job, row: Row, gathered: Gathered, costs: StageCosts, per_m
     stands in, in proportion.
     """
     strategy, (pp, vp, layers) = row.strategy, row.layout
-    flat = Meshes(row.meshes.columns, row.meshes.layout, [Layout(pp * vp, 1, layers)])
+    flat = Meshes(row.meshes.columns, row.meshes.layout, Layouts((Layout(pp * vp, 1, layers),)))
     times = StageTimes(job, gathered, stage_table(job, flat, every_rank=True), row.meshes.columns)
     again = recompute_s(times.recompute[:, None, :], times.attention[:, None, :], np.array(layers), row.savers)[0, 0]
     given = max(int(costs.microbatches[0]), 1)

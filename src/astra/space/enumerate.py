@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from astra.cost.stage import Layout, Meshes
+from astra.cost.stage import Layout, Layouts, Meshes
 from astra.cost.step import Holders, Savers
 from astra.families import split
 from astra.families import weights as weights_of
@@ -56,7 +56,7 @@ class Space:
         self.facts: dict[str, Any] = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
         self.refused: dict[str, int] = {}
         self.dominated = 0
-        self.layouts: list[Layout] = []
+        self.layouts = Layouts()
         self._layout_places: dict[Layout, int] = {}
         self._pipelines: dict[int, Ints] = {}  # pp -> rows of (vp, schedule, layout, number of savers)
         self._mbs = self.allowed("mbs", divisors(job.workload.global_batch))
@@ -129,7 +129,7 @@ class Space:
                 for layers in _splits(model, self.job.workload.seq, pp, vp):
                     place = self._layout_places.setdefault(Layout(pp, vp, layers), len(self._layout_places))
                     found.append((vp, code("schedule", schedule), place, savers))
-        self.layouts = list(self._layout_places)
+        self.layouts = Layouts(self._layout_places)
         return np.array(found, dtype=np.int64).reshape(-1, 4)
 
     def _recompute_methods(self) -> list[tuple[int, int]]:
