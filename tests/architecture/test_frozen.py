@@ -23,6 +23,7 @@ FLAGS = {
     "estimate": f"--help --strategy {CLUSTER} {WORKLOAD} --rules --headroom {OUTPUT}",
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",
+    "validate": f"--help {OUTPUT} --plot --report",
 }
 FIELDS: dict[type[msgspec.Struct], str] = {
     PlanSet: "schema version fingerprint request plans search rejects notes",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.calibrate.profile_gpu import ClockWatch
+from astra.calibrate.profile_gpu import ClockWatch, kernel_kind
 from astra.calibrate.profile_ops import _STREAM_CALLS, _STREAMING
 from astra.calibrate.profile_plan import STREAMING, all_rows, linear_layers, row_key
 from astra.calibrate.profile_store import Store
@@ -89,6 +89,22 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path.write_text("[1, 2]")
     with pytest.raises(InputError, match="measurement file"):
         Store(path, key="key")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("nvjet_tst_256x128_64x4_1x2_h_bz_coopA_TNT", "gemm"),
+        ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<cutlass::bfloat16_t>", "attention"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7", "attention"),
+        ("triton_poi_fused_add_0", "compiled"),
+        ("Memcpy DtoD (Device -> Device)", "copy"),
+        ("void at::native::vectorized_layer_norm_kernel<float, float>", "norm"),
+        ("ncclKernel", "other"),
+    ],
+)
+def test_kernels_are_sorted_by_family(name: str, kind: str) -> None:
+    assert kernel_kind(name) == kind
 
 
 def test_clock_summary_is_the_median_since_the_mark() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,11 @@ from astra.calibrate import rehearse
 from astra.calibrate.profile_store import Store
 from astra.calibrate.rehearse_case import Case, Shape, coverage_order, fewest_microbatches, in_flight
 from astra.calibrate.rehearse_fabric import fill_seconds
+from astra.calibrate.rehearse_run import net_of_before
 from astra.errors import InputError
 from astra.spec.strategy import parse_strategy
 
+ROOT = Path(__file__).resolve().parents[2]
 SHAPE = Shape(name="toy", layers=24, hidden=64, ffn=128, heads=8, kv_heads=4, head_dim=8, vocab=1000)
 EXPERTS = replace(SHAPE, name="toy-moe", experts=8, topk=2, moe_ffn=32)
 
@@ -51,7 +54,7 @@ def test_stages_of_one_job_share_a_split() -> None:
 
 
 def test_the_strategy_text_reads_back_as_the_planners_own() -> None:
-    case = Case(shape=EXPERTS, tp=2, pp=4, vp=2, ep=4, dp=8, sp=True, recompute="full", method="block", recompute_layers=2)
+    case = Case(shape=EXPERTS, tp=2, pp=4, vp=2, ep=4, dp=8, sp=True, recompute="full", method="block")
     strategy = parse_strategy(case.strategy)
     for name in ("tp", "pp", "vp", "ep", "dp", "mbs", "sp", "zero", "recompute", "method", "recompute_layers"):
         assert getattr(strategy, name) == getattr(case, name)
@@ -98,6 +101,48 @@ def test_coverage_order_is_a_fixed_permutation() -> None:
     assert ordered == coverage_order(cases[::-1])
     assert {c.id for c in ordered} == {c.id for c in cases}
     assert ordered != cases
+
+
+def test_memory_is_net_of_what_earlier_cases_left() -> None:
+    row = {
+        "before_bytes": 10,
+        "reserved_before_bytes": 20,
+        "static_bytes": 110,
+        "peak_reserved_bytes": 220,
+        "params": 5,
+    }
+    assert net_of_before(row) == {**row, "static_bytes": 100, "peak_reserved_bytes": 200, "params": 5}
+
+
+def test_the_grid_is_fixed_and_every_case_is_legal_and_distinct() -> None:
+    grid = _load_grid()
+    cases = grid.cases()
+    assert len({case.id for case in cases}) == len(cases) > 350
+    assert [case.id for case in grid.cases()] == [case.id for case in cases]
+    splits = [case.split for case in cases]
+    assert 0.4 < splits.count("fit") / len(splits) < 0.6
+    assert {case.shape.name for case in cases} == set(grid.SHAPES)
+
+
+def test_the_published_rows_are_cases_of_the_grid() -> None:
+    known = {case.id: case for case in _load_grid().cases()}
+    rows = json.loads((ROOT / "benchmarks/results/2026-11-15_rehearsal_h200.json").read_text())["rows"]
+    assert len(rows) > 200
+    for row in rows:
+        assert row["split"] == known[row["id"]].split
+        if not row["oom"]:
+            assert row["finite"]
+            assert 0 < row["static_bytes"] <= row["peak_allocated_bytes"] < 150e9
+            assert row["busy_s"] < 1.1 * row["step_raw_s"]
+
+
+def _load_grid() -> Any:
+    spec = importlib.util.spec_from_file_location("rehearsal_grid", ROOT / "benchmarks/rehearsal/grid.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_fills_cost_a_start_and_a_rate() -> None:

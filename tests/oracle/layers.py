@@ -113,9 +113,7 @@ class Layers:
         precision = precision if gemm.low or precision != "fp8" else "bf16"
         m, n, k, groups = (np.array([float(size)]) for size in gemm[:4])
         m, n, k = {"fwd": (m, n, k), "dgrad": (m, k, n), "wgrad": (k, n, m)}[layout]
-        timed = operators.gemm(
-            self.job.pool.device, m=m, n=n, k=k, groups=groups, precision=precision, layout=layout
-        )
+        timed = operators.gemm(self.job.pool.device, m=m, n=n, k=k, groups=groups, precision=precision, layout=layout)
         return float(timed.seconds[0])
 
     def _stream_s(self, nbytes: float, kernels: float) -> float:
@@ -248,7 +246,9 @@ class Layers:
         else:
             streams.append(("cross_entropy", T * columns, 1.0))
         kept = (2 + self.w) * U * h + runtime.logits_kept_bytes * T * columns
-        working = (runtime.logits_peak_bytes - runtime.logits_kept_bytes) * T * columns + (0 if model.vision else 4 * T * h)
+        working = (runtime.logits_peak_bytes - runtime.logits_kept_bytes) * T * columns + (
+            0 if model.vision else 4 * T * h
+        )
         return self._part(s, Block([gemm], [], streams, (kept, kept, kept, working)), sends)
 
     def _layer_sends(self, s: Shard, kind: LayerKind) -> list[Send]:
@@ -259,7 +259,10 @@ class Layers:
             sends = [Send("tp", "all_gather", whole, s.t, 1, n, n), Send("tp", "reduce_scatter", whole, s.t, 1, n, 0)]
             sends += [Send("tp", op, whole, s.t, 1, 0, n, "gemm") for op in ("all_gather", "reduce_scatter")]
         else:
-            sends = [Send("tp", "all_reduce", whole, s.t, 1, n, 0), Send("tp", "all_reduce", whole, s.t, 1, 0, n, "gemm")]
+            sends = [
+                Send("tp", "all_reduce", whole, s.t, 1, n, 0),
+                Send("tp", "all_reduce", whole, s.t, 1, 0, n, "gemm"),
+            ]
         widths = max(model.kv_heads / s.t, 1) * 2 * model.head_dim
         if mla:
             widths = model.heads / s.t * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
@@ -285,7 +288,7 @@ class Layers:
         exposed_s: dict[tuple[str, str], tuple[float, float]] = {}
         for way in WAYS:
             back = way == "backward"
-            memory_s, launches = 0.0, (1 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
+            memory_s, launches = 0.0, (1.0 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
             for name, elements, times in block.streams:
                 kernel = runtime.kernels[name]
                 each, count = (kernel.forward_bytes, kernel.forward_kernels)
@@ -324,7 +327,9 @@ class Layers:
                 times = send.forward if way == "forward" else send.backward
                 if send.axis == axis and send.ranks > 1 and times:
                     busy_s[send.beside] += times * self.send_s(send.op, send.nbytes, send.ranks, send.stride)
-            shown_s = hidden(busy_s["gemm"], window_s["gemm"], slow) + hidden(busy_s["attention"], window_s["attention"], slow)
+            shown_s = hidden(busy_s["gemm"], window_s["gemm"], slow) + hidden(
+                busy_s["attention"], window_s["attention"], slow
+            )
             bare_s = on_s = busy_s[""]
             if axis == "tp":  # cut into t pieces: the first has nothing to hide behind
                 room_s = max(window_s["gemm"] - busy_s["gemm"], 0.0)

@@ -1,42 +1,71 @@
 """The planner in plain Python: nested loops over the space, rules row by row, the best of each group.
 
-The readable definition of what the search does in columns; the two must agree.
+The readable definition of what the search does in columns. The two must agree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from astra.families import weights as weights_of
+from astra.space.names import ALIASES, DERIVED, facts_of, names
+from astra.space.restrictions import Restrictions
+from astra.space.rules import RULES, Rule
+from astra.spec.job import Job
+from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, SCHEDULES
+from astra.table import CHOICES, FIELDS
+from tests.oracle.costs import Costs, Holder, Mesh, Saver
+from tests.oracle.layers import Shard
+
+SAVER = ("recompute", "method", "recompute_layers")
+HOLDER = ("zero", "offload")
+Row = dict[str, Any]
+
+
+class Oracle(Costs):
+    """Legality and search for one job."""
+
+    def __init__(self, job: Job, limits: Restrictions | None = None, user_rules: Sequence[Rule] = ()) -> None:
+        super().__init__(job)
+        self.limits = limits or Restrictions()
+        self.facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+        self.rules = [(rule, fields_of(rule)) for rule in (*RULES, *user_rules)]
+        self.broken: dict[tuple[str, Any], bool] = {}
+        self.spoken = {name for rule in user_rules for name in rule.needs}
+
     def legal(self, row: Row) -> bool:
-        """No rule whose names are all known is broken."""
-        for rule, fields, known in self.rules:
-            if any(field not in row for field in fields):
-                continue
-            key = tuple(row[field] for field in fields)
-            if key not in known:
-                cells = {f: np.array([CHOICES[f].index(row[f]) if f in CHOICES else row[f]]) for f in fields}
-                known[key] = bool(np.any(rule.breaks(names(cells, self.facts))))
-            if known[key]:
-                return False
+        """No rule whose fields are all in the row is broken."""
+        for rule, fields in self.rules:
+            if all(field in row for field in fields):
+                key = (rule.name, tuple(row[field] for field in fields))
+                if key not in self.broken:
+                    cells = {f: np.array([CHOICES[f].index(row[f]) if f in CHOICES else row[f]]) for f in fields}
+                    self.broken[key] = bool(np.any(rule.breaks(names(cells, self.facts))))
+                if self.broken[key]:
+                    return False
         return True
 
-    def _allowed(self, field: str, values: Sequence[Any]) -> list[Any]:
+    def allowed(self, field: str, values: Sequence[Any]) -> list[Any]:
+        """Values the restrictions leave."""
         return [value for value in values if self.limits.allows(field, value)]
 
     def cores(self) -> Iterator[Row]:
         """Every factorisation of the GPUs, with expert degrees, sequence parallelism and micro-batches."""
-        gpus, moe, depth = self.job.pool.gpus, self.job.model.moe, len(self.kinds)
-        several = range(1, gpus + 1)
-        for tp, pp, cp in product(several, several, several):
-            if gpus % (tp * pp * cp) or pp > depth:
+        gpus, batch, moe = self.job.pool.gpus, self.job.workload.global_batch, self.job.model.moe
+        some, fitting = _divisors(gpus), self.allowed("mbs", _divisors(batch))
+        eps = self.allowed("ep", _divisors(moe.experts)) if moe else [1]
+        etps = self.allowed("etp", [n for n in some if n <= self.facts["scaleup_gpus"]]) if moe else [1]
+        for tp, cp, pp, ep, etp in product(some, some, some, eps, etps):
+            if gpus % (tp * cp * pp) or pp > len(self.kinds) or etp > tp:
                 continue
             degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": gpus // (tp * pp * cp)}
-            if not all(self.limits.allows(name, value) for name, value in degrees.items()):
-                continue
-            eps = [n for n in range(1, moe.experts + 1) if moe.experts % n == 0] if moe else [1]
-            etps = [n for n in range(1, min(tp, self.facts["scaleup_gpus"]) + 1) if gpus % n == 0] if moe else [1]
-            for ep, etp in product(self._allowed("ep", eps) if moe else eps, self._allowed("etp", etps) if moe else etps):
-                batch = self.job.workload.global_batch
-                fitting = [n for n in range(1, batch + 1) if batch % n == 0]
-                for sp, mbs in product(self._allowed("sp", (False, True)), self._allowed("mbs", fitting)):
+            if all(self.limits.allows(name, degree) for name, degree in degrees.items()):
+                for sp, mbs in product(self.allowed("sp", (False, True)), fitting):
                     yield {**degrees, "ep": ep, "etp": etp, "sp": sp, "mbs": mbs}
 
     def pipelines(self, pp: int) -> Iterator[Row]:
@@ -44,48 +73,54 @@ from __future__ import annotations
         depth = len(self.kinds)
         stage = ceil(depth / pp)
         chunks = sorted({ceil(stage / size) for size in range(1, stage + 1)})
-        for vp in self._allowed("vp", [n for n in chunks if n == 1 or pp * n <= depth]):
-            splits = {self._balanced(pp * vp)} | ({(depth // (pp * vp),) * (pp * vp)} if depth % (pp * vp) == 0 else set())
-            for schedule in self._allowed("schedule", SCHEDULES):
+        for vp in self.allowed("vp", [n for n in chunks if n == 1 or pp * n <= depth]):
+            even = {(depth // (pp * vp),) * (pp * vp)} if depth % (pp * vp) == 0 else set()
+            for schedule in self.allowed("schedule", SCHEDULES):
                 if (schedule == "interleaved") == (vp > 1):
-                    yield from ({"vp": vp, "schedule": schedule, "layers": layers} for layers in sorted(splits))
+                    for layers in sorted({self.balanced(pp * vp)} | even):
+                        yield {"vp": vp, "schedule": schedule, "layers": layers}
 
-    def _balanced(self, stages: int) -> tuple[int, ...]:
+    def balanced(self, stages: int) -> tuple[int, ...]:
         """Fewest layers on the largest stage, the last one carrying the head's work; early stages get the smaller."""
         depth, model = len(self.kinds), self.job.model
         if stages == 1:
             return (depth,)
-        untied = 0 if model.tied_embeddings else weights_of.head_weights(model).sharded
-        head = 2 * (model.vocab * model.hidden if model.tied_embeddings else untied)
+        head = 2 * (model.vocab * model.hidden if model.tied_embeddings else weights_of.head_weights(model).sharded)
         layer = (weights_of.forward_flops_per_token(model, self.job.workload.seq) - head) / depth
-        cost = [(max(ceil((depth - n) / (stages - 1)), n + head / layer), -n) for n in range(depth + 1)]
-        last = -min(cost)[1]
+        last = -min((max(ceil((depth - n) / (stages - 1)), n + head / layer), -n) for n in range(depth + 1))[1]
         base, extra = divmod(depth - last, stages - 1)
         return (*[base] * (stages - 1 - extra), *[base + 1] * extra, last)
 
     def savers(self, pp: int, vp: int) -> list[Saver]:
-        most = ceil(len(self.kinds) / (pp * vp))
-        found = [Saver(kind, "uniform", 1) for kind in self._allowed("recompute", RECOMPUTES) if kind != "full"]
-        if self.limits.allows("recompute", "full"):
-            counts = self._allowed("recompute_layers", range(1, most + 1))
-            found += [Saver("full", method, n) for method in self._allowed("method", METHODS) for n in counts]
+        """Ways to recompute; full recompute has a method and layers up to a chunk's."""
+        some = self.allowed("recompute_layers", range(1, ceil(len(self.kinds) / (pp * vp)) + 1))
+        found = [Saver(kind, "uniform", 1) for kind in self.allowed("recompute", RECOMPUTES[:2])]
+        found += [
+            Saver(kind, method, n)
+            for kind in self.allowed("recompute", RECOMPUTES[2:])
+            for method in self.allowed("method", METHODS)
+            for n in some
+        ]
         return [saver for saver in found if self.legal(dict(zip(SAVER, saver, strict=True)))]
 
     def holders(self) -> list[Holder]:
-        zeros, offloads = self._allowed("zero", self.job.runtime.zero_stages), self._allowed("offload", OFFLOADS)
-        return [Holder(*pair) for pair in product(zeros, offloads) if self.legal(dict(zip(("zero", "offload"), pair)))]
+        """ZeRO stages and offload."""
+        every = product(self.allowed("zero", self.job.runtime.zero_stages), self.allowed("offload", OFFLOADS))
+        return [Holder(*pair) for pair in every if self.legal(dict(zip(HOLDER, pair, strict=True)))]
 
     def switches(self, every: bool) -> list[Row]:
-        """Settings of the overlaps and flash attention: the best of each, or every one."""
-        fields = [*(f"overlap_{name}" for name in OVERLAPS), "flash"]
-        options = [self._allowed(field, (False, True)) for field in fields]
-        wide = [kept if every or field in self.spoken else kept[-1:] for field, kept in zip(fields, options, strict=True)]
-        return [dict(zip(fields, chosen, strict=True)) for chosen in product(*wide)]
+        """Settings of the overlaps and flash attention: each on if it may be (both if a rule speaks of it), or all."""
+        options = {name: self.allowed(name, (False, True)) for name in (*(f"overlap_{n}" for n in OVERLAPS), "flash")}
+        chosen = {name: both if every or name in self.spoken else both[-1:] for name, both in options.items()}
+        return [dict(zip(chosen, row, strict=True)) for row in product(*chosen.values())]
 
     def considered(self) -> int:
         """Strategies in the space, legal or not."""
-        each = {pp: sum(len(self.savers(pp, row["vp"])) for row in self.pipelines(pp)) for pp in range(1, len(self.kinds) + 1)}
-        return sum(each[core["pp"]] for core in self.cores()) * len(self.holders()) * len(self.switches(True))
+        below = {
+            pp: sum(len(self.savers(pp, row["vp"])) for row in self.pipelines(pp))
+            for pp in range(1, len(self.kinds) + 1)
+        }
+        return sum(below[core["pp"]] for core in self.cores()) * len(self.holders()) * len(self.switches(True))
 
     def meshes(self, every_switch: bool = False) -> Iterator[tuple[Row, Mesh]]:
         """Legal meshes; a switch that has nothing to switch is off."""
@@ -101,28 +136,17 @@ from __future__ import annotations
                     yield row, mesh_of(row)
 
     def strategies(self, every_switch: bool = False) -> Iterator[tuple[Mesh, Saver, Holder]]:
-        """Legal strategies."""
+        """Legal strategies, also those with every setting of the switches where asked."""
+        holders = self.holders()
         for row, mesh in self.meshes(every_switch):
-            for saver, holder in product(self.savers(mesh.p, mesh.v), self.holders()):
-                late = {"recompute": saver.recompute, "method": saver.method, "recompute_layers": saver.n}
-                late |= {"zero": holder.zero, "offload": holder.offload}
+            for saver, holder in product(self.savers(mesh.p, mesh.v), holders):
+                late = dict(zip((*SAVER, *HOLDER), (*saver, *holder), strict=True))
                 late["overlap_param"] = row["overlap_param"] and holder.zero > 0
                 if self.legal({**row, **late}):
                     yield mesh, saver, holder
 
-    def best(self, every_switch: bool = False) -> dict[tuple[int, int, int], float]:
-        """The least step time that fits, of each (tp, pp, ep)."""
-        found: dict[tuple[int, int, int], float] = {}
-        for mesh, saver, holder in self.strategies(every_switch):
-            if self.fits(self.peak_bytes(mesh, saver, holder)):
-                group = (mesh.shard.t, mesh.p, mesh.shard.e)
-                found[group] = min(found.get(group, inf), self.step_s(mesh, saver, holder))
-        return found
 
-
-
-
-def _fields_of(rule: Rule) -> list[str]:
+def fields_of(rule: Rule) -> list[str]:
     """The strategy fields a rule depends on."""
     needs = {ALIASES.get(name, name) for name in rule.needs}
     needs |= {name for need in needs for name in (DERIVED[need].inputs if need in DERIVED else ())}
@@ -136,9 +160,5 @@ def mesh_of(row: Row) -> Mesh:
     return Mesh(shard, row["pp"], row["dp"], row["vp"], row["schedule"], tuple(row["layers"]), on)
 
 
-def taken_apart(strategy: Strategy, layers: tuple[int, ...]) -> tuple[Mesh, Saver, Holder]:
-    """A strategy as the oracle sees it."""
-    row = {name: getattr(strategy, name) for name in ("tp", "cp", "pp", "dp", "ep", "etp", "mbs", "sp", "vp", "flash")}
-    row |= {f"overlap_{name}": name in strategy.overlap for name in OVERLAPS}
-    mesh = mesh_of({**row, "schedule": strategy.schedule, "layers": layers})
-    return mesh, Saver(strategy.recompute, strategy.method, strategy.recompute_layers), Holder(strategy.zero, strategy.offload)
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]

@@ -155,7 +155,9 @@ def random_request(seed: int) -> Request:
     )
     job = Job(model=spec, pool=pool(gpus, node_gpus, device(rng)), workload=work, runtime=runtime(rng), headroom=0.1)
     rules = "\n".join(rng.sample(RULES, rng.randint(1, 2))) if rng.random() < 0.4 else ""
-    return Request(job, parse_restrictions(**rng.choice(LIMITS)), rules, every_switch=gpus <= 4 and not experts)
+    return Request(
+        job, parse_restrictions(**rng.choice(LIMITS)), rules, every_switch=gpus <= 4 and layers <= 4 and not experts
+    )
 
 
 def with_memory(job: Job, memory_bytes: float) -> Job:

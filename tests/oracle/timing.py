@@ -15,7 +15,9 @@ from astra.efficiency.attention import pairs
 from astra.provenance import Source, Timed
 from astra.spec.cluster import Device
 
-FITTED = all((files("astra.efficiency") / "data" / name).is_file() for name in ("gemm.json", "gemm.npz", "attention.json"))
+FITTED = all(
+    (files("astra.efficiency") / "data" / name).is_file() for name in ("gemm.json", "gemm.npz", "attention.json")
+)
 TIMINGS = ("roofline", "fitted") if FITTED else ("roofline",)
 
 

@@ -1,3 +1,6 @@
+# Torch and megatron are imported where they are used: only a measurement may need them.
+# ruff: noqa: PLC0415
+# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Build one rank of a job with megatron-core: its model chunks, data-parallel wrapper and optimizer.
 
 TransformerEngine and Apex are not needed: core attention is torch's SDPA, norms are torch's (their weights
@@ -43,7 +46,7 @@ def load_runtime() -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import megatron.core  # type: ignore[import-not-found]
+            import megatron.core
             import megatron.core.models.gpt.gpt_layer_specs
             import megatron.core.models.gpt.gpt_model
             import megatron.core.optimizer
@@ -62,7 +65,7 @@ def build(case: Case) -> Rank:
     """Join the fake job and build the rank, its wrapper and its optimizer."""
     import torch
     from megatron.core import parallel_state
-    from megatron.core.tensor_parallel.random import (  # type: ignore[import-not-found]
+    from megatron.core.tensor_parallel.random import (
         model_parallel_cuda_manual_seed,
     )
 
@@ -89,7 +92,7 @@ def build(case: Case) -> Rank:
 def transformer_config(case: Case) -> Any:
     """Megatron's configuration for the case, with its default fusions where they need no extra package."""
     import torch
-    from megatron.core.transformer.transformer_config import TransformerConfig  # type: ignore[import-not-found]
+    from megatron.core.transformer.transformer_config import TransformerConfig
 
     shape = case.shape
     interleaved = case.vp > 1
@@ -164,7 +167,7 @@ def _chunk(case: Case, config: Any, index: int) -> Any:
     import torch
     from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_model import GPTModel
-    from megatron.core.transformer.module import Float16Module  # type: ignore[import-not-found]
+    from megatron.core.transformer.module import Float16Module
 
     vp_stage = index if case.vp > 1 else None
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage)
@@ -188,7 +191,7 @@ def _chunk(case: Case, config: Any, index: int) -> Any:
 
 
 def _mark_default_tensor_parallel(parameter: Any) -> None:
-    from megatron.core.tensor_parallel.layers import (  # type: ignore[import-not-found]
+    from megatron.core.tensor_parallel.layers import (
         set_defaults_if_not_set_tensor_model_parallel_attributes,
     )
 
@@ -198,7 +201,7 @@ def _mark_default_tensor_parallel(parameter: Any) -> None:
 def _block_spec(case: Case, config: Any, vp_stage: int | None) -> Any:
     """Megatron's local layer spec with SDPA, torch norms and, for experts, grouped products."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer.transformer_block import (  # type: ignore[import-not-found]
+    from megatron.core.transformer.transformer_block import (
         TransformerBlockSubmodules,
         get_num_layers_to_build,
     )
@@ -222,7 +225,7 @@ def _block_spec(case: Case, config: Any, vp_stage: int | None) -> Any:
 
 
 def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
-    from megatron.core.distributed import (  # type: ignore[import-not-found]
+    from megatron.core.distributed import (
         DistributedDataParallel,
         DistributedDataParallelConfig,
     )
@@ -314,10 +317,10 @@ def tear_down() -> None:
 
     import torch
     from megatron.core import parallel_state
-    from megatron.core.models.common.embeddings.rotary_pos_embedding import (  # type: ignore[import-not-found]
+    from megatron.core.models.common.embeddings.rotary_pos_embedding import (
         RotaryEmbedding,
     )
-    from megatron.core.transformer.moe.moe_logging import (  # type: ignore[import-not-found]
+    from megatron.core.transformer.moe.moe_logging import (
         destroy_moe_metrics_tracker,
     )
 

@@ -52,8 +52,8 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
     seq: int = 0
     strategy: str = ""
     citation: str = ""
-    filled: list[str] = []
-    breakdown: dict[str, float] = {}
+    filled: tuple[str, ...] = ()
+    breakdown: dict[str, float] | None = None  # seconds by cause, as in an estimate
 
     @property
     def error(self) -> float | None:
@@ -70,9 +70,7 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
         return self.compared_peak_gib / self.measured_peak_gib - 1
 
 
-def replay(
-    runs: Sequence[Run | Skipped], *, progress: Callable[[float], None] | None = None
-) -> list[ReplayedRun]:
+def replay(runs: Sequence[Run | Skipped], *, progress: Callable[[float], None] | None = None) -> list[ReplayedRun]:
     """Every run, in order. Runs of one job are costed together, equal strategies once."""
     by_job: dict[int, list[Run]] = {}
     for run in runs:
@@ -139,7 +137,7 @@ def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
         seq=job.workload.seq,
         strategy=str(run.strategy),
         citation=run.citation,
-        filled=list(run.filled),
+        filled=run.filled,
         breakdown=answer.breakdown,
     )
 

@@ -1,7 +1,7 @@
 """Published training runs as jobs and strategies: any CSV with the columns of the project's survey of runs.
 
-A row becomes a `Run` that the cost model can replay, or a `Skipped` with the reason. What a row leaves open is filled by
-a stated rule and remembered; what makes a measurement unfit for timing sets it aside, and that is remembered too.
+A row becomes a `Run` that the cost model can replay, or a `Skipped` with the reason. What a row leaves open is filled
+by a stated rule and remembered; what makes a measurement unfit for timing sets it aside, and that is remembered too.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ from astra.spec.workload import Workload
 Peak = Literal["first", "most", "reserved"]  # of the first stage; of the worst rank; reserved on the worst rank
 
 _LARGEST_FILE: Final = 256 * 2**20
-_PRECISIONS: Final = {
+_PRECISIONS: Final[dict[str, Literal["bf16", "fp16", "fp8"]]] = {
     "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "fp8-rowwise": "fp8", "fp8mx": "fp8", "fp8cs": "fp8",
 }  # fmt: skip
-_TASKS: Final = {"pretrain": "pretrain", "sft": "finetune", "finetune": "finetune", "lora": "lora", "": "pretrain"}
+_TASKS: Final[dict[str, Literal["pretrain", "finetune", "lora"]]] = {
+    "pretrain": "pretrain",
+    "sft": "finetune",
+    "finetune": "finetune",
+    "lora": "lora",
+}
 _SUSPECT: Final = ("DO NOT USE", "SUSPECT", "INCONSISTENT")
 _NEEDED: Final = ("id", "layers", "hidden", "heads", "gpu_type", "num_gpus")
 
@@ -82,7 +87,8 @@ def read_runs(path: str | Path) -> list[Run | Skipped]:
     reader = csv.DictReader(io.StringIO(text))
     lacking = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
     if lacking:
-        raise InputError(str(path), None, want=f"the columns {', '.join(_NEEDED)}", fix=f"Missing: {', '.join(lacking)}.")
+        fix = f"Missing: {', '.join(lacking)}."
+        raise InputError(str(path), None, want=f"the columns {', '.join(_NEEDED)}", fix=fix)
     return runs_of(reader)
 
 
@@ -127,15 +133,23 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
         fsdp = "fsdp" in _text(row, "zero_stage_or_dist_opt").lower()
         recipe = recipe_for(model.name, _text(row, "gpu_type"), stated, pool.gpus, batch, degrees, fsdp)
     settings = Settings(
-        *(_text(row, name) for name in ("framework", "sp", "zero_stage_or_dist_opt", "recompute", "flash_attn")), notes
+        framework=_text(row, "framework"),
+        sp=_text(row, "sp"),
+        zero=_text(row, "zero_stage_or_dist_opt"),
+        recompute=_text(row, "recompute"),
+        flash=_text(row, "flash_attn"),
+        notes=notes,
     )
     strategy, rules = strategy_of(runtime, model, degrees, settings, recipe)
     _check_experts(strategy)
-    task = _TASKS.get(_text(row, "task").lower(), "pretrain")
     rank = re.search(r"LoRA rank (\d+)", notes)
     workload = Workload(
-        global_batch=batch, seq=seq, precision=precision, task=task, lora_rank=int(rank.group(1)) if rank else 16
-    )  # type: ignore[arg-type]
+        global_batch=batch,
+        seq=seq,
+        precision=precision,
+        task=_TASKS.get(_text(row, "task").lower(), "pretrain"),
+        lora_rank=int(rank.group(1)) if rank else 16,
+    )
     key = (id(model), id(pool), workload, runtime)
     job = jobs.setdefault(
         key, Job(model=model, pool=pool, workload=workload, runtime=runtimes.runtime(runtime), headroom=0.0)
@@ -216,7 +230,7 @@ def _batch(row: Row, degrees: Degrees, gpus: int, seq: int, filled: list[str]) -
 
 def _precision(stated: str, device: Device, filled: list[str]) -> Literal["bf16", "fp16", "fp8"]:
     if stated in ("", "unknown"):
-        chosen = "bf16" if "bf16" in device.flops_per_s else "fp16"
+        chosen: Literal["bf16", "fp16", "fp8"] = "bf16" if "bf16" in device.flops_per_s else "fp16"
         filled.append(f"precision not stated: taken as {chosen}")
     elif stated in _PRECISIONS:
         chosen = _PRECISIONS[stated]
@@ -226,7 +240,7 @@ def _precision(stated: str, device: Device, filled: list[str]) -> Literal["bf16"
         raise _Missing(f"precision {stated} is not modelled")
     if chosen not in device.flops_per_s:
         raise _Missing(f"unsupported hardware: {device.name} has no {chosen}")
-    return chosen  # type: ignore[return-value]
+    return chosen
 
 
 def _check(degrees: Degrees, gpus: int, model: ModelSpec, batch: int) -> None:

@@ -1,7 +1,7 @@
 """The model of a published run, from the sizes the table gives.
 
-Tables give sizes, not biases, norms or tied embeddings. Those come from the catalog's model of the same sizes, else from
-a catalog model of the same family name, else from what is usual: a gated feed-forward goes with RMS norms, rotary
+Tables give sizes, not biases, norms or tied embeddings. Those come from the catalog's model of the same sizes, else
+from a catalog model of the same family name, else from what is usual: a gated feed-forward goes with RMS norms, rotary
 positions and no biases (Llama); an ungated one with layer norms, learned positions, biases and tied embeddings (GPT).
 """
 

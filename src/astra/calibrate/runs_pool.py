@@ -85,7 +85,8 @@ def vary_device(device: Device, text: str, memory_gb: float | None) -> Device:
     if varied is device:
         return device
     relative = device.name if device.name in hardware.MEASURED else device.relative
-    return replace(varied, name=f"{device.name} ({varied.memory_bytes / GIB:.0f} GiB, {varied.power_w:.0f} W)", relative=relative, aliases=())
+    name = f"{device.name} ({varied.memory_bytes / GIB:.0f} GiB, {varied.power_w:.0f} W)"
+    return replace(varied, name=name, relative=relative, aliases=())
 
 
 def read_network(text: str, per_node: int) -> Network:
@@ -119,9 +120,7 @@ def _nearest_node(device: Device, per_node: int | None, network: Network) -> Nod
 
     def distance(node: NodeType) -> tuple[bool, bool, float, bool]:
         far = node.links[-1] if node.links else None
-        rate = (
-            abs(math.log(far.bytes_per_s * node.gpus / network.bytes_per_s)) if far and network.bytes_per_s else 0.0
-        )
+        rate = abs(math.log(far.bytes_per_s * node.gpus / network.bytes_per_s)) if far and network.bytes_per_s else 0.0
         other_kind = network.kind is not None and (far is None or far.kind != network.kind)
         return per_node is not None and node.gpus != per_node, other_kind, rate, node.name != usual.name
 

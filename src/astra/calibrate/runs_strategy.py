@@ -1,5 +1,6 @@
-"""The strategy and runtime of a published run: what its columns say, what its framework does by default, and the
-vendor's recipe where a table leaves settings out.
+"""The strategy and runtime of a published run.
+
+What its columns say, what its framework does by default, and the vendor's recipe where a table leaves settings out.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import csv
 import re
 from functools import cache
 from importlib.resources import files
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from astra.errors import fold
@@ -137,11 +138,11 @@ def _recompute(
 def _overlap(runtime: str, fields: dict[str, Any], notes: str, recipe: dict[str, str] | None) -> tuple[str, ...]:
     """What the framework hides by default.
 
-    Megatron hides gradients and weights only with its distributed optimizer, DeepSpeed and nanotron gradients only;
-    FSDP prefetches both. Interleaved schedules send while they compute.
+    Megatron hides gradients and weights only with its distributed optimizer, DeepSpeed gradients only, nanotron with
+    fp32 accumulation neither; FSDP prefetches both. Interleaved schedules send while they compute.
     """
     words = notes.lower()
-    found = {"deepspeed": ["grad"], "nanotron": ["grad"]}.get(runtime, ["grad", "param"] if fields["zero"] >= 1 else [])
+    found = {"deepspeed": ["grad"], "nanotron": []}.get(runtime, ["grad", "param"] if fields["zero"] >= 1 else [])
     found = recipe["overlap"].split() if recipe else list(found)
     async_tp = "async tp" in words or (runtime in _TUNED and not recipe and fields["sp"])
     if async_tp and not re.search(r"(tp comm overlap|tp overlap)\s*(=\s*0|off|false)", words):
@@ -183,15 +184,12 @@ def _stated_layers(notes: str, depth: int, stages: int) -> tuple[int, ...]:
     if bounds:
         # The extra modules are the embedding and a reshape before the layers; norm, head and the rest after them.
         ends = [int(word) for word in bounds.group(2).split(",")]
-        layers = [
-            max(min(b, depth + 2) - max(a, 2), 0)
-            for a, b in zip(ends, ends[1:])  # noqa: B905
-        ]
+        layers = [max(min(b, depth + 2) - max(a, 2), 0) for a, b in pairwise(ends)]
     return tuple(layers) if len(layers) == stages > 1 and sum(layers) == depth and min(layers) >= 0 else ()
 
 
 def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
-    """nanotron's split: blocks go to a stage until its share of the matrix parameters, head included, is exceeded."""
+    """Nanotron's split: blocks go to a stage until its share of the matrix parameters, head included, is exceeded."""
     if pp == 1:
         return ()
     gates = 3 if model.gated_mlp else 2

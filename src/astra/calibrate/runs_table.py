@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from astra.calibrate.runs import Measured, Run, Skipped, read_runs
+from astra.calibrate.runs import Measured, Peak, Run, Skipped, read_runs
 from astra.catalog import hardware, runtimes
 from astra.spec._base import decode
 from astra.spec.cluster import Device, NodeType, Pool
@@ -56,15 +56,16 @@ def published() -> list[Run | Skipped]:
     shared = msgspec.json.decode((folder / SHARED).read_bytes())
     models = [_model(entry) for entry in shared["models"]]
     jobs: dict[tuple[str, ...], Job] = {}
-    runs: list[Run | Skipped] = []
-    for row in csv.DictReader(io.StringIO((folder / RUNS).read_text(encoding="utf-8"))):
-        runs.append(_read(row, shared, models, jobs))
+    lines = csv.DictReader(io.StringIO((folder / RUNS).read_text(encoding="utf-8")))
+    runs: list[Run | Skipped] = [_read(row, shared, models, jobs) for row in lines]
     for source, reason, count in shared["left_out"]:
         runs += [Skipped(f"{source} (left out {number})", source, reason) for number in range(1, count + 1)]
     return runs
 
 
-def _read(row: dict[str, str], shared: dict[str, Any], models: list[ModelSpec], jobs: dict[tuple[str, ...], Job]) -> Run:
+def _read(
+    row: dict[str, str], shared: dict[str, Any], models: list[ModelSpec], jobs: dict[tuple[str, ...], Job]
+) -> Run:
     key = tuple(row[name] for name in COLUMNS[2:12])
     job = jobs.get(key)
     if job is None:
@@ -78,9 +79,9 @@ def _read(row: dict[str, str], shared: dict[str, Any], models: list[ModelSpec], 
             runtime=runtimes.runtime(row["runtime"]),
             headroom=0.0,
         )
-    measured = Measured(
-        _number(row["step_s"]), _number(row["peak_gib"]), row["peak_of"], {"1": True, "0": False}.get(row["oom"])
-    )  # type: ignore[arg-type]
+    peak_of: Peak = msgspec.convert(row["peak_of"], Peak)
+    oom = {"1": True, "0": False}.get(row["oom"])
+    measured = Measured(_number(row["step_s"]), _number(row["peak_gib"]), peak_of, oom)
     return Run(
         id=row["id"],
         source=row["id"].rpartition("-")[0],
@@ -126,8 +127,9 @@ def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
             continue
         job, measured, work = run.job, run.measured, run.job.workload
         writer.writerow((
-            run.id, run.framework, job.runtime.name, models.place(_sparse(job.model)), pools.place(_pool_entry(job.pool)),
-            job.pool.gpus, run.precision, work.precision, work.task, work.lora_rank, work.global_batch, work.seq,
+            run.id, run.framework, job.runtime.name, models.place(_sparse(job.model)),
+            pools.place(_pool_entry(job.pool)), job.pool.gpus, run.precision, work.precision, work.task,
+            work.lora_rank, work.global_batch, work.seq,
             str(run.strategy), _shown(measured.step_s), _shown(measured.peak_gib), measured.peak_of,
             {True: "1", False: "0", None: ""}[measured.oom], asides.place(run.aside) if run.aside else "",
             " ".join(str(rules.place(rule)) for rule in run.filled), citations.place(run.citation),

@@ -65,7 +65,8 @@ def draw(rows: Sequence[ReplayedRun], path: str) -> None:
 def page(points: Sequence[Point]) -> str:
     """A web page with the picture and nothing from elsewhere."""
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Predicted against measured</title></head>\n'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        "<title>Predicted against measured</title></head>\n"
         f'<body style="font-family:sans-serif"><h1>Predicted against measured step time</h1>\n<p>{len(points):,} runs; '
         f"the band is {BAND:.0%} either way. Hover for the run.</p>\n{svg(points)}</body></html>\n"
     )
@@ -107,15 +108,14 @@ def svg(points: Sequence[Point]) -> str:
             for p in members
         )
         parts.append(f'<g fill="{color}" fill-opacity="0.6">{dots}</g>')
-        parts.append(
-            f'<text x="{SIDE}" y="{MARGIN + 18 * place_of}" fill="{color}">{html.escape(source)} ({len(members)})</text>'
-        )
+        name = f"{html.escape(source)} ({len(members)})"
+        parts.append(f'<text x="{SIDE}" y="{MARGIN + 18 * place_of}" fill="{color}">{name}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
 def _png(points: Sequence[Point], path: str) -> None:
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.figure import Figure  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415
     except ImportError:
         fix = "Install it (pip install 'astra-planner[plot]'), or ask for .html or .svg, which need nothing."
         raise InputError("--plot", path, want="matplotlib for a PNG", fix=fix) from None

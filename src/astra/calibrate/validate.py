@@ -15,8 +15,8 @@ import numpy as np
 import astra
 from astra.calibrate.replay import ReplayedRun
 from astra.catalog.hardware import catalog_hash
-from astra.result import Result
 from astra.provenance import Floats
+from astra.result import Result
 
 SCHEMA: Final = "astra.validate/1"
 LEAST_STRATEGIES: Final = 4  # in a group that is picked from
@@ -230,9 +230,7 @@ def _groups(rows: Sequence[ReplayedRun]) -> list[Group]:
         if row.error is not None:
             key = (row.source, row.model, row.gpu, row.gpus, row.batch, row.seq, row.precision, row.task)
             members.setdefault(key, {}).setdefault(row.strategy, []).append(row)
-    return [
-        _group(by_strategy) for by_strategy in members.values() if len(by_strategy) >= LEAST_STRATEGIES
-    ]
+    return [_group(by_strategy) for by_strategy in members.values() if len(by_strategy) >= LEAST_STRATEGIES]
 
 
 def _group(by_strategy: dict[str, list[ReplayedRun]]) -> Group:

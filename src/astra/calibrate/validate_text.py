@@ -81,12 +81,18 @@ def _sections(found: Validation, *, brief: bool, full: bool) -> Iterable[_Sectio
     for name, lines in found.by.items():
         if full or (name in _BRIEF and not brief) or name == "source":
             yield _TITLES[name], "", _STEP_HEAD, [_line(line) for line in lines]
-    yield "Fits or does not fit", "predicted, and what happened", _FIT_HEAD, [
-        _confusion(name, one) for name, one in found.fitting.items()
-    ]
-    yield "The pick", "measured speed of the strategy predicted fastest, over the best measured", _PICK_HEAD, [
-        _pick(one) for one in found.picks
-    ]
+    yield (
+        "Fits or does not fit",
+        "predicted, and what happened",
+        _FIT_HEAD,
+        [_confusion(name, one) for name, one in found.fitting.items()],
+    )
+    yield (
+        "The pick",
+        "measured speed of the strategy predicted fastest, over the best measured",
+        _PICK_HEAD,
+        [_pick(one) for one in found.picks],
+    )
     by_id = {row.id: row for row in found.rows}
     yield "Farthest from the measurement", "", _WORST_HEAD, [_worst(by_id[name]) for name in found.worst]
 
@@ -94,7 +100,8 @@ def _sections(found: Validation, *, brief: bool, full: bool) -> Iterable[_Sectio
 def _counts(counts: dict[str, int]) -> list[tuple[str, ...]]:
     shown = list(counts.items())[:_SHOWN_RULES]
     rest = sum(counts.values()) - sum(count for _, count in shown)
-    return [(name, f"{count:,}") for name, count in shown] + ([("others", f"{rest:,}")] if rest else [])
+    rows: list[tuple[str, ...]] = [(name, f"{count:,}") for name, count in shown]
+    return rows + ([("others", f"{rest:,}")] if rest else [])
 
 
 def _line(line: Line) -> tuple[str, ...]:

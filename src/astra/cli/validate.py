@@ -14,10 +14,10 @@ DESCRIPTION: Final = (
     "picked from each measured family is. Without a file, the runs that come with Astra."
 )
 EPILOG: Final = """\
-A file of your own is a CSV with the columns id, model_name, layers, hidden, ffn, heads, kv_heads, vocab, seq_len, gpu_type,
-num_gpus, gpus_per_node, precision, framework, tp, pp, vp, cp, ep, dp, mbs, gbs, recompute, zero_stage_or_dist_opt,
-measured_step_time_s, measured_peak_mem_gb, oom, notes and others; what is missing is inferred, or the row is skipped and
-the reason counted.
+A file of your own is a CSV with the columns id, framework, model_name, layers, hidden, ffn, heads, kv_heads, vocab,
+seq_len, gpu_type, num_gpus, gpus_per_node, precision, tp, pp, vp, cp, ep, dp, mbs, gbs, zero_stage_or_dist_opt,
+recompute, measured_step_time_s, measured_peak_mem_gb, oom, notes and others; what is missing is inferred, or the row
+is skipped and the reason counted.
 
 examples:
   astra validate
@@ -28,7 +28,8 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
-    parser.add_argument("runs", metavar="RUNS.csv", nargs="?", help="measured runs (default: those that come with Astra)")
+    text = "measured runs (default: those that come with Astra)"
+    parser.add_argument("runs", metavar="RUNS.csv", nargs="?", help=text)
     options.add_output(parser)
     parser.add_argument("--plot", metavar="FILE", help="predicted against measured, as .html, .svg or .png ([plot])")
     parser.add_argument("--report", metavar="FILE", help="also write the tables as a Markdown page")

@@ -242,6 +242,8 @@ def request_record(job: Job, restricted: list[str], rules: str | None, top: int)
         "restrictions": restricted,
         "rules": rules,
         "top": top,
+        "model_spec": msgspec.to_builtins(job.model),
+        "pool": msgspec.to_builtins(job.pool),
     }
 
 

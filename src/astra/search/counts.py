@@ -1,29 +1,47 @@
 """The best strategy of every number of nodes of one kind, found together.
 
-What a plan costs depends on how many GPUs there are only through its degrees, so one table holds the cores of every
-count and one pass costs them. As in ``planner`` it is best first and exact: a core or mesh is left uncosted only if a
-lower bound of its step time is at or above the limit of its count, which is the best step found for that count or the
+What a plan costs depends on the number of GPUs only through its degrees, so one table holds the cores of every count
+and one pass costs them. As in ``planner`` it is best first and exact: a core or mesh is left uncosted only if a lower
+bound of its step time is at or above the limit of its count, which is the best step found for that count or the
 longest step that could still matter to the caller, whichever is shorter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.cost.stage import (
+    SHARD_COLUMNS,
+    Gathered,
+    Meshes,
+    StageCosts,
+    gather_parts,
+    join_meshes,
+    least_s,
+    over_model,
+    stage_costs,
+)
+from astra.cost.step import Savers, evaluate, makespan, reserved_bytes
+from astra.families import transformer
 from astra.families.kinds import layer_kinds
-from astra.provenance import Floats, Ints
-from astra.space.enumerate import Space, divisors
+from astra.families.operators import Retention, Shard
+from astra.families.split import kinds
+from astra.provenance import Bools, Floats, Ints
+from astra.search.planner import _blocks, _by_depth, _growing, _Leaders, to_strategy
+from astra.space.enumerate import Space, cross, divisors
+from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
 from astra.space.rules import RULES
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import Column, code
+from astra.table import Column, Columns, distinct, joined, take
 
 MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them
-_NO_BUBBLE: Final = code("schedule", "zb")
+_OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
 Limits = Callable[[Floats], Floats]  # best step so far of each count -> the longest step of interest
 
@@ -37,7 +55,7 @@ class Rungs(NamedTuple):
 
 
 class CountSpace(Space):
-    """The legal cores of every count at once."""
+    """The legal cores of every count at once; ``counts`` ascend."""
 
     def __init__(self, job: Job, counts: Ints) -> None:
         self.counts = counts
@@ -47,16 +65,193 @@ class CountSpace(Space):
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
         self.rules = tuple(rule for rule in RULES if rule.name != "gpus")  # the table has many numbers of GPUs
         model, batch, most = self.job.model, self.job.workload.global_batch, int(self.counts[-1])
-        depth = len(layer_kinds(model))
-        tp = np.array([n for n in range(1, min(model.heads, most) + 1) if model.heads % n == 0], np.int64)
+        tp = np.array([n for n in divisors(model.heads) if n <= most], np.int64)
         cp = np.array([n for n in divisors(self.job.workload.seq) if n <= most], np.int64)
-        pp = np.arange(1, min(depth, most) + 1)
+        pp = np.arange(1, min(len(layer_kinds(model)), most) + 1)
         dp = np.array([n for n in divisors(batch) if n <= most], np.int64)
-        shape = tp[:, None, None, None] * cp[None, :, None, None] * pp[None, None, :, None] * dp
-        rows = np.nonzero(np.isin(shape, self.counts))
+        gpus = tp[:, None, None, None] * cp[:, None, None] * pp[:, None] * dp
+        rows = np.nonzero(np.isin(gpus, self.counts))
         columns = {n: c[r] for n, c, r in zip(("tp", "cp", "pp", "dp"), (tp, cp, pp, dp), rows, strict=True)}
-        return self._with_experts(columns)
+        if model.moe is None:
+            return columns | {"ep": np.ones_like(columns["tp"]), "etp": np.ones_like(columns["tp"])}
+        slices = [n for n in divisors(model.moe.ffn) if n <= self.facts["scaleup_gpus"]]
+        ep, etp = (np.array(values, np.int64) for values in (divisors(model.moe.experts), slices))
+        columns, _ = cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})
+        no_finer = columns["etp"] <= columns["tp"]  # an expert is split no further than the other layers
+        return {name: column[no_finer] for name, column in columns.items()}
 
     def gpus(self) -> Ints:
         """GPUs of each core."""
         return np.asarray(self.cores["tp"] * self.cores["cp"] * self.cores["pp"] * self.cores["dp"])
+
+    def of(self, job: Job, counts: Ints) -> CountSpace | None:
+        """The same cores for another job, or None if it has others."""
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+        same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
+        if not same or not np.array_equal(counts, self.counts):
+            return None
+        other = copy(self)
+        other.job, other.facts, other.refused = job, facts, dict(self.refused)
+        return other
+
+
+class Shelf(NamedTuple):
+    """Cores of one job that may fit, their parts, and a lower bound of the step time of each."""
+
+    space: CountSpace
+    cores: Ints  # rows of the space, ascending
+    place: Ints  # where each core's count is in the space's
+    gathered: Gathered
+    bound_s: Floats
+
+
+def shelve(job: Job, space: CountSpace) -> Shelf:
+    """Cost the parts of a job once for all counts."""
+    columns = space.cores | {"flash": space.flash}
+    cores = np.flatnonzero(may_fit(job, columns))
+    gathered = gather_parts(job, {name: columns[name][cores] for name in SHARD_COLUMNS})
+    place = np.searchsorted(space.counts, space.gpus()[cores])
+    return Shelf(space, cores, place, gathered, core_bound_s(job, space, cores, gathered))
+
+
+def may_fit(job: Job, columns: Columns) -> Bools:
+    """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
+    first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
+    tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
+    keeps = Retention(
+        linear_bytes=1.0 if job.workload.precision == "fp8" else 2.0, projection=job.runtime.keeps_projection
+    )
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, keeps)
+    kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
+    least = np.min([np.broadcast_to(each.checkpoint + each.working, len(first)) for each in kept], axis=0)
+    fits: Bools = reserved_bytes(job, least) <= job.limit_bytes
+    return fits[place]
+
+
+def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -> Floats:
+    """No strategy of a core is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
+
+    On top comes the bubble of the finest interleaving its micro-batches allow; none where a runtime can avoid it.
+    """
+    depth, (pp, dp, mbs) = len(layer_kinds(job.model)), (space.cores[name][cores] for name in ("pp", "dp", "mbs"))
+    whole = over_model(job, gathered, least_s)
+    layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
+    slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
+    microbatches = job.workload.global_batch // (dp * mbs)
+    if space.facts["runtime"] != "megatron":
+        return microbatches * slowest + job.runtime.step_host_s
+    chunks = np.where((microbatches % pp == 0) & (microbatches >= pp), depth // pp, 1)
+    return microbatches * slowest + (whole - slowest).clip(0) / chunks + job.runtime.step_host_s
+
+
+def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
+    """A lower bound without communication, which holds for the GPU in any node type."""
+    space, cores = shelf.space, shelf.cores
+    whole = over_model(job, shelf.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
+    microbatches = job.workload.global_batch // (space.cores["dp"][cores] * space.cores["mbs"][cores])
+    return microbatches * whole / space.cores["pp"][cores] + job.runtime.step_host_s
+
+
+def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
+    """The lowest bound of each count; infinite where no core may fit."""
+    least = np.full(len(shelf.space.counts), np.inf)
+    np.minimum.at(least, shelf.place, bound_s)
+    return least
+
+
+def climb(job: Job, shelf: Shelf, limits: Limits) -> Rungs:
+    """The best strategy of each count among those faster than its limit."""
+    ladder = _Ladder(job, shelf, limits)
+    gpu_seconds = shelf.bound_s * shelf.space.counts[shelf.place]
+    for block in _growing(np.argsort(gpu_seconds, kind="stable")):
+        ladder.cost_cores(block)
+    ladder.finish()
+    return Rungs(shelf.space.counts, ladder.best_s, ladder.strategies)
+
+
+class _Waiting(NamedTuple):
+    """Meshes that could be better with recompute."""
+
+    meshes: Meshes
+    costs: StageCosts
+    bound_s: Floats
+    place: Ints
+
+
+class _Ladder(_Leaders):
+    """The best plan of each count so far."""
+
+    def __init__(self, job: Job, shelf: Shelf, limits: Limits) -> None:
+        super().__init__(job, shelf.space, keep=1)
+        self.shelf, self._limits = shelf, limits
+        self.best_s = np.full(len(shelf.space.counts), np.inf)
+        self.strategies: list[Strategy | None] = [None] * len(self.best_s)
+        self._waiting: list[_Waiting] = []
+
+    def limit_s(self, place: Ints) -> Floats:
+        """The step a plan must beat, by the place of its count."""
+        limit: Floats = np.minimum(self.best_s, self._limits(self.best_s))[place]
+        return limit
+
+    def cost_cores(self, rows: Ints) -> None:
+        """Expand the cores that may matter to meshes and cost those that may, best first."""
+        shelf = self.shelf
+        rows = rows[shelf.bound_s[rows] < self.limit_s(shelf.place[rows])]
+        meshes, _, core = shelf.space.expand(shelf.cores[rows]) if len(rows) else (None, None, None)
+        if meshes is None or core is None or not len(meshes):
+            return
+        at = np.searchsorted(shelf.cores, core)
+        place = shelf.place[at]
+        costs = stage_costs(self.job, meshes, shelf.gathered.take(at))
+        slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
+        bound_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
+        fits = reserved_bytes(self.job, self._least_bytes(costs)) <= self.job.limit_bytes
+        reached_s = np.full(len(meshes), np.inf)
+        possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))
+        possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]
+        for block in _blocks(possible, len(self.space.holders) * costs.forward_s.shape[1]):
+            some = block[bound_s[block] < self.limit_s(place[block])]
+            if len(some):
+                found = self._attempt(meshes.take(some), take(costs, some), place[some], self.quickest)
+                bound_s[some], reached_s[some] = found
+        again = possible[(bound_s < reached_s)[possible] & (bound_s < self.limit_s(place))[possible]]
+        self._waiting.append(_Waiting(meshes.take(again), take(costs, again), bound_s[again], place[again]))
+        if sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
+            self.finish()
+
+    def finish(self) -> None:
+        """Try every saver on the meshes put aside, best first."""
+        if not self._waiting:
+            return
+        meshes = join_meshes([waiting.meshes for waiting in self._waiting])
+        costs = joined([waiting.costs for waiting in self._waiting])
+        bound_s, place = (np.concatenate([getattr(w, name) for w in self._waiting]) for name in ("bound_s", "place"))
+        self._waiting.clear()
+        order = np.argsort(bound_s * self.shelf.space.counts[place], kind="stable")
+        for some in _growing(order):
+            promising = some[bound_s[some] < self.limit_s(place[some])]
+            for block in _by_depth(promising, costs, len(self.space.holders)):
+                rows = block[bound_s[block] < self.limit_s(place[block])]
+                if len(rows):
+                    savers = self.space.savers.up_to(int(costs.chunk_layers[rows].max()))
+                    self._attempt(meshes.take(rows), take(costs, rows), place[rows], savers)
+
+    def _attempt(self, meshes: Meshes, costs: StageCosts, place: Ints, savers: Savers) -> tuple[Floats, Floats]:
+        """Cost meshes with some savers and every holder; the best step of each mesh, and the best that fits."""
+        holders = self.space.holders
+        result = evaluate(self.job, meshes, costs, savers, holders)
+        fits = result.known & (reserved_bytes(self.job, result.peak_bytes) <= self.job.limit_bytes)
+        self.evaluated += int(result.known.sum())
+        step_s = np.where(fits, result.step_s, np.inf).reshape(len(meshes), -1)
+        choice = step_s.argmin(axis=1)
+        reached_s = step_s[np.arange(len(meshes)), choice]
+        order = np.lexsort((reached_s, place))
+        _, first = np.unique(place[order], return_index=True)
+        for row in order[first]:  # the best mesh of each count
+            count = int(place[row])
+            if reached_s[row] < self.best_s[count]:
+                saver, holder = divmod(int(choice[row]), len(holders))
+                self.best_s[count] = float(reached_s[row])
+                self.strategies[count] = to_strategy(meshes, savers, holders, int(row), saver, holder)
+        known_s = np.where(result.known, result.step_s, np.inf).reshape(len(meshes), -1)
+        return known_s.min(axis=1), reached_s

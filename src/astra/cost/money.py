@@ -1,0 +1,98 @@
+"""What a run costs: rent, energy, amortisation, and the time lost to failures. Formulas over columns; SI and dollars.
+
+Letters: M mean time between interruptions of the whole job, C time to write a checkpoint, R time from an interruption
+to training again, t useful work between two checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+HOUR_S: Final = 3600.0
+DAY_S: Final = 86400.0
+YEAR_S: Final = 365.25 * DAY_S
+
+# 419 unexpected interruptions in 54 days of pre-training Llama 3 405B on 16,384 H100.
+MTBF_GPU_S: Final = 16384 * 54 * DAY_S / 419
+MTBF_SOURCE: Final = "Llama 3 (arXiv 2407.21783, 3.3.4): 419 unexpected interruptions in 54 days on 16,384 H100"
+# The storage that run wrote to sustained 2 TB/s for its 16,384 GPUs.
+WRITE_BYTES_PER_S_PER_GPU: Final = 2e12 / 16384
+WRITE_SOURCE: Final = "Llama 3 (arXiv 2407.21783, 3.3.1): storage that sustains 2 TB/s for 16,384 GPUs"
+RESTART_S: Final = 15 * 60.0
+RESTART_SOURCE: Final = "MegaScale (NSDI 2024): back at the last checkpoint within 15 minutes; recalled"
+# The advisor's band is the share of instances interrupted in a month; its upper end is taken.
+PREEMPTED_PER_MONTH: Final = 0.20
+PREEMPTIONS_PER_NODE_S: Final = -float(np.log1p(-PREEMPTED_PER_MONTH)) / (30 * DAY_S)
+PREEMPTION_SOURCE: Final = "AWS Spot Instance Advisor, p5: 10-20% of instances a month (thundercompute.com, 2025-05-01)"
+# A bf16 weight, its fp32 master copy and the optimizer's fp32 moments, per trained parameter.
+CHECKPOINT_BYTES: Final = {"adam": 2 + 4 + 8.0, "sgd": 2 + 4 + 4.0}
+
+Number = npt.ArrayLike
+Numbers = npt.NDArray[np.float64]
+
+
+def _floats(*columns: Number) -> list[Numbers]:
+    return [np.asarray(column, np.float64) for column in columns]
+
+
+def billed_gpus(gpus: Number, gpus_per_node: Number) -> Numbers:
+    """GPUs that are paid for: whole nodes."""
+    used, per_node = _floats(gpus, gpus_per_node)
+    return np.ceil(used / per_node) * per_node
+
+
+def rent_usd(usd_per_gpu_h: Number, gpus: Number, seconds: Number) -> Numbers:
+    """Price by GPUs by time."""
+    price, count, time_s = _floats(usd_per_gpu_h, gpus, seconds)
+    return price * count * time_s / HOUR_S
+
+
+def energy_usd_per_gpu_h(power_w: Number, pue: Number, usd_per_kwh: Number) -> Numbers:
+    """An hour of one GPU's power, with what the building adds (power usage effectiveness)."""
+    power, overhead, price = _floats(power_w, pue, usd_per_kwh)
+    return power / 1000 * overhead * price
+
+
+def amortised_usd_per_gpu_h(usd_per_gpu: Number, lifetime_years: Number, used_fraction: Number = 1.0) -> Numbers:
+    """A purchase spread evenly over the hours it is used."""
+    paid, years, used = _floats(usd_per_gpu, lifetime_years, used_fraction)
+    return paid / (years * used * YEAR_S / HOUR_S)
+
+
+def mtbf_s(
+    gpus: Number,
+    nodes: Number,
+    *,
+    mtbf_gpu_s: Number = MTBF_GPU_S,
+    preemptions_per_node_s: Number = 0.0,
+) -> Numbers:
+    """Mean time between interruptions of a job that stops when any GPU fails or any node is taken away."""
+    count, servers, each_s, taken = _floats(gpus, nodes, mtbf_gpu_s, preemptions_per_node_s)
+    return 1 / (count / each_s + servers * taken)
+
+
+def write_s(nbytes: Number, gpus: Number, bytes_per_s_per_gpu: Number = WRITE_BYTES_PER_S_PER_GPU) -> Numbers:
+    """Time to write a checkpoint that all GPUs share, training standing still."""
+    size, count, rate = _floats(nbytes, gpus, bytes_per_s_per_gpu)
+    return size / (count * rate)
+
+
+def best_interval_s(write_s: Number, mtbf_s: Number) -> Numbers:
+    """Useful work between checkpoints that wastes the least (Young 1974, higher order of Daly 2006, equation 37)."""
+    c, m = _floats(write_s, mtbf_s)
+    ratio = np.sqrt(c / (2 * m))
+    return np.where(c < 2 * m, np.sqrt(2 * c * m) * (1 + ratio / 3 + ratio**2 / 9) - c, m)
+
+
+def goodput(interval_s: Number, write_s: Number, restart_s: Number, mtbf_s: Number) -> Numbers:
+    """Useful time over elapsed time when interruptions are exponential (Daly 2006, equation 20).
+
+    A stretch of t + C is repeated until it passes without an interruption, and each interruption costs R.
+    """
+    t, c, r, m = _floats(interval_s, write_s, restart_s, mtbf_s)
+    with np.errstate(over="ignore"):
+        elapsed_s = m * np.exp(r / m) * np.expm1((t + c) / m)
+    return np.where(elapsed_s > 0, t / elapsed_s, 0.0)

@@ -1,0 +1,207 @@
+"""Megatron-LM: a launch script with the full argument list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+from astra.export.base import Launch, Limit, header, joined
+from astra.export.megatron_model import MODEL_LIMITS, Flag, model_flags
+from astra.export.quoting import shell, shell_array
+from astra.export.readme import readme
+from astra.export.torchrun import RENDEZVOUS, torchrun
+
+SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
+FP8_RECIPES: Final = {"blackwell": "mxfp8", "other": "tensorwise"}
+
+
+class Megatron:
+    """Files for Megatron-LM."""
+
+    name = "megatron"
+    title = "Megatron-LM launch script"
+    verified = "megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel"
+    runtime: str | None = "megatron"
+    limits = (
+        *MODEL_LIMITS,
+        Limit("schedule", "Megatron-LM has 1f1b and interleaved alone", lambda l: l.strategy.schedule in ("gpipe", "zb")),
+        Limit("zero", "Megatron-FSDP (zero 2 and 3) does not offload the optimizer", lambda l: _offloads_fsdp(l)),
+        Limit("cluster", "Megatron-LM has one tp, cp and dp for every stage", lambda l: _uneven_meshes(l)),
+    )  # fmt: skip
+
+    def files(self, launch: Launch) -> dict[str, str]:
+        """The script and how to start it."""
+        return {"launch.sh": script(launch), "README.md": readme(launch, self, NOTES)}
+
+
+NOTES: Final = """\
+`launch.sh` runs on every node. It needs a Megatron-LM checkout of the verified version (`MEGATRON_DIR`) and, on each
+node, its number and the first node's address:
+
+    NODE_RANK=0 MASTER_ADDR=node0 MEGATRON_DIR=/opt/Megatron-LM bash launch.sh
+
+Without `DATA_PATH` it trains on mock data, which is enough to measure the step time. What a plan does not know is left
+to you: `LR`, `ROTARY_BASE`, `TOKENIZER_TYPE` and `TOKENIZER_MODEL`, `SAVE` for checkpoints, and any other flag as an
+argument of the script, which comes last and wins.
+"""
+
+
+def _offloads_fsdp(launch: Launch) -> bool:
+    return launch.strategy.zero >= 2 and launch.strategy.offload != "none"
+
+
+def _uneven_meshes(launch: Launch) -> bool:
+    return len({(mesh.tp, mesh.cp, mesh.ep, mesh.dp, mesh.etp, mesh.recompute) for mesh in launch.meshes}) > 1
+
+
+def sections(launch: Launch) -> dict[str, list[Flag]]:
+    """Every argument the plan fixes, by subject."""
+    return {
+        "MODEL_ARGS": model_flags(launch),
+        "PARALLEL_ARGS": list(_parallel(launch)),
+        "BATCH_ARGS": list(_batch(launch)),
+        "PRECISION_ARGS": list(_precision(launch)),
+        "MEMORY_ARGS": list(_memory(launch)),
+        "OVERLAP_ARGS": list(_overlap(launch)),
+    }
+
+
+def _parallel(launch: Launch) -> Iterator[Flag]:
+    strategy = launch.strategy
+    yield ("--tensor-model-parallel-size", str(strategy.tp))
+    yield ("--pipeline-model-parallel-size", str(strategy.pp))
+    if strategy.pp > 1:
+        yield ("--pipeline-model-parallel-layout", layout(launch.layers))
+    yield ("--context-parallel-size", str(strategy.cp))
+    if strategy.cp > 1:
+        yield ("--cp-comm-type", "p2p")
+    if launch.model.moe is not None:
+        yield ("--expert-model-parallel-size", str(strategy.ep))
+        yield ("--expert-tensor-parallel-size", str(strategy.etp))
+    if strategy.sp:
+        yield ("--sequence-parallel",)
+    if strategy.zero == 1:
+        yield ("--use-distributed-optimizer",)
+    elif strategy.zero >= 2:
+        yield ("--use-distributed-optimizer",)
+        yield ("--use-megatron-fsdp",)
+        yield ("--data-parallel-sharding-strategy", SHARDING[strategy.zero])
+        yield ("--ckpt-format", "fsdp_dtensor")
+        yield ("--no-gradient-accumulation-fusion",)
+    yield ("--distributed-backend", "nccl")
+
+
+def layout(layers: tuple[int, ...]) -> str:
+    """The pipeline layout, one part per virtual stage: ``Et*7|t*9|t*9|t*7L``, ``Et*2|(t*2|)*38t*2L``."""
+    parts = [f"t*{count}" if count > 1 else "t" * count for count in layers]
+    middle = ""
+    for part, run in groupby(parts[1:-1]):
+        times = len(list(run))
+        middle += f"({part}|)*{times}" if times > 2 else f"{part}|" * times
+    return f"E{parts[0]}|{middle}{parts[-1]}L"
+
+
+def _batch(launch: Launch) -> Iterator[Flag]:
+    yield ("--micro-batch-size", str(launch.strategy.mbs))
+    yield ("--global-batch-size", str(launch.workload.global_batch))
+    if launch.workload.tokens is not None:
+        yield ("--train-samples", str(math.ceil(launch.workload.tokens / launch.workload.seq)))
+    else:
+        yield ("--train-iters", "1000")
+
+
+def _precision(launch: Launch) -> Iterator[Flag]:
+    precision = launch.workload.precision
+    yield ("--fp16",) if precision == "fp16" else ("--bf16",)
+    if precision == "fp8":
+        blackwell = "blackwell" in launch.pool.device.arch.lower()
+        yield ("--fp8-format", "e4m3" if blackwell else "hybrid")
+        yield ("--fp8-recipe", FP8_RECIPES["blackwell" if blackwell else "other"])
+    yield ("--transformer-impl", "transformer_engine")
+    yield ("--attention-backend", "auto" if launch.strategy.flash else "unfused")
+
+
+def _memory(launch: Launch) -> Iterator[Flag]:
+    strategy = launch.strategy
+    yield ("--optimizer", launch.workload.optimizer)
+    if strategy.recompute == "selective":
+        yield ("--recompute-granularity", "selective")
+        yield ("--recompute-modules", "core_attn")
+    elif strategy.recompute == "full":
+        yield ("--recompute-granularity", "full")
+        yield ("--recompute-method", strategy.method)
+        yield ("--recompute-num-layers", str(strategy.recompute_layers))
+    if strategy.offload == "optimizer":
+        yield ("--optimizer-cpu-offload",)
+        yield ("--optimizer-offload-fraction", "1.0")
+        yield ("--use-precision-aware-optimizer",)
+
+
+def _overlap(launch: Launch) -> Iterator[Flag]:
+    strategy = launch.strategy
+    if "grad" in strategy.overlap:
+        yield ("--overlap-grad-reduce",)
+    if "param" in strategy.overlap:
+        yield ("--overlap-param-gather",)
+    if "tp" in strategy.overlap:
+        yield ("--tp-comm-overlap",)
+    if strategy.vp > 1 and "p2p" not in strategy.overlap:
+        yield ("--no-overlap-p2p-communication",)
+    yield ("--cross-entropy-loss-fusion",)
+    yield ("--cross-entropy-fusion-impl", "native")
+
+
+def environment(launch: Launch) -> dict[str, str]:
+    """What must be set before Python starts."""
+    strategy = launch.strategy
+    settings = {"NVTE_FWD_LAYERNORM_SM_MARGIN": "16", "NVTE_BWD_LAYERNORM_SM_MARGIN": "16"}
+    if strategy.zero < 2 and "blackwell" not in launch.pool.device.arch.lower():
+        # Before Blackwell one queue keeps communication ahead of the kernel that needs it; Megatron-FSDP wants several.
+        settings["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    return settings
+
+
+_DATA: Final = """\
+# Data: mock unless DATA_PATH names a preprocessed dataset.
+if [ -n "${DATA_PATH:-}" ]; then
+  DATA_ARGS=(--data-path "$DATA_PATH" --split "${SPLIT:-99,1,0}" --tokenizer-type "${TOKENIZER_TYPE:-HuggingFaceTokenizer}")
+else
+  DATA_ARGS=(--mock-data --tokenizer-type "${TOKENIZER_TYPE:-NullTokenizer}")
+fi
+if [ -n "${TOKENIZER_MODEL:-}" ]; then DATA_ARGS+=(--tokenizer-model "$TOKENIZER_MODEL"); fi
+if [ -n "${SAVE:-}" ]; then DATA_ARGS+=(--save "$SAVE" --load "$SAVE" --save-interval "${SAVE_INTERVAL:-1000}"); fi
+"""
+
+
+def script(launch: Launch) -> str:
+    """The launch script; every value in it is quoted."""
+    parts = sections(launch)
+    lines = ["#!/usr/bin/env bash", *header(launch, Megatron.verified), *host_order(launch), "set -euo pipefail", ""]
+    lines += [RENDEZVOUS, 'MEGATRON_DIR="${MEGATRON_DIR:-Megatron-LM}"', ""]
+    lines += [f"export {name}={shell(value)}" for name, value in environment(launch).items()] + [""]
+    for name, flags in parts.items():
+        lines += [*shell_array(name, flags), ""]
+    lines += ["# Yours to choose: a plan does not depend on them."]
+    rotary = [] if launch.model.learned_positions else ['  --rotary-base "${ROTARY_BASE:-10000}"']
+    lines += ["TRAINING_ARGS=(", '  --lr "${LR:-1e-4}" --min-lr 0 --lr-decay-style cosine --lr-warmup-fraction 0.01']
+    lines += ["  --weight-decay 0.1 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.01"]
+    lines += ["  --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --log-interval 1 --log-throughput"]
+    lines += ["  --distributed-timeout-minutes 30", *rotary, ")", _DATA]
+    groups = ["TRAINING_ARGS", "DATA_ARGS"]
+    expanded = " ".join(f'"${{{name}[@]}}"' for name in [*parts, *groups])
+    lines += [torchrun(launch, '"$MEGATRON_DIR/pretrain_gpt.py"', f'{expanded} "$@"')]
+    return joined(lines)
+
+
+def host_order(launch: Launch) -> list[str]:
+    """For mixed GPUs: Megatron numbers ranks by node, so nodes must be started in pipeline order."""
+    if not launch.mixed:
+        return []
+    lines, first = ["# Node order (NODE_RANK) decides which GPUs hold which stages:"], 0
+    for mesh in launch.meshes:
+        nodes = -(-mesh.gpus // mesh.pool.gpus_per_node)
+        lines.append(f"#   nodes {first} to {first + nodes - 1}: {mesh.pool.device.name}")
+        first += nodes
+    return lines

@@ -1,0 +1,93 @@
+"""Text that other programs read: shell words, YAML and JSON, with nothing a user wrote ever taken for syntax."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+# Plain YAML scalars that no reader takes for a number, a boolean, a date or null.
+_PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_RESERVED: Final = frozenset("y n yes no true false on off null nan inf".split())
+_BREAKS: Final = {"\x85": "\\N", "\u2028": "\\L", "\u2029": "\\P", "\ufeff": "\\uFEFF", "\x7f": "\\x7F"}
+
+
+def shell(word: object) -> str:
+    """One shell word."""
+    text = str(word)
+    if "\x00" in text:
+        text = text.replace("\x00", "?")
+    return shlex.quote(text)
+
+
+def shell_array(name: str, rows: Iterable[Sequence[object]]) -> list[str]:
+    """A bash array, one flag and its values per line."""
+    return [f"{name}=(", *("  " + " ".join(shell(word) for word in row) for row in rows), ")"]
+
+
+def yaml(value: Any, indent: int = 0) -> str:
+    """Plain data as block-style YAML."""
+    return "\n".join(_yaml_lines(value, indent)) + "\n"
+
+
+def _yaml_lines(value: Any, indent: int) -> list[str]:
+    pad = "  " * indent
+    lines: list[str] = []
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            lines += _entry(f"{pad}{_scalar(str(key))}:", item, indent)
+        return lines
+    for item in value:
+        if isinstance(item, Mapping) and item:
+            inner = _yaml_lines(item, indent + 1)
+            lines += [f"{pad}- {inner[0].lstrip()}", *inner[1:]]
+        else:
+            lines += _entry(f"{pad}-", item, indent)
+    return lines
+
+
+def _entry(start: str, item: Any, indent: int) -> list[str]:
+    if isinstance(item, Mapping | list | tuple):
+        if not item:
+            return [f"{start} {'{}' if isinstance(item, Mapping) else '[]'}"]
+        if not isinstance(item, Mapping) and all(isinstance(part, int | float | str) for part in item):
+            return [f"{start} [{', '.join(_scalar(part) for part in item)}]"]
+        return [start, *_yaml_lines(item, indent + 1)]
+    if isinstance(item, str) and _literal(item):
+        pad = "  " * (indent + 1)
+        return [f"{start} |", *(f"{pad}{line}" if line else "" for line in item[:-1].split("\n"))]
+    return [f"{start} {_scalar(item)}"]
+
+
+def _literal(text: str) -> bool:
+    """Whether a literal block keeps the text exactly: printable lines, one final line break, no leading space."""
+    lines = text[:-1].split("\n")
+    whole = text.endswith("\n") and len(lines) > 1 and bool(lines[-1]) and bool(lines[0])
+    safe = all(letter.isprintable() and letter not in _BREAKS for letter in text if letter != "\n")
+    return whole and safe and not lines[0].startswith(" ")
+
+
+def _scalar(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return json.dumps(value)
+    text = str(value)
+    if _PLAIN.fullmatch(text) and text.lower() not in _RESERVED:
+        return text
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(_BREAKS.get(letter, letter) for letter in quoted)
+
+
+def json_text(value: Any) -> str:
+    """Plain data as indented JSON."""
+    return json.dumps(value, indent=2) + "\n"
+
+
+def file_name(text: str) -> str:
+    """A name with nothing in it that a path or a scheduler could stumble over."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-") or "model"

@@ -1,0 +1,180 @@
+"""Read a plan written by ``astra plan --out``: check that it is whole and consistent, and say which field is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from astra.errors import InputError
+from astra.export.base import Launch, Mesh
+from astra.result import PLAN_SCHEMA
+from astra.spec._base import decode
+from astra.spec.cluster import Pool
+from astra.spec.job import Job
+from astra.spec.model import ModelSpec
+from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.workload import Workload
+
+_LARGEST_BYTES: Final = 256 * 1024 * 1024
+_AGAIN: Final = "Make the plan again with astra plan --out PLAN.json."
+
+
+def read_record(path: str | Path) -> dict[str, Any]:
+    """The JSON record of a plan file, of a version this Astra reads."""
+    shown = str(path)
+    try:
+        source = Path(path)
+        if source.stat().st_size > _LARGEST_BYTES:
+            raise InputError(shown, None, want="a plan file below 256 MiB")
+        record = json.loads(source.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(shown, None, want=_why_unreadable(error), fix=_AGAIN) from None
+    except RecursionError:
+        raise InputError(shown, None, want="a plan, not JSON nested beyond reason", fix=_AGAIN) from None
+    if not isinstance(record, dict):
+        raise InputError(shown, None, want="the record of a plan, a JSON object", fix=_AGAIN)
+    check_schema(record, shown)
+    return record
+
+
+def _why_unreadable(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"a plan file that can be read ({error.strerror or error})"
+    if isinstance(error, json.JSONDecodeError):
+        return f"whole JSON; it breaks off or is damaged at line {error.lineno}, column {error.colno} ({error.msg})"
+    return "a text file in UTF-8"
+
+
+def check_schema(record: Mapping[str, Any], where: str) -> None:
+    """Only plans of this version; others are told what to do."""
+    schema = record.get("schema")
+    if schema == PLAN_SCHEMA:
+        return
+    name, _, number = str(schema).partition("/")
+    if name == PLAN_SCHEMA.partition("/")[0] and number.isdigit():
+        made = f" (made by Astra {record['version']})" if isinstance(record.get("version"), str) else ""
+        fix = f"{_AGAIN} Its request and strategies are in the fields request and plans[].strategy."
+        raise InputError(f"{where}: schema", schema, want=f"{PLAN_SCHEMA}, the version this Astra reads{made}", fix=fix)
+    other = " An estimate has no cluster or model shape to launch." if name == "astra.estimate" else ""
+    raise InputError(f"{where}: schema", schema, want=f"{PLAN_SCHEMA}, as written by astra plan.{other}", fix=_AGAIN)
+
+
+def read_plan(path: str | Path, rank: int = 1) -> tuple[Launch, Job]:
+    """One plan of a file, resolved, with the job it was made for."""
+    return from_record(read_record(path), rank, where=str(path))
+
+
+def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan") -> tuple[Launch, Job]:
+    """One plan of a record."""
+    request = _part(record, "request", dict, where)
+    plan, place = _plan(record, rank, where)
+    job = _job(request, f"{where}: request")
+    strategy = _strategy(plan, place, job)
+    from astra.search.detail import layers_of, legality  # noqa: PLC0415
+
+    broken = legality(job, strategy)
+    if broken:
+        raise InputError(f"{place}.strategy", str(strategy), want=f"a legal strategy; {'; '.join(broken)}")
+    estimate = _part(plan, "estimate", dict, place)
+    step_s = estimate.get("step_s")
+    if not isinstance(step_s, int | float) or isinstance(step_s, bool):
+        raise InputError(f"{place}.estimate.step_s", step_s, want="a number of seconds", fix=_AGAIN)
+    return launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), float(step_s)), job
+
+
+def launch_of(job: Job, strategy: Strategy, layers: tuple[int, ...], version: str, step_s: float | None) -> Launch:
+    """A job and a strategy on one pool, ready to be exported."""
+    mesh = Mesh(
+        job.pool, strategy.tp, strategy.cp, strategy.ep, strategy.dp, strategy.pp, strategy.etp, strategy.recompute
+    )
+    return Launch(
+        model=job.model,
+        workload=job.workload,
+        strategy=strategy,
+        layers=layers,
+        meshes=(mesh,),
+        runtime=job.runtime.name,
+        version=version,
+        step_s=step_s,
+    )
+
+
+def _part(record: Mapping[str, Any], name: str, kind: type[Any], where: str) -> Any:
+    value = record.get(name)
+    if not isinstance(value, kind):
+        missing = name not in record
+        want = "this field, which is missing: the plan was cut or edited" if missing else f"a {_KINDS[kind]}"
+        raise InputError(f"{where}: {name}", None if missing else value, want=want, fix=_AGAIN)
+    return value
+
+
+_KINDS: Final = {dict: "record", list: "list", str: "text", int: "whole number"}
+
+
+def _plan(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[str, Any], str]:
+    plans = _part(record, "plans", list, where)
+    for index, plan in enumerate(plans):
+        if isinstance(plan, dict) and plan.get("rank") == rank:
+            return plan, f"{where}: plans[{index}]"
+    raise InputError("--rank", rank, want=f"a rank in the file, which has {len(plans)} plans", fix="1 is the best.")
+
+
+def _strategy(plan: Mapping[str, Any], place: str, job: Job) -> Strategy:
+    text = _part(plan, "strategy", str, place)
+    strategy = parse_strategy(text, gpus=job.pool.gpus)
+    estimated = _part(plan, "estimate", dict, place).get("strategy")
+    if estimated != text:
+        want = f"the strategy that was estimated ({estimated}): the plan was edited"
+        fix = 'To cost a strategy of your own use astra estimate --strategy "...".'
+        raise InputError(f"{place}.strategy", text, want=want, fix=fix)
+    if strategy.gpus != job.pool.gpus:
+        want = f"tp*cp*pp*dp = {job.pool.gpus:,}, the GPUs of the request"
+        raise InputError(f"{place}.strategy", text, want=want, fix="The plan was edited.")
+    return strategy
+
+
+def _job(request: Mapping[str, Any], where: str) -> Job:
+    """The job of a request; a plan from before shapes were recorded is looked up by its names."""
+    from astra.catalog import runtimes  # noqa: PLC0415
+
+    name = _part(request, "model", str, where)
+    workload: Workload = decode(Workload, _part(request, "workload", dict, where), where=f"{where}: workload")
+    model, pool = _model(request, name, where), _pool(request, where)
+    if model.name != name:
+        raise InputError(f"{where}: model", name, want=f"the name in model_spec ({model.name}): the plan was edited")
+    gpus = _part(request, "gpus", int, where)
+    if gpus != pool.gpus:
+        raise InputError(f"{where}: gpus", gpus, want=f"the GPUs of the pool ({pool.gpus}): the plan was edited")
+    headroom = request.get("headroom", 0.08)
+    if not isinstance(headroom, int | float) or isinstance(headroom, bool):
+        raise InputError(f"{where}: headroom", headroom, want="a fraction")
+    runtime = runtimes.runtime(_part(request, "runtime", str, where))
+    return Job(model=model, pool=pool, workload=workload, runtime=runtime, headroom=float(headroom))
+
+
+def _model(request: Mapping[str, Any], name: str, where: str) -> ModelSpec:
+    if "model_spec" in request:
+        found: ModelSpec = decode(ModelSpec, request["model_spec"], where=f"{where}: model_spec")
+        return found
+    from astra.catalog.models import model  # noqa: PLC0415
+
+    return model(name)
+
+
+def _pool(request: Mapping[str, Any], where: str) -> Pool:
+    if "pool" in request:
+        found: Pool = decode(Pool, request["pool"], where=f"{where}: pool")
+        return found
+    from astra.catalog.clusters import parse_gpus  # noqa: PLC0415
+
+    gpus, gpu = _part(request, "gpus", int, where), _part(request, "gpu", str, where)
+    return parse_gpus(f"{gpus}x{gpu}", node=_part(request, "node", str, where))
+
+
+def settled(strategy: Strategy, layers: tuple[int, ...]) -> Strategy:
+    """A strategy with its layers written out where they are uneven, and left out where they are not."""
+    return msgspec.structs.replace(strategy, layers=() if len(set(layers)) == 1 else layers)

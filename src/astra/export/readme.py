@@ -1,0 +1,33 @@
+"""The short README beside every export."""
+
+from __future__ import annotations
+
+from astra.export.base import Exporter, Launch, one_line
+
+
+def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
+    """What was exported, how to start it, and how it was checked."""
+    gpus = " + ".join(f"{mesh.gpus}x {mesh.pool.device.name}" for mesh in launch.meshes)
+    workload = launch.workload
+    step = f"about {launch.step_s:.3g} s" if launch.step_s is not None else "not estimated"
+    return f"""\
+# {one_line(_plain(launch.model.name))} with {exporter.title}
+
+| | |
+|---|---|
+| GPUs | {gpus}: {launch.nodes} nodes of {launch.gpus_per_node} |
+| strategy | `{launch.strategy}` |
+| layers per virtual stage | {", ".join(map(str, launch.layers))} |
+| batch | {workload.global_batch} samples of {workload.seq} tokens: {launch.microbatches} micro-batches of {launch.strategy.mbs} on {launch.strategy.dp} replicas |
+| precision, optimizer | {workload.precision}, {workload.optimizer} |
+| step time | {step} |
+| made by | Astra {one_line(launch.version)} |
+| verified with | {exporter.verified} |
+
+{notes.strip()}
+"""
+
+
+def _plain(text: str) -> str:
+    """A name without the letters Markdown and HTML give a meaning to."""
+    return "".join(letter for letter in text if letter not in "`<>|[]*_\\")

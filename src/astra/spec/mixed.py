@@ -1,0 +1,228 @@
+"""A strategy over several pools, with a text form that reads back to itself.
+
+``zero1 overlap=grad,param [dp16 mbs1 m64: H100 tp4 pp4 layers=14*4 recompute=none + A100 tp8 pp2 layers=12*2]``
+
+A bracket is a *group*: ``dp`` equal pipelines that each take ``m`` micro-batches of ``mbs`` samples. Its *segments*,
+joined by ``+`` in pipeline order, are runs of stages on one pool, each with its own tensor-parallel degree, recompute
+and layers. Several brackets share the batch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal
+
+from astra.errors import InputError
+from astra.spec._base import Spec, check
+from astra.spec.strategy import MAX_DEGREE, OVERLAPS, RECOMPUTES, _pack, _unpack
+
+MOST_GROUPS: Final = 16
+MOST_SEGMENTS: Final = 64
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._#-]*")
+_DEGREE: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
+_GROUP: Final = re.compile(r"\[([^\[\]]*)\]")
+_EXAMPLE: Final = "[dp8 mbs1 m16: H100 tp4 pp4 layers=12*4 + A100 tp8 pp4 layers=8*4]"
+
+
+def pool_word(name: str) -> str:
+    """A pool's name as one word of the text form."""
+    word = re.sub(r"[^A-Za-z0-9._#-]+", "", name)
+    return word if _NAME.fullmatch(word) else f"pool-{word}"
+
+
+class Segment(Spec, frozen=True, kw_only=True):
+    """Consecutive pipeline stages on one pool. Sequence parallelism is on where tp is above 1."""
+
+    pool: str
+    tp: int
+    pp: int  # stages
+    layers: tuple[int, ...]  # of each virtual stage: those of chunk 0, then of chunk 1, ...
+    ep: int = 1
+    recompute: Literal["none", "selective", "full"] = "none"  # full: every layer by itself
+
+    def __post_init__(self) -> None:
+        check(_NAME.fullmatch(self.pool) is not None, "segment.pool", self.pool, "a pool's name, one word")
+        for name in ("tp", "pp", "ep"):
+            _check_count(f"segment.{name}", getattr(self, name))
+        check(self.recompute in RECOMPUTES, "segment.recompute", self.recompute, f"one of {', '.join(RECOMPUTES)}")
+        check(
+            len(self.layers) > 0 and len(self.layers) % self.pp == 0 and min(self.layers, default=0) >= 0,
+            "segment.layers",
+            len(self.layers),
+            f"layers of each of the {self.pp} stages (times vp)",
+        )
+
+    def __str__(self) -> str:
+        expert = f" ep{self.ep}" if self.ep > 1 else ""
+        return f"{self.pool} tp{self.tp} pp{self.pp}{expert} layers={_pack(self.layers)} recompute={self.recompute}"
+
+
+class Group(Spec, frozen=True, kw_only=True):
+    """Equal pipelines with an equal number of micro-batches."""
+
+    dp: int
+    microbatches: int  # per pipeline and step
+    segments: tuple[Segment, ...]
+    mbs: int = 1
+    cp: int = 1
+    vp: int = 1  # chunks per stage; above 1 the schedule is interleaved
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "microbatches", "mbs", "cp", "vp"):
+            _check_count(f"group.{name}", getattr(self, name))
+        check(0 < len(self.segments) <= MOST_SEGMENTS, "group", len(self.segments), f"1 to {MOST_SEGMENTS} segments")
+        for segment in self.segments:
+            check(
+                len(segment.layers) == segment.pp * self.vp,
+                f"segment {segment.pool}.layers",
+                len(segment.layers),
+                f"pp*vp = {segment.pp * self.vp} numbers",
+            )
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return sum(segment.pp for segment in self.segments)
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step that the group takes."""
+        return self.dp * self.mbs * self.microbatches
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers of each virtual stage in the order a micro-batch visits them."""
+        return tuple(
+            count
+            for chunk in range(self.vp)
+            for segment in self.segments
+            for count in segment.layers[chunk * segment.pp : (chunk + 1) * segment.pp]
+        )
+
+    def gpus(self, segment: Segment) -> int:
+        """GPUs of one segment over all pipelines."""
+        return self.dp * self.cp * segment.tp * segment.pp
+
+    def __str__(self) -> str:
+        words = [f"dp{self.dp}", f"mbs{self.mbs}", f"m{self.microbatches}"]
+        words += [f"cp{self.cp}"] * (self.cp > 1) + [f"vp{self.vp}"] * (self.vp > 1)
+        return f"[{' '.join(words)}: {' + '.join(map(str, self.segments))}]"
+
+
+class MixedStrategy(Spec, frozen=True, kw_only=True):
+    """How one job is split over several pools."""
+
+    groups: tuple[Group, ...]
+    zero: int = 1
+    overlap: tuple[str, ...] = ("grad", "param", "tp")
+
+    def __post_init__(self) -> None:
+        check(0 < len(self.groups) <= MOST_GROUPS, "strategy", len(self.groups), f"1 to {MOST_GROUPS} groups")
+        check(self.zero in (0, 1), "strategy.zero", self.zero, "0 or 1: pools do not share deeper ZeRO stages")
+        unknown = [name for name in self.overlap if name not in OVERLAPS]
+        check(not unknown, "strategy.overlap", unknown, f"some of {', '.join(OVERLAPS)}")
+        check(
+            self.overlap == tuple(name for name in OVERLAPS if name in self.overlap),
+            "strategy.overlap",
+            self.overlap,
+            f"each once, in the order {', '.join(OVERLAPS)}",
+        )
+
+    @property
+    def samples(self) -> int:
+        """Global batch."""
+        return sum(group.samples for group in self.groups)
+
+    @property
+    def gpus_by_pool(self) -> dict[str, int]:
+        """GPUs used of each pool."""
+        used: dict[str, int] = {}
+        for group in self.groups:
+            for segment in group.segments:
+                used[segment.pool] = used.get(segment.pool, 0) + group.gpus(segment)
+        return used
+
+    @property
+    def gpus(self) -> int:
+        """GPUs used in all."""
+        return sum(self.gpus_by_pool.values())
+
+    def __str__(self) -> str:
+        words = [f"zero{self.zero}", f"overlap={','.join(self.overlap) or 'none'}", *map(str, self.groups)]
+        return " ".join(words)
+
+
+def is_mixed(text: str) -> bool:
+    """Whether a strategy's text is of this form."""
+    return "[" in text
+
+
+def parse_mixed(text: str) -> MixedStrategy:
+    """Read the text form; what is left out takes its default."""
+    groups = tuple(_parse_group(match.group(1)) for match in _GROUP.finditer(text))
+    rest = _GROUP.sub(" ", text)
+    if not groups or "[" in rest or "]" in rest:
+        raise InputError("strategy", text, want=f"groups in brackets, such as {_EXAMPLE}")
+    fields: dict[str, Any] = {}
+    for word in rest.split():
+        degree = _DEGREE.fullmatch(word)
+        if degree is not None and degree.group(1) == "zero":
+            key, value = "zero", int(degree.group(2))
+        elif word.startswith("overlap="):
+            names = tuple(name for name in word.removeprefix("overlap=").split(",") if name != "none")
+            key, value = "overlap", names  # type: ignore[assignment]
+        else:
+            raise InputError("strategy", word, want="zero0 or zero1, overlap=..., and groups in brackets")
+        _once(fields, key, value, word)
+    return MixedStrategy(groups=groups, **fields)
+
+
+def _parse_group(text: str) -> Group:
+    head, colon, body = text.partition(":")
+    if not colon:
+        raise InputError("strategy", f"[{text}]", want=f"degrees, a colon and segments, such as {_EXAMPLE}")
+    fields: dict[str, Any] = {}
+    for word in head.split():
+        key, value = _degree(word, ("dp", "mbs", "m", "cp", "vp"))
+        _once(fields, {"m": "microbatches"}.get(key, key), value, word)
+    for name, short in (("dp", "dp"), ("microbatches", "m")):
+        check(name in fields, "strategy", f"[{text}]", f"{short} with its number before the colon, such as {short}8")
+    return Group(segments=tuple(_parse_segment(part) for part in body.split("+")), **fields)
+
+
+def _parse_segment(text: str) -> Segment:
+    words = text.split()
+    if not words:
+        raise InputError("strategy", text, want=f"a pool and its degrees on each side of +, such as {_EXAMPLE}")
+    fields: dict[str, Any] = {}
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if equals and key == "layers":
+            layers = _unpack(value)
+            check(layers is not None, "strategy", word, "layers per stage, such as layers=19,20*2,21")
+            _once(fields, "layers", layers, word)
+        elif equals and key == "recompute":
+            _once(fields, "recompute", value, word)
+        else:
+            _once(fields, *_degree(word, ("tp", "pp", "ep")), word)
+    check("layers" in fields, "strategy", text.strip(), "layers=... in every segment")
+    fields.setdefault("tp", 1)
+    fields.setdefault("pp", len(fields["layers"]))
+    return Segment(pool=words[0], **fields)
+
+
+def _degree(word: str, names: tuple[str, ...]) -> tuple[str, int]:
+    found = _DEGREE.fullmatch(word)
+    if found is None or found.group(1) not in names:
+        raise InputError("strategy", word, want=f"one of {' '.join(names)} with its number")
+    return found.group(1), int(found.group(2))
+
+
+def _once(fields: dict[str, Any], key: str, value: Any, word: str) -> None:
+    if key in fields:
+        raise InputError("strategy", word, want=f"each setting once; {key} is given twice")
+    fields[key] = value
+
+
+def _check_count(where: str, value: int) -> None:
+    check(isinstance(value, int) and 1 <= value <= MAX_DEGREE, where, value, f"a whole number from 1 to {MAX_DEGREE:,}")

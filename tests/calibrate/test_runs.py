@@ -1,0 +1,217 @@
+"""Reading published runs into jobs and strategies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astra.calibrate import runs_table
+from astra.calibrate.runs import Run, Skipped, read_runs, runs_of
+from astra.calibrate.runs_model import Sizes, model_of
+from astra.calibrate.runs_pool import find_device, pool_of, read_network
+from astra.calibrate.runs_strategy import Degrees, nanotron_layers, recipe_for
+from astra.errors import InputError
+from astra.units import GIB
+
+ROW = {
+    "id": "mine-0001", "framework": "megatron", "model_name": "llama2-7b", "layers": "32", "hidden": "4096",
+    "ffn": "11008", "heads": "32", "kv_heads": "32", "vocab": "32000", "seq_len": "4096", "gated_mlp": "1",
+    "gpu_type": "H100-SXM", "gpu_mem_gb": "80", "num_gpus": "16", "gpus_per_node": "8", "precision": "bf16", "tp": "2",
+    "pp": "2", "vp": "1", "cp": "1", "ep": "1", "dp": "4", "sp": "1", "zero_stage_or_dist_opt": "zero1",
+    "recompute": "none", "flash_attn": "1", "mbs": "1", "gbs": "64", "measured_step_time_s": "3.5", "oom": "0",
+    "task": "pretrain", "intra_node_link": "NVLink4 900GB/s NVSwitch", "inter_node_link": "IB NDR 8x400Gb/s",
+    "notes": "",
+}  # fmt: skip
+
+
+def one(**changes: str) -> Run | Skipped:
+    return runs_of([ROW | changes])[0]
+
+
+def run(**changes: str) -> Run:
+    found = one(**changes)
+    assert isinstance(found, Run), found
+    return found
+
+
+def test_a_full_row() -> None:
+    found = run()
+    assert (found.id, found.source, found.job.pool.gpus) == ("mine-0001", "mine", 16)
+    assert found.job.runtime.name == "megatron"
+    assert str(found.strategy) == "tp2 pp2 dp4 mbs1 sp zero1 recompute=none overlap=grad,param"
+    assert found.measured.step_s == 3.5
+    assert not found.aside
+    assert found.job.model.kv_heads == 32
+    assert found.job.headroom == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tp": ""}, "tensor-parallel degree is missing"),
+        ({"gpu_type": "TPU-v5p"}, "unsupported hardware: TPU-v5p"),
+        ({"precision": "nvfp4"}, "nvfp4 is not modelled"),
+        ({"gpu_type": "A100-SXM", "precision": "fp8"}, "has no fp8"),
+        ({"pp": "8", "vp": "8", "dp": "1"}, "more pipeline chunks than layers"),
+        ({"gbs": "30"}, "dp*mbs does not divide the batch"),
+        ({"tp": "3"}, "does not divide the GPUs"),
+        ({"gbs": "", "measured_step_time_s": ""}, "global batch is missing"),
+    ],
+)
+def test_what_cannot_be_replayed_says_why(changes: dict[str, str], reason: str) -> None:
+    found = one(**changes)
+    assert isinstance(found, Skipped)
+    assert reason in found.reason
+
+
+def test_missing_columns_are_filled_by_stated_rules() -> None:
+    bare = {name: ROW[name] for name in (
+        "id", "layers", "hidden", "heads", "gpu_type", "num_gpus", "tp", "pp", "seq_len", "gbs", "vocab",
+    )}  # fmt: skip
+    found = runs_of([bare | {"measured_tokens_per_s_per_gpu": "1000"}])[0]
+    assert isinstance(found, Run)
+    assert found.measured.step_s == pytest.approx(64 * 4096 / (1000 * 16))
+    assert any("micro-batch not stated" in rule for rule in found.filled)
+    assert any("precision not stated" in rule for rule in found.filled)
+    assert found.strategy.dp == 4
+
+
+def test_suspect_and_disturbed_times_are_set_aside_but_replayed() -> None:
+    assert "q=C" in run(notes="q=C; remembered").aside
+    assert "clean=0" in run(notes="q=A; clean=0 (64 nodes)").aside
+    assert run(oom="1", measured_step_time_s="").measured.oom is True
+    assert run(notes="q=A; mem = peak on world rank 0").measured.peak_of == "first"
+
+
+def test_equal_jobs_are_one_object() -> None:
+    first, second, other = runs_of([ROW, ROW | {"id": "mine-0002", "tp": "4", "dp": "2"}, ROW | {"gbs": "128"}])
+    assert isinstance(first, Run)
+    assert isinstance(second, Run)
+    assert isinstance(other, Run)
+    assert first.job is second.job
+    assert first.job is not other.job
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "gigabits"),
+    [
+        ("IB NDR 8x400Gb/s", "infiniband", 3200),
+        ("RoCE 1600Gb/s per node", "roce", 1600),
+        ("4x100Gb RoCE", "roce", 400),
+        ("AWS EFA", "efa", None),
+        ("AWS EFA 3200Gb/s (p5.48xlarge)", "efa", 3200),
+        ("Slingshot-11 4x200Gb/s", "roce", 800),
+        ("50Gb/s Ethernet", "tcp", 50),
+        ("Storage: 2x ConnectX-7 IB NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 4", "infiniband", 3200),
+        ("1x Ethernet 100Gb/Sec, 8x NVIDIA Quantum-2 CX7 InfiniBand (400Gb/s)", "infiniband", 3200),
+        ("ROCE2; Data bandwidth for GPU-PCIe: 504 GB/s", "roce", None),
+        ("", None, None),
+    ],
+)
+def test_networks(text: str, kind: str | None, gigabits: float | None) -> None:
+    found = read_network(text, 8)
+    assert found.kind == kind
+    assert found.bytes_per_s == (None if gigabits is None else pytest.approx(gigabits * 1e9 / 8))
+
+
+@pytest.mark.parametrize(
+    ("text", "memory", "name"),
+    [
+        ("H100-SXM", 80, "H100-SXM5-80GB"),
+        ("A100-SXM", 40, "A100-SXM4-40GB"),
+        ("A100-PCIe", 80, "A100-PCIe-80GB"),
+        ("GB300", 288, "GB300-NVL72"),
+        ("NVIDIA L40S", 45, "L40S"),
+        ("V100-SXM3 (DGX-2)", 32, "V100-SXM2-32GB"),
+        ("T4", 16, "T4"),
+        ("H200-SXM", 140, "H200-SXM5-141GB"),
+    ],
+)
+def test_devices(text: str, memory: float, name: str) -> None:
+    assert find_device(text, memory).name == name
+
+
+def test_a_limited_gpu_is_slower_and_keeps_its_memory() -> None:
+    pool = pool_of("H100-SXM 96GB HBM2e 500W", 96.0, 8, 8, "NVLink4 900GB/s NVSwitch", "")
+    stock = find_device("H100-SXM", 80.0)
+    assert pool.device.flops_per_s["bf16"] < stock.flops_per_s["bf16"]
+    assert pool.device.memory_bytes_per_s < stock.memory_bytes_per_s
+    assert 90 * GIB < pool.device.memory_bytes < 96 * GIB
+    assert pool.node.links[0].bytes_per_s == 450e9
+
+
+def sizes(**changes: object) -> Sizes:
+    base = Sizes(name="x", layers=4, hidden=1024, ffn=4096, heads=16, kv_heads=16, vocab=50257, seq=1024, gated=False)
+    return base._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_models_take_after_the_catalog() -> None:
+    known, how = model_of(
+        sizes(
+            name="Qwen3_30B", hidden=2048, ffn=6144, heads=32, kv_heads=4, gated=True, experts=128, topk=8, moe_ffn=768
+        )
+    )
+    assert known.head_dim == 128
+    assert known.layers == 4
+    assert "qwen3-30b-a3b" in how
+    mpt, _ = model_of(sizes(name="MPT-350m"))
+    assert not mpt.mlp_bias
+    assert mpt.tied_embeddings
+    llama, _ = model_of(sizes(name="something", gated=True))
+    assert (llama.norm, llama.learned_positions, llama.tied_embeddings) == ("rmsnorm", 0, False)
+    assert model_of(sizes(name="something", gated=True, tied=True))[0].tied_embeddings
+
+
+def test_nanotron_gives_the_last_stage_fewer_layers() -> None:
+    model, _ = model_of(sizes(name="llama-1B", layers=16, hidden=2048, ffn=8192, heads=32, kv_heads=32, vocab=131072,
+                              gated=True))  # fmt: skip
+    layers = nanotron_layers(model, 4)
+    assert sum(layers) == 16
+    assert layers[-1] < layers[0]
+    assert nanotron_layers(model, 1) == ()
+
+
+def test_stated_splits_are_used() -> None:
+    found = run(pp="4", dp="2", notes="stage layer split [8,9,9,8] (incl. embed/head pseudo-layers)", layers="32")
+    assert found.strategy.layers == (7, 9, 9, 7)
+
+
+def test_recipes_fill_what_a_table_leaves_open() -> None:
+    degrees = Degrees(tp=1, pp=1, vp=1, cp=1, ep=64, dp=64, mbs=4)
+    recipe = recipe_for("GPT OSS 120B", "GB200", "bf16", 64, 1280, degrees, False)
+    assert recipe is not None
+    assert recipe["cheap_recompute"] == "layernorm moe_act"
+    assert recipe_for("GPT OSS 120B", "H100-SXM", "bf16", 64, 1280, degrees, False) is None
+
+
+def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("id,layers\nx,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="hidden"):
+        read_runs(path)
+
+
+def test_restating_and_reading_back_is_the_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = runs_of([
+        ROW,
+        ROW | {"id": "mine-0002", "gpu_type": "H100-SXM 96GB HBM2e 500W", "gpu_mem_gb": "96"},
+        ROW | {"id": "mine-0003", "tp": ""},
+    ])  # fmt: skip
+    lines, shared = runs_table.restate(rows)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / runs_table.RUNS).write_text(lines, encoding="utf-8")
+    (tmp_path / "data" / runs_table.SHARED).write_text(shared, encoding="utf-8")
+    monkeypatch.setattr(runs_table, "files", lambda _: tmp_path)
+    again = runs_table.published()
+    assert again[:2] == rows[:2]
+    assert isinstance(again[2], Skipped)
+
+
+def test_the_shipped_table() -> None:
+    found = runs_table.published()
+    replayable = [run for run in found if isinstance(run, Run)]
+    assert len(replayable) > 3000
+    assert len({run.id for run in replayable}) == len(replayable)
+    assert all(run.citation for run in replayable)
+    assert all(run.strategy.gpus == run.job.pool.gpus for run in replayable)
