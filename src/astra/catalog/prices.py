@@ -51,27 +51,63 @@ def prices(gpu: str | None = None) -> tuple[Price, ...]:
     return tuple(price for price in _catalog() if price.gpu == name)
 
 
-def default_price(device_name: str) -> Price | None:
-    """The offer to calculate with when the user gives no price: the median provider's, on demand.
+def book(path: str | Path | None = None, *, today: dt.date | None = None) -> tuple[Price, ...]:
+    """The catalog's offers, with those of a user's file in place of the same instances and markets."""
+    if path is None:
+        return _catalog()
+    own = read_prices(path, today=today)
+    replaced = {_offer(price) for price in own}
+    return (*own, *(price for price in _catalog() if _offer(price) not in replaced))
 
-    Each provider speaks with its newest on-demand offer of its largest instance (the dearer one on a tie, which is the
-    one with guarantees). Providers not seen in the 90 days before the newest offer of that GPU are left out. Of the
-    rest the lower median is taken, so that the answer is an offer that exists. None if nobody offers the GPU.
+
+def default_price(
+    device_name: str, market: Market = "on-demand", *, offers: Iterable[Price] | None = None
+) -> Price | None:
+    """The offer to calculate with when the user gives no price: the median provider's, on demand unless said.
+
+    Each provider speaks with its newest offer of its largest instance (the dearer one on a tie, which is the one with
+    guarantees). Providers not seen in the 90 days before the newest offer of that GPU are left out. Of the rest the
+    lower median is taken, so that the answer is an offer that exists. None if nobody offers the GPU.
     """
-    return _default(hardware.find("devices", device_name))
+    gpu = hardware.find("devices", device_name)
+    if offers is None:
+        return _default(gpu, market)
+    return _median_provider(price for price in offers if (price.gpu, price.market) == (gpu, market))
 
 
-def node_price(node: NodeType, market: Market = "on-demand") -> Price | None:
+def node_price(
+    node: NodeType, market: Market = "on-demand", *, offers: Iterable[Price] | None = None
+) -> Price | None:
     """The newest offer of exactly this node type, or None."""
+    found = [price for price in offers or _catalog() if price.market == market and is_of(price, node)]
+    return max(found, key=lambda price: (price.date, price.usd_per_gpu_h), default=None)
+
+
+def is_of(price: Price, node: NodeType) -> bool:
+    """Whether an offer is of exactly this node type."""
+    if (price.gpu, price.gpus) != (node.gpu, node.gpus):
+        return False
     known = {fold(name) for name in (node.name, *node.aliases)}
-    offers = [
-        price
-        for price in _catalog()
-        if price.market == market
-        and (price.gpu, price.gpus) == (node.gpu, node.gpus)
-        and (fold(price.provider + price.instance) in known or _is_instance(price, node, known))
-    ]
-    return max(offers, key=lambda price: (price.date, price.usd_per_gpu_h), default=None)
+    return fold(price.provider + price.instance) in known or _is_instance(price, node, known)
+
+
+def recent(offers: Iterable[Price]) -> list[Price]:
+    """Without those more than 90 days older than the newest offer of the same GPU and market."""
+    kept = list(offers)
+    newest: dict[tuple[str, str], dt.date] = {}
+    for price in kept:
+        key = (price.gpu, price.market)
+        newest[key] = max(newest.get(key, price.date), price.date)
+    return [price for price in kept if age_days(price, newest[price.gpu, price.market]) <= STALE_DAYS]
+
+
+def to_csv(offers: Iterable[Price]) -> str:
+    """Offers as the text of a price file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([getattr(price, column) for column in COLUMNS] for price in offers)
+    return text.getvalue()
 
 
 def age_days(price: Price, today: dt.date) -> int:
@@ -87,19 +123,23 @@ def is_stale(price: Price, today: dt.date) -> bool:
 def read_prices(path: str | Path, *, today: dt.date | None = None) -> tuple[Price, ...]:
     """Offers from a CSV file with the catalog's columns; any fault is named by line and column."""
     text = read_text(path, what="a CSV file of prices", limit_bytes=_LARGEST_FILE)
-    return _parse(text, where=str(path), today=today or dt.date.today())
+    return parse_prices(text, where=str(path), today=today or dt.date.today())
 
 
 @cache
 def _catalog() -> tuple[Price, ...]:
     path = hardware.DATA / "prices.csv"
     # No check against today: a computer with a wrong clock must still be able to plan.
-    return _parse(path.read_text(encoding="utf-8"), where=path.name, today=dt.date.max)
+    return parse_prices(path.read_text(encoding="utf-8"), where=path.name, today=dt.date.max)
 
 
 @cache
-def _default(gpu: str) -> Price | None:
-    return _median_provider([price for price in _catalog() if price.gpu == gpu and price.market == "on-demand"])
+def _default(gpu: str, market: Market) -> Price | None:
+    return _median_provider(price for price in _catalog() if (price.gpu, price.market) == (gpu, market))
+
+
+def _offer(price: Price) -> tuple[str, str, str, str]:
+    return fold(price.provider), fold(price.instance), price.gpu, price.market
 
 
 def _median_provider(offers: Iterable[Price]) -> Price | None:
@@ -123,7 +163,8 @@ def _is_instance(price: Price, node: NodeType, known: set[str]) -> bool:
     return fold(price.provider) == fold(node.provider) and fold(price.instance) in known
 
 
-def _parse(text: str, *, where: str, today: dt.date) -> tuple[Price, ...]:
+def parse_prices(text: str, *, where: str, today: dt.date) -> tuple[Price, ...]:
+    """Offers from CSV text; no date may lie after ``today``."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, [])

@@ -123,11 +123,14 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
                        help="share of the usable memory to keep free (default 0.08)")  # fmt: skip
 
 
-def add_output(parser: argparse.ArgumentParser, *, detail: bool = True) -> None:
-    """Where the answer goes and how much of it is shown."""
+def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bool = True) -> None:
+    """Where the answer goes and how much of it is shown; without ``file``, the verb has an ``--out`` of its own."""
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON record and nothing else")
-    group.add_argument("--out", metavar="FILE", help="also write the JSON record to FILE")
+    if file:
+        group.add_argument("--out", metavar="FILE", help="also write the JSON record to FILE")
+    else:
+        parser.set_defaults(out=None)
     if detail:
         amount_shown = group.add_mutually_exclusive_group()
         amount_shown.add_argument("-q", "--quiet", action="store_true", help="only the main table")

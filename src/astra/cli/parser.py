@@ -6,10 +6,17 @@ import argparse
 from typing import Any, Final, NoReturn
 
 from astra import __version__
-from astra.cli import catalog, estimate, model, plan, validate
+from astra.cli import catalog, estimate, export, model, plan, validate
 from astra.errors import AstraError, UnknownName, nearest_names
 
-VERBS: Final = {"plan": plan, "estimate": estimate, "model": model, "catalog": catalog, "validate": validate}
+VERBS: Final = {
+    "plan": plan,
+    "estimate": estimate,
+    "export": export,
+    "model": model,
+    "catalog": catalog,
+    "validate": validate,
+}
 
 _EPILOG: Final = """\
 examples:

@@ -7,12 +7,12 @@ decides the plan's identity (how work is split) weighs more than how it is tuned
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from heapq import heappop, heappush
+from itertools import islice, product
 from math import log2
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import numpy as np
 
 from astra.catalog import runtimes
 from astra.errors import AstraError
@@ -21,7 +21,7 @@ from astra.export.reading import launch_of
 from astra.result import Estimate
 from astra.search.detail import estimate, layers_of, legality
 from astra.spec.job import Job
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import OFFLOADS, RECOMPUTES, Strategy
 
 # Steps by which a change of a field moves a plan away from what was asked.
 WEIGHTS: Final = {
@@ -30,7 +30,8 @@ WEIGHTS: Final = {
     "flash": 3.0, "overlap": 0.25, "layers": 1.0,
 }  # fmt: skip
 _DEGREES: Final = ("tp", "pp", "cp", "ep", "dp", "vp", "etp", "mbs")
-_TRIED: Final = 400  # expressible and legal strategies costed, nearest first
+_LOOKED_AT: Final = 20_000  # strategies checked against the rules, nearest first
+_TRIED: Final = 400  # of those, legal and expressible ones costed
 _TOGETHER: Final = 16
 
 
@@ -91,10 +92,11 @@ def _with_runtime(job: Job, name: str) -> Job:
 def _expressible(exporter: Exporter, launch: Launch, job: Job) -> Iterator[tuple[float, Launch]]:
     """Legal strategies the exporter takes, nearest first."""
     asked = launch.strategy
-    candidates = list(_around(asked, job))
-    order = np.argsort([distance(asked, candidate) for candidate in candidates], kind="stable")
-    for place in order.tolist():
-        candidate = candidates[place]
+    shapes, tunings = _shapes(asked, job), _tunings(asked)
+    shapes = _taken(exporter, launch, shapes, _DEGREES)
+    tunings = _taken(exporter, launch, tunings, tuple(tunings[0]))
+    for shape, tuning in islice(_by_sum(shapes, tunings, asked), _LOOKED_AT):
+        candidate = _made(asked, shape, tuning)
         if legality(job, candidate):
             continue
         made = launch_of(job, candidate, layers_of(job, candidate), launch.version, None)
@@ -102,18 +104,21 @@ def _expressible(exporter: Exporter, launch: Launch, job: Job) -> Iterator[tuple
             yield distance(asked, candidate), made
 
 
-def _around(asked: Strategy, job: Job) -> Iterator[Strategy]:
-    """Strategies that differ from the one asked for in degrees, sharding, recompute or tuning."""
+Fields = dict[str, Any]
+
+
+def _shapes(asked: Strategy, job: Job) -> list[Fields]:
+    """How work could be split instead, over the same GPUs and batch."""
     gpus, batch = job.pool.gpus, job.workload.global_batch
+    found: list[Fields] = []
     for tp, pp, cp in product(_near(asked.tp), _near(asked.pp), _near(asked.cp)):
         if gpus % (tp * pp * cp):
             continue
         dp = gpus // (tp * pp * cp)
         for mbs, ep, vp in product(_near(asked.mbs, 1), _near(asked.ep), {asked.vp if pp == asked.pp else 1, 1}):
-            if batch % (dp * mbs) or (tp * cp * dp) % ep:
-                continue
-            shape = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "mbs": mbs, "ep": ep, "vp": vp}
-            yield from _tuned(asked, shape)
+            if batch % (dp * mbs) == 0 and (tp * cp * dp) % ep == 0:
+                found.append({"tp": tp, "pp": pp, "cp": cp, "dp": dp, "mbs": mbs, "ep": ep, "vp": vp})
+    return found
 
 
 def _near(degree: int, reach: int = 10) -> list[int]:
@@ -122,34 +127,51 @@ def _near(degree: int, reach: int = 10) -> list[int]:
     return sorted({degree, 1, *halves, *(degree * 2**step for step in range(1, min(reach, 2) + 1))})
 
 
-def _tuned(asked: Strategy, shape: dict[str, int]) -> Iterator[Strategy]:
-    same_pipeline = shape["pp"] == asked.pp and shape["vp"] == asked.vp
-    sp = {asked.sp and shape["tp"] > 1, False, shape["tp"] > 1}
-    zeros = {asked.zero, 0, 1, 2, 3}
-    recomputes = {
-        (asked.recompute, asked.method, asked.recompute_layers),
-        ("full", "uniform", 1),
-        ("selective", "uniform", 1),
-        ("none", "uniform", 1),
-    }
-    schedule = asked.schedule if same_pipeline else "interleaved" if shape["vp"] > 1 else "1f1b"
-    etps = {asked.etp, 1}
-    overlaps = _overlaps(asked, shape)
-    for spread, zero, again, offload, etp, overlap, flash in product(
-        sp, zeros, recomputes, {asked.offload, "none"}, etps, overlaps, {asked.flash, True}
-    ):
-        recompute, method, layers = again
-        fields: dict[str, Any] = {"recompute": recompute, "method": method, "recompute_layers": layers}
-        yield msgspec.structs.replace(
-            asked, **shape, **fields, sp=spread, zero=zero, offload=offload, etp=etp, overlap=overlap, flash=flash,
-            schedule=schedule, layers=asked.layers if same_pipeline else (),
-        )  # fmt: skip
+def _tunings(asked: Strategy) -> list[Fields]:
+    """Everything but the split; what a split makes impossible is left to the rules."""
+    again = [(asked.recompute, asked.method, asked.recompute_layers)]
+    again += [(name, "uniform", 1) for name in RECOMPUTES]
+    without_tp = tuple(name for name in asked.overlap if name != "tp")
+    replicas = tuple(name for name in without_tp if name != "p2p")
+    overlaps = {asked.overlap, without_tp, replicas, ("grad", "param"), ("grad",), ()}
+    choices = product((True, False), range(4), dict.fromkeys(again), {asked.offload, *OFFLOADS}, {asked.etp, 1},
+                      sorted(overlaps), {asked.flash, True}, {asked.schedule, "1f1b", "interleaved"})  # fmt: skip
+    names = ("sp", "zero", "again", "offload", "etp", "overlap", "flash", "schedule")
+    found = [dict(zip(names, choice, strict=True)) for choice in choices]
+    for tuning in found:
+        tuning["recompute"], tuning["method"], tuning["recompute_layers"] = tuning.pop("again")
+    return found
 
 
-def _overlaps(asked: Strategy, shape: dict[str, int]) -> set[tuple[str, ...]]:
-    kept = tuple(name for name in asked.overlap if name != "p2p" or shape["vp"] > 1)
-    without_tp = tuple(name for name in kept if name != "tp")
-    return {kept, without_tp, ("grad", "param"), ("grad",), ()}
+def _taken(exporter: Exporter, launch: Launch, options: list[Fields], names: tuple[str, ...]) -> list[Fields]:
+    """Options whose own fields break no limit by themselves. Each is tried with the rest of the strategy unused."""
+    plain = Strategy(zero=0, overlap=())
+    limits = [limit for limit in exporter.limits if limit.field in names]
+    return [
+        option
+        for option in options
+        if not any(limit.breaks(launch._replace(strategy=_made(plain, option, {}))) for limit in limits)
+    ] or options
+
+
+def _by_sum(shapes: list[Fields], tunings: list[Fields], asked: Strategy) -> Iterator[tuple[Fields, Fields]]:
+    """Pairs in the order of the sum of their distances, without building them all."""
+    rows = sorted(((distance(asked, _made(asked, shape, {})), at) for at, shape in enumerate(shapes)))
+    columns = sorted(((distance(asked, _made(asked, {}, tuning)), at) for at, tuning in enumerate(tunings)))
+    heap = [(rows[0][0] + columns[0][0], 0, 0)] if rows and columns else []
+    while heap:
+        _, row, column = heappop(heap)
+        yield shapes[rows[row][1]], tunings[columns[column][1]]
+        if column + 1 < len(columns):
+            heappush(heap, (rows[row][0] + columns[column + 1][0], row, column + 1))
+        if column == 0 and row + 1 < len(rows):
+            heappush(heap, (rows[row + 1][0] + columns[0][0], row + 1, 0))
+
+
+def _made(asked: Strategy, shape: Fields, tuning: Fields) -> Strategy:
+    whole = {**shape, **tuning}
+    same = whole.get("pp", asked.pp) == asked.pp and whole.get("vp", asked.vp) == asked.vp
+    return msgspec.structs.replace(asked, **whole, layers=asked.layers if same else ())
 
 
 def _best(job: Job, batch: list[tuple[float, Launch]]) -> tuple[Launch, Estimate] | None:

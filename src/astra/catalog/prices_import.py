@@ -1,0 +1,180 @@
+"""Prices from elsewhere: SkyPilot catalog files, or any CSV that names the GPU and its price.
+
+A SkyPilot file has one provider's instances by region and zone, with the price of the whole instance. Zones of a region
+are joined: the on-demand price is the same in all of them, of spot prices the median is taken.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from astra.catalog import hardware
+from astra.catalog.clusters import read_text
+from astra.catalog.prices import COLUMNS, Market, Price, parse_prices
+from astra.errors import InputError
+
+SKYPILOT: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
+PLAIN: Final = ("gpu", "usd_per_gpu_h")  # what a plain CSV must have; the rest has defaults
+# SkyPilot's names that the GPU catalog does not know, or knows as something else.
+RENAMED: Final = {
+    "A100": "A100-SXM4-40GB",
+    "A100-80GB": "A100-SXM4-80GB",
+    "A100-80GB-SXM": "A100-SXM4-80GB",
+    "H100": "H100-SXM5-80GB",
+    "H100-SXM": "H100-SXM5-80GB",
+    "H100-MEGA": "H100-SXM5-80GB",
+    "H200": "H200-SXM5-141GB",
+    "H200-SXM": "H200-SXM5-141GB",
+    "V100": "V100-SXM2-16GB",
+    "V100-32GB": "V100-SXM2-32GB",
+    "B200": "B200-SXM-180GB",
+    "B300": "B300-SXM-288GB",
+    "GB200": "GB200-NVL72",
+    "RTXPRO6000": "RTXPRO6000-Blackwell",
+}
+PROVIDERS: Final = {"aws": "AWS", "gcp": "GCP", "azure": "Azure", "oci": "OCI", "ibm": "IBM", "runpod": "RunPod"}
+_LARGEST_FILE: Final = 64 * 2**20
+
+
+class Imported(NamedTuple):
+    """What was read, and what was not: names of unknown GPUs and rows without a price, counted."""
+
+    form: Literal["skypilot", "plain", "astra"]
+    prices: tuple[Price, ...]
+    left_out: dict[str, int]
+
+
+def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None = None) -> Imported:
+    """Prices of a file, whichever of the forms it has; a wrong column or cell is named by line and column."""
+    where = str(path)
+    text = read_text(path, what="a CSV file of prices", limit_bytes=_LARGEST_FILE)
+    header = next(csv.reader(io.StringIO(text, newline="")), [])
+    day = date or dt.date.fromtimestamp(Path(path).stat().st_mtime)
+    if set(header) == set(COLUMNS):
+        return Imported("astra", parse_prices(text, where=where, today=dt.date.today()), {})
+    if set(SKYPILOT) <= set(header):
+        return _skypilot(text, where, provider or _provider(path), day)
+    if set(PLAIN) <= set(header) <= set(COLUMNS):
+        return Imported("plain", _plain(text, where, provider, day), {})
+    wanted = f"a price file ({','.join(COLUMNS)}), a plain one ({','.join(PLAIN)} and any of those), or SkyPilot's"
+    missing = [name for name in SKYPILOT if name not in header] if "InstanceType" in header else []
+    missing = missing or [name for name in PLAIN if name not in header]
+    unknown = [name for name in header if name not in (*COLUMNS, *SKYPILOT)]
+    faults = [f"column {', '.join(missing)} missing"] * bool(missing)
+    faults += [f"column {', '.join(unknown)} unknown"] * bool(unknown)
+    raise InputError(f"{where}: line 1", None, want=wanted, fix=f"Here: {'; '.join(faults) or 'columns mixed'}.")
+
+
+def _provider(path: str | Path) -> str:
+    stem = Path(path).stem
+    return PROVIDERS.get(stem.lower(), stem)
+
+
+def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, ...]:
+    """A file with some of the catalog's columns: the others take what is usual."""
+    usual: dict[str, str] = {
+        "provider": provider or "own list",
+        "instance": "unnamed",
+        "gpus": "",
+        "region": "",
+        "market": "on-demand",
+        "currency": "USD",
+        "date": day.isoformat(),
+        "source": f"user file {Path(where).name}",
+        "notes": "",
+    }
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for line, row in _rows(text, where):
+        cells = {**usual, **{name: cell for name, cell in row.items() if cell.strip()}}
+        if not cells["gpus"]:
+            device = hardware.device(hardware.find("devices", cells.get("gpu", ""), where=f"{where}: line {line}, column gpu"))
+            cells["gpus"] = str(hardware.default_node(device).gpus)
+        writer.writerow([cells.get(name, "") for name in COLUMNS])
+    return parse_prices(out.getvalue(), where=where, today=dt.date.today())
+
+
+def _skypilot(text: str, where: str, provider: str, day: dt.date) -> Imported:
+    seen: dict[tuple[str, str, int, str, Market], list[float]] = {}
+    left_out: dict[str, int] = {}
+    for line, row in _rows(text, where):
+        name, instance = row["AcceleratorName"].strip(), row["InstanceType"].strip()
+        if not name:
+            continue  # an instance without GPUs
+        gpu = _gpu(name)
+        if gpu is None or not instance:
+            reason = f"unknown GPU {name}" if gpu is None else "a GPU priced without its instance"
+            left_out[reason] = left_out.get(reason, 0) + 1
+            continue
+        gpus = _count(row["AcceleratorCount"], f"{where}: line {line}, column AcceleratorCount")
+        for market, column in _MARKETS.items():
+            usd = _usd(row[column], f"{where}: line {line}, column {column}")
+            if usd is not None:
+                seen.setdefault((gpu, instance, gpus, row["Region"].strip(), market), []).append(usd / gpus)
+    source = f"SkyPilot catalog file {Path(where).name}"
+    prices = [
+        Price(
+            provider=provider, instance=instance, gpu=gpu, gpus=gpus, region=region, market=market,
+            usd_per_gpu_h=round(statistics.median(usd), 6), date=day, source=source,
+            notes=f"median of {len(usd)} zones" if market == "spot" and len(usd) > 1 else "",
+        )
+        for (gpu, instance, gpus, region, market), usd in seen.items()
+    ]  # fmt: skip
+    return Imported("skypilot", tuple(prices), left_out)
+
+
+_MARKETS: Final[Mapping[Market, str]] = {"on-demand": "Price", "spot": "SpotPrice"}
+
+
+def _gpu(name: str) -> str | None:
+    try:
+        return RENAMED.get(name.upper()) or hardware.find("devices", name)
+    except InputError:
+        return None
+
+
+def _count(cell: str, where: str) -> int:
+    value = _number(cell)
+    if value is None or not value.is_integer() or not 1 <= value <= 1024:
+        raise InputError(where, cell or None, want="a whole number of GPUs, 1 or more")
+    return int(value)
+
+
+def _usd(cell: str, where: str) -> float | None:
+    """Dollars per hour of an instance; None where the file gives none."""
+    if not cell.strip():
+        return None
+    value = _number(cell)
+    if value is None or value < 0:
+        raise InputError(where, cell, want="dollars per hour of the instance, not negative, or nothing")
+    return value or None
+
+
+def _number(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows with their line; a row with too few or too many fields is named."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(reader)
+        for row in reader:
+            if row and len(row) != len(header):
+                raise InputError(f"{where}: line {reader.line_num}", len(row), want=f"{len(header)} fields, as in line 1")
+            if row:
+                yield reader.line_num, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{where}: line {reader.line_num}", None, want=f"well-formed CSV ({error})") from None

@@ -1,0 +1,135 @@
+"""``astra export``: a plan as files that a framework or a launcher starts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from astra.cli import options
+from astra.cli.output import Answer
+from astra.errors import InputError, UnknownName
+
+if TYPE_CHECKING:
+    from astra.export.base import Launch
+    from astra.export.nearest import Nearest
+    from astra.spec.job import Job
+
+EXPORT_SCHEMA: Final = "astra.export/1"
+HELP: Final = "write a plan as files that a framework or launcher starts"
+DESCRIPTION: Final = (
+    "Write the files that start a plan made by astra plan --out PLAN.json. A target that cannot express the plan "
+    "refuses it and says why; --nearest writes the closest plan it can, and shows what that costs."
+)
+EPILOG: Final = """\
+targets: megatron megatron-bridge torchtitan deepspeed accelerate flagscale slurm skypilot kubernetes
+
+examples:
+  astra plan llama-3.1-70b --gpus 64xH100 --out plan.json
+  astra export plan.json --to megatron --out run/
+  astra export plan.json --to slurm --rank 2
+  astra export plan.json --to torchtitan --nearest
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the verb."""
+    parser.add_argument("plan", metavar="PLAN.json", help="a plan written by astra plan --out")
+    parser.add_argument("--to", metavar="TARGET", required=True, help="what to write files for; see below")
+    parser.add_argument("--out", metavar="DIR", dest="folder", help="folder to write (default MODEL-TARGET)")
+    parser.add_argument("--rank", metavar="N", type=options.whole("--rank", at_most=1000), default=1,
+                        help="which plan of the file (default 1, the best)")  # fmt: skip
+    parser.add_argument("--nearest", action="store_true", help="if refused, export the closest plan it can express")
+    parser.add_argument("--overwrite", action="store_true", help="replace files in a folder that is not empty")
+    options.add_output(parser, detail=False, file=False)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Read, check, write; the answer says what was written."""
+    from astra.export.reading import read_plan  # noqa: PLC0415
+
+    exporter = target(args.to, "--to")
+    launch, job = read_plan(args.plan, args.rank)
+    record = write(launch, job, exporter.name, folder=args.folder, nearest=args.nearest, overwrite=args.overwrite)
+    return Answer(lambda width, color: told(record), lambda: json.dumps(record, indent=2))
+
+
+def target(name: str, flag: str) -> Any:
+    """The exporter of a name."""
+    from astra.export import EXPORTERS  # noqa: PLC0415
+
+    if name not in EXPORTERS:
+        raise UnknownName(flag, name, EXPORTERS, fix=f"The targets are {', '.join(EXPORTERS)}.")
+    return EXPORTERS[name]
+
+
+def write(
+    launch: Launch, job: Job, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False
+) -> dict[str, Any]:
+    """Export one plan; the record of what was done."""
+    from astra.export.base import CannotExport, refusals  # noqa: PLC0415
+    from astra.export.writing import check_folder, default_folder, write_folder  # noqa: PLC0415
+
+    exporter = target(to, "--to")
+    if folder is not None and not folder.strip():
+        raise InputError("--out", folder, want="a folder name")
+    place = folder if folder is not None else default_folder(launch.model.name, to)
+    check_folder(place, overwrite=overwrite)
+    reasons, found = refusals(exporter, launch), None
+    if reasons and not nearest:
+        raise CannotExport(to, reasons)
+    if reasons:
+        from astra.export.nearest import find  # noqa: PLC0415
+
+        found = find(exporter, launch, job)
+        launch = found.launch
+    files = write_folder(place, exporter.files(launch), overwrite=overwrite)
+    return {
+        "schema": EXPORT_SCHEMA,
+        "target": to,
+        "folder": place,
+        "files": files,
+        "strategy": str(launch.strategy),
+        "verified": exporter.verified,
+        "nearest": _difference(reasons, found) if found is not None else None,
+    }
+
+
+def _difference(reasons: list[str], found: Nearest) -> dict[str, Any]:
+    return {
+        "reasons": reasons,
+        "changed": {name: [_plain(value) for value in pair] for name, pair in found.changed.items()},
+        "asked_step_s": found.before.step_s,
+        "exported_step_s": found.after.step_s,
+        "asked_peak_gib": found.before.peak_reserved_gib,
+        "exported_peak_gib": found.after.peak_reserved_gib,
+        "asked_runtime": found.before.runtime,
+        "exported_runtime": found.after.runtime,
+    }
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def told(record: dict[str, Any]) -> str:
+    """The record for people."""
+    lines = [f"Wrote {len(record['files'])} files for {record['target']} in {record['folder']}:"]
+    lines += [f"  {name}" for name in record["files"]]
+    lines += [f"strategy  {record['strategy']}", f"verified  {record['verified']}"]
+    near = record["nearest"]
+    if near is not None:
+        slower = near["exported_step_s"] / near["asked_step_s"] - 1
+        lines += ["", "This is the nearest plan the target can express, not the one asked for:"]
+        lines += [f"  {reason}" for reason in near["reasons"]]
+        lines += [f"  {name}: {_text(old)} -> {_text(new)}" for name, (old, new) in near["changed"].items()]
+        lines += [f"  step {near['asked_step_s']:.3g} s ({near['asked_runtime']}) -> {near['exported_step_s']:.3g} s "
+                  f"({near['exported_runtime']}): {slower:+.1%}"]  # fmt: skip
+        lines += [f"  peak memory {near['asked_peak_gib']:.1f} GiB -> {near['exported_peak_gib']:.1f} GiB"]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
