@@ -13,6 +13,7 @@ from astra.spec.strategy import Strategy
 
 ESTIMATE_SCHEMA: Final = "astra.estimate/1"
 PLAN_SCHEMA: Final = "astra.plan/1"
+RENT_SCHEMA: Final = "astra.rent/1"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +60,49 @@ class StageEstimate(Result, frozen=True, kw_only=True):
     fits: bool
 
 
+class PriceTag(Result, frozen=True, kw_only=True):
+    """What a GPU-hour costs, and who says so."""
+
+    usd_per_gpu_h: float
+    provider: str
+    instance: str
+    region: str
+    market: str  # on-demand, reserved, spot; "owned" for energy and amortisation; "given" for the user's number
+    currency: str
+    date: str | None
+    source: str
+    age_days: int | None  # since the price was last seen
+
+
+class Restarts(Result, frozen=True, kw_only=True):
+    """The run as it is to be expected: checkpoints are written, interruptions happen, work is repeated."""
+
+    goodput: float  # useful time over elapsed time
+    days: float
+    usd: float
+    usd_range: Range
+    interruptions: float  # expected over the whole run
+    mtbf_h: float  # mean time between interruptions of the job
+    checkpoint_gib: float
+    checkpoint_write_s: float
+    checkpoint_interval_s: float  # useful work between checkpoints: the best one
+    restart_s: float
+    sources: list[str]
+
+
+class Cost(Result, frozen=True, kw_only=True):
+    """What training all tokens costs. Figures are ideal (nothing fails) unless they are in ``expected``."""
+
+    gpus: int  # paid for: whole nodes
+    days: float
+    days_range: Range
+    usd: float
+    usd_range: Range  # from the error bar of the step time
+    usd_per_billion_tokens: float
+    price: PriceTag
+    expected: Restarts | None = None
+
+
 class Estimate(Result, frozen=True, kw_only=True):
     """How fast a strategy runs and whether it fits."""
 
@@ -92,6 +136,7 @@ class Estimate(Result, frozen=True, kw_only=True):
     train_days: float | None = None
     train_usd: float | None = None
     price_source: str | None = None
+    cost: Cost | None = None
 
 
 class Plan(Result, frozen=True, kw_only=True):
@@ -121,6 +166,17 @@ class Search(Result, frozen=True, kw_only=True):
     strategies_per_s: float
 
 
+class Baseline(Result, frozen=True, kw_only=True):
+    """What the best plan saves against what is done now; negative where it does not."""
+
+    estimate: Estimate
+    step_s_saved: float
+    days_saved: float | None
+    usd_saved: float | None
+    expected_days_saved: float | None
+    expected_usd_saved: float | None
+
+
 class PlanSet(Result, frozen=True, kw_only=True):
     """The ranked answer to a request."""
 
@@ -132,6 +188,8 @@ class PlanSet(Result, frozen=True, kw_only=True):
     search: Search
     rejects: list[Reject]
     notes: list[str]
+    objective: str = "fastest"
+    baseline: Baseline | None = None
 
     @property
     def best(self) -> Plan:
@@ -149,4 +207,100 @@ class PlanSet(Result, frozen=True, kw_only=True):
         return plans_html(self)
 
 
-__all__ = ["Estimate", "Plan", "PlanSet", "Range", "Reject", "Result", "Search", "StageEstimate", "Strategy"]
+
+class Waste(Result, frozen=True, kw_only=True):
+    """What a dominated choice loses against one on the front that is no slower and no dearer."""
+
+    instead: str  # that choice's name
+    days: float
+    usd: float
+
+
+class Choice(Result, frozen=True, kw_only=True):
+    """One thing to rent: so many GPUs of a type from a provider, and the best strategy on them."""
+
+    name: str  # such as 64xH100-SXM5-80GB from Lambda
+    gpu: str
+    gpus: int
+    nodes: int
+    node: str  # the node type whose links were modelled
+    node_known: bool  # False: the provider's own links are not in the catalog, so the usual server's were taken
+    strategy: str
+    step_s: float
+    step_s_range: Range
+    tokens_per_s: float
+    mfu: float
+    peak_reserved_gib: float
+    memory_limit_gib: float
+    provenance_worst: str
+    cost: Cost
+    roles: list[str]  # of cheapest, fastest, knee, chosen
+    waste: Waste | None = None
+
+
+class Unused(Result, frozen=True, kw_only=True):
+    """Offers that were not considered, or could not be."""
+
+    reason: str
+    offers: list[str]
+
+
+class RentSearch(Result, frozen=True, kw_only=True):
+    """What the search for something to rent did."""
+
+    offers: int  # with a price, of a GPU that was asked for
+    gpu_types: int
+    choices: int  # pairs of an offer and a count with at least one legal strategy
+    considered: int  # strategies of all of them
+    evaluated: int  # of them, fully costed
+    refined: int  # choices on the front or near it, simulated
+    seconds: float
+
+
+class RentReport(Result, frozen=True, kw_only=True):
+    """What to rent: every trade of time for money worth making."""
+
+    schema: str = RENT_SCHEMA
+    version: str
+    fingerprint: dict[str, str]
+    request: dict[str, Any]
+    objective: str
+    judged_by: str  # ideal or expected figures
+    front: list[Choice]  # fastest first
+    chosen: list[Choice]  # by the objective, best first; the front itself for pareto
+    popular: list[Choice]  # common choices, with what they waste where they are dominated
+    unused: list[Unused]
+    search: RentSearch
+    notes: list[str]
+    warnings: list[str]
+
+    def role(self, name: str) -> Choice:
+        """The cheapest, fastest or knee of the front."""
+        return next(choice for choice in self.front if name in choice.roles)
+
+    def __str__(self) -> str:
+        from astra.report.money import render_rent  # noqa: PLC0415
+
+        return render_rent(self)
+
+
+__all__ = [
+    "Baseline",
+    "Choice",
+    "Cost",
+    "Estimate",
+    "Plan",
+    "PlanSet",
+    "PriceTag",
+    "Range",
+    "Reject",
+    "RentReport",
+    "RentSearch",
+    "Restarts",
+    "Result",
+    "Search",
+    "StageEstimate",
+    "Strategy",
+    "Unused",
+    "Waste",
+]

@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import io
 import json
+import logging
 import os
 import sys
 import types
@@ -81,7 +82,11 @@ def pretend(arch: int) -> None:
     torch.cuda.current_device = lambda: torch.device("meta")
     torch.cuda.is_available = lambda: False
     torch.cuda.Stream = lambda *_, **__: None
+    torch.Tensor.cuda = lambda tensor, *_, **__: tensor
     utils._te_version = Version("2.14.0")
+    make = torch.tensor
+    torch.tensor = lambda *data, pin_memory=False, **options: make(*data, **options)
+    _widen_attention()
     from megatron.core.models.common.embeddings import rope_utils  # type: ignore[import-not-found]
     from megatron.core.transformer.moe import moe_utils  # type: ignore[import-not-found]
 
@@ -90,8 +95,22 @@ def pretend(arch: int) -> None:
 
     rope_utils.fused_apply_rotary_pos_emb = unused
     for name in vars(moe_utils).copy():
-        if name.startswith("fused_") and "permute" in name:
+        if name.startswith("fused_") and vars(moe_utils)[name] is None:
             setattr(moe_utils, name, unused)
+
+
+def _widen_attention() -> None:
+    """Latent attention gives its core the widths of keys and values, which the unfused core has no weights for."""
+    from megatron.core.transformer.dot_product_attention import (  # type: ignore[import-not-found]
+        DotProductAttention,
+    )
+
+    real = DotProductAttention.__init__
+
+    def narrow(self: Any, *arguments: Any, k_channels: Any = None, v_channels: Any = None, **options: Any) -> None:
+        real(self, *arguments, **options)
+
+    DotProductAttention.__init__ = narrow
 
 
 def judge(case: dict[str, Any]) -> dict[str, Any]:
@@ -266,6 +285,7 @@ def _answer(case: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     """Serve until the input ends."""
     warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
     said = sys.stdout
     sys.stdout = sys.stderr  # importing may print
     load()

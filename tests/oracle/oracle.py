@@ -35,19 +35,22 @@ class Oracle(Costs):
         self.limits = limits or Restrictions()
         self.facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
         self.rules = [(rule, fields_of(rule)) for rule in (*RULES, *user_rules)]
-        self.broken: dict[tuple[str, Any], bool] = {}
+        self.late_rules = [(rule, fields) for rule, fields in self.rules if {*SAVER, *HOLDER} & set(fields)]
+        self.broken: dict[tuple[Any, ...], bool] = {}
         self.spoken = {name for rule in user_rules for name in rule.needs}
 
-    def legal(self, row: Row) -> bool:
-        """No rule whose fields are all in the row is broken."""
-        for rule, fields in self.rules:
-            if all(field in row for field in fields):
-                key = (rule.name, tuple(row[field] for field in fields))
-                if key not in self.broken:
-                    cells = {f: np.array([CHOICES[f].index(row[f]) if f in CHOICES else row[f]]) for f in fields}
-                    self.broken[key] = bool(np.any(rule.breaks(names(cells, self.facts))))
-                if self.broken[key]:
-                    return False
+    def legal(self, row: Row, *, late: bool = False) -> bool:
+        """No rule whose fields are all in the row is broken; ``late``: the others have been seen to already."""
+        for rule, fields in self.late_rules if late else self.rules:
+            try:
+                key = (rule.name, *[row[field] for field in fields])
+            except KeyError:
+                continue
+            if key not in self.broken:
+                cells = {f: np.array([CHOICES[f].index(row[f]) if f in CHOICES else row[f]]) for f in fields}
+                self.broken[key] = bool(np.any(rule.breaks(names(cells, self.facts))))
+            if self.broken[key]:
+                return False
         return True
 
     def allowed(self, field: str, values: Sequence[Any]) -> list[Any]:
@@ -142,7 +145,7 @@ class Oracle(Costs):
             for saver, holder in product(self.savers(mesh.p, mesh.v), holders):
                 late = dict(zip((*SAVER, *HOLDER), (*saver, *holder), strict=True))
                 late["overlap_param"] = row["overlap_param"] and holder.zero > 0
-                if self.legal({**row, **late}):
+                if self.legal({**row, **late}, late=True):
                     yield mesh, saver, holder
 
 

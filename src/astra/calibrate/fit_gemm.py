@@ -72,6 +72,8 @@ def fit_sweep(key: Key, sweep: Sweep, *, epochs: int, hold_out: bool = True) -> 
         if asked.any():
             seen = train(rows.pick(~held), **physics, epochs=epochs)
             errors[name] = _error(seen.weights, rows.pick(asked), physics)
+            if (asked & _common(rows.shapes)).any():
+                errors[f"{name}_common"] = _error(seen.weights, rows.pick(asked & _common(rows.shapes)), physics)
     whole = train(rows, **physics, epochs=epochs)
     errors["fitted"] = _error(whole.weights, rows.pick(_large(rows.shapes)), physics)
     card = Card(
@@ -100,6 +102,12 @@ def _ends(shapes: Shapes, pick: Any) -> tuple[float, float, float]:
 
 def _large(shapes: Shapes) -> Bools:
     return (shapes.m >= TRAINING[0]) & (shapes.n >= TRAINING[1]) & (shapes.k >= TRAINING[2])
+
+
+def _common(shapes: Shapes) -> Bools:
+    """Layers of 1024 to 16384 a side on 512 tokens and more, in multiples of 16."""
+    n, k = shapes.n, shapes.k
+    return (shapes.m >= 512) & (shapes.m % 16 == 0) & (np.minimum(n, k) >= 1024) & (np.maximum(n, k) <= 16384)
 
 
 def _hold_outs(shapes: Shapes) -> dict[str, Bools]:

@@ -115,7 +115,7 @@ def _gemm_seconds(
             np.concatenate([np.broadcast_to(np.asarray(getattr(gemm, dim), np.float64), rows) for _, gemm in chosen])
             for dim in ("m", "n", "k", "groups")
         )
-        forward, dgrad, wgrad = _three_layouts(job.pool.device, precision, *sizes)
+        forward, dgrad, wgrad = _three_layouts(job.pool.device, precision, job.runtime.clock_gain, *sizes)
         for number, (key, gemm) in enumerate(chosen):
             at = slice(number * rows, (number + 1) * rows)
             trained = not frozen or "_lora_" in gemm.name
@@ -125,7 +125,9 @@ def _gemm_seconds(
     return out
 
 
-def _three_layouts(device: Device, precision: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> list[Timed]:
+def _three_layouts(
+    device: Device, precision: str, clock_gain: float, m: Floats, n: Floats, k: Floats, groups: Floats
+) -> list[Timed]:
     """Forward, input-gradient and weight-gradient times; shardings share many shapes, so each is timed once."""
     first, place = distinct(m, n, k, groups)
     m, n, k, groups = m[first], n[first], k[first], groups[first]
@@ -134,7 +136,7 @@ def _three_layouts(device: Device, precision: str, m: Floats, n: Floats, k: Floa
         operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
         operators.gemm(device, m=k, n=n, k=m, precision=precision, layout="wgrad", groups=groups),
     )
-    return [Timed(way.seconds[place], way.source[place]) for way in timed]
+    return [Timed(way.seconds[place] / clock_gain, way.source[place]) for way in timed]
 
 
 def _sends(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]]:
@@ -157,6 +159,7 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
             seconds, source = _attention(device, runtime, shard, attention, way, job.workload.precision)
             attention_s[way] = so_far + seconds
             attention_source = worst(attention_source, source)
+    layer = layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms)))
     stream_s, stream_source = _streams(device, runtime, layer.streams, rows)
     if not runtime.gradient_fusion:
         stream_s = stream_s[0], stream_s[1] + _accumulate_s(job, layer.gemms, rows)
@@ -178,6 +181,17 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
         directions[way] = Direction(gemm_s, core_s, memory_s, host_s, busy, exposed, overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
     return Part(directions["forward"], directions["backward"], weight_s, adapters, layer.kept, sources)
+
+
+def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
+    """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward."""
+    if job.workload.precision != "fp8":
+        return []
+    low = [gemm for gemm in gemms if gemm.name not in BF16_GEMMS]
+    return [
+        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, way="forward") for gemm in low),
+        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, way="backward") for gemm in low),
+    ]
 
 
 def _accumulate_s(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Floats:
@@ -234,23 +248,26 @@ def _streams(
     for stream in streams:
         kernel = runtime.kernels[stream.kernel]
         elements = stream.elements * stream.launches
-        forward = operators.streaming(
-            device, nbytes=elements * kernel.forward_bytes, kernels=kernel.forward_kernels * stream.launches
-        )
-        backward = operators.streaming(
-            device, nbytes=elements * kernel.backward_bytes, kernels=kernel.backward_kernels * stream.launches
-        )
-        forward_s, backward_s = forward_s + forward.seconds, backward_s + backward.seconds
-        source = worst(source, forward.source, backward.source)
+        if stream.way != "backward":
+            forward = operators.streaming(
+                device, nbytes=elements * kernel.forward_bytes, kernels=kernel.forward_kernels * stream.launches
+            )
+            forward_s, source = forward_s + forward.seconds, worst(source, forward.source)
+        if stream.way != "forward":
+            backward = operators.streaming(
+                device, nbytes=elements * kernel.backward_bytes, kernels=kernel.backward_kernels * stream.launches
+            )
+            backward_s, source = backward_s + backward.seconds, worst(source, backward.source)
     return (forward_s, backward_s), source
 
 
 def _launches(layer: Layer, runtime: Runtime) -> tuple[float, float]:
     """Kernels the host launches, forward and backward: one a GEMM (two in backward), one and three for attention."""
-    streams = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams]
+    ahead = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams if stream.way != "backward"]
+    back = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams if stream.way != "forward"]
     added = 0 if runtime.gradient_fusion else len(layer.gemms)
-    forward = len(layer.gemms) + len(layer.attentions) + sum(k.forward_kernels * times for k, times in streams)
-    backward = 2 * len(layer.gemms) + 3 * len(layer.attentions) + sum(k.backward_kernels * t for k, t in streams)
+    forward = len(layer.gemms) + len(layer.attentions) + sum(kernel.forward_kernels * n for kernel, n in ahead)
+    backward = 2 * len(layer.gemms) + 3 * len(layer.attentions) + sum(kernel.backward_kernels * n for kernel, n in back)
     return forward, backward + added
 
 

@@ -133,7 +133,8 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         columns["schedule"][:, None], p=pp[:, None], v=vp[:, None], m=microbatches[:, None], rank=table.rank
     )
     held = _held(job, gathered, table, pp)
-    replicas, expert_replicas = dp * cp, tp * cp * dp // (columns["ep"] * columns["etp"])
+    replicas = dp * cp
+    expert_replicas, expert_stride = expert_groups(columns)
     ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
@@ -161,7 +162,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
             ranks=replicas[:, None],
             stride=tp[:, None],
             expert_ranks=expert_replicas[:, None],
-            expert_stride=(columns["ep"] * columns["etp"])[:, None],
+            expert_stride=expert_stride[:, None],
         ),
         layers=table.counts.sum(axis=-1),
         chunk_layers=table.chunk_layers,
@@ -171,6 +172,17 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         expert_replicas=expert_replicas,
         source=worst(_worst_source(gathered), p2p_source * (pp > 1)),
     )
+
+
+def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
+    """How many ranks an expert's parameters are replicated on, and how far apart; [mesh].
+
+    Without expert parallelism Megatron treats experts as dense parameters: one group with those.
+    """
+    tp, cp, dp = columns["tp"], columns["cp"], columns["dp"]
+    apart = columns["ep"] * columns["etp"]
+    alone = columns["ep"] == 1
+    return np.where(alone, dp * cp, tp * cp * dp // apart), np.where(alone, tp, apart)
 
 
 def stage_table(job: Job, meshes: Meshes, *, every_rank: bool = False) -> Stages:

@@ -139,14 +139,14 @@ def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holder
         (costs.layers / vp[:, None]).max(axis=1)[:, None, None],
         savers,
     )
-    # The first micro-batch exchanges on every rank it passes; ranks differ little in that, so the slowest stands for all.
+    # The first micro-batch exchanges on every rank it passes; ranks differ little, so the slowest stands for all.
     exchanged_s = meshes.columns["pp"][:, None, None] * between.per_microbatch_s.max(axis=-1)[:, None, :]
     pipeline_s = makespan(meshes, costs, each_s.max(axis=-1), total_again_s + exchanged_s)
     after_s = (between.exposed_s + update_s).max(axis=-1)
     resident = sum(static[1:], start=static[0])[:, None, :, :]
     peak = resident + (kept.kept_bytes + kept.working_bytes + costs.buffer_bytes[:, None, :])[:, :, None, :]
     return Evaluated(
-        step_s=pipeline_s + after_s[:, None, :] + job.runtime.step_host_s,
+        step_s=(pipeline_s + after_s[:, None, :] + job.runtime.step_host_s) * (1 + job.straggling),
         peak_bytes=peak.max(axis=-1),
         known=exists(job, meshes, savers)[:, :, None] & np.ones(len(holders), bool),
     )

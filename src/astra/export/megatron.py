@@ -49,6 +49,7 @@ argument of the script, which comes last and wins.
 
 
 def _offloads_fsdp(launch: Launch) -> bool:
+    """It passes Megatron's checks and fails when the optimizer is made (NVIDIA/Megatron-LM issue 1986)."""
     return launch.strategy.zero >= 2 and launch.strategy.offload != "none"
 
 

@@ -64,7 +64,9 @@ def _latent(mla: MLA) -> Iterator[Flag]:
     yield ("--qk-head-dim", str(mla.qk_nope_head_dim))
     yield ("--qk-pos-emb-head-dim", str(mla.qk_rope_head_dim))
     yield ("--v-head-dim", str(mla.v_head_dim))
-    yield ("--rope-type", "rope")
+    # Megatron's fused rotary kernel for latent attention knows YaRN alone; scaled by one it is plain rotary.
+    yield ("--rope-type", "yarn")
+    yield ("--rotary-scaling-factor", "1.0")
 
 
 def _all_biases(model: ModelSpec) -> bool:

@@ -85,6 +85,7 @@ class Stream(NamedTuple):
     kernel: str
     elements: Floats
     launches: float = 1.0  # how many times the operator runs on these elements in all
+    way: str = "both"  # or "forward" or "backward" alone
 
 
 class Kept(NamedTuple):

@@ -50,7 +50,15 @@ def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses:
     out = Gemm("attention_out", tokens, np.full_like(tokens, hidden), heads * dim_v)
     rotated = tokens * (heads + (heads if model.mla else kv_heads)) * dim_qk
     stream_elements = shard.stream_tokens * hidden
-    streams = [Stream("norm", stream_elements, model.norms_per_layer / 2), Stream("residual", stream_elements)]
+    streams = [
+        Stream("norm", stream_elements, model.norms_per_layer / 2),
+        Stream("residual", stream_elements),
+        Stream("boundary", tokens * hidden),
+    ]
+    if model.qkv_bias:
+        streams.append(Stream("bias", tokens * (heads + 2 * kv_heads) * dim_qk))
+    if model.out_bias:
+        streams.append(Stream("bias", stream_elements))
     rotary = not (model.learned_positions or model.relative_buckets or model.vision)
     if rotary:
         streams.append(Stream("rotary", rotated))
@@ -133,11 +141,17 @@ def _score_bytes(core: Attention) -> Floats:
 def dense_block(model: ModelSpec, shard: Shard) -> Layer:
     """Norm, feed-forward, residual."""
     stream_elements = shard.stream_tokens * model.hidden
-    streams = (Stream("norm", stream_elements, model.norms_per_layer / 2), Stream("residual", stream_elements))
+    streams = [
+        Stream("norm", stream_elements, model.norms_per_layer / 2),
+        Stream("residual", stream_elements),
+        Stream("boundary", shard.tokens * model.hidden),
+    ]
+    if model.mlp_bias:
+        streams += [Stream("bias", shard.tokens * model.ffn / shard.tp), Stream("bias", stream_elements)]
     kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * (model.norms_per_layer / 2)
     feed = feed_forward("mlp", model, shard.tokens, model.ffn / shard.tp, shard.linear_bytes)
     outer = Layer(
-        (), (), streams, Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
+        (), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
     )
     joined = join(outer, feed)
     working = feed.kept.working + 2 * BF16 * shard.tokens * model.hidden

@@ -26,6 +26,7 @@ _WORDS: Final[dict[str, TermWords]] = {
     "attention": TermWords("attention", "compute"),
     "streaming": TermWords("memory-bound kernels", "compute"),
     "host": TermWords("host work", "idle"),
+    "stragglers": TermWords("slowest node", "idle"),
     "launch": TermWords("kernel launch", "idle", ("a smaller tp", "a larger micro-batch", "CUDA graphs")),
     "slowdown": TermWords("compute slowed by overlap", "communication", ("less communication beside compute",)),
     "bubble": TermWords("pipeline bubble", "idle", ("a larger batch", "more virtual stages (vp)", "fewer stages (pp)")),

@@ -31,7 +31,7 @@ from astra.families.kinds import layer_kinds
 from astra.families.operators import Retention, Shard
 from astra.families.split import kinds
 from astra.provenance import Bools, Floats, Ints
-from astra.search.planner import _blocks, _by_depth, _growing, _Leaders, to_strategy
+from astra.search.planner import UNSAVED, _blocks, _by_depth, _growing, _Leaders, to_strategy
 from astra.space.enumerate import Space, cross, divisors
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
@@ -52,30 +52,40 @@ class Rungs(NamedTuple):
     counts: Ints
     step_s: Floats
     strategies: list[Strategy | None]
+    evaluated: int  # strategies costed in full
 
 
 class CountSpace(Space):
     """The legal cores of every count at once; ``counts`` ascend."""
 
-    def __init__(self, job: Job, counts: Ints) -> None:
+    def __init__(self, job: Job, counts: Ints, restrictions: Restrictions | None = None) -> None:
         self.counts = counts
-        super().__init__(job, Restrictions())
+        super().__init__(job, restrictions or Restrictions())
+        columns = self.cores | {"flash": self.flash}
+        first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
+        self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
 
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
         self.rules = tuple(rule for rule in RULES if rule.name != "gpus")  # the table has many numbers of GPUs
         model, batch, most = self.job.model, self.job.workload.global_batch, int(self.counts[-1])
-        tp = np.array([n for n in divisors(model.heads) if n <= most], np.int64)
-        cp = np.array([n for n in divisors(self.job.workload.seq) if n <= most], np.int64)
-        pp = np.arange(1, min(len(layer_kinds(model)), most) + 1)
-        dp = np.array([n for n in divisors(batch) if n <= most], np.int64)
+        choices = {
+            "tp": divisors(model.heads),
+            "cp": divisors(self.job.workload.seq),
+            "pp": range(1, len(layer_kinds(model)) + 1),
+            "dp": divisors(batch),
+        }
+        tp, cp, pp, dp = (
+            np.array(self.allowed(name, [n for n in some if n <= most]), np.int64) for name, some in choices.items()
+        )
         gpus = tp[:, None, None, None] * cp[:, None, None] * pp[:, None] * dp
         rows = np.nonzero(np.isin(gpus, self.counts))
         columns = {n: c[r] for n, c, r in zip(("tp", "cp", "pp", "dp"), (tp, cp, pp, dp), rows, strict=True)}
         if model.moe is None:
             return columns | {"ep": np.ones_like(columns["tp"]), "etp": np.ones_like(columns["tp"])}
         slices = [n for n in divisors(model.moe.ffn) if n <= self.facts["scaleup_gpus"]]
-        ep, etp = (np.array(values, np.int64) for values in (divisors(model.moe.experts), slices))
+        experts = {"ep": divisors(model.moe.experts), "etp": slices}
+        ep, etp = (np.array(self.allowed(name, some), np.int64) for name, some in experts.items())
         columns, _ = cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})
         no_finer = columns["etp"] <= columns["tp"]  # an expert is split no further than the other layers
         return {name: column[no_finer] for name, column in columns.items()}
@@ -107,25 +117,28 @@ class Shelf(NamedTuple):
 
 def shelve(job: Job, space: CountSpace) -> Shelf:
     """Cost the parts of a job once for all counts."""
-    columns = space.cores | {"flash": space.flash}
-    cores = np.flatnonzero(may_fit(job, columns))
-    gathered = gather_parts(job, {name: columns[name][cores] for name in SHARD_COLUMNS})
+    fits = may_fit(job, space.shards)
+    cores = np.flatnonzero(fits[space.shard])
+    gathered = gather_parts(job, {name: column[fits] for name, column in space.shards.items()})
+    # Where each sharding went: gather_parts keeps the distinct ones in an order of its own.
+    moved = np.full(len(fits), -1)
+    moved[fits] = gathered.place
+    gathered = gathered._replace(place=moved[space.shard[cores]])
     place = np.searchsorted(space.counts, space.gpus()[cores])
     return Shelf(space, cores, place, gathered, core_bound_s(job, space, cores, gathered))
 
 
-def may_fit(job: Job, columns: Columns) -> Bools:
+def may_fit(job: Job, shards: Columns) -> Bools:
     """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
-    first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
-    tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
+    tp, cp, ep, etp, mbs, sp, flash = (shards[name] for name in SHARD_COLUMNS)
     keeps = Retention(
         linear_bytes=1.0 if job.workload.precision == "fp8" else 2.0, projection=job.runtime.keeps_projection
     )
     shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, keeps)
     kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
-    least = np.min([np.broadcast_to(each.checkpoint + each.working, len(first)) for each in kept], axis=0)
+    least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
     fits: Bools = reserved_bytes(job, least) <= job.limit_bytes
-    return fits[place]
+    return fits
 
 
 def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -> Floats:
@@ -166,7 +179,7 @@ def climb(job: Job, shelf: Shelf, limits: Limits) -> Rungs:
     for block in _growing(np.argsort(gpu_seconds, kind="stable")):
         ladder.cost_cores(block)
     ladder.finish()
-    return Rungs(shelf.space.counts, ladder.best_s, ladder.strategies)
+    return Rungs(shelf.space.counts, ladder.best_s, ladder.strategies, ladder.evaluated)
 
 
 class _Waiting(NamedTuple):
@@ -253,5 +266,7 @@ class _Ladder(_Leaders):
                 saver, holder = divmod(int(choice[row]), len(holders))
                 self.best_s[count] = float(reached_s[row])
                 self.strategies[count] = to_strategy(meshes, savers, holders, int(row), saver, holder)
-        known_s = np.where(result.known, result.step_s, np.inf).reshape(len(meshes), -1)
-        return known_s.min(axis=1), reached_s
+        bound_s = result.step_s
+        if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
+            bound_s = evaluate(self.job, meshes, costs, UNSAVED, holders).step_s
+        return bound_s.min(axis=(1, 2)), reached_s

@@ -242,12 +242,12 @@ def _memory(answer: Answer, rank: int) -> dict[str, float]:
     }
 
 
-def breakdown(stages: list[StageEstimate], total_s: float, host_s: float) -> dict[str, float]:
-    """Seconds by cause on the busiest stage; what is left of the step is bubble and stage-to-stage traffic."""
+def breakdown(stages: list[StageEstimate], total_s: float, around: dict[str, float]) -> dict[str, float]:
+    """Seconds by cause on the busiest stage and around it; the rest of the step is bubble and traffic of stages."""
     busiest = max(stages, key=lambda stage: stage.compute_s + sum(stage.exposed_s.values()))
     causes = {"forward": busiest.forward_s, "backward": busiest.backward_s}
     causes |= {f"{name} communication": seconds for name, seconds in busiest.exposed_s.items()}
-    causes |= {"optimizer": busiest.optimizer_s, "host": host_s}
+    causes |= {"optimizer": busiest.optimizer_s} | around
     causes[BUBBLE] = total_s - sum(causes.values())
     return causes
 
@@ -257,8 +257,9 @@ def _tell(
 ) -> Estimate:
     """The record."""
     once_s = float((answer.between.exposed_s[0, 0] + answer.update_s).max())
-    total_s = answer.pipeline_s + once_s + job.runtime.step_host_s
-    causes = breakdown(stages, total_s, job.runtime.step_host_s)
+    alone_s = answer.pipeline_s + once_s + job.runtime.step_host_s
+    total_s = alone_s * (1 + job.straggling)
+    causes = breakdown(stages, total_s, {"host": job.runtime.step_host_s, "stragglers": total_s - alone_s})
     tokens_per_s = job.workload.tokens_per_step / total_s
     flops_per_s = training_flops_per_token(job) * tokens_per_s / job.pool.gpus
     mfu = flops_per_s / job.pool.device.peak(job.workload.precision)

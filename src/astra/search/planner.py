@@ -99,7 +99,7 @@ def core_bound_s(job: Job, space: Space, gathered: Gathered) -> Floats:
     """Compute and exposed communication of all micro-batches, spread evenly over the stages."""
     whole = over_model(job, gathered, least_s)
     microbatches = job.workload.global_batch // (space.cores["dp"] * space.cores["mbs"])
-    return microbatches * whole / space.cores["pp"] + job.runtime.step_host_s
+    return (microbatches * whole / space.cores["pp"] + job.runtime.step_host_s) * (1 + job.straggling)
 
 
 def _growing(order: Ints) -> Iterator[Ints]:
@@ -182,7 +182,8 @@ class _Leaders:
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
         slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
-        bound_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
+        pipeline_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0]
+        bound_s = (pipeline_s + self.job.runtime.step_host_s) * (1 + self.job.straggling)
         fits = reserved_bytes(self.job, self._least_bytes(costs)) <= self.job.limit_bytes
         if fits.any() or self.best:
             self.unfit += float(strategies[~fits].sum())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from astra.spec._base import Spec, check
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
@@ -26,6 +28,12 @@ class Job(Spec, frozen=True, kw_only=True):
     def usable_bytes(self) -> float:
         """Device memory the allocator can take: all that is visible, less what the context holds."""
         return self.pool.device.memory_bytes - self.runtime.context_bytes
+
+    @property
+    def straggling(self) -> float:
+        """Share of a step lost to waiting for the slowest of all nodes."""
+        nodes = max(self.pool.gpus / self.pool.gpus_per_node, 1.0)
+        return self.runtime.straggling * math.log2(nodes)
 
     @property
     def limit_bytes(self) -> float:

@@ -26,8 +26,11 @@ class Runtime(Spec, frozen=True, kw_only=True):
     attention: str  # an attention kernel of efficiency.operators, or "best" for the GPU's usual one
     schedules: tuple[str, ...]  # pipeline schedules it can run
     zero_stages: tuple[int, ...]
+    # Tensor throughput in a step over that in hours of GEMMs alone: slow kernels between GEMMs leave them power.
+    clock_gain: float
     launch_s: float  # host time to launch one kernel
     step_host_s: float  # host work per step that no kernel hides: data, logging, clipping
+    straggling: float  # share of a step lost, per doubling of nodes, to waiting for the slowest
     gradient_bytes: float  # per parameter, of the buffer micro-batches accumulate into
     gradient_fusion: bool  # weight gradients are accumulated inside the GEMM
     logits_kept_bytes: float  # per logit, alive from the loss to its backward

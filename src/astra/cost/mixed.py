@@ -1,0 +1,213 @@
+"""Costs of pipelines over several pools: columns of each pool's ways to hold layers, links and sums between pools.
+
+A pool's columns are computed once for all shardings of interest, by the same parts and stages as everywhere else; a
+pipeline over pools only adds them up. Arrays are [row, sort]: rows are shardings, sorts are the kinds of layer, then
+what the first stage adds (embedding), then what the last one adds (head and loss).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from astra.cost.between import Sync
+from astra.cost.stage import Gathered, StageMemory, StageTimes, gather_parts
+from astra.cost.state import Held, local, static_bytes
+from astra.efficiency import collectives
+from astra.efficiency.collective_curves import load, ramped
+from astra.errors import InputError
+from astra.families import weights as weights_of
+from astra.families.kinds import LayerKind, layer_kinds
+from astra.families.split import Stages, kinds
+from astra.provenance import Floats, Ints, Source, worst
+from astra.spec.cluster import Cluster, Link, Pool
+from astra.spec.job import Job
+from astra.table import Column
+
+_BF16 = 2.0
+
+
+class Shards(NamedTuple):
+    """Shardings as columns."""
+
+    tp: Ints
+    cp: Ints
+    ep: Ints
+    mbs: Ints
+
+    def columns(self, job: Job, overlap_tp: bool = True) -> dict[str, Column]:
+        """The strategy columns that a layer's cost depends on; sequence parallelism wherever tp is above 1."""
+        links = job.pool.node.links
+        reach = min(links[0].reach, job.pool.gpus) if links else 1
+        sp = self.tp > 1
+        return {
+            "tp": self.tp,
+            "cp": self.cp,
+            "ep": self.ep,
+            "etp": np.ones_like(self.tp),
+            "mbs": self.mbs,
+            "sp": sp,
+            "flash": np.ones(len(sp), bool),
+            "overlap_tp": sp & (self.tp <= reach) & overlap_tp,
+        }
+
+
+class PoolColumns(NamedTuple):
+    """What each sharding costs on one pool."""
+
+    shards: Shards
+    work_s: Floats  # forward and backward of one micro-batch with exposed communication
+    again_s: Floats  # [row, sort] forward once more
+    attention_s: Floats  # attention's forward once more
+    whole: Floats  # activations kept without recompute
+    selective: Floats
+    checkpoint: Floats
+    working: Floats  # [row] largest layer at work
+    layer_whole: Floats  # [row] largest layer's activations
+    head_bytes: Floats  # [row] at the loss
+    ends_bytes: Floats  # [row] received activations and gradients
+    stream_bytes: Floats  # [row] activation of one micro-batch on one rank, as sent
+    held: Held
+
+
+def pool_columns(job: Job, shards: Shards) -> PoolColumns:
+    """Cost every sharding on one pool."""
+    columns = shards.columns(job)
+    gathered = gather_parts(job, columns)
+    table = _sorts(job, len(shards.tp))
+    times, memory = StageTimes(job, gathered, table, columns), StageMemory(job, gathered, table)
+    stream_bytes = _BF16 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
+    return PoolColumns(
+        shards,
+        times.forward + times.backward,
+        times.recompute,
+        times.attention,
+        memory.layers("whole"),
+        memory.layers("selective"),
+        memory.layers("checkpoint"),
+        memory.largest("working").max(axis=1),
+        memory.largest("whole").max(axis=1),
+        memory.head()[:, -1],
+        2 * stream_bytes,
+        stream_bytes,
+        _held(job, gathered),
+    )
+
+
+def _sorts(job: Job, rows: int) -> Stages:
+    """A table whose stages hold one layer of each kind, then nothing but the embedding, then the head."""
+    count = len(kinds(job.model))
+    sorts = count + 2
+
+    def wide(values: Column) -> Column:
+        return np.broadcast_to(values, (rows, *values.shape))
+
+    place = np.arange(sorts)
+    return Stages(
+        rank=wide(place),
+        counts=wide(np.eye(sorts, count)),
+        first=wide(place == count),
+        last=wide(place == count + 1),
+        chunk_layers=wide(np.ones(sorts, np.int64)),
+    )
+
+
+def _held(job: Job, gathered: Gathered) -> Held:
+    """Parameters of each sort; a tied head is a copy, because a pipeline of several pools separates it."""
+    shard, model = gathered.shard, job.model
+    by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
+    head = weights_of.tied_head_weights(model) if model.tied_embeddings else weights_of.head_weights(model)
+    pairs = [local(part, shard.tp, shard.ep, shard.etp) for part in (*by_part, weights_of.embedding_weights(model), head)]
+    rows = len(shard.tp)
+    dense, expert = (
+        np.stack([np.broadcast_to(pair[which], rows)[gathered.place] for pair in pairs], axis=1) for which in (0, 1)
+    )
+    if job.workload.task != "lora":
+        return Held(dense, expert, dense, expert)
+    keys: list[LayerKind | str] = [*kinds(model), "embedding", "head"]
+    trained = np.stack([gathered.parts[key].adapters[gathered.place] for key in keys], axis=1)
+    return Held(dense + trained, expert, trained, np.zeros_like(expert))
+
+
+def resident_bytes(job: Job, columns: PoolColumns, dp: int, zero: int) -> Floats:
+    """[row, sort] weights, gradients and optimizer state with ``dp`` replicas."""
+    tp, cp, ep, _ = columns.shards
+    ranks = (dp * cp)[:, None]
+    expert_ranks = np.maximum(tp * cp * dp // ep, 1)[:, None]
+    static = static_bytes(
+        job,
+        columns.held,
+        zero=np.array(zero),
+        offload=np.array(0),
+        ranks=ranks,
+        expert_ranks=expert_ranks,
+        layers=np.ones(1),
+    )
+    return static.weights + static.gradients + static.optimizer
+
+
+def from_the_end(job: Job, by_sort: Floats) -> Floats:
+    """[row, L + 1] sums over the last 0, 1, ... L layers."""
+    order = {kind: place for place, kind in enumerate(kinds(job.model))}
+    places = [order[kind] for kind in reversed(layer_kinds(job.model))]
+    sums = np.cumsum(by_sort[:, places], axis=1)
+    return np.concatenate((np.zeros((len(sums), 1)), sums), axis=1)
+
+
+class Wire(NamedTuple):
+    """A link between pools as one GPU sees it."""
+
+    bytes_per_s: float
+    latency_s: float
+    source: Source
+
+
+def outer(pool: Pool) -> Link | None:
+    """The tier that leaves a pool's servers."""
+    return pool.node.links[-1] if pool.node.links else None
+
+
+def wire(cluster: Cluster, here: int, there: int) -> Wire:
+    """The slower of both pools' outer tiers and of the network between them."""
+    links = [link for link in (outer(cluster.pools[here]), outer(cluster.pools[there]), cluster.between) if link]
+    if not links:
+        raise InputError("cluster.between", None, want="a link that joins the pools", fix="Add a [between] table.")
+    fractions = load().rules.send_fraction
+    rates = [fractions.get(link.kind, 0.8) * link.bytes_per_s / link.oversubscription for link in links]
+    return Wire(min(rates), max(link.latency_s for link in links), Source.ASSUMED)
+
+
+def hop_s(way: Wire, nbytes: Floats | float) -> Floats:
+    """One activation, or its gradient, between ranks of two pools.
+
+    ``nbytes`` is what the side with fewer ranks sends or receives: it is the bottleneck.
+    """
+    size = np.asarray(nbytes, np.float64)
+    return ramped(np.full(size.shape, way.latency_s), size / way.bytes_per_s, load().rules.send_ramp_far)
+
+
+def p2p_s(job: Job, nbytes: float, apart: int) -> float:
+    """One activation to the neighbouring stage of the same pool."""
+    timed = collectives.collective(
+        job.pool, "send_recv", nbytes=np.array([nbytes]), ranks=np.array([2]), stride=np.array([apart])
+    )
+    return float(timed.seconds[0])
+
+
+def with_other_groups(job: Job, moved: Sync, held: Held, ranks: int, groups: int, way: Wire | None) -> Sync:
+    """Gradients also summed with groups of other shapes.
+
+    A rank first sums its gradients inside its group, which leaves it 1/ranks of its shard; that part meets its like in
+    the other groups in a ring over the slowest wire. Groups with fewer GPUs own larger parts, so unequal shards make
+    the small group the slow one. Each group updates its own copy of the weights.
+    """
+    if groups <= 1 or way is None:
+        return moved
+    owned = job.runtime.gradient_bytes * (held.trained_dense + held.trained_expert) / ranks
+    ring_s = 2 * (groups - 1) * way.latency_s + 2 * (groups - 1) / groups * owned / way.bytes_per_s
+    return moved._replace(
+        all_reduce_s=moved.all_reduce_s + ring_s,
+        reduce_scatter_s=moved.reduce_scatter_s + ring_s,
+        source=worst(moved.source, way.source),
+    )

@@ -1,0 +1,232 @@
+"""The bill of a run: which price applies, what the run costs at it, and what it is likely to cost with restarts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from astra.catalog.prices import STALE_DAYS, Price, book, default_price, node_price
+from astra.cost import money
+from astra.cost.parts import EMBEDDING, HEAD
+from astra.cost.stage import gather_parts
+from astra.errors import InputError, UnknownName, fold
+from astra.families import weights as weights_of
+from astra.families.kinds import layer_kinds
+from astra.provenance import Floats, Ints
+from astra.result import Cost, Estimate, PriceTag, Range, Restarts
+from astra.spec._base import Spec, check, check_not_negative, check_positive
+from astra.spec.cluster import Pool
+from astra.spec.job import Job
+from astra.units import GIB
+
+MARKETS: Final = ("on-demand", "reserved", "spot")
+
+
+class Money(Spec, frozen=True, kw_only=True):
+    """What a GPU-hour costs and how often runs are interrupted. What is left out is taken from the catalog."""
+
+    market: Literal["on-demand", "reserved", "spot"] = "on-demand"
+    providers: tuple[str, ...] = ()
+    prices: str | None = None  # a file of offers that replace the catalog's
+    usd_per_gpu_h: float | None = None  # a price of one's own
+    usd_per_kwh: float | None = None  # owned hardware: energy
+    pue: float = 1.0  # power of the building over that of the machines
+    watts_per_gpu: float | None = None  # with its share of the server; the GPU's board power if not given
+    usd_per_gpu: float | None = None  # owned hardware: the purchase, with its share of the server
+    lifetime_years: float = 4.0
+    goodput: Literal["both", "expected", "off"] = "both"  # show expected figures; judge by them; leave them out
+    mtbf_gpu_h: float | None = None
+    restart_s: float | None = None
+    write_bytes_per_s_per_gpu: float | None = None
+    preemptions_per_node_day: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.market not in MARKETS:
+            raise UnknownName("market", self.market, MARKETS, fix=f"It is one of {', '.join(MARKETS)}.")
+        check(self.goodput in ("both", "expected", "off"), "goodput", self.goodput, "both, expected or off")
+        check_positive(
+            "money", usd_per_gpu_h=self.usd_per_gpu_h, watts_per_gpu=self.watts_per_gpu,
+            lifetime_years=self.lifetime_years, mtbf_gpu_h=self.mtbf_gpu_h,
+            write_bytes_per_s_per_gpu=self.write_bytes_per_s_per_gpu,
+        )  # fmt: skip
+        check_not_negative(
+            "money", usd_per_kwh=self.usd_per_kwh, usd_per_gpu=self.usd_per_gpu, restart_s=self.restart_s,
+            preemptions_per_node_day=self.preemptions_per_node_day,
+        )  # fmt: skip
+        check(1 <= self.pue <= 5, "pue", self.pue, "power usage effectiveness from 1 to 5")
+        check(
+            self.usd_per_gpu_h is None or not self.owned, "usd_per_gpu_h", self.usd_per_gpu_h,
+            "a price per hour, or what owned hardware costs, not both",
+        )  # fmt: skip
+
+    @property
+    def owned(self) -> bool:
+        """Whether the GPUs are one's own."""
+        return self.usd_per_kwh is not None or self.usd_per_gpu is not None
+
+
+def own_tag(options: Money, pool: Pool) -> PriceTag | None:
+    """The price the user gave, in one way or another."""
+    if options.usd_per_gpu_h is not None:
+        return _tag(options.usd_per_gpu_h, provider="you", market="given", source="given with the request")
+    if options.owned:
+        watts = options.watts_per_gpu if options.watts_per_gpu is not None else pool.device.power_w
+        energy = float(money.energy_usd_per_gpu_h(watts, options.pue, options.usd_per_kwh or 0.0))
+        bought = float(money.amortised_usd_per_gpu_h(options.usd_per_gpu or 0.0, options.lifetime_years))
+        parts = [f"{watts:.0f} W x PUE {options.pue:g} x ${options.usd_per_kwh:g}/kWh"] * (options.usd_per_kwh is not None)
+        parts += [f"${options.usd_per_gpu:,.0f} over {options.lifetime_years:g} years"] * (options.usd_per_gpu is not None)
+        return _tag(energy + bought, provider="you", market="owned", source="; ".join(parts))
+    if pool.usd_per_gpu_h is not None:
+        return _tag(pool.usd_per_gpu_h, provider="you", market="given", source=pool.price_source or "cluster file")
+    return None
+
+
+def tag_of(options: Money, pool: Pool, *, today: dt.date | None = None) -> PriceTag | None:
+    """The price of a pool: the user's, the offer of exactly its node type, or the usual one for its GPU."""
+    own = own_tag(options, pool)
+    if own is not None:
+        return own
+    offers = book(options.prices)
+    if options.providers:
+        offers = tuple(price for price in offers if fold(price.provider) in wanted_providers(options, offers))
+    found = node_price(pool.node, options.market, offers=offers)
+    if found is None and options.prices is not None:  # a user's own list comes before the catalog's median
+        mine = [price for price in offers if price.source.startswith("user file") or price not in book()]
+        found = default_price(pool.device.name, options.market, offers=mine)
+    found = found or default_price(pool.device.name, options.market, offers=offers)
+    return offer_tag(found, today) if found is not None else None
+
+
+def wanted_providers(options: Money, offers: tuple[Price, ...]) -> set[str]:
+    """The providers asked for, by folded name; an unknown one is refused."""
+    known = {fold(price.provider): price.provider for price in offers}
+    for name in options.providers:
+        if fold(name) not in known:
+            raise UnknownName("providers", name, known.values(), fix="See astra catalog prices.")
+    return {fold(name) for name in options.providers}
+
+
+def offer_tag(price: Price, today: dt.date | None = None) -> PriceTag:
+    """An offer as a price."""
+    return PriceTag(
+        usd_per_gpu_h=price.usd_per_gpu_h, provider=price.provider, instance=price.instance, region=price.region,
+        market=price.market, currency=price.currency, date=price.date.isoformat(), source=price.source,
+        age_days=((today or dt.date.today()) - price.date).days,
+    )  # fmt: skip
+
+
+def _tag(usd: float, *, provider: str, market: str, source: str) -> PriceTag:
+    if not usd > 0:
+        raise InputError("price", usd, want="a price above zero", fix="Give --usd-per-gpu-h, or energy and a purchase.")
+    return PriceTag(
+        usd_per_gpu_h=usd, provider=provider, instance="", region="", market=market, currency="USD", date=None,
+        source=source, age_days=None,
+    )  # fmt: skip
+
+
+def stale_warning(tag: PriceTag) -> str:
+    """A sentence if the price is old."""
+    if tag.age_days is None or tag.age_days <= STALE_DAYS:
+        return ""
+    return f"The price of {tag.provider} {tag.instance} is {tag.age_days} days old ({tag.date}): check it."
+
+
+class Outlook(NamedTuple):
+    """Restarts of jobs of several sizes, as columns."""
+
+    goodput: Floats
+    mtbf_s: Floats
+    write_s: Floats
+    interval_s: Floats
+
+
+def restart_s(options: Money) -> float:
+    """From an interruption to training again."""
+    return money.RESTART_S if options.restart_s is None else options.restart_s
+
+
+def outlook(options: Money, nbytes: float, gpus: Ints, nodes: Ints, market: str) -> Outlook:
+    """How much of the time is useful."""
+    per_gpu_s = money.MTBF_GPU_S if options.mtbf_gpu_h is None else options.mtbf_gpu_h * money.HOUR_S
+    taken = money.PREEMPTIONS_PER_NODE_S if market == "spot" else 0.0
+    if options.preemptions_per_node_day is not None:
+        taken = options.preemptions_per_node_day / money.DAY_S
+    rate = options.write_bytes_per_s_per_gpu or money.WRITE_BYTES_PER_S_PER_GPU
+    between_s = money.mtbf_s(gpus, nodes, mtbf_gpu_s=per_gpu_s, preemptions_per_node_s=taken)
+    write_s = money.write_s(nbytes, gpus, rate)
+    interval_s = money.best_interval_s(write_s, between_s)
+    return Outlook(money.goodput(interval_s, write_s, restart_s(options), between_s), between_s, write_s, interval_s)
+
+
+@lru_cache(maxsize=64)
+def checkpoint_bytes(job: Job) -> float:
+    """Weights, master copies and optimizer state of everything that is trained."""
+    trained = float(weights_of.count(job.model).total)
+    if job.workload.task == "lora":
+        one = {name: np.ones(1, np.int64) for name in ("tp", "cp", "ep", "etp", "mbs")}
+        parts = gather_parts(job, one | {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}).parts
+        keys = [*layer_kinds(job.model), EMBEDDING, HEAD]
+        trained = float(sum(parts[key].adapters[0] for key in keys))
+    return trained * money.CHECKPOINT_BYTES[job.workload.optimizer]
+
+
+def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag) -> Cost | None:
+    """The bill of an estimate; None without tokens to train."""
+    tokens = job.workload.tokens
+    if tokens is None:
+        return None
+    low, high = result.step_s_range.low / result.step_s, result.step_s_range.high / result.step_s
+    gpus = int(money.billed_gpus(job.pool.gpus, job.pool.gpus_per_node))
+    seconds = tokens / result.tokens_per_s
+    usd = float(money.rent_usd(tag.usd_per_gpu_h, gpus, seconds))
+    return Cost(
+        gpus=gpus,
+        days=seconds / money.DAY_S,
+        days_range=Range(low=seconds * low / money.DAY_S, high=seconds * high / money.DAY_S),
+        usd=usd,
+        usd_range=Range(low=usd * low, high=usd * high),
+        usd_per_billion_tokens=usd / tokens * 1e9,
+        price=tag,
+        expected=None if options.goodput == "off" else _expected(job, options, tag, seconds, usd, (low, high)),
+    )
+
+
+def _expected(
+    job: Job, options: Money, tag: PriceTag, seconds: float, usd: float, bar: tuple[float, float]
+) -> Restarts | None:
+    nbytes, gpus = checkpoint_bytes(job), job.pool.gpus
+    nodes = -(-gpus // job.pool.node.gpus)
+    found = outlook(options, nbytes, np.array([gpus]), np.array([nodes]), tag.market)
+    useful = float(found.goodput[0])
+    if useful <= 0:
+        return None
+    elapsed_s = seconds / useful
+    return Restarts(
+        goodput=useful,
+        days=elapsed_s / money.DAY_S,
+        usd=usd / useful,
+        usd_range=Range(low=usd / useful * bar[0], high=usd / useful * bar[1]),
+        interruptions=elapsed_s / float(found.mtbf_s[0]),
+        mtbf_h=float(found.mtbf_s[0]) / money.HOUR_S,
+        checkpoint_gib=nbytes / GIB,
+        checkpoint_write_s=float(found.write_s[0]),
+        checkpoint_interval_s=float(found.interval_s[0]),
+        restart_s=restart_s(options),
+        sources=_sources(options, tag),
+    )
+
+
+def _sources(options: Money, tag: PriceTag) -> list[str]:
+    """Where the figures of failures come from: the user, or published runs."""
+    rows = [
+        ("failures", options.mtbf_gpu_h, money.MTBF_SOURCE),
+        ("restart time", options.restart_s, money.RESTART_SOURCE),
+        ("checkpoint writing", options.write_bytes_per_s_per_gpu, money.WRITE_SOURCE),
+    ]
+    if tag.market == "spot" or options.preemptions_per_node_day is not None:
+        rows.append(("pre-emption", options.preemptions_per_node_day, money.PREEMPTION_SOURCE))
+    return [f"{name}: {'given with the request' if given is not None else source}" for name, given, source in rows]
+

@@ -1,0 +1,72 @@
+"""Tests that need the real frameworks. They run under ``make test-frameworks``, which makes the environments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.frameworks.install import python_of, ready
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave these tests out of the plain test run."""
+    if os.environ.get("ASTRA_FRAMEWORKS"):
+        return
+    skip = pytest.mark.skip(reason="real frameworks: run make test-frameworks")
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(skip)
+
+
+class Harness:
+    """A program in another environment that answers one JSON line with another."""
+
+    def __init__(self, environment: str, program: str, **settings: str) -> None:
+        if not ready(environment):
+            pytest.skip(f".venvs/{environment} could not be made (see make test-frameworks)")
+        self._process = subprocess.Popen(
+            [str(python_of(environment)), str(HERE / program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1", **settings},
+        )
+        self.versions = self._read()
+        print(f"\n{environment}: {self.versions}")
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the harness ended: {self._process.stderr.read()[-3000:]}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def ask(self, **case: Any) -> dict[str, Any]:
+        """One question and its answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(case) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def close(self) -> None:
+        """End the program."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="session")
+def megatron() -> Iterator[Harness]:
+    harness = Harness("megatron", "megatron_harness.py")
+    yield harness
+    harness.close()

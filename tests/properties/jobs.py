@@ -1,0 +1,110 @@
+"""Small jobs and strategies to state laws about."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from astra.catalog import runtimes
+from astra.catalog.clusters import parse_gpus
+from astra.search.detail import estimate
+from astra.search.planner import search
+from astra.space.restrictions import Restrictions
+from astra.spec.cluster import Cluster, Pool
+from astra.spec.job import Job
+from astra.spec.strategy import Strategy
+from astra.spec.workload import Workload
+from tests.oracle import requests
+
+FREE = Restrictions()
+GROUPS = 10_000  # more than there are
+POOLS = (
+    "1xH100",
+    "2xH100",
+    "4xA100",
+    "8xH100",
+    "8xA100",
+    "16xH100",
+    "8xMI300X",
+    "4xL40S",
+    "8xB200",
+    "2xV100-SXM2-32GB",
+)
+SEEDS = 120
+
+
+def law(examples: int) -> settings:
+    """The same examples in every run."""
+    return settings(max_examples=examples, derandomize=True, deadline=None, database=None)
+
+
+@lru_cache(maxsize=None)
+def job(seed: int) -> Job:
+    """Made-up GPUs that tiny models keep busy, or (every second one) a tiny model on real GPUs."""
+    made = requests.random_request(seed).job
+    if seed % 2:
+        return made
+    pool = parse_gpus(POOLS[seed // 2 % len(POOLS)])
+    precision = "bf16" if "bf16" in pool.device.flops_per_s else "fp16"
+    workload = msgspec.structs.replace(made.workload, precision=precision)
+    return msgspec.structs.replace(made, pool=pool, workload=workload, runtime=runtimes.runtime("megatron"))
+
+
+@lru_cache(maxsize=None)
+def leaders(seed: int) -> list[Strategy]:
+    """The best strategy of every group."""
+    return [candidate.strategy for candidate in search(job(seed), FREE, keep=GROUPS).candidates]
+
+
+jobs = st.integers(0, SEEDS - 1).map(job)
+choices = (
+    st.integers(0, SEEDS - 1)
+    .filter(lambda seed: bool(leaders(seed)))
+    .flatmap(lambda seed: st.tuples(st.just(job(seed)), st.sampled_from(leaders(seed))))
+)
+
+
+def best_s(job: Job) -> float:
+    """The best step by the closed form; infinite if nothing fits."""
+    found = search(job, FREE, keep=1).candidates
+    return found[0].step_s if found else float(np.inf)
+
+
+def step_s(job: Job, strategy: Strategy) -> float:
+    """The simulated step of one strategy."""
+    return estimate(job, [strategy])[0].step_s
+
+
+def with_device(job: Job, **factors: Any) -> Job:
+    """The same job on GPUs with some quantities multiplied."""
+    device = job.pool.device
+    changes: dict[str, Any] = {}
+    for name, factor in factors.items():
+        value = getattr(device, name)
+        changes[name] = {k: v * factor for k, v in value.items()} if isinstance(value, dict) else value * factor
+    device = msgspec.structs.replace(device, **changes)
+    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, device=device))
+
+
+def with_links(job: Job, factor: float) -> Job:
+    """The same job on faster links."""
+    node = job.pool.node
+    links = tuple(msgspec.structs.replace(link, bytes_per_s=link.bytes_per_s * factor) for link in node.links)
+    pool = msgspec.structs.replace(job.pool, node=msgspec.structs.replace(node, links=links))
+    return msgspec.structs.replace(job, pool=pool)
+
+
+def with_work(job: Job, **changes: Any) -> Job:
+    """The same job with another workload."""
+    workload: Workload = msgspec.structs.replace(job.workload, **changes)
+    return msgspec.structs.replace(job, workload=workload)
+
+
+def cluster(pool: Pool) -> Cluster:
+    """One pool, as the public functions take it."""
+    return Cluster(pools=(pool,))

@@ -1,0 +1,195 @@
+"""What holds for the estimate of any strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from astra.result import Estimate
+from astra.search.detail import BUBBLE, estimate, legality
+from astra.search.planner import search
+from astra.spec.job import Job
+from astra.spec.strategy import DEGREES, Strategy, parse_strategy, replace
+from tests.properties.jobs import FREE, GROUPS, choices, jobs, law, step_s, with_device, with_links, with_work
+
+Choice = tuple[Job, Strategy]
+SLACK = 1e-9
+
+
+def estimated(choice: Choice) -> Estimate:
+    return estimate(choice[0], [choice[1]])[0]
+
+
+@law(60)
+@given(choices)
+def test_the_breakdown_sums_to_the_step_and_has_no_negative_cause(choice: Choice) -> None:
+    result = estimated(choice)
+    assert sum(result.breakdown.values()) == pytest.approx(result.step_s, rel=SLACK)
+    assert min(result.breakdown.values()) >= -SLACK * result.step_s, result.breakdown
+    assert result.bubble_fraction == pytest.approx(result.breakdown[BUBBLE] / result.step_s)
+
+
+@law(60)
+@given(choices)
+def test_memory_by_kind_sums_to_the_peak(choice: Choice) -> None:
+    result = estimated(choice)
+    for stage in result.stages:
+        assert min(stage.memory.values()) >= 0
+        assert sum(stage.memory.values()) == pytest.approx(stage.peak_allocated_gib, rel=SLACK)
+        assert stage.peak_reserved_gib >= stage.peak_allocated_gib
+        assert stage.fits == (stage.peak_reserved_gib <= result.memory_limit_gib)
+    assert result.peak_allocated_gib == max(stage.peak_allocated_gib for stage in result.stages)
+    assert result.peak_reserved_gib == max(stage.peak_reserved_gib for stage in result.stages)
+    assert result.fits == all(stage.fits for stage in result.stages)
+
+
+@law(60)
+@given(choices)
+def test_stages_layers_and_microbatches_add_up(choice: Choice) -> None:
+    job, strategy = choice
+    result = estimated(choice)
+    assert len(result.stages) == strategy.pp
+    assert sum(stage.layers for stage in result.stages) == job.model.layers + (
+        job.model.encoder.layers if job.model.encoder else 0
+    )
+    assert sum(stage.gpus for stage in result.stages) == job.pool.gpus == strategy.gpus
+    assert result.microbatches * strategy.dp * strategy.mbs == job.workload.global_batch
+    assert result.tokens_per_s * result.step_s == pytest.approx(job.workload.tokens_per_step)
+    for stage in result.stages:
+        assert stage.forward_s + stage.backward_s == pytest.approx(stage.compute_s)
+        assert 1 <= stage.in_flight <= result.microbatches
+        assert all(stage.exposed_s[axis] <= stage.communication_s[axis] * (1 + SLACK) for axis in stage.exposed_s)
+
+
+@law(60)
+@given(choices)
+def test_no_gpu_does_more_than_its_peak(choice: Choice) -> None:
+    result = estimated(choice)
+    assert 0 < result.mfu <= 1
+    assert result.mfu <= result.hfu
+    assert max(stage.compute_s for stage in result.stages) < result.step_s
+
+
+@law(40)
+@given(choices)
+def test_an_axis_of_degree_one_is_silent(choice: Choice) -> None:
+    job, strategy = choice
+    result = estimated(choice)
+    degrees = {"tp": strategy.tp, "cp": strategy.cp, "ep": max(strategy.ep, strategy.etp)}
+    for stage in result.stages:
+        for axis, degree in degrees.items():
+            if degree == 1:
+                assert stage.communication_s[axis] == stage.exposed_s[axis] == 0
+        if strategy.pp == 1:
+            assert stage.communication_s["pp"] == 0
+        if strategy.dp * strategy.cp == 1 and job.model.moe is None:
+            assert stage.communication_s["dp"] == stage.exposed_s["dp"] == 0
+
+
+@law(40)
+@given(choices)
+def test_degrees_of_one_may_be_left_out(choice: Choice) -> None:
+    job, strategy = choice
+    full = " ".join(f"{name}{getattr(strategy, name)}" for name in DEGREES)
+    rest = " ".join(word for word in str(strategy).split() if not _is_degree(word))
+    short = parse_strategy(str(strategy), gpus=job.pool.gpus)
+    assert parse_strategy(f"{full} {rest}") == short == strategy
+    assert estimate(job, [short]) == estimate(job, [strategy])
+
+
+def _is_degree(word: str) -> bool:
+    return any(word == f"{name}{word.removeprefix(name)}" and word.removeprefix(name).isdigit() for name in DEGREES)
+
+
+@law(40)
+@given(choices)
+def test_one_gpu_strategies_do_not_communicate(choice: Choice) -> None:
+    job, strategy = choice
+    assume(job.pool.gpus == 1)
+    for stage in estimated(choice).stages:
+        assert set(stage.communication_s.values()) == {0.0}
+        assert strategy.gpus == 1
+
+
+@law(50)
+@given(choices, st.sampled_from((2, 3)))
+def test_more_samples_take_longer(choice: Choice, times: int) -> None:
+    job, strategy = choice
+    longer = with_work(job, global_batch=job.workload.global_batch * times)
+    assume(not legality(longer, strategy))
+    assert step_s(longer, strategy) > step_s(job, strategy)
+
+
+@law(50)
+@given(choices)
+def test_longer_samples_take_longer(choice: Choice) -> None:
+    job, strategy = choice
+    longer = with_work(job, seq=job.workload.seq * 2)
+    assert step_s(longer, strategy) > step_s(job, strategy)
+
+
+FASTER: Mapping[str, float] = {"flops_per_s": 2.0, "memory_bytes_per_s": 2.0, "host_bytes_per_s": 2.0}
+
+
+@law(80)
+@given(choices, st.sampled_from(sorted(FASTER)))
+def test_a_faster_gpu_never_hurts_a_strategy(choice: Choice, name: str) -> None:
+    job, strategy = choice
+    faster = with_device(job, **{name: FASTER[name]})
+    assert step_s(faster, strategy) <= step_s(job, strategy) * (1 + SLACK)
+
+
+@law(60)
+@given(choices)
+def test_faster_links_never_hurt_a_strategy(choice: Choice) -> None:
+    job, strategy = choice
+    assert step_s(with_links(job, 2.0), strategy) <= step_s(job, strategy) * (1 + SLACK)
+
+
+@law(40)
+@given(choices)
+def test_switches_only_help(choice: Choice) -> None:
+    job, strategy = choice
+    bare = replace(strategy, overlap=())
+    assume(not legality(job, bare))
+    assert step_s(job, strategy) <= step_s(job, bare) * (1 + SLACK)
+    assert estimated((job, bare)).peak_allocated_gib == estimated(choice).peak_allocated_gib
+
+
+@law(40)
+@given(choices)
+def test_recompute_trades_time_for_memory(choice: Choice) -> None:
+    job, strategy = choice
+    plain, full = (replace(strategy, recompute=kind, method="uniform", recompute_layers=1) for kind in ("none", "full"))
+    assume(not legality(job, full))
+    assert step_s(job, full) > step_s(job, plain)
+    kept = [sum(stage.memory["activations"] for stage in estimate(job, [some])[0].stages) for some in (full, plain)]
+    assert kept[0] <= kept[1]
+
+
+@law(40)
+@given(choices)
+def test_zero_stages_shard_ever_more(choice: Choice) -> None:
+    job, strategy = choice
+    stages = [replace(strategy, zero=zero, offload="none", overlap=()) for zero in range(4)]
+    static = [
+        sum(stage.memory[kind] for stage in result.stages for kind in ("weights", "gradients", "optimizer"))
+        for result in estimate(job, stages)
+    ]
+    assert static == sorted(static, reverse=True)
+    if strategy.dp > 1:
+        assert static[3] < static[0]
+
+
+@law(25)
+@given(jobs)
+def test_a_strategy_costs_the_same_alone_and_among_others(job: Job) -> None:
+    strategies = [candidate.strategy for candidate in search(job, FREE, keep=GROUPS).candidates][:6]
+    together = estimate(job, strategies) if strategies else []
+    for strategy, result in zip(strategies, together, strict=True):
+        alone = estimate(job, [strategy])[0]
+        assert msgspec.structs.replace(alone, stages=[]) == msgspec.structs.replace(result, stages=[])
