@@ -255,10 +255,19 @@ def _build(args: Any, config: Any) -> dict[str, Any]:
             chunks.append(
                 {
                     "layers": len(model.decoder.layers),
-                    "parameters": sum(parameter.numel() for parameter in model.parameters()),
+                    "parameters": _count(model, args.tensor_model_parallel_size),
                 }
             )
     return {"pipeline_rank": rank, "chunks": chunks}
+
+
+def _count(model: Any, tp: int) -> int:
+    """Parameters of a chunk. TransformerEngine's layers keep the low-rank down-projections whole on every rank
+    (``parallel_mode="duplicated"``), where the unfused ones built here split them.
+    """
+    return sum(
+        parameter.numel() * (tp if "_down_proj." in name else 1) for name, parameter in model.named_parameters()
+    )
 
 
 def _answer(case: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ PLANNED: list[tuple[str, str, dict[str, Any]]] = [
     ("mixtral-8x22b", "128xH200", {"fix": ["ep=8"]}),
     ("qwen3-30b-a3b", "32xH100", {}),
     ("qwen3-235b-a22b", "256xH100", {"precision": "fp8"}),
-    ("deepseek-v2-lite", "16xH100", {"fix": ["pp=2"]}),
+    ("deepseek-v2", "256xH100", {"fix": ["pp=4"]}),
     ("deepseek-v3", "1024xH100", {"batch": 8192}),
     ("deepseek-v3", "512xB200", {"batch": 8192, "precision": "fp8"}),
     ("kimi-k2", "2048xH200", {"batch": 8192}),

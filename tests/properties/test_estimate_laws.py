@@ -14,7 +14,21 @@ from astra.search.detail import BUBBLE, estimate, legality
 from astra.search.planner import search
 from astra.spec.job import Job
 from astra.spec.strategy import DEGREES, Strategy, parse_strategy, replace
-from tests.properties.jobs import FREE, GROUPS, choices, jobs, law, step_s, with_device, with_links, with_work
+from tests.oracle.requests import KINDS, model, pool
+from tests.properties.jobs import (
+    FREE,
+    GROUPS,
+    assert_same,
+    choices,
+    job,
+    law,
+    leaders,
+    seeds,
+    step_s,
+    with_device,
+    with_links,
+    with_work,
+)
 
 Choice = tuple[Job, Strategy]
 SLACK = 1e-9
@@ -50,15 +64,15 @@ def test_memory_by_kind_sums_to_the_peak(choice: Choice) -> None:
 @law(60)
 @given(choices)
 def test_stages_layers_and_microbatches_add_up(choice: Choice) -> None:
-    job, strategy = choice
+    asked, strategy = choice
     result = estimated(choice)
     assert len(result.stages) == strategy.pp
-    assert sum(stage.layers for stage in result.stages) == job.model.layers + (
-        job.model.encoder.layers if job.model.encoder else 0
+    assert sum(stage.layers for stage in result.stages) == asked.model.layers + (
+        asked.model.encoder.layers if asked.model.encoder else 0
     )
-    assert sum(stage.gpus for stage in result.stages) == job.pool.gpus == strategy.gpus
-    assert result.microbatches * strategy.dp * strategy.mbs == job.workload.global_batch
-    assert result.tokens_per_s * result.step_s == pytest.approx(job.workload.tokens_per_step)
+    assert sum(stage.gpus for stage in result.stages) == asked.pool.gpus == strategy.gpus
+    assert result.microbatches * strategy.dp * strategy.mbs == asked.workload.global_batch
+    assert result.tokens_per_s * result.step_s == pytest.approx(asked.workload.tokens_per_step)
     for stage in result.stages:
         assert stage.forward_s + stage.backward_s == pytest.approx(stage.compute_s)
         assert 1 <= stage.in_flight <= result.microbatches
@@ -77,7 +91,7 @@ def test_no_gpu_does_more_than_its_peak(choice: Choice) -> None:
 @law(40)
 @given(choices)
 def test_an_axis_of_degree_one_is_silent(choice: Choice) -> None:
-    job, strategy = choice
+    asked, strategy = choice
     result = estimated(choice)
     degrees = {"tp": strategy.tp, "cp": strategy.cp, "ep": max(strategy.ep, strategy.etp)}
     for stage in result.stages:
@@ -86,50 +100,51 @@ def test_an_axis_of_degree_one_is_silent(choice: Choice) -> None:
                 assert stage.communication_s[axis] == stage.exposed_s[axis] == 0
         if strategy.pp == 1:
             assert stage.communication_s["pp"] == 0
-        if strategy.dp * strategy.cp == 1 and job.model.moe is None:
+        if strategy.dp * strategy.cp == 1 and asked.model.moe is None:
             assert stage.communication_s["dp"] == stage.exposed_s["dp"] == 0
 
 
 @law(40)
 @given(choices)
 def test_degrees_of_one_may_be_left_out(choice: Choice) -> None:
-    job, strategy = choice
+    asked, strategy = choice
     full = " ".join(f"{name}{getattr(strategy, name)}" for name in DEGREES)
     rest = " ".join(word for word in str(strategy).split() if not _is_degree(word))
-    short = parse_strategy(str(strategy), gpus=job.pool.gpus)
+    short = parse_strategy(str(strategy), gpus=asked.pool.gpus)
     assert parse_strategy(f"{full} {rest}") == short == strategy
-    assert estimate(job, [short]) == estimate(job, [strategy])
+    assert estimate(asked, [short]) == estimate(asked, [strategy])
 
 
 def _is_degree(word: str) -> bool:
     return any(word == f"{name}{word.removeprefix(name)}" and word.removeprefix(name).isdigit() for name in DEGREES)
 
 
-@law(40)
-@given(choices)
-def test_one_gpu_strategies_do_not_communicate(choice: Choice) -> None:
-    job, strategy = choice
-    assume(job.pool.gpus == 1)
-    for stage in estimated(choice).stages:
-        assert set(stage.communication_s.values()) == {0.0}
-        assert strategy.gpus == 1
+@pytest.mark.parametrize("kind", sorted(set(KINDS)))
+def test_one_gpu_does_not_communicate(kind: str) -> None:
+    alone = msgspec.structs.replace(job(1), model=model(kind), pool=pool(1))
+    seq = alone.model.vision.tokens if alone.model.vision else 128
+    alone = with_work(alone, seq=seq, global_batch=4)
+    for candidate in search(alone, FREE, keep=GROUPS).candidates:
+        for stage in estimate(alone, [candidate.strategy])[0].stages:
+            assert set(stage.communication_s.values()) == set(stage.exposed_s.values()) == {0.0}
 
 
 @law(50)
 @given(choices, st.sampled_from((2, 3)))
 def test_more_samples_take_longer(choice: Choice, times: int) -> None:
-    job, strategy = choice
-    longer = with_work(job, global_batch=job.workload.global_batch * times)
+    asked, strategy = choice
+    longer = with_work(asked, global_batch=asked.workload.global_batch * times)
     assume(not legality(longer, strategy))
-    assert step_s(longer, strategy) > step_s(job, strategy)
+    assert step_s(longer, strategy) > step_s(asked, strategy)
 
 
 @law(50)
 @given(choices)
 def test_longer_samples_take_longer(choice: Choice) -> None:
-    job, strategy = choice
-    longer = with_work(job, seq=job.workload.seq * 2)
-    assert step_s(longer, strategy) > step_s(job, strategy)
+    asked, strategy = choice
+    longer = with_work(asked, seq=asked.workload.seq * 2)
+    assert step_s(longer, strategy) >= step_s(asked, strategy) * (1 - SLACK)  # equal where the host is the slower
+    assert step_s(with_work(asked, seq=asked.workload.seq * 64), strategy) > step_s(asked, strategy)
 
 
 FASTER: Mapping[str, float] = {"flops_per_s": 2.0, "memory_bytes_per_s": 2.0, "host_bytes_per_s": 2.0}
@@ -138,47 +153,47 @@ FASTER: Mapping[str, float] = {"flops_per_s": 2.0, "memory_bytes_per_s": 2.0, "h
 @law(80)
 @given(choices, st.sampled_from(sorted(FASTER)))
 def test_a_faster_gpu_never_hurts_a_strategy(choice: Choice, name: str) -> None:
-    job, strategy = choice
-    faster = with_device(job, **{name: FASTER[name]})
-    assert step_s(faster, strategy) <= step_s(job, strategy) * (1 + SLACK)
+    asked, strategy = choice
+    faster = with_device(asked, **{name: FASTER[name]})
+    assert step_s(faster, strategy) <= step_s(asked, strategy) * (1 + SLACK)
 
 
 @law(60)
 @given(choices)
 def test_faster_links_never_hurt_a_strategy(choice: Choice) -> None:
-    job, strategy = choice
-    assert step_s(with_links(job, 2.0), strategy) <= step_s(job, strategy) * (1 + SLACK)
+    asked, strategy = choice
+    assert step_s(with_links(asked, 2.0), strategy) <= step_s(asked, strategy) * (1 + SLACK)
 
 
 @law(40)
 @given(choices)
 def test_switches_only_help(choice: Choice) -> None:
-    job, strategy = choice
+    asked, strategy = choice
     bare = replace(strategy, overlap=())
-    assume(not legality(job, bare))
-    assert step_s(job, strategy) <= step_s(job, bare) * (1 + SLACK)
-    assert estimated((job, bare)).peak_allocated_gib == estimated(choice).peak_allocated_gib
+    assume(not legality(asked, bare))
+    assert step_s(asked, strategy) <= step_s(asked, bare) * (1 + SLACK)
+    assert estimated((asked, bare)).peak_allocated_gib == estimated(choice).peak_allocated_gib
 
 
 @law(40)
 @given(choices)
 def test_recompute_trades_time_for_memory(choice: Choice) -> None:
-    job, strategy = choice
+    asked, strategy = choice
     plain, full = (replace(strategy, recompute=kind, method="uniform", recompute_layers=1) for kind in ("none", "full"))
-    assume(not legality(job, full))
-    assert step_s(job, full) > step_s(job, plain)
-    kept = [sum(stage.memory["activations"] for stage in estimate(job, [some])[0].stages) for some in (full, plain)]
+    assume(not legality(asked, full))
+    assert step_s(asked, full) > step_s(asked, plain)
+    kept = [sum(stage.memory["activations"] for stage in estimate(asked, [some])[0].stages) for some in (full, plain)]
     assert kept[0] <= kept[1]
 
 
 @law(40)
 @given(choices)
 def test_zero_stages_shard_ever_more(choice: Choice) -> None:
-    job, strategy = choice
+    asked, strategy = choice
     stages = [replace(strategy, zero=zero, offload="none", overlap=()) for zero in range(4)]
     static = [
         sum(stage.memory[kind] for stage in result.stages for kind in ("weights", "gradients", "optimizer"))
-        for result in estimate(job, stages)
+        for result in estimate(asked, stages)
     ]
     assert static == sorted(static, reverse=True)
     if strategy.dp > 1:
@@ -186,10 +201,8 @@ def test_zero_stages_shard_ever_more(choice: Choice) -> None:
 
 
 @law(25)
-@given(jobs)
-def test_a_strategy_costs_the_same_alone_and_among_others(job: Job) -> None:
-    strategies = [candidate.strategy for candidate in search(job, FREE, keep=GROUPS).candidates][:6]
-    together = estimate(job, strategies) if strategies else []
-    for strategy, result in zip(strategies, together, strict=True):
-        alone = estimate(job, [strategy])[0]
-        assert msgspec.structs.replace(alone, stages=[]) == msgspec.structs.replace(result, stages=[])
+@given(seeds)
+def test_a_strategy_costs_the_same_alone_and_among_others(seed: int) -> None:
+    some = leaders(seed)[:6]
+    for strategy, among in zip(some, estimate(job(seed), some) if some else [], strict=True):
+        assert_same(estimate(job(seed), [strategy])[0].to_dict(), among.to_dict())

@@ -107,7 +107,9 @@ def _large(shapes: Shapes) -> Bools:
 def _common(shapes: Shapes) -> Bools:
     """Layers of 1024 to 16384 a side on 512 tokens and more, in multiples of 16."""
     n, k = shapes.n, shapes.k
-    return (shapes.m >= 512) & (shapes.m % 16 == 0) & (np.minimum(n, k) >= 1024) & (np.maximum(n, k) <= 16384)
+    out: Bools = (shapes.m >= 512) & (n >= 1024) & (k >= 1024)
+    out = out & (shapes.m % 16 == 0) & (n <= 16384) & (k <= 16384)
+    return out
 
 
 def _hold_outs(shapes: Shapes) -> dict[str, Bools]:
@@ -218,7 +220,9 @@ def refit(base: Fitted | None, gpu: str, precision: str, products: Sequence[Row]
     profile, physics = _join(parts), _physics(device, precision)
     anchors = _anchors(base, device, precision, weight=0.5 * len(products) / _ANCHORS, series=len(layouts))
     held = np.random.default_rng(2).random(len(products)) < 0.2
-    start = {**base.weights, "overhead": np.array(np.log(base.card.overhead_s))}
+    forward = profile.pick(profile.series == 0)
+    shift = np.median(np.log(forward.seconds / _seconds(base, forward, device, precision)))
+    start = {**base.weights, "bias": base.weights["bias"] + shift, "overhead": np.array(np.log(base.card.overhead_s))}
     seen = train(_join([profile.pick(~held), anchors]), **physics, epochs=epochs, start=start)
     level = seen.levels[profile.series[held]]
     miss = predict(seen.weights, profile.pick(held), **physics) * level / profile.seconds[held] - 1.0

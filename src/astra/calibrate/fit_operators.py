@@ -93,7 +93,7 @@ def fit_all_gemm(
         fits = {key: Fitted(surface.card, surface.weights) for key, surface in surfaces().items()}
         layouts, levels = (read_json("gemm.json")[name] for name in ("layouts", "levels"))
     for profile in profiles:
-        fits.update(_refit(fits, profile, epochs=max(1, epochs // 3)))
+        fits.update(_refit(fits, profile, epochs=epochs))
     cards = [msgspec.to_builtins(fit.card) for fit in fits.values()]
     return list(fits.values()), {"layouts": layouts, "levels": levels, "surfaces": cards}
 
@@ -223,13 +223,16 @@ def clocks(profiles: Sequence[Row]) -> Row:
 
 def report(gemm: Row, attention: Row) -> str:
     """Calibration cards as text."""
-    names = ("held_out_shapes", "held_out_m", "held_out_nk", "left_out_gpu", "software_spread", "held_out_profile")
+    names = (
+        "held_out_shapes", "held_out_m", "held_out_nk", "held_out_shapes_common", "left_out_gpu", "software_spread",
+        "held_out_profile",
+    )  # fmt: skip
     lines = [
         "products of 256 and more a side, mean absolute error (%)",
-        f"{'':28}" + "".join(f"{n:>17}" for n in names),
+        f"{'':28}" + "".join(f"{n:>24}" for n in names),
     ]
     for card in gemm["surfaces"]:
-        cells = "".join(f"{100 * card['errors'][n]:17.1f}" if n in card["errors"] else f"{'':17}" for n in names)
+        cells = "".join(f"{100 * card['errors'][n]:24.1f}" if n in card["errors"] else f"{'':24}" for n in names)
         lines.append(f"{card['gpu'] + ' ' + card['precision']:28}{cells}")
     lines += [f"layouts {gemm['layouts']}", "attention, cross-validated mean absolute error (%)"]
     lines += [

@@ -118,7 +118,8 @@ def _held(job: Job, gathered: Gathered) -> Held:
     shard, model = gathered.shard, job.model
     by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
     head = weights_of.tied_head_weights(model) if model.tied_embeddings else weights_of.head_weights(model)
-    pairs = [local(part, shard.tp, shard.ep, shard.etp) for part in (*by_part, weights_of.embedding_weights(model), head)]
+    by_part += [weights_of.embedding_weights(model), head]
+    pairs = [local(part, shard.tp, shard.ep, shard.etp) for part in by_part]
     rows = len(shard.tp)
     dense, expert = (
         np.stack([np.broadcast_to(pair[which], rows)[gathered.place] for pair in pairs], axis=1) for which in (0, 1)
@@ -187,12 +188,10 @@ def hop_s(way: Wire, nbytes: Floats | float) -> Floats:
     return ramped(np.full(size.shape, way.latency_s), size / way.bytes_per_s, load().rules.send_ramp_far)
 
 
-def p2p_s(job: Job, nbytes: float, apart: int) -> float:
+def p2p_s(job: Job, nbytes: Floats, apart: Ints) -> Floats:
     """One activation to the neighbouring stage of the same pool."""
-    timed = collectives.collective(
-        job.pool, "send_recv", nbytes=np.array([nbytes]), ranks=np.array([2]), stride=np.array([apart])
-    )
-    return float(timed.seconds[0])
+    ranks = np.full(nbytes.shape, 2)
+    return collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=ranks, stride=apart).seconds
 
 
 def with_other_groups(job: Job, moved: Sync, held: Held, ranks: int, groups: int, way: Wire | None) -> Sync:

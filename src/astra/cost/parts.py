@@ -157,12 +157,10 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     for attention in layer.attentions:
         for way, so_far in attention_s.items():
             seconds, source = _attention(device, runtime, shard, attention, way, job.workload.precision)
-            attention_s[way] = so_far + seconds
+            attention_s[way] = so_far + seconds / runtime.attention_gain
             attention_source = worst(attention_source, source)
-    layer = layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms)))
+    layer = layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
     stream_s, stream_source = _streams(device, runtime, layer.streams, rows)
-    if not runtime.gradient_fusion:
-        stream_s = stream_s[0], stream_s[1] + _accumulate_s(job, layer.gemms, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
     launches = _launches(layer, runtime)
     sources: dict[str, Codes] = {
@@ -176,8 +174,10 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     }
     directions = {}
     for way, (gemm_s, core_s, memory_s, launched) in ways.items():
-        busy, exposed, overlapped = _communication(job, shard, sends, way, gemm_s, core_s, sources)
-        host_s = np.full(rows, launched * runtime.launch_s)
+        host_s = np.full(rows, launched * (runtime.launch_s if way == "forward" else runtime.launch_backward_s))
+        # Where kernels wait for the host, communication hides in the gaps too; else a faster GPU would be slower.
+        idle_s = np.maximum(host_s - (gemm_s + core_s + memory_s), 0.0)
+        busy, exposed, overlapped = _communication(job, shard, sends, way, gemm_s + idle_s, core_s + idle_s, sources)
         directions[way] = Direction(gemm_s, core_s, memory_s, host_s, busy, exposed, overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
     return Part(directions["forward"], directions["backward"], weight_s, adapters, layer.kept, sources)
@@ -194,12 +194,10 @@ def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
     ]
 
 
-def _accumulate_s(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Floats:
-    """Adding each weight gradient, read in 2 bytes, to the accumulation buffer, read and written; after every GEMM."""
+def _accumulation(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Stream:
+    """Adding weight gradients to the buffer micro-batches share, where the GEMM does not do it itself."""
     trained = [g for g in gemms if job.workload.task != "lora" or "_lora_" in g.name]
-    params = _sum((g.groups * g.k * g.n for g in trained), rows)
-    each_bytes = 2 + 2 * job.runtime.gradient_bytes
-    return operators.streaming(job.pool.device, nbytes=each_bytes * params, kernels=float(len(trained))).seconds
+    return Stream("accumulate", _sum((g.groups * g.k * g.n for g in trained), rows), way="backward")
 
 
 def _sum(columns: Iterable[Floats], rows: int) -> Floats:
@@ -265,10 +263,9 @@ def _launches(layer: Layer, runtime: Runtime) -> tuple[float, float]:
     """Kernels the host launches, forward and backward: one a GEMM (two in backward), one and three for attention."""
     ahead = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams if stream.way != "backward"]
     back = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams if stream.way != "forward"]
-    added = 0 if runtime.gradient_fusion else len(layer.gemms)
     forward = len(layer.gemms) + len(layer.attentions) + sum(kernel.forward_kernels * n for kernel, n in ahead)
     backward = 2 * len(layer.gemms) + 3 * len(layer.attentions) + sum(kernel.backward_kernels * n for kernel, n in back)
-    return forward, backward + added
+    return forward, backward
 
 
 def _communication(
@@ -319,10 +316,13 @@ def _communication(
 
 
 def worst_source(parts_by_key: Mapping[LayerKind | str, Part], row: int) -> dict[str, Source]:
-    """Provenance by term for one sharding, the worst over the parts."""
+    """Provenance by term for one sharding, the worst over the parts; an axis that is silent in it has none."""
     found: dict[str, int] = {}
     for part in parts_by_key.values():
         for term, codes in part.source.items():
+            ways = [way.busy_s[term][row] for way in (part.forward, part.backward) if term in way.busy_s]
+            if ways and not any(ways):
+                continue
             found[term] = max(found.get(term, 0), int(codes[row]))
     return {term: Source(value) for term, value in found.items()}
 

@@ -139,6 +139,11 @@ MODEL_LIMITS: Final = (
     Limit("model", "its vocabulary projection has no bias", lambda l: l.model.head_bias),
     Limit("model", "it has no chunked attention", lambda l: l.model.chunked),
     Limit("model", "it has one switch for all biases, and one for those of queries, keys and values", _mixed_biases),
+    Limit(
+        "model",
+        "with latent attention it norms full-rank queries too",
+        lambda l: l.model.mla is not None and l.model.mla.q_lora_rank is None,
+    ),
     Limit("workload", "its pretraining script has no LoRA", lambda l: l.workload.task == "lora"),
     Limit(
         "model",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -14,22 +14,26 @@ from astra.catalog import runtimes
 from astra.catalog.clusters import parse_gpus, read_cluster
 from astra.catalog.hardware import catalog_hash
 from astra.catalog.models import model as find_model
-from astra.catalog.prices import default_price
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.families import weights as weights_of
-from astra.result import Estimate, Plan, PlanSet, Reject, Result, Search
+from astra.result import Estimate, Plan, PlanSet, PriceTag, Reject, Result, Search
+from astra.search.afford import against, part_of, parts_of, price, use_notes, with_run
+from astra.search.bill import Money, tag_of
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
-from astra.search.planner import Found, search
+from astra.search.hunt import Hunt, Refined
+from astra.search.ledger import lost_by, no_coverage, nothing_fits, rejects_of
+from astra.search.objectives import Goal, goal_of
+from astra.search.planner import search
 from astra.space.expression import read_rules
-from astra.space.restrictions import parse_restrictions
-from astra.space.rules import RULES, Rule
+from astra.space.restrictions import Restrictions, parse_restrictions
+from astra.space.rules import Rule
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
-from astra.units import GIB, parse_count, show_count
+from astra.units import parse_count
 
 MODEL_SCHEMA: Final = "astra.model/1"
 SPARE: Final = 3  # groups refined by the simulator beyond those shown
@@ -77,47 +81,115 @@ def plan(
     runtime: str = runtimes.DEFAULT,
     headroom: float = 0.08,
     strict: bool = False,
+    objective: str | None = None,
+    budget: float | str | None = None,
+    deadline: float | str | None = None,
+    baseline: str | Strategy | None = None,
+    money: Money | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> PlanSet:
-    """The best strategies for a model on some GPUs, and why the others lost."""
+    """The best strategies for a model on some GPUs, and why the others lost.
+
+    Objectives other than ``fastest`` may leave some of the GPUs unused, in whole nodes.
+    """
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= 100:
         raise InputError("top", top, want="a number of plans between 1 and 100")
-    started = time.perf_counter()
+    started, options = time.perf_counter(), money or Money()
     job = make_job(
         model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=tokens, precision=precision,
         optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
     )  # fmt: skip
     restrictions = parse_restrictions(fix=fix, forbid=forbid, maximum=maximum, minimum=minimum)
     user_rules = read_rules(rules) if rules is not None else ()
-    found = search(job, restrictions, user_rules=user_rules, keep=top + SPARE, progress=progress)
-    if not found.candidates:
-        raise NoFeasiblePlan(_nothing_fits(job, found))
-    strategies = [candidate.strategy for candidate in found.candidates]
-    results = estimate_job(job, strategies, user_rules=user_rules)
-    estimates = [(strategy, with_run(job, result)) for strategy, result in zip(strategies, results, strict=True)]
-    fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
-    ranked = sorted(fitting or estimates, key=lambda pair: pair[1].step_s)[:top]
+    goal = goal_of(objective, budget, deadline, job.workload.tokens)
+    tag = price(job, options, goal)
+    now = _baseline(job, baseline, user_rules)
+    found = _answer(job, goal, options, tag, restrictions, user_rules, top, progress)
+    ranked = [(strategy, with_run(part, result, options, tag)) for part, strategy, result in found.ranked]
     if strict and ranked[0][1].provenance_worst == "assumed":
-        raise NoCoverage(_no_coverage(ranked[0][1]))
-    seconds = time.perf_counter() - started
+        raise NoCoverage(no_coverage(ranked[0][1]))
+    request = request_record(job, restrictions.describe(), str(rules) if rules else None, top)
     return PlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=request_record(job, restrictions.describe(), str(rules) if rules else None, top),
+        request=request | {"objective": goal.objective.name, "cap": None if goal.cap == float("inf") else goal.cap},
         plans=[
-            Plan(rank=place, strategy=str(strategy), estimate=result, lost_by=_lost_by(ranked[0][1], result))
+            Plan(rank=place, strategy=str(strategy), estimate=result, lost_by=lost_by(ranked[0][1], result))
             for place, (strategy, result) in enumerate(ranked, start=1)
         ],
-        search=Search(
-            considered=found.considered,
-            evaluated=found.evaluated,
-            feasible=found.feasible,
-            seconds=seconds,
-            strategies_per_s=found.considered / seconds,
-        ),
-        rejects=_rejects(found, user_rules, job),
-        notes=_notes(job, gpus),
+        search=found.search_record(time.perf_counter() - started),
+        rejects=found.rejects,
+        notes=[*_notes(job, gpus), *found.notes],
+        objective=goal.objective.name,
+        baseline=against(ranked[0][1], with_run(job, now, options, tag)) if now is not None else None,
     )
+
+
+class _Answer(NamedTuple):
+    """Plans with the part of the pool each uses, and the account of the search."""
+
+    ranked: list[tuple[Job, Strategy, Estimate]]
+    considered: int
+    evaluated: int
+    feasible: int
+    rejects: list[Reject]
+    notes: list[str]
+
+    def search_record(self, seconds: float) -> Search:
+        return Search(
+            considered=self.considered, evaluated=self.evaluated, feasible=self.feasible, seconds=seconds,
+            strategies_per_s=self.considered / seconds,
+        )  # fmt: skip
+
+
+def _answer(
+    job: Job,
+    goal: Goal,
+    options: Money,
+    tag: PriceTag | None,
+    restrictions: Restrictions,
+    user_rules: Sequence[Rule],
+    top: int,
+    progress: Callable[[float], None] | None,
+) -> _Answer:
+    """The plans of a goal: the front, or the best strategies on as many GPUs as the goal makes use of."""
+    notes: list[str] = []
+    if goal.objective.name != "fastest" and tag is not None:
+        chosen, state = parts_of(
+            job, goal, options, tag, restrictions=restrictions, user_rules=user_rules, progress=progress
+        )
+        if goal.objective.direction == "front":
+            return _front(job, chosen, state)
+        notes = use_notes(job, chosen[0])
+        job = part_of(job, chosen[0].found.gpus)
+    found = search(job, restrictions, user_rules=user_rules, keep=top + SPARE, progress=progress)
+    if not found.candidates:
+        raise NoFeasiblePlan(nothing_fits(job, found))
+    strategies = [candidate.strategy for candidate in found.candidates]
+    estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=user_rules), strict=True))
+    fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
+    ranked = sorted(fitting or estimates, key=lambda pair: pair[1].step_s)[:top]
+    rejects = rejects_of(found, user_rules, job)
+    plans = [(job, strategy, result) for strategy, result in ranked]
+    return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes)
+
+
+def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
+    """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
+    ranked = [(part_of(job, one.found.gpus), one.found.strategy, one.estimate) for one in chosen]
+    sentence = "refused, too large, or no better than the plans shown in both time and money"
+    rest = max(state.considered - len(ranked), 0)
+    rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
+    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, [])
+
+
+def _baseline(job: Job, baseline: str | Strategy | None, user_rules: Sequence[Rule]) -> Estimate | None:
+    """What is done now, on all of the GPUs."""
+    if baseline is None:
+        return None
+    strategy = parse_strategy(baseline, gpus=job.pool.gpus) if isinstance(baseline, str) else baseline
+    _check_computable(job, strategy, user_rules, where="baseline")
+    return estimate_job(job, [strategy], user_rules=user_rules)[0]
 
 
 def estimate(
@@ -138,6 +210,7 @@ def estimate(
     runtime: str = runtimes.DEFAULT,
     headroom: float = 0.08,
     strict: bool = False,
+    money: Money | None = None,
 ) -> Estimate:
     """How a given strategy would do, legal or not."""
     job = make_job(
@@ -147,9 +220,10 @@ def estimate(
     user_rules = read_rules(rules) if rules is not None else ()
     chosen = parse_strategy(strategy, gpus=job.pool.gpus) if isinstance(strategy, str) else strategy
     _check_computable(job, chosen, user_rules)
-    result = with_run(job, estimate_job(job, [chosen], user_rules=user_rules)[0])
+    options = money or Money()
+    result = with_run(job, estimate_job(job, [chosen], user_rules=user_rules)[0], options, tag_of(options, job.pool))
     if strict and result.provenance_worst == "assumed":
-        raise NoCoverage(_no_coverage(result))
+        raise NoCoverage(no_coverage(result))
     return result
 
 
@@ -213,19 +287,6 @@ def make_job(
         "lora_rank": lora_rank,
     }
     return Job(model=spec, pool=pool, workload=Workload(**fields), runtime=runtimes.runtime(runtime), headroom=headroom)
-
-
-def with_run(job: Job, result: Estimate) -> Estimate:
-    """Add the length and price of the whole run when the tokens to train are known."""
-    if job.workload.tokens is None:
-        return result
-    seconds = job.workload.tokens / result.tokens_per_s
-    price, source = job.pool.usd_per_gpu_h, job.pool.price_source
-    if price is None:
-        known = default_price(job.pool.device.name)
-        price, source = (known.usd_per_gpu_h, f"{known.provider} {known.date}") if known else (None, "")
-    dollars = price * job.pool.gpus * seconds / 3600 if price is not None else None
-    return msgspec.structs.replace(result, train_days=seconds / 86400, train_usd=dollars, price_source=source or None)
 
 
 def request_record(job: Job, restricted: list[str], rules: str | None, top: int) -> dict[str, Any]:
@@ -301,7 +362,7 @@ def _choice(where: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _check_computable(job: Job, strategy: Strategy, user_rules: Sequence[Rule]) -> None:
+def _check_computable(job: Job, strategy: Strategy, user_rules: Sequence[Rule], where: str = "strategy") -> None:
     """An illegal strategy is still estimated, unless its numbers do not define a run at all."""
     broken = legality(job, strategy, user_rules)
     depth = job.model.layers + (job.model.encoder.layers if job.model.encoder else 0)
@@ -315,70 +376,8 @@ def _check_computable(job: Job, strategy: Strategy, user_rules: Sequence[Rule]) 
     )
     if undefined:
         raise InputError(
-            "strategy", str(strategy), want="a strategy that defines a run", fix="It breaks: " + "; ".join(broken) + "."
+            where, str(strategy), want="a strategy that defines a run", fix="It breaks: " + "; ".join(broken) + "."
         )
-
-
-def _rejects(found: Found, user_rules: Sequence[Rule], job: Job) -> list[Reject]:
-    """The ledger, largest first."""
-    sentences = {rule.name: rule.sentence for rule in (*RULES, *user_rules)}
-    rows = [
-        Reject(reason=name, sentence=sentences.get(name, name), strategies=count)
-        for name, count in found.refused.items()
-        if count
-    ]
-    rows += [
-        Reject(
-            reason="memory",
-            sentence=f"needs more than {job.limit_bytes / GIB:.1f} GiB per GPU",
-            strategies=found.too_large,
-        ),
-        Reject(
-            reason="dominated",
-            sentence="an overlap or flash attention switched off, never better than on",
-            strategies=found.dominated,
-        ),
-        Reject(
-            reason="bound",
-            sentence="proven slower than the plans shown, by a lower bound of its step time",
-            strategies=found.slower,
-        ),
-    ]
-    return sorted((row for row in rows if row.strategies), key=lambda row: (-row.strategies, row.reason))
-
-
-def _lost_by(best: Estimate, other: Estimate) -> str:
-    """Which cause costs a plan the most against the best one."""
-    if other.step_s <= best.step_s:
-        return ""
-    causes = {
-        k: other.breakdown.get(k, 0.0) - best.breakdown.get(k, 0.0) for k in {**best.breakdown, **other.breakdown}
-    }
-    cause = max(sorted(causes), key=lambda k: causes[k])
-    slower = other.step_s / best.step_s - 1
-    return f"{slower:.1%} slower: {causes[cause]:+.2f} s of {cause}"
-
-
-def _nothing_fits(job: Job, found: Found) -> str:
-    """What it would take."""
-    start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
-    if found.least is None:
-        most = sorted(found.refused.items(), key=lambda item: -item[1])[:3]
-        return (
-            f"{start} All {show_count(found.considered)} strategies break a rule "
-            f"(most often: {', '.join(name for name, _ in most)}). "
-            "Relax --fix, --forbid, --max, --min or the rules file, or change the batch or the number of GPUs."
-        )
-    return (
-        f"{start} The smallest legal strategy needs {found.least_bytes / GIB:.1f} GiB per GPU ({found.least}) "
-        f"and {job.limit_bytes / GIB:.1f} GiB may be used. Try more GPUs, GPUs with more memory, a shorter sequence, "
-        "a smaller --headroom, or allow zero3, full recompute and offload if they are restricted."
-    )
-
-
-def _no_coverage(result: Estimate) -> str:
-    assumed = [term for term, word in result.provenance.items() if word == "assumed"]
-    return f"{result.strategy}: no measurement covers {', '.join(assumed)}; drop --strict to accept assumed figures."
 
 
 def _notes(job: Job, gpus: str | None) -> list[str]:

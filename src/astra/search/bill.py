@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from functools import lru_cache
+
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -161,7 +161,6 @@ def outlook(options: Money, nbytes: float, gpus: Ints, nodes: Ints, market: str)
     return Outlook(money.goodput(interval_s, write_s, restart_s(options), between_s), between_s, write_s, interval_s)
 
 
-@lru_cache(maxsize=64)
 def checkpoint_bytes(job: Job) -> float:
     """Weights, master copies and optimizer state of everything that is trained."""
     trained = float(weights_of.count(job.model).total)

@@ -120,7 +120,8 @@ def _estimate(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]
     answer = Answer(costs, saved, static, between, update_s[0, 0], pipeline_s)
     stages = _stages(job, row, answer, Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0]))
-    provenance["dp"] = Source(int(costs.sync.source.max()))
+    if between.busy_s.any():
+        provenance["dp"] = Source(int(costs.sync.source.max()))
     return _tell(job, row, answer, stages, provenance, legality(job, row.strategy, user_rules))
 
 

@@ -1,16 +1,11 @@
-"""``rent``: which GPUs to rent, how many and from whom, as the exact front of time against money.
-
-Every offer is tried in every count it is sold in. An offer or a count is passed over only when a lower bound of its
-step time shows that something already found is no slower and no dearer. Choices on the front, and those within
-``BAND`` of it by the closed form, are simulated, and the front is drawn from the simulated figures.
-"""
+"""``rent``: which GPUs to rent, how many and from whom."""
 
 from __future__ import annotations
 
 import datetime as dt
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -19,143 +14,229 @@ import astra
 from astra.catalog import runtimes
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoFeasiblePlan
-from astra.families import weights as weights_of
-from astra.provenance import Floats
-from astra.result import Choice, Cost, Estimate, RentReport, RentSearch, Unused, Waste
-from astra.search.bill import Money, checkpoint_bytes, cost_of, outlook, stale_warning
-from astra.search.counts import CountSpace, Rungs, Shelf, climb, compute_bound_s, least_by_count, shelve
-from astra.search.detail import estimate as estimate_job
+from astra.result import Choice, RentReport, RentSearch, Unused, Waste
+from astra.search.api import DEFAULT_BATCH, make_job
+from astra.search.bill import Money, stale_warning
+from astra.search.hunt import Found, Hunt, JobOf, Refined, choose, front_of, hunt, refine
 from astra.search.objectives import Goal, goal_of
-from astra.search.offers import ANY, Offer, market
-from astra.search.pareto import dominated, first_dominated, front, knee
+from astra.search.offers import ANY, Market, Offer, market
+from astra.search.pareto import knee
+from astra.search.planner import search
+from astra.space.restrictions import Restrictions
+from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
-from astra.spec.strategy import Strategy
 from astra.units import show_dollars, show_seconds
 
-BAND: Final = 0.05  # closed form and simulation agree within this for the best plans; tests measure it
-POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B200-SXM-180GB")
-POPULAR_COUNT: Final = 256
 MOST_GPUS: Final = 2048
-
-Progress = Callable[[float], None]
-
-
-class Found(NamedTuple):
-    """One offer in one count with its best strategy by the closed form; times and dollars are of one step."""
-
-    offer: Offer
-    gpus: int
-    strategy: Strategy
-    step_s: float
-    time_s: float  # with restarts where they are asked for
-    usd: float
+POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B200-SXM-180GB")
+POPULAR_PROVIDERS: Final = ("AWS", "Azure", "GCP", "CoreWeave", "Lambda")
+POPULAR_COUNT: Final = 256
 
 
-class Hunt:
-    """The state of one search: the front so far, and what was done."""
+def rent(
+    model: str | ModelSpec,
+    *,
+    tokens: float | str,
+    gpus: str | Sequence[str] = ANY,
+    max_gpus: int = MOST_GPUS,
+    batch: int | str = DEFAULT_BATCH,
+    seq: int | None = None,
+    precision: str = "bf16",
+    optimizer: str = "adam",
+    task: str = "pretrain",
+    lora_rank: int = 16,
+    runtime: str = runtimes.DEFAULT,
+    headroom: float = 0.08,
+    objective: str | None = None,
+    budget: float | str | None = None,
+    deadline: float | str | None = None,
+    money: Money | None = None,
+    known_nodes: bool = False,
+    today: dt.date | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> RentReport:
+    """Every trade of time for money worth making, over GPU types, counts and strategies."""
+    started = time.perf_counter()
+    options = money or Money()
+    if tokens is None:
+        raise InputError("tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
+    shown = market(gpus, options, max_gpus=max_gpus, precision=precision, known_nodes=known_nodes, today=today)
+    base = make_job(
+        model, gpus=None, cluster=Cluster(pools=(shown.offers[0].pool,)), node=None, batch=batch, seq=seq,
+        tokens=tokens, precision=precision, optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime,
+        headroom=headroom,
+    )  # fmt: skip
+    goal = goal_of(objective or (None if budget or deadline else "pareto"), budget, deadline, base.workload.tokens)
 
-    def __init__(self, job_of: Callable[[Offer, int], Job], options: Money) -> None:
-        self._job_of, self._options = job_of, options
-        self._spaces: list[CountSpace] = []
-        self._shelves: dict[tuple[str, bytes], tuple[Job, Shelf]] = {}  # by GPU and counts, of the first offer of them
-        self.found: list[Found] = []
-        self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
-        self.choices = self.considered = self.evaluated = 0
+    def job_of(offer: Offer, count: int) -> Job:
+        return msgspec.structs.replace(base, pool=offer.pool_of(count))
 
-    def factors(self, offer: Offer) -> tuple[Floats, Floats]:
-        """By count: elapsed time over useful time, and dollars per second."""
-        nodes = -(-offer.counts // offer.node.gpus)
-        slower = np.ones(len(offer.counts))
-        if self._options.goodput == "expected":
-            job = self._job_of(offer, int(offer.counts[-1]))
-            useful = outlook(self._options, checkpoint_bytes(job), offer.counts, nodes, offer.tag.market).goodput
-            slower = np.divide(1.0, useful, out=np.full_like(useful, np.inf), where=useful > 0)
-        return slower, offer.counts * offer.tag.usd_per_gpu_h / 3600
-
-    def try_offer(self, offer: Offer) -> None:
-        """Search an offer in every count it is sold in."""
-        job = self._job_of(offer, int(offer.counts[-1]))
-        if not may_hold(job):
-            return
-        slower, usd_per_s = self.factors(offer)
-        space, kind = self._space(job, offer), (offer.device.name, offer.counts.tobytes())
-        known = self._shelves.get(kind)
-        if known is not None:
-            least = least_by_count(known[1], compute_bound_s(*known))
-            if not (least * slower < self._limit(usd_per_s)).any():
-                self._account(space, 0)
-                return
-        shelf = shelve(job, space)
-        self._shelves.setdefault(kind, (job, shelf))
-        self._add(offer, self.climb(job, shelf, slower, usd_per_s), slower, usd_per_s)
-
-    def climb(self, job: Job, shelf: Shelf, slower: Floats, usd_per_s: Floats) -> Rungs:
-        """The best strategy of each count that could be on the front, or near it."""
-        others = self._limit(usd_per_s)
-
-        def limits(best_s: Floats) -> Floats:
-            own = front(best_s * slower, best_s * slower * usd_per_s)
-            ours = first_dominated(usd_per_s, (best_s * slower)[own], (best_s * slower * usd_per_s)[own])
-            return np.minimum(others, ours * (1 + BAND)) / slower
-
-        rungs = climb(job, shelf, limits)
-        self._account(shelf.space, rungs.evaluated)
-        return rungs
-
-    def _limit(self, usd_per_s: Floats) -> Floats:
-        """By count, the time from which the front so far is better even by more than the band."""
-        return first_dominated(usd_per_s, self.times, self.dollars) * (1 + BAND)
-
-    def _space(self, job: Job, offer: Offer) -> CountSpace:
-        for known in self._spaces:
-            same = known.of(job, offer.counts)
-            if same is not None:
-                return same
-        self._spaces.append(CountSpace(job, offer.counts))
-        return self._spaces[-1]
-
-    def _account(self, space: CountSpace, evaluated: int) -> None:
-        self.choices += len(np.unique(space.gpus()))
-        self.considered += space.considered
-        self.evaluated += evaluated
-
-    def _add(self, offer: Offer, rungs: Rungs, slower: Floats, usd_per_s: Floats) -> None:
-        for place, strategy in enumerate(rungs.strategies):
-            if strategy is not None:
-                step_s = float(rungs.step_s[place])
-                time_s = step_s * float(slower[place])
-                self.found.append(
-                    Found(offer, int(rungs.counts[place]), strategy, step_s, time_s, time_s * float(usd_per_s[place]))
-                )
-        times, dollars = (np.array([getattr(found, name) for found in self.found]) for name in ("time_s", "usd"))
-        best = front(times, dollars) if len(times) else []
-        self.times, self.dollars = times[best], dollars[best]
-
-    def near_front(self) -> list[Found]:
-        """Everything that could be on the front if the closed form were off by the band."""
-        if not self.found:
-            return []
-        times, dollars = (np.array([getattr(found, name) for found in self.found]) for name in ("time_s", "usd"))
-        limit = first_dominated(dollars / times, self.times, self.dollars)
-        return [found for found, near in zip(self.found, times <= limit * (1 + BAND), strict=True) if near]
+    state = hunt(shown.offers, job_of, options, progress=progress)
+    refined = refine(job_of, options, state.near_front())
+    if not refined:
+        raise NoFeasiblePlan(_nothing(base, shown, max_gpus))
+    best = front_of(refined)
+    popular = _popular(shown.offers, state, job_of, options)
+    request = _request(base, shown, options, goal, max_gpus)
+    return _report(best, choose(best, goal), popular, shown, state, goal, options, request, started)
 
 
-def may_hold(job: Job) -> bool:
-    """Whether all GPUs together have room for the weights."""
-    return 2.0 * weights_of.count(job.model).total <= job.limit_bytes * job.pool.gpus
+def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money) -> list[Refined]:
+    """What many would rent without looking: a common GPU in a common number, from a large provider."""
+    chosen: list[Found] = []
+    known = {(one.offer.tag, one.gpus): one for one in state.found}
+    for gpu in POPULAR_GPUS:
+        some = [offer for offer in offers if offer.device.name == gpu and len(offer.counts) > 1]
+        if not some:
+            continue
+        offer = min(some, key=lambda offer: (_fame(offer.tag.provider), offer.tag.usd_per_gpu_h))
+        sizes = [2**n for n in range(20) if 2**n <= POPULAR_COUNT and 2**n in offer.counts]
+        if not sizes:
+            continue
+        one = known.get((offer.tag, sizes[-1]))
+        if one is None:
+            found = search(job_of(offer, sizes[-1]), Restrictions(), keep=1).candidates
+            if not found:
+                continue
+            one = Found(offer, sizes[-1], found[0].strategy, found[0].step_s, found[0].step_s, np.inf)
+        chosen.append(one)
+    return refine(job_of, options, chosen)
 
 
-def hunt(offers: Sequence[Offer], job_of: Callable[[Offer, int], Job], options: Money, progress: Progress | None) -> Hunt:
-    """Try every offer, first those that promise the most for the money: a good front makes the rest short."""
+def _fame(provider: str) -> int:
+    return POPULAR_PROVIDERS.index(provider) if provider in POPULAR_PROVIDERS else len(POPULAR_PROVIDERS)
 
-    def usd_by_worth(offer: Offer) -> float:
-        return offer.tag.usd_per_gpu_h / (max(offer.device.flops_per_s.values()) * offer.device.memory_bytes_per_s) ** 0.5
 
-    state = Hunt(job_of, options)
-    order = sorted(offers, key=usd_by_worth)
-    for place, offer in enumerate(order):
-        state.try_offer(offer)
-        if progress is not None:
-            progress((place + 1) / len(order))
-    return state
+def _report(
+    best: list[Refined],
+    chosen: list[Refined],
+    popular: list[Refined],
+    shown: Market,
+    state: Hunt,
+    goal: Goal,
+    options: Money,
+    request: dict[str, Any],
+    started: float,
+) -> RentReport:
+    roles: dict[int, list[str]] = {place: [] for place in range(len(best))}
+    roles[0].append("fastest")
+    roles[len(best) - 1].append("cheapest")
+    roles[knee(np.array([one.time_s for one in best]), np.array([one.usd for one in best]))].append("knee")
+    if goal.objective.direction != "front":
+        roles[best.index(chosen[0])].append("chosen")
+    choices = [_choice(one, roles[place]) for place, one in enumerate(best)]
+    on_front = {(one.found.offer.tag, one.found.gpus) for one in best}
+    return RentReport(
+        version=astra.__version__,
+        fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
+        request=request,
+        objective=goal.objective.name,
+        judged_by="expected" if options.goodput == "expected" else "ideal",
+        front=choices,
+        chosen=[choices[best.index(one)] for one in chosen],
+        popular=[
+            _choice(one, [], None if (one.found.offer.tag, one.found.gpus) in on_front else _waste(one, best))
+            for one in popular
+        ],
+        unused=shown.unused,
+        search=RentSearch(
+            offers=shown.prices,
+            gpu_types=len({offer.device.name for offer in shown.offers}),
+            choices=state.choices,
+            considered=state.considered,
+            evaluated=state.evaluated,
+            refined=len(state.near_front()) + len(popular),
+            seconds=time.perf_counter() - started,
+        ),
+        notes=_notes(best, options),
+        warnings=_warnings(best, chosen, goal),
+    )
+
+
+def _choice(one: Refined, roles: list[str], waste: Waste | None = None) -> Choice:
+    found, result = one.found, one.estimate
+    if result.cost is None:
+        raise InputError("tokens", None, want="the tokens to train")
+    return Choice(
+        name=found.offer.name(found.gpus),
+        gpu=found.offer.device.name,
+        gpus=found.gpus,
+        nodes=-(-found.gpus // found.offer.node.gpus),
+        node=found.offer.node.name,
+        node_known=found.offer.node_known,
+        strategy=result.strategy,
+        step_s=result.step_s,
+        step_s_range=result.step_s_range,
+        tokens_per_s=result.tokens_per_s,
+        mfu=result.mfu,
+        peak_reserved_gib=result.peak_reserved_gib,
+        memory_limit_gib=result.memory_limit_gib,
+        provenance_worst=result.provenance_worst,
+        cost=result.cost,
+        roles=roles,
+        waste=waste,
+    )
+
+
+def _waste(one: Refined, best: list[Refined]) -> Waste | None:
+    """Against the cheapest choice on the front that is no slower; None if the front has none."""
+    better = [other for other in best if other.time_s <= one.time_s and other.usd <= one.usd]
+    if not better:
+        return None
+    instead = min(better, key=lambda other: other.usd)
+    days = (one.time_s - instead.time_s) / 86400
+    return Waste(instead=instead.found.offer.name(instead.found.gpus), days=days, usd=one.usd - instead.usd)
+
+
+def _notes(best: list[Refined], options: Money) -> list[str]:
+    notes = []
+    assumed = sorted({one.found.offer.tag.provider for one in best if not one.found.offer.node_known})
+    if assumed:
+        notes.append(
+            f"The links of {', '.join(assumed)} are not in the catalog: those of the usual server for the GPU were "
+            "taken, between servers too. Ask before you rent, or keep to --known-nodes."
+        )
+    if any(one.found.offer.tag.market == "spot" for one in best):
+        notes.append("Spot: waiting for a replacement of a node that was taken away is not counted.")
+    if any(one.found.offer.tag.market == "owned" for one in best) and options.watts_per_gpu is None:
+        notes.append("Energy is of the GPU boards alone; --watts-per-gpu adds their share of the server.")
+    return notes
+
+
+def _warnings(best: list[Refined], chosen: list[Refined], goal: Goal) -> list[str]:
+    warnings = [stale_warning(one.found.offer.tag) for one in best]
+    top = chosen[0].estimate
+    high = top.step_s_range.high / top.step_s
+    if goal.objective.name == "budget" and chosen[0].usd * high > goal.cap:
+        most = show_dollars(chosen[0].usd * high)
+        warnings.append(f"At the upper end of its error bar the chosen plan costs {most}, above the budget.")
+    if goal.objective.name == "deadline" and chosen[0].time_s * high > goal.cap:
+        most = show_seconds(chosen[0].time_s * high)
+        warnings.append(f"At the upper end of its error bar the chosen plan takes {most}, past the deadline.")
+    return [warning for warning in dict.fromkeys(warnings) if warning]
+
+
+def _request(job: Job, shown: Market, options: Money, goal: Goal, max_gpus: int) -> dict[str, Any]:
+    return {
+        "model": job.model.name,
+        "gpus": list(dict.fromkeys(offer.device.name for offer in shown.offers)),
+        "max_gpus": max_gpus,
+        "workload": msgspec.to_builtins(job.workload),
+        "runtime": job.runtime.name,
+        "headroom": job.headroom,
+        "objective": goal.objective.name,
+        "cap": None if np.isinf(goal.cap) else goal.cap,
+        "money": msgspec.to_builtins(options),
+    }
+
+
+def _nothing(job: Job, shown: Market, max_gpus: int) -> str:
+    names = ", ".join(dict.fromkeys(offer.device.name for offer in shown.offers))
+    return (
+        f"{job.model.name}: no strategy fits on up to {max_gpus:,} of any of these: {names}. Try a larger --max-gpus, "
+        "GPUs with more memory, another batch, or a smaller --headroom."
+    )
+
+
+__all__ = ["Money", "Unused", "rent"]

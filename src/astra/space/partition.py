@@ -11,7 +11,7 @@ Letters: L layers, j layers placed so far (counted from the model's end), f plac
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -92,7 +92,7 @@ def stage_times(problem: Problem, runs: tuple[Run, ...]) -> tuple[float, ...]:
     """Seconds of a micro-batch on each stage of a pipeline, transfers included."""
     owners = [(run.pool, run.choice) for run in runs for _ in run.layers]
     layers = [count for run in runs for count in run.layers]
-    sends = [_send(problem, here, there) for here, there in zip(owners, owners[1:], strict=False)]
+    sends = [_send(problem, here, there) for here, there in pairwise(owners)]
     out, left = [], sum(layers)
     for place, ((pool, number), count) in enumerate(zip(owners, layers, strict=True)):
         choice = problem.pools[pool][number]

@@ -28,11 +28,12 @@ class Runtime(Spec, frozen=True, kw_only=True):
     zero_stages: tuple[int, ...]
     # Tensor throughput in a step over that in hours of GEMMs alone: slow kernels between GEMMs leave them power.
     clock_gain: float
-    launch_s: float  # host time to launch one kernel
+    attention_gain: float  # speed of its attention over that of the kernel named, for older or newer versions of it
+    launch_s: float  # host time to issue one operator of a forward pass
+    launch_backward_s: float  # and of a backward pass, where no Python runs
     step_host_s: float  # host work per step that no kernel hides: data, logging, clipping
     straggling: float  # share of a step lost, per doubling of nodes, to waiting for the slowest
     gradient_bytes: float  # per parameter, of the buffer micro-batches accumulate into
-    gradient_fusion: bool  # weight gradients are accumulated inside the GEMM
     logits_kept_bytes: float  # per logit, alive from the loss to its backward
     logits_peak_bytes: float  # per logit, at the worst moment of the loss
     keeps_projection: bool  # the QKV projection stays alive beside its rotated queries and keys

@@ -1,0 +1,228 @@
+"""Every offer in every count: the exact front of time against money.
+
+An offer or a count is passed over only when a lower bound of its step time shows that something already found is no
+slower and no dearer. What is on the front by the closed form, or within ``BAND`` of it, is simulated, and the front is
+drawn from the simulated figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from astra.cost.money import billed_gpus, rent_usd
+from astra.errors import NoFeasiblePlan
+from astra.families import weights as weights_of
+from astra.provenance import Floats
+from astra.result import Estimate, PriceTag
+from astra.search.bill import Money, checkpoint_bytes, cost_of, outlook
+from astra.search.counts import CountSpace, Rungs, Shelf, climb, compute_bound_s, least_by_count, shelve
+from astra.search.detail import estimate as estimate_job
+from astra.search.objectives import Goal
+from astra.search.offers import Offer
+from astra.search.pareto import first_dominated, front
+from astra.space.restrictions import Restrictions
+from astra.spec.job import Job
+from astra.spec.strategy import Strategy
+from astra.units import show_dollars, show_seconds
+
+# The closed form is at or above the simulation for the best plans, by at most 3% on the catalog's GPUs (docs/money.md).
+BAND: Final = 0.05
+
+Progress = Callable[[float], None]
+JobOf = Callable[[Offer, int], Job]
+
+
+class Found(NamedTuple):
+    """One offer in one count with its best strategy by the closed form; times and dollars are of one step."""
+
+    offer: Offer
+    gpus: int
+    strategy: Strategy
+    step_s: float
+    time_s: float  # with restarts where they are asked for
+    usd: float
+
+
+class Hunt:
+    """The state of one search: the front so far, and what was done."""
+
+    def __init__(self, job_of: JobOf, options: Money, restrictions: Restrictions | None = None) -> None:
+        self._job_of, self._options, self._restrictions = job_of, options, restrictions
+        self._spaces: list[CountSpace] = []
+        self._shelves: dict[tuple[str, bytes], tuple[Job, Shelf]] = {}  # by GPU and counts, of the first offer of them
+        self.found: list[Found] = []
+        self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
+        self.choices = self.considered = self.evaluated = 0
+
+    def factors(self, offer: Offer) -> tuple[Floats, Floats]:
+        """By count: elapsed time over useful time, and dollars per second."""
+        nodes = -(-offer.counts // offer.node.gpus)
+        slower = np.ones(len(offer.counts))
+        if self._options.goodput == "expected":
+            job = self._job_of(offer, int(offer.counts[-1]))
+            useful = outlook(self._options, checkpoint_bytes(job), offer.counts, nodes, offer.tag.market).goodput
+            slower = np.divide(1.0, useful, out=np.full_like(useful, np.inf), where=useful > 0)
+        return slower, offer.counts * offer.tag.usd_per_gpu_h / 3600
+
+    def try_offer(self, offer: Offer) -> None:
+        """Search an offer in every count it is sold in."""
+        job = self._job_of(offer, int(offer.counts[-1]))
+        if not may_hold(job):
+            return
+        slower, usd_per_s = self.factors(offer)
+        space, kind = self._space(job, offer), (offer.device.name, offer.counts.tobytes())
+        known = self._shelves.get(kind)
+        if known is not None:
+            least = least_by_count(known[1], compute_bound_s(*known))
+            if not (least * slower < self._limit(usd_per_s)).any():
+                self._account(space, 0)
+                return
+        shelf = shelve(job, space)
+        self._shelves.setdefault(kind, (job, shelf))
+        self._add(offer, self.climb(job, shelf, slower, usd_per_s), slower, usd_per_s)
+
+    def climb(self, job: Job, shelf: Shelf, slower: Floats, usd_per_s: Floats) -> Rungs:
+        """The best strategy of each count that could be on the front, or near it."""
+        others = self._limit(usd_per_s)
+
+        def limits(best_s: Floats) -> Floats:
+            own = front(best_s * slower, best_s * slower * usd_per_s)
+            ours = first_dominated(usd_per_s, (best_s * slower)[own], (best_s * slower * usd_per_s)[own])
+            return np.minimum(others, ours * (1 + BAND)) / slower
+
+        rungs = climb(job, shelf, limits)
+        self._account(shelf.space, rungs.evaluated)
+        return rungs
+
+    def _limit(self, usd_per_s: Floats) -> Floats:
+        """By count, the time from which the front so far is better even by more than the band."""
+        return first_dominated(usd_per_s, self.times, self.dollars) * (1 + BAND)
+
+    def _space(self, job: Job, offer: Offer) -> CountSpace:
+        for known in self._spaces:
+            same = known.of(job, offer.counts)
+            if same is not None:
+                return same
+        self._spaces.append(CountSpace(job, offer.counts, self._restrictions))
+        return self._spaces[-1]
+
+    def _account(self, space: CountSpace, evaluated: int) -> None:
+        self.choices += len(np.unique(space.gpus()))
+        self.considered += space.considered
+        self.evaluated += evaluated
+
+    def _add(self, offer: Offer, rungs: Rungs, slower: Floats, usd_per_s: Floats) -> None:
+        for place, strategy in enumerate(rungs.strategies):
+            if strategy is not None:
+                step_s = float(rungs.step_s[place])
+                time_s = step_s * float(slower[place])
+                self.found.append(
+                    Found(offer, int(rungs.counts[place]), strategy, step_s, time_s, time_s * float(usd_per_s[place]))
+                )
+        times, dollars = (np.array([getattr(found, name) for found in self.found]) for name in ("time_s", "usd"))
+        best = front(times, dollars) if len(times) else []
+        self.times, self.dollars = times[best], dollars[best]
+
+    def near_front(self) -> list[Found]:
+        """Everything that could be on the front if the closed form were off by the band."""
+        if not self.found:
+            return []
+        times, dollars = (np.array([getattr(found, name) for found in self.found]) for name in ("time_s", "usd"))
+        limit = first_dominated(dollars / times, self.times, self.dollars)
+        return [found for found, near in zip(self.found, times <= limit * (1 + BAND), strict=True) if near]
+
+
+def may_hold(job: Job) -> bool:
+    """Whether all GPUs together have room for the weights."""
+    return 2.0 * weights_of.count(job.model).total <= job.limit_bytes * job.pool.gpus
+
+
+def hunt(
+    offers: Sequence[Offer],
+    job_of: JobOf,
+    options: Money,
+    *,
+    restrictions: Restrictions | None = None,
+    progress: Progress | None = None,
+) -> Hunt:
+    """Try every offer, first those that promise the most for the money: a good front makes the rest short."""
+
+    def usd_by_worth(offer: Offer) -> float:
+        worth = max(offer.device.flops_per_s.values()) * offer.device.memory_bytes_per_s
+        return float(offer.tag.usd_per_gpu_h / worth**0.5)
+
+    state = Hunt(job_of, options, restrictions)
+    order = sorted(offers, key=usd_by_worth)
+    for place, offer in enumerate(order):
+        state.try_offer(offer)
+        if progress is not None:
+            progress((place + 1) / len(order))
+    return state
+
+
+class Refined(NamedTuple):
+    """A choice as simulated, with its bill; times and dollars are those it is judged by, of the whole run."""
+
+    found: Found
+    estimate: Estimate
+    time_s: float
+    usd: float
+
+
+def refine(job_of: JobOf, options: Money, found: Sequence[Found]) -> list[Refined]:
+    """Simulate choices; those the detailed account of memory turns down are left out."""
+    out = []
+    for one in found:
+        job = job_of(one.offer, one.gpus)
+        result = estimate_job(job, [one.strategy])[0]
+        time_s, usd = judged(job, result, options, one.offer.tag)
+        result = msgspec.structs.replace(result, cost=cost_of(job, result, options, one.offer.tag))
+        if result.fits and result.legal:
+            out.append(Refined(one, result, time_s, usd))
+    return out
+
+
+def judged(job: Job, result: Estimate, options: Money, tag: PriceTag) -> tuple[float, float]:
+    """Seconds and dollars of the run, with restarts where they are to be judged by; of one step without tokens."""
+    seconds = result.step_s if job.workload.tokens is None else job.workload.tokens / result.tokens_per_s
+    if options.goodput == "expected":
+        nodes = np.array([-(-job.pool.gpus // job.pool.node.gpus)])
+        useful = outlook(options, checkpoint_bytes(job), np.array([job.pool.gpus]), nodes, tag.market).goodput
+        seconds = seconds / float(useful[0]) if useful[0] > 0 else float("inf")
+    return seconds, float(rent_usd(tag.usd_per_gpu_h, billed_gpus(job.pool.gpus, job.pool.gpus_per_node), seconds))
+
+
+def front_of(choices: Sequence[Refined]) -> list[Refined]:
+    """Those no other dominates, fastest first."""
+    times, dollars = (np.array([getattr(one, name) for one in choices]) for name in ("time_s", "usd"))
+    return [choices[place] for place in front(times, dollars)]
+
+
+def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
+    """The choices the goal allows, best first; if it allows none, an error that says what would be possible."""
+    table = {"time_s": np.array([one.time_s for one in choices]), "usd": np.array([one.usd for one in choices])}
+    table["usd_per_token"] = table["usd"] / np.array([tokens_of(one) for one in choices])
+    rows = goal.objective.rank(table, goal.cap)
+    if len(rows):
+        return [choices[row] for row in rows]
+    if goal.objective.name == "budget":
+        least = choices[int(table["usd"].argmin())]
+        raise NoFeasiblePlan(
+            f"Nothing costs {show_dollars(goal.cap)} or less. The least it could cost is {show_dollars(least.usd)}, in "
+            f"{show_seconds(least.time_s)}: {least.found.offer.name(least.found.gpus)}."
+        )
+    least = choices[int(table["time_s"].argmin())]
+    raise NoFeasiblePlan(
+        f"Nothing takes {show_seconds(goal.cap)} or less. The fastest takes {show_seconds(least.time_s)}, for "
+        f"{show_dollars(least.usd)}: {least.found.offer.name(least.found.gpus)}."
+    )
+
+
+def tokens_of(choice: Refined) -> float:
+    """Tokens trained in the time a choice is judged by, up to a factor that all choices share."""
+    result = choice.estimate
+    return result.tokens_per_s * result.step_s

@@ -1,0 +1,73 @@
+"""The account of a search in words: what was refused, what a plan lost by, what it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from astra.result import Estimate, Reject
+from astra.search.planner import Found
+from astra.space.rules import RULES, Rule
+from astra.spec.job import Job
+from astra.units import GIB, show_count
+
+
+def rejects_of(found: Found, user_rules: Sequence[Rule], job: Job) -> list[Reject]:
+    """The ledger, largest first."""
+    sentences = {rule.name: rule.sentence for rule in (*RULES, *user_rules)}
+    rows = [
+        Reject(reason=name, sentence=sentences.get(name, name), strategies=count)
+        for name, count in found.refused.items()
+        if count
+    ]
+    rows += [
+        Reject(
+            reason="memory",
+            sentence=f"needs more than {job.limit_bytes / GIB:.1f} GiB per GPU",
+            strategies=found.too_large,
+        ),
+        Reject(
+            reason="dominated",
+            sentence="an overlap or flash attention switched off, never better than on",
+            strategies=found.dominated,
+        ),
+        Reject(
+            reason="bound",
+            sentence="proven slower than the plans shown, by a lower bound of its step time",
+            strategies=found.slower,
+        ),
+    ]
+    return sorted((row for row in rows if row.strategies), key=lambda row: (-row.strategies, row.reason))
+
+
+def lost_by(best: Estimate, other: Estimate) -> str:
+    """Which cause costs a plan the most against the best one."""
+    if other.step_s <= best.step_s:
+        return ""
+    causes = {
+        k: other.breakdown.get(k, 0.0) - best.breakdown.get(k, 0.0) for k in {**best.breakdown, **other.breakdown}
+    }
+    cause = max(sorted(causes), key=lambda k: causes[k])
+    slower = other.step_s / best.step_s - 1
+    return f"{slower:.1%} slower: {causes[cause]:+.2f} s of {cause}"
+
+
+def nothing_fits(job: Job, found: Found) -> str:
+    """What it would take."""
+    start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
+    if found.least is None:
+        most = sorted(found.refused.items(), key=lambda item: -item[1])[:3]
+        return (
+            f"{start} All {show_count(found.considered)} strategies break a rule "
+            f"(most often: {', '.join(name for name, _ in most)}). "
+            "Relax --fix, --forbid, --max, --min or the rules file, or change the batch or the number of GPUs."
+        )
+    return (
+        f"{start} The smallest legal strategy needs {found.least_bytes / GIB:.1f} GiB per GPU ({found.least}) "
+        f"and {job.limit_bytes / GIB:.1f} GiB may be used. Try more GPUs, GPUs with more memory, a shorter sequence, "
+        "a smaller --headroom, or allow zero3, full recompute and offload if they are restricted."
+    )
+
+
+def no_coverage(result: Estimate) -> str:
+    assumed = [term for term, word in result.provenance.items() if word == "assumed"]
+    return f"{result.strategy}: no measurement covers {', '.join(assumed)}; drop --strict to accept assumed figures."
