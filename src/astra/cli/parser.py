@@ -6,15 +6,17 @@ import argparse
 from typing import Any, Final, NoReturn
 
 from astra import __version__
-from astra.cli import catalog, estimate, export, model, plan, validate
+from astra.cli import catalog, estimate, export, model, plan, prices, rent, validate
 from astra.errors import AstraError, UnknownName, nearest_names
 
 VERBS: Final = {
     "plan": plan,
     "estimate": estimate,
+    "rent": rent,
     "export": export,
     "model": model,
     "catalog": catalog,
+    "prices": prices,
     "validate": validate,
 }
 
@@ -23,6 +25,7 @@ examples:
   astra plan                                   plan Llama-2-70B on 64 H100, to see what it looks like
   astra plan llama-3.1-70b --gpus 512xH100 --batch 1024 --seq 8192 --tokens 1T
   astra estimate llama-2-70b --gpus 64xH100 --strategy "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"
+  astra rent llama-3-70b --tokens 2T --batch 1024 --seq 8192
   astra model ./config.json
   astra catalog gpus
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from astra.cli import options
+from astra.cli import money, options
 from astra.cli.output import Answer
 from astra.errors import InputError, NoFeasiblePlan
 from astra.spec.strategy import DEGREES
@@ -29,6 +29,7 @@ examples:
   astra plan                                    ({DEFAULT_MODEL} on {DEFAULT_GPUS})
   astra plan llama-3.1-70b --gpus 512xH100 --batch 1024 --seq 8192
   astra plan mixtral-8x7b --gpus 64xA100-80 --batch 4Mtok --tokens 1T --top 10
+  astra plan llama-3-70b --gpus 512xH100 --tokens 1T --budget 950k --usd-per-gpu-h 3.2
   astra plan ./config.json --cluster my-cluster.toml --fix tp=8 --rules house-rules.txt --json
 """
 
@@ -47,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max", metavar="KEY=N", action="append", default=[], dest="maximum", help="at most this")
     group.add_argument("--min", metavar="KEY=N", action="append", default=[], dest="minimum", help="at least this")
     options.add_limits(group)
+    money.add_objective(group)
+    group.add_argument("--baseline", metavar="STRATEGY", help="what you do now: days and dollars saved against it")
+    money.add_money(parser)
     options.add_output(parser)
 
 
@@ -58,6 +62,10 @@ def run(args: argparse.Namespace) -> Answer:
     arguments = options.request(args, notes)
     names = ("top", "fix", "forbid", "maximum", "minimum")
     arguments |= {name: getattr(args, name) for name in names}
+    wanted = {name: getattr(args, name) for name in ("objective", "budget", "deadline", "baseline")}
+    arguments |= {name: value for name, value in wanted.items() if value is not None}
+    if money.given(args):
+        arguments["money"] = money.money(args)
     planset = _with_notes(_search(args.model, arguments), notes)
 
     def draw(width: int | None, color: bool) -> str:

@@ -58,9 +58,10 @@ def static_bytes(
         apart = zero >= from_stage
         return nbytes * (dense / np.where(apart, ranks, 1) + expert / np.where(apart, expert_ranks, 1))
 
-    weight_bytes = WEIGHT_BYTES + (2.0 if job.workload.precision == "fp8" else 0.0)  # fp8 copies for both layouts
+    # fp8 keeps a copy of each weight in both layouts; ZeRO-3 makes it with the gathered layer, frozen weights are it.
+    copies_bytes = 2.0 if job.workload.precision == "fp8" and job.workload.task != "lora" else 0.0
     weights = sharded(WEIGHT_BYTES, held.dense, held.expert, 3)
-    weights = weights + (weight_bytes - WEIGHT_BYTES) * (held.dense + held.expert)
+    weights = weights + np.where(zero >= 3, 0.0, copies_bytes) * (held.dense + held.expert)
     gradients = sharded(job.runtime.gradient_bytes, held.trained_dense, held.trained_expert, 2)
     optimizer = sharded(STATE_BYTES[job.workload.optimizer], held.trained_dense, held.trained_expert, 1)
     # FSDP holds the layer in use and the one prefetched, as weights and as gradients being reduced.

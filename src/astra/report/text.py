@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from astra.report import drawing, explain, stages
+from astra.report import drawing, explain, money, stages
 from astra.report.terms import words
 from astra.result import Estimate, Plan, PlanSet
 from astra.units import show_count, show_dollars, show_gib, show_seconds
@@ -51,6 +51,7 @@ def render_plans(
     if not brief:
         if planset.plans:
             parts += _best(planset.best.estimate, columns, full=full)
+            parts += money.bill(planset)
             parts += _others(planset)
         parts += _ledger(planset, columns, full=full)
         parts += _closing(explain.all_warnings(planset), planset.notes)

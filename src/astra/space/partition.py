@@ -176,17 +176,23 @@ class _Search:
         self._cheapest = [
             min(float(np.diff(choice.time_s).min()) for choice in pool) if pool else np.inf for pool in problem.pools
         ]
-        self._memory_caps = [[self._caps(i, a) for a in range(len(pool))] for i, pool in enumerate(problem.pools)]
+        self._all = np.arange(self.depth + 1)
+        self._set_caps()
 
-    def _caps(self, pool: int, number: int) -> Ints:
-        """The most layers at each place from the end, by memory alone."""
-        choice = self.problem.pools[pool][number]
-        places = range(1, min(choice.stages, len(self.problem.in_flight) - 1) + 1)
-        return np.array([int((self._room(pool, number, f, False, False) - self._all).max()) for f in places], np.int64)
-
-    @property
-    def _all(self) -> Ints:
-        return np.arange(self.depth + 1)
+    def _set_caps(self) -> None:
+        """The most layers of every choice at each place from the end, by memory alone, and its cheapest layer."""
+        alive = self.problem.in_flight[1:]
+        self._caps = np.zeros((len(self.every), len(alive)))
+        self._layer_s = np.array([np.diff(choice.time_s).min() for choice in self.every])
+        for row, choice in enumerate(self.every):
+            room = choice.limit_bytes - choice.fixed_bytes
+            # The layer that needs least stands for all: an upper bound, and exact where all are alike.
+            each = np.diff(choice.stay_bytes).min() + np.diff(choice.kept_bytes).min() * alive[: choice.stages]
+            most = np.floor(room / np.maximum(each, 1e-300) * _SLACK) if room > 0 else np.zeros(len(each))
+            self._caps[row, : choice.stages] = np.minimum(most, self.depth)
+        sizes = [len(pool) for pool in self.problem.pools]
+        self._filled = [place for place, size in enumerate(sizes) if size]
+        self._starts = np.cumsum([0, *(size for size in sizes if size)])[:-1]
 
     def _room(self, pool: int, number: int, place: int, first: bool, last: bool) -> Ints:
         """The most layers placed after a stage that starts with j layers placed, by memory."""
@@ -208,7 +214,7 @@ class _Search:
         low, high = 0.0, max(float(c.time_s[-1]) + c.first_s + c.last_s for c in self.every) + self._longest_sends()
         if self._capacity(high) < self.depth:
             return np.zeros(0)
-        for _ in range(50):
+        for _ in range(40):
             middle = (low + high) / 2
             low, high = (low, middle) if self._capacity(middle) >= self.depth else (middle, high)
         self.least_s = low
@@ -239,19 +245,18 @@ class _Search:
         values = (layers[:, None] + fixed).ravel()
         return values[(values >= low / _SLACK**2) & (values <= high * _SLACK)]
 
-    def _capacity(self, bottleneck: float) -> int:
-        return sum(self._capacities(bottleneck))
+    def _capacity(self, bottleneck: float) -> float:
+        by_time = np.floor(bottleneck / self._layer_s * _SLACK**2)
+        held = np.minimum(self._caps, by_time[:, None]).sum(axis=1)
+        return float(np.maximum.reduceat(held, self._starts).sum())
 
     def _capacities(self, bottleneck: float) -> list[int]:
         """The most layers each pool could hold, with no transfers and at the end of the pipeline."""
-        out = []
-        for pool, caps in zip(self.problem.pools, self._memory_caps, strict=True):
-            best = 0
-            for choice, by_memory in zip(pool, caps, strict=True):
-                top = np.searchsorted(choice.time_s, choice.time_s + bottleneck * _SLACK, side="right") - 1
-                by_time = int((top - self._all).max())
-                best = max(best, int(np.minimum(by_memory, by_time).sum()))
-            out.append(min(best, self.depth))
+        by_time = np.floor(bottleneck / self._layer_s * _SLACK**2)
+        held = np.maximum.reduceat(np.minimum(self._caps, by_time[:, None]).sum(axis=1), self._starts)
+        out = [0] * len(self.problem.pools)
+        for place, most in zip(self._filled, held.tolist(), strict=True):
+            out[place] = int(min(most, self.depth))
         return out
 
     def least_sum(self, bottleneck: float, budget: float) -> Pipeline | None:

@@ -1,0 +1,259 @@
+"""Money as text: what to rent, the front of time against dollars as a table and a picture, and the bill of a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from astra.report import drawing, explain
+from astra.result import Choice, Cost, Estimate, PlanSet, RentReport
+from astra.units import show_count, show_dollars, show_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PICTURE_ROWS: Final = 12
+_MARKS: Final = {"fastest": "F", "cheapest": "C", "knee": "K", "chosen": "*"}
+
+
+def render_rent(
+    report: RentReport, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
+) -> str:
+    """The choices worth making, with the ends and the bend of the front, and what common choices waste."""
+    columns = drawing.page_width(width)
+    parts: list[RenderableType] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
+    parts += [drawing.heading("Time against money", f"nothing beats these in both; judged by {report.judged_by} figures")]
+    parts.append(front_table(report.front, columns))
+    if not brief:
+        points = [(_days(choice, report.judged_by), _usd(choice, report.judged_by)) for choice in report.front]
+        marks = [_mark(choice) for choice in report.front]
+        parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
+        if report.popular:
+            parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
+        parts += [drawing.blank(), *drawing.bullets(restart_sentences(report.chosen[0].cost))]
+        parts += [drawing.blank(), *_prices(report.front)]
+        parts += _unused(report, full=full)
+        parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
+    parts += _closing(report.warnings, report.notes)
+    return drawing.draw(parts, width=columns, color=bool(color))
+
+
+def _header(report: RentReport) -> list[RenderableType]:
+    work = report.request["workload"]
+    tokens = f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}"
+    limit = f"up to {report.request['max_gpus']:,} GPUs, {report.request['money']['market']} prices"
+    title = drawing.text((f"What to rent for {report.request['model']}", "bold"))
+    return [title, drawing.prose((f"{tokens}; {limit}; {report.request['runtime']}", "dim"))]
+
+
+def advice(report: RentReport) -> list[str]:
+    """One sentence for the choice and for each end and the bend of the front."""
+    out = []
+    if report.objective != "pareto":
+        out.append(f"Chosen ({report.objective}): {_said(report.chosen[0])}.")
+    seen: set[str] = set()
+    for role in ("cheapest", "knee", "fastest"):
+        choice = report.role(role)
+        if choice.name not in seen:
+            names = [name for name in ("cheapest", "knee", "fastest") if name in choice.roles]
+            shown = " and ".join("best trade" if name == "knee" else name for name in names)
+            out.append(f"{shown[:1].upper()}{shown[1:]}: {_said(choice)}.")
+            seen.add(choice.name)
+    return out
+
+
+def _said(choice: Choice) -> str:
+    cost = choice.cost
+    days, usd = f"{show_seconds(cost.days * 86400)}", f"{show_dollars(cost.usd)} ({_range(cost)})"
+    expected = cost.expected
+    more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
+    return f"{choice.name}, {days} for {usd}{more}"
+
+
+def front_table(front: Sequence[Choice], width: int) -> RenderableType:
+    """One row per choice, fastest first."""
+    wide = width >= 110
+    expected = any(choice.cost.expected for choice in front)
+    columns = [("", "left"), ("GPUs", "left"), ("from", "wrap"), ("$/GPU-h", "right"), ("days", "right"), ("cost", "right")]
+    columns += [("range", "right")] + [("days*", "right"), ("cost*", "right")] * expected
+    columns += [("strategy", "wrap")] * wide
+    out = drawing.table(*columns, gap=1 if width < 120 else 2)
+    for choice in front:
+        cost, restarts = choice.cost, choice.cost.expected
+        cells = [_mark(choice), f"{choice.gpus}x{choice.gpu}", choice.cost.price.provider]
+        cells += [f"{cost.price.usd_per_gpu_h:.2f}", _show_days(cost.days), show_dollars(cost.usd), _range(cost)]
+        if expected:
+            cells += [_show_days(restarts.days), show_dollars(restarts.usd)] if restarts else ["-", "-"]
+        cells += [" ".join(explain.short_strategy(choice.strategy)[:1])] * wide
+        out.add_row(*cells, style="bold" if choice.roles else "")
+    return out
+
+
+def picture(points: Sequence[tuple[float, float]], marks: Sequence[str], width: int) -> str:
+    """Points of (days, dollars) on logarithmic axes; later marks lie above earlier ones, unmarked points are dots."""
+    cells = min(max(width - 14, 20), 72)
+    days, usd = [math.log(point[0]) for point in points], [math.log(point[1]) for point in points]
+    grid = [[" "] * cells for _ in range(PICTURE_ROWS)]
+    order = sorted(range(len(points)), key=lambda place: marks[place] != " ")
+    for place in order:
+        across = _cell(days[place], min(days), max(days), cells)
+        up = _cell(usd[place], min(usd), max(usd), PICTURE_ROWS)
+        grid[PICTURE_ROWS - 1 - up][across] = marks[place] if marks[place].strip() else "o"
+    labels = {0: show_dollars(max(p[1] for p in points)), PICTURE_ROWS - 1: show_dollars(min(p[1] for p in points))}
+    lines = [f"{labels.get(row, ''):>9} │{''.join(cells_).rstrip()}" for row, cells_ in enumerate(grid)]
+    low, high = (f"{_show_days(find(p[0] for p in points))} days" for find in (min, max))
+    lines.append(f"{'':>9} └{'─' * cells}")
+    lines.append(f"{'':>10} {low}{high:>{max(cells - len(low), len(high) + 1)}}")
+    lines.append(f"{'':>10} F fastest, K best trade, C cheapest, * chosen; both axes logarithmic")
+    return "\n".join(lines)
+
+
+def _cell(value: float, low: float, high: float, cells: int) -> int:
+    return round((value - low) / (high - low) * (cells - 1)) if high > low else 0
+
+
+def _popular_table(popular: Sequence[Choice]) -> RenderableType:
+    out = drawing.table(("choice", "left"), ("days", "right"), ("cost", "right"), ("wastes", "wrap"))
+    for choice in popular:
+        out.add_row(choice.name, _show_days(choice.cost.days), show_dollars(choice.cost.usd), waste_words(choice))
+    return out
+
+
+def waste_words(choice: Choice) -> str:
+    """What a common choice loses, and against what."""
+    if choice.waste is None:
+        return "nothing: it is on the front"
+    slower = show_seconds(choice.waste.days * 86400)
+    return f"{show_dollars(choice.waste.usd)} and {slower} against {choice.waste.instead}"
+
+
+def restart_sentences(cost: Cost) -> list[str]:
+    """What is to be expected besides the ideal run, and where that is known from."""
+    found = cost.expected
+    if found is None:
+        return []
+    interval = show_seconds(found.checkpoint_interval_s)
+    return [
+        f"* With restarts: {found.interruptions:.3g} interruptions expected, one every {found.mtbf_h:,.0f} h; a "
+        f"checkpoint of {found.checkpoint_gib:,.0f} GiB every {interval} of work takes "
+        f"{show_seconds(found.checkpoint_write_s)}; {found.goodput:.1%} of the time is useful.",
+        *(f"{source[:1].upper()}{source[1:]}." for source in found.sources),
+    ]
+
+
+def _prices(front: Sequence[Choice]) -> list[RenderableType]:
+    seen = {}
+    for choice in front:
+        seen[price_words(choice.cost)] = None
+    return [drawing.heading("Prices"), *drawing.bullets(seen)]
+
+
+def price_words(cost: Cost) -> str:
+    """Who asks how much, when, and who says so."""
+    price = cost.price
+    what = " ".join(word for word in (price.provider, price.instance, price.market) if word)
+    seen = f", {price.date}" if price.date else ""
+    return f"{what}: ${price.usd_per_gpu_h:.4g} per GPU and hour{seen} ({price.source})."
+
+
+def _unused(report: RentReport, *, full: bool) -> list[RenderableType]:
+    if not report.unused:
+        return []
+    rows = [f"{len(entry.offers)} offers: {entry.reason}." for entry in report.unused]
+    if full:
+        rows = [f"{entry.reason}: {', '.join(entry.offers)}." for entry in report.unused]
+    return [drawing.blank(), drawing.heading("Left out"), *drawing.bullets(rows)]
+
+
+def search_sentence(report: RentReport) -> str:
+    """What the search did."""
+    found = report.search
+    return (
+        f"Considered {found.offers:,} prices of {found.gpu_types:,} GPU types in {found.choices:,} sizes "
+        f"({show_count(found.considered)} strategies) in {show_seconds(found.seconds)}."
+    )
+
+
+def bill(planset: PlanSet) -> list[RenderableType]:
+    """The best plan's bill, what it saves, and the front where that was asked for; nothing without a price."""
+    if not planset.plans or planset.best.estimate.cost is None:
+        return []
+    best, parts = planset.best.estimate, [drawing.blank(), drawing.heading("The bill")]
+    if planset.objective == "pareto" and len(planset.plans) > 1:
+        parts += _plan_front([plan.estimate for plan in planset.plans])
+    return [*parts, *drawing.bullets([*bill_sentences(best), *saved_sentences(planset)])]
+
+
+def bill_sentences(estimate: Estimate) -> list[str]:
+    """Ideal figures, expected figures, and the price behind both."""
+    cost = estimate.cost
+    if cost is None:
+        return []
+    per_billion = show_dollars(cost.usd_per_billion_tokens)
+    ideal = (
+        f"Ideal: {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} ({_range(cost)}) on "
+        f"{cost.gpus:,} GPUs, {per_billion} per billion tokens."
+    )
+    out = [ideal]
+    if cost.expected is not None:
+        out.append(f"Expected: {show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)}.")
+        out += restart_sentences(cost)
+    return [*out, price_words(cost)]
+
+
+def saved_sentences(planset: PlanSet) -> list[str]:
+    """Against what is done now."""
+    base = planset.baseline
+    if base is None:
+        return []
+    ratio = base.estimate.step_s / planset.best.estimate.step_s
+    out = f"Against {base.estimate.strategy} ({'fits' if base.estimate.fits else 'does not fit'}): {ratio:.2f}x the speed"
+    if base.days_saved is not None:
+        out += f", {show_seconds(base.days_saved * 86400)} saved"
+    if base.usd_saved is not None:
+        out += f", {show_dollars(base.usd_saved)} saved"
+    if base.expected_usd_saved is not None:
+        out += f" ({show_dollars(base.expected_usd_saved)} with restarts)"
+    return [f"{out}."]
+
+
+def _plan_front(estimates: Sequence[Estimate]) -> list[RenderableType]:
+    rows = drawing.table(("GPUs", "left"), ("days", "right"), ("cost", "right"), ("range", "right"))
+    points = []
+    for estimate in estimates:
+        if estimate.cost is not None:
+            points.append((estimate.cost.days, estimate.cost.usd))
+            cost = estimate.cost
+            rows.add_row(estimate.gpus, _show_days(cost.days), show_dollars(cost.usd), _range(cost))
+    marks = ["F", *[" "] * (len(points) - 2), "C"]
+    return [rows, drawing.blank(), drawing.text(picture(points, marks, 80)), drawing.blank()]
+
+
+def _range(cost: Cost) -> str:
+    return f"{show_dollars(cost.usd_range.low)}-{show_dollars(cost.usd_range.high).removeprefix('$')}"
+
+
+def _days(choice: Choice, by: str) -> float:
+    return choice.cost.expected.days if by == "expected" and choice.cost.expected else choice.cost.days
+
+
+def _usd(choice: Choice, by: str) -> float:
+    return choice.cost.expected.usd if by == "expected" and choice.cost.expected else choice.cost.usd
+
+
+def _mark(choice: Choice) -> str:
+    return next((mark for role, mark in reversed(_MARKS.items()) if role in choice.roles), " ")
+
+
+def _show_days(days: float) -> str:
+    return f"{days:.2f}" if days < 1 else f"{days:,.1f}"
+
+
+def _closing(warnings: list[str], notes: list[str]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if warnings:
+        parts += [drawing.blank(), *drawing.bullets(warnings, mark="!", style="yellow")]
+    if notes:
+        parts += [drawing.blank(), *drawing.bullets(notes, mark="note:", style="dim")]
+    return parts
