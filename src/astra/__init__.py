@@ -1,7 +1,7 @@
 """Astra: plan the training of large language models on the GPUs you have.
 
-``astra.plan`` finds the best strategies, ``astra.estimate`` costs one you have, ``astra.describe_model`` says what was
-understood of a model. They are loaded on first use: importing astra is light.
+``astra.plan`` finds the best strategies, ``astra.estimate`` costs one you have, ``astra.rent`` says which GPUs to rent
+for it, ``astra.describe_model`` what was understood of a model. They are loaded on first use: importing astra is light.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from astra.errors import AstraError, InputError, NoCoverage, NoFeasiblePlan
-    from astra.result import Estimate, Plan, PlanSet
+    from astra.result import Estimate, Plan, PlanSet, RentReport
     from astra.search.api import ModelReport, describe_model, estimate, plan
+    from astra.search.bill import Money
+    from astra.search.rent import rent
     from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
     from astra.spec.model import MLA, ModelSpec, MoE
     from astra.spec.strategy import Strategy, parse_strategy
@@ -23,6 +25,9 @@ _HOMES = {
     "plan": "astra.search.api",
     "estimate": "astra.search.api",
     "describe_model": "astra.search.api",
+    "rent": "astra.search.rent",
+    "Money": "astra.search.bill",
+    "RentReport": "astra.result",
     "ModelReport": "astra.search.api",
     "Estimate": "astra.result",
     "Plan": "astra.result",
@@ -55,12 +60,14 @@ __all__ = [
     "MoE",
     "ModelReport",
     "ModelSpec",
+    "Money",
     "NoCoverage",
     "NoFeasiblePlan",
     "NodeType",
     "Plan",
     "PlanSet",
     "Pool",
+    "RentReport",
     "Strategy",
     "Workload",
     "__version__",
@@ -68,6 +75,7 @@ __all__ = [
     "estimate",
     "parse_strategy",
     "plan",
+    "rent",
 ]
 
 

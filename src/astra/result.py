@@ -207,7 +207,6 @@ class PlanSet(Result, frozen=True, kw_only=True):
         return plans_html(self)
 
 
-
 class Waste(Result, frozen=True, kw_only=True):
     """What a dominated choice loses against one on the front that is no slower and no dearer."""
 

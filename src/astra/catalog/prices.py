@@ -69,15 +69,15 @@ def default_price(
     guarantees). Providers not seen in the 90 days before the newest offer of that GPU are left out. Of the rest the
     lower median is taken, so that the answer is an offer that exists. None if nobody offers the GPU.
     """
+    if not hardware.has("devices", device_name):
+        return None  # a GPU of the user's own
     gpu = hardware.find("devices", device_name)
     if offers is None:
         return _default(gpu, market)
     return _median_provider(price for price in offers if (price.gpu, price.market) == (gpu, market))
 
 
-def node_price(
-    node: NodeType, market: Market = "on-demand", *, offers: Iterable[Price] | None = None
-) -> Price | None:
+def node_price(node: NodeType, market: Market = "on-demand", *, offers: Iterable[Price] | None = None) -> Price | None:
     """The newest offer of exactly this node type, or None."""
     found = [price for price in offers or _catalog() if price.market == market and is_of(price, node)]
     return max(found, key=lambda price: (price.date, price.usd_per_gpu_h), default=None)

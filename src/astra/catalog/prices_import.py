@@ -96,7 +96,9 @@ def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, .
     for line, row in _rows(text, where):
         cells = {**usual, **{name: cell for name, cell in row.items() if cell.strip()}}
         if not cells["gpus"]:
-            device = hardware.device(hardware.find("devices", cells.get("gpu", ""), where=f"{where}: line {line}, column gpu"))
+            device = hardware.device(
+                hardware.find("devices", cells.get("gpu", ""), where=f"{where}: line {line}, column gpu")
+            )
             cells["gpus"] = str(hardware.default_node(device).gpus)
         writer.writerow([cells.get(name, "") for name in COLUMNS])
     return parse_prices(out.getvalue(), where=where, today=dt.date.today())
@@ -173,7 +175,9 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
         header = next(reader)
         for row in reader:
             if row and len(row) != len(header):
-                raise InputError(f"{where}: line {reader.line_num}", len(row), want=f"{len(header)} fields, as in line 1")
+                raise InputError(
+                    f"{where}: line {reader.line_num}", len(row), want=f"{len(header)} fields, as in line 1"
+                )
             if row:
                 yield reader.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:

@@ -19,12 +19,15 @@ What is left out is derived (dp) or takes its default.
 
 examples:
   astra estimate llama-2-70b --gpus 64xH100 --batch 1024 --seq 4096 {_EXAMPLE}
+  astra estimate --from train.sh --gpus 64xH100
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
-    options.add_model(parser)
+    options.add_model(parser, optional=True)
+    parser.add_argument("--from", metavar="FILE", dest="source",
+                        help="read strategy, batch and model from what you run today (astra import)")  # fmt: skip
     parser.add_argument("--strategy", metavar="TEXT", help='such as "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"')
     options.add_cluster(parser)
     options.add_workload(parser)
@@ -34,9 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Estimate, and keep the answer ready to be drawn."""
+    notes: list[str] = []
+    if args.source is not None:
+        _read_source(args, notes)
     if args.strategy is None:
         raise InputError("--strategy", None, want="the strategy to estimate", fix=f"Such as {_EXAMPLE}.")
-    notes: list[str] = []
+    if args.model is None:
+        raise InputError("MODEL", None, want="the model to train", fix="Such as astra estimate llama-2-70b ...")
     arguments = options.request(args, notes)
 
     from msgspec.structs import replace  # noqa: PLC0415
@@ -52,3 +59,11 @@ def run(args: argparse.Namespace) -> Answer:
         return render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
 
     return Answer(draw, estimate.to_json)
+
+
+def _read_source(args: argparse.Namespace, notes: list[str]) -> None:
+    from astra.cli import import_  # noqa: PLC0415
+
+    if args.strategy is not None:
+        raise InputError("--strategy", args.strategy, want="either --strategy or --from, not both")
+    args.strategy = import_.fill(args, args.source, notes)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Final, NoReturn
 
 from astra import __version__
-from astra.cli import catalog, estimate, export, model, plan, prices, rent, validate
+from astra.cli import catalog, estimate, export, import_, model, plan, prices, rent, validate
 from astra.errors import AstraError, UnknownName, nearest_names
 
 VERBS: Final = {
@@ -14,6 +14,7 @@ VERBS: Final = {
     "estimate": estimate,
     "rent": rent,
     "export": export,
+    "import": import_,
     "model": model,
     "catalog": catalog,
     "prices": prices,
@@ -26,6 +27,7 @@ examples:
   astra plan llama-3.1-70b --gpus 512xH100 --batch 1024 --seq 8192 --tokens 1T
   astra estimate llama-2-70b --gpus 64xH100 --strategy "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"
   astra rent llama-3-70b --tokens 2T --batch 1024 --seq 8192
+  astra export plan.json --to megatron         files that start the plan
   astra model ./config.json
   astra catalog gpus
 

@@ -49,14 +49,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--min", metavar="KEY=N", action="append", default=[], dest="minimum", help="at least this")
     options.add_limits(group)
     money.add_objective(group)
-    group.add_argument("--baseline", metavar="STRATEGY", help="what you do now: days and dollars saved against it")
+    group.add_argument("--baseline", metavar="STRATEGY|FILE",
+                       help="what you do now, or the script that does it: days and dollars saved")  # fmt: skip
     money.add_money(parser)
+    group = parser.add_argument_group("export")
+    group.add_argument("--export", metavar="TARGET", help="also write the best plan for a target (astra export)")
+    group.add_argument("--export-out", metavar="DIR", help="folder to write (default MODEL-TARGET)")
     options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Search, and keep the answer ready to be drawn."""
     notes: list[str] = []
+    _read_baseline(args, notes)
+    _check_export(args)
     if args.model is None:
         _use_default(args, notes)
     arguments = options.request(args, notes)
@@ -67,6 +73,8 @@ def run(args: argparse.Namespace) -> Answer:
     if money.given(args):
         arguments["money"] = money.money(args)
     planset = _with_notes(_search(args.model, arguments), notes)
+    if args.export is not None:
+        planset = _with_notes(planset, _export(planset, args))
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.text import render_plans  # noqa: PLC0415
@@ -97,3 +105,39 @@ def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:
     from msgspec.structs import replace  # noqa: PLC0415
 
     return replace(planset, notes=[*notes, *planset.notes]) if notes else planset
+
+
+def _read_baseline(args: argparse.Namespace, notes: list[str]) -> None:
+    """A baseline that names a file is read from it, with the batch and model it states."""
+    import os  # noqa: PLC0415
+
+    if args.baseline is None or not os.path.isfile(args.baseline):
+        return
+    from astra.cli import import_  # noqa: PLC0415
+
+    if args.gpus is None and args.cluster is None:
+        raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
+    args.baseline = import_.fill(args, args.baseline, notes)
+
+
+def _check_export(args: argparse.Namespace) -> None:
+    """Say at once what would fail after the search."""
+    if args.export is None:
+        if args.export_out is not None:
+            raise InputError("--export-out", args.export_out, want="--export TARGET with it")
+        return
+    from astra.cli import export  # noqa: PLC0415
+    from astra.export.writing import check_folder  # noqa: PLC0415
+
+    export.target(args.export, "--export")
+    if args.export_out is not None:
+        check_folder(args.export_out)
+
+
+def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
+    from astra.cli import export  # noqa: PLC0415
+    from astra.export.reading import from_record  # noqa: PLC0415
+
+    launch, job = from_record(planset.to_dict(), where="plan")
+    record = export.write(launch, job, args.export, folder=args.export_out)
+    return [f"Files for {args.export} are in {record['folder']}."]

@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> Answer:
     output.check_destination(args.to)
     found = import_prices(args.file, provider=args.provider, date=args.date)
     if not found.prices:
-        raise InputError(args.file, None, want="at least one price of a GPU the catalog knows", fix=_left(found.left_out))
+        raise InputError(
+            args.file, None, want="at least one price of a GPU the catalog knows", fix=_left(found.left_out)
+        )
     if args.to:
         output.write_file(args.to, to_csv(found.prices))
     remarks = [f"Read as {'a SkyPilot catalog' if found.form == 'skypilot' else f'{found.form} prices'}."]

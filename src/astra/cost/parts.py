@@ -40,8 +40,13 @@ class Direction(NamedTuple):
 
     @property
     def compute_s(self) -> Floats:
-        """Time of the kernels, or of the host where launching takes longer."""
-        return np.maximum(self.gemm_s + self.attention_s + self.stream_s, self.host_s)
+        """Time of the kernels, or of the host where issuing them takes longer.
+
+        A layer's kernels differ in length, so that the GPU waits for the host here and there before it does on the
+        whole: the fourth-power mean fits rehearsed ranks better than the maximum (docs/rehearsal.md).
+        """
+        gpu_s = self.gemm_s + self.attention_s + self.stream_s
+        return np.sqrt(np.sqrt(gpu_s**4 + self.host_s**4))
 
 
 class Part(NamedTuple):
@@ -176,9 +181,10 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     for way, (gemm_s, core_s, memory_s, launched) in ways.items():
         host_s = np.full(rows, launched * (runtime.launch_s if way == "forward" else runtime.launch_backward_s))
         # Where kernels wait for the host, communication hides in the gaps too; else a faster GPU would be slower.
-        idle_s = np.maximum(host_s - (gemm_s + core_s + memory_s), 0.0)
+        silent = Direction(gemm_s, core_s, memory_s, host_s, {}, {}, {})
+        idle_s = silent.compute_s - (gemm_s + core_s + memory_s)
         busy, exposed, overlapped = _communication(job, shard, sends, way, gemm_s + idle_s, core_s + idle_s, sources)
-        directions[way] = Direction(gemm_s, core_s, memory_s, host_s, busy, exposed, overlapped)
+        directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
     return Part(directions["forward"], directions["backward"], weight_s, adapters, layer.kept, sources)
 

@@ -67,8 +67,3 @@ def read_json(name: str) -> dict[str, Any]:
     """A data file of this package, decoded once."""
     parsed: dict[str, Any] = msgspec.json.decode((files("astra.efficiency") / "data" / name).read_bytes())
     return parsed
-
-
-def forget() -> None:
-    """Read the data files anew: for fits that replace them."""
-    read_json.cache_clear()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from astra.export.accelerate import Accelerate
 from astra.export.base import Exporter, by_name
+from astra.export.bridge import Bridge
+from astra.export.deepspeed import DeepSpeed
+from astra.export.flagscale import FlagScale
+from astra.export.launchers import Kubernetes, SkyPilot, Slurm
 from astra.export.megatron import Megatron
+from astra.export.torchtitan import TorchTitan
 
-EXPORTERS: Final[dict[str, Exporter]] = by_name(Megatron())
+EXPORTERS: Final[dict[str, Exporter]] = by_name(
+    Megatron(), Bridge(), TorchTitan(), DeepSpeed(), Accelerate(), FlagScale(), Slurm(), SkyPilot(), Kubernetes()
+)

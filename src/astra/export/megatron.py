@@ -17,6 +17,15 @@ SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 FP8_RECIPES: Final = {"blackwell": "mxfp8", "other": "tensorwise"}
 
 
+def _offloads_fsdp(launch: Launch) -> bool:
+    """It passes Megatron's checks and fails when the optimizer is made (NVIDIA/Megatron-LM issue 1986)."""
+    return launch.strategy.zero >= 2 and launch.strategy.offload != "none"
+
+
+def _uneven_meshes(launch: Launch) -> bool:
+    return len({(mesh.tp, mesh.cp, mesh.ep, mesh.dp, mesh.etp, mesh.recompute) for mesh in launch.meshes}) > 1
+
+
 class Megatron:
     """Files for Megatron-LM."""
 
@@ -26,9 +35,10 @@ class Megatron:
     runtime: str | None = "megatron"
     limits = (
         *MODEL_LIMITS,
-        Limit("schedule", "Megatron-LM has 1f1b and interleaved alone", lambda l: l.strategy.schedule in ("gpipe", "zb")),
-        Limit("zero", "Megatron-FSDP (zero 2 and 3) does not offload the optimizer", lambda l: _offloads_fsdp(l)),
-        Limit("cluster", "Megatron-LM has one tp, cp and dp for every stage", lambda l: _uneven_meshes(l)),
+        Limit("schedule", "Megatron-LM has 1f1b and interleaved alone",
+              lambda it: it.strategy.schedule in ("gpipe", "zb")),
+        Limit("zero", "Megatron-FSDP (zero 2 and 3) does not offload the optimizer", _offloads_fsdp),
+        Limit("cluster", "Megatron-LM has one tp, cp and dp for every stage", _uneven_meshes),
     )  # fmt: skip
 
     def files(self, launch: Launch) -> dict[str, str]:
@@ -46,15 +56,6 @@ Without `DATA_PATH` it trains on mock data, which is enough to measure the step 
 to you: `LR`, `ROTARY_BASE`, `TOKENIZER_TYPE` and `TOKENIZER_MODEL`, `SAVE` for checkpoints, and any other flag as an
 argument of the script, which comes last and wins.
 """
-
-
-def _offloads_fsdp(launch: Launch) -> bool:
-    """It passes Megatron's checks and fails when the optimizer is made (NVIDIA/Megatron-LM issue 1986)."""
-    return launch.strategy.zero >= 2 and launch.strategy.offload != "none"
-
-
-def _uneven_meshes(launch: Launch) -> bool:
-    return len({(mesh.tp, mesh.cp, mesh.ep, mesh.dp, mesh.etp, mesh.recompute) for mesh in launch.meshes}) > 1
 
 
 def sections(launch: Launch) -> dict[str, list[Flag]]:
@@ -167,7 +168,8 @@ def environment(launch: Launch) -> dict[str, str]:
 _DATA: Final = """\
 # Data: mock unless DATA_PATH names a preprocessed dataset.
 if [ -n "${DATA_PATH:-}" ]; then
-  DATA_ARGS=(--data-path "$DATA_PATH" --split "${SPLIT:-99,1,0}" --tokenizer-type "${TOKENIZER_TYPE:-HuggingFaceTokenizer}")
+  DATA_ARGS=(--data-path "$DATA_PATH" --split "${SPLIT:-99,1,0}")
+  DATA_ARGS+=(--tokenizer-type "${TOKENIZER_TYPE:-HuggingFaceTokenizer}")
 else
   DATA_ARGS=(--mock-data --tokenizer-type "${TOKENIZER_TYPE:-NullTokenizer}")
 fi

@@ -125,29 +125,29 @@ def _mixed_biases(launch: Launch) -> bool:
 
 
 MODEL_LIMITS: Final = (
-    Limit("model", "Megatron-LM's GPT model has no encoder", lambda l: l.model.encoder is not None),
-    Limit("model", "Megatron-LM's GPT model has no patch embedding", lambda l: l.model.vision is not None),
-    Limit("model", "Megatron-LM's GPT model is causal", lambda l: not l.model.causal),
-    Limit("model", "it has no relative position buckets", lambda l: l.model.relative_buckets > 0),
-    Limit("model", "it has two norms per layer", lambda l: l.model.norms_per_layer != 2),
-    Limit("model", "it has a final norm", lambda l: not l.model.final_norm),
-    Limit("model", "it has no norm after the embedding", lambda l: l.model.embedding_norm),
+    Limit("model", "Megatron-LM's GPT model has no encoder", lambda it: it.model.encoder is not None),
+    Limit("model", "Megatron-LM's GPT model has no patch embedding", lambda it: it.model.vision is not None),
+    Limit("model", "Megatron-LM's GPT model is causal", lambda it: not it.model.causal),
+    Limit("model", "it has no relative position buckets", lambda it: it.model.relative_buckets > 0),
+    Limit("model", "it has two norms per layer", lambda it: it.model.norms_per_layer != 2),
+    Limit("model", "it has a final norm", lambda it: not it.model.final_norm),
+    Limit("model", "it has no norm after the embedding", lambda it: it.model.embedding_norm),
     Limit(
-        "model", "its LayerNorm has a bias", lambda l: l.model.norm == "layernorm" and not l.model.norm_bias
+        "model", "its LayerNorm has a bias", lambda it: it.model.norm == "layernorm" and not it.model.norm_bias
     ),
-    Limit("model", "its query and key norms are per head", lambda l: l.model.qk_norm == "full"),
-    Limit("model", "its vocabulary projection has no bias", lambda l: l.model.head_bias),
-    Limit("model", "it has no chunked attention", lambda l: l.model.chunked),
+    Limit("model", "its query and key norms are per head", lambda it: it.model.qk_norm == "full"),
+    Limit("model", "its vocabulary projection has no bias", lambda it: it.model.head_bias),
+    Limit("model", "it has no chunked attention", lambda it: it.model.chunked),
     Limit("model", "it has one switch for all biases, and one for those of queries, keys and values", _mixed_biases),
     Limit(
         "model",
         "with latent attention it norms full-rank queries too",
-        lambda l: l.model.mla is not None and l.model.mla.q_lora_rank is None,
+        lambda it: it.model.mla is not None and it.model.mla.q_lora_rank is None,
     ),
-    Limit("workload", "its pretraining script has no LoRA", lambda l: l.workload.task == "lora"),
+    Limit("workload", "its pretraining script has no LoRA", lambda it: it.workload.task == "lora"),
     Limit(
         "model",
         "learned positions must cover the sequence",
-        lambda l: 0 < l.model.learned_positions < l.workload.seq,
+        lambda it: 0 < it.model.learned_positions < it.workload.seq,
     ),
 )  # fmt: skip

@@ -143,15 +143,23 @@ def _tunings(asked: Strategy) -> list[Fields]:
     return found
 
 
+# Limits may join two fields: an option is only left out if it breaks one beside every one of these.
+_BESIDE: Final = tuple(
+    Strategy(zero=zero, overlap=(), tp=degree, pp=degree, vp=vp, cp=degree, dp=degree)
+    for zero in (0, 3)
+    for degree, vp in ((1, 1), (2, 1), (2, 2))
+)
+
+
 def _taken(exporter: Exporter, launch: Launch, options: list[Fields], names: tuple[str, ...]) -> list[Fields]:
-    """Options whose own fields break no limit by themselves. Each is tried with the rest of the strategy unused."""
-    plain = Strategy(zero=0, overlap=())
+    """Options whose own fields do not break a limit whatever the rest of the strategy is."""
     limits = [limit for limit in exporter.limits if limit.field in names]
-    return [
-        option
-        for option in options
-        if not any(limit.breaks(launch._replace(strategy=_made(plain, option, {}))) for limit in limits)
-    ] or options
+
+    def broken(option: Fields, beside: Strategy) -> bool:
+        tried = launch._replace(strategy=_made(beside, option, {}))
+        return any(limit.breaks(tried) for limit in limits)
+
+    return [option for option in options if not all(broken(option, beside) for beside in _BESIDE)] or options
 
 
 def _by_sum(shapes: list[Fields], tunings: list[Fields], asked: Strategy) -> Iterator[tuple[Fields, Fields]]:

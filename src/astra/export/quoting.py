@@ -10,7 +10,7 @@ from typing import Any, Final
 
 # Plain YAML scalars that no reader takes for a number, a boolean, a date or null.
 _PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
-_RESERVED: Final = frozenset("y n yes no true false on off null nan inf".split())
+_RESERVED: Final = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "nan", "inf"])
 _BREAKS: Final = {"\x85": "\\N", "\u2028": "\\L", "\u2029": "\\P", "\ufeff": "\\uFEFF", "\x7f": "\\x7F"}
 
 

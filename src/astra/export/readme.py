@@ -18,7 +18,8 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
 | GPUs | {gpus}: {launch.nodes} nodes of {launch.gpus_per_node} |
 | strategy | `{launch.strategy}` |
 | layers per virtual stage | {", ".join(map(str, launch.layers))} |
-| batch | {workload.global_batch} samples of {workload.seq} tokens: {launch.microbatches} micro-batches of {launch.strategy.mbs} on {launch.strategy.dp} replicas |
+| batch | {workload.global_batch} samples of {workload.seq} tokens |
+| micro-batches | {launch.microbatches} of {launch.strategy.mbs} on each of {launch.strategy.dp} replicas |
 | precision, optimizer | {workload.precision}, {workload.optimizer} |
 | step time | {step} |
 | made by | Astra {one_line(launch.version)} |

@@ -21,3 +21,6 @@ def torchrun(launch: Launch, program: str, arguments: str) -> str:
         '  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\\n'
         f"  {program} {arguments}"
     )
+
+
+HERE: Final = 'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"'

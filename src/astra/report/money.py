@@ -23,7 +23,9 @@ def render_rent(
     """The choices worth making, with the ends and the bend of the front, and what common choices waste."""
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
-    parts += [drawing.heading("Time against money", f"nothing beats these in both; judged by {report.judged_by} figures")]
+    parts += [
+        drawing.heading("Time against money", f"nothing beats these in both; judged by {report.judged_by} figures")
+    ]
     parts.append(front_table(report.front, columns))
     if not brief:
         points = [(_days(choice, report.judged_by), _usd(choice, report.judged_by)) for choice in report.front]
@@ -32,7 +34,7 @@ def render_rent(
         if report.popular:
             parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
         parts += [drawing.blank(), *drawing.bullets(restart_sentences(report.chosen[0].cost))]
-        parts += [drawing.blank(), *_prices(report.front)]
+        parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
         parts += _unused(report, full=full)
         parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
     parts += _closing(report.warnings, report.notes)
@@ -41,7 +43,9 @@ def render_rent(
 
 def _header(report: RentReport) -> list[RenderableType]:
     work = report.request["workload"]
-    tokens = f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}"
+    tokens = (
+        f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}"
+    )
     limit = f"up to {report.request['max_gpus']:,} GPUs, {report.request['money']['market']} prices"
     title = drawing.text((f"What to rent for {report.request['model']}", "bold"))
     return [title, drawing.prose((f"{tokens}; {limit}; {report.request['runtime']}", "dim"))]
@@ -75,16 +79,28 @@ def front_table(front: Sequence[Choice], width: int) -> RenderableType:
     """One row per choice, fastest first."""
     wide = width >= 110
     expected = any(choice.cost.expected for choice in front)
-    columns = [("", "left"), ("GPUs", "left"), ("from", "wrap"), ("$/GPU-h", "right"), ("days", "right"), ("cost", "right")]
-    columns += [("range", "right")] + [("days*", "right"), ("cost*", "right")] * expected
+    columns = [
+        ("", "left"),
+        ("GPUs", "left"),
+        ("from", "wrap"),
+        ("$/GPU-h", "right"),
+        ("time", "right"),
+        ("cost", "right"),
+    ]
+    columns += [("range", "right")] + [("time*", "right"), ("cost*", "right")] * expected
     columns += [("strategy", "wrap")] * wide
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for choice in front:
         cost, restarts = choice.cost, choice.cost.expected
         cells = [_mark(choice), f"{choice.gpus}x{choice.gpu}", choice.cost.price.provider]
-        cells += [f"{cost.price.usd_per_gpu_h:.2f}", _show_days(cost.days), show_dollars(cost.usd), _range(cost)]
+        cells += [
+            f"{cost.price.usd_per_gpu_h:.2f}",
+            show_seconds(cost.days * 86400),
+            show_dollars(cost.usd),
+            _range(cost),
+        ]
         if expected:
-            cells += [_show_days(restarts.days), show_dollars(restarts.usd)] if restarts else ["-", "-"]
+            cells += [show_seconds(restarts.days * 86400), show_dollars(restarts.usd)] if restarts else ["-", "-"]
         cells += [" ".join(explain.short_strategy(choice.strategy)[:1])] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
@@ -102,7 +118,7 @@ def picture(points: Sequence[tuple[float, float]], marks: Sequence[str], width: 
         grid[PICTURE_ROWS - 1 - up][across] = marks[place] if marks[place].strip() else "o"
     labels = {0: show_dollars(max(p[1] for p in points)), PICTURE_ROWS - 1: show_dollars(min(p[1] for p in points))}
     lines = [f"{labels.get(row, ''):>9} │{''.join(cells_).rstrip()}" for row, cells_ in enumerate(grid)]
-    low, high = (f"{_show_days(find(p[0] for p in points))} days" for find in (min, max))
+    low, high = (show_seconds(find(p[0] for p in points) * 86400) for find in (min, max))
     lines.append(f"{'':>9} └{'─' * cells}")
     lines.append(f"{'':>10} {low}{high:>{max(cells - len(low), len(high) + 1)}}")
     lines.append(f"{'':>10} F fastest, K best trade, C cheapest, * chosen; both axes logarithmic")
@@ -114,9 +130,11 @@ def _cell(value: float, low: float, high: float, cells: int) -> int:
 
 
 def _popular_table(popular: Sequence[Choice]) -> RenderableType:
-    out = drawing.table(("choice", "left"), ("days", "right"), ("cost", "right"), ("wastes", "wrap"))
+    out = drawing.table(("choice", "left"), ("time", "right"), ("cost", "right"), ("wastes", "wrap"))
     for choice in popular:
-        out.add_row(choice.name, _show_days(choice.cost.days), show_dollars(choice.cost.usd), waste_words(choice))
+        out.add_row(
+            choice.name, show_seconds(choice.cost.days * 86400), show_dollars(choice.cost.usd), waste_words(choice)
+        )
     return out
 
 
@@ -143,7 +161,7 @@ def restart_sentences(cost: Cost) -> list[str]:
 
 
 def _prices(front: Sequence[Choice]) -> list[RenderableType]:
-    seen = {}
+    seen: dict[str, None] = {}
     for choice in front:
         seen[price_words(choice.cost)] = None
     return [drawing.heading("Prices"), *drawing.bullets(seen)]
@@ -208,7 +226,9 @@ def saved_sentences(planset: PlanSet) -> list[str]:
     if base is None:
         return []
     ratio = base.estimate.step_s / planset.best.estimate.step_s
-    out = f"Against {base.estimate.strategy} ({'fits' if base.estimate.fits else 'does not fit'}): {ratio:.2f}x the speed"
+    out = (
+        f"Against {base.estimate.strategy} ({'fits' if base.estimate.fits else 'does not fit'}): {ratio:.2f}x the speed"
+    )
     if base.days_saved is not None:
         out += f", {show_seconds(base.days_saved * 86400)} saved"
     if base.usd_saved is not None:
@@ -219,13 +239,13 @@ def saved_sentences(planset: PlanSet) -> list[str]:
 
 
 def _plan_front(estimates: Sequence[Estimate]) -> list[RenderableType]:
-    rows = drawing.table(("GPUs", "left"), ("days", "right"), ("cost", "right"), ("range", "right"))
+    rows = drawing.table(("GPUs", "left"), ("time", "right"), ("cost", "right"), ("range", "right"))
     points = []
     for estimate in estimates:
         if estimate.cost is not None:
             points.append((estimate.cost.days, estimate.cost.usd))
             cost = estimate.cost
-            rows.add_row(estimate.gpus, _show_days(cost.days), show_dollars(cost.usd), _range(cost))
+            rows.add_row(estimate.gpus, show_seconds(cost.days * 86400), show_dollars(cost.usd), _range(cost))
     marks = ["F", *[" "] * (len(points) - 2), "C"]
     return [rows, drawing.blank(), drawing.text(picture(points, marks, 80)), drawing.blank()]
 
@@ -244,10 +264,6 @@ def _usd(choice: Choice, by: str) -> float:
 
 def _mark(choice: Choice) -> str:
     return next((mark for role, mark in reversed(_MARKS.items()) if role in choice.roles), " ")
-
-
-def _show_days(days: float) -> str:
-    return f"{days:.2f}" if days < 1 else f"{days:,.1f}"
 
 
 def _closing(warnings: list[str], notes: list[str]) -> list[RenderableType]:

@@ -73,6 +73,8 @@ def render_estimate(
         drawing.prose(explain.certainty(estimate)),
     ]
     if not brief:
+        if estimate.cost is not None:
+            parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
         parts += _where_time_goes(estimate, columns)
         unit = stages.time_unit(estimate)[0]
         note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"

@@ -10,6 +10,7 @@ import numpy as np
 from astra.errors import InputError, NoFeasiblePlan
 from astra.result import Baseline, Estimate, PriceTag
 from astra.search.bill import Money, cost_of, stale_warning, tag_of
+from astra.search.counts import on
 from astra.search.hunt import Found, Hunt, Progress, Refined, choose, front_of, hunt, refine
 from astra.search.objectives import Goal
 from astra.search.offers import Offer
@@ -38,7 +39,9 @@ def with_run(job: Job, result: Estimate, options: Money, tag: PriceTag | None) -
 def price(job: Job, options: Money, goal: Goal) -> PriceTag | None:
     """The price of a GPU-hour; an objective that is about money cannot do without."""
     tag = tag_of(options, job.pool)
-    if tag is None and ("usd" in goal.objective.columns[0] or goal.objective.cap or goal.objective.direction == "front"):
+    if tag is None and (
+        "usd" in goal.objective.columns[0] or goal.objective.cap or goal.objective.direction == "front"
+    ):
         raise InputError(
             "price", None, want=f"a {options.market} price of {job.pool.device.name}",
             fix="None is in the catalog: give --usd-per-gpu-h, --prices FILE, or energy and purchase of your own.",
@@ -63,11 +66,13 @@ def parts_of(
 
     def job_of(offer: Offer, gpus: int) -> Job:
         del offer
-        return part_of(job, gpus)
+        return on(job, gpus)
 
     if user_rules:  # rules may speak of the number of GPUs, so each is searched by itself
         state = Hunt(job_of, options, restrictions)
-        state.found = [found for gpus in offer.counts if (found := _one(offer, int(gpus), job, restrictions, user_rules))]
+        state.found = [
+            found for gpus in offer.counts if (found := _one(offer, int(gpus), job, restrictions, user_rules))
+        ]
         near = state.found
     else:
         state = hunt([offer], job_of, options, restrictions=restrictions, progress=progress)
@@ -81,11 +86,6 @@ def parts_of(
     return choose(front_of(refined), goal), state
 
 
-def part_of(job: Job, gpus: int) -> Job:
-    """The same job on some of its GPUs."""
-    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=gpus))
-
-
 def use_notes(job: Job, chosen: Refined) -> list[str]:
     """How many GPUs are left unused."""
     gpus = chosen.found.gpus
@@ -93,7 +93,7 @@ def use_notes(job: Job, chosen: Refined) -> list[str]:
 
 
 def _one(offer: Offer, gpus: int, job: Job, restrictions: Restrictions, rules: Sequence[Rule]) -> Found | None:
-    found = search(part_of(job, gpus), restrictions, user_rules=rules, keep=1).candidates
+    found = search(on(job, gpus), restrictions, user_rules=rules, keep=1).candidates
     return Found(offer, gpus, found[0].strategy, found[0].step_s, found[0].step_s, 0.0) if found else None
 
 

@@ -17,8 +17,9 @@ from astra.catalog.models import model as find_model
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.families import weights as weights_of
 from astra.result import Estimate, Plan, PlanSet, PriceTag, Reject, Result, Search
-from astra.search.afford import against, part_of, parts_of, price, use_notes, with_run
+from astra.search.afford import against, parts_of, price, use_notes, with_run
 from astra.search.bill import Money, tag_of
+from astra.search.counts import on
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
 from astra.search.hunt import Hunt, Refined
@@ -109,6 +110,7 @@ def plan(
     if strict and ranked[0][1].provenance_worst == "assumed":
         raise NoCoverage(no_coverage(ranked[0][1]))
     request = request_record(job, restrictions.describe(), str(rules) if rules else None, top)
+    request["pool"] = msgspec.to_builtins(found.ranked[0][0].pool)  # as used: an objective may leave nodes out
     return PlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -161,7 +163,7 @@ def _answer(
         if goal.objective.direction == "front":
             return _front(job, chosen, state)
         notes = use_notes(job, chosen[0])
-        job = part_of(job, chosen[0].found.gpus)
+        job = on(job, chosen[0].found.gpus)
     found = search(job, restrictions, user_rules=user_rules, keep=top + SPARE, progress=progress)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found))
@@ -176,7 +178,7 @@ def _answer(
 
 def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
-    ranked = [(part_of(job, one.found.gpus), one.found.strategy, one.estimate) for one in chosen]
+    ranked = [(on(job, one.found.gpus), one.found.strategy, one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(ranked), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from astra.cost.parts import EMBEDDING, HEAD
 from astra.cost.stage import gather_parts
 from astra.errors import InputError, UnknownName, fold
 from astra.families import weights as weights_of
-from astra.families.kinds import layer_kinds
+from astra.families.kinds import LayerKind, layer_kinds
 from astra.provenance import Floats, Ints
 from astra.result import Cost, Estimate, PriceTag, Range, Restarts
 from astra.spec._base import Spec, check, check_not_negative, check_positive
@@ -76,8 +75,12 @@ def own_tag(options: Money, pool: Pool) -> PriceTag | None:
         watts = options.watts_per_gpu if options.watts_per_gpu is not None else pool.device.power_w
         energy = float(money.energy_usd_per_gpu_h(watts, options.pue, options.usd_per_kwh or 0.0))
         bought = float(money.amortised_usd_per_gpu_h(options.usd_per_gpu or 0.0, options.lifetime_years))
-        parts = [f"{watts:.0f} W x PUE {options.pue:g} x ${options.usd_per_kwh:g}/kWh"] * (options.usd_per_kwh is not None)
-        parts += [f"${options.usd_per_gpu:,.0f} over {options.lifetime_years:g} years"] * (options.usd_per_gpu is not None)
+        parts = [f"{watts:.0f} W x PUE {options.pue:g} x ${options.usd_per_kwh:g}/kWh"] * (
+            options.usd_per_kwh is not None
+        )
+        parts += [f"${options.usd_per_gpu:,.0f} over {options.lifetime_years:g} years"] * (
+            options.usd_per_gpu is not None
+        )
         return _tag(energy + bought, provider="you", market="owned", source="; ".join(parts))
     if pool.usd_per_gpu_h is not None:
         return _tag(pool.usd_per_gpu_h, provider="you", market="given", source=pool.price_source or "cluster file")
@@ -94,8 +97,7 @@ def tag_of(options: Money, pool: Pool, *, today: dt.date | None = None) -> Price
         offers = tuple(price for price in offers if fold(price.provider) in wanted_providers(options, offers))
     found = node_price(pool.node, options.market, offers=offers)
     if found is None and options.prices is not None:  # a user's own list comes before the catalog's median
-        mine = [price for price in offers if price.source.startswith("user file") or price not in book()]
-        found = default_price(pool.device.name, options.market, offers=mine)
+        found = default_price(pool.device.name, options.market, offers=set(offers) - set(book()))
     found = found or default_price(pool.device.name, options.market, offers=offers)
     return offer_tag(found, today) if found is not None else None
 
@@ -167,7 +169,7 @@ def checkpoint_bytes(job: Job) -> float:
     if job.workload.task == "lora":
         one = {name: np.ones(1, np.int64) for name in ("tp", "cp", "ep", "etp", "mbs")}
         parts = gather_parts(job, one | {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}).parts
-        keys = [*layer_kinds(job.model), EMBEDDING, HEAD]
+        keys: list[LayerKind | str] = [*layer_kinds(job.model), EMBEDDING, HEAD]
         trained = float(sum(parts[key].adapters[0] for key in keys))
     return trained * money.CHECKPOINT_BYTES[job.workload.optimizer]
 
@@ -228,4 +230,3 @@ def _sources(options: Money, tag: PriceTag) -> list[str]:
     if tag.market == "spot" or options.preemptions_per_node_day is not None:
         rows.append(("pre-emption", options.preemptions_per_node_day, money.PREEMPTION_SOURCE))
     return [f"{name}: {'given with the request' if given is not None else source}" for name, given, source in rows]
-

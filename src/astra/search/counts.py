@@ -13,6 +13,7 @@ from copy import copy
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from astra.cost.stage import (
     SHARD_COLUMNS,
@@ -60,6 +61,7 @@ class CountSpace(Space):
 
     def __init__(self, job: Job, counts: Ints, restrictions: Restrictions | None = None) -> None:
         self.counts = counts
+        self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
         columns = self.cores | {"flash": self.flash}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
@@ -90,6 +92,12 @@ class CountSpace(Space):
         no_finer = columns["etp"] <= columns["tp"]  # an expert is split no further than the other layers
         return {name: column[no_finer] for name, column in columns.items()}
 
+    def _below(self, pp: int) -> float:
+        """As for one count, worked out once for each depth."""
+        if pp not in self._known_below:
+            self._known_below[pp] = super()._below(pp)
+        return self._known_below[pp]
+
     def gpus(self) -> Ints:
         """GPUs of each core."""
         return np.asarray(self.cores["tp"] * self.cores["cp"] * self.cores["pp"] * self.cores["dp"])
@@ -113,6 +121,7 @@ class Shelf(NamedTuple):
     place: Ints  # where each core's count is in the space's
     gathered: Gathered
     bound_s: Floats
+    waits: Floats  # by count: time with waiting for the slowest node, over time without
 
 
 def shelve(job: Job, space: CountSpace) -> Shelf:
@@ -125,7 +134,14 @@ def shelve(job: Job, space: CountSpace) -> Shelf:
     moved[fits] = gathered.place
     gathered = gathered._replace(place=moved[space.shard[cores]])
     place = np.searchsorted(space.counts, space.gpus()[cores])
-    return Shelf(space, cores, place, gathered, core_bound_s(job, space, cores, gathered))
+    waits = np.array([1 + on(job, gpus).straggling for gpus in space.counts.tolist()])
+    bound_s = core_bound_s(job, space, cores, gathered) * waits[place]
+    return Shelf(space, cores, place, gathered, bound_s, waits)
+
+
+def on(job: Job, gpus: int) -> Job:
+    """The same job on another number of GPUs."""
+    return replace(job, pool=replace(job.pool, gpus=gpus))
 
 
 def may_fit(job: Job, shards: Columns) -> Bools:
@@ -151,10 +167,10 @@ def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -
     layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
     slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
     microbatches = job.workload.global_batch // (dp * mbs)
-    if space.facts["runtime"] != "megatron":
-        return microbatches * slowest + job.runtime.step_host_s
     chunks = np.where((microbatches % pp == 0) & (microbatches >= pp), depth // pp, 1)
-    return microbatches * slowest + (whole - slowest).clip(0) / chunks + job.runtime.step_host_s
+    bubble_s = np.where(space.facts["runtime"] == "megatron", (whole - slowest).clip(0) / chunks, 0.0)
+    bound_s: Floats = microbatches * slowest + bubble_s + job.runtime.step_host_s
+    return bound_s
 
 
 def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
@@ -218,6 +234,7 @@ class _Ladder(_Leaders):
         costs = stage_costs(self.job, meshes, shelf.gathered.take(at))
         slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
         bound_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
+        bound_s = bound_s * shelf.waits[place]
         fits = reserved_bytes(self.job, self._least_bytes(costs)) <= self.job.limit_bytes
         reached_s = np.full(len(meshes), np.inf)
         possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))
@@ -255,7 +272,9 @@ class _Ladder(_Leaders):
         result = evaluate(self.job, meshes, costs, savers, holders)
         fits = result.known & (reserved_bytes(self.job, result.peak_bytes) <= self.job.limit_bytes)
         self.evaluated += int(result.known.sum())
-        step_s = np.where(fits, result.step_s, np.inf).reshape(len(meshes), -1)
+        # The job is that of the largest count, so its waiting is put in place of the mesh's own.
+        waits = (self.shelf.waits[place] / (1 + self.job.straggling))[:, None, None]
+        step_s = np.where(fits, result.step_s * waits, np.inf).reshape(len(meshes), -1)
         choice = step_s.argmin(axis=1)
         reached_s = step_s[np.arange(len(meshes)), choice]
         order = np.lexsort((reached_s, place))
@@ -269,4 +288,4 @@ class _Ladder(_Leaders):
         bound_s = result.step_s
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
             bound_s = evaluate(self.job, meshes, costs, UNSAVED, holders).step_s
-        return bound_s.min(axis=(1, 2)), reached_s
+        return (bound_s * waits).min(axis=(1, 2)), reached_s

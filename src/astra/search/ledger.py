@@ -54,6 +54,12 @@ def lost_by(best: Estimate, other: Estimate) -> str:
 def nothing_fits(job: Job, found: Found) -> str:
     """What it would take."""
     start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
+    if found.least is None and not found.considered:
+        return (
+            f"{start} The restrictions leave nothing to choose from: --fix, --forbid, --max and --min together exclude "
+            f"every way to split {job.pool.gpus} GPUs, {job.workload.global_batch} samples and the model's layers. "
+            "Drop one of them, or change the batch or the number of GPUs."
+        )
     if found.least is None:
         most = sorted(found.refused.items(), key=lambda item: -item[1])[:3]
         return (
@@ -69,5 +75,6 @@ def nothing_fits(job: Job, found: Found) -> str:
 
 
 def no_coverage(result: Estimate) -> str:
+    """What could only be assumed."""
     assumed = [term for term, word in result.provenance.items() if word == "assumed"]
     return f"{result.strategy}: no measurement covers {', '.join(assumed)}; drop --strict to accept assumed figures."

@@ -125,9 +125,7 @@ def check_strategy(fleet: Fleet, strategy: MixedStrategy) -> None:
         )
 
 
-def _costed_group(
-    fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule]
-) -> list[_Costed]:
+def _costed_group(fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule]) -> list[_Costed]:
     first, out = 0, []
     for segment in group.segments:
         ranks = range(first, first + segment.pp)
@@ -228,9 +226,7 @@ def _simulated(fleet: Fleet, group: Group, costed: Sequence[_Costed]) -> tuple[f
     p, v, m = group.stages, group.vp, group.microbatches
     owner = [number for number, part in enumerate(costed) for _ in part.ranks]
     stages = range(p * v)
-    sends = [
-        _transfer_s(fleet, group, costed, owner[k % p], owner[(k + 1) % p]) if p > 1 else 0.0 for k in stages[:-1]
-    ]
+    sends = [_transfer_s(fleet, group, costed, owner[k % p], owner[(k + 1) % p]) if p > 1 else 0.0 for k in stages[:-1]]
 
     def column(name: str) -> Floats:
         return np.array([getattr(costed[owner[k % p]], name)[k] for k in stages])
@@ -349,7 +345,10 @@ def runtimes_for(strategy: MixedStrategy) -> tuple[list[str], dict[str, str]]:
             "one pipeline shape": not one_group,
             "one cp": len({group.cp for group in strategy.groups}) > 1,
         },
-        "HexiScale": {"one chunk per stage (no vp)": chunks, "tp alone inside a stage": max(s.ep for s in segments) > 1},
+        "HexiScale": {
+            "one chunk per stage (no vp)": chunks,
+            "tp alone inside a stage": max(s.ep for s in segments) > 1,
+        },
         "Sailor": {
             "one chunk per stage (no vp)": chunks,
             "pipelines that cut the layers alike": not one_group,

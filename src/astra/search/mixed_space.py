@@ -27,7 +27,7 @@ from astra.spec.mixed import Group, Segment
 MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no GPU
 MOST_TP: Final = 64
 LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
-CHUNKS: Final = (2, 3, 4, 6, 8)
+MOST_CHUNKS: Final = 10
 RECOMPUTES: Final = ("none", "selective", "full")
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
 
@@ -67,7 +67,7 @@ class Found(NamedTuple):
         segments = []
         for run in self.pipeline.runs:
             shape = self.shapes[run.pool][run.choice]
-            layers = tuple(count for chunk in range(self.frame.vp) for count in _chunk(run.layers, chunk, self.frame.vp))
+            layers = run.layers * self.frame.vp  # with chunks, the problem's unit is one layer of every chunk
             segments.append(
                 Segment(
                     pool=names[run.pool],
@@ -94,9 +94,14 @@ class Found(NamedTuple):
         return (sum(self.stage_s) - slowest) / self.frame.vp, slowest
 
 
-def _chunk(layers: tuple[int, ...], chunk: int, chunks: int) -> tuple[int, ...]:
-    """The layers of each stage in one of its chunks; larger chunks come last, where fewer are in flight."""
-    return tuple(count // chunks + (chunk >= chunks - count % chunks) for count in layers)
+def _in_units(choice: Choice, stages: int, chunks: int) -> Choice:
+    """With a number of stages, and layers taken ``chunks`` at a time."""
+    return choice._replace(
+        stages=stages,
+        time_s=choice.time_s[::chunks],
+        stay_bytes=choice.stay_bytes[::chunks],
+        kept_bytes=choice.kept_bytes[::chunks],
+    )
 
 
 class _Ways(NamedTuple):
@@ -134,7 +139,10 @@ class Bench:
         rows = np.array(list(product(tp, self.cp, ep, self.mbs)), np.int64).reshape(-1, 4)
         sp = rows[:, 0] > 1
         facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
-        columns = dict(zip(("tp", "cp", "ep", "mbs"), rows.T, strict=True)) | {"sp": sp, "etp": np.ones_like(rows[:, 0])}
+        columns = dict(zip(("tp", "cp", "ep", "mbs"), rows.T, strict=True)) | {
+            "sp": sp,
+            "etp": np.ones_like(rows[:, 0]),
+        }
         legal = check(columns, facts).ok
         shards = cost.Shards(*rows[legal].T)
         found = cost.pool_columns(job, shards)
@@ -194,7 +202,9 @@ class Bench:
         if key not in self._prefixes:
             job, columns, _ = self.ways[pool]
             count = len(kinds(self.model))
-            again = {"none": 0.0 * columns.again_s, "selective": columns.attention_s, "full": columns.again_s}[recompute]
+            again = {"none": 0.0 * columns.again_s, "selective": columns.attention_s, "full": columns.again_s}[
+                recompute
+            ]
             kept = {"none": columns.whole, "selective": columns.selective, "full": columns.checkpoint}[recompute]
             seconds = (columns.work_s + again)[row : row + 1, :count]
             self._prefixes[key] = (
@@ -204,13 +214,13 @@ class Bench:
         found = self._prefixes[key]
         return found[0], found[1]
 
-    def problem(self, counts: Counts, frame: Frame, *, every: bool) -> tuple[Problem, tuple[tuple[Shape, ...], ...]]:
+    def problem(self, counts: Counts, frame: Frame, *, every: bool, must: int = 0) -> tuple[Problem, tuple[tuple[Shape, ...], ...]]:
         """The partition problem of a frame."""
         pools, shapes = [], []
         for pool, gpus in enumerate(counts):
             made, named = self.choices(pool, frame.dp, frame.mbs, frame.cp, frame.vp == 1)
             kept = [
-                (choice._replace(stages=min(gpus // need, self.depth)), shape)
+                (_in_units(choice, min(gpus // need, self.depth // frame.vp), frame.vp), shape)
                 for choice, shape in zip(made, named, strict=True)
                 if (need := frame.dp * frame.cp * shape.tp) <= gpus
                 and (not every or gpus % need == 0)
@@ -224,7 +234,7 @@ class Bench:
             here, there = (np.array([shape.tp for shape in shapes[place]], np.float64) for place in (a, b))
             nbytes = whole / np.minimum(here[:, None], there[None, :])
             hops[a, b] = cost.hop_s(way, nbytes) if frame.vp == 1 else np.zeros(nbytes.shape)
-        most = min(sum(max((choice.stages for choice in pool), default=0) for pool in pools), self.depth)
+        most = min(sum(max((choice.stages for choice in pool), default=0) for pool in pools), self.depth // frame.vp)
         places = np.arange(most + 1)
         m, v = frame.microbatches, frame.vp
         if frame.stages is not None:
@@ -238,15 +248,16 @@ class Bench:
             sum_weight=1.0 / v,
             max_weight=m - 1.0 / v,
             every=every,
-            least_layers=v,
             stages=frame.stages,
+            must=must,
         )
         return problem, tuple(shapes)
 
-    def solve(self, counts: Counts, frame: Frame, *, every: bool, below: float) -> Found | None:
+    def solve(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Found | None:
         """The best pipeline of a frame that beats ``below``."""
-        problem, shapes = self.problem(counts, frame, every=every)
-        if not any(problem.pools) or (every and not all(problem.pools)):
+        problem, shapes = self.problem(counts, frame, every=every, must=must)
+        needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
+        if not any(problem.pools) or not all(needed):
             return None
         self.solved += 1
         pipeline = solve(problem, below=below)
@@ -312,16 +323,19 @@ class Bench:
             most = {pool: max(s for p, s, _ in able if p == pool) for pool, _, _ in able}
             for stages in self._depths(sum(most.values()), microbatches):
                 bottleneck_s = max(slowest_s, fastest_s * -(-self.depth // stages))
-                for chunks in CHUNKS:
-                    if stages * chunks <= self.depth:
-                        bound_s = max(self.depth * fastest_s - bottleneck_s, 0.0) / chunks + microbatches * bottleneck_s
-                        yield bound_s, Frame(*degrees, chunks, stages, microbatches, only)
+                for chunks in self._chunks(stages):
+                    bound_s = max(self.depth * fastest_s - bottleneck_s, 0.0) / chunks + microbatches * bottleneck_s
+                    yield bound_s, Frame(*degrees, chunks, stages, microbatches, only)
 
     def _depths(self, most: int, microbatches: float) -> list[int]:
         """Stages of an interleaved pipeline: micro-batches come in whole groups of them."""
         if microbatches != int(microbatches):
             return []
         return [n for n in divisors(int(microbatches)) if 2 <= n <= min(most, self.depth // 2)]
+
+    def _chunks(self, stages: int) -> list[int]:
+        """Chunks per stage: those that divide the layers, so that the chunks of a stage are equal."""
+        return [n for n in divisors(self.depth) if 2 <= n <= MOST_CHUNKS and n * stages <= self.depth]
 
     def _least_bottleneck(self, able: list[tuple[int, int, float]]) -> float:
         """The shortest longest stage for which whole layers find a place, without memory or transfers."""

@@ -87,7 +87,9 @@ def goal_of(
         raise InputError("objective", objective, want=f"no objective beside --{given[0]}, which is one")
     chosen = find(given[0] if given else objective or "fastest")
     if chosen.cap and not given:
-        raise InputError(chosen.name, None, want=f"a number with the objective {chosen.name}", fix=_EXAMPLE[chosen.name])
+        raise InputError(
+            chosen.name, None, want=f"a number with the objective {chosen.name}", fix=_EXAMPLE[chosen.name]
+        )
     if chosen.needs_tokens and tokens is None:
         raise InputError("tokens", None, want=f"the tokens to train, for {chosen.sentence}", fix="Such as --tokens 2T.")
     cap = np.inf

@@ -82,6 +82,9 @@ def market(
         every = [_offer(price, max_gpus, today) for price in chosen]
         found = _cheapest([offer for offer in every if offer.node_known or not known_nodes], unused)
     offers = [offer for offer in found if len(offer.counts)]
+    if found and not offers:
+        least = min(offer.node.gpus for offer in found)
+        raise InputError("max_gpus", max_gpus, want=f"room for one node, {least} GPUs or more")
     if not offers:
         raise InputError(
             "gpus", gpus if isinstance(gpus, str) else ",".join(gpus), want=f"GPUs with a {options.market} price",
@@ -150,5 +153,3 @@ def _cheapest(offers: list[Offer], unused: dict[str, list[str]]) -> list[Offer]:
             name = f"{offer.tag.provider} {offer.tag.instance} ({offer.device.name}, ${offer.tag.usd_per_gpu_h:g})"
             unused.setdefault("an equal node is cheaper elsewhere", []).append(name)
     return list(best.values())
-
-

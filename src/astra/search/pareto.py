@@ -1,4 +1,4 @@
-"""The exact front of two costs, both better when smaller: what nothing else beats in one without losing in the other."""
+"""The exact front of two costs, both better when smaller: what no other row beats in both."""
 
 from __future__ import annotations
 

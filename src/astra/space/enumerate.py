@@ -100,7 +100,8 @@ class Space:
         table = np.array([row for row in rows if row[3] in allowed_dp], dtype=np.int64).reshape(-1, 4)
         columns = dict(zip(("tp", "cp", "pp", "dp"), table.T, strict=True))
         if model.moe is None:
-            return cross(columns, {"ep": np.ones(1, np.int64), "etp": np.ones(1, np.int64)})[0]
+            one = {name: np.array(self.allowed(name, (1,)), dtype=np.int64) for name in ("ep", "etp")}
+            return cross(cross(columns, {"ep": one["ep"]})[0], {"etp": one["etp"]})[0]
         ep = np.array(self.allowed("ep", divisors(model.moe.experts)), dtype=np.int64)
         inside = [n for n in divisors(gpus) if n <= self.facts["scaleup_gpus"]]
         etp = np.array(self.allowed("etp", inside), dtype=np.int64)
@@ -123,7 +124,7 @@ class Space:
         found = []
         for vp in self.allowed("vp", [n for n in chunks if n == 1 or pp * n <= depth]):
             savers = len(self._savers(-(-depth // (pp * vp))))
-            for schedule in self.allowed("schedule", SCHEDULES):
+            for schedule in self.allowed("schedule", [name for name in SCHEDULES if name in self.job.runtime.schedules]):
                 if (schedule == "interleaved") != (vp > 1):
                     continue
                 for layers in _splits(model, self.job.workload.seq, pp, vp):
@@ -194,7 +195,7 @@ class Space:
 
     def _keep(self, columns: dict[str, Column], below: Floats, *, times: int) -> tuple[dict[str, Column], Floats]:
         kept_columns, weights, _ = self._keep_rows(columns, below * times)
-        return kept_columns, weights / times
+        return kept_columns, weights / max(times, 1)
 
     def _keep_rows(self, columns: dict[str, Column], weights: Floats) -> tuple[dict[str, Column], Floats, Bools]:
         """Rows no rule refuses; the ledger counts the strategies of those refused."""

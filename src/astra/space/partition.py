@@ -16,11 +16,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.provenance import Floats, Ints
+from astra.provenance import Bools, Floats, Ints
 
 _SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
 _MOST_CHOICES: Final = 4096
 _NOBODY: Final = -1
+_BLOCK: Final = 256  # bottlenecks bounded at a time
+_ROUNDS: Final = 5  # of a search for the least bottleneck, each on a grid
+_GRID: Final = np.arange(1, 33) / 32
 
 
 class Choice(NamedTuple):
@@ -50,6 +53,7 @@ class Problem(NamedTuple):
     every: bool = False  # use every stage of every pool
     least_layers: int = 1  # of a stage
     stages: int | None = None  # of the pipeline; None: any number
+    must: int = 0  # bits of the pools that must take part
 
 
 class Run(NamedTuple):
@@ -75,6 +79,16 @@ class _Record(NamedTuple):
     before: Ints  # record the stage was added to
     layers: Ints  # layers placed before it
     owner: Ints  # pool * _MOST_CHOICES + choice
+
+
+class _End(NamedTuple):
+    """A pipeline's end, and the run that comes before it or that its front stage waits in."""
+
+    mask: int  # pools used
+    place: int  # stages
+    pool: int
+    choice: int
+    after_s: float  # the transfer behind the run's next stage
 
 
 class _Stage(NamedTuple):
@@ -116,49 +130,51 @@ def value(problem: Problem, stage_s: tuple[float, ...]) -> float:
 
 
 def solve(problem: Problem, *, below: float = np.inf) -> Pipeline | None:
-    """The best pipeline with a value under ``below``, or None."""
+    """The best pipeline with a value under ``below``, or None.
+
+    Ranges of bottlenecks are tried from the shortest up. In a range no sum is less than the least sum under its
+    longest bottleneck and no bottleneck shorter than its shortest: where these two together do not beat the best so
+    far, the range is done; otherwise it is halved.
+    """
     search = _Search(problem)
-    candidates = search.bottlenecks(below)
-    if not len(candidates):
-        return None
-    low, high = 0, len(candidates) - 1
+    longest_s, relaxed = search.bottlenecks(below)
     best: Pipeline | None = None
     limit = below
-
-    def least(index: int) -> Pipeline | None:
-        nonlocal best, limit
-        bottleneck = float(candidates[index])
-        budget = (below - problem.max_weight * search.least_s) / problem.sum_weight
-        found = search.least_sum(bottleneck, budget)
-        if found is not None and found.value_s < limit:
-            best, limit = found, found.value_s
-        return found
-
-    at_high = least(high)
-    if at_high is None:
-        return None
-    while low < high:  # the first feasible bottleneck
-        middle = (low + high) // 2
-        found = least(middle)
-        low, high = (low, middle) if found is not None else (middle + 1, high)
-        at_high = found or at_high
-    first = low
-    ranges = [(first, len(candidates) - 1)]
-    sums: dict[int, float] = {}
+    ranges: list[tuple[int, int, float]] = []
+    start, size = 0, 1
+    while start < len(longest_s):
+        ranges.append((start, min(start + size, len(longest_s)) - 1, 0.0))
+        start, size = start + size, 2 * size
+    ranges.reverse()
     while ranges:
-        low, high = ranges.pop()
-        if low >= high:
+        low, high, known = ranges.pop()
+        shortest = problem.max_weight * longest_s[low]
+        if problem.sum_weight * max(relaxed[high], known) + shortest >= limit:
             continue
-        if high not in sums:
-            found = least(high)
-            sums[high] = sum(found.stage_s) if found else np.inf
-        # Between them no sum is below that of the upper end, and no bottleneck below the next candidate.
-        if problem.sum_weight * sums[high] + problem.max_weight * candidates[low + 1] >= limit:
-            continue
-        if high == low + 1:
-            continue
-        middle = (low + high) // 2
-        ranges += [(low, middle), (middle, high)]
+        if not known:
+            found = search.least_sum(float(longest_s[high]), (limit - shortest) / problem.sum_weight)
+            if found is None:
+                continue
+            known = sum(found.stage_s) / _SLACK
+            if found.value_s < limit:
+                best, limit = found, found.value_s
+        if low < high:
+            middle = (low + high) // 2
+            ranges += [(middle + 1, high, known), (low, middle, 0.0)]
+    return best
+
+
+def packed(held: Floats, stages: int) -> Floats:
+    """[q, ...] the most layers that pools take in at most q stages, up to ``stages``.
+
+    ``held`` is [pool, stages, ...].
+    """
+    best = np.zeros((stages + 1, *held.shape[2:]))
+    for pool in held:
+        wider = best.copy()
+        for count in range(1, min(len(pool) - 1, stages) + 1):
+            np.maximum(wider[count:], best[: stages + 1 - count] + pool[count], out=wider[count:])
+        best = wider
     return best
 
 
@@ -171,11 +187,11 @@ class _Search:
         self.every = [choice for pool in problem.pools for choice in pool]
         steps = [np.diff(choice.time_s) for choice in self.every]
         self.uniform = all(np.ptp(step) <= 1e-12 * step.max() for step in steps)
-        self.least_s = 0.0
         self._rooms: dict[tuple[int, int, int, bool, bool], Ints] = {}
         self._cheapest = [
             min(float(np.diff(choice.time_s).min()) for choice in pool) if pool else np.inf for pool in problem.pools
         ]
+        self._replaced: dict[tuple[int, int, int], bool] = {}
         self._all = np.arange(self.depth + 1)
         self._set_caps()
 
@@ -205,23 +221,42 @@ class _Search:
             self._rooms[key] = top if room >= 0 else np.full(self.depth + 1, -1)
         return self._rooms[key]
 
-    def bottlenecks(self, below: float) -> Floats:
-        """Values the longest stage can take, between what capacity demands and what ``below`` allows."""
-        most = np.inf
-        if self.problem.max_weight > 0 and np.isfinite(below):
-            cheapest_sum = self.depth * min(self._cheapest) * self.problem.sum_weight
-            most = (below - cheapest_sum) / self.problem.max_weight
-        low, high = 0.0, max(float(c.time_s[-1]) + c.first_s + c.last_s for c in self.every) + self._longest_sends()
-        if self._capacity(high) < self.depth:
-            return np.zeros(0)
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._capacity(middle) >= self.depth else (middle, high)
-        self.least_s = low
-        if most < low:
-            return np.zeros(0)
-        found = [self._values(i, a, low, most) for i, pool in enumerate(self.problem.pools) for a in range(len(pool))]
-        return np.unique(np.concatenate(found))
+    def bottlenecks(self, below: float) -> tuple[Floats, Floats]:
+        """Values the longest stage can take that may beat ``below``, and a lower bound of the sum under each."""
+        problem = self.problem
+        nothing = np.zeros(0), np.zeros(0)
+        high = max(float(c.time_s[-1]) + c.first_s + c.last_s for c in self.every) + self._longest_sends()
+        most = high
+        if problem.max_weight > 0 and np.isfinite(below):
+            most = (below - problem.sum_weight * self.depth * min(self._cheapest)) / problem.max_weight
+        low, high = 0.0, min(high, most)
+        if high <= 0 or not self._enough(np.array([high]))[0]:
+            return nothing
+        for _ in range(_ROUNDS):
+            tried = low + (high - low) * _GRID
+            first = int(np.argmax(self._enough(tried)))  # the last is high itself
+            low, high = (float(tried[first - 1]) if first else low), float(tried[first])
+        found = [self._values(i, a, low, most) for i, pool in enumerate(problem.pools) for a in range(len(pool))]
+        values = np.unique(np.concatenate(found))
+        relaxed = self._relaxed(values)
+        able = np.isfinite(relaxed) & (problem.sum_weight * relaxed + problem.max_weight * values < below)
+        return values[able], relaxed[able]
+
+    def _relaxed(self, values: Floats) -> Floats:
+        """The least sum with each bottleneck if pools held layers at their cheapest, up to their capacity."""
+        out = np.zeros(len(values))
+        for start in range(0, len(values), _BLOCK):
+            held = self._capacities(values[start : start + _BLOCK])
+            left = np.full(held.shape[1], float(self.depth))
+            total = np.zeros(held.shape[1])
+            for pool in sorted(range(len(held)), key=lambda i: self._cheapest[i]):
+                taken = np.minimum(held[pool], left)
+                total += np.where(taken > 0, taken * self._cheapest[pool], 0.0)
+                left -= taken
+            out[start : start + _BLOCK] = np.where(
+                (left > 0) | ~self._enough(values[start : start + _BLOCK]), np.inf, total / _SLACK
+            )
+        return out
 
     def _longest_sends(self) -> float:
         hops = [float(hop.max()) for hop in self.problem.hop_s.values() if hop.size]
@@ -243,21 +278,53 @@ class _Search:
         else:
             layers = np.unique((choice.time_s[:, None] - choice.time_s)[np.tri(self.depth + 1, k=-1, dtype=bool)])
         values = (layers[:, None] + fixed).ravel()
-        return values[(values >= low / _SLACK**2) & (values <= high * _SLACK)]
+        within: Floats = values[(values >= low / _SLACK**2) & (values <= high * _SLACK)]
+        return within
 
-    def _capacity(self, bottleneck: float) -> float:
-        by_time = np.floor(bottleneck / self._layer_s * _SLACK**2)
-        held = np.minimum(self._caps, by_time[:, None]).sum(axis=1)
-        return float(np.maximum.reduceat(held, self._starts).sum())
-
-    def _capacities(self, bottleneck: float) -> list[int]:
-        """The most layers each pool could hold, with no transfers and at the end of the pipeline."""
-        by_time = np.floor(bottleneck / self._layer_s * _SLACK**2)
-        held = np.maximum.reduceat(np.minimum(self._caps, by_time[:, None]).sum(axis=1), self._starts)
-        out = [0] * len(self.problem.pools)
-        for place, most in zip(self._filled, held.tolist(), strict=True):
-            out[place] = int(min(most, self.depth))
+    def _capacities(self, bottlenecks: Floats) -> Floats:
+        """[pool, bottleneck] the most layers each could hold, with no transfers and at the end of the pipeline."""
+        by_time = np.floor(bottlenecks / self._layer_s[:, None] * _SLACK**2)
+        held = np.minimum(self._caps[:, :, None], by_time[:, None, :]).sum(axis=1)
+        out = np.zeros((len(self.problem.pools), len(bottlenecks)))
+        out[self._filled] = np.minimum(np.maximum.reduceat(held, self._starts), self.depth)
         return out
+
+    def by_stages(self, bottlenecks: Floats) -> Floats:
+        """[pool, stages, bottleneck] the same with at most so many stages."""
+        by_time = np.floor(bottlenecks / self._layer_s[:, None] * _SLACK**2)
+        held = np.minimum(self._caps[:, :, None], by_time[:, None, :]).cumsum(axis=1)
+        out = np.zeros((len(self.problem.pools), held.shape[1] + 1, len(bottlenecks)))
+        out[self._filled, 1:] = np.minimum(np.maximum.reduceat(held, self._starts, axis=0), self.depth)
+        return out
+
+    def _enough(self, bottlenecks: Floats) -> Bools:
+        """Whether the layers may find a place, in the number of stages asked for."""
+        if self.problem.stages is None:
+            return np.asarray(self._capacities(bottlenecks).sum(axis=0) >= self.depth)
+        return np.asarray(packed(self.by_stages(bottlenecks), self.problem.stages)[-1] >= self.depth)
+
+    def roomy(self, pool: int, number: int, bottleneck: float) -> bool:
+        """Whether memory never stops a stage before the bottleneck does."""
+        choice = self.problem.pools[pool][number]
+        top = np.searchsorted(choice.time_s, choice.time_s + bottleneck, side="right") - 1
+        held = choice.stay_bytes + choice.kept_bytes * self.problem.in_flight[1:].max()
+        room = choice.limit_bytes - choice.fixed_bytes - choice.first_bytes - choice.last_bytes
+        return bool((held[top] - held <= room).all())
+
+    def replaces(self, pool: int, one: int, other: int) -> bool:
+        """Whether a choice is at least as good as another in all but memory, and better in something."""
+        if (pool, one, other) not in self._replaced:
+            a, b = self.problem.pools[pool][one], self.problem.pools[pool][other]
+            hops = [(hop[one], hop[other]) for (i, _), hop in self.problem.hop_s.items() if i == pool]
+            hops += [(hop[:, one], hop[:, other]) for (_, k), hop in self.problem.hop_s.items() if k == pool]
+            stages = a.stages == b.stages if self.problem.every else a.stages >= b.stages
+            no_worse = a.first_s <= b.first_s and a.last_s <= b.last_s and a.send_s <= b.send_s
+            no_worse = no_worse and bool((np.diff(a.time_s) <= np.diff(b.time_s)).all())
+            better = a.time_s[-1] < b.time_s[-1]
+            self._replaced[pool, one, other] = bool(
+                stages and no_worse and better and all((mine <= theirs).all() for mine, theirs in hops)
+            )
+        return self._replaced[pool, one, other]
 
     def least_sum(self, bottleneck: float, budget: float) -> Pipeline | None:
         """The pipeline with the least sum and no stage above the bottleneck."""
@@ -273,10 +340,13 @@ class _Paths:
         self.bottleneck, self.budget = bottleneck, budget
         self.depth = search.depth
         self.records: list[_Record] = []
-        self.capacities = search._capacities(bottleneck)
+        self.capacities = search._capacities(np.array([bottleneck]))[:, 0].astype(np.int64).tolist()
         self._rest: dict[int, Floats] = {}
+        self._packed: dict[int, Floats] = {}
+        self._held = search.by_stages(np.array([bottleneck]))[:, :, 0] if search.problem.stages else np.zeros((0, 0))
         self._tops: dict[tuple[int, int, float], Ints] = {}
         self.best: tuple[float, int] = (budget, _NOBODY)
+        self.choices = self._useful()
 
     def rest(self, mask: int) -> Floats:
         """[j] the least the layers not yet placed can cost on the pools not yet used."""
@@ -291,88 +361,106 @@ class _Paths:
             self._rest[mask] = out[::-1]
         return self._rest[mask]
 
+    def ahead(self, mask: int, place: int) -> Floats:
+        """``rest``, infinite where the stages left cannot hold the layers left."""
+        stages = self.problem.stages
+        if stages is None:
+            return self.rest(mask)
+        if place > stages:
+            return np.full(self.depth + 1, np.inf)
+        if mask not in self._packed:
+            free = [pool for pool in range(len(self._held)) if not mask >> pool & 1]
+            self._packed[mask] = packed(self._held[free], stages)
+        room = self._packed[mask][stages - place]
+        return np.where(self.depth - self.search._all <= room, self.rest(mask), np.inf)
+
     def shortest(self) -> Pipeline | None:
         """Grow pipelines from the end, pool by pool."""
         start = np.full(self.depth + 1, np.inf)
         start[0] = 0.0
         nothing = np.zeros(self.depth + 1, np.int64)
         self.records.append(_Record(start, nothing - 1, nothing, nothing - 1))
-        layer: dict[tuple[int, int, int, int, float], int] = {}
-        for pool, number in self._choices(0):
-            last_s = self.problem.pools[pool][number].last_s
-            self._grow(layer, 0, 0, (pool, number), last_s, 0)
-        while layer:
-            ahead: dict[tuple[int, int, int, int, float], int] = {}
-            for (mask, place, pool, number, after_s), record in sorted(layer.items()):
-                self._close(ahead, mask, place, (pool, number), after_s, record)
-            layer = ahead
+        ends: dict[_End, int] = {
+            _End(0, 0, pool, number, self.problem.pools[pool][number].last_s): 0 for pool, number in self.choices
+        }
+        while ends:
+            waiting: dict[_End, int] = {}
+            for end, record in sorted(ends.items()):
+                self._grow(waiting, end, record)
+            ends = {}
+            for front, record in sorted(waiting.items()):
+                self._finish(front, record)
+                self._close(ends, front, record)
         return self._pipeline(self.best[1]) if self.best[1] != _NOBODY else None
 
-    def _choices(self, mask: int) -> list[tuple[int, int]]:
-        return [
-            (pool, number)
-            for pool, choices in enumerate(self.problem.pools)
-            if not mask >> pool & 1
-            for number in range(len(choices))
-        ]
+    def _useful(self) -> list[tuple[int, int]]:
+        """Choices that no other of their pool replaces: faster, with as many stages, and never short of memory."""
+        problem, search = self.problem, self.search
+        out = []
+        for pool, choices in enumerate(problem.pools):
+            free = [number for number in range(len(choices)) if search.roomy(pool, number, self.bottleneck)]
+            out += [
+                (pool, number)
+                for number in range(len(choices))
+                if not any(other != number and search.replaces(pool, other, number) for other in free)
+            ]
+        return out
 
-    def _close(
-        self,
-        ahead: dict[tuple[int, int, int, int, float], int],
-        mask: int,
-        place: int,
-        front: tuple[int, int],
-        after_s: float,
-        record: int,
-    ) -> None:
-        """Place the front stage of a run, as the pipeline's first or with another pool before it."""
-        pool, number = front
-        choice = self.problem.pools[pool][number]
-        whole = not self.problem.every or mask == (1 << len(self.problem.pools)) - 1
-        if whole and self.problem.stages in (None, place):
-            stage = _Stage(pool, number, place, after_s + choice.first_s, True, place == 1)
-            last = self._place(record, stage, mask, only_whole=True)
-            if last is not None and self.records[last].cost[-1] < self.best[0]:
-                self.best = (float(self.records[last].cost[-1]), last)
+    def _finish(self, front: _End, record: int) -> None:
+        """Place the front stage of a run as the pipeline's first."""
+        problem, choice = self.problem, self.problem.pools[front.pool][front.choice]
+        whole = not problem.every or front.mask == (1 << len(problem.pools)) - 1
+        if not whole or problem.stages not in (None, front.place) or problem.must & ~front.mask:
+            return
+        fixed_s = front.after_s + choice.first_s
+        stage = _Stage(front.pool, front.choice, front.place, fixed_s, True, front.place == 1)
+        last = self._place(record, stage, front.mask, only_whole=True)
+        if last is not None and self.records[last].cost[-1] < self.best[0]:
+            self.best = (float(self.records[last].cost[-1]), last)
+
+    def _close(self, ends: dict[_End, int], front: _End, record: int) -> None:
+        """Place the front stage of a run with another pool before it."""
         closed: dict[float, int | None] = {}
-        for before in self._choices(mask):
-            hop_s = float(self.problem.hop_s[before[0], pool][before[1], number])
+        for pool, number in self.choices:
+            if front.mask >> pool & 1:
+                continue
+            hop_s = float(self.problem.hop_s[pool, front.pool][number, front.choice])
             if hop_s not in closed:
-                stage = _Stage(pool, number, place, after_s + hop_s, False, place == 1)
-                closed[hop_s] = self._place(record, stage, mask)
+                fixed_s = front.after_s + hop_s
+                stage = _Stage(front.pool, front.choice, front.place, fixed_s, False, front.place == 1)
+                closed[hop_s] = self._place(record, stage, front.mask)
             if (found := closed[hop_s]) is not None:
-                self._grow(ahead, mask, place, before, hop_s, found)
+                self._merge(ends, _End(front.mask, front.place, pool, number, hop_s), found)
 
-    def _grow(
-        self,
-        ahead: dict[tuple[int, int, int, int, float], int],
-        mask: int,
-        place: int,
-        front: tuple[int, int],
-        after_s: float,
-        record: int,
-    ) -> None:
+    def _grow(self, waiting: dict[_End, int], end: _End, record: int) -> None:
         """Put 1, 2, ... stages of a pool before what is placed; the frontmost waits for what comes before it."""
-        pool, number = front
-        choice = self.problem.pools[pool][number]
-        mask |= 1 << pool
-        most = min(choice.stages, len(self.problem.in_flight) - 1 - place)
+        choice = self.problem.pools[end.pool][end.choice]
+        mask, after_s = end.mask | 1 << end.pool, end.after_s
+        most = min(choice.stages, len(self.problem.in_flight) - 1 - end.place)
         found: int | None = record
         for count in range(1, most + 1):
-            if not self.problem.every or count == choice.stages:
-                assert found is not None
-                self._merge(ahead, (mask, place + count, pool, number, after_s), found)
+            assert found is not None
+            place = end.place + count
+            if (not self.problem.every or count == choice.stages) and self._hopeful(found, mask, end, place):
+                self._merge(waiting, _End(mask, place, end.pool, end.choice, after_s), found)
             if count == most:
                 return
-            stage = _Stage(pool, number, place + count, after_s + choice.send_s, False, place + count == 1)
+            stage = _Stage(end.pool, end.choice, place, after_s + choice.send_s, False, place == 1)
             found = self._place(found, stage, mask, growing=True)
             if found is None:
                 return
             after_s = choice.send_s
 
-    def _merge(
-        self, ahead: dict[tuple[int, int, int, int, float], int], key: tuple[int, int, int, int, float], record: int
-    ) -> None:
+    def _hopeful(self, record: int, mask: int, end: _End, place: int) -> bool:
+        """Whether one more stage of the run and all unused pools may hold the rest within the budget."""
+        top = np.minimum(
+            self._top(_Stage(end.pool, end.choice, place, 0.0, False, False)),
+            self.search._room(end.pool, end.choice, place, False, False),
+        )
+        after = self.ahead(mask, place)[np.maximum(top, 0)]
+        return bool((self.records[record].cost + after < self.best[0]).any())
+
+    def _merge(self, ahead: dict[_End, int], key: _End, record: int) -> None:
         if key not in ahead:
             ahead[key] = record
             return
@@ -409,7 +497,7 @@ class _Paths:
         costs = np.where(allowed, (source.cost[starts] - times[starts])[:, None], np.inf)
         chosen = costs.argmin(axis=0)
         cost = costs[chosen, np.arange(len(ends))] + times[ends] + stage.fixed_s
-        ahead = self.rest(mask & ~(1 << stage.pool) if growing else mask)[ends]
+        ahead = self.ahead(mask & ~(1 << stage.pool) if growing else mask, stage.place)[ends]
         cost[cost + ahead >= self.best[0]] = np.inf
         if not np.isfinite(cost).any():
             return None

@@ -1,0 +1,117 @@
+"""``astra import``: what somebody runs today, as a strategy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from astra.cli import options
+from astra.cli.output import Answer
+from astra.errors import InputError
+
+if TYPE_CHECKING:
+    from astra.export.imported import Imported
+
+IMPORT_SCHEMA: Final = "astra.import/1"
+HELP: Final = "read a Megatron-LM script, torchtitan or DeepSpeed configuration as a strategy"
+DESCRIPTION: Final = (
+    "Say what a training configuration does in Astra's words. Scripts are read, never run. "
+    "astra estimate --from FILE costs it at once; astra plan --baseline FILE compares it with the best."
+)
+EPILOG: Final = """\
+examples:
+  astra import train.sh
+  astra import ds_config.json --gpus 64xH100
+  astra estimate --from train.sh --gpus 64xH100
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the verb."""
+    parser.add_argument("file", metavar="FILE", help="a script (.sh), torchtitan .toml or .py, or DeepSpeed .json")
+    parser.add_argument("--gpus", metavar="N[xGPU]", help="how many GPUs it runs on, where the file does not say")
+    options.add_output(parser, detail=False)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Read, and keep the answer ready to be drawn."""
+    found = read(args.file, args.gpus, None)
+    record = to_record(found, args.file)
+    return Answer(lambda width, color: told(record), lambda: json.dumps(record, indent=2))
+
+
+def read(file: str, gpus: str | None, cluster: str | None) -> Imported:
+    """A configuration on a number of GPUs, if one is given."""
+    from astra.export.imports import import_file  # noqa: PLC0415
+
+    return import_file(file, gpus=_count(gpus, cluster))
+
+
+def _count(gpus: str | None, cluster: str | None) -> int | None:
+    if gpus is not None:
+        number = gpus.strip().lower().partition("x")[0].strip()
+        if not number.isdigit() or not 1 <= int(number) <= 10_000_000:
+            raise InputError("--gpus", gpus, want="a number of GPUs, such as 64 or 64xH100")
+        return int(number)
+    if cluster is not None:
+        from pathlib import Path  # noqa: PLC0415
+
+        from astra.catalog.clusters import read_cluster  # noqa: PLC0415
+
+        return read_cluster(Path(cluster)).gpus
+    return None
+
+
+def fill(args: argparse.Namespace, file: str, notes: list[str]) -> Any:
+    """Put what a file says where flags say nothing; the strategy of the file."""
+    found = read(file, args.gpus, args.cluster)
+    if args.model is None:
+        args.model = found.model or found.recipe
+        if args.model is None:
+            raise InputError("MODEL", None, want=f"the model: {file} does not give its whole shape")
+    args.batch = args.batch or found.global_batch
+    args.seq = args.seq or found.seq
+    args.precision = found.precision if args.precision == "bf16" else args.precision
+    args.optimizer = found.optimizer if args.optimizer == "adam" else args.optimizer
+    notes.append(f"The strategy was read from {file} ({found.framework}).")
+    notes += [f"{flag} has no word in a strategy and was left out." for flag in found.ignored]
+    return found.strategy
+
+
+def to_record(found: Imported, file: str) -> dict[str, Any]:
+    """Plain data."""
+    import msgspec  # noqa: PLC0415
+
+    return {
+        "schema": IMPORT_SCHEMA,
+        "file": file,
+        "framework": found.framework,
+        "strategy": str(found.strategy),
+        "gpus": found.gpus,
+        "workload": {
+            "global_batch": found.global_batch,
+            "seq": found.seq,
+            "precision": found.precision,
+            "optimizer": found.optimizer,
+        },
+        "model": found.recipe,
+        "model_spec": msgspec.to_builtins(found.model) if found.model is not None else None,
+        "ignored": list(found.ignored),
+    }
+
+
+def told(record: dict[str, Any]) -> str:
+    """The record for people."""
+    work, shape = record["workload"], record["model_spec"]
+    lines = [f"{record['file']} ({record['framework']})", f"strategy  {record['strategy']}"]
+    lines += [f"gpus      {record['gpus']}"]
+    said = [f"{key} {value}" for key, value in work.items() if value is not None]
+    lines += [f"workload  {', '.join(said)}"]
+    if shape is not None:
+        lines += [f"model     {shape['layers']} layers, hidden {shape['hidden']}, heads {shape['heads']}/"
+                  f"{shape['kv_heads']}, ffn {shape['ffn']}, vocabulary {shape['vocab']}"]  # fmt: skip
+    elif record["model"] is not None:
+        lines += [f"model     {record['model']}"]
+    lines += [f"not used  {', '.join(record['ignored'])}"] * bool(record["ignored"])
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,96 @@
+"""Hugging Face Accelerate: an FSDP2 configuration for a training script of the user's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from astra.export.base import Launch, Limit, header, joined, no_overlap, one_pool, unused
+from astra.export.quoting import yaml
+from astra.export.readme import readme
+from astra.export.torchrun import HERE, RENDEZVOUS
+
+
+class Accelerate:
+    """Files for Accelerate."""
+
+    name = "accelerate"
+    title = "Accelerate FSDP configuration"
+    verified = "accelerate 1.15.0: its own load_config_from_file"
+    runtime: str | None = "fsdp-eager"
+    limits = (
+        Limit("workload", "Accelerate's FSDP file has no LoRA", lambda it: it.workload.task == "lora"),
+        Limit("zero", "FSDP shards weights, gradients and optimizer (zero 3), or all but weights (zero 2)",
+              lambda it: it.strategy.zero not in (2, 3)),
+        Limit("recompute", "FSDP checkpoints whole layers or nothing", lambda it: it.strategy.recompute == "selective"),
+        Limit("overlap", "FSDP2 always overlaps gradients and weights",
+              lambda it: not {"grad", "param"} <= set(it.strategy.overlap)),
+        Limit("tp", "Accelerate's tensor parallelism needs tp to divide the key/value heads",
+              lambda it: it.model.kv_heads % it.strategy.tp != 0),
+        *no_overlap("Accelerate", "tp", "p2p"),
+        *unused("Accelerate", "pp", "vp", "ep", "etp", "sp", "method", "recompute_layers", "offload", "flash",
+                "schedule"),
+        one_pool("Accelerate"),
+    )  # fmt: skip
+
+    def files(self, launch: Launch) -> dict[str, str]:
+        """The configuration, a launch script and how to start it."""
+        return {
+            "accelerate.yaml": joined(header(launch, self.verified)) + yaml(configuration(launch)),
+            "launch.sh": _script(launch),
+            "README.md": readme(launch, self, NOTES),
+        }
+
+
+NOTES: Final = """\
+`launch.sh` runs `accelerate launch` with the configuration and a training script of yours on every node:
+
+    NODE_RANK=0 MASTER_ADDR=node0 TRAIN_SCRIPT=train.py bash launch.sh --model_name_or_path ...
+
+The size of a micro-batch belongs to the script: it finds it in `MICRO_BATCH_SIZE`, the micro-batches per step in
+`GRADIENT_ACCUMULATION_STEPS`, and the sequence length in `SEQ_LENGTH`.
+"""
+
+
+def configuration(launch: Launch) -> dict[str, Any]:
+    """The YAML."""
+    strategy = launch.strategy
+    precision = launch.workload.precision
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP",
+        "num_machines": launch.nodes,
+        "num_processes": launch.gpus,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "mixed_precision": precision,
+        "use_cpu": False,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": strategy.zero == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_activation_checkpointing": strategy.recompute == "full",
+            "fsdp_offload_params": False,
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        },
+        "parallelism_config": {
+            "parallelism_config_dp_replicate_size": 1,
+            "parallelism_config_dp_shard_size": strategy.dp,
+            "parallelism_config_tp_size": strategy.tp,
+            "parallelism_config_cp_size": strategy.cp,
+        },
+    }
+
+
+def _script(launch: Launch) -> str:
+    strategy = launch.strategy
+    lines = ["#!/usr/bin/env bash", *header(launch, Accelerate.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    lines += ['TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"']
+    lines += [f"export MICRO_BATCH_SIZE={strategy.mbs} SEQ_LENGTH={launch.workload.seq}"]
+    lines += [f"export GRADIENT_ACCUMULATION_STEPS={launch.microbatches}", ""]
+    lines += ['exec accelerate launch --config_file "$HERE/accelerate.yaml" --machine_rank "$NODE_RANK" \\']
+    lines += ['  --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \\']
+    lines += [f'  --gradient_accumulation_steps {launch.microbatches} "$TRAIN_SCRIPT" "$@"']
+    return joined(lines)

@@ -1,0 +1,87 @@
+"""DeepSpeed: the JSON of ZeRO and a launch script for a training script of the user's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from astra.export.base import Launch, Limit, header, joined, no_overlap, one_pool, unused
+from astra.export.quoting import json_text
+from astra.export.readme import readme
+from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
+
+
+class DeepSpeed:
+    """Files for DeepSpeed."""
+
+    name = "deepspeed"
+    title = "DeepSpeed configuration"
+    verified = "DeepSpeed 0.19.8: its own DeepSpeedConfig, for the job's number of ranks"
+    runtime: str | None = "deepspeed"
+    limits = (
+        Limit("workload", "DeepSpeed's JSON has no FP8", lambda it: it.workload.precision == "fp8"),
+        Limit("workload", "DeepSpeed's JSON has no LoRA", lambda it: it.workload.task == "lora"),
+        Limit("recompute", "DeepSpeed checkpoints whole layers or nothing",
+              lambda it: it.strategy.recompute == "selective"),
+        Limit("offload", "DeepSpeed offloads the optimizer of zero 1 or more",
+              lambda it: it.strategy.offload != "none" and it.strategy.zero == 0),
+        Limit("overlap", "DeepSpeed prefetches weights exactly where they are sharded (zero 3)",
+              lambda it: ("param" in it.strategy.overlap) != (it.strategy.zero == 3)),
+        *no_overlap("DeepSpeed", "tp", "p2p"),
+        *unused("DeepSpeed", "pp", "vp", "cp", "ep", "etp", "sp", "method", "recompute_layers", "flash", "schedule"),
+        one_pool("DeepSpeed"),
+    )  # fmt: skip
+
+    def files(self, launch: Launch) -> dict[str, str]:
+        """The configuration, a launch script and how to start it."""
+        return {
+            "ds_config.json": json_text(configuration(launch)),
+            "launch.sh": _script(launch),
+            "README.md": readme(launch, self, NOTES),
+        }
+
+
+NOTES: Final = """\
+`ds_config.json` is for `deepspeed.initialize(config=...)`, for the Hugging Face `Trainer` (`--deepspeed`) or for
+Accelerate. `launch.sh` starts a training script of yours on every node and gives it `--deepspeed ds_config.json`:
+
+    NODE_RANK=0 MASTER_ADDR=node0 TRAIN_SCRIPT=train.py bash launch.sh --model_name_or_path ...
+
+If the plan recomputes, the script must also switch on gradient checkpointing (in Hugging Face:
+`--gradient_checkpointing`), which the JSON alone does not do.
+"""
+
+
+def configuration(launch: Launch) -> dict[str, Any]:
+    """The JSON."""
+    strategy, workload = launch.strategy, launch.workload
+    zero: dict[str, Any] = {"stage": strategy.zero}
+    if strategy.zero > 0:
+        zero |= {"overlap_comm": "grad" in strategy.overlap, "contiguous_gradients": True}
+        zero |= {"reduce_bucket_size": 500_000_000, "allgather_bucket_size": 500_000_000}
+    if strategy.zero == 3:
+        zero |= {"stage3_prefetch_bucket_size": 50_000_000, "stage3_param_persistence_threshold": 100_000}
+        zero |= {"stage3_gather_16bit_weights_on_model_save": True}
+    if strategy.offload == "optimizer":
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    config: dict[str, Any] = {
+        "train_batch_size": workload.global_batch,
+        "train_micro_batch_size_per_gpu": strategy.mbs,
+        "gradient_accumulation_steps": launch.microbatches,
+        "gradient_clipping": 1.0,
+        "bf16": {"enabled": workload.precision == "bf16"},
+        "fp16": {"enabled": workload.precision == "fp16"},
+        "optimizer": {"type": "AdamW" if workload.optimizer == "adam" else "SGD", "params": {"lr": 1e-4}},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+    }
+    if strategy.tp > 1:
+        config["tensor_parallel"] = {"autotp_size": strategy.tp}
+    if strategy.recompute == "full":
+        config["activation_checkpointing"] = {"partition_activations": False, "number_checkpoints": launch.model.layers}
+    return config
+
+
+def _script(launch: Launch) -> str:
+    lines = ["#!/usr/bin/env bash", *header(launch, DeepSpeed.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    lines += ['TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"', ""]
+    return joined([*lines, torchrun(launch, '"$TRAIN_SCRIPT"', '--deepspeed "$HERE/ds_config.json" "$@"')])

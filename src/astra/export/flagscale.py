@@ -1,0 +1,140 @@
+"""FlagScale's heterogeneous Megatron: pipelines whose stages live on different GPU types with their own degrees.
+
+FlagScale is not on PyPI, so that its rules are restated here as limits (read in FlagScale @16a2dd5 and run once).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from astra.export.base import Launch, Limit, header, joined, no_overlap
+from astra.export.megatron import Megatron, sections
+from astra.export.megatron_model import MODEL_LIMITS, Flag
+from astra.export.quoting import yaml
+from astra.export.readme import readme
+
+# Set per mesh, or not known to the Megatron that FlagScale is built on.
+_LEFT_OUT: Final = frozenset(
+    ("pipeline_model_parallel_layout", "expert_model_parallel_size", "expert_tensor_parallel_size")
+)
+
+
+def _uneven_batch(launch: Launch) -> bool:
+    first = launch.meshes[0].dp * launch.strategy.mbs
+    return any(first % mesh.dp for mesh in launch.meshes)
+
+
+class FlagScale:
+    """Files for FlagScale."""
+
+    name = "flagscale"
+    title = "FlagScale heterogeneous Megatron configuration"
+    verified = "FlagScale @16a2dd5, its rules restated here; the model flags by megatron-core 0.19.2"
+    runtime: str | None = "megatron"
+    limits = (
+        *MODEL_LIMITS,
+        *(limit for limit in Megatron.limits if limit.field in ("schedule",)),
+        Limit("zero", "FlagScale's heterogeneous pipelines have zero 0 or 1", lambda it: it.strategy.zero > 1),
+        Limit("vp", "FlagScale's heterogeneous pipelines are not interleaved", lambda it: it.strategy.vp > 1),
+        Limit("cp", "every mesh must have the same cp", lambda it: len({mesh.cp for mesh in it.meshes}) > 1),
+        Limit("dp", "dp of the first mesh times mbs must be a multiple of every mesh's dp", _uneven_batch),
+        Limit("tp", "tied embeddings need the same tp on the first and last mesh",
+              lambda it: it.model.tied_embeddings and it.meshes[0].tp != it.meshes[-1].tp),
+        Limit("layers", "there must be one layer count per stage",
+              lambda it: len(it.layers) != sum(mesh.pp for mesh in it.meshes)),
+        Limit("recompute", "recompute must be the same in every mesh",
+              lambda it: len({mesh.recompute for mesh in it.meshes}) > 1),
+        *no_overlap("FlagScale's heterogeneous pipelines", "p2p"),
+    )  # fmt: skip
+
+    def files(self, launch: Launch) -> dict[str, str]:
+        """The two YAML files of an experiment, a hostfile to fill in, and how to start it."""
+        top = joined(header(launch, self.verified))
+        return {
+            "train.yaml": top + yaml(training(launch)),
+            "experiment.yaml": top + yaml(experiment(launch)),
+            "hostfile": joined(hosts(launch)),
+            "README.md": readme(launch, self, NOTES),
+        }
+
+
+NOTES: Final = """\
+Fill the addresses into `hostfile` (its order is the order of the pipeline), then from a FlagScale checkout:
+
+    python run.py --config-path THIS_FOLDER --config-name experiment action=run
+"""
+
+
+def meshes(launch: Launch) -> list[int]:
+    """The flat list FlagScale reads: tp, cp, ep, dp, pp of each mesh in pipeline order."""
+    return [degree for mesh in launch.meshes for degree in (mesh.tp, mesh.cp, mesh.ep, mesh.dp, mesh.pp)]
+
+
+def training(launch: Launch) -> dict[str, Any]:
+    """The training file: FlagScale's keys are Megatron's arguments with underscores."""
+    parts = sections(launch)
+    stages = sum(mesh.pp for mesh in launch.meshes)
+    system = _keys(parts["PARALLEL_ARGS"] + parts["PRECISION_ARGS"] + parts["MEMORY_ARGS"] + parts["OVERLAP_ARGS"])
+    system["pipeline_model_parallel_size"] = stages
+    system["tensor_model_parallel_size"] = launch.meshes[0].tp
+    hetero: dict[str, Any] = {
+        "enable_hetero": True,
+        "hetero_use_cpu_communication": False,
+        "hetero_device_types": [mesh.pool.device.name for mesh in launch.meshes],
+        "hetero_process_meshes": meshes(launch),
+        "hetero_pipeline_layer_split": list(launch.layers),
+    }
+    if launch.model.moe is not None:
+        hetero["expert_tensor_parallel_size_per_process_mesh"] = [mesh.etp for mesh in launch.meshes]
+    if launch.model.tied_embeddings:
+        hetero["use_partial_reduce_for_shared_embedding"] = True
+    return {
+        "system": system | {"hetero": hetero},
+        "model": _keys(parts["MODEL_ARGS"] + parts["BATCH_ARGS"]),
+        "data": {"mock_data": True, "tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": launch.model.vocab}},
+    }
+
+
+def _keys(flags: list[Flag]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for flag in flags:
+        name = flag[0].removeprefix("--").replace("-", "_")
+        if name not in _LEFT_OUT and name != "vocab_size":
+            found[name] = True if len(flag) == 1 else _value(flag[1])
+    return found
+
+
+def _value(text: str) -> object:
+    return int(text) if text.isdigit() else text
+
+
+def experiment(launch: Launch) -> dict[str, Any]:
+    """The experiment file: who runs where."""
+    return {
+        "defaults": ["_self_", {"train": "train"}],
+        "experiment": {
+            "exp_name": "astra",
+            "exp_dir": "./outputs",
+            "task": {"type": "train", "backend": "megatron", "entrypoint": "flagscale/train/train_gpt.py"},
+            "runner": {
+                "type": "ssh",
+                "backend": "torchrun",
+                "nnodes": launch.nodes,
+                "nproc_per_node": launch.gpus_per_node,
+                "rdzv_backend": "static",
+                "hostfile": "hostfile",
+            },
+            "envs": {"CUDA_DEVICE_MAX_CONNECTIONS": 1},
+        },
+        "action": "run",
+    }
+
+
+def hosts(launch: Launch) -> list[str]:
+    """One line per node, in pipeline order."""
+    lines: list[str] = []
+    for mesh in launch.meshes:
+        per_node = mesh.pool.gpus_per_node
+        for _ in range(-(-mesh.gpus // per_node)):
+            lines.append(f"ADDRESS_{len(lines)} slots={per_node} type={mesh.pool.device.name}")
+    return lines

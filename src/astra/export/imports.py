@@ -1,0 +1,227 @@
+"""Read what somebody runs today into a strategy: Megatron-LM scripts, torchtitan configurations, DeepSpeed JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from astra.errors import InputError
+from astra.export.bash import read_script
+from astra.export.import_megatron import from_words
+from astra.export.imported import Imported, Numbers
+from astra.export.torchtitan import RECIPES, SCHEDULES
+from astra.spec.strategy import Strategy
+
+_LARGEST_BYTES: Final = 2_000_000
+
+
+def import_file(path: str | Path, *, gpus: int | None = None) -> Imported:
+    """A file of any kind that is understood; ``gpus`` where the file does not say."""
+    shown = str(path)
+    try:
+        source = Path(path)
+        if source.stat().st_size > _LARGEST_BYTES:
+            raise InputError(shown, None, want="a file below 2 MB")
+        text = source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(shown, None, want=f"a file that can be read ({error.strerror or error})") from None
+    except ValueError:
+        raise InputError(shown, None, want="a text file in UTF-8") from None
+    return import_text(text, name=source.name, gpus=gpus)
+
+
+def import_text(text: str, *, name: str, gpus: int | None = None) -> Imported:
+    """The content of a file, understood by its name's ending."""
+    if name.endswith(".json"):
+        return _deepspeed(_json(text, name), name, gpus)
+    if name.endswith(".toml"):
+        return _titan(_toml(text, name), name, gpus)
+    if name.endswith(".py"):
+        return _titan(_assignments(text, name), name, gpus)
+    return _script(text, name, gpus)
+
+
+def _script(text: str, name: str, gpus: int | None) -> Imported:
+    """A shell script or a bare command line with Megatron's arguments."""
+    script = read_script(text)
+    best = max(script.commands, key=lambda words: sum(word.startswith("--") for word in words), default=[])
+    if "--num-layers" not in best and "--tensor-model-parallel-size" not in best and "--micro-batch-size" not in best:
+        want = "a Megatron-LM command line, a torchtitan configuration (.toml, .py) or a DeepSpeed .json"
+        raise InputError(name, None, want=want, fix="No command with --micro-batch-size or --num-layers was found.")
+    return from_words(best, script.variables, name=name, gpus=gpus)
+
+
+def _json(text: str, name: str) -> Mapping[str, Any]:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(name, None, want=f"JSON ({error})") from None
+    if not isinstance(record, dict) or not {"zero_optimization", "train_micro_batch_size_per_gpu"} & set(record):
+        raise InputError(name, None, want="a DeepSpeed configuration, with zero_optimization or a micro-batch size")
+    return record
+
+
+def _toml(text: str, name: str) -> Mapping[str, Any]:
+    from astra.catalog.toml import load_toml  # noqa: PLC0415
+
+    try:
+        return load_toml(text.encode())
+    except ValueError as error:
+        raise InputError(name, None, want=f"TOML ({error})") from None
+
+
+def _assignments(text: str, name: str) -> Mapping[str, Any]:
+    """``config.section.key = value`` of a Python file, read as text: the file is never run."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError(name, None, want="a Python file") from None
+    sections: dict[str, dict[str, Any]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            sections.setdefault("model", {}).setdefault("recipe", node.func.id)
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Attribute):
+            continue
+        target, owner = node.targets[0], node.targets[0].value
+        if target.attr == "activation_checkpoint":
+            sections["activation_checkpoint"] = {"mode": "full" if "FullAC" in ast.dump(node.value) else "none"}
+        if isinstance(owner, ast.Attribute):
+            try:
+                value = ast.literal_eval(node.value)
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                continue
+            sections.setdefault(owner.attr, {})[target.attr] = value
+    if "parallelism" not in sections:
+        raise InputError(name, None, want="a torchtitan configuration that sets config.parallelism")
+    return sections
+
+
+class _Shards(NamedTuple):
+    """How torchtitan's replicas hold the state."""
+
+    dp: int
+    zero: int
+
+
+def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported:
+    read = Numbers(_section(sections, "parallelism", name), f"{name}: parallelism")
+    training = Numbers(_section(sections, "training", name), f"{name}: training")
+    tp, pp = read.count("tensor_parallel_degree"), read.count("pipeline_parallel_degree")
+    cp, ep = read.count("context_parallel_degree"), read.count("expert_parallel_degree")
+    shards = _shards(read, gpus, tp * pp * cp)
+    local, seq = training.count("local_batch_size", 8), training.count("seq_len", 2048)
+    batch = training.whole("global_batch_size", -1)
+    mbs = read.count("pipeline_parallel_microbatch_size") if pp > 1 else local
+    parts = read.values.get("module_fqns_per_model_part") if pp > 1 else None
+    layers = _layers(parts)
+    words = {word: ours for ours, word in SCHEDULES.items()}
+    schedule = words.get(str(read.values.get("pipeline_parallel_schedule", "1F1B")), "1f1b") if pp > 1 else "1f1b"
+    vp = max(len(layers) // pp, 1) if layers else 2 if schedule == "interleaved" else 1
+    mode = str(_section(sections, "activation_checkpoint", name).get("mode", "none"))
+    overlap = ("grad", *(("param",) if shards.zero >= 2 else ()), *(("p2p",) if vp > 1 else ()))
+    fields: dict[str, Any] = {"schedule": schedule, "recompute": mode if mode in ("full", "selective") else "none"}
+    strategy = Strategy(
+        tp=tp, pp=pp, vp=vp, cp=cp, ep=ep, etp=read.count("expert_tensor_parallel_degree"), dp=shards.dp, mbs=mbs,
+        sp=tp > 1 and bool(read.values.get("enable_sequence_parallel", True)), zero=shards.zero, overlap=overlap,
+        layers=layers if len(set(layers)) > 1 else (), **fields,
+    )  # fmt: skip
+    return Imported(
+        framework="torchtitan",
+        strategy=strategy,
+        gpus=strategy.gpus,
+        global_batch=batch if batch > 0 else local * shards.dp,
+        seq=seq,
+        precision="bf16",
+        optimizer="adam",
+        model=None,
+        recipe=_recipe(sections),
+        ignored=(),
+    )
+
+
+def _section(sections: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
+    found = sections.get(key, {})
+    if not isinstance(found, Mapping):
+        raise InputError(f"{name}: {key}", found, want="a section of settings")
+    return found
+
+
+def _shards(read: Numbers, gpus: int | None, inner: int) -> _Shards:
+    replicate = read.count("data_parallel_replicate_degree")
+    shard = read.whole("data_parallel_shard_degree", -1)
+    if shard == -1:
+        if gpus is None:
+            raise InputError("gpus", None, want="the number of GPUs: the file shards over all that are left",
+                             fix="Give --gpus.")  # fmt: skip
+        shard = max(gpus // (inner * replicate), 1)
+    if shard == 1:
+        return _Shards(replicate, 0)
+    never = read.values.get("fsdp_reshard_after_forward", "default") == "never"
+    return _Shards(replicate * shard, 2 if never else 3)
+
+
+def _layers(parts: object) -> tuple[int, ...]:
+    if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
+        return ()
+    return tuple(sum(str(module).startswith("layers.") for module in part) for part in parts)
+
+
+def _recipe(sections: Mapping[str, Any]) -> str | None:
+    """The name of a model in our catalog, where the file says which it starts from."""
+    model = sections.get("model", {})
+    said = str(model.get("recipe") or f"{model.get('name', '')}_{str(model.get('flavor', '')).lower()}")
+    known = next((recipe for recipe in RECIPES if recipe.function == said), None)
+    return _CATALOG.get(known.function) if known else None
+
+
+_CATALOG: Final = {
+    "llama3_8b": "llama-3.1-8b",
+    "llama3_70b": "llama-3.1-70b",
+    "llama3_405b": "llama-3.1-405b",
+    "qwen3_14b": "qwen3-14b",
+    "qwen3_32b": "qwen3-32b",
+    "qwen3_30b_a3b": "qwen3-30b-a3b",
+    "deepseek_v3_16b": "deepseek-v2-lite",
+    "deepseek_v3_671b": "deepseek-v3",
+    "gpt_oss_20b": "gpt-oss-20b",
+    "gpt_oss_120b": "gpt-oss-120b",
+}
+
+
+def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Imported:
+    zero = Numbers(_section(record, "zero_optimization", name), f"{name}: zero_optimization")
+    top = Numbers(record, name)
+    stage = zero.whole("stage", 0)
+    if not 0 <= stage <= 3:
+        raise InputError(f"{name}: zero_optimization.stage", stage, want="0, 1, 2 or 3")
+    tp = Numbers(_section(record, "tensor_parallel", name), f"{name}: tensor_parallel").count("autotp_size")
+    mbs, steps = top.count("train_micro_batch_size_per_gpu"), top.count("gradient_accumulation_steps")
+    batch = top.whole("train_batch_size", 0)
+    dp = batch // (mbs * steps) if batch else (gpus or tp) // tp
+    if dp < 1:
+        want = "a batch of at least one micro-batch per step"
+        raise InputError(f"{name}: train_batch_size", batch, want=want)
+    overlap = ("grad",) if zero.values.get("overlap_comm", stage == 3) or stage == 0 else ()
+    offloaded = _section(zero.values, "offload_optimizer", name).get("device", "none") != "none"
+    fields: dict[str, Any] = {"offload": "optimizer" if offloaded else "none"}
+    fields["recompute"] = "full" if record.get("activation_checkpointing") else "none"
+    strategy = Strategy(
+        tp=tp, dp=dp, mbs=mbs, zero=stage, overlap=(*overlap, *(("param",) if stage == 3 else ())), **fields
+    )
+    half = _section(record, "fp16", name).get("enabled") is True
+    kind = str(_section(record, "optimizer", name).get("type", "AdamW")).lower()
+    return Imported(
+        framework="deepspeed",
+        strategy=strategy,
+        gpus=strategy.gpus,
+        global_batch=batch or mbs * steps * dp,
+        seq=None,
+        precision="fp16" if half else "bf16",
+        optimizer="sgd" if kind == "sgd" else "adam",
+        model=None,
+        recipe=None,
+        ignored=(),
+    )

@@ -1,0 +1,175 @@
+"""torchtitan 0.3: a ``plan.py`` that starts from the model's own recipe and sets what the plan decides."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from astra.export.base import Launch, Limit, header, joined, no_overlap, one_pool, unused
+from astra.export.readme import readme
+from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
+from astra.spec.model import ModelSpec
+
+
+class Recipe(NamedTuple):
+    """A function of torchtitan's registry and the shape it builds."""
+
+    module: str
+    function: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    experts: int = 0
+
+
+# Read in torchtitan 0.3.0's model registries; tests compare the parameters they build with ours.
+RECIPES: Final = (
+    Recipe("llama3", "llama3_8b", 32, 4096, 32, 8, 128256),
+    Recipe("llama3", "llama3_70b", 80, 8192, 64, 8, 128256),
+    Recipe("llama3", "llama3_405b", 126, 16384, 128, 8, 128256),
+    Recipe("qwen3", "qwen3_14b", 40, 5120, 40, 8, 151936),
+    Recipe("qwen3", "qwen3_32b", 64, 5120, 64, 8, 151936),
+    Recipe("qwen3", "qwen3_30b_a3b", 48, 2048, 32, 4, 151936, 128),
+    Recipe("deepseek_v3", "deepseek_v3_16b", 27, 2048, 16, 16, 102400, 64),
+    Recipe("deepseek_v3", "deepseek_v3_671b", 61, 7168, 128, 128, 129280, 256),
+    Recipe("gpt_oss", "gpt_oss_20b", 24, 2880, 64, 8, 201088, 32),
+    Recipe("gpt_oss", "gpt_oss_120b", 36, 2880, 64, 8, 201088, 128),
+)
+SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
+
+
+def recipe(model: ModelSpec) -> Recipe | None:
+    """The recipe that builds a model of this shape."""
+    experts = model.moe.experts if model.moe else 0
+    shape = (model.layers, model.hidden, model.heads, model.kv_heads, model.vocab, experts)
+    for known in RECIPES:
+        if known[2:] == shape:
+            return known
+    return None
+
+
+def _experts_do_not_divide(launch: Launch) -> bool:
+    strategy = launch.strategy
+    sharded = strategy.dp if strategy.zero >= 2 else 1
+    return launch.model.moe is not None and (sharded * strategy.cp * strategy.tp) % strategy.ep != 0
+
+
+class TorchTitan:
+    """Files for torchtitan."""
+
+    name = "torchtitan"
+    title = "torchtitan configuration"
+    verified = "torchtitan 0.3.0 with torch 2.13.0: its own config manager, ParallelDims and model, on the meta device"
+    runtime: str | None = "torchtitan"
+    limits = (
+        Limit("model", "torchtitan 0.3.0 has no recipe of this shape", lambda it: recipe(it.model) is None),
+        Limit("workload", "torchtitan trains in bf16 here (float8 is a model converter)",
+              lambda it: it.workload.precision != "bf16"),
+        Limit("workload", "torchtitan's recipes use AdamW", lambda it: it.workload.optimizer != "adam"),
+        Limit("workload", "torchtitan's recipes pretrain", lambda it: it.workload.task != "pretrain"),
+        Limit("tp", "torchtitan needs tp to divide the key/value heads",
+              lambda it: it.model.mla is None and it.model.kv_heads % it.strategy.tp != 0),
+        Limit("pp", "torchtitan cannot split tied embeddings over stages",
+              lambda it: it.model.tied_embeddings and it.strategy.pp > 1),
+        Limit("zero", "torchtitan shards everything (zero 2 or 3) or nothing (0), not the optimizer alone",
+              lambda it: it.strategy.zero == 1),
+        Limit("ep", "torchtitan needs ep to divide its sharded ranks (zero 2 or 3) times cp and tp",
+              _experts_do_not_divide),
+        Limit("recompute", "torchtitan's selective checkpointing keeps other tensors than Megatron's",
+              lambda it: it.strategy.recompute == "selective"),
+        Limit("recompute_layers", "torchtitan checkpoints every layer by itself",
+              lambda it: (it.strategy.method, it.strategy.recompute_layers) != ("uniform", 1)),
+        Limit("schedule", "torchtitan has no ZB-H1 schedule", lambda it: it.strategy.schedule == "zb"),
+        Limit("overlap", "torchtitan always overlaps gradient reduction", lambda it: "grad" not in it.strategy.overlap),
+        Limit("overlap", "torchtitan prefetches weights exactly where they are sharded (zero 2 or 3)",
+              lambda it: ("param" in it.strategy.overlap) != (it.strategy.zero >= 2)),
+        Limit("overlap", "torchtitan always overlaps the traffic of an interleaved pipeline",
+              lambda it: ("p2p" in it.strategy.overlap) != (it.strategy.vp > 1)),
+        *no_overlap("torchtitan's plain tensor parallelism", "tp"),
+        *unused("torchtitan", "etp", "offload", "flash"),
+        one_pool("torchtitan"),
+    )  # fmt: skip
+
+    def files(self, launch: Launch) -> dict[str, str]:
+        """The configuration, a launch script and how to start it."""
+        return {
+            "plan.py": configuration(launch),
+            "launch.sh": _script(launch),
+            "README.md": readme(launch, self, NOTES),
+        }
+
+
+NOTES: Final = """\
+Start it on every node with its number and the first node's address:
+
+    NODE_RANK=0 MASTER_ADDR=node0 bash launch.sh
+
+`plan.py` starts from torchtitan's own recipe for the model, so data, tokenizer and optimizer are those of the recipe;
+change them with torchtitan's flags after the script's name (such as `--hf-assets-path ./assets/hf/Llama-3.1-8B`).
+"""
+
+
+def module_names(layers: tuple[int, ...]) -> list[list[str]]:
+    """The modules of each virtual stage."""
+    stages, start = [], 0
+    for count in layers:
+        stages.append([f"layers.{index}" for index in range(start, start + count)])
+        start += count
+    stages[0].insert(0, "tok_embeddings")
+    stages[-1] += ["norm", "lm_head"]
+    return stages
+
+
+def settings(launch: Launch) -> dict[str, dict[str, object]]:
+    """Everything the plan decides, by section."""
+    strategy, workload = launch.strategy, launch.workload
+    piped = strategy.pp > 1
+    parallelism: dict[str, object] = {
+        "data_parallel_replicate_degree": 1 if strategy.zero >= 2 else strategy.dp,
+        "data_parallel_shard_degree": strategy.dp if strategy.zero >= 2 else 1,
+        "fsdp_reshard_after_forward": {2: "never", 3: "always"}.get(strategy.zero, "default"),
+        "tensor_parallel_degree": strategy.tp,
+        "enable_sequence_parallel": strategy.sp,
+        "context_parallel_degree": strategy.cp,
+        "expert_parallel_degree": strategy.ep,
+        "pipeline_parallel_degree": strategy.pp,
+        "spmd_backend": "partial_dtensor",  # the default needs a torch newer than the one verified
+    }
+    if piped:
+        parallelism["pipeline_parallel_schedule"] = SCHEDULES[strategy.schedule]
+        parallelism["pipeline_parallel_microbatch_size"] = strategy.mbs
+        parallelism["module_fqns_per_model_part"] = module_names(launch.layers)
+    training: dict[str, object] = {
+        "local_batch_size": strategy.mbs * (launch.microbatches if piped else 1),
+        "global_batch_size": workload.global_batch,
+        "seq_len": workload.seq,
+        "mixed_precision_param": "bfloat16",
+    }
+    if piped or strategy.ep > 1:
+        training["disable_cuda_graphs"] = True  # neither pipelines nor token exchange are captured
+    if workload.tokens is not None:
+        training["steps"] = max(1, round(workload.tokens / workload.tokens_per_step))
+    return {"training": training, "parallelism": parallelism}
+
+
+def configuration(launch: Launch) -> str:
+    """The Python module torchtitan imports."""
+    start = recipe(launch.model)
+    if start is None:
+        raise ValueError(launch.model.name)
+    lines = [*header(launch, TorchTitan.verified), "from torchtitan.trainer import Trainer"]
+    lines += [f"from torchtitan.models.{start.module}.config_registry import {start.function}"]
+    full = launch.strategy.recompute == "full"
+    lines += ["from torchtitan.distributed.activation_checkpoint import FullAC"] * full
+    lines += ["", "", "def plan() -> Trainer.Config:", f"    config = {start.function}()"]
+    for section, values in settings(launch).items():
+        lines += [f"    config.{section}.{name} = {value!r}" for name, value in values.items()]
+    lines += [f"    config.activation_checkpoint = {'FullAC.Config()' if full else 'None'}", "    return config"]
+    return joined(lines)
+
+
+def _script(launch: Launch) -> str:
+    lines = ["#!/usr/bin/env bash", *header(launch, TorchTitan.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    lines += ['export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"', ""]
+    return joined([*lines, torchrun(launch, "-m torchtitan.train", '--module plan --config plan "$@"')])
