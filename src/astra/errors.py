@@ -6,6 +6,7 @@ Each class has its own exit code. Anything else that escapes is a bug in Astra.
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return [folded[key] for key in ordered[:count]]
 
 
+@lru_cache(maxsize=8192)
 def fold(name: str) -> str:
     """A name with case and punctuation removed, so that ``Llama-3_8B`` and ``llama3-8b`` agree."""
     return "".join(c for c in name.lower() if c.isalnum())

@@ -10,16 +10,35 @@ import pytest
 
 from astra.cli import parser
 from astra.cli.catalog import CATALOG_SCHEMA, SHELVES
-from astra.result import Estimate, Plan, PlanSet, Range, Reject, Search, StageEstimate
+from astra.cli.prices import PRICES_SCHEMA
+from astra.result import (
+    Baseline,
+    Choice,
+    Cost,
+    Estimate,
+    Plan,
+    PlanSet,
+    PriceTag,
+    Range,
+    Reject,
+    RentReport,
+    RentSearch,
+    Restarts,
+    Search,
+    StageEstimate,
+    Unused,
+    Waste,
+)
 from astra.search.api import ModelReport
 
 ROOT = Path(__file__).parents[2]
 RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
+RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, Waste, Unused, RentSearch]
 
 
 def documented(page: str, title: str) -> set[str]:
     """The names in the first column of the table under a heading."""
-    section = re.search(rf"^##+ .*{re.escape(title)}.*?$(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    section = re.search(rf"^##+ [^\n]*{re.escape(title)}[^\n]*$(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
     assert section is not None, f"docs/json.md has no section on {title}"
     return {
         name
@@ -36,7 +55,15 @@ def test_every_field_is_documented(record: type[msgspec.Struct]) -> None:
 
 def test_schemas_and_exit_codes_are_documented() -> None:
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    for schema in ("astra.plan/1", "astra.estimate/1", "astra.model/1", "astra.error/1", CATALOG_SCHEMA):
+    for schema in (
+        "astra.plan/1",
+        "astra.estimate/1",
+        "astra.model/1",
+        "astra.error/1",
+        "astra.rent/1",
+        CATALOG_SCHEMA,
+        PRICES_SCHEMA,
+    ):
         assert f"`{schema}`" in page
     assert all(f"`{kind}`" in page for kind in SHELVES)
 

@@ -11,19 +11,34 @@ from astra.errors import AstraError
 from astra.result import Estimate, Plan, PlanSet, Reject, Search, StageEstimate
 
 PUBLIC = """
-MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec NoCoverage NoFeasiblePlan NodeType Plan
-PlanSet Pool Strategy Workload __version__ describe_model estimate parse_strategy plan
+MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec Money NoCoverage NoFeasiblePlan
+NodeType Plan PlanSet Pool RentReport Strategy Workload __version__ describe_model estimate parse_strategy plan rent
 """
 CLUSTER = "--gpus --cluster --node"
 WORKLOAD = "--batch --seq --tokens --precision --optimizer --task --lora-rank --runtime --strict"
+OBJECTIVE = "--objective --budget --deadline"
+MONEY = (
+    "--market --providers --prices --usd-per-gpu-h --usd-per-kwh --pue --watts-per-gpu --usd-per-gpu --lifetime-years "
+    "--goodput --mtbf-gpu-h --restart-min --write-mb-s --preemptions"
+)
 OUTPUT = "--json --out --quiet --verbose --width --debug"
 BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
-    "plan": f"--help {CLUSTER} {WORKLOAD} --top --fix --forbid --max --min --rules --headroom {OUTPUT}",
+    "plan": (
+        f"--help {CLUSTER} {WORKLOAD} --top --fix --forbid --max --min --rules --headroom {OBJECTIVE} --baseline "
+        f"{MONEY} {OUTPUT}"
+    ),
     "estimate": f"--help --strategy {CLUSTER} {WORKLOAD} --rules --headroom {OUTPUT}",
+    "rent": (
+        "--help --gpus --max-gpus --known-nodes --tokens --batch --seq --precision --optimizer --task --lora-rank "
+        f"--runtime --headroom {OBJECTIVE} {MONEY} {OUTPUT}"
+    ),
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",
+    "prices": f"--help --provider --date --to {BRIEF_OUTPUT}",
     "validate": f"--help {OUTPUT} --plot --report",
+    "rehearse": f"--help --stage --plan {BRIEF_OUTPUT}",
+    "profile": "--help --quick --full --out --resume --json --width --debug",
 }
 FIELDS: dict[type[msgspec.Struct], str] = {
     PlanSet: "schema version fingerprint request plans search rejects notes",

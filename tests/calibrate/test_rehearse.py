@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.calibrate import rehearse
+from astra.calibrate.check_rehearsal import model_of
 from astra.calibrate.profile_store import Store
-from astra.calibrate.rehearse_case import Case, Shape, coverage_order, fewest_microbatches, in_flight
+from astra.calibrate.rehearse_case import (
+    Case,
+    Shape,
+    coverage_order,
+    fewest_microbatches,
+    in_flight,
+    read_cases,
+    write_cases,
+)
 from astra.calibrate.rehearse_fabric import fill_seconds
+from astra.calibrate.rehearse_fake import Counter
+from astra.calibrate.rehearse_plan import CannotRehearse, case_of, refusals, stages_of
 from astra.calibrate.rehearse_run import net_of_before
 from astra.errors import InputError
+from astra.spec.model import MLA
 from astra.spec.strategy import parse_strategy
+from astra.spec.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = Shape(name="toy", layers=24, hidden=64, ffn=128, heads=8, kv_heads=4, head_dim=8, vocab=1000)
@@ -150,17 +163,77 @@ def test_fills_cost_a_start_and_a_rate() -> None:
     assert fill_seconds([("copy", 10**6), ("normal", 10**6)], costs) == pytest.approx(1e-6 + 1e-6 + 2e-6 + 2e-6)
 
 
-def test_a_case_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = SimpleNamespace(
-        name="m", mla=None, encoder=None, vision=None, moe=None, layers=8, hidden=64, ffn=128, heads=8, kv_heads=4,
-        head_dim=8, vocab=1000, gated_mlp=True, norm="rmsnorm", mlp_bias=False, qkv_bias=False, qk_norm="per_head",
-        learned_positions=0, tied_embeddings=False,
-    )  # fmt: skip
+MODEL = model_of({**asdict(SHAPE), "qk_norm": True}, 512)
+WORK = Workload(global_batch=64, seq=512)
+
+
+def test_a_case_of_a_plan() -> None:
     strategy = parse_strategy("tp2 pp4 dp8 mbs2 sp zero1 recompute=selective")
-    case = rehearse.case_of(model, strategy, seq=512, stage=3)
+    case = case_of(MODEL, strategy, WORK, stage=3)
     assert (case.world, case.stage, case.shape.qk_norm, case.recompute) == (64, 3, True, "selective")
-    with pytest.raises(InputError, match="cp1"):
-        rehearse.case_of(model, parse_strategy("tp2 cp2 dp1"), seq=512)
+    assert case.overlap_grad
+    assert case_of(MODEL, strategy, WORK, stage=0).num_microbatches == 4  # no more than the plan has
+
+
+@pytest.mark.parametrize(
+    ("strategy", "word"),
+    [
+        ("tp2 cp2 dp1", "context parallelism"),
+        ("dp8 zero3", "ZeRO 2 and 3"),
+        ("dp8 offload=optimizer", "offload"),
+        ("pp2 dp2 schedule=gpipe", "schedules"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_said(strategy: str, word: str) -> None:
+    with pytest.raises(CannotRehearse, match=word):
+        case_of(MODEL, parse_strategy(strategy), WORK)
+
+
+def test_every_reason_is_given_at_once() -> None:
+    latent = MLA(kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8)
+    model = msgspec.structs.replace(MODEL, mla=latent)
+    reasons = refusals(model, parse_strategy("tp2 cp2 dp1 zero2"), msgspec.structs.replace(WORK, precision="fp8"))
+    assert len(reasons) == 4
+
+
+def test_uneven_layers() -> None:
+    case = case_of(MODEL, parse_strategy("pp2 vp2 dp8"), WORK, layers=(5, 7, 7, 5), stage=1)
+    assert case.chunk_layers == (7, 5)
+    assert case.layout == "Et*5|t*7|t*7|t*5L"
+    assert parse_strategy(case.strategy).layers == (5, 7, 7, 5)
+    assert read_cases(write_cases([case])) == [case]
+    even = case_of(MODEL, parse_strategy("pp2 dp8"), WORK, layers=(12, 12))
+    assert (even.layout, even.layers) == (None, ())
+    with pytest.raises(InputError, match="add up to 24"):
+        replace(case, layers=(5, 7, 7, 6))
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [([], [0, 4, 7]), (["all"], [0, 4, 7]), (["3", "1", "3"], [1, 3]), (["all", "2"], [0, 2, 4, 7])]
+)
+def test_stages_asked_for(words: list[str], found: list[int]) -> None:
+    assert stages_of(words, 8) == found
+    assert stages_of(["all"], 1) == [0]
+
+
+def test_storages_are_counted_from_birth_to_death() -> None:
+    class Storage:
+        def __init__(self, nbytes: int) -> None:
+            self._cdata, self._nbytes = id(self), nbytes
+
+        def nbytes(self) -> int:
+            return self._nbytes
+
+    counter = Counter()
+    one, two = Storage(1000), Storage(512)
+    for storage in (one, two, one):
+        counter.see(storage)
+    assert counter.live_bytes == 1024 + 512  # whole grains, each storage once
+    del one, storage
+    assert (counter.live_bytes, counter.peak_bytes) == (512, 1536)
+    counter.reset()
+    del two  # of an earlier case: not ours any more
+    assert counter.live_bytes == 0
 
 
 def test_finished_cases_are_not_run_again_and_a_crash_is_recorded(

@@ -120,6 +120,8 @@ def test_fp8_quantises_the_left_operand_but_for_weight_gradients() -> None:
         for layout in ("fwd", "wgrad")
     )
     assert forward > weight + 0.7 * cast
+    bare = float(gemm(device, m=8192, n=4096, k=4096, precision="fp8", layout="fwd", quantise=False).seconds)
+    assert forward == pytest.approx(bare + cast)
     bf16 = seconds(device, 8192, 4096, 4096)
     assert 0.5 * bf16 < forward < 0.9 * bf16
 
@@ -146,7 +148,7 @@ def test_weights_of_every_group_are_read() -> None:
         ("H20", {"m": 4096, "n": 4096, "k": 4096}, Source.TRANSFERRED),
     ],
 )
-def test_provenance(gpu: str, shape: dict[str, int], source: Source) -> None:
+def test_provenance(gpu: str, shape: dict[str, Any], source: Source) -> None:
     for precision in ("bf16", "fp8"):
         assert gemm(hardware.device(gpu), **shape, precision=precision, layout="fwd").source == source
 
@@ -185,7 +187,7 @@ def test_every_gpu_answers_at_every_precision(gpu: str) -> None:
 
 def test_bad_requests_are_refused() -> None:
     device = hardware.device("A100-SXM4-80GB")
-    shape = {"m": 128, "n": 128, "k": 128}
+    shape: dict[str, Any] = {"m": 128, "n": 128, "k": 128}
     with pytest.raises(UnknownName):
         gemm(device, **shape, precision="bf61", layout="fwd")
     with pytest.raises(UnknownName):

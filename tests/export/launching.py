@@ -72,7 +72,14 @@ def planned(model: str, gpus: str, **request: Any) -> tuple[Launch, Job]:
 
 def given(model: str, gpus: str, strategy: str, **request: Any) -> Launch:
     """A strategy of our own, ready to be exported; nothing is searched."""
-    names = {"cluster": None, "node": None, "batch": 1024, "seq": None, "tokens": None, "precision": "bf16"}
+    names: dict[str, Any] = {
+        "cluster": None,
+        "node": None,
+        "batch": 1024,
+        "seq": None,
+        "tokens": None,
+        "precision": "bf16",
+    }
     names |= {"optimizer": "adam", "task": "pretrain", "lora_rank": 16, "runtime": "megatron", "headroom": 0.08}
     job = api.make_job(model, gpus=gpus, **(names | request))
     chosen = parse_strategy(strategy, gpus=job.pool.gpus)

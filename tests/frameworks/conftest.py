@@ -70,3 +70,24 @@ def megatron() -> Iterator[Harness]:
     harness = Harness("megatron", "megatron_harness.py")
     yield harness
     harness.close()
+
+
+@pytest.fixture(scope="session")
+def torchtitan() -> Iterator[Harness]:
+    harness = Harness("torchtitan", "torchtitan_harness.py")
+    yield harness
+    harness.close()
+
+
+@pytest.fixture(scope="session")
+def deepspeed() -> Iterator[Harness]:
+    harness = Harness("deepspeed", "deepspeed_harness.py", DS_ACCELERATOR="cpu")
+    yield harness
+    harness.close()
+
+
+@pytest.fixture(scope="session")
+def launchers() -> Iterator[Harness]:
+    harness = Harness("launchers", "launchers_harness.py")
+    yield harness
+    harness.close()

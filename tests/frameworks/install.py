@@ -19,6 +19,7 @@ TORCH: Final = "torch==2.13.0"
 CPU_WHEELS: Final = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
 PIP: Final = ("--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1", "--timeout", "30")
 PATIENCE_S: Final = 600
+PY312: Final = ("--python-version", "3.12", "--ignore-requires-python")
 
 
 class Environment(NamedTuple):
@@ -34,14 +35,9 @@ ENVIRONMENTS: Final = (
     Environment(
         "megatron",
         # The wheels are tagged for Python 3.12 but hold plain Python; no dependency besides torch is needed here.
-        (
-            (
-                "--no-deps", "--only-binary", ":all:", "--python-version", "3.12", "--ignore-requires-python",
-                "--target", "{site}", "megatron-core==0.19.2",
-            ),
-        ),
+        (("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-core==0.19.2"),),
         base="torch",
-    ),  # fmt: skip
+    ),
     Environment("torchtitan", ((TORCH, "torchtitan==0.3.0"),), base="torch"),
     Environment(
         "deepspeed",
@@ -107,7 +103,9 @@ def main() -> int:
             continue
         began = time.monotonic()
         problem = make(environment)
-        said = f"skipped: {' '.join(problem.split())[-300:]}" if problem else f"made in {time.monotonic() - began:.0f} s"
+        said = (
+            f"skipped: {' '.join(problem.split())[-300:]}" if problem else f"made in {time.monotonic() - began:.0f} s"
+        )
         print(f"frameworks: {environment.name} {said}", flush=True)
     return 0
 

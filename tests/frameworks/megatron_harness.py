@@ -49,12 +49,12 @@ def load() -> None:
     if not hasattr(typing, "override"):
         import typing_extensions
 
-        typing.override = typing_extensions.override  # type: ignore[attr-defined]
-    import torch  # type: ignore[import-not-found]
-    import torch._dynamo  # type: ignore[import-not-found]
+        typing.override = typing_extensions.override
+    import torch
+    import torch._dynamo
 
     real, triton = builtins.__import__, _Dummy("triton")
-    triton.__version__ = "3.6.0"  # type: ignore[attr-defined]
+    triton.__version__ = "3.6.0"
     for part in ("language", "testing"):
         setattr(triton, part, _Dummy(f"triton.{part}"))
 
@@ -68,13 +68,13 @@ def load() -> None:
     import megatron.core.models.gpt.gpt_layer_specs
     import megatron.core.models.gpt.gpt_model
     import megatron.training.arguments
-    import megatron.training.training  # type: ignore[import-not-found]  # noqa: F401
+    import megatron.training.training  # noqa: F401
 
 
 def pretend(arch: int) -> None:
     """A GPU of some generation, with TransformerEngine installed."""
-    import megatron.core.utils as utils  # type: ignore[import-not-found]
     import torch
+    from megatron.core import utils
     from packaging.version import Version
 
     torch.cuda.get_device_capability = lambda *_: (arch, 0)
@@ -85,10 +85,15 @@ def pretend(arch: int) -> None:
     torch.Tensor.cuda = lambda tensor, *_, **__: tensor
     utils._te_version = Version("2.14.0")
     make = torch.tensor
-    torch.tensor = lambda *data, pin_memory=False, **options: make(*data, **options)
+
+    def tensor(*data: Any, pin_memory: bool = False, **options: Any) -> Any:
+        del pin_memory  # there is no device to pin for
+        return make(*data, **options)
+
+    torch.tensor = tensor
     _widen_attention()
-    from megatron.core.models.common.embeddings import rope_utils  # type: ignore[import-not-found]
-    from megatron.core.transformer.moe import moe_utils  # type: ignore[import-not-found]
+    from megatron.core.models.common.embeddings import rope_utils
+    from megatron.core.transformer.moe import moe_utils
 
     def unused(*_: Any, **__: Any) -> None:
         raise RuntimeError("a fused kernel was called")
@@ -101,7 +106,7 @@ def pretend(arch: int) -> None:
 
 def _widen_attention() -> None:
     """Latent attention gives its core the widths of keys and values, which the unfused core has no weights for."""
-    from megatron.core.transformer.dot_product_attention import (  # type: ignore[import-not-found]
+    from megatron.core.transformer.dot_product_attention import (
         DotProductAttention,
     )
 
@@ -133,11 +138,11 @@ def _last_words() -> str:
 
 
 def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
-    from megatron.core.num_microbatches_calculator import (  # type: ignore[import-not-found]
+    from megatron.core.num_microbatches_calculator import (
         get_num_microbatches,
         init_num_microbatches_calculator,
     )
-    from megatron.training.arguments import (  # type: ignore[import-not-found]
+    from megatron.training.arguments import (
         core_transformer_config_from_args,
         parse_args,
         validate_args,
@@ -187,8 +192,8 @@ def _check_schedule(config: Any, microbatches: int) -> None:
 
 def _join(args: Any, rank: int, world: int) -> None:
     import torch
-    from megatron.core import parallel_state  # type: ignore[import-not-found]
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # type: ignore[import-not-found]
+    from megatron.core import parallel_state
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     parallel_state.destroy_model_parallel()
     if torch.distributed.is_initialized():
@@ -215,11 +220,11 @@ def _build(args: Any, config: Any) -> dict[str, Any]:
 
     import torch
     from megatron.core import parallel_state
-    from megatron.core.models.gpt.gpt_layer_specs import (  # type: ignore[import-not-found]
+    from megatron.core.models.gpt.gpt_layer_specs import (
         get_gpt_decoder_block_spec,
     )
-    from megatron.core.models.gpt.gpt_model import GPTModel  # type: ignore[import-not-found]
-    from megatron.training.vocab_utils import calculate_padded_vocab_size  # type: ignore[import-not-found]
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.training.vocab_utils import calculate_padded_vocab_size
 
     plain = copy.copy(config)
     plain.sequence_parallel, plain.context_parallel_size, plain.fp8, plain.tp_comm_overlap = False, 1, None, False
@@ -265,9 +270,7 @@ def _count(model: Any, tp: int) -> int:
     """Parameters of a chunk. TransformerEngine's layers keep the low-rank down-projections whole on every rank
     (``parallel_mode="duplicated"``), where the unfused ones built here split them.
     """
-    return sum(
-        parameter.numel() * (tp if "_down_proj." in name else 1) for name, parameter in model.named_parameters()
-    )
+    return sum(parameter.numel() * (tp if "_down_proj." in name else 1) for name, parameter in model.named_parameters())
 
 
 def _answer(case: dict[str, Any]) -> dict[str, Any]:
@@ -299,7 +302,7 @@ def main() -> int:
     sys.stdout = sys.stderr  # importing may print
     load()
     import torch
-    from megatron.core import __version__  # type: ignore[import-not-found]
+    from megatron.core import __version__
 
     torch.set_num_threads(1)
     print(json.dumps({"megatron-core": __version__, "torch": torch.__version__}), file=said, flush=True)

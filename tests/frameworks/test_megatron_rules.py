@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,6 @@ LEFT_FOR_LATER = {
     "cp_flash",  # fails in TransformerEngine
     "fp8_shape",  # fails in TransformerEngine
     "overlap_p2p",  # means nothing without virtual stages
-    "interleaved_batch",  # Megatron can also run a short last group
     "dense_experts",  # not exported for a dense model
     "single_stage", "chunks", "interleaved", "recompute_options", "runtime_schedule",  # not expressible in flags
     "gpus",  # dp is derived
@@ -57,16 +57,18 @@ def some_strategy(draw: random.Random, job: Job) -> Strategy | None:
     if gpus % (tp * cp * pp):
         return None
     vp = draw.choice([1, 1, 2, 5]) if pp > 1 else 1
-    recompute = draw.choice(["none", "selective", "full"])
+    recompute: Any = draw.choice(["none", "selective", "full"])
     overlap = tuple(name for name in ("grad", "param", "tp") if draw.random() < 0.6)
     overlap += ("p2p",) if vp > 1 and draw.random() < 0.8 else ()
     experts = job.model.moe is not None
+    method: Any = draw.choice(["uniform", "block"]) if recompute == "full" else "uniform"
+    offload: Any = draw.choice(["none", "none", "optimizer"])
     return Strategy(
         tp=tp, cp=cp, pp=pp, vp=vp, dp=gpus // (tp * cp * pp), mbs=draw.choice([1, 1, 2, 3]),
         ep=draw.choice([1, 2, 4, 8, 3]) if experts else 1, etp=draw.choice([1, 1, 1, 2]) if experts else 1,
         sp=tp > 1 and draw.random() < 0.8, zero=draw.choice([0, 1, 1, 2, 3]), recompute=recompute,
-        method=draw.choice(["uniform", "block"]) if recompute == "full" else "uniform",
-        offload=draw.choice(["none", "none", "optimizer"]), overlap=overlap,
+        method=method,
+        offload=offload, overlap=overlap,
         schedule="interleaved" if vp > 1 else "1f1b",
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ Letters: t, p, v, c, e, x, d are tp, pp, vp, cp, ep, etp, dp; b the micro-batch,
 from __future__ import annotations
 
 from functools import lru_cache
-from math import ceil
+from math import ceil, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -36,9 +36,9 @@ class Mesh(NamedTuple):
 
     @property
     def replicas(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Ranks and stride of the groups that share a dense and an expert parameter."""
-        s = self.shard
-        return (self.d * s.c, s.t), (s.t * s.c * self.d // (s.e * s.x), s.e * s.x)
+        """Ranks and stride of the groups that share a dense and an expert parameter; one group without ep."""
+        s, dense = self.shard, (self.d * self.shard.c, self.shard.t)
+        return dense, dense if s.e == 1 else (s.t * s.c * self.d // (s.e * s.x), s.e * s.x)
 
 
 class Saver(NamedTuple):
@@ -92,6 +92,8 @@ class Costs(Layers):
         self.saved, self.again = lru_cache(None)(self._saved), lru_cache(None)(self._again_s)
         self.states, self.exchange = lru_cache(None)(self._states), lru_cache(None)(self._exchange)
         self.send = lru_cache(None)(self._send)
+        nodes = max(job.pool.gpus / job.pool.gpus_per_node, 1)
+        self.straggling = job.runtime.straggling * log2(nodes)
 
     def step_s(self, mesh: Mesh, saver: Saver, holder: Holder) -> float:
         """Pipeline, then what data parallelism shows, the optimizer and the host."""
@@ -102,9 +104,8 @@ class Costs(Layers):
         backward_s += self.again(mesh, saver) + mesh.p * max(shown.each_s for shown in exchange)
         updates = zip(exchange, self.states(mesh, holder), strict=True)
         after_s = max(shown.once_s + update_s for shown, (_, update_s) in updates)
-        return (
-            self._makespan_s(mesh, forward_s, backward_s, weight_s, slowest_s) + after_s + self.job.runtime.step_host_s
-        )
+        pipeline_s = self._makespan_s(mesh, forward_s, backward_s, weight_s, slowest_s)
+        return (pipeline_s + after_s + self.job.runtime.step_host_s) * (1 + self.straggling)
 
     def peak_bytes(self, mesh: Mesh, saver: Saver, holder: Holder) -> float:
         """Allocated on the worst rank."""
@@ -227,7 +228,8 @@ class Costs(Layers):
         found = []
         for rank in self.ranks(mesh):
             layer = sum(rank.held) / max(len(rank.layers), 1)
-            static = 2 * owned(rank.held, 3) + (2 * sum(rank.held) if job.workload.precision == "fp8" else 0)
+            copied = job.workload.precision == "fp8" and job.workload.task != "lora" and holder.zero < 3
+            static = 2 * owned(rank.held, 3) + (2 * sum(rank.held) if copied else 0)
             static += grad * owned(rank.trained, 2) + {0: 0, 1: 0, 2: 1, 3: 2}[holder.zero] * (2 + grad) * layer
             mine, every = owned(rank.trained, 1), sum(rank.trained)
             moved = UPDATE_BYTES[job.workload.optimizer] * mine

@@ -66,12 +66,21 @@ class Send(NamedTuple):
     beside: str = ""
 
 
+class Stream(NamedTuple):
+    """A memory-bound operator that runs ``times`` times, in one way or both."""
+
+    kernel: str
+    elements: float
+    times: float = 1
+    ways: tuple[str, ...] = WAYS
+
+
 class Block(NamedTuple):
-    """Some operators: streams are (kernel, elements, times); kept is (whole, selective, checkpoint, working) bytes."""
+    """Some operators; kept is (whole, selective, checkpoint, working) bytes."""
 
     gemms: list[Gemm]
     cores: list[Core]
-    streams: list[tuple[str, float, float]]
+    streams: list[Stream]
     kept: tuple[float, float, float, float]
 
 
@@ -114,7 +123,7 @@ class Layers:
         m, n, k, groups = (np.array([float(size)]) for size in gemm[:4])
         m, n, k = {"fwd": (m, n, k), "dgrad": (m, k, n), "wgrad": (k, n, m)}[layout]
         timed = operators.gemm(self.job.pool.device, m=m, n=n, k=k, groups=groups, precision=precision, layout=layout)
-        return float(timed.seconds[0])
+        return float(timed.seconds[0]) / self.job.runtime.clock_gain
 
     def _stream_s(self, nbytes: float, kernels: float) -> float:
         return float(operators.streaming(self.job.pool.device, nbytes=np.array([nbytes]), kernels=kernels).seconds[0])
@@ -138,7 +147,7 @@ class Layers:
             direction="fwd" if way == "forward" else "bwd",
             precision="fp16" if self.job.workload.precision == "fp16" else "bf16",
         )
-        return float(timed.seconds[0])
+        return float(timed.seconds[0]) / self.job.runtime.attention_gain
 
     def tokens(self, s: Shard) -> tuple[float, float, float]:
         """T, U and R."""
@@ -179,13 +188,15 @@ class Layers:
             gemms.append(Gemm(U, mla.kv_lora_rank + mla.qk_rope_head_dim, h))
             gemms.append(Gemm(T, a * (mla.qk_nope_head_dim + dv), mla.kv_lora_rank))
             latent = (2 + w) * U * ((rank or 0) + mla.kv_lora_rank)
-        streams: list[tuple[str, float, float]] = [("norm", U * h, norms), ("residual", U * h, 1)]
+        streams = [Stream("norm", U * h, norms), Stream("residual", U * h), Stream("boundary", T * h)]
+        streams += [Stream("bias", T * (a + 2 * g) * dq)] if model.qkv_bias else []
+        streams += [Stream("bias", U * h)] if model.out_bias else []
         qkv, context = 2 * T * (a * dq + g * (dq + dv)), T * a * dv
         if not (model.learned_positions or model.relative_buckets or model.vision):
-            streams.append(("rotary", T * (a + g) * dq, 1))
+            streams.append(Stream("rotary", T * (a + g) * dq))
             qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
         if model.qk_norm != "none":
-            streams.append(("qk_norm", T * (a + g) * dq, 1))
+            streams.append(Stream("qk_norm", T * (a + g) * dq))
         scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
         kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
         working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
@@ -197,14 +208,17 @@ class Layers:
         inner = groups * tokens * width
         kept = (2 * gates + self.w) * inner
         gemms = [Gemm(tokens, gates * width, h, groups), Gemm(tokens, h, width, groups)]
-        return Block(gemms, [], [("swiglu" if gates == 2 else "gelu", inner, 1)], (kept, kept, 0.0, 2 * gates * inner))
+        return Block(
+            gemms, [], [Stream("swiglu" if gates == 2 else "gelu", inner)], (kept, kept, 0.0, 2 * gates * inner)
+        )
 
     def _dense(self, s: Shard) -> Block:
         model, (T, U, _) = self.job.model, self.tokens(s)
         h, norms = model.hidden, model.norms_per_layer / 2
         gemms, _, streams, (whole, _, _, working) = self._mlp(T, model.ffn / s.t)
         kept = whole + 2 * U * h + self.w * U * h * norms
-        streams = [*streams, ("norm", U * h, norms), ("residual", U * h, 1)]
+        streams = [*streams, Stream("norm", U * h, norms), Stream("residual", U * h), Stream("boundary", T * h)]
+        streams += [Stream("bias", T * model.ffn / s.t), Stream("bias", U * h)] if model.mlp_bias else []
         return Block(gemms, [], streams, (kept, kept, 2 * U * h, working + 4 * T * h))
 
     def _experts(self, s: Shard) -> Block:
@@ -216,8 +230,8 @@ class Layers:
         blocks += [self._mlp(T, moe.shared_ffn / s.t)] if moe.shared_ffn else []
         gemms = [gemm for block in blocks for gemm in block.gemms] + [Gemm(R, moe.experts, h, low=False)]
         streams = [stream for block in blocks for stream in block.streams]
-        streams += [("norm", U * h, model.norms_per_layer / 2), ("residual", U * h, 1)]
-        streams += [("router", R * moe.experts, 1), ("permute", copies * h, 1)]
+        streams += [Stream("norm", U * h, model.norms_per_layer / 2), Stream("residual", U * h)]
+        streams += [Stream("router", R * moe.experts), Stream("permute", copies * h)]
         kept = sum(block.kept[0] for block in blocks)
         kept += (2 + self.w) * U * h + 8 * R * moe.experts + self.w * copies * h
         working = max(block.kept[3] for block in blocks) + 6 * copies * h + 4 * T * h
@@ -230,7 +244,7 @@ class Layers:
             sends = [Send("tp", "reduce_scatter", whole, s.t, 1, 1, 0), Send("tp", "all_gather", whole, s.t, 1, 0, 1)]
         pixels = model.vision.channels * model.vision.patch**2 if model.vision else 0
         gemms = [Gemm(T, model.hidden, pixels, low=False)] if pixels else []
-        return self._part(s, Block(gemms, [], [("embedding", T * model.hidden, 1)], (0.0, 0.0, 0.0, 0.0)), sends)
+        return self._part(s, Block(gemms, [], [Stream("embedding", T * model.hidden)], (0.0, 0.0, 0.0, 0.0)), sends)
 
     def _head(self, s: Shard) -> Part:
         model, runtime, (T, U, _) = self.job.model, self.job.runtime, self.tokens(s)
@@ -240,11 +254,11 @@ class Layers:
             sends.append(Send("tp", "all_gather", whole, s.t, 1, 1, 0))
         sends.append(Send("tp", "reduce_scatter" if s.sp else "all_reduce", whole, s.t, 1, 0, 1, "gemm"))
         columns = 0 if model.vision else ceil(model.vocab / (128 * s.t)) * 128
-        gemm, streams = Gemm(T, columns, h, low=False), [("norm", U * h, 1.0)]
+        gemm, streams = Gemm(T, columns, h, low=False), [Stream("norm", U * h)]
         if model.vision:
             gemm = Gemm(s.b, model.vision.classes, h, low=False)
         else:
-            streams.append(("cross_entropy", T * columns, 1.0))
+            streams.append(Stream("cross_entropy", T * columns))
         kept = (2 + self.w) * U * h + runtime.logits_kept_bytes * T * columns
         working = (runtime.logits_peak_bytes - runtime.logits_kept_bytes) * T * columns + (
             0 if model.vision else 4 * T * h
@@ -286,25 +300,35 @@ class Layers:
         core_s = {way: sum(self._ring_s(way, s, core) for core in block.cores) for way in WAYS}
         compute_s: dict[str, float] = {}
         exposed_s: dict[tuple[str, str], tuple[float, float]] = {}
+        streams = block.streams + self._gemm_streams(gemms)
         for way in WAYS:
             back = way == "backward"
             memory_s, launches = 0.0, (1.0 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
-            for name, elements, times in block.streams:
-                kernel = runtime.kernels[name]
-                each, count = (kernel.forward_bytes, kernel.forward_kernels)
-                if back:
-                    each, count = (kernel.backward_bytes, kernel.backward_kernels)
-                memory_s += self.stream_s(each * elements * times, count * times)
-                launches += count * times
-            if back and not runtime.gradient_fusion:  # each weight gradient is added to its buffer by another kernel
-                added = sum(gemm.groups * gemm.k * gemm.n for gemm in gemms if gemm.trained)
-                each = 2 + 2 * runtime.gradient_bytes
-                memory_s += self.stream_s(each * added, sum(gemm.trained for gemm in gemms))
-                launches += len(gemms)
-            compute_s[way] = max(matrix_s[way] + core_s[way] + memory_s, launches * runtime.launch_s)
-            exposed_s |= self._exposed_s(way, s, sends, {"gemm": matrix_s[way], "attention": core_s[way]})
+            for stream in streams:
+                if way in stream.ways:
+                    kernel = runtime.kernels[stream.kernel]
+                    each = kernel.backward_bytes if back else kernel.forward_bytes
+                    count = (kernel.backward_kernels if back else kernel.forward_kernels) * stream.times
+                    memory_s += self.stream_s(each * stream.elements * stream.times, count)
+                    launches += count
+            kernels_s = matrix_s[way] + core_s[way] + memory_s
+            host_s = launches * (runtime.launch_backward_s if back else runtime.launch_s)
+            compute_s[way] = (kernels_s**4 + host_s**4) ** 0.25
+            idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
+            window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
+            exposed_s |= self._exposed_s(way, s, sends, window_s)
         size = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
         return Part(compute_s, weight_s, core_s["forward"], exposed_s, *block.kept, size)
+
+    def _gemm_streams(self, gemms: list[Gemm]) -> list[Stream]:
+        """What runs beside products: quantising their operands in fp8, and adding up weight gradients."""
+        streams = []
+        if self.job.workload.precision == "fp8":
+            low = [gemm for gemm in gemms if gemm.low]
+            streams += [Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, 1, WAYS[:1]) for gemm in low]
+            streams += [Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, 1, WAYS[1:]) for gemm in low]
+        size = sum(gemm.groups * gemm.k * gemm.n for gemm in gemms if gemm.trained)
+        return [*streams, Stream("accumulate", size, 1, WAYS[1:])]
 
     def _ring_s(self, way: str, s: Shard, core: Core) -> float:
         """Own keys under the mask, then the other ranks' in turn; half of those matter under a causal mask."""

@@ -17,7 +17,7 @@ from astra.space.names import ALIASES, DERIVED, facts_of, names
 from astra.space.restrictions import Restrictions
 from astra.space.rules import RULES, Rule
 from astra.spec.job import Job
-from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, SCHEDULES
+from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES
 from astra.table import CHOICES, FIELDS
 from tests.oracle.costs import Costs, Holder, Mesh, Saver
 from tests.oracle.layers import Shard
@@ -61,8 +61,8 @@ class Oracle(Costs):
         """Every factorisation of the GPUs, with expert degrees, sequence parallelism and micro-batches."""
         gpus, batch, moe = self.job.pool.gpus, self.job.workload.global_batch, self.job.model.moe
         some, fitting = _divisors(gpus), self.allowed("mbs", _divisors(batch))
-        eps = self.allowed("ep", _divisors(moe.experts)) if moe else [1]
-        etps = self.allowed("etp", [n for n in some if n <= self.facts["scaleup_gpus"]]) if moe else [1]
+        eps = self.allowed("ep", _divisors(moe.experts) if moe else [1])
+        etps = self.allowed("etp", [n for n in some if n <= self.facts["scaleup_gpus"]] if moe else [1])
         for tp, cp, pp, ep, etp in product(some, some, some, eps, etps):
             if gpus % (tp * cp * pp) or pp > len(self.kinds) or etp > tp:
                 continue
@@ -78,7 +78,7 @@ class Oracle(Costs):
         chunks = sorted({ceil(stage / size) for size in range(1, stage + 1)})
         for vp in self.allowed("vp", [n for n in chunks if n == 1 or pp * n <= depth]):
             even = {(depth // (pp * vp),) * (pp * vp)} if depth % (pp * vp) == 0 else set()
-            for schedule in self.allowed("schedule", SCHEDULES):
+            for schedule in self.allowed("schedule", self.job.runtime.schedules):
                 if (schedule == "interleaved") == (vp > 1):
                     for layers in sorted({self.balanced(pp * vp)} | even):
                         yield {"vp": vp, "schedule": schedule, "layers": layers}

@@ -132,11 +132,11 @@ def runtime(rng: random.Random | None = None) -> Runtime:
         return found
     if rng.random() < 0.2:
         found = msgspec.structs.replace(found, name="torchtitan", schedules=("1f1b", "interleaved", "gpipe", "zb"))
-    return msgspec.structs.replace(found, launch_s=rng.choice((0.0, 5e-6)), step_host_s=1e-4)
+    return msgspec.structs.replace(found, launch_s=rng.choice((0.0, 5e-6)), launch_backward_s=4e-6, step_host_s=1e-4)
 
 
-def random_request(seed: int) -> Request:
-    """Request number ``seed``."""
+def random_request(seed: int, relative: str = "") -> Request:
+    """Request number ``seed``, on a GPU that borrows the measurements of a relative."""
     rng = random.Random(seed)
     kind = rng.choice(KINDS)
     experts = kind.startswith(("moe", "mla"))
@@ -153,7 +153,13 @@ def random_request(seed: int) -> Request:
         task=rng.choice(("pretrain", "pretrain", "finetune", "lora")),
         lora_rank=8,
     )
-    job = Job(model=spec, pool=pool(gpus, node_gpus, device(rng)), workload=work, runtime=runtime(rng), headroom=0.1)
+    job = Job(
+        model=spec,
+        pool=pool(gpus, node_gpus, device(rng, relative=relative)),
+        workload=work,
+        runtime=runtime(rng),
+        headroom=0.1,
+    )
     rules = "\n".join(rng.sample(RULES, rng.randint(1, 2))) if rng.random() < 0.4 else ""
     return Request(
         job, parse_restrictions(**rng.choice(LIMITS)), rules, every_switch=gpus <= 4 and layers <= 4 and not experts

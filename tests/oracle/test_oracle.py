@@ -26,10 +26,12 @@ from tests.oracle.oracle import Oracle, mesh_of
 from tests.oracle.requests import KINDS, Request, random_request, rules_file, with_memory
 from tests.oracle.timing import TIMINGS, timing
 
-CLOSE = 1e-9
+# Fitted GEMM times are single precision inside, so that they depend a little on what is timed together.
+CLOSE = {"roofline": 1e-9, "fitted": 2e-6}
 EVERYTHING = 10_000  # groups: more than there are
 SEEDS = {"roofline": 200, "fitted": 50}
 CHUNK = 10
+RELATIVES = ("", "H100-SXM5-80GB", "A100-SXM4-80GB", "B200")  # whose measurements the made-up GPU borrows
 Choice = tuple[Mesh, Saver, Holder]
 
 
@@ -45,6 +47,7 @@ class Case(NamedTuple):
     rules: tuple[Rule, ...]
     oracle: Oracle
     costs: dict[Choice, Cost]
+    close: float
 
     @property
     def speaks_late(self) -> bool:
@@ -52,12 +55,12 @@ class Case(NamedTuple):
         return any(rule.needs & LATE for rule in self.rules)
 
 
-def make_case(seed: int, folder: Path) -> Case:
-    request = random_request(seed)
+def make_case(seed: int, folder: Path, name: str) -> Case:
+    request = random_request(seed, relative="" if name == "roofline" else RELATIVES[seed % len(RELATIVES)])
     rules = read_rules(rules_file(request.rules, folder)) if request.rules else ()
     oracle = Oracle(request.job, request.limits, rules)
     costs = {choice: Cost(oracle.step_s(*choice), oracle.peak_bytes(*choice)) for choice in oracle.strategies()}
-    return Case(request, rules, oracle, costs)
+    return Case(request, rules, oracle, costs, CLOSE[name])
 
 
 def vectorised(case: Case) -> dict[Choice, Cost]:
@@ -115,8 +118,8 @@ def check_costs(case: Case) -> None:
         extra = columns.keys() - case.costs.keys()
         assert not extra, f"the space has {len(extra)} strategies that the oracle lacks: {next(iter(extra))}"
     for choice, cost in case.costs.items():
-        assert columns[choice].step_s == pytest.approx(cost.step_s, rel=CLOSE), choice
-        assert columns[choice].peak_bytes == pytest.approx(cost.peak_bytes, rel=CLOSE), choice
+        assert columns[choice].step_s == pytest.approx(cost.step_s, rel=case.close), choice
+        assert columns[choice].peak_bytes == pytest.approx(cost.peak_bytes, rel=case.close), choice
 
 
 def check_search(case: Case, seed: int) -> None:
@@ -127,14 +130,14 @@ def check_search(case: Case, seed: int) -> None:
         found = search(job, case.request.limits, user_rules=case.rules, keep=keep)
         check_ledger(found)
         wanted = sorted(best.values())[:keep]
-        assert [candidate.step_s for candidate in found.candidates] == pytest.approx(wanted, rel=CLOSE)
+        assert [candidate.step_s for candidate in found.candidates] == pytest.approx(wanted, rel=case.close)
         for candidate in found.candidates:
             choice = taken_apart(candidate.strategy, layers_of(job, candidate.strategy))
             # A switch that holds nothing back is off in the answer, so the oracle is asked anew.
-            assert limited.step_s(*choice) == pytest.approx(candidate.step_s, rel=CLOSE)
+            assert limited.step_s(*choice) == pytest.approx(candidate.step_s, rel=case.close)
             assert limited.fits(limited.peak_bytes(*choice))
             strategy = candidate.strategy
-            assert candidate.step_s == pytest.approx(best[strategy.tp, strategy.pp, strategy.ep], rel=CLOSE)
+            assert candidate.step_s == pytest.approx(best[strategy.tp, strategy.pp, strategy.ep], rel=case.close)
     assert found.considered == limited.considered()
     if not case.speaks_late:
         turned_away = sum(found.refused.values()) + found.dominated
@@ -158,7 +161,7 @@ def check_switches(case: Case, *, fused: bool) -> None:
     every = ((choice, Cost(oracle.step_s(*choice), oracle.peak_bytes(*choice))) for choice in chosen)
     best = best_of(oracle, case.costs.items())
     for group, step_s in best_of(oracle, every).items():
-        assert best[group] <= step_s * (1 + CLOSE), group
+        assert best[group] <= step_s * (1 + case.close), group
 
 
 @pytest.mark.parametrize(
@@ -167,7 +170,7 @@ def check_switches(case: Case, *, fused: bool) -> None:
 def test_columns_equal_the_oracle_and_the_search_finds_the_best(name: str, first: int, tmp_path: Path) -> None:
     with timing(name):
         for seed in range(first, first + CHUNK):
-            case = make_case(seed, tmp_path)
+            case = make_case(seed, tmp_path, name)
             try:
                 check_costs(case)
                 check_search(case, seed)
@@ -195,7 +198,7 @@ def test_the_requests_are_varied() -> None:
 def test_a_wrong_cost_is_noticed(tmp_path: Path) -> None:
     """The comparison can fail: a second of host work that the columns know and the oracle does not."""
     with timing("roofline"):
-        case = make_case(3, tmp_path)
+        case = make_case(3, tmp_path, "roofline")
         job = case.request.job
         slower = msgspec.structs.replace(job, runtime=msgspec.structs.replace(job.runtime, step_host_s=1.0))
         with pytest.raises(AssertionError):

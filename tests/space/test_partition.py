@@ -7,6 +7,7 @@ from itertools import combinations, permutations, product
 import numpy as np
 import pytest
 
+from astra.space.one_pool import applies, solve_one
 from astra.space.partition import Choice, Problem, Run, solve, stage_times, value
 
 
@@ -167,3 +168,18 @@ def test_a_limit_below_the_optimum_finds_nothing() -> None:
     again = solve(problem, below=best.value_s * 1.001)
     assert again is not None
     assert again.value_s == pytest.approx(best.value_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_one_pool_alone_has_the_same_optimum(seed: int) -> None:
+    rng = np.random.default_rng(4000 + seed)
+    problem = random_problem(rng, pools=1, depth=int(rng.integers(1, 25)), most_stages=int(rng.integers(1, 9)))
+    if seed % 3 == 0:
+        problem = problem._replace(stages=int(rng.integers(1, 6)), every=False)
+    assert applies(problem)
+    one, other = solve_one(problem), solve(problem)
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert fits(problem, one.runs)
+        assert one.value_s == pytest.approx(other.value_s, rel=1e-9)
+        assert sum(map(sum, (run.layers for run in one.runs))) == len(problem.pools[0][0].time_s) - 1

@@ -46,6 +46,7 @@ class Axis:
 
     name: str
     title: str
+    degree: str = ""  # the name, unless it rides on the ranks of another dimension
     overlap: str = ""
     layer_sends: LayerSends = no_layer_sends
     embedding_sends: EdgeSends = no_edge_sends

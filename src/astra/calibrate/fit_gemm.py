@@ -107,9 +107,9 @@ def _large(shapes: Shapes) -> Bools:
 def _common(shapes: Shapes) -> Bools:
     """Layers of 1024 to 16384 a side on 512 tokens and more, in multiples of 16."""
     n, k = shapes.n, shapes.k
-    out: Bools = (shapes.m >= 512) & (n >= 1024) & (k >= 1024)
-    out = out & (shapes.m % 16 == 0) & (n <= 16384) & (k <= 16384)
-    return out
+    large: Bools = (shapes.m >= 512) & (n >= 1024) & (k >= 1024)
+    even: Bools = shapes.m % 16 == 0
+    return large & even & (n <= 16384) & (k <= 16384)
 
 
 def _hold_outs(shapes: Shapes) -> dict[str, Bools]:

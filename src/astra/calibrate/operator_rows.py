@@ -41,8 +41,8 @@ _LEFT_OUT: Final = {
     ("b300_sxm", "sglang", "0.5.14"),
 }
 _MIN_ROWS: Final = 20_000  # older sweeps cover a quarter of the shapes
-# One collector only, so that all rows share a clock: SGLang's sweeps run 5% slow on large products (throttled), and
-# vLLM's leave weights uninitialised, which draws less power and runs 4-9% fast. A100 has SGLang's alone.
+# One collector only, so that all rows share a clock: SGLang's sweeps run 5% slow on large products, and vLLM's
+# leave weights uninitialised, which draws less power and runs 4-9% fast. A100 has SGLang's alone.
 _SOFTWARE: Final = ("trtllm", "sglang")
 _FP8_VERSIONS: Final = ("1.3.0rc10", "1.3.0rc15", "1.3.0rc20")  # whose quantisation was timed apart
 

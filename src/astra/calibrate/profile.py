@@ -12,6 +12,7 @@ import argparse
 import datetime
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from astra.calibrate.profile_plan import all_rows, row_key
 from astra.calibrate.profile_store import Store
 from astra.calibrate.profile_time import own_stream
 
-_SAVE_EVERY: Final = 25
+_SAVE_EVERY_S: Final = 1.0
 OPS: Final = ("launch", "gemm", "streaming", "attention")
 
 
@@ -31,8 +32,9 @@ def run_profile(
     seconds: float = float("inf"),
     sustain_s: float = 30.0,
     ops: tuple[str, ...] = OPS,
+    progress: Callable[[float], None] | None = None,
 ) -> Store:
-    """Measure what ``out`` does not hold yet, until ``seconds`` have passed."""
+    """Measure what ``out`` does not hold yet, until ``seconds`` have passed; whatever ends it, finished rows stay."""
     import torch
 
     began = time.perf_counter()
@@ -40,17 +42,31 @@ def run_profile(
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     store.header.update(what="profile", date=date, quick=quick, **describe_gpu(torch))
     with ClockWatch() as watch, own_stream(torch):
-        if sustain_s > 0 and "op=sustained" not in store:
-            store.add(_sustained(torch, watch, sustain_s))
-        todo = [row for row in all_rows(quick) if row["op"] in ops and row_key(row) not in store]
-        for index, row in enumerate(todo):
-            if time.perf_counter() - began > seconds:
-                break
-            store.add(_one(torch, row), save=index % _SAVE_EVERY == 0)
-        store.header["clocks_seen"] = watch.summary()
-        store.header["wall_s"] = round(store.header.get("wall_s", 0.0) + time.perf_counter() - began, 1)
-        store.save()
+        try:
+            if sustain_s > 0 and "op=sustained" not in store:
+                store.add(_sustained(torch, watch, sustain_s))
+            _measure_rows(torch, store, [row for row in all_rows(quick) if row["op"] in ops], began + seconds, progress)
+        finally:
+            store.header["clocks_seen"] = watch.summary()
+            store.header["wall_s"] = round(store.header.get("wall_s", 0.0) + time.perf_counter() - began, 1)
+            store.save()
     return store
+
+
+def _measure_rows(
+    torch: Any, store: Store, rows: list[dict[str, Any]], until: float, progress: Callable[[float], None] | None
+) -> None:
+    """Rows in order, until a time; the file is written about every second."""
+    todo = [row for row in rows if row_key(row) not in store]
+    saved = time.perf_counter()
+    for done, row in enumerate(todo, start=len(rows) - len(todo)):
+        now = time.perf_counter()
+        if now > until:
+            break
+        if progress is not None:
+            progress(done / len(rows))
+        store.add(_one(torch, row), save=now - saved > _SAVE_EVERY_S)
+        saved = now if now - saved > _SAVE_EVERY_S else saved
 
 
 def _one(torch: Any, row: dict[str, Any]) -> dict[str, Any]:

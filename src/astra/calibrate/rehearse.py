@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import logging
 import os
 import sys
@@ -21,7 +22,7 @@ from typing import Any, Final
 
 from astra.calibrate.profile_gpu import ClockWatch, describe_gpu
 from astra.calibrate.profile_store import Store
-from astra.calibrate.rehearse_case import Case, Shape
+from astra.calibrate.rehearse_case import Case, Shape, read_cases
 from astra.errors import AstraError, InputError
 
 _MOST_LEFT_BYTES: Final = 2**29
@@ -101,68 +102,23 @@ def _line(row: dict[str, Any]) -> str:
     return f"ok    {row['id']}: {peak:.2f} GiB, {times}, {row['wall_s']} s{fine}"
 
 
-def shape_of(model: Any) -> Shape:
-    """The rehearsed shape of a model specification."""
-    if model.mla is not None or model.encoder is not None or model.vision is not None:
-        raise InputError("model", model.name, want="a decoder without latent attention, the only kind rehearsed")
-    moe = model.moe
-    return Shape(
-        name=model.name,
-        layers=model.layers,
-        hidden=model.hidden,
-        ffn=model.ffn,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        vocab=model.vocab,
-        gated_mlp=model.gated_mlp,
-        norm=model.norm,
-        biases=model.mlp_bias,
-        qkv_bias=model.qkv_bias,
-        qk_norm=model.qk_norm == "per_head",
-        learned_positions=model.learned_positions > 0,
-        tied_embeddings=model.tied_embeddings,
-        experts=moe.experts if moe else 0,
-        topk=moe.topk if moe else 0,
-        moe_ffn=moe.ffn if moe else 0,
-        shared_ffn=moe.shared_ffn if moe else 0,
-    )
-
-
-def case_of(model: Any, strategy: Any, *, seq: int, stage: int = 0, microbatches: int = 0) -> Case:
-    """One rank of a planned job, from the planner's own records."""
-    if strategy.cp > 1 or strategy.zero > 1 or strategy.layers:
-        raise InputError("strategy", str(strategy), want="cp1, zero0 or zero1 and even layers to rehearse")
-    return Case(
-        shape=shape_of(model),
-        tp=strategy.tp,
-        pp=strategy.pp,
-        vp=strategy.vp,
-        ep=strategy.ep,
-        dp=strategy.dp,
-        stage=stage,
-        mbs=strategy.mbs,
-        seq=seq,
-        microbatches=microbatches,
-        sp=strategy.sp,
-        zero=strategy.zero,
-        recompute=strategy.recompute,
-        method=strategy.method,
-        recompute_layers=strategy.recompute_layers,
-    )
-
-
 def main(argv: list[str] | None = None) -> int:
-    """``python -m astra.calibrate.rehearse --shape F.json --strategy "tp8 pp4 dp4 sp" --seq 8192 --out F``."""
+    """``python -m astra.calibrate.rehearse --shape F.json --strategy "tp8 pp4 dp4 sp" --seq 8192 --out F``.
+
+    ``--cases F.json`` takes whole cases instead: a list of the fields of ``Case``.
+    """
     parser = argparse.ArgumentParser(prog="python -m astra.calibrate.rehearse", description=__doc__)
-    parser.add_argument("--shape", required=True, help="JSON file with the fields of a rehearsed shape")
-    parser.add_argument("--strategy", required=True, help='such as "tp8 pp4 dp16 mbs1 sp zero1 recompute=selective"')
+    parser.add_argument("--cases", help="JSON file with a list of cases, instead of the three below")
+    parser.add_argument("--shape", help="JSON file with the fields of a rehearsed shape")
+    parser.add_argument("--strategy", help='such as "tp8 pp4 dp16 mbs1 sp zero1 recompute=selective"')
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--stage", type=int, action="append", help="pipeline stage; may be repeated (default: 0)")
     parser.add_argument("--out", required=True, help="measurement file to write or continue")
     args = parser.parse_args(argv)
+    if not args.cases and not (args.shape and args.strategy):
+        parser.error("give --cases, or --shape and --strategy")
     try:
-        cases = _cases_from(args)
+        cases = read_cases(Path(args.cases).read_text()) if args.cases else _cases_from(args)
     except AstraError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -171,8 +127,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _cases_from(args: argparse.Namespace) -> list[Case]:
-    import json
-
     from astra.spec.strategy import parse_strategy
 
     fields = json.loads(Path(args.shape).read_text())

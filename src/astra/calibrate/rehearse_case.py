@@ -6,6 +6,7 @@ Letters: s sequence, b micro-batch, t tensor parallel, p pipeline stages, v chun
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -64,11 +65,12 @@ class Case:
     attention: str = "flash"  # flash | cudnn
     fused_cross_entropy: bool = False
     overlap_grad: bool = False  # buckets, as --overlap-grad-reduce --overlap-param-gather make them
+    layers: tuple[int, ...] = ()  # of each virtual stage in pipeline order; empty: even
 
     def __post_init__(self) -> None:
         shape = self.shape
-        chunks = self.pp * self.vp
-        _check(shape.layers % chunks == 0, "case.pp*vp", chunks, f"a divisor of layers={shape.layers}")
+        object.__setattr__(self, "layers", tuple(self.layers))  # a list, when read from JSON
+        self._check_layers()
         _check(0 <= self.stage < self.pp, "case.stage", self.stage, f"0 to {self.pp - 1}")
         _check(shape.heads % self.tp == 0, "case.tp", self.tp, f"a divisor of heads={shape.heads}")
         _check(not self.sp or self.seq % self.tp == 0, "case.seq", self.seq, f"a multiple of tp={self.tp} under sp")
@@ -84,6 +86,15 @@ class Case:
         _check(not experts or self.tp == 1 or self.sp, "case.sp", self.sp, "on for experts under tensor parallelism")
         m = self.microbatches
         _check(self.vp == 1 or m % self.pp == 0, "case.microbatches", m, f"a multiple of pp={self.pp} when interleaved")
+
+    def _check_layers(self) -> None:
+        layers, chunks = self.shape.layers, self.pp * self.vp
+        if not self.layers:
+            _check(layers % chunks == 0, "case.pp*vp", chunks, f"a divisor of layers={layers}")
+            return
+        _check(len(self.layers) == chunks, "case.layers", len(self.layers), f"one number per virtual stage, {chunks}")
+        _check(sum(self.layers) == layers, "case.layers", sum(self.layers), f"layers that add up to {layers}")
+        _check(min(self.layers) >= 0, "case.layers", min(self.layers), "0 or more layers in each")
 
     @property
     def world(self) -> int:
@@ -102,8 +113,21 @@ class Case:
 
     @property
     def layers_per_chunk(self) -> int:
-        """Transformer layers of each chunk of this rank."""
+        """Transformer layers of each chunk, where they are even."""
         return self.shape.layers // (self.pp * self.vp)
+
+    @property
+    def chunk_layers(self) -> tuple[int, ...]:
+        """Transformer layers of each chunk of this rank."""
+        return self.layers[self.stage :: self.pp] if self.layers else (self.layers_per_chunk,) * self.vp
+
+    @property
+    def layout(self) -> str | None:
+        """Uneven layers in Megatron's own words: ``Et*3|t*4|t*4L``; None where they are even."""
+        if len(set(self.layers)) < 2:
+            return None
+        words = [f"t*{count}" if count else "" for count in self.layers]
+        return "|".join(["E" + words[0], *words[1:]]) + "L"
 
     @property
     def strategy(self) -> str:
@@ -113,6 +137,8 @@ class Case:
         words.append(f"recompute={self.recompute}")
         if self.recompute == "full":
             words += [f"method={self.method}", f"recompute_layers={self.recompute_layers}"]
+        if self.layout:
+            words.append("layers=" + ",".join(map(str, self.layers)))
         return " ".join(words)
 
     @property
@@ -138,6 +164,16 @@ class Case:
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "shape"}
         derived = {"id": self.id, "split": self.split, "strategy": self.strategy, "world": self.world}
         return {**derived, **plain, "microbatches": self.num_microbatches, "shape": shape}
+
+
+def write_cases(cases: list[Case]) -> str:
+    """Cases as JSON, for another process."""
+    return json.dumps([asdict(case) for case in cases])
+
+
+def read_cases(text: str) -> list[Case]:
+    """The cases another process has written."""
+    return [Case(**{**plain, "shape": Shape(**plain["shape"])}) for plain in json.loads(text)]
 
 
 def fewest_microbatches(pp: int, vp: int, stage: int) -> int:

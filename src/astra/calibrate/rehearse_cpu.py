@@ -77,9 +77,9 @@ def pretend_gpu() -> None:
     cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=9, minor=0, multi_processor_count=132)
     cuda.is_current_stream_capturing = lambda: False
     cuda.nvtx = _Stand()
-    torch.Tensor.record_stream = lambda *_: None  # type: ignore[assignment, method-assign]
-    torch.nn.Module.cuda = lambda module, *_: module  # type: ignore[assignment, method-assign, return-value]
-    torch.nn.Module.bfloat16 = _to_bfloat16  # type: ignore[assignment, method-assign]
+    torch.Tensor.record_stream = lambda *_: None
+    torch.nn.Module.cuda = lambda module, *_: module
+    torch.nn.Module.bfloat16 = _to_bfloat16
 
 
 def _to_bfloat16(module: Any) -> Any:
@@ -104,12 +104,12 @@ def _hide_triton() -> None:
             return _Module(name) if fromlist else triton
         return real(name, scope, local, fromlist, level)
 
-    builtins.__import__ = import_
+    setattr(builtins, "__import__", import_)  # noqa: B010 - the types of builtins are stricter than Python
 
 
 def without_random_states() -> None:
     """Megatron keeps generator states of the GPU; without numbers there is nothing to draw. Call after its import."""
-    import importlib
+    import sys
 
     class Tracker(_Stand):
         @contextlib.contextmanager
@@ -123,14 +123,16 @@ def without_random_states() -> None:
             return True
 
     tracker = Tracker()
-    for name in ("tensor_parallel.random", "tensor_parallel.layers", "tensor_parallel", "transformer.moe.moe_layer"):
-        module: Any = importlib.import_module(f"megatron.core.{name}")
-        if hasattr(module, "get_cuda_rng_tracker"):
-            module.get_cuda_rng_tracker = lambda *_, **__: tracker
-    random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
-    random._get_all_rng_states = lambda *_: (None, None, None)
-    random._set_all_rng_states = lambda *_: None
-    random.model_parallel_cuda_manual_seed = lambda *_, **__: None
+    stands: dict[str, Any] = {
+        "get_cuda_rng_tracker": lambda *_, **__: tracker,
+        "_get_all_rng_states": lambda *_: (None, None, None),
+        "_set_all_rng_states": lambda *_: None,
+        "model_parallel_cuda_manual_seed": lambda *_, **__: None,
+    }
+    for name, module in list(sys.modules.items()):  # each has imported these functions by name
+        if name.startswith("megatron."):
+            for function in stands.keys() & vars(module).keys():
+                setattr(module, function, stands[function])
 
 
 def redirect() -> Any:
@@ -170,6 +172,11 @@ def fused(count_only_results: Callable[..., Any]) -> Callable[..., Any]:
     def compile_(function: Any = None, **_: Any) -> Any:
         if function is None:
             return compile_
-        return functools.wraps(function)(functools.partial(count_only_results, function))
+
+        @functools.wraps(function)
+        def run(*arguments: Any, **options: Any) -> Any:
+            return count_only_results(function, *arguments, **options)
+
+        return run
 
     return compile_

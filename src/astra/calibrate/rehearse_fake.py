@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from astra.calibrate import rehearse_fabric, rehearse_model, rehearse_modules
-from astra.calibrate.rehearse_case import Case, Shape
+from astra.calibrate.rehearse_case import Case, read_cases
 from astra.calibrate.rehearse_cpu import fused, pretend_gpu, redirect, without_random_states
 
 _GRAIN_BYTES: Final = 512  # torch's allocator rounds up to this
@@ -103,11 +103,12 @@ def load() -> None:
         if hasattr(dist, name):
             setattr(dist, name, lambda *_, **options: rehearse_fabric._Done() if options.get("async_op") else None)
     rehearse_fabric._same_storage = _same_storage
-    torch.compile = fused(COUNTER.only_results)  # type: ignore[assignment]
+    torch.compile = fused(COUNTER.only_results)
     rehearse_model.load_runtime()
     without_random_states()
     rehearse_modules.sdpa_attention = _attention
     torch.nn.functional.rms_norm = _rms_norm
+    _balance_experts()
     logging.getLogger("megatron").setLevel(logging.ERROR)
 
 
@@ -115,11 +116,54 @@ def _same_storage(a: Any, b: Any) -> bool:
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
-def _rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """The fused operator that a GPU runs; elsewhere torch would take it apart, and keep more."""
+def _balance_experts() -> None:
+    """How many tokens go where depends on data: without any, every expert gets its share."""
+    import numpy as np
+    from megatron.core.transformer.moe.token_dispatcher import (
+        MoEAlltoAllTokenDispatcher,
+    )
+
+    plain = MoEAlltoAllTokenDispatcher.preprocess
+
+    def balanced(self: Any, routing_map: Any) -> Any:
+        tokens_per_expert = plain(self, routing_map)
+        tokens = routing_map.shape[0] * self.config.moe_router_topk
+        shares = np.diff(np.linspace(0, tokens, self.num_experts + 1).round().astype(int))
+        here = np.tile(shares[self.local_expert_indices], (self.tp_size * self.ep_size, 1))
+        if self.ep_size > 1 or self.tp_size > 1:
+            self.input_splits = shares.reshape(self.ep_size, -1).sum(1)
+            received = here.reshape(self.tp_size, self.ep_size, -1).sum(2)
+            self.output_splits, self.output_splits_tp = received[self.tp_rank], received.sum(1)
+        self.num_global_tokens_per_local_expert = here
+        places = np.arange(self.num_experts * self.tp_size)
+        self.sort_input_by_local_experts = places.reshape(-1, self.num_local_experts).T.ravel()
+        self.restore_output_by_local_experts = places.reshape(self.num_local_experts, -1).T.ravel()
+        return tokens_per_expert
+
+    MoEAlltoAllTokenDispatcher.preprocess = balanced
+
+
+@functools.cache
+def _norm_function() -> Any:
+    """RMSNorm as a GPU runs it, in one kernel each way; elsewhere torch would take it apart, and keep more."""
     import torch
 
-    return torch.ops.aten._fused_rms_norm(x, list(shape), weight, eps)[0]
+    class FusedNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any) -> Any:
+            ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
+            return torch.empty_like(x)
+
+        @staticmethod
+        def backward(ctx: Any, _: Any) -> Any:
+            x, weight, _ = ctx.saved_tensors
+            return torch.empty_like(x), torch.empty_like(weight)
+
+    return FusedNorm
+
+
+def _rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    return _norm_function().apply(x, weight)
 
 
 @functools.cache
@@ -234,7 +278,7 @@ def _quiet() -> Iterator[None]:
 
 def main() -> int:
     """Answer the cases on standard input."""
-    cases = [Case(shape=Shape(**fields.pop("shape")), **fields) for fields in json.load(sys.stdin)]
+    cases = read_cases(sys.stdin.read())
     with _quiet():
         load()
         rows = [_one(case) for case in cases]

@@ -117,6 +117,7 @@ def transformer_config(case: Case) -> Any:
         tensor_model_parallel_size=case.tp,
         pipeline_model_parallel_size=case.pp,
         virtual_pipeline_model_parallel_size=case.vp if interleaved else None,
+        pipeline_model_parallel_layout=case.layout,
         sequence_parallel=case.sp and case.tp > 1,
         bias_activation_fusion=True,
         bias_dropout_fusion=True,

@@ -29,4 +29,5 @@ def runtime(name: str) -> Runtime:
 @cache
 def runtime_names() -> tuple[str, ...]:
     """Every runtime there is a profile for."""
-    return tuple(sorted(entry.name.removesuffix(".toml") for entry in _FOLDER.iterdir() if entry.name.endswith(".toml")))
+    files_there = (entry.name for entry in _FOLDER.iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in files_there if name.endswith(".toml")))

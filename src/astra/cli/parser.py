@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Final, NoReturn
 
 from astra import __version__
-from astra.cli import catalog, estimate, export, import_, model, plan, prices, rent, validate
+from astra.cli import catalog, estimate, export, import_, model, plan, prices, profile, rehearse, rent, validate
 from astra.errors import AstraError, UnknownName, nearest_names
 
 VERBS: Final = {
@@ -19,6 +19,8 @@ VERBS: Final = {
     "catalog": catalog,
     "prices": prices,
     "validate": validate,
+    "rehearse": rehearse,
+    "profile": profile,
 }
 
 _EPILOG: Final = """\

@@ -17,8 +17,10 @@ PATIENCE_S: Final = 1.0
 class SearchProgress:
     """Called with the fraction done; draws nothing before ``PATIENCE_S`` seconds have passed."""
 
-    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock, self._began_s = stream, clock, clock()
+    def __init__(
+        self, stream: TextIO, *, title: str = "searching", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream, self._title, self._clock, self._began_s = stream, title, clock, clock()
         self._bar: Progress | None = None
 
     def __call__(self, fraction: float) -> None:
@@ -35,7 +37,7 @@ class SearchProgress:
 
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         bar = Progress(*columns, console=Console(file=self._stream), transient=True)
-        bar.add_task("searching", total=1.0)
+        bar.add_task(self._title, total=1.0)
         bar.start()
         return bar
 

@@ -36,6 +36,11 @@ class Shards(NamedTuple):
     ep: Ints
     mbs: Ints
 
+    def row(self, *, tp: int, cp: int, ep: int, mbs: int) -> int | None:
+        """Where a sharding is, if it is among them."""
+        found = np.flatnonzero((self.tp == tp) & (self.cp == cp) & (self.ep == ep) & (self.mbs == mbs))
+        return int(found[0]) if len(found) else None
+
     def columns(self, job: Job, overlap_tp: bool = True) -> dict[str, Column]:
         """The strategy columns that a layer's cost depends on; sequence parallelism wherever tp is above 1."""
         links = job.pool.node.links
@@ -69,6 +74,7 @@ class PoolColumns(NamedTuple):
     ends_bytes: Floats  # [row] received activations and gradients
     stream_bytes: Floats  # [row] activation of one micro-batch on one rank, as sent
     held: Held
+    gathered: Gathered  # the parts themselves, for plans in full
 
 
 def pool_columns(job: Job, shards: Shards) -> PoolColumns:
@@ -92,6 +98,7 @@ def pool_columns(job: Job, shards: Shards) -> PoolColumns:
         2 * stream_bytes,
         stream_bytes,
         _held(job, gathered),
+        gathered,
     )
 
 

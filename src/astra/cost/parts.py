@@ -294,7 +294,7 @@ def _communication(
     busy_by, exposed_by, overlapped_by = {}, {}, {}
     for axis in AXES:
         bare, beside = np.zeros(rows), dict.fromkeys(windows, np.zeros(rows))
-        pieces = getattr(shard, axis.name)
+        pieces = getattr(shard, axis.degree or axis.name)
         for send in sends[axis.name]:
             times = np.broadcast_to(np.asarray(getattr(send, way), np.float64), rows)
             if not (times > 0).any() or (send.ranks <= 1).all():

@@ -188,21 +188,19 @@ def traffic_bytes(shape: Shape, direction: str) -> Floats:
 def _unfused(device: Device, shape: Shape, *, direction: str, precision: str) -> Timed:
     """Two batched products and a softmax over all scores; a mask saves nothing. Backward: four products."""
     heads = shape.batch * shape.heads
-    scores = {"m": shape.seq_q, "n": shape.seq_kv, "k": shape.head_dim}
-    values = {"m": shape.seq_q, "n": shape.head_dim_v, "k": shape.seq_kv}
-    products = [scores, values]
+    products = [(shape.seq_q, shape.seq_kv, shape.head_dim), (shape.seq_q, shape.head_dim_v, shape.seq_kv)]
     if direction == "bwd":
         products = [
-            {"m": shape.seq_q, "n": shape.seq_kv, "k": shape.head_dim_v},  # gradient of the probabilities
-            {"m": shape.seq_kv, "n": shape.head_dim_v, "k": shape.seq_q},  # of the values
-            {"m": shape.seq_q, "n": shape.head_dim, "k": shape.seq_kv},  # of the queries
-            {"m": shape.seq_kv, "n": shape.head_dim, "k": shape.seq_q},  # of the keys
+            (shape.seq_q, shape.seq_kv, shape.head_dim_v),  # gradient of the probabilities
+            (shape.seq_kv, shape.head_dim_v, shape.seq_q),  # of the values
+            (shape.seq_q, shape.head_dim, shape.seq_kv),  # of the queries
+            (shape.seq_kv, shape.head_dim, shape.seq_q),  # of the keys
         ]
     nbytes = SOFTMAX_BYTES[direction] * heads * shape.seq_q * shape.seq_kv
     softmax = streaming(device, nbytes=nbytes, kernels=1.0)
     seconds, source = softmax.seconds, softmax.source
-    for product in products:
-        timed = gemm(device, **product, precision=precision, layout="fwd", groups=heads)
+    for m, n, k in products:
+        timed = gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=heads)
         seconds, source = seconds + timed.seconds, worst(source, timed.source)
     return Timed(seconds, source)
 

@@ -58,11 +58,12 @@ def gemm(
     precision: str,
     layout: str,
     groups: npt.ArrayLike = 1,
+    quantise: bool = True,
 ) -> Timed:
     """Seconds of C[m,n] = A[m,k] B[k,n] in sustained training, done ``groups`` times by one kernel.
 
     Shapes are those of the product itself: a caller permutes them for dgrad and wgrad. fp8 includes quantising A in fwd
-    and dgrad.
+    and dgrad, unless the caller counts casts itself (``quantise=False``).
     """
     if precision not in OPERAND_BYTES:
         raise UnknownName("precision", precision, OPERAND_BYTES)
@@ -78,7 +79,7 @@ def gemm(
     busy = np.maximum(work, shapes.flops) / (peak * choice.clock)
     moved = product_bytes(shapes, precision, accumulated=layout == "wgrad")
     seconds = overhead_s + either(busy, moved / (MEMORY_FRACTION * device.memory_bytes_per_s))
-    if precision == "fp8" and layout != "wgrad":
+    if precision == "fp8" and layout != "wgrad" and quantise:
         cast = streaming(device, nbytes=QUANTISED_BYTES * shapes.groups * shapes.m * shapes.k, kernels=1.0)
         seconds, source = seconds + cast.seconds, worst(source, cast.source)
     return Timed(seconds.reshape(shape), source.reshape(shape))

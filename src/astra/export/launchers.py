@@ -91,6 +91,7 @@ def batch_script(launch: Launch) -> str:
     lines += [*header(launch, Slurm.verified), "set -euo pipefail", ""]
     lines += ['cd "$SLURM_SUBMIT_DIR"', f"HEAD=$(scontrol show hostnames {nodes} | head -n 1)"]
     lines += ['export MASTER_ADDR="$HEAD" MASTER_PORT="${MASTER_PORT:-29500}"']
+    lines += ["# shellcheck disable=SC2016  # every node reads its own number"]
     lines += [f'srun{groups} bash -c \'NODE_RANK="{rank}" exec bash launch.sh "$@"\' launch "$@"']
     return joined(lines)
 

@@ -43,7 +43,7 @@ def price(job: Job, options: Money, goal: Goal) -> PriceTag | None:
         "usd" in goal.objective.columns[0] or goal.objective.cap or goal.objective.direction == "front"
     ):
         raise InputError(
-            "price", None, want=f"a {options.market} price of {job.pool.device.name}",
+            "price", None, want=f"a price of {job.pool.device.name} ({options.market})",
             fix="None is in the catalog: give --usd-per-gpu-h, --prices FILE, or energy and purchase of your own.",
         )  # fmt: skip
     return tag
@@ -70,9 +70,8 @@ def parts_of(
 
     if user_rules:  # rules may speak of the number of GPUs, so each is searched by itself
         state = Hunt(job_of, options, restrictions)
-        state.found = [
-            found for gpus in offer.counts if (found := _one(offer, int(gpus), job, restrictions, user_rules))
-        ]
+        for gpus in offer.counts.tolist():
+            _add(state, offer, on(job, gpus), restrictions, user_rules)
         near = state.found
     else:
         state = hunt([offer], job_of, options, restrictions=restrictions, progress=progress)
@@ -92,9 +91,13 @@ def use_notes(job: Job, chosen: Refined) -> list[str]:
     return [f"uses {gpus:,} of the {job.pool.gpus:,} GPUs"] if gpus < job.pool.gpus else []
 
 
-def _one(offer: Offer, gpus: int, job: Job, restrictions: Restrictions, rules: Sequence[Rule]) -> Found | None:
-    found = search(on(job, gpus), restrictions, user_rules=rules, keep=1).candidates
-    return Found(offer, gpus, found[0].strategy, found[0].step_s, found[0].step_s, 0.0) if found else None
+def _add(state: Hunt, offer: Offer, job: Job, restrictions: Restrictions, rules: Sequence[Rule]) -> None:
+    """Search one count and put what is found into the account."""
+    found = search(job, restrictions, user_rules=rules, keep=1)
+    state.considered += found.considered
+    state.evaluated += found.evaluated
+    for best in found.candidates:
+        state.found.append(Found(offer, job.pool.gpus, best.strategy, best.step_s, best.step_s, 0.0))
 
 
 def against(best: Estimate, now: Estimate) -> Baseline:

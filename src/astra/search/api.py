@@ -109,12 +109,13 @@ def plan(
     ranked = [(strategy, with_run(part, result, options, tag)) for part, strategy, result in found.ranked]
     if strict and ranked[0][1].provenance_worst == "assumed":
         raise NoCoverage(no_coverage(ranked[0][1]))
-    request = request_record(job, restrictions.describe(), str(rules) if rules else None, top)
-    request["pool"] = msgspec.to_builtins(found.ranked[0][0].pool)  # as used: an objective may leave nodes out
+    used = found.ranked[0][0]  # an objective may leave nodes out
+    request = request_record(used, restrictions.describe(), str(rules) if rules else None, top)
+    request |= {"objective": goal.objective.name, "cap": None if goal.cap == float("inf") else goal.cap}
     return PlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=request | {"objective": goal.objective.name, "cap": None if goal.cap == float("inf") else goal.cap},
+        request=request | {"gpus_given": job.pool.gpus},
         plans=[
             Plan(rank=place, strategy=str(strategy), estimate=result, lost_by=lost_by(ranked[0][1], result))
             for place, (strategy, result) in enumerate(ranked, start=1)

@@ -179,9 +179,9 @@ def refine(job_of: JobOf, options: Money, found: Sequence[Found]) -> list[Refine
     out = []
     for one, job, result in _estimates(job_of, found):
         time_s, usd = judged(job, result, options, one.offer.tag)
-        result = msgspec.structs.replace(result, cost=cost_of(job, result, options, one.offer.tag))
         if result.fits and result.legal:
-            out.append(Refined(one, result, time_s, usd))
+            priced = msgspec.structs.replace(result, cost=cost_of(job, result, options, one.offer.tag))
+            out.append(Refined(one, priced, time_s, usd))
     return out
 
 

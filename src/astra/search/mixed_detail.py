@@ -15,7 +15,17 @@ import numpy as np
 
 from astra.cost import mixed as cost
 from astra.cost.parts import worst_source
-from astra.cost.stage import Layout, Layouts, Meshes, StageCosts, StageTimes, gather_parts, stage_costs, stage_table
+from astra.cost.stage import (
+    Gathered,
+    Layout,
+    Layouts,
+    Meshes,
+    StageCosts,
+    StageTimes,
+    gather_parts,
+    stage_costs,
+    stage_table,
+)
 from astra.cost.step import activations, recompute_s, states
 from astra.errors import InputError
 from astra.families.kinds import layer_kinds
@@ -42,6 +52,7 @@ class Fleet(NamedTuple):
     cluster: Cluster
     jobs: tuple[Job, ...]
     names: tuple[str, ...]
+    columns: tuple[cost.PoolColumns, ...] = ()  # parts already costed, by pool
 
     def place(self, name: str) -> int:
         """Which pool a word means."""
@@ -149,7 +160,7 @@ def _costed(
     job = msgspec.structs.replace(whole, workload=workload)
     strategy = as_alone(job, mixed, group, segment)
     row = detail.as_row(job, strategy)
-    gathered = gather_parts(job, row.meshes.columns)
+    gathered = _parts(fleet, place, job, row)
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     replicas = group.dp * group.cp
     moved = cost.with_other_groups(
@@ -182,6 +193,17 @@ def _costed(
         detail.recomputed_share(job, row) * sum(segment.layers) / max(sum(group.layers), 1),
         violations(from_strategy(strategy), facts, user_rules=user_rules),
     )
+
+
+def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
+    """The parts of a strategy's sharding, from those already costed where it is among them."""
+    strategy = row.strategy
+    if fleet.columns:
+        columns = fleet.columns[place]
+        at = columns.shards.row(tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, mbs=strategy.mbs)
+        if at is not None:
+            return columns.gathered.take(np.array([at]))
+    return gather_parts(job, row.meshes.columns)
 
 
 def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> Strategy:

@@ -16,9 +16,11 @@ from astra.cost import mixed as cost
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats
+from astra.search.mixed_bounds import LONG, Frames, Rates, best_first
 from astra.search.mixed_detail import Fleet
 from astra.space.enumerate import divisors
 from astra.space.names import facts_of
+from astra.space.one_pool import applies, solve_one
 from astra.space.partition import Choice, Pipeline, Problem, solve
 from astra.space.rules import check
 from astra.spec.job import Job
@@ -28,6 +30,7 @@ MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no G
 MOST_TP: Final = 64
 LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
 MOST_CHUNKS: Final = 10
+MOST_SHARED_STAGES: Final = 8  # of a group that shares the batch with others
 RECOMPUTES: Final = ("none", "selective", "full")
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
 
@@ -128,8 +131,37 @@ class Bench:
         self.wires = {(a, b): cost.wire(fleet.cluster, a, b) for a in places for b in places if a != b}
         self._choices: dict[tuple[int, int, int, int, bool], tuple[tuple[Choice, ...], tuple[Shape, ...]]] = {}
         self._prefixes: dict[tuple[int, int, int], tuple[Floats, ...]] = {}
+        found = {pair for way in self.ways for pair in zip(*way.columns.shards[::2], strict=True)}
+        self.settings = sorted((int(tp), int(ep)) for tp, ep in found)
+        self.rates = [self._rates(way) for way in self.ways]
         self.solved = 0
         self.frames = 0
+
+    def _rates(self, way: _Ways) -> Rates:
+        """A pool's ways to hold layers, for bounds."""
+        rows = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
+        codes = (0, RECOMPUTES.index("full"))
+        ways = {(tp, ep, code): n for n, ((tp, ep), code) in enumerate(product(self.settings, codes))}
+        job, columns, count = way.job, way.columns, len(kinds(self.model))
+        shape = (len(rows), len(ways))
+        layer_s, (head_s, stay, shared, kept, room) = np.full(shape, LONG), (np.zeros(shape) for _ in range(5))
+        one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count].min(axis=1) for dp in (1, 2))
+        limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
+        work = {0: columns.work_s, codes[1]: columns.work_s + columns.again_s}
+        for row, (tp, cp, ep, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
+            for code in codes:
+                at = rows[mbs, cp], ways[tp, ep, code]
+                layer_s[at] = work[code][row, :count].min()
+                head_s[at] = columns.work_s[row, count + 1]
+                stay[at], shared[at] = 2 * two[row] - one[row], 2 * (one[row] - two[row])
+                least = columns.checkpoint if code else np.minimum(columns.whole, columns.selective)
+                kept[at] = least[row, :count].min()
+                room[at] = limit - columns.working[row] - columns.ends_bytes[row] - job.runtime.workspace_bytes
+        settings = [self.settings.index((tp, ep)) for tp, ep, _ in ways]
+        tps, coded = ([key[place] for key in ways] for place in (0, 2))
+        return Rates(
+            layer_s, head_s, stay, shared, kept, room, *(np.array(x, np.int64) for x in (tps, settings, coded))
+        )
 
     def _ways(self, job: Job) -> _Ways:
         links = job.pool.node.links
@@ -214,7 +246,9 @@ class Bench:
         found = self._prefixes[key]
         return found[0], found[1]
 
-    def problem(self, counts: Counts, frame: Frame, *, every: bool, must: int = 0) -> tuple[Problem, tuple[tuple[Shape, ...], ...]]:
+    def problem(
+        self, counts: Counts, frame: Frame, *, every: bool, must: int = 0
+    ) -> tuple[Problem, tuple[tuple[Shape, ...], ...]]:
         """The partition problem of a frame."""
         pools, shapes = [], []
         for pool, gpus in enumerate(counts):
@@ -223,7 +257,7 @@ class Bench:
                 (_in_units(choice, min(gpus // need, self.depth // frame.vp), frame.vp), shape)
                 for choice, shape in zip(made, named, strict=True)
                 if (need := frame.dp * frame.cp * shape.tp) <= gpus
-                and (not every or gpus % need == 0)
+                and (not every or (gpus % need == 0 and gpus // need <= self.depth // frame.vp))
                 and (frame.only is None or tuple(shape) == frame.only)
             ]
             pools.append(tuple(choice for choice, _ in kept))
@@ -260,93 +294,74 @@ class Bench:
         if not any(problem.pools) or not all(needed):
             return None
         self.solved += 1
-        pipeline = solve(problem, below=below)
+        pipeline = solve_one(problem, below=below) if applies(problem) else solve(problem, below=below)
         return None if pipeline is None else Found(pipeline.value_s, frame, pipeline, shapes)
 
     def bounded_frames(
-        self, counts: Counts, samples: float, *, whole: bool, uniform: bool
-    ) -> list[tuple[float, Frame]]:
+        self, counts: Counts, samples: float, *, whole: bool, uniform: bool, fewer: Counts | None = None
+    ) -> Iterator[tuple[float, Frame]]:
         """Every frame with its lower bound of the pipeline's seconds, best first.
 
-        ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded.
+        ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded. ``fewer``:
+        leave out frames in which that many GPUs make as many stages.
         """
-        out: list[tuple[float, Frame]] = []
-        for mbs, cp in product(self.mbs, self.cp):
-            table = self._rows(counts, mbs, cp)
-            settings = sorted({(tp, ep) for _, tp, ep, _ in table}) if uniform else [None]
-            for dp in self._pipelines(counts, samples, mbs, whole=whole):
-                for setting in settings:
-                    rows = [(p, tp, a) for p, tp, ep, a in table if setting is None or (tp, ep) == setting]
-                    out += self._bounded(counts, samples / (dp * mbs), (dp, mbs, cp), rows, setting)
-        self.frames += len(out)
-        return sorted(out, key=lambda entry: (entry[0], entry[1][:4], entry[1].stages or 0, entry[1].only or ()))
+        frames = self._frames(counts, samples, whole=whole, uniform=uniform)
+        if fewer is not None:
+            stride = (frames.dp * frames.cp)[:, None] * np.array([tp for tp, _ in self.settings])
+            more = [(new // stride > old // stride).any(axis=1) for new, old in zip(counts, fewer, strict=True)]
+            frames = frames.take(np.flatnonzero(np.any(more, axis=0)))
+        self.frames += frames.rows
+        if not frames.rows:
+            return
+        keys = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
+        place = np.array([keys[pair] for pair in zip(frames.mbs.tolist(), frames.cp.tolist(), strict=True)])
+        for bound_s, row in best_first(frames, place, self.rates, counts, self.depth):
+            yield bound_s, self._frame(frames, row)
 
-    def _rows(self, counts: Counts, mbs: int, cp: int) -> list[tuple[int, int, int, float]]:
-        """(pool, tp, ep, seconds of the cheapest layer) of every sharding."""
-        out = []
-        for pool, way in enumerate(self.ways):
-            shards = way.columns.shards
-            for row in np.flatnonzero((shards.mbs == mbs) & (shards.cp == cp)).tolist() if counts[pool] else ():
-                out.append((pool, int(shards.tp[row]), int(shards.ep[row]), float(way.layer_s[row])))
-        return out
+    def _frame(self, frames: Frames, row: int) -> Frame:
+        dp, mbs, cp, vp, stages, m, setting, recompute = (column[row].item() for column in frames)
+        only = None if setting < 0 else (*self.settings[setting], RECOMPUTES[recompute])
+        return Frame(dp, mbs, cp, vp, stages or None, m, only)
+
+    def _frames(self, counts: Counts, samples: float, *, whole: bool, uniform: bool) -> Frames:
+        rows: list[tuple[float, ...]] = []
+        # With chunks larger bottlenecks are spread thinner, so every number of chunks is a frame of its own.
+        for mbs in self.mbs:
+            for dp in self._pipelines(counts, samples, mbs, whole=whole):
+                m = samples / (dp * mbs)
+                shapes = [(1, 0), *((v, p) for p in self._depths(counts, dp, m) for v in self._chunks(p))]
+                rows += [(dp, mbs, cp, v, p, m) for cp in self.cp for v, p in shapes]
+        table = np.array(rows, np.float64).reshape(-1, 6)
+        full = RECOMPUTES.index("full")
+        kinds_of = list(product(range(len(self.settings)), (0, full))) if uniform else [(-1, -1)]
+        chosen = np.tile(np.array(kinds_of, np.int64), (len(table), 1))
+        table = np.repeat(table, len(kinds_of), axis=0)
+        whole_numbers = [table[:, column].astype(np.int64) for column in range(5)]
+        return Frames(*whole_numbers, table[:, 5], chosen[:, 0], chosen[:, 1])
 
     def _pipelines(self, counts: Counts, samples: float, mbs: int, *, whole: bool) -> list[int]:
         """Numbers of pipelines to try."""
         most = int(min(samples // mbs, sum(counts)))
         if whole:
             return [n for n in divisors(int(samples) // mbs) if n <= most] if samples % mbs == 0 else []
-        # A share is rounded later, so any number will do: those that leave few GPUs of a pool over.
-        tried = {gpus // size for gpus in counts if gpus for size in range(1, 8 * self.depth + 1)}
-        largest = sorted((n for n in tried if 1 <= n <= most), reverse=True)
-        return sorted({*largest[:48], *(n for n in divisors(self.batch) if n <= most)})
+        # A share is rounded later, so any number will do: the batch's divisors, and for a pool by itself those that
+        # leave few of its GPUs over.
+        if sum(gpus > 0 for gpus in counts) > 1:
+            return [n for n in divisors(self.batch) if n <= most]
+        sizes = {tp * stages for tp, _ in self.settings for stages in range(1, MOST_SHARED_STAGES + 1)}
+        tried = {gpus // size for gpus in counts if gpus for size in sizes}
+        return sorted(n for n in {*tried, *divisors(self.batch)} if 1 <= n <= most)
 
-    def _bounded(
-        self,
-        counts: Counts,
-        microbatches: float,
-        degrees: tuple[int, int, int],
-        rows: list[tuple[int, int, float]],
-        setting: tuple[int, int] | None,
-    ) -> Iterator[tuple[float, Frame]]:
-        """The frames of given degrees: without chunks, and with each number of chunks and stages."""
-        dp, _, cp = degrees
-        able = [(pool, counts[pool] // (dp * cp * tp), a) for pool, tp, a in rows if counts[pool] >= dp * cp * tp]
-        if not able:
-            return
-        slowest_s, fastest_s = self._least_bottleneck(able), min(a for _, _, a in able)
-        recomputes = [None] if setting is None else [(*setting, name) for name in ("none", "full")]
-        for only in recomputes:
-            ramp_s = max(self.depth * fastest_s - slowest_s, 0.0)
-            yield ramp_s + microbatches * slowest_s, Frame(*degrees, 1, None, microbatches, only)
-            if not self.uniform or "interleaved" not in self.fleet.job.runtime.schedules:
-                continue
-            most = {pool: max(s for p, s, _ in able if p == pool) for pool, _, _ in able}
-            for stages in self._depths(sum(most.values()), microbatches):
-                bottleneck_s = max(slowest_s, fastest_s * -(-self.depth // stages))
-                for chunks in self._chunks(stages):
-                    bound_s = max(self.depth * fastest_s - bottleneck_s, 0.0) / chunks + microbatches * bottleneck_s
-                    yield bound_s, Frame(*degrees, chunks, stages, microbatches, only)
-
-    def _depths(self, most: int, microbatches: float) -> list[int]:
+    def _depths(self, counts: Counts, dp: int, microbatches: float) -> list[int]:
         """Stages of an interleaved pipeline: micro-batches come in whole groups of them."""
-        if microbatches != int(microbatches):
+        if not self.uniform or "interleaved" not in self.fleet.job.runtime.schedules:
             return []
-        return [n for n in divisors(int(microbatches)) if 2 <= n <= min(most, self.depth // 2)]
+        least = min((tp for tp, _ in self.settings), default=1)
+        deepest = min(sum(gpus // (dp * least) for gpus in counts), self.depth // 2)
+        if microbatches != int(microbatches):  # a share, to be rounded to whole groups
+            return [n for n in range(2, min(deepest, MOST_SHARED_STAGES) + 1) if n <= microbatches]
+        return [n for n in divisors(int(microbatches)) if 2 <= n <= deepest]
 
     def _chunks(self, stages: int) -> list[int]:
         """Chunks per stage: those that divide the layers, so that the chunks of a stage are equal."""
         return [n for n in divisors(self.depth) if 2 <= n <= MOST_CHUNKS and n * stages <= self.depth]
-
-    def _least_bottleneck(self, able: list[tuple[int, int, float]]) -> float:
-        """The shortest longest stage for which whole layers find a place, without memory or transfers."""
-        seconds = np.array([a for _, _, a in able])
-        stages = np.array([s for _, s, _ in able])
-        pools = np.array([pool for pool, _, _ in able])
-        starts = np.flatnonzero(np.diff(pools, prepend=-1))
-        low = self.depth / float(np.maximum.reduceat(stages / seconds, starts).sum()) * (1 - 1e-9)
-        high = self.depth * float(seconds.max())
-        for _ in range(24):
-            middle = (low + high) / 2
-            room = np.maximum.reduceat(stages * np.floor(middle / seconds * (1 + 1e-9)), starts).sum()
-            low, high = (low, middle) if room >= self.depth else (middle, high)
-        return low

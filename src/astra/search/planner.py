@@ -211,7 +211,7 @@ class _Leaders:
         return least
 
     def _offer(self, meshes: Meshes, costs: StageCosts, savers: Savers, *, first: bool) -> tuple[Floats, Floats]:
-        """Cost meshes with some savers and every holder; the best step of each mesh, and the best legal one that fits."""
+        """Cost meshes with some savers and every holder; each mesh's best step, and the best legal one that fits."""
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
         least_s = result.step_s.min(axis=(1, 2))  # before rules: what they refuse here may be legal with another saver

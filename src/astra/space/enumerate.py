@@ -124,7 +124,8 @@ class Space:
         found = []
         for vp in self.allowed("vp", [n for n in chunks if n == 1 or pp * n <= depth]):
             savers = len(self._savers(-(-depth // (pp * vp))))
-            for schedule in self.allowed("schedule", [name for name in SCHEDULES if name in self.job.runtime.schedules]):
+            known = [name for name in SCHEDULES if name in self.job.runtime.schedules]
+            for schedule in self.allowed("schedule", known):
                 if (schedule == "interleaved") != (vp > 1):
                     continue
                 for layers in _splits(model, self.job.workload.seq, pp, vp):

@@ -50,7 +50,7 @@ class Problem(NamedTuple):
     in_flight: Floats  # [f] micro-batches alive on the stage at place f from the end; entry 0 is not used
     sum_weight: float
     max_weight: float
-    every: bool = False  # use every stage of every pool
+    every: bool = False  # use every stage of every pool that has a choice
     least_layers: int = 1  # of a stage
     stages: int | None = None  # of the pipeline; None: any number
     must: int = 0  # bits of the pools that must take part
@@ -183,8 +183,8 @@ class _Search:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.depth = len(problem.pools[0][0].time_s) - 1
         self.every = [choice for pool in problem.pools for choice in pool]
+        self.depth = len(self.every[0].time_s) - 1
         steps = [np.diff(choice.time_s) for choice in self.every]
         self.uniform = all(np.ptp(step) <= 1e-12 * step.max() for step in steps)
         self._rooms: dict[tuple[int, int, int, bool, bool], Ints] = {}
@@ -249,9 +249,9 @@ class _Search:
             held = self._capacities(values[start : start + _BLOCK])
             left = np.full(held.shape[1], float(self.depth))
             total = np.zeros(held.shape[1])
-            for pool in sorted(range(len(held)), key=lambda i: self._cheapest[i]):
+            for pool in sorted(self._filled, key=lambda i: self._cheapest[i]):
                 taken = np.minimum(held[pool], left)
-                total += np.where(taken > 0, taken * self._cheapest[pool], 0.0)
+                total += taken * self._cheapest[pool]
                 left -= taken
             out[start : start + _BLOCK] = np.where(
                 (left > 0) | ~self._enough(values[start : start + _BLOCK]), np.inf, total / _SLACK
@@ -409,8 +409,8 @@ class _Paths:
     def _finish(self, front: _End, record: int) -> None:
         """Place the front stage of a run as the pipeline's first."""
         problem, choice = self.problem, self.problem.pools[front.pool][front.choice]
-        whole = not problem.every or front.mask == (1 << len(problem.pools)) - 1
-        if not whole or problem.stages not in (None, front.place) or problem.must & ~front.mask:
+        needed = problem.must | sum(1 << pool for pool, ways in enumerate(problem.pools) if ways and problem.every)
+        if needed & ~front.mask or problem.stages not in (None, front.place):
             return
         fixed_s = front.after_s + choice.first_s
         stage = _Stage(front.pool, front.choice, front.place, fixed_s, True, front.place == 1)

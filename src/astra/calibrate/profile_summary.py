@@ -1,0 +1,98 @@
+"""A profile in a few figures: what the GPU reached in products, attention and memory, and what launching costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from astra.result import Result
+
+PROFILE_SCHEMA: Final = "astra.profile/1"
+_LARGE_FLOPS: Final = 0.5e12  # smaller products are limited by their size, not by the GPU
+_LARGE_BYTES: Final = 1e8  # smaller copies are limited by their launch
+_LEAST_SEQ: Final = 8192
+
+Row = Mapping[str, Any]
+
+
+class Speed(Result, frozen=True, kw_only=True):
+    """Throughput over the large shapes of one operator: FLOP/s, or bytes/s."""
+
+    rows: int
+    median_per_s: float
+    best_per_s: float
+
+
+class ProfileSummary(Result, frozen=True, kw_only=True):
+    """What ``astra profile`` shows at the end."""
+
+    schema: str = PROFILE_SCHEMA
+    file: str
+    gpu: str
+    driver: str | None
+    torch: str
+    date: str
+    rows: int
+    planned: int  # rows of the mode asked for, the sustained load among them
+    refused: int  # shapes that a kernel refused
+    gemm: dict[str, Speed]  # by precision and layout
+    attention: dict[str, Speed]  # by kernel and direction; causal, 8k tokens or more
+    memory: dict[str, Speed]  # bytes/s by operator
+    launch_s: dict[str, float]  # host time of one call
+    burst_flops_per_s: float | None
+    sustained_flops_per_s: float | None
+
+
+def summarize(header: Row, rows: Sequence[Row], *, file: str, planned: int) -> ProfileSummary:
+    """The figures of a measurement file."""
+    timed = [row for row in rows if row.get("seconds")]
+    steady = next((row for row in rows if row["op"] == "sustained"), {})
+    return ProfileSummary(
+        file=file,
+        gpu=header["gpu"],
+        driver=header.get("driver"),
+        torch=header["torch"],
+        date=header["date"],
+        rows=len(rows),
+        planned=planned,
+        refused=sum("error" in row for row in rows),
+        gemm=_speeds(_large_gemms(timed), lambda row: f"{row['precision']} {row['layout']}", _gemm_flops),
+        attention=_speeds(_long_attention(timed), lambda row: f"{row['kernel']} {row['direction']}", _attention_flops),
+        memory=_speeds(_large_streams(timed), lambda row: str(row["name"]), lambda row: row["nbytes"]),
+        launch_s={row["name"]: row["seconds"] for row in timed if row["op"] == "launch"},
+        burst_flops_per_s=steady.get("burst_flops_per_s"),
+        sustained_flops_per_s=steady.get("sustained_flops_per_s"),
+    )
+
+
+def _speeds(rows: list[Row], name: Callable[[Row], str], amount: Callable[[Row], float]) -> dict[str, Speed]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(name(row), []).append(amount(row) / row["seconds"])
+    return {
+        key: Speed(rows=len(values), median_per_s=statistics.median(values), best_per_s=max(values))
+        for key, values in sorted(found.items())
+    }
+
+
+def _large_gemms(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["op"] == "gemm" and _gemm_flops(row) > _LARGE_FLOPS]
+
+
+def _gemm_flops(row: Row) -> float:
+    return float(2 * row["m"] * row["n"] * row["k"])
+
+
+def _long_attention(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["op"] == "attention" and row["causal"] and row["seq_q"] >= _LEAST_SEQ]
+
+
+def _attention_flops(row: Row) -> float:
+    """Half of the square under a causal mask; backward is two and a half times the forward."""
+    flops = row["batch"] * row["heads"] * row["seq_q"] * row["seq_kv"] * (row["head_dim"] + row["head_dim_v"])
+    return float(flops * (2.5 if row["direction"] == "bwd" else 1.0))
+
+
+def _large_streams(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["op"] == "streaming" and row["nbytes"] >= _LARGE_BYTES]

@@ -1,0 +1,154 @@
+"""``astra rehearse``: a rank of a plan run for real on the one GPU here, or its memory counted without one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from astra.cli import options
+from astra.cli.output import Answer
+
+if TYPE_CHECKING:
+    from astra.calibrate.rehearse_compare import Figures, Rehearsal, RehearsedStage
+
+HELP: Final = "run one rank of a plan on the GPU here, before paying for all of them"
+DESCRIPTION: Final = (
+    "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core) and no "
+    "network: true peak memory and compute time, beside what was predicted. Without a GPU, memory is counted from the "
+    "framework's own tensors. Needs torch and megatron-core (pip install 'astra-planner[rehearse]')."
+)
+EPILOG: Final = """\
+The framework is megatron-core without TransformerEngine (runtime megatron-local), so the plan's strategy is predicted
+once more for that runtime and the GPU here: that is what the measurement is compared with. docs/rehearsal.md says what
+is real, what stands in, and what cannot be rehearsed.
+
+examples:
+  astra plan llama-3.1-70b --gpus 64xH100 --out plan.json
+  astra rehearse plan.json                    first, middle and last stage of the best plan
+  astra rehearse plan.json --stage 0 --stage 3 --plan 2 --out rehearsal.json
+"""
+_HEAD: Final = ("stage", "layers", "", "peak GiB", "reserved", "compute", "optimizer")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the verb."""
+    parser.add_argument("plan", metavar="PLAN.json", help="a plan written by astra plan --out")
+    parser.add_argument("--stage", metavar="I", action="append", default=[],
+                        help="pipeline stage from 0, repeatable; all (default): first, middle and last")  # fmt: skip
+    parser.add_argument("--plan", metavar="K", dest="rank", type=options.whole("--plan", at_most=1000), default=1,
+                        help="which plan of the file (default 1, the best)")  # fmt: skip
+    options.add_output(parser, detail=False)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Rehearse, and keep the comparison ready to be drawn."""
+    from astra.calibrate import rehearse_compare, rehearse_here, rehearse_plan  # noqa: PLC0415
+    from astra.export.reading import read_plan  # noqa: PLC0415
+
+    launch, job = read_plan(args.plan, args.rank)
+    stages = rehearse_plan.stages_of(args.stage, launch.strategy.pp)
+    cases = [
+        rehearse_plan.case_of(job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage)
+        for stage in stages
+    ]
+    gpu = rehearse_here.gpu_here()
+    _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
+    rows = rehearse_here.run_on_gpu(cases, _say) if gpu else rehearse_here.run_without_gpu(cases)
+    found = rehearse_compare.compare(
+        job,
+        launch.strategy,
+        rows,
+        how="gpu" if gpu else "fake",
+        gpu=gpu,
+        notes=rehearse_plan.caveats(job.model, launch.strategy),
+    )
+    return Answer(lambda width, color: told(found, width, color), found.to_json)
+
+
+def _stages(stages: list[int]) -> str:
+    return f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
+
+
+def _say(line: str) -> None:
+    """Progress, for whoever is watching."""
+    from astra.cli.progress import watched  # noqa: PLC0415
+
+    if watched():
+        print(line, file=sys.stderr, flush=True)
+
+
+def told(found: Rehearsal, width: int | None, color: bool) -> str:
+    """The record for people."""
+    from astra.report import drawing  # noqa: PLC0415
+
+    where = f"run on {found.gpu}" if found.gpu else "tensors counted, no GPU"
+    table = drawing.table((_HEAD[0], "right"), (_HEAD[1], "right"), (_HEAD[2], "left"),
+                          *((name, "right") for name in _HEAD[3:]))  # fmt: skip
+    for stage in found.stages:
+        for row in _rows(stage, found):
+            table.add_row(*row)
+    parts: list[Any] = [
+        drawing.heading(f"{found.model}, {found.gpus}", where),
+        drawing.text(found.strategy),
+        drawing.blank(),
+        table,
+        drawing.blank(),
+        *(drawing.text(sentence) for sentence in _verdicts(found)),
+        *(drawing.text(note) for note in found.notes),
+        *(drawing.text(f"not checked: {what}") for what in found.not_checked),
+    ]
+    return drawing.draw(parts, width=drawing.page_width(width), color=color)
+
+
+def _rows(stage: RehearsedStage, found: Rehearsal) -> list[tuple[str, ...]]:
+    lines = [
+        (
+            str(stage.stage),
+            str(sum(stage.layers)),
+            "measured" if found.how == "gpu" else "counted",
+            *_cells(stage.measured),
+        )
+    ]
+    if stage.rehearsed_runtime is not None:
+        lines.append(("", "", "predicted, megatron-local", *_cells(stage.rehearsed_runtime)))
+        lines.append(("", "", "difference", *(_percent(stage.differences.get(name)) for name in _FIELDS)))
+    lines.append(("", "", f"plan, {found.runtime}", *_cells(stage.plan)))
+    return lines
+
+
+_FIELDS: Final = ("peak_allocated_gib", "peak_reserved_gib", "compute_s", "optimizer_s")
+
+
+def _cells(figures: Figures) -> list[str]:
+    values = [getattr(figures, name) for name in _FIELDS]
+    shown = [f"{value:.2f}" if value is not None else "-" for value in values[:2]]
+    return shown + [_seconds(value) for value in values[2:]]
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
+
+
+def _percent(value: float | None) -> str:
+    return f"{value:+.1%}" if value is not None else "-"
+
+
+def _verdicts(found: Rehearsal) -> list[str]:
+    """What the measurement says of the plan, stage by stage."""
+    return [_verdict(stage, found) for stage in found.stages]
+
+
+def _verdict(stage: RehearsedStage, found: Rehearsal) -> str:
+    name = f"stage {stage.stage}"
+    if stage.error is not None:
+        return f"{name}: the framework refused it: {stage.error}"
+    if stage.out_of_memory:
+        reached = stage.row.get("allocated_at_oom_bytes", 0) / 2**30
+        return f"{name}: ran out of memory on the GPU here, with {reached:.1f} GiB allocated"
+    holds = stage.measured.peak_reserved_gib or stage.measured.peak_allocated_gib or 0.0
+    kind = "reserved" if stage.measured.peak_reserved_gib is not None else "allocated"
+    word = "within" if holds <= found.memory_limit_gib else "ABOVE"
+    return f"{name}: {holds:.1f} GiB {kind}, {word} the {found.memory_limit_gib:.1f} GiB a rank of the plan may hold"

@@ -1,0 +1,165 @@
+"""Lower bounds of the pipeline time of many frames at once, [frame] columns.
+
+For a bottleneck T a stage of a choice holds at most floor(T / layer time) layers; the frame's stages over its pools
+must hold all layers. The least such T, without memory, transfers and embedding, bounds the longest stage from below.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.provenance import Floats, Ints
+
+_ROUNDS: Final = 14
+_CLOSER: Final = 64  # frames bounded closely at a time
+LONG: Final = 1e30  # seconds of what is not possible
+_LOOSE: Final = 1 - 1e-9  # bounds must not pass the true value by rounding
+_BLOCK: Final = 4096
+
+
+class Frames(NamedTuple):
+    """What all stages of a group share, as columns."""
+
+    dp: Ints
+    mbs: Ints
+    cp: Ints
+    vp: Ints
+    stages: Ints  # 0: any number
+    microbatches: Floats
+    setting: Ints  # the tp and ep that all stages must have, as a place in the table; -1: any
+    recompute: Ints  # that all stages must have, as a code; -1: any
+
+    def take(self, rows: Ints) -> Frames:
+        """Some of them."""
+        return Frames(*(column[rows] for column in self))
+
+    @property
+    def rows(self) -> int:
+        """How many there are; a tuple's own length is that of its fields."""
+        return len(self.dp)
+
+
+class Rates(NamedTuple):
+    """What one pool's ways to hold layers cost, [mbs and cp, way]; a way is a (tp, ep) without and with recompute."""
+
+    layer_s: Floats  # cheapest layer; very long where not legal
+    head_s: Floats
+    stay_bytes: Floats  # of a layer, whatever the replicas
+    shared_bytes: Floats  # of a layer, spread over the replicas
+    kept_bytes: Floats  # of a layer and micro-batch in flight
+    room_bytes: Floats  # for layers
+    tp: Ints  # [way]
+    setting: Ints  # [way] place of its (tp, ep)
+    recompute: Ints  # [way] code
+
+
+def best_first(
+    frames: Frames, place: Ints, pools: list[Rates], counts: tuple[int, ...], depth: int
+) -> Iterator[tuple[float, int]]:
+    """Frames by seconds no pipeline of theirs can beat, shortest first; those without a pipeline are left out.
+
+    ``place`` is that of a frame's (mbs, cp). A quick bound orders them, a closer one is worked out where it matters.
+    """
+    quick = bounds(frames._replace(stages=np.zeros_like(frames.stages)), frames.stages, place, pools, counts, depth)
+    order = np.argsort(quick, kind="stable")
+    order = order[np.isfinite(quick[order])]
+    heap: list[tuple[float, int]] = []
+    done = 0
+    while heap or done < len(order):
+        if done < len(order) and (not heap or quick[order[done]] <= heap[0][0]):
+            rows = order[done : done + _CLOSER]
+            done += len(rows)
+            closer = bounds(frames.take(rows), frames.stages[rows], place[rows], pools, counts, depth)
+            for row, seconds in zip(rows.tolist(), np.maximum(closer, quick[rows]).tolist(), strict=True):
+                if np.isfinite(seconds):
+                    heapq.heappush(heap, (seconds, row))
+            continue
+        yield heapq.heappop(heap)
+
+
+def bounds(
+    frames: Frames, in_flight: Ints, place: Ints, pools: list[Rates], counts: tuple[int, ...], depth: int
+) -> Floats:
+    """Seconds no pipeline of each frame can beat; infinite where none exists."""
+    out = np.full(frames.rows, np.inf)
+    for start in range(0, frames.rows, _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, frames.rows))
+        out[rows] = _block(frames.take(rows), in_flight[rows], place[rows], pools, counts, depth)
+    return out
+
+
+class _Pool(NamedTuple):
+    layer_s: Floats  # [frame, way]
+    head_s: Floats
+    stages: Ints  # the most
+    units: Floats  # the most on a stage, by memory at the end of the pipeline
+
+
+def _block(
+    frames: Frames, in_flight: Ints, place: Ints, pools: list[Rates], counts: tuple[int, ...], depth: int
+) -> Floats:
+    tables = [
+        _table(frames, in_flight, place, rates, gpus, depth) for rates, gpus in zip(pools, counts, strict=True) if gpus
+    ]
+    tables = [table for table in tables if (table.stages > 0).any()]
+    if not tables:
+        return np.full(frames.rows, np.inf)
+    rate = np.sum([np.max(table.stages / table.layer_s, axis=1) for table in tables], axis=0)
+    fastest = np.min([np.where(table.stages > 0, table.layer_s, LONG).min(axis=1) for table in tables], axis=0)
+    head = np.min([np.where(table.stages > 0, table.head_s, LONG).min(axis=1) for table in tables], axis=0)
+    low = depth / np.maximum(rate, 1 / LONG) * _LOOSE
+    high = np.maximum(16 * (depth * fastest + head), low)
+    possible = (rate > 0) & (_held(high, frames, tables) >= depth)
+    low, high = np.where(possible, low, 1.0), np.where(possible, high, 1.0)
+    for _ in range(_ROUNDS):
+        middle = np.sqrt(low * high)
+        enough = _held(middle, frames, tables) >= depth
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    ramp = np.maximum(depth * fastest + head - low, 0.0) / frames.vp
+    return np.where(possible, (ramp + frames.microbatches * low) * _LOOSE, np.inf)
+
+
+def _table(frames: Frames, in_flight: Ints, place: Ints, rates: Rates, gpus: int, depth: int) -> _Pool:
+    setting, recompute = frames.setting[:, None], frames.recompute[:, None]
+    refused = (setting >= 0) & ((setting != rates.setting) | (recompute != rates.recompute))
+    seconds = np.where(refused, LONG, rates.layer_s[place])
+    stages = gpus // ((frames.dp * frames.cp)[:, None] * rates.tp)
+    alive = np.minimum(((frames.vp - 1) * in_flight + 1) / frames.vp, frames.microbatches)[:, None]
+    layer = rates.stay_bytes[place] + rates.shared_bytes[place] / frames.dp[:, None] + rates.kept_bytes[place] * alive
+    units = np.floor(rates.room_bytes[place] / np.maximum(layer, 1.0) / _LOOSE / frames.vp[:, None])
+    stages = np.where((seconds < LONG) & (units >= 1), np.minimum(stages, (depth // frames.vp)[:, None]), 0)
+    return _Pool(seconds, rates.head_s[place], stages, np.maximum(units, 0.0))
+
+
+def _held(bottleneck: Floats, frames: Frames, tables: list[_Pool]) -> Floats:
+    """The most layers a frame's stages hold under its bottleneck."""
+    chunks, most = frames.vp, int(frames.stages.max(initial=0))
+    free = np.zeros(frames.rows)
+    limited = np.zeros((frames.rows, most + 1))
+    lost = np.full(frames.rows, LONG)
+    for table in tables:
+        each_s = chunks[:, None] * table.layer_s
+        units = np.minimum(np.floor(bottleneck[:, None] / each_s / _LOOSE), table.units)
+        below = np.minimum(np.floor((bottleneck[:, None] - table.head_s) / each_s / _LOOSE), table.units)
+        able = table.stages > 0
+        lost = np.minimum(lost, np.where(able, units - np.maximum(below, 0), LONG).min(axis=1))
+        each = np.where(able, units, 0.0)
+        free += (table.stages * each).max(axis=1)
+        if most:
+            limited = _joined(limited, table.stages, each, most)
+    held = np.where(frames.stages > 0, limited[np.arange(frames.rows), frames.stages], free)
+    # The stage with the head has less room for layers, whichever it is.
+    return np.maximum(held - np.where(lost < LONG, lost, 0.0), 0.0) * chunks
+
+
+def _joined(held: Floats, stages: Ints, each: Floats, most: int) -> Floats:
+    """The most units in at most q stages with one more pool."""
+    wider = held.copy()
+    for count in range(1, min(int(stages.max(initial=0)), most) + 1):
+        room = (np.minimum(stages, count) * each).max(axis=1)
+        np.maximum(wider[:, count:], held[:, : most + 1 - count] + room[:, None], out=wider[:, count:])
+    return wider

@@ -1,0 +1,109 @@
+"""``astra rent`` and the money options of ``astra plan`` from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import FakePlanner, Shown
+
+Command = Callable[..., Shown]
+RENT = ("rent", "llama-3.2-1b", "--tokens", "10B", "--batch", "48", "--seq", "2048", "--max-gpus", "16")
+PLAN = ("plan", "llama-2-7b", "--gpus", "8xH100", "--batch", "64", "--seq", "2048")
+
+
+def test_the_table_the_picture_and_the_sources(astra_command: Command) -> None:
+    shown = astra_command(*RENT, "--gpus", "H100,A100-80", "--width", "120")
+    assert shown.code == 0
+    for said in ("Cheapest", "Fastest", "Time against money", "logarithmic", "Prices", "per GPU and hour", "Left out"):
+        assert said in shown.out
+    assert "Llama 3 (arXiv 2407.21783" in shown.out, "the failure rate names its source"
+    assert max(len(line) for line in shown.out.splitlines()) <= 120
+    quiet = astra_command(*RENT, "--gpus", "H100,A100-80", "-q").out
+    assert len(quiet) < len(shown.out)
+
+
+def test_the_record_can_be_drawn_from(astra_command: Command) -> None:
+    record = astra_command(*RENT, "--gpus", "H100", "--json").record
+    assert record["schema"] == "astra.rent/1"
+    for choice in record["front"]:
+        assert {"days", "usd", "usd_range", "price", "expected"} <= set(choice["cost"])
+        assert choice["cost"]["price"]["date"]
+        assert choice["cost"]["price"]["source"]
+    assert record["front"][0]["roles"][0] == "fastest"
+    assert record["search"]["considered"] > 0
+
+
+def test_narrow_pages(astra_command: Command) -> None:
+    shown = astra_command(*RENT, "--gpus", "H100", "--width", "80")
+    assert max(len(line) for line in shown.out.splitlines()) <= 80
+
+
+def test_assumed_values_are_said(astra_command: Command) -> None:
+    shown = astra_command("rent", "llama-3.2-1b", "--tokens", "1B", "--gpus", "H100", "--max-gpus", "8", "--json")
+    assert [note for note in shown.record["notes"] if "assumed" in note] == [
+        "--seq 4096 was assumed.",
+        "--batch 1024 (samples) was assumed.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("rent", "llama-3.2-1b"), 2, "--tokens"),
+        ((*RENT, "--gpus", "H1000"), 2, "Did you mean"),
+        ((*RENT, "--gpus", "64xH100"), 2, "without a number"),
+        ((*RENT, "--gpus", ","), 2, "GPU types"),
+        ((*RENT, "--providers", ","), 2, "--providers"),
+        ((*RENT, "--providers", "Nobody Inc"), 2, "providers"),
+        ((*RENT, "--market", "monthly"), 2, "--market"),
+        ((*RENT, "--budget", "0"), 2, "budget"),
+        ((*RENT, "--budget", "1k", "--deadline", "3d"), 2, "not both"),
+        ((*RENT, "--deadline", "soon"), 2, "deadline"),
+        ((*RENT, "--usd-per-gpu-h", "-2"), 2, "--usd-per-gpu-h"),
+        ((*RENT, "--usd-per-gpu-h", "nan"), 2, "--usd-per-gpu-h"),
+        ((*RENT, "--pue", "0.4"), 2, "--pue"),
+        ((*RENT, "--max-gpus", "0"), 2, "--max-gpus"),
+        ((*RENT, "--prices", "/nowhere/prices.csv"), 2, "no such file"),
+        ((*RENT, "--gpus", "H100", "--budget", "0.01"), 3, "least it could cost"),
+        ((*RENT, "--gpus", "H100", "--deadline", "0.001h"), 3, "The fastest takes"),
+    ],
+)
+def test_bad_input(astra_command: Command, arguments: tuple[str, ...], code: int, says: str) -> None:
+    shown = astra_command(*arguments)
+    assert (shown.code, shown.out) == (code, "")
+    assert says in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_a_price_file_with_a_wrong_column_is_named_by_line_and_column(astra_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text("provider,instance,gpu,usd_per_gpu_h\nAcme,box,H100,2\n")
+    shown = astra_command(*RENT, "--prices", str(path))
+    assert shown.code == 2
+    assert f"{path}: line 1" in shown.err
+    assert "gpus" in shown.err
+    header = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
+    path.write_text(f"{header}Acme,box,H100,8,,on-demand,2,EUR,2026-01-01,acme,\n")
+    shown = astra_command(*RENT, "--prices", str(path))
+    assert "line 2, column currency" in shown.err
+
+
+def test_plan_passes_the_money_options_on(astra_command: Command, planner: FakePlanner) -> None:
+    assert astra_command(*PLAN, "--tokens", "1T").code == 0
+    assert {"objective", "budget", "deadline", "baseline", "money"} & set(planner.asked) == set()
+    astra_command(
+        *PLAN, "--tokens", "1T", "--budget", "400k", "--baseline", "tp8", "--market", "spot", "--restart-min", "5"
+    )
+    assert planner.asked["budget"] == "400k"
+    assert planner.asked["baseline"] == "tp8"
+    money = planner.asked["money"]
+    assert (money.market, money.restart_s, money.goodput) == ("spot", 300.0, "both")
+    astra_command(*PLAN, "--tokens", "1T", "--objective", "pareto", "--goodput", "expected", "--write-mb-s", "100")
+    assert planner.asked["objective"] == "pareto"
+    assert planner.asked["money"].write_bytes_per_s_per_gpu == 1e8
+    shown = astra_command(*PLAN, "--objective", "fast")
+    assert shown.code == 2
+    assert "fastest" in shown.err

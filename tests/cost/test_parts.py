@@ -1,0 +1,101 @@
+"""Parts of a model: compute, what communication shows of itself, and provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+
+from astra.axes import AXES
+from astra.catalog.clusters import parse_gpus
+from astra.cost.parts import EMBEDDING, HEAD, Direction, Part, parts, worst_source
+from astra.cost.stage import gather_parts
+from astra.families.kinds import LayerKind
+from astra.provenance import Source
+from astra.spec.job import Job
+from astra.table import Columns
+from tests.families.test_operators import shard
+from tests.oracle.requests import model
+from tests.properties.jobs import job, jobs, law, with_work
+
+
+def shards(asked: Job) -> Columns:
+    """A few shardings that any tiny model allows."""
+    rows = [(1, 1, 1, 1, False), (2, 1, 1, 2, True), (2, 1, 2, 1, False), (4, 2, 1, 1, True), (1, 2, 2, 4, False)]
+    tp, cp, ep, mbs, sp = (np.array(column) for column in zip(*rows, strict=True))
+    ep = ep if asked.model.moe else np.ones_like(ep)
+    return {"tp": tp, "cp": cp, "ep": ep, "etp": np.ones_like(tp), "mbs": mbs, "sp": sp, "flash": np.ones_like(sp)}
+
+
+def directions(found: Mapping[LayerKind | str, Part]) -> list[Direction]:
+    return [way for part in found.values() for way in (part.forward, part.backward)]
+
+
+@law(30)
+@given(jobs)
+def test_exposed_is_at_most_busy_and_overlap_helps(asked: Job) -> None:
+    for way in directions(gather_parts(asked, shards(asked)).parts):
+        for axis in AXES:
+            busy, exposed, hidden = way.busy_s[axis.name], way.exposed_s[axis.name], way.overlapped_s[axis.name]
+            assert np.all(hidden >= 0)
+            assert np.all(hidden <= exposed * (1 + 1e-12))
+            assert np.all(exposed <= busy * (1 + 1e-12))
+        kernels_s = way.gemm_s + way.attention_s + way.stream_s
+        assert np.all(way.compute_s >= np.maximum(kernels_s, way.host_s) * (1 - 1e-12))
+
+
+@law(30)
+@given(jobs)
+def test_each_sharding_costs_the_same_alone(asked: Job) -> None:
+    columns = shards(asked)
+    together = gather_parts(asked, columns)
+    for row in range(len(columns["tp"])):
+        alone = gather_parts(asked, {name: column[row : row + 1] for name, column in columns.items()})
+        for key, part in together.parts.items():
+            place = together.place[row]
+            single = alone.parts[key]
+            for many, one in ((part.forward, single.forward), (part.backward, single.backward)):
+                assert many.compute_s[place] == pytest.approx(one.compute_s[0], rel=1e-5)
+                for axis in AXES:
+                    assert many.busy_s[axis.name][place] == pytest.approx(one.busy_s[axis.name][0])
+
+
+def test_backward_takes_longer_and_holds_the_weight_gradients() -> None:
+    found = parts(job(2), shard(128))
+    for part in found.values():
+        assert np.all(part.weight_s <= part.backward.gemm_s)
+        assert np.all(part.backward.gemm_s >= part.forward.gemm_s)
+
+
+def test_frozen_weights_have_no_gradients_but_adapters_do() -> None:
+    large = model("dense", hidden=4096, ffn=11008, heads=32, kv_heads=32, head_dim=128)
+    asked = with_work(msgspec.structs.replace(job(2), model=large), task="pretrain")
+    full, lora = parts(asked, shard(4096)), parts(with_work(asked, task="lora", lora_rank=8), shard(4096))
+    for key, part in lora.items():
+        if key not in (EMBEDDING, HEAD):
+            assert 0 < float(part.weight_s[0]) < float(full[key].weight_s[0])
+            assert float(part.adapters[0]) > 0 == float(full[key].adapters[0])
+        assert np.all(part.forward.gemm_s >= full[key].forward.gemm_s)
+
+
+def test_a_fast_gpu_waits_for_its_host() -> None:
+    asked = job(2)
+    slow_host = msgspec.structs.replace(asked.runtime, launch_s=1e-2, launch_backward_s=1e-2)
+    found = parts(msgspec.structs.replace(asked, runtime=slow_host), shard(128))
+    for way in directions(found):
+        assert way.compute_s == pytest.approx(way.host_s, rel=1e-3)
+
+
+def test_an_axis_has_a_provenance_only_where_it_speaks() -> None:
+    asked = msgspec.structs.replace(job(2), pool=parse_gpus("8xH100"))
+    columns = shards(asked)
+    gathered = gather_parts(asked, columns)
+    for row, (tp, cp) in enumerate(zip(columns["tp"], columns["cp"], strict=True)):
+        found = worst_source(gathered.parts, int(gathered.place[row]))
+        assert ("tp" in found) == (tp > 1)
+        assert ("cp" in found) == (cp > 1)
+        assert {"gemm", "attention", "streaming"} <= found.keys()
+        assert all(isinstance(source, Source) for source in found.values())

@@ -1,0 +1,81 @@
+"""Stages are sums of parts: over ranks they give the whole model, and sorts give what ranks give."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+
+from astra.cost.stage import StageCosts, gather_parts, join_meshes, stage_costs
+from astra.families.weights import count, tied_head_weights
+from astra.space.enumerate import Space
+from astra.spec.job import Job
+from astra.table import take
+from tests.oracle.requests import model
+from tests.properties.jobs import FREE, job, jobs, law, with_work
+
+
+def costed(asked: Job, every_rank: bool) -> tuple[Space, StageCosts] | None:
+    space = Space(asked, FREE)
+    if not len(space.strategies):
+        return None
+    meshes, _, _ = space.expand(np.arange(len(space.strategies)))
+    if not len(meshes):
+        return None
+    return space, stage_costs(asked, meshes, gather_parts(asked, meshes.columns), every_rank=every_rank)
+
+
+@law(25)
+@given(jobs)
+def test_sorts_of_rank_are_as_slow_and_as_full_as_all_ranks(asked: Job) -> None:
+    sorts, ranks = costed(asked, False), costed(asked, True)
+    if sorts is None or ranks is None:
+        return
+    for name in ("forward_s", "backward_s", "weight_s", "kept_whole", "kept_checkpoint", "layer_working", "head_bytes"):
+        few, all_ = (getattr(found[1], name).max(axis=1) for found in (sorts, ranks))
+        np.testing.assert_allclose(few, all_, err_msg=name)
+    alive = [found[1].kept_whole * found[1].in_flight for found in (sorts, ranks)]
+    np.testing.assert_allclose(alive[0].max(axis=1), alive[1].max(axis=1))
+
+
+@law(25)
+@given(jobs)
+def test_ranks_add_up_to_the_model(asked: Job) -> None:
+    """One depth at a time: beside a longer pipeline a table repeats its first rank."""
+    space = Space(asked, FREE)
+    if not len(space.strategies):
+        return
+    meshes, _, _ = space.expand(np.arange(len(space.strategies)))
+    for pp in np.unique(meshes.columns["pp"]):
+        some = meshes.take(meshes.columns["pp"] == pp)
+        costs = stage_costs(asked, some, gather_parts(asked, some.columns), every_rank=True)
+        for name in ("forward", "backward", "weight"):
+            by_rank = getattr(costs, f"{name}_s")[:, :pp].sum(axis=1)
+            np.testing.assert_allclose(by_rank, getattr(costs, f"total_{name}_s"))
+        np.testing.assert_allclose(costs.recompute_s[:, :pp].sum(axis=1), costs.total_recompute_s)
+
+
+@pytest.mark.parametrize("kind", ["dense", "tied", "moe", "mla", "encdec"])
+def test_parameters_add_up_to_the_models(kind: str) -> None:
+    asked = with_work(msgspec.structs.replace(job(5), model=model(kind)), task="pretrain", seq=128, global_batch=8)
+    space = Space(asked, FREE)
+    meshes, _, _ = space.expand(np.arange(len(space.strategies)))
+    plain = (meshes.columns["tp"] == 1) & (meshes.columns["ep"] == 1)
+    for pp in np.unique(meshes.columns["pp"][plain]):
+        some = meshes.take(plain & (meshes.columns["pp"] == pp))
+        held = stage_costs(asked, some, gather_parts(asked, some.columns), every_rank=True).held
+        copy = tied_head_weights(asked.model).total if pp > 1 else 0
+        np.testing.assert_allclose((held.dense + held.expert)[:, :pp].sum(axis=1), count(asked.model).total + copy)
+
+
+def test_joined_meshes_are_the_meshes() -> None:
+    space = Space(job(3), FREE)
+    meshes, _, _ = space.expand(np.arange(len(space.strategies)))
+    half = len(meshes) // 2
+    again = join_meshes([meshes.take(np.arange(half)), meshes.take(np.arange(half, len(meshes)))])
+    assert len(again) == len(meshes)
+    for name, column in meshes.columns.items():
+        assert np.array_equal(again.columns[name], column)
+    costs = stage_costs(job(3), meshes, gather_parts(job(3), meshes.columns))
+    assert np.array_equal(take(costs, np.arange(half)).forward_s, costs.forward_s[:half])

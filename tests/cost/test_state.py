@@ -1,0 +1,84 @@
+"""Parameters on a rank: what ZeRO shards, and what the update moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from astra.cost.state import Held, local, optimizer_s, static_bytes
+from astra.families.weights import Weights
+from astra.spec.job import Job
+from tests.properties.jobs import job
+
+PARAMETERS = 1e9
+HELD = Held(*(np.array([size]) for size in (PARAMETERS, 0.0, PARAMETERS, 0.0)))
+
+
+def asked(**work: Any) -> Job:
+    some = job(2)
+    workload = msgspec.structs.replace(some.workload, **{"task": "pretrain", "optimizer": "adam", **work})
+    return msgspec.structs.replace(some, workload=workload)
+
+
+def per_parameter(zero: int, ranks: int, offload: int = 0, **work: Any) -> list[float]:
+    """Bytes of weights, gradients and optimizer state."""
+    one = {"zero": zero, "offload": offload, "ranks": ranks, "expert_ranks": 1}
+    columns = {name: np.array([value]) for name, value in one.items()}
+    found = static_bytes(asked(**work), HELD, **columns, layers=np.array([10.0]))
+    return [float(column[0]) / PARAMETERS for column in found[:3]]
+
+
+def test_rajbhandari_2020() -> None:
+    """2 + 12 bytes a parameter in mixed precision with Adam, and the 4-byte buffer gradients add up in."""
+    assert per_parameter(0, 64) == [2, 4, 12]
+    assert per_parameter(1, 64) == [2, 4, 12 / 64]
+    assert per_parameter(2, 64) == [2, 4 / 64, 12 / 64]
+    assert per_parameter(3, 64) == [2 / 64, 4 / 64, 12 / 64]
+    assert per_parameter(1, 64, offload=1) == [2, 4, 0]
+    assert per_parameter(0, 1, optimizer="sgd") == [2, 4, 8]
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_one_replica_has_nothing_to_share(zero: int) -> None:
+    assert per_parameter(zero, 1) == per_parameter(0, 1)
+
+
+def test_experts_are_sharded_over_their_own_replicas() -> None:
+    held = HELD._replace(expert=HELD.dense, trained_expert=HELD.dense)
+    one = {"zero": 1, "offload": 0, "ranks": 64, "expert_ranks": 8}
+    columns = {name: np.array([value]) for name, value in one.items()}
+    found = static_bytes(asked(), held, **columns, layers=np.array([10.0]))
+    assert float(found.optimizer[0]) == pytest.approx(12 * PARAMETERS * (1 / 64 + 1 / 8))
+
+
+def test_gathered_layers() -> None:
+    """ZeRO-3 holds two layers whole, ZeRO-2 the gradients of one; the others none."""
+    gathered = []
+    for zero in range(4):
+        one = {"zero": zero, "offload": 0, "ranks": 8, "expert_ranks": 1}
+        columns = {name: np.array([value]) for name, value in one.items()}
+        gathered.append(float(static_bytes(asked(), HELD, **columns, layers=np.array([10.0])).gathered[0]))
+    assert gathered[0] == gathered[1] == 0
+    assert gathered[3] == 2 * gathered[2] == pytest.approx(2 * 6 * PARAMETERS / 10)
+
+
+def seconds(zero: int, ranks: int, offload: int = 0) -> float:
+    one = {"zero": zero, "offload": offload, "ranks": ranks, "expert_ranks": 1}
+    found, _ = optimizer_s(asked(), HELD, **{name: np.array([value]) for name, value in one.items()})
+    return float(found[0])
+
+
+def test_the_update_is_shared_and_slower_on_the_host() -> None:
+    assert seconds(0, 64) == seconds(0, 1) > seconds(1, 2) > seconds(1, 64)
+    assert seconds(1, 8, offload=1) > seconds(1, 8)
+    bytes_per_s = asked().pool.device.memory_bytes_per_s
+    assert seconds(0, 1) > 38 * PARAMETERS / bytes_per_s  # gradient, states and weights are read and written once
+
+
+def test_local_parameters() -> None:
+    tp, ep, etp = np.array([4]), np.array([2]), np.array([2])
+    dense, expert = local(Weights(sharded=400, replicated=10, expert=800), tp, ep, etp)
+    assert (float(dense[0]), float(expert[0])) == (110, 200)

@@ -1,0 +1,146 @@
+"""The step of every combination: savers trade time for memory, and the closed form is the simulation for one stage."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from astra.cost.parts import Direction
+from astra.cost.stage import Gathered, Meshes, StageCosts, gather_parts, stage_costs
+from astra.cost.step import Evaluated, Holders, Savers, activations, evaluate, reserved_bytes
+from astra.schedule import lower_bound_s
+from astra.search.detail import Row, as_row, estimate, simulated_s
+from astra.spec.job import Job
+from astra.spec.strategy import Strategy, replace
+from astra.table import code
+from tests.properties.jobs import choices, job, law
+
+Choice = tuple[Job, Strategy]
+PASSES = ("forward_s", "backward_s")
+
+
+def closed_form(asked: Job, row: Row) -> Evaluated:
+    costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
+    return evaluate(asked, row.meshes, costs, row.savers, row.holders)
+
+
+@law(60)
+@given(choices, st.sampled_from(("none", "selective", "full")), st.integers(0, 3))
+def test_one_stage_is_simulated_as_the_closed_form_says(choice: Choice, recompute: str, zero: int) -> None:
+    asked, strategy = choice
+    assume(strategy.pp == 1)
+    some = replace(strategy, recompute=recompute, zero=zero, offload="none")
+    found, told = closed_form(asked, as_row(asked, some)), estimate(asked, [some])[0]
+    assert float(found.step_s[0, 0, 0]) == pytest.approx(told.step_s, rel=1e-9)
+    assert float(found.peak_bytes[0, 0, 0]) == pytest.approx(told.peak_allocated_gib * 2**30, rel=1e-9)
+
+
+@law(60)
+@given(choices)
+def test_memory_is_the_same_in_both(choice: Choice) -> None:
+    asked, strategy = choice
+    found, told = closed_form(asked, as_row(asked, strategy)), estimate(asked, [strategy])[0]
+    assert float(found.peak_bytes[0, 0, 0]) == pytest.approx(told.peak_allocated_gib * 2**30, rel=1e-9)
+
+
+def without_ends(asked: Job, meshes: Meshes) -> tuple[Gathered, StageCosts]:
+    """Parts whose embedding and head take no time, so that equal layers make equal stages."""
+    gathered = gather_parts(asked, meshes.columns)
+    parts = dict(gathered.parts)
+    for key in ("embedding", "head"):
+        part = parts[key]
+        nothing = np.zeros_like(part.weight_s)
+        silent = dict.fromkeys(part.forward.busy_s, nothing)
+        still = Direction(nothing, nothing, nothing, nothing, silent, silent, silent)
+        parts[key] = part._replace(forward=still, backward=still, weight_s=nothing)
+    bare = gathered._replace(parts=parts)
+    return bare, stage_costs(asked, meshes, bare, every_rank=True)
+
+
+@law(60)
+@given(choices, st.sampled_from((2, 4)), st.sampled_from((1, 2)), st.integers(1, 4), st.booleans())
+def test_equal_stages_are_simulated_as_the_closed_form_says(
+    choice: Choice, pp: int, vp: int, rounds: int, hidden: bool
+) -> None:
+    asked = choice[0]
+    assume(asked.model.name in ("tiny-dense", "tiny-gpt", "tiny-gqa"))
+    spec = msgspec.structs.replace(asked.model, layers=8)
+    work = msgspec.structs.replace(asked.workload, global_batch=rounds * pp)
+    asked = msgspec.structs.replace(asked, model=spec, workload=work)
+    overlap = ("grad", "param", "p2p") if vp > 1 and hidden else ("grad", "param")
+    strategy = Strategy(pp=pp, vp=vp, mbs=1, zero=1, overlap=overlap, schedule="interleaved" if vp > 1 else "1f1b")
+    row = as_row(asked, strategy)
+    bare, costs = without_ends(asked, row.meshes)
+    simulated = simulated_s(asked, row, bare, costs, np.zeros(pp))
+    none = Savers(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64))
+    alone = Holders(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    result = evaluate(asked, row.meshes, costs, none, alone)
+    # One replica, so that nothing but the pipeline, the update and the host is left.
+    pipeline_s = float(result.step_s[0, 0, 0]) / (1 + asked.straggling) - asked.runtime.step_host_s
+    told = estimate(asked, [replace(strategy, zero=0, overlap=overlap)])[0]
+    update_s = max(stage.optimizer_s for stage in told.stages)
+    assert pipeline_s - update_s == pytest.approx(simulated, rel=1e-6, abs=1e-9)
+
+
+@law(60)
+@given(choices)
+def test_the_simulation_is_never_below_its_bound(choice: Choice) -> None:
+    asked, strategy = choice
+    assume(strategy.pp > 1)
+    told = estimate(asked, [strategy])[0]
+    busiest_s = max(
+        stage.compute_s + sum(seconds for axis, seconds in stage.exposed_s.items() if axis != "dp")
+        for stage in told.stages
+    )
+    assert told.step_s >= busiest_s
+    if strategy.schedule == "1f1b":
+        m = told.microbatches
+        forward_s, backward_s = (np.array([getattr(stage, way) for stage in told.stages]) / m for way in PASSES)
+        bound = lower_bound_s("1f1b", p=strategy.pp, v=1, m=m, forward_s=forward_s, backward_s=backward_s)
+        assert told.step_s >= float(bound[0]) * (1 - 1e-9)
+
+
+def savers(*rows: tuple[str, str, int]) -> Savers:
+    table = np.array([(code("recompute", kind), code("method", method), n) for kind, method, n in rows], np.int64)
+    return Savers(table[:, 0], table[:, 1], table[:, 2])
+
+
+def test_savers() -> None:
+    """Eight layers on one rank: what each way of recomputing keeps and costs."""
+    asked = msgspec.structs.replace(job(2), model=msgspec.structs.replace(job(2).model, layers=8))
+    row = as_row(asked, Strategy(dp=2, mbs=1))
+    costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
+    some = savers(
+        ("none", "uniform", 1), ("selective", "uniform", 1), ("full", "block", 2), ("full", "block", 8),
+        ("full", "uniform", 1), ("full", "uniform", 4), ("full", "uniform", 8),
+    )  # fmt: skip
+    found = activations(costs, row.meshes.columns["vp"], some)
+    kept, again = found.kept_bytes[0, :, 0], found.recompute_s[0, :, 0]
+    none, selective, two, eight, every, fourth, one = range(7)
+    assert kept[none] > kept[selective] > kept[eight] == pytest.approx(kept[every])
+    assert kept[two] == pytest.approx(0.25 * kept[every] + 0.75 * kept[none])
+    assert kept[fourth] == pytest.approx(kept[every] / 4)
+    assert kept[one] == pytest.approx(kept[every] / 8)
+    assert again[none] == 0 < again[selective] < again[every]
+    assert again[two] == pytest.approx(again[eight] / 4)
+    assert again[eight] == pytest.approx(again[every]) == again[one]
+    working = found.working_bytes[0, :, 0]
+    assert working[one] >= working[fourth] >= working[every] >= working[none]
+
+
+def test_a_saver_exists_only_where_its_layers_do() -> None:
+    asked = msgspec.structs.replace(job(2), model=msgspec.structs.replace(job(2).model, layers=8))
+    row = as_row(asked, Strategy(pp=2, mbs=1))
+    costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
+    some = savers(("none", "uniform", 1), ("full", "block", 4), ("full", "block", 5))
+    found = evaluate(asked, row.meshes, costs, some, row.holders)
+    assert found.known[0, :, 0].tolist() == [True, True, False]
+
+
+def test_reserved_memory_is_above_allocated() -> None:
+    asked = job(2)
+    allocated = np.array([0.0, 1e9, 8e10])
+    assert np.all(reserved_bytes(asked, allocated) >= allocated)

@@ -1,0 +1,192 @@
+"""What every exporter promises: it maps a field or refuses it, quotes what users wrote, and says how to start."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from astra.export import EXPORTERS
+from astra.export.base import Launch, Mesh, by_name, refusals
+from astra.spec.strategy import Strategy
+from tests.export.hostile import HOSTILE
+from tests.export.launching import given, run_script, write
+
+TARGETS = sorted(EXPORTERS)
+# A plan each target expresses, near enough to plain that one field at a time can be changed.
+PLAIN = {
+    "megatron": "tp2 pp2 dp4 mbs1 sp zero1",
+    "megatron-bridge": "tp2 pp2 dp4 mbs1 sp zero1",
+    "flagscale": "tp2 pp2 dp4 mbs1 sp zero1",
+    "torchtitan": "tp2 pp2 dp4 mbs1 sp zero2",
+    "deepspeed": "dp16 mbs1 zero3",
+    "accelerate": "dp16 mbs1 zero3",
+    "slurm": "tp2 pp2 dp4 mbs1 sp zero1",
+    "skypilot": "tp2 pp2 dp4 mbs1 sp zero1",
+    "kubernetes": "tp2 pp2 dp4 mbs1 sp zero1",
+}
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "tp": [{"tp": 4}],
+    "pp": [{"pp": 4}],
+    "vp": [{"vp": 2, "schedule": "interleaved", "overlap": ("grad", "param", "p2p")}],
+    "cp": [{"cp": 2}],
+    "dp": [{"dp": 2}],
+    "mbs": [{"mbs": 2}],
+    "sp": [{"sp": False}],
+    "zero": [{"zero": value} for value in range(4)],
+    "recompute": [{"recompute": "selective"}, {"recompute": "full"}],
+    "method": [{"recompute": "full", "method": "block"}],
+    "recompute_layers": [{"recompute": "full", "method": "block", "recompute_layers": 2}],
+    "offload": [{"offload": "optimizer"}],
+    "overlap": [{"overlap": ()}, {"overlap": ("grad",)}, {"overlap": ("grad", "param", "tp")}],
+    "flash": [{"flash": False}],
+    "schedule": [{"schedule": "gpipe"}, {"schedule": "zb"}],
+    "layers": [{"layers": (15, 17)}],
+}
+
+
+def plain(target: str) -> Launch:
+    return given("llama-3.1-8b", "16xH100", PLAIN[target], batch=128, seq=4096)
+
+
+def changed(launch: Launch, fields: dict[str, Any]) -> Launch:
+    """The same launch with another strategy; the split follows its degrees."""
+    strategy = replace(launch.strategy, **fields)
+    stages = strategy.pp * strategy.vp
+    layers = strategy.layers or (launch.model.layers // stages,) * stages
+    mesh = launch.meshes[0]._replace(
+        tp=strategy.tp, cp=strategy.cp, dp=strategy.dp, pp=strategy.pp, ep=strategy.ep, recompute=strategy.recompute
+    )
+    return launch._replace(strategy=strategy, layers=layers, meshes=(mesh,))
+
+
+def settings(target: str, launch: Launch) -> dict[str, str]:
+    """The files without what only speaks of the plan."""
+    files = EXPORTERS[target].files(launch)
+    return {
+        name: "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+        for name, text in files.items()
+        if name != "README.md"
+    }
+
+
+def test_every_target_has_a_plain_plan() -> None:
+    assert sorted(PLAIN) == TARGETS
+    assert set(CHANGES) | {"ep", "etp"} == set(Strategy.__struct_fields__)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_plain_plan_is_taken(target: str) -> None:
+    assert refusals(EXPORTERS[target], plain(target)) == []
+
+
+@pytest.mark.parametrize("field", CHANGES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_field_is_mapped_or_refused(target: str, field: str) -> None:
+    before = plain(target)
+    for fields in CHANGES[field]:
+        after = changed(before, fields)
+        if after.strategy == before.strategy or refusals(EXPORTERS[target], after):
+            continue
+        assert settings(target, after) != settings(target, before), fields
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("field", ["ep", "etp"])
+def test_expert_fields_are_mapped_or_refused(target: str, field: str) -> None:
+    before = given("mixtral-8x7b", "16xH100", PLAIN[target], batch=128, seq=4096)
+    strategy = replace(before.strategy, **{field: 2})
+    after = before._replace(strategy=strategy, meshes=(before.meshes[0]._replace(**{field: 2}),))
+    if not refusals(EXPORTERS[target], after) and not refusals(EXPORTERS[target], before):
+        assert settings(target, after) != settings(target, before)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_says_how_to_start_and_what_was_verified(target: str) -> None:
+    exporter, launch = EXPORTERS[target], plain(target)
+    files = exporter.files(launch)
+    assert exporter.verified in files["README.md"]
+    assert str(launch.strategy) in files["README.md"]
+    for name, text in files.items():
+        if name.endswith((".sh", ".yaml", ".py", ".sbatch", ".txt")):
+            assert "Verified with" in text, name
+            assert str(launch.strategy) in text, name
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_scripts_are_bash(target: str, tmp_path: Path) -> None:
+    files = EXPORTERS[target].files(plain(target))
+    write(tmp_path, files)
+    for name, text in files.items():
+        if text.startswith("#!"):
+            subprocess.run(["bash", "-n", str(tmp_path / name)], check=True)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("target", TARGETS)
+def test_hostile_names_run_nothing(target: str, name: str, tmp_path: Path) -> None:
+    launch = plain(target)
+    device = replace(launch.pool.device, name=launch.pool.device.name)
+    node = replace(launch.pool.node, name=name)
+    launch = launch._replace(
+        model=replace(launch.model, name=name),
+        version=name,
+        meshes=(launch.meshes[0]._replace(pool=replace(launch.pool, device=device, node=node)),),
+    )
+    files = EXPORTERS[target].files(launch)
+    write(tmp_path, files)
+    for file, text in files.items():
+        if file.endswith(".py"):
+            tree = ast.parse(text)
+            assert [type(node) for node in tree.body] == [type(node) for node in ast.parse(_titan_text()).body]
+        if file.endswith(".json"):
+            json.loads(text)
+        if file == "launch.sh":
+            run_script(tmp_path, file, TRAIN_SCRIPT="train.py", RUN_RECIPE="run.py")
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+def _titan_text() -> str:
+    return EXPORTERS["torchtitan"].files(plain("torchtitan"))["plan.py"]
+
+
+@pytest.mark.parametrize("hostile", ["$(touch PWNED)", "a b; touch PWNED", "-x", "'\"`"])
+def test_values_from_the_environment_stay_single_words(tmp_path: Path, hostile: str) -> None:
+    folder = write(tmp_path / "a b $(touch PWNED)", EXPORTERS["megatron"].files(plain("megatron")))
+    started = run_script(folder, DATA_PATH=hostile, MEGATRON_DIR=hostile, SAVE=hostile, TOKENIZER_MODEL=hostile)
+    assert f"{hostile}/pretrain_gpt.py" in started.argv
+    assert started.argv[started.argv.index("--data-path") + 1] == hostile
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+def test_two_exporters_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two exporters"):
+        by_name(EXPORTERS["megatron"], EXPORTERS["megatron"])
+
+
+def test_mixed_pools() -> None:
+    """FlagScale runs stages of different shapes; Megatron only those of one shape, and needs the order of hosts."""
+    first, second = (
+        given("llama-3.1-8b", gpus, "tp2 dp4 mbs1 sp zero1", batch=128).pool for gpus in ("8xH100", "8xA100-80")
+    )
+    base = given("llama-3.1-8b", "16xH100", "tp2 pp2 dp4 mbs1 sp zero1 layers=20,12", batch=128)
+    same = base._replace(meshes=(Mesh(first, 2, 1, 1, 4, 1), Mesh(second, 2, 1, 1, 4, 1)))
+    script = EXPORTERS["megatron"].files(same)["launch.sh"]
+    assert "nodes 0 to 0: H100-SXM5-80GB" in script
+    assert "nodes 1 to 1: A100-SXM4-80GB" in script
+    other = base._replace(meshes=(Mesh(first, 4, 1, 1, 2, 1), Mesh(second, 8, 1, 1, 1, 1)))
+    assert refusals(EXPORTERS["megatron"], other) == ["Megatron-LM has one tp, cp and dp for every stage"]
+    assert refusals(EXPORTERS["flagscale"], other) == []
+    text = EXPORTERS["flagscale"].files(other)["train.yaml"]
+    assert "hetero_process_meshes: [4, 1, 1, 2, 1, 8, 1, 1, 1, 1]" in text
+    assert "hetero_pipeline_layer_split: [20, 12]" in text
+    assert EXPORTERS["flagscale"].files(other)["hostfile"].splitlines() == [
+        "ADDRESS_0 slots=8 type=H100-SXM5-80GB",
+        "ADDRESS_1 slots=8 type=A100-SXM4-80GB",
+    ]
+    assert "one GPU type" in " ".join(refusals(EXPORTERS["kubernetes"], same))

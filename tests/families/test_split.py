@@ -1,0 +1,86 @@
+"""Layers dealt to stages: the largest stage is as small as it can be, and sorts of rank stand for every rank."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from astra.families.kinds import layer_kinds
+from astra.families.split import even, kinds, split, stack, stages
+from tests.oracle.requests import KINDS, model
+
+SMALL = settings(max_examples=80, derandomize=True, deadline=None, database=None)
+
+
+@SMALL
+@given(st.integers(1, 14), st.integers(1, 6), st.floats(0, 6))
+def test_no_split_has_a_smaller_largest_stage(layers: int, count: int, head: float) -> None:
+    assume(count <= layers)
+    chosen = split(layers, count, head)
+    assert sum(chosen) == layers
+    assert len(chosen) == count
+    least = min(
+        max([*early, layers - sum(early) + head])
+        for early in combinations_with_replacement(range(layers + 1), count - 1)
+        if sum(early) <= layers
+    )
+    assert max([*chosen[:-1], chosen[-1] + head]) == pytest.approx(least)
+
+
+@SMALL
+@given(st.integers(1, 200), st.integers(1, 40), st.floats(0, 10))
+def test_early_stages_are_the_smaller_and_differ_by_one(layers: int, count: int, head: float) -> None:
+    assume(count <= layers)
+    early = split(layers, count, head)[:-1]
+    assert list(early) == sorted(early)
+    assert not early or early[-1] - early[0] <= 1
+    assert min(early, default=1) >= 1  # only the stage with the head may do without a layer
+
+
+def test_even_splits() -> None:
+    assert even(12, 4) == (3, 3, 3, 3)
+    assert even(12, 5) is None
+    assert split(12, 1, 5.0) == (12,)
+    assert split(12, 4, 0.0) == (3, 3, 3, 3)
+    assert split(12, 4, 2.0) == (3, 3, 4, 2)
+    assert split(32, 4, 1.5) == (8, 8, 9, 7)
+
+
+@SMALL
+@given(st.sampled_from(KINDS), st.integers(1, 4), st.integers(1, 3), st.data())
+def test_sorts_stand_for_every_rank(kind: str, pp: int, vp: int, data: st.DataObject) -> None:
+    spec = model(kind, layers=8)
+    depth = len(layer_kinds(spec))
+    cuts = sorted(data.draw(st.lists(st.integers(0, depth), min_size=pp * vp - 1, max_size=pp * vp - 1)))
+    layers = tuple(np.diff([0, *cuts, depth]).tolist())
+    every, sorts = (stages(spec, pp, vp, layers, every_rank=each) for each in (True, False))
+    assert every.rank.tolist() == list(range(pp))
+    assert every.counts.sum() == depth
+    order = kinds(spec)
+    for rank in range(pp):
+        mine = [i for k in range(rank, pp * vp, pp) for i in range(sum(layers[:k]), sum(layers[: k + 1]))]
+        wanted = [sum(layer_kinds(spec)[i] == kind for i in mine) for kind in order]
+        assert every.counts[rank].tolist() == wanted
+        assert every.chunk_layers[rank] == max(layers[rank::pp])
+        alike = [
+            place
+            for place in range(len(sorts.rank))
+            if sorts.counts[place].tolist() == wanted
+            and sorts.chunk_layers[place] == every.chunk_layers[rank]
+            and (sorts.first[place], sorts.last[place]) == (rank == 0, rank == pp - 1)
+        ]
+        assert len(alike) == 1
+        assert sorts.rank[alike[0]] <= rank  # the first of its sort has the most micro-batches in flight
+
+
+def test_stacked_tables_repeat_a_sort_that_is_there() -> None:
+    spec = model("dense", layers=8)
+    tables = [stages(spec, 1, 1, (8,)), stages(spec, 4, 1, (2, 2, 3, 1))]
+    wide = stack(tables)
+    assert wide.rank.shape == (2, max(len(table.rank) for table in tables))
+    assert set(wide.rank[0].tolist()) == {0}
+    assert wide.counts[1].sum() == 8

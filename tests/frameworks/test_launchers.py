@@ -1,0 +1,81 @@
+"""Launcher files through the real SkyPilot, Kubeflow and shellcheck."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from astra.export import EXPORTERS
+from astra.export.base import refusals
+from astra.export.quoting import yaml
+from tests.export.hostile import HOSTILE
+from tests.export.launching import given, write
+from tests.frameworks.conftest import Harness
+
+PLANS = [
+    ("llama-3.1-70b", "64xH100", "tp8 pp4 dp2 mbs1 sp zero1", {}),
+    ("llama-3.1-8b", "16xH100", "dp16 mbs1 zero3 overlap=grad,param", {"runtime": "torchtitan"}),
+    ("llama-2-7b", "16xA100-80", "dp16 mbs1 zero3 overlap=grad,param", {"runtime": "deepspeed"}),
+    ("mixtral-8x7b", "32xH200", "ep8 dp32 mbs1 zero1", {"node": "aws-p5en.48xlarge"}),
+    ("llama-2-7b", "8xH100", "dp8 mbs1 zero1", {"node": "gcp-a3-highgpu-8g"}),
+]
+
+
+@pytest.mark.parametrize(("model", "gpus", "strategy", "request_"), PLANS)
+def test_skypilot(
+    launchers: Harness, tmp_path: Path, model: str, gpus: str, strategy: str, request_: dict[str, Any]
+) -> None:
+    launch = given(model, gpus, strategy, batch=256, **request_)
+    exporter = EXPORTERS["skypilot"]
+    assert refusals(exporter, launch) == []
+    write(tmp_path, exporter.files(launch))
+    verdict = launchers.ask(skypilot=str(tmp_path / "task.yaml"))
+    assert verdict["accepted"], verdict
+    assert verdict["nodes"] == launch.nodes
+    assert list(verdict["accelerators"].values()) == [8]
+    node = request_.get("node", "")
+    if node:
+        assert verdict["instance"] == node.partition("-")[2]
+
+
+@pytest.mark.parametrize(("model", "gpus", "strategy", "request_"), PLANS)
+def test_kubernetes(
+    launchers: Harness, tmp_path: Path, model: str, gpus: str, strategy: str, request_: dict[str, Any]
+) -> None:
+    launch = given(model, gpus, strategy, batch=256, **request_)
+    exporter = EXPORTERS["kubernetes"]
+    assert refusals(exporter, launch) == []
+    files = exporter.files(launch)
+    write(tmp_path, files)
+    verdict = launchers.ask(trainjob=str(tmp_path / "trainjob.yaml"))
+    assert verdict["accepted"], verdict
+    assert verdict["nodes"] == launch.nodes
+    assert files["launch.sh"] in verdict["args"][0].replace("$$(", "$(")
+
+
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "slurm"])
+def test_scripts_pass_shellcheck(launchers: Harness, tmp_path: Path, target: str) -> None:
+    launch = given("llama-3.1-8b", "16xH100", "dp16 mbs1 zero3 overlap=grad,param", batch=256)
+    for name, text in EXPORTERS[target].files(launch).items():
+        if text.startswith("#!"):
+            write(tmp_path, {name: text})
+            verdict = launchers.ask(shellcheck=str(tmp_path / name))
+            assert verdict["accepted"], verdict["error"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_text(launchers: Harness, tmp_path: Path, name: str) -> None:
+    launch = given("llama-3.1-8b", "16xH100", "dp16 mbs1 zero1", batch=256)
+    launch = launch._replace(model=replace(launch.model, name=name))
+    write(tmp_path, EXPORTERS["skypilot"].files(launch) | EXPORTERS["kubernetes"].files(launch))
+    assert launchers.ask(skypilot=str(tmp_path / "task.yaml"))["accepted"]
+    assert launchers.ask(trainjob=str(tmp_path / "trainjob.yaml"))["accepted"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_yaml_reads_back(launchers: Harness, name: str) -> None:
+    value = {"a": name, name: [1, name, {"b": [name]}], "text": f"x {name}\ny\n", "empty": [], "none": None, "on": True}
+    assert launchers.ask(yaml=yaml(value))["value"] == value

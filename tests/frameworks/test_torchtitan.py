@@ -1,0 +1,57 @@
+"""Exports through the real torchtitan: configuration, parallel dimensions, and the model of each stage on meta."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astra.catalog.models import model as find_model
+from astra.export import EXPORTERS
+from astra.export.base import Launch, refusals
+from astra.families.weights import count
+from tests.export.launching import given, run_script, write
+from tests.frameworks.conftest import Harness
+
+TITAN = EXPORTERS["torchtitan"]
+CASES = [
+    ("llama-3.1-8b", "16xH100", "dp16 mbs1 zero3 overlap=grad,param"),
+    ("llama-3.1-8b", "16xH100", "tp4 dp4 mbs2 sp zero2 overlap=grad,param recompute=full"),
+    ("llama-3.1-8b", "16xH100", "tp2 cp2 dp4 mbs1 sp zero3 overlap=grad,param"),
+    ("llama-3.1-8b", "16xH100", "tp2 pp4 dp2 mbs1 sp zero2 overlap=grad,param layers=7,9,9,7"),
+    ("llama-3.1-8b", "16xH100", "pp4 vp2 dp4 mbs1 zero0 overlap=grad,p2p"),
+    ("llama-3.1-70b", "64xH100", "tp8 pp2 dp4 mbs1 sp zero2 overlap=grad,param schedule=gpipe"),
+    ("qwen3-14b", "16xH100", "tp2 dp8 mbs1 sp zero3 overlap=grad,param"),
+    ("qwen3-30b-a3b", "32xH100", "dp32 ep16 mbs1 zero3 overlap=grad,param"),
+    ("deepseek-v3", "256xH100", "pp8 dp32 ep32 mbs1 zero2 overlap=grad,param recompute=full layers=6,8*6,7"),
+    ("gpt-oss-20b", "16xH100", "dp16 ep8 mbs1 zero3 overlap=grad,param"),
+]
+
+
+def ranks(launch: Launch) -> list[int]:
+    strategy = launch.strategy
+    return sorted({0, launch.gpus - 1}) if strategy.pp > 1 else [0]
+
+
+@pytest.mark.parametrize(("model", "gpus", "strategy"), CASES)
+def test_accepted(torchtitan: Harness, tmp_path: Path, model: str, gpus: str, strategy: str) -> None:
+    launch = given(model, gpus, strategy, batch=256, runtime="torchtitan")
+    assert refusals(TITAN, launch) == []
+    started = run_script(write(tmp_path, TITAN.files(launch)))
+    assert started.env["PYTHONPATH"].split(":")[0] == str(tmp_path)
+    verdict = torchtitan.ask(
+        folder=str(tmp_path), argv=started.after("torchtitan.train"), world=launch.gpus, ranks=ranks(launch)
+    )
+    assert verdict["accepted"], verdict
+    assert verdict["dp"] == launch.strategy.dp
+    per_step = launch.microbatches if launch.strategy.pp == 1 else 1
+    assert verdict["accumulation"] == per_step
+    counts = count(find_model(model))
+    for rank in verdict["ranks"].values():
+        assert rank["whole"] == counts.total
+        assert rank["parameters"] <= rank["whole"]
+    if launch.strategy.pp > 1:
+        pp, vp = launch.strategy.pp, launch.strategy.vp
+        first, last = verdict["ranks"]["0"], verdict["ranks"][str(launch.gpus - 1)]
+        assert first["layers"] == [launch.layers[chunk * pp] for chunk in range(vp)]
+        assert last["layers"] == [launch.layers[chunk * pp + pp - 1] for chunk in range(vp)]

@@ -1,0 +1,60 @@
+"""The front as a picture and the words about money."""
+
+from __future__ import annotations
+
+from astra.report import money
+from astra.result import Baseline, Cost, PriceTag, Range, Restarts
+from tests.report import records
+
+TAG = PriceTag(
+    usd_per_gpu_h=2.5, provider="Acme", instance="box", region="", market="on-demand", currency="USD",
+    date="2026-11-01", source="acme.example", age_days=14,
+)  # fmt: skip
+EXPECTED = Restarts(
+    goodput=0.8, days=12.5, usd=125_000, usd_range=Range(low=1e5, high=1.5e5), interruptions=7.0, mtbf_h=40.0,
+    checkpoint_gib=900.0, checkpoint_write_s=30.0, checkpoint_interval_s=3000.0, restart_s=900.0,
+    sources=["failures: some paper"],
+)  # fmt: skip
+COST = Cost(
+    gpus=512, days=10.0, days_range=Range(low=9.0, high=11.0), usd=100_000, usd_range=Range(low=9e4, high=1.1e5),
+    usd_per_billion_tokens=50.0, price=TAG, expected=EXPECTED,
+)  # fmt: skip
+
+
+def test_the_picture_puts_the_fastest_left_and_the_cheapest_low() -> None:
+    drawn = money.picture([(1.0, 1000.0), (5.0, 300.0), (30.0, 100.0)], ["F", " ", "C"], 80).splitlines()
+    rows = [line.partition("│")[2] for line in drawn if "│" in line]
+    assert rows[0].startswith("F")
+    assert rows[-1].endswith("C")
+    assert sum(row.count("o") for row in rows) == 1
+    assert drawn[0].startswith("   $1,000")
+    assert "24.0 h" in drawn[-2]
+    assert "30.0 days" in drawn[-2]
+
+
+def test_a_front_of_one_point_can_be_drawn() -> None:
+    assert "C" in money.picture([(2.0, 5.0)], ["C"], 60)
+
+
+def test_the_bill_has_both_figures_and_the_source() -> None:
+    text = " ".join(money.bill_sentences(records.estimate(cost=COST)))
+    assert "Ideal: 10.0 days and $100.0k ($90.0k-110.0k) on 512 GPUs" in text
+    assert "Expected: 12.5 days and $125.0k" in text
+    assert "7 interruptions" in text
+    assert "Failures: some paper." in text
+    assert "Acme box on-demand: $2.5 per GPU and hour, 2026-11-01 (acme.example)." in text
+    assert money.bill_sentences(records.estimate()) == []
+
+
+def test_what_is_saved() -> None:
+    from msgspec.structs import replace
+
+    now = records.estimate(cost=COST)
+    saved = Baseline(
+        estimate=now, step_s_saved=1.0, days_saved=3.0, usd_saved=20_000.0, expected_days_saved=4.0,
+        expected_usd_saved=25_000.0,
+    )  # fmt: skip
+    planset = replace(records.planset(), baseline=saved)
+    (sentence,) = money.saved_sentences(planset)
+    assert "3.0 days saved, $20.0k saved ($25.0k with restarts)" in sentence
+    assert money.saved_sentences(records.planset()) == []

@@ -1,0 +1,89 @@
+"""The search over all counts at once finds what the planner finds for each count, and its bounds are bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astra.search.api import make_job
+from astra.search.counts import CountSpace, climb, compute_bound_s, least_by_count, on, shelve
+from astra.search.planner import search
+from astra.space.restrictions import Restrictions, parse_restrictions
+from astra.spec.job import Job
+
+USUAL: dict[str, Any] = {
+    "cluster": None, "node": None, "tokens": None, "precision": "bf16", "optimizer": "adam", "task": "pretrain",
+    "lora_rank": 16, "runtime": "megatron", "headroom": 0.08,
+}  # fmt: skip
+NONE = Restrictions()
+CASES: dict[str, tuple[str, dict[str, Any], Restrictions]] = {
+    "dense": ("llama-3.2-1b", {"gpus": "64xH100", "batch": 96, "seq": 4096}, NONE),
+    "odd batch": ("llama-3-8b", {"gpus": "56xA100-80", "batch": 84, "seq": 2048}, NONE),
+    "tight memory": ("llama-3-70b", {"gpus": "32xH100", "batch": 64, "seq": 8192}, NONE),
+    "experts": ("mixtral-8x7b", {"gpus": "48xH100", "batch": 96, "seq": 4096}, NONE),
+    "rack": ("llama-3-8b", {"gpus": "48xGB200", "batch": 48, "seq": 4096}, NONE),
+    "torchtitan": ("llama-3-8b", {"gpus": "48xL40S", "batch": 48, "seq": 4096, "runtime": "torchtitan"}, NONE),
+    "lora": ("qwen2.5-7b", {"gpus": "24xA100-80", "batch": 48, "seq": 4096, "task": "lora"}, NONE),
+    "restricted": (
+        "llama-3-8b",
+        {"gpus": "48xH100", "batch": 48, "seq": 8192},
+        parse_restrictions(fix=["tp=2"], forbid=["recompute=none"], maximum=["pp=6"]),
+    ),
+}
+
+
+def case(name: str) -> tuple[Job, np.ndarray, Restrictions]:
+    model, request, restrictions = CASES[name]
+    job = make_job(model, **{**USUAL, **request})
+    return job, np.arange(job.pool.node.gpus, job.pool.gpus + 1, job.pool.node.gpus), restrictions
+
+
+def without_limit(best_s: np.ndarray) -> np.ndarray:
+    return np.full(len(best_s), np.inf)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_count_gets_the_plan_the_planner_finds(name: str) -> None:
+    job, counts, restrictions = case(name)
+    shelf = shelve(job, CountSpace(job, counts, restrictions))
+    rungs = climb(job, shelf, without_limit)
+    bound_s = least_by_count(shelf, shelf.bound_s)
+    compute_s = least_by_count(shelf, compute_bound_s(job, shelf))
+    assert np.isfinite(rungs.step_s).any()
+    for place, gpus in enumerate(counts.tolist()):
+        found = search(on(job, gpus), restrictions, keep=1).candidates
+        best_s = found[0].step_s if found else np.inf
+        assert rungs.step_s[place] == pytest.approx(best_s, rel=1e-9)
+        strategy = rungs.strategies[place]
+        assert (strategy is None) == (not found)
+        if strategy is not None:
+            assert strategy.gpus == gpus
+            assert bound_s[place] <= best_s
+            assert compute_s[place] <= best_s
+
+
+def test_a_limit_hides_only_what_does_not_beat_it() -> None:
+    job, counts, restrictions = case("dense")
+    shelf = shelve(job, CountSpace(job, counts, restrictions))
+    free = climb(job, shelf, without_limit)
+    middle_s = float(np.median(free.step_s))
+    limited = climb(job, shelf, lambda best_s: np.full(len(best_s), middle_s))
+    below = free.step_s < middle_s
+    assert below.any()
+    assert not below.all()
+    assert limited.step_s[below] == pytest.approx(free.step_s[below], rel=1e-9)
+    assert limited.evaluated < free.evaluated
+
+
+def test_cores_are_shared_between_gpus_only_where_they_are_the_same() -> None:
+    job, counts, _ = case("dense")
+    space = CountSpace(job, counts)
+    other = make_job("llama-3.2-1b", **{**USUAL, "gpus": "64xA100-80", "batch": 96, "seq": 4096})
+    again = space.of(other, counts)
+    assert again is not None
+    assert all((again.cores[name] == CountSpace(other, counts).cores[name]).all() for name in space.cores)
+    rack = make_job("llama-3.2-1b", **{**USUAL, "gpus": "64xGB200", "batch": 96, "seq": 4096})
+    assert space.of(rack, counts) is None
+    assert space.of(other, counts[:-1]) is None

@@ -1,0 +1,71 @@
+"""Best first and pruned, or all of it: the search finds what costing every strategy finds, on models of real size."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astra.cost.stage import gather_parts, stage_costs
+from astra.cost.step import evaluate, reserved_bytes
+from astra.search.api import make_job
+from astra.search.planner import GROUP, search
+from astra.space.enumerate import Space
+from astra.space.restrictions import Restrictions, parse_restrictions
+from astra.spec.job import Job
+
+USUAL: dict[str, Any] = {
+    "cluster": None, "node": None, "tokens": None, "precision": "bf16", "optimizer": "adam", "task": "pretrain",
+    "lora_rank": 16, "runtime": "megatron", "headroom": 0.08,
+}  # fmt: skip
+CASES: list[tuple[str, str, int, int, dict[str, Any], dict[str, list[str]]]] = [
+    ("llama-2-7b", "16xH100", 64, 4096, {}, {}),
+    ("llama-2-13b", "8xA100", 16, 4096, {}, {}),  # hardly fits: recompute and offload decide
+    ("llama-2-70b", "64xA100", 64, 4096, {}, {"maximum": ["cp=1"]}),
+    ("mixtral-8x7b", "32xH100", 64, 4096, {}, {"maximum": ["cp=1", "etp=1"]}),
+    ("llama-3-8b", "8xH100", 32, 8192, {"precision": "fp8", "runtime": "torchtitan"}, {}),
+    ("gpt-3-175b", "128xA100", 128, 2048, {}, {"fix": ["tp=4,8", "recompute=full"], "maximum": ["cp=1"]}),
+    ("t5-11b", "16xA100", 64, 512, {"runtime": "nanotron"}, {}),
+    ("llama-2-70b", "8xH100", 16, 2048, {"task": "lora"}, {"forbid": ["recompute=none"]}),
+]
+
+
+def every_best(job: Job, limits: Restrictions) -> dict[tuple[int, ...], float]:
+    """The least step that fits, of each group, from costing everything."""
+    space = Space(job, limits)
+    best: dict[tuple[int, ...], float] = {}
+    for block in np.array_split(np.arange(len(space.strategies)), max(len(space.strategies) // 32, 1)):
+        meshes, _, _ = space.expand(block)
+        if not len(meshes):
+            continue
+        costs = stage_costs(job, meshes, gather_parts(job, meshes.columns))
+        result = evaluate(job, meshes, costs, space.savers, space.holders)
+        fits = result.known & (reserved_bytes(job, result.peak_bytes) <= job.limit_bytes)
+        least = np.where(fits, result.step_s, inf).min(axis=(1, 2))
+        groups = zip(*(meshes.columns[name].tolist() for name in GROUP), strict=True)
+        for group, step_s in zip(groups, least.tolist(), strict=True):
+            if step_s < best.get(group, inf):
+                best[group] = step_s
+    return best
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "batch", "seq", "more", "limits"), CASES, ids=[f"{c[0]}-{c[1]}" for c in CASES]
+)
+def test_the_search_misses_nothing(
+    name: str, gpus: str, batch: int, seq: int, more: dict[str, Any], limits: dict[str, list[str]]
+) -> None:
+    job = make_job(name, gpus=gpus, batch=batch, seq=seq, **{**USUAL, **more})
+    restrictions = parse_restrictions(**limits)
+    best = every_best(job, restrictions)
+    assert best
+    for keep in (1, 8, 10_000):
+        found = search(job, restrictions, keep=keep)
+        steps = [candidate.step_s for candidate in found.candidates]
+        assert steps == pytest.approx(sorted(best.values())[:keep], rel=1e-6)
+        for candidate in found.candidates:
+            group = tuple(getattr(candidate.strategy, axis) for axis in GROUP)
+            assert candidate.step_s == pytest.approx(best[group], rel=1e-6)
+    assert found.evaluated < found.considered
