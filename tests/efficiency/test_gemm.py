@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from astra.catalog import hardware
 from astra.efficiency.basis import read_json, sustained
-from astra.efficiency.gemm import QUANTISED_BYTES, gemm, product_bytes
-from astra.efficiency.streaming import streaming
+from astra.efficiency.gemm import gemm, product_bytes
 from astra.efficiency.surface import Shapes, surfaces
 from astra.errors import InputError, UnknownName
 from astra.provenance import Source
@@ -82,7 +81,8 @@ def test_columns_equal_rows(shapes: list[tuple[int, int, int]]) -> None:
     np.testing.assert_allclose(together.seconds[0], apart, rtol=ROUNDING)
 
 
-# Published burst rates (TFLOP/s) of ai-dynamo/aiconfigurator @095f58a, TensorRT-LLM 1.3.0rc20 (A100: SGLang 0.5.10).
+# Burst rates (TFLOP/s) of ai-dynamo/aiconfigurator @095f58a, TensorRT-LLM 1.3.0rc20 (A100: SGLang 0.5.10); for the H200
+# those of the profile in benchmarks/results.
 @pytest.mark.parametrize(
     ("gpu", "m", "n", "k", "tflops"),
     [
@@ -92,8 +92,8 @@ def test_columns_equal_rows(shapes: list[tuple[int, int, int]]) -> None:
         ("H100-SXM5-80GB", 8192, 4096, 4096, 800),
         ("H100-SXM5-80GB", 8192, 8192, 8192, 783),
         ("H100-SXM5-80GB", 2048, 8192, 1024, 673),
-        ("H200-SXM5-141GB", 4096, 4096, 4096, 783),
-        ("H200-SXM5-141GB", 8192, 8192, 8192, 806),
+        ("H200-SXM5-141GB", 8192, 8192, 8192, 734),
+        ("H200-SXM5-141GB", 16384, 16384, 16384, 674),
         ("B200-SXM-180GB", 2048, 8192, 1024, 1419),
         ("B200-SXM-180GB", 8192, 8192, 8192, 1492),
         ("GB200-NVL72", 4096, 8192, 8192, 1505),
@@ -112,18 +112,10 @@ def test_weight_gradients_are_slower() -> None:
     assert seconds(device, 4096, 4096, 4096, "dgrad") == pytest.approx(seconds(device, 4096, 4096, 4096), rel=0.03)
 
 
-def test_fp8_quantises_the_left_operand_but_for_weight_gradients() -> None:
+def test_fp8_products_take_more_than_half_the_time_of_bf16_ones() -> None:
     device = hardware.device("H100")
-    cast = float(streaming(device, nbytes=QUANTISED_BYTES * 8192 * 4096, kernels=1).seconds)
-    forward, weight = (
-        float(gemm(device, m=8192, n=4096, k=4096, precision="fp8", layout=layout).seconds)
-        for layout in ("fwd", "wgrad")
-    )
-    assert forward > weight + 0.7 * cast
-    bare = float(gemm(device, m=8192, n=4096, k=4096, precision="fp8", layout="fwd", quantise=False).seconds)
-    assert forward == pytest.approx(bare + cast)
-    bf16 = seconds(device, 8192, 4096, 4096)
-    assert 0.5 * bf16 < forward < 0.9 * bf16
+    forward = float(gemm(device, m=8192, n=4096, k=4096, precision="fp8", layout="fwd").seconds)
+    assert 0.5 * seconds(device, 8192, 4096, 4096) < forward < 0.9 * seconds(device, 8192, 4096, 4096)
 
 
 def test_a_group_of_products_beats_as_many_kernels_and_loses_to_one_product() -> None:

@@ -16,7 +16,7 @@ from astra.export.reading import from_record, launch_of
 from astra.search import api
 from astra.search.detail import layers_of
 from astra.spec.job import Job
-from astra.spec.strategy import parse_strategy
+from astra.spec.strategy import Strategy, parse_strategy
 
 # Prints the command and the environment it was called with, in place of the real one.
 _STAND_IN = """\
@@ -72,15 +72,17 @@ def planned(model: str, gpus: str, **request: Any) -> tuple[Launch, Job]:
 
 def given(model: str, gpus: str, strategy: str, **request: Any) -> Launch:
     """A strategy of our own, ready to be exported; nothing is searched."""
-    names: dict[str, Any] = {
-        "cluster": None,
-        "node": None,
-        "batch": 1024,
-        "seq": None,
-        "tokens": None,
-        "precision": "bf16",
-    }
-    names |= {"optimizer": "adam", "task": "pretrain", "lora_rank": 16, "runtime": "megatron", "headroom": 0.08}
-    job = api.make_job(model, gpus=gpus, **(names | request))
-    chosen = parse_strategy(strategy, gpus=job.pool.gpus)
-    return launch_of(job, chosen, layers_of(job, chosen), "0.0", 1.0)
+    job = job_of(model, gpus, **request)
+    return launched(job, parse_strategy(strategy, gpus=job.pool.gpus))
+
+
+def job_of(model: str, gpus: str, **request: Any) -> Job:
+    """A job on catalog GPUs."""
+    names: dict[str, Any] = {"cluster": None, "node": None, "batch": 1024, "seq": None, "tokens": None}
+    names |= {"precision": "bf16", "optimizer": "adam", "task": "pretrain", "lora_rank": 16, "runtime": "megatron"}
+    return api.make_job(model, gpus=gpus, **(names | {"headroom": 0.08} | request))
+
+
+def launched(job: Job, strategy: Strategy) -> Launch:
+    """A strategy of a job, ready to be exported."""
+    return launch_of(job, strategy, layers_of(job, strategy), "0.0", 1.0)

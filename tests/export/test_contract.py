@@ -46,7 +46,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "overlap": [{"overlap": ()}, {"overlap": ("grad",)}, {"overlap": ("grad", "param", "tp")}],
     "flash": [{"flash": False}],
     "schedule": [{"schedule": "gpipe"}, {"schedule": "zb"}],
-    "layers": [{"layers": (15, 17)}],
+    "layers": [{"pp": 2, "layers": (15, 17)}],
 }
 
 

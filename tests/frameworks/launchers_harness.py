@@ -1,6 +1,7 @@
 """Ask the real SkyPilot, Kubeflow and shellcheck about exported files. Runs in ``.venvs/launchers``.
 
-Reads one JSON case per line: ``{"skypilot": PATH}``, ``{"trainjob": PATH}``, ``{"shellcheck": PATH}``, ``{"yaml": TEXT}``.
+Reads one JSON case per line: ``{"skypilot": PATH}``, ``{"trainjob": PATH}``, ``{"shellcheck": PATH}`` or
+``{"yaml": TEXT}``.
 """
 
 from __future__ import annotations

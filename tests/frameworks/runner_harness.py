@@ -1,6 +1,6 @@
 """Train a tiny model as a plan says, with plain PyTorch on CPU processes. Runs in ``.venvs/torch``.
 
-Reads one plan as JSON from the first argument: degrees, layers of each virtual stage, micro-batches and the schedule are
+Reads one plan as JSON from the first argument: degrees, layers of each virtual stage, micro-batches and schedule are
 the plan's own. Tensor parallelism splits attention heads and the feed-forward, pipelines are torch's own schedules,
 replicas average their gradients. Weights are seeded by name, so that every split starts from the same model. Prints the
 losses of a few steps.
@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
-from torch import nn
+from torch import multiprocessing, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn import functional
 

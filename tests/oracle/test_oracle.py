@@ -104,7 +104,7 @@ def best_of(oracle: Oracle, costs: Iterable[tuple[Choice, Cost]]) -> dict[tuple[
     """The least step time of each (tp, pp, ep) that fits."""
     best: dict[tuple[int, int, int], float] = {}
     for (mesh, _, _), cost in costs:
-        if oracle.fits(cost.peak_bytes):
+        if cost.step_s < inf and oracle.fits(cost.peak_bytes):  # a schedule may not be defined for so few micro-batches
             group = (mesh.shard.t, mesh.p, mesh.shard.e)
             best[group] = min(best.get(group, inf), cost.step_s)
     return best

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from astra.efficiency.basis import basis, read_json, sustained
-from astra.efficiency.streaming import streaming
 from astra.efficiency.surface import Shapes, Surface, effective_flops, in_range, surfaces
 from astra.errors import InputError, UnknownName
-from astra.provenance import Codes, Floats, Source, Timed, worst
+from astra.provenance import Codes, Floats, Source, Timed
 from astra.spec.cluster import Device
 from astra.units import US
 
@@ -26,10 +25,6 @@ OPERAND_BYTES: Final = {"fp4": 0.5, "fp8": 1.0, "bf16": 2.0, "fp16": 2.0, "tf32"
 RESULT_BYTES: Final = {"fp4": 2.0, "fp8": 2.0, "bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0}
 # The weight gradient is added to an fp32 buffer inside the kernel: four bytes read, four written.
 ACCUMULATED_BYTES: Final = 8.0
-# A quantised operand: bf16 read, fp8 written as it is and transposed for the weight gradient (TransformerEngine's
-# cast-transpose). Activations pay it in fwd, output gradients in dgrad; wgrad finds both ready. Weights are quantised
-# once a step.
-QUANTISED_BYTES: Final = 4.0
 MEMORY_FRACTION: Final = 0.92  # of the data-sheet rate, reached by the best memory-bound products of every GPU measured
 # Precisions without measurements of their own take the fraction of their own peak that this one reaches.
 STANDS_FOR: Final = {"fp4": "fp8", "fp8": "fp8", "bf16": "bf16", "fp16": "bf16", "tf32": "bf16", "fp32": "bf16"}
@@ -58,12 +53,11 @@ def gemm(
     precision: str,
     layout: str,
     groups: npt.ArrayLike = 1,
-    quantise: bool = True,
 ) -> Timed:
     """Seconds of C[m,n] = A[m,k] B[k,n] in sustained training, done ``groups`` times by one kernel.
 
-    Shapes are those of the product itself: a caller permutes them for dgrad and wgrad. fp8 includes quantising A in fwd
-    and dgrad, unless the caller counts casts itself (``quantise=False``).
+    Shapes are those of the product itself: a caller permutes them for dgrad and wgrad. fp8 is the product alone: the
+    caller counts the casts of its operands.
     """
     if precision not in OPERAND_BYTES:
         raise UnknownName("precision", precision, OPERAND_BYTES)
@@ -79,9 +73,6 @@ def gemm(
     busy = np.maximum(work, shapes.flops) / (peak * choice.clock)
     moved = product_bytes(shapes, precision, accumulated=layout == "wgrad")
     seconds = overhead_s + either(busy, moved / (MEMORY_FRACTION * device.memory_bytes_per_s))
-    if precision == "fp8" and layout != "wgrad" and quantise:
-        cast = streaming(device, nbytes=QUANTISED_BYTES * shapes.groups * shapes.m * shapes.k, kernels=1.0)
-        seconds, source = seconds + cast.seconds, worst(source, cast.source)
     return Timed(seconds.reshape(shape), source.reshape(shape))
 
 

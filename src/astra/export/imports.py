@@ -157,10 +157,10 @@ def _shards(read: Numbers, gpus: int | None, inner: int) -> _Shards:
             raise InputError("gpus", None, want="the number of GPUs: the file shards over all that are left",
                              fix="Give --gpus.")  # fmt: skip
         shard = max(gpus // (inner * replicate), 1)
-    if shard == 1:
+    said = read.values.get("fsdp_reshard_after_forward", "default")
+    if shard == 1 and said == "default":
         return _Shards(replicate, 0)
-    never = read.values.get("fsdp_reshard_after_forward", "default") == "never"
-    return _Shards(replicate * shard, 2 if never else 3)
+    return _Shards(replicate * shard, 2 if said == "never" else 3)
 
 
 def _layers(parts: object) -> tuple[int, ...]:

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Plan of Astra 0.0: llama-2-7b on 16xH100-SXM5-80GB, about 1 s per step.
+# Strategy: tp1 pp1 dp16 mbs1 zero3 recompute=none overlap=grad,param
+# Verified with DeepSpeed 0.19.8: its own DeepSpeedConfig, for the job's number of ranks.
+set -euo pipefail
+
+NODE_RANK="${NODE_RANK:-0}"
+MASTER_ADDR="${MASTER_ADDR:-localhost}"
+MASTER_PORT="${MASTER_PORT:-29500}"
+HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"
+
+exec torchrun --nnodes 2 --nproc-per-node 8 \
+  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
+  "$TRAIN_SCRIPT" --deepspeed "$HERE/ds_config.json" "$@"
