@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from astra.calibrate.profile_summary import PROFILE_SCHEMA, ProfileSummary, Speed
+from astra.calibrate.rehearse_compare import REHEARSAL_SCHEMA, Figures, Rehearsal, RehearsedStage
 from astra.cli import parser
 from astra.cli.catalog import CATALOG_SCHEMA, SHELVES
 from astra.cli.prices import PRICES_SCHEMA
@@ -33,6 +35,7 @@ from astra.search.api import ModelReport
 
 ROOT = Path(__file__).parents[2]
 RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
+RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
 RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, Waste, Unused, RentSearch]
 
 
@@ -63,6 +66,8 @@ def test_schemas_and_exit_codes_are_documented() -> None:
         "astra.rent/1",
         CATALOG_SCHEMA,
         PRICES_SCHEMA,
+        REHEARSAL_SCHEMA,
+        PROFILE_SCHEMA,
     ):
         assert f"`{schema}`" in page
     assert all(f"`{kind}`" in page for kind in SHELVES)

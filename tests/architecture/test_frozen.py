@@ -26,13 +26,15 @@ BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
         f"--help {CLUSTER} {WORKLOAD} --top --fix --forbid --max --min --rules --headroom {OBJECTIVE} --baseline "
-        f"{MONEY} {OUTPUT}"
+        f"--export --export-out {MONEY} {OUTPUT}"
     ),
-    "estimate": f"--help --strategy {CLUSTER} {WORKLOAD} --rules --headroom {OUTPUT}",
+    "estimate": f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {OUTPUT}",
     "rent": (
         "--help --gpus --max-gpus --known-nodes --tokens --batch --seq --precision --optimizer --task --lora-rank "
         f"--runtime --headroom {OBJECTIVE} {MONEY} {OUTPUT}"
     ),
+    "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
+    "import": f"--help --gpus {BRIEF_OUTPUT}",
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",
     "prices": f"--help --provider --date --to {BRIEF_OUTPUT}",

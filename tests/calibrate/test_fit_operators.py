@@ -168,7 +168,7 @@ def test_a_profile_becomes_the_gpus_own_calibration(tmp_path: Path, capsys: pyte
     assert card.errors["held_out_profile"] < 0.08
     assert card.layouts["wgrad"] / card.layouts["fwd"] == pytest.approx(1.1, rel=0.04)
     own = [curve for curve in attention["curves"] if curve["family"] == H200]
-    assert {(curve["kernel"], curve["direction"]) for curve in own} == {("flash2", "fwd"), ("flash2", "bwd")}
+    assert {(curve["kernel"], curve["direction"]) for curve in own} >= {("flash2", "fwd"), ("flash2", "bwd")}
     assert streaming["gpus"][H200]["fraction"] == pytest.approx(3.6 / 4.8, abs=0.02)
     assert clocks["sustained"][H200]["factor"] == pytest.approx(0.875)
 

@@ -37,7 +37,7 @@ def test_version_and_help(astra_command: Command) -> None:
         (("plan", "m", "--gpus", "8xH100", "--cluster", "c.toml"), "not both"),
         (("plan", "m", "--gpus", "8xH100", "-q", "-v"), "not allowed with"),
         (("estimate", "m", "--gpus", "8xH100"), "--strategy"),
-        (("estimate",), "MODEL"),
+        (("estimate",), "--strategy"),
         (("model",), "MODEL"),
         (("catalog",), "KIND"),
         (("catalog", "gpu"), "gpus"),

@@ -101,7 +101,8 @@ def test_every_field_is_mapped_or_refused(target: str, field: str) -> None:
 def test_expert_fields_are_mapped_or_refused(target: str, field: str) -> None:
     before = given("mixtral-8x7b", "16xH100", PLAIN[target], batch=128, seq=4096)
     strategy = replace(before.strategy, **{field: 2})
-    after = before._replace(strategy=strategy, meshes=(before.meshes[0]._replace(**{field: 2}),))
+    degrees: dict[str, Any] = {field: 2}
+    after = before._replace(strategy=strategy, meshes=(before.meshes[0]._replace(**degrees),))
     if not refusals(EXPORTERS[target], after) and not refusals(EXPORTERS[target], before):
         assert settings(target, after) != settings(target, before)
 

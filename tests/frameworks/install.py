@@ -38,6 +38,11 @@ ENVIRONMENTS: Final = (
         (("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-core==0.19.2"),),
         base="torch",
     ),
+    Environment(
+        "bridge",
+        (("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-bridge==0.6.2"),),
+        base="megatron",
+    ),
     Environment("torchtitan", ((TORCH, "torchtitan==0.3.0"),), base="torch"),
     Environment(
         "deepspeed",

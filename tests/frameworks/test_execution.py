@@ -79,7 +79,7 @@ def test_it_learns(alone: list[float]) -> None:
 
 def test_a_planned_strategy_runs(alone: list[float]) -> None:
     record = json.loads(
-        astra.plan(TINY, gpus="4xH100", batch=BATCH, seq=SEQ, top=1, fix=["pp=2", "tp=2", "vp=1"]).to_json()
+        astra.plan(TINY, gpus="4xH100", batch=BATCH, seq=SEQ, top=1, fix=["pp=2", "tp=2", "vp=1", "mbs=2"]).to_json()
     )
     launch, _ = from_record(record)
     strategy = launch.strategy

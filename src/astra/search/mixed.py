@@ -76,11 +76,13 @@ class Planner:
         below: float = np.inf,
         must: int = 0,
         fewer: Counts | None = None,
+        aligned: bool = True,
     ) -> list[tuple[float, Found]]:
         """The best pipelines over pools, alike in all replicas; the first is optimal, the others are of other frames."""
         found: list[tuple[float, Found]] = []
         limit = below
-        for bound_s, frame in self.bench.bounded_frames(counts, samples, whole=whole, uniform=uniform, fewer=fewer):
+        frames = self.bench.bounded_frames(counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned)
+        for bound_s, frame in frames:
             if bound_s >= limit:
                 break
             after_s = self.after.least_s(counts, frame.dp, frame.cp)
@@ -128,14 +130,20 @@ class Planner:
                 share = self.bench.batch * sum(rates[pool] for pool in used if mask >> pool & 1) / total
                 # A mixed block must beat what is known; a pool by itself is part of every partition.
                 below = best_s if mask & (mask - 1) else np.inf
-                menus[mask] = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=below)
+                found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=below)
+                if not mask & (mask - 1):
+                    limit_s = found[0][0] if found else below
+                    found += self.pipelines(
+                        inside, share, keep=1, whole=False, every=every, below=limit_s, aligned=False
+                    )
+                menus[mask] = found
             return menus[mask]
 
         out: list[Candidate] = []
         for blocks in self._partitions(used):
             best_s = min([limit, *(candidate.step_s for candidate in out)])
             menus_of = [menu(block, best_s) for block in blocks]
-            for chosen in product(*(entries[: MENU if len(blocks) <= 4 else 1] for entries in menus_of)):
+            for chosen in product(*(entries if len(blocks) <= 4 else entries[:1] for entries in menus_of)):
                 candidate = self._dealt([found for _, found in chosen])
                 if candidate is not None:
                     out.append(candidate)
@@ -180,16 +188,17 @@ class Planner:
         fitting = [each for each in out if each.estimate.fits and each.estimate.legal]
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
 
-    def best(self, counts: Counts, *, every: bool, below: float = np.inf, shared: bool = True) -> list[Costed]:
-        """Plans for some GPUs, best first."""
-        groups = self.sharing(counts, every=every, limit=below) if shared else []
-        limit = min([below, *(SHOWN * candidate.step_s for candidate in groups[:1])])
-        alike = self.alike(counts, every=every, below=limit)
-        return self.cost([*alike[:3], *groups[:2]], most=4)
+    def best(self, counts: Counts, *, every: bool) -> tuple[list[Costed], list[Costed]]:
+        """Plans for some GPUs, best first, and those that Megatron-LM can run as they are.
 
-    def launchable(self, counts: Counts, *, every: bool) -> list[Costed]:
-        """Plans with one tp, ep and recompute and equal pipelines: what Megatron-LM can run as it is."""
-        return self.cost(self.alike(counts, every=every, uniform=True), most=3)
+        The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat.
+        """
+        plain = self.alike(counts, every=every, uniform=True)
+        groups = self.sharing(counts, every=every, limit=plain[0].step_s if plain else np.inf)
+        limit = min([np.inf, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
+        alike = self.alike(counts, every=every, below=limit)
+        launchable = self.cost(plain, most=2)
+        return self.cost([*alike[:2], *groups[:2], *plain[:1]], most=4), launchable
 
     def alone(self, pool: int) -> Costed | None:
         """The best plan on one pool."""

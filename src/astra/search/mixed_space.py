@@ -298,14 +298,21 @@ class Bench:
         return None if pipeline is None else Found(pipeline.value_s, frame, pipeline, shapes)
 
     def bounded_frames(
-        self, counts: Counts, samples: float, *, whole: bool, uniform: bool, fewer: Counts | None = None
+        self,
+        counts: Counts,
+        samples: float,
+        *,
+        whole: bool,
+        uniform: bool,
+        fewer: Counts | None = None,
+        aligned: bool = True,
     ) -> Iterator[tuple[float, Frame]]:
         """Every frame with its lower bound of the pipeline's seconds, best first.
 
         ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded. ``fewer``:
-        leave out frames in which that many GPUs make as many stages.
+        leave out frames in which that many GPUs make as many stages. ``aligned``: a share's pipelines divide the batch.
         """
-        frames = self._frames(counts, samples, whole=whole, uniform=uniform)
+        frames = self._frames(counts, samples, whole=whole, uniform=uniform, aligned=aligned)
         if fewer is not None:
             stride = (frames.dp * frames.cp)[:, None] * np.array([tp for tp, _ in self.settings])
             more = [(new // stride > old // stride).any(axis=1) for new, old in zip(counts, fewer, strict=True)]
@@ -323,11 +330,11 @@ class Bench:
         only = None if setting < 0 else (*self.settings[setting], RECOMPUTES[recompute])
         return Frame(dp, mbs, cp, vp, stages or None, m, only)
 
-    def _frames(self, counts: Counts, samples: float, *, whole: bool, uniform: bool) -> Frames:
+    def _frames(self, counts: Counts, samples: float, *, whole: bool, uniform: bool, aligned: bool) -> Frames:
         rows: list[tuple[float, ...]] = []
         # With chunks larger bottlenecks are spread thinner, so every number of chunks is a frame of its own.
         for mbs in self.mbs:
-            for dp in self._pipelines(counts, samples, mbs, whole=whole):
+            for dp in self._pipelines(counts, samples, mbs, whole=whole, aligned=aligned):
                 m = samples / (dp * mbs)
                 shapes = [(1, 0), *((v, p) for p in self._depths(counts, dp, m) for v in self._chunks(p))]
                 rows += [(dp, mbs, cp, v, p, m) for cp in self.cp for v, p in shapes]
@@ -339,18 +346,17 @@ class Bench:
         whole_numbers = [table[:, column].astype(np.int64) for column in range(5)]
         return Frames(*whole_numbers, table[:, 5], chosen[:, 0], chosen[:, 1])
 
-    def _pipelines(self, counts: Counts, samples: float, mbs: int, *, whole: bool) -> list[int]:
+    def _pipelines(self, counts: Counts, samples: float, mbs: int, *, whole: bool, aligned: bool) -> list[int]:
         """Numbers of pipelines to try."""
         most = int(min(samples // mbs, sum(counts)))
         if whole:
             return [n for n in divisors(int(samples) // mbs) if n <= most] if samples % mbs == 0 else []
-        # A share is rounded later, so any number will do: the batch's divisors, and for a pool by itself those that
-        # leave few of its GPUs over.
-        if sum(gpus > 0 for gpus in counts) > 1:
+        if aligned:
             return [n for n in divisors(self.batch) if n <= most]
+        # A share is rounded later, so any number will do: those that leave few GPUs over.
         sizes = {tp * stages for tp, _ in self.settings for stages in range(1, MOST_SHARED_STAGES + 1)}
         tried = {gpus // size for gpus in counts if gpus for size in sizes}
-        return sorted(n for n in {*tried, *divisors(self.batch)} if 1 <= n <= most)
+        return sorted(n for n in tried if 1 <= n <= most and self.batch % n)
 
     def _depths(self, counts: Counts, dp: int, microbatches: float) -> list[int]:
         """Stages of an interleaved pipeline: micro-batches come in whole groups of them."""
@@ -359,7 +365,8 @@ class Bench:
         least = min((tp for tp, _ in self.settings), default=1)
         deepest = min(sum(gpus // (dp * least) for gpus in counts), self.depth // 2)
         if microbatches != int(microbatches):  # a share, to be rounded to whole groups
-            return [n for n in range(2, min(deepest, MOST_SHARED_STAGES) + 1) if n <= microbatches]
+            few = range(2, min(deepest, MOST_SHARED_STAGES) + 1)
+            return [n for n in few if n <= microbatches and self.batch // dp % n == 0]
         return [n for n in divisors(int(microbatches)) if 2 <= n <= deepest]
 
     def _chunks(self, stages: int) -> list[int]:

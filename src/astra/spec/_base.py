@@ -54,11 +54,11 @@ def check_positive(where: str, **values: float | None) -> None:
     """Every value is a finite number above zero (None passes)."""
     for name, value in values.items():
         if value is not None and not (_finite(value) and value > 0):
-            raise InputError(f"{where}.{name}", value, want="a number above zero")
+            raise InputError(f"{where}.{name}", value, want="a finite number above zero")
 
 
 def check_not_negative(where: str, **values: float | None) -> None:
     """Every value is a finite number at or above zero (None passes)."""
     for name, value in values.items():
         if value is not None and not (_finite(value) and value >= 0):
-            raise InputError(f"{where}.{name}", value, want="a number at or above zero")
+            raise InputError(f"{where}.{name}", value, want="a finite number at or above zero")
