@@ -2,6 +2,7 @@
 #   make plan    install Astra and plan a catalog model on catalog GPUs
 #   make test    install the development tools, then lint, type-check and test
 #   make check   lint and types alone    make bench  speed, recorded    make clean  start over
+#   make test-frameworks   exports through the real frameworks, in cached environments under .venvs
 
 # The first interpreter that is new enough; PYTHON=... chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -12,16 +13,21 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test check format bench clean venv-without-ensurepip
+.PHONY: help plan test test-frameworks check format bench clean venv-without-ensurepip
 
 help:
-	@sed -n '2,5s/^# *//p' Makefile
+	@sed -n '2,6s/^# *//p' Makefile
 
 plan: $(VENV)/.installed
 	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest $(ARGS)
+
+# What cannot be installed is skipped with a printed reason; -s shows the versions that were used.
+test-frameworks: $(VENV)/.installed-dev
+	$(BIN)/python tests/frameworks/install.py
+	ASTRA_FRAMEWORKS=1 $(BIN)/python -m pytest -n 2 -s -rs tests/frameworks $(ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -36,7 +42,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/plan_speed.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -80,10 +80,10 @@ def main() -> None:
     }
     print(f"import astra          {results['import_s']:.3f} s")
     print(
-        f"astra plan, shell     {results['shell_s']:.3f} s   (llama-2-70b 1024xH100), peak {results['peak_mib']:.0f} MiB"
+        f"astra plan, shell     {results['shell_s']:.3f} s   llama-2-70b 1024xH100, {results['peak_mib']:.0f} MiB peak"
     )
     print(
-        f"{'in process':28s} {'first s':>8s} {'median s':>9s} {'considered':>14s} {'costed':>10s} {'M costed/s':>11s} {'vs paper':>9s}"
+        f"{'in process':28s} {'first s':>8s} {'median s':>9s} {'considered':>15s} {'costed':>9s} {'paper 1.27 s':>13s}"
     )
     for name, request in CASES:
         row = results["cases"][name] = in_process(request, options.repeats)

@@ -25,7 +25,7 @@ OUTPUT = "--json --out --quiet --verbose --width --debug"
 BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
-        f"--help {CLUSTER} {WORKLOAD} --top --fix --forbid --max --min --rules --headroom {OBJECTIVE} --baseline "
+        f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom {OBJECTIVE} --baseline "
         f"--export --export-out {MONEY} {OUTPUT}"
     ),
     "estimate": f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {OUTPUT}",

@@ -67,7 +67,9 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 def planned(model: str, gpus: str, **request: Any) -> tuple[Launch, Job]:
     """The best plan, as read back from its JSON."""
     record = json.loads(astra.plan(model, gpus=gpus, top=1, **request).to_json())
-    return from_record(record)
+    launch, job = from_record(record)
+    assert job is not None
+    return launch, job
 
 
 def given(model: str, gpus: str, strategy: str, **request: Any) -> Launch:

@@ -12,6 +12,8 @@ import pytest
 
 import astra
 from astra.errors import AstraError, InputError, OutputError
+from astra.export import EXPORTERS
+from astra.export.base import CannotExport, refusals
 from astra.export.reading import from_record, read_plan
 from astra.export.writing import write_folder
 
@@ -29,6 +31,7 @@ def test_reads_back(record: Record) -> None:
         launch, job = from_record(record, rank)
         assert str(launch.strategy) == record["plans"][rank - 1]["strategy"]
         assert sum(launch.layers) == launch.model.layers
+        assert job is not None
         assert launch.gpus == job.pool.gpus == 16
         assert launch.step_s == record["plans"][rank - 1]["estimate"]["step_s"]
 
@@ -109,6 +112,36 @@ def test_an_edited_strategy_that_is_illegal(record: Record) -> None:
     edited["plans"][0]["strategy"] = edited["plans"][0]["estimate"]["strategy"] = "tp1 dp16 mbs3"
     with pytest.raises(InputError, match="must divide the batch"):
         from_record(edited)
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Record:
+    found: Record = json.loads(astra.plan("llama-3.1-8b", gpus="8xH100+8xA100-80", batch=128, top=5).to_json())
+    return found
+
+
+def test_plans_over_several_pools(mixed: Record) -> None:
+    text = (
+        "zero1 overlap=grad,param,tp [dp2 mbs1 m64: H100-SXM5-80GB tp4 pp1 layers=20 recompute=none "
+        "+ A100-SXM4-80GB tp4 pp1 layers=12 recompute=none]"
+    )
+    edited = copy.deepcopy(mixed)
+    edited["plans"][0]["strategy"] = edited["plans"][0]["estimate"]["strategy"] = text
+    launch, job = from_record(edited)
+    assert job is None
+    assert launch.mixed
+    assert launch.layers == (20, 12)
+    assert [mesh.gpus for mesh in launch.meshes] == [8, 8]
+    assert (launch.strategy.tp, launch.strategy.pp, launch.strategy.dp, launch.microbatches) == (4, 2, 2, 64)
+    assert refusals(EXPORTERS["megatron"], launch) == refusals(EXPORTERS["flagscale"], launch) == []
+    several = copy.deepcopy(mixed)
+    shares = (
+        "zero1 overlap=grad,param [dp4 mbs2 m12: H100-SXM5-80GB tp2 pp1 layers=32] "
+        "[dp4 mbs2 m4: A100-SXM4-80GB tp2 pp1 layers=32]"
+    )
+    several["plans"][0]["strategy"] = several["plans"][0]["estimate"]["strategy"] = shares
+    with pytest.raises(CannotExport, match="shares of the batch"):
+        from_record(several)
 
 
 def test_a_truncated_file(record: Record, tmp_path: Path) -> None:

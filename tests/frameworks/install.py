@@ -92,6 +92,12 @@ def make(environment: Environment) -> str:
     return ""
 
 
+def pinned(environment: Environment) -> str:
+    """The versions of an environment, which are all fixed."""
+    words = [word for arguments in environment.packages for word in arguments if "==" in word]
+    return ", ".join(dict.fromkeys(words))
+
+
 def _run(command: list[str]) -> None:
     settings = {**os.environ, "DS_BUILD_OPS": "0", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S, env=settings)
@@ -104,13 +110,12 @@ def main() -> int:
         if environment.name not in wanted:
             continue
         if ready(environment.name):
-            print(f"frameworks: {environment.name} is there")
+            print(f"frameworks: {environment.name} is there ({pinned(environment)})")
             continue
         began = time.monotonic()
         problem = make(environment)
-        said = (
-            f"skipped: {' '.join(problem.split())[-300:]}" if problem else f"made in {time.monotonic() - began:.0f} s"
-        )
+        took = f"made in {time.monotonic() - began:.0f} s ({pinned(environment)})"
+        said = f"skipped: {' '.join(problem.split())[-300:]}" if problem else took
         print(f"frameworks: {environment.name} {said}", flush=True)
     return 0
 

@@ -40,6 +40,7 @@ def execute(strategy_text: str) -> list[float]:
     gpus = parse_strategy(strategy_text).gpus
     record = json.loads(astra.plan(TINY, gpus=f"{gpus}xH100", batch=BATCH, seq=SEQ, top=1, forbid=["cp"]).to_json())
     _, job = from_record(record)
+    assert job is not None
     strategy = parse_strategy(strategy_text)
     launch = launch_of(job, strategy, layers_of(job, strategy), record["version"], None)
     return run(

@@ -15,7 +15,7 @@ _EXAMPLE: Final = '--strategy "tp8 pp4 vp5 dp2 mbs1 sp zero1 recompute=selective
 EPILOG: Final = f"""\
 A strategy is words: degrees tp pp vp cp ep etp dp mbs with their number, sp, zero0..zero3,
 recompute=none|selective|full, flash=on|off, offload=optimizer, overlap=grad,param,tp,p2p.
-What is left out is derived (dp) or takes its default.
+What is left out is derived (dp) or takes its default. Over several pools, groups in brackets (docs/mixed.md).
 
 examples:
   astra estimate llama-2-70b --gpus 64xH100 --batch 1024 --seq 4096 {_EXAMPLE}
@@ -54,8 +54,12 @@ def run(args: argparse.Namespace) -> Answer:
     estimate = replace(estimate, warnings=[*estimate.warnings, *notes])
 
     def draw(width: int | None, color: bool) -> str:
+        from astra.report import mixed  # noqa: PLC0415
         from astra.report.text import render_estimate  # noqa: PLC0415
+        from astra.search.mixed_records import MixedEstimate  # noqa: PLC0415
 
+        if isinstance(estimate, MixedEstimate):
+            return mixed.render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
         return render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
 
     return Answer(draw, estimate.to_json)

@@ -64,7 +64,7 @@ def target(name: str, flag: str) -> Any:
 
 
 def write(
-    launch: Launch, job: Job, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False
+    launch: Launch, job: Job | None, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False
 ) -> dict[str, Any]:
     """Export one plan; the record of what was done."""
     from astra.export.base import CannotExport, refusals  # noqa: PLC0415
@@ -76,9 +76,11 @@ def write(
     place = folder if folder is not None else default_folder(launch.model.name, to)
     check_folder(place, overwrite=overwrite)
     reasons, found = refusals(exporter, launch), None
-    if reasons and not nearest:
+    if reasons and job is None and nearest:
+        reasons = [*reasons, "and the nearest plan is only looked for on one GPU type"]
+    if reasons and (job is None or not nearest):
         raise CannotExport(to, reasons)
-    if reasons:
+    if reasons and job is not None:
         from astra.export.nearest import find  # noqa: PLC0415
 
         found = find(exporter, launch, job)

@@ -14,6 +14,15 @@ from astra.units import parse_count
 
 DEFAULT_BATCH: Final = 1024
 DEFAULT_SEQ: Final = 4096
+
+
+class _Default(str):
+    """A value nobody gave."""
+
+    __slots__ = ()
+
+
+DEFAULT_RUNTIME: Final = _Default("megatron")
 _TOKEN_BATCH: Final = re.compile(r"(.*?)\s*tok(?:en)?s?", re.IGNORECASE | re.DOTALL)
 
 
@@ -87,10 +96,22 @@ def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
         parser.add_argument("model", metavar="MODEL", help=text)
 
 
+class _Pools(argparse.Action):
+    """One pool as its text, several as a list."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        so_far = getattr(namespace, self.dest)
+        pools = [] if so_far is None else [so_far] if isinstance(so_far, str) else so_far
+        setattr(namespace, self.dest, [*pools, values] if pools else values)
+
+
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Which GPUs."""
     group = parser.add_argument_group("GPUs")
-    group.add_argument("--gpus", metavar="NxGPU", help="how many of which, such as 512xH100 (astra catalog gpus)")
+    text = "how many of which, such as 512xH100 (astra catalog gpus); again for another pool"
+    group.add_argument("--gpus", metavar="NxGPU", action=_Pools, help=text)
     group.add_argument("--cluster", metavar="FILE", help="a TOML file with your own GPUs, nodes and links")
     group.add_argument("--node", metavar="NAME", help="node type, when not the usual one (astra catalog nodes)")
 
@@ -112,7 +133,8 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
                        help="(default pretrain)")  # fmt: skip
     group.add_argument("--lora-rank", metavar="N", type=whole("--lora-rank", at_most=65536), default=16,
                        help="of --task lora (default 16)")  # fmt: skip
-    group.add_argument("--runtime", metavar="NAME", default="megatron", help="training framework (default megatron)")
+    group.add_argument("--runtime", metavar="NAME", default=DEFAULT_RUNTIME,
+                       help="training framework (default megatron)")  # fmt: skip
     group.add_argument("--strict", action="store_true", help="refuse to answer from assumed data (exit code 4)")
 
 
@@ -156,6 +178,11 @@ def request(args: argparse.Namespace, assumed: list[str]) -> dict[str, Any]:
     names = ("gpus", "cluster", "node", "tokens", "precision", "optimizer", "task", "lora_rank", "runtime", "strict",
              "rules", "headroom")  # fmt: skip
     return {"batch": size, "seq": seq} | {name: getattr(args, name) for name in names}
+
+
+def named(value: object) -> bool:
+    """Whether the user gave a value, be it the default one."""
+    return not isinstance(value, _Default)
 
 
 def default_seq(model: str) -> int:

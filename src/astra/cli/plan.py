@@ -30,6 +30,7 @@ examples:
   astra plan llama-3.1-70b --gpus 512xH100 --batch 1024 --seq 8192
   astra plan mixtral-8x7b --gpus 64xA100-80 --batch 4Mtok --tokens 1T --top 10
   astra plan llama-3-70b --gpus 512xH100 --tokens 1T --budget 950k --usd-per-gpu-h 3.2
+  astra plan llama-2-70b --gpus 256xH100 --gpus 512xA100-80
   astra plan ./config.json --cluster my-cluster.toml --fix tp=8 --rules house-rules.txt --json
 """
 
@@ -38,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
     options.add_model(parser, optional=True)
     options.add_cluster(parser)
+    counted = parser.add_argument_group("several pools").add_mutually_exclusive_group()
+    counted.add_argument("--at-most", dest="counts", action="store_const", const="at-most",
+                         help="use of each pool what helps (default)")  # fmt: skip
+    counted.add_argument("--exact", dest="counts", action="store_const", const="exact", help="use every GPU")
     options.add_workload(parser)
     group = parser.add_argument_group("search")
     group.add_argument("--top", metavar="N", type=options.whole("--top", at_most=100), default=5,
@@ -72,13 +77,19 @@ def run(args: argparse.Namespace) -> Answer:
     arguments |= {name: value for name, value in wanted.items() if value is not None}
     if money.given(args):
         arguments["money"] = money.money(args)
+    arguments |= {"counts": args.counts} if args.counts else {}
+    arguments |= {"launchable": True} if options.named(args.runtime) else {}
     planset = _with_notes(_search(args.model, arguments), notes)
     if args.export is not None:
         planset = _with_notes(planset, _export(planset, args))
 
     def draw(width: int | None, color: bool) -> str:
+        from astra.report.mixed import render_mixed  # noqa: PLC0415
         from astra.report.text import render_plans  # noqa: PLC0415
+        from astra.search.mixed_records import MixedPlanSet  # noqa: PLC0415
 
+        if isinstance(planset, MixedPlanSet):
+            return render_mixed(planset, width, color, brief=args.quiet, full=args.verbose)
         return render_plans(planset, width, color, brief=args.quiet, full=args.verbose)
 
     return Answer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)

@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> Answer:
     from astra.export.reading import read_plan  # noqa: PLC0415
 
     launch, job = read_plan(args.plan, args.rank)
+    if job is None:
+        raise rehearse_plan.CannotRehearse(["plans on several GPU types"])
     stages = rehearse_plan.stages_of(args.stage, launch.strategy.pp)
     cases = [
         rehearse_plan.case_of(job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage)

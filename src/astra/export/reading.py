@@ -63,27 +63,54 @@ def check_schema(record: Mapping[str, Any], where: str) -> None:
     raise InputError(f"{where}: schema", schema, want=f"{PLAN_SCHEMA}, as written by astra plan.{other}", fix=_AGAIN)
 
 
-def read_plan(path: str | Path, rank: int = 1) -> tuple[Launch, Job]:
-    """One plan of a file, resolved, with the job it was made for."""
+def read_plan(path: str | Path, rank: int = 1) -> tuple[Launch, Job | None]:
+    """One plan of a file, resolved, with the job it was made for (none for a plan over several pools)."""
     return from_record(read_record(path), rank, where=str(path))
 
 
-def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan") -> tuple[Launch, Job]:
+def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan") -> tuple[Launch, Job | None]:
     """One plan of a record."""
     request = _part(record, "request", dict, where)
     plan, place = _plan(record, rank, where)
+    if "pools" in request:
+        return _mixed(record, request, plan, where, place), None
     job = _job(request, f"{where}: request")
     strategy = _strategy(plan, place, job)
+    job = msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=strategy.gpus))
     from astra.search.detail import layers_of, legality  # noqa: PLC0415
 
     broken = legality(job, strategy)
     if broken:
         raise InputError(f"{place}.strategy", str(strategy), want=f"a legal strategy; {'; '.join(broken)}")
-    estimate = _part(plan, "estimate", dict, place)
-    step_s = estimate.get("step_s")
+    step_s = _step_s(plan, place)
+    return launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), step_s), job
+
+
+def _step_s(plan: Mapping[str, Any], place: str) -> float:
+    step_s = _part(plan, "estimate", dict, place).get("step_s")
     if not isinstance(step_s, int | float) or isinstance(step_s, bool):
         raise InputError(f"{place}.estimate.step_s", step_s, want="a number of seconds", fix=_AGAIN)
-    return launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), float(step_s)), job
+    return float(step_s)
+
+
+def _mixed(
+    record: Mapping[str, Any], request: Mapping[str, Any], plan: Mapping[str, Any], where: str, place: str
+) -> Launch:
+    """A plan over several pools."""
+    from astra.catalog.clusters import parse_gpus  # noqa: PLC0415
+    from astra.export.reading_mixed import mixed_launch  # noqa: PLC0415
+
+    inside = f"{where}: request"
+    workload: Workload = decode(Workload, _part(request, "workload", dict, inside), where=f"{inside}: workload")
+    model = _model(request, _part(request, "model", str, inside), inside)
+    pools = {}
+    for name, pool in _part(request, "pools", dict, inside).items():
+        at = f"{inside}: pools.{name}"
+        gpus, gpu = _part(pool, "gpus", int, at), _part(pool, "gpu", str, at)
+        pools[name] = parse_gpus(f"{gpus}x{gpu}", node=_part(pool, "node", str, at))
+    launch = mixed_launch(_estimated_text(plan, place), pools, model, workload, place=place)
+    runtime, version = _part(request, "runtime", str, inside), str(record.get("version", ""))
+    return launch._replace(runtime=runtime, version=version, step_s=_step_s(plan, place))
 
 
 def launch_of(job: Job, strategy: Strategy, layers: tuple[int, ...], version: str, step_s: float | None) -> Launch:
@@ -104,6 +131,8 @@ def launch_of(job: Job, strategy: Strategy, layers: tuple[int, ...], version: st
 
 
 def _part(record: Mapping[str, Any], name: str, kind: type[Any], where: str) -> Any:
+    if not isinstance(record, Mapping):
+        raise InputError(where, record, want="a record", fix=_AGAIN)
     value = record.get(name)
     if not isinstance(value, kind):
         missing = name not in record
@@ -124,17 +153,26 @@ def _plan(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[str
 
 
 def _strategy(plan: Mapping[str, Any], place: str, job: Job) -> Strategy:
-    text = _part(plan, "strategy", str, place)
+    text = _estimated_text(plan, place)
     strategy = parse_strategy(text, gpus=job.pool.gpus)
+    # An objective may leave nodes out, so that a plan says itself how many GPUs it uses.
+    said = str(plan["estimate"].get("gpus", "")).partition("x")[0]
+    used = int(said) if said.isdigit() and len(said) < 9 else job.pool.gpus
+    if strategy.gpus != used:
+        want = f"tp*cp*pp*dp = {used:,}, the GPUs of the plan"
+        raise InputError(f"{place}.strategy", text, want=want, fix="The plan was edited.")
+    return strategy
+
+
+def _estimated_text(plan: Mapping[str, Any], place: str) -> str:
+    """The strategy, which must be the one that was estimated."""
+    text: str = _part(plan, "strategy", str, place)
     estimated = _part(plan, "estimate", dict, place).get("strategy")
     if estimated != text:
         want = f"the strategy that was estimated ({estimated}): the plan was edited"
         fix = 'To cost a strategy of your own use astra estimate --strategy "...".'
         raise InputError(f"{place}.strategy", text, want=want, fix=fix)
-    if strategy.gpus != job.pool.gpus:
-        want = f"tp*cp*pp*dp = {job.pool.gpus:,}, the GPUs of the request"
-        raise InputError(f"{place}.strategy", text, want=want, fix="The plan was edited.")
-    return strategy
+    return text
 
 
 def _job(request: Mapping[str, Any], where: str) -> Job:

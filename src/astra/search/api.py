@@ -24,6 +24,8 @@ from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
 from astra.search.hunt import Hunt, Refined
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, rejects_of
+from astra.search.mixed_api import COUNTS, any_pool, check_cluster, estimate_mixed, fleet_of, plan_fleet, several
+from astra.search.mixed_detail import Fleet
 from astra.search.objectives import Goal, goal_of
 from astra.search.planner import search
 from astra.space.expression import read_rules
@@ -31,6 +33,7 @@ from astra.space.restrictions import Restrictions, parse_restrictions
 from astra.space.rules import Rule
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
+from astra.spec.mixed import MixedStrategy, is_mixed
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
@@ -63,7 +66,7 @@ class ModelReport(Result, frozen=True, kw_only=True):
 def plan(
     model: str | ModelSpec,
     *,
-    gpus: str | None = None,
+    gpus: str | Sequence[str] | None = None,
     cluster: str | Path | Cluster | None = None,
     node: str | None = None,
     batch: int | str = DEFAULT_BATCH,
@@ -87,15 +90,30 @@ def plan(
     deadline: float | str | None = None,
     baseline: str | Strategy | None = None,
     money: Money | None = None,
+    counts: str = "at-most",
+    launchable: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> PlanSet:
     """The best strategies for a model on some GPUs, and why the others lost.
 
-    Objectives other than ``fastest`` may leave some of the GPUs unused, in whole nodes.
+    Objectives other than ``fastest`` may leave some of the GPUs unused, in whole nodes. With several pools the answer
+    is a ``MixedPlanSet``: ``counts`` says whether all GPUs must be used (``exact``), ``launchable`` keeps to what the
+    runtime can run as it is.
     """
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= 100:
         raise InputError("top", top, want="a number of plans between 1 and 100")
     started, options = time.perf_counter(), money or Money()
+    gpus, mixed = several(gpus, cluster, node)
+    if mixed is not None:
+        refused = {"objective": objective, "budget": budget, "deadline": deadline, "baseline": baseline,
+                   "fix": fix, "forbid": forbid, "max": maximum, "min": minimum}  # fmt: skip
+        work = {"batch": batch, "seq": seq, "tokens": tokens, "precision": precision, "optimizer": optimizer,
+                "task": task, "lora_rank": lora_rank, "runtime": runtime, "headroom": headroom}  # fmt: skip
+        fleet, left_out = _fleet(model, mixed, work, counts, refused)
+        return plan_fleet(
+            fleet, left_out, exact=counts == "exact", top=top, launchable=launchable, strict=strict, money=options,
+            user_rules=read_rules(rules) if rules is not None else (), rules=str(rules) if rules else None,
+        )  # fmt: skip
     job = make_job(
         model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=tokens, precision=precision,
         optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
@@ -198,8 +216,8 @@ def _baseline(job: Job, baseline: str | Strategy | None, user_rules: Sequence[Ru
 def estimate(
     model: str | ModelSpec,
     *,
-    strategy: str | Strategy,
-    gpus: str | None = None,
+    strategy: str | Strategy | MixedStrategy,
+    gpus: str | Sequence[str] | None = None,
     cluster: str | Path | Cluster | None = None,
     node: str | None = None,
     batch: int | str = DEFAULT_BATCH,
@@ -215,7 +233,19 @@ def estimate(
     strict: bool = False,
     money: Money | None = None,
 ) -> Estimate:
-    """How a given strategy would do, legal or not."""
+    """How a given strategy would do, legal or not; one in brackets is over several pools (docs/mixed.md)."""
+    gpus, mixed = several(gpus, cluster, node)
+    if mixed is None and (isinstance(strategy, MixedStrategy) or (isinstance(strategy, str) and is_mixed(strategy))):
+        mixed = Cluster(pools=(_pool(gpus, cluster, node),))
+    if mixed is not None:
+        work = {"batch": batch, "seq": seq, "tokens": tokens, "precision": precision, "optimizer": optimizer,
+                "task": task, "lora_rank": lora_rank, "runtime": runtime, "headroom": headroom}  # fmt: skip
+        if isinstance(strategy, Strategy) or (isinstance(strategy, str) and not is_mixed(strategy)):
+            raise InputError("strategy", str(strategy), want="groups in brackets for several pools (docs/mixed.md)")
+        fleet, _ = _fleet(model, mixed, work, "at-most", {})
+        own_rules = read_rules(rules) if rules is not None else ()
+        return estimate_mixed(fleet, strategy, money=money or Money(), strict=strict, user_rules=own_rules)
+    assert not isinstance(strategy, MixedStrategy)
     job = make_job(
         model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=tokens, precision=precision,
         optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
@@ -228,6 +258,20 @@ def estimate(
     if strict and result.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(result))
     return result
+
+
+def _fleet(
+    model: str | ModelSpec, cluster: Cluster, work: dict[str, Any], counts: str, refused: dict[str, Any]
+) -> tuple[Fleet, dict[str, str]]:
+    """Several pools with a job each, and those that cannot take part."""
+    for name, value in refused.items():
+        if value:
+            fix = "Plan each pool by itself, or leave it out."
+            raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
+    _choice("counts", counts, COUNTS)
+    check_cluster(cluster)
+    job = make_job(model, gpus=None, cluster=any_pool(cluster, work["precision"]), node=None, **work)
+    return fleet_of(cluster, job, exact=counts == "exact")
 
 
 def describe_model(model: str | ModelSpec, *, seq: int | None = None) -> ModelReport:
@@ -318,7 +362,9 @@ def _pool(gpus: str | None, cluster: str | Path | Cluster | None, node: str | No
         return parse_gpus(gpus, node=node)
     found = cluster if isinstance(cluster, Cluster) else read_cluster(Path(str(cluster)))
     if len(found.pools) != 1:
-        raise InputError("cluster", f"{len(found.pools)} pools", want="one pool of GPUs", fix="Mixed pools come later.")
+        raise InputError(
+            "cluster", f"{len(found.pools)} pools", want="one pool of GPUs", fix="Several are for plan and estimate."
+        )
     return found.pools[0]
 
 

@@ -27,7 +27,7 @@ def rejects_of(found: Found, user_rules: Sequence[Rule], job: Job) -> list[Rejec
         ),
         Reject(
             reason="dominated",
-            sentence="an overlap or flash attention switched off, never better than on",
+            sentence="an overlap or flash attention switched off: they stay on unless --fix or a rule speaks of them",
             strategies=found.dominated,
         ),
         Reject(

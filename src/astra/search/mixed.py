@@ -1,5 +1,4 @@
-"""The planner for several pools: pipelines over pools, pools apart with shares of the batch, or both; and what each pool
-is worth.
+"""The planner for several pools: pipelines over pools, pools apart that share the batch, or both; what each is worth.
 
 Frames are visited best first by a lower bound and each is solved exactly (``space.partition``), so the best pipeline
 over pools is the best there is within the model. The plans shown are costed in full and simulated; the ranking is the
@@ -8,7 +7,6 @@ simulation's.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from itertools import combinations, product
 from typing import Final, NamedTuple
@@ -58,6 +56,7 @@ class Planner:
         self.after = After(self.bench)
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
+        self._menus: dict[tuple[Counts, int], list[Found]] = {}
 
     @property
     def host_s(self) -> float:
@@ -78,7 +77,7 @@ class Planner:
         fewer: Counts | None = None,
         aligned: bool = True,
     ) -> list[tuple[float, Found]]:
-        """The best pipelines over pools, alike in all replicas; the first is optimal, the others are of other frames."""
+        """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames."""
         found: list[tuple[float, Found]] = []
         limit = below
         frames = self.bench.bounded_frames(counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned)
@@ -115,59 +114,58 @@ class Planner:
             out.append(float(each.max()) * gpus if len(each) else 0.0)
         return out
 
+    def menu(self, counts: Counts, mask: int, *, every: bool, best_s: float) -> list[Found]:
+        """Pipelines of some pools that may become a group, for their share of the batch by rate."""
+        key = (counts, mask)
+        if key not in self._menus:
+            rates = self.rates(counts)
+            inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
+            share = self.bench.batch * sum(r for pool, r in enumerate(rates) if mask >> pool & 1) / sum(rates)
+            # A mixed block must beat what is known; a pool by itself is part of many partitions.
+            several = mask & (mask - 1)
+            below = best_s if several else np.inf
+            found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=below)
+            if not several:
+                limit = found[0][0] if found else np.inf
+                found += self.pipelines(inside, share, keep=1, whole=False, every=every, below=limit, aligned=False)
+            self._menus[key] = [each for _, each in found]
+        return self._menus[key]
+
+    def apart(self, counts: Counts, pools: Sequence[int], *, every: bool) -> list[Candidate]:
+        """Each of some pools by itself, the batch shared."""
+        menus = [self.menu(counts, 1 << pool, every=every, best_s=np.inf) for pool in pools]
+        if len(pools) > 4:
+            menus = [entries[:1] for entries in menus]
+        made = (self._dealt(chosen) for chosen in product(*menus))
+        return [candidate for candidate in made if candidate is not None]
+
     def sharing(self, counts: Counts, *, every: bool, limit: float) -> list[Candidate]:
-        """Strategies with several groups: each pool by itself, or some pools mixed and the others by themselves."""
+        """Strategies with several groups: pools by themselves, or some pools mixed and others by themselves."""
         used = [pool for pool, gpus in enumerate(counts) if gpus]
-        if len(used) < 2:
-            return []
-        rates = self.rates(counts)
-        menus: dict[int, list[tuple[float, Found]]] = {}
-
-        def menu(mask: int, best_s: float) -> list[tuple[float, Found]]:
-            if mask not in menus:
-                inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
-                total = sum(rates[pool] for pool in used)
-                share = self.bench.batch * sum(rates[pool] for pool in used if mask >> pool & 1) / total
-                # A mixed block must beat what is known; a pool by itself is part of every partition.
-                below = best_s if mask & (mask - 1) else np.inf
-                found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=below)
-                if not mask & (mask - 1):
-                    limit_s = found[0][0] if found else below
-                    found += self.pipelines(
-                        inside, share, keep=1, whole=False, every=every, below=limit_s, aligned=False
-                    )
-                menus[mask] = found
-            return menus[mask]
-
         out: list[Candidate] = []
-        for blocks in self._partitions(used):
-            best_s = min([limit, *(candidate.step_s for candidate in out)])
-            menus_of = [menu(block, best_s) for block in blocks]
-            for chosen in product(*(entries if len(blocks) <= 4 else entries[:1] for entries in menus_of)):
-                candidate = self._dealt([found for _, found in chosen])
-                if candidate is not None:
-                    out.append(candidate)
-        return sorted(out, key=lambda entry: entry.step_s)[:KEPT]
-
-    @staticmethod
-    def _partitions(used: list[int]) -> list[list[int]]:
-        """Blocks of pools as masks: all apart, and one mixed block with the others apart."""
-        out = [[1 << pool for pool in used]]
+        for size in range(len(used) if every else 2, len(used) + 1):
+            for pools in combinations(used, size):
+                out += self.apart(counts, pools, every=every)
         largest = len(used) - 1 if len(used) <= MOST_BLOCKS else 2
         for size in range(2, largest + 1):
             for block in combinations(used, size):
-                mask = sum(1 << pool for pool in block)
-                out.append([mask, *(1 << pool for pool in used if pool not in block)])
-        return out
+                best_s = min([limit, *(candidate.step_s for candidate in out)])
+                mixed = self.menu(counts, sum(1 << pool for pool in block), every=every, best_s=best_s)
+                others = [
+                    self.menu(counts, 1 << pool, every=every, best_s=best_s) for pool in used if pool not in block
+                ]
+                made = (self._dealt(chosen) for chosen in product(mixed, *(entries[:1] for entries in others)))
+                out += [candidate for candidate in made if candidate is not None]
+        return sorted(out, key=lambda entry: entry.step_s)[:KEPT]
 
     def _dealt(self, groups: Sequence[Found]) -> Candidate | None:
         """Groups with the micro-batches that let the last one end soonest."""
         shares, rounds = [], []
         for found in groups:
             fixed_s, each_s = found.line()
-            units = found.frame.stages or 1
-            rounds.append(units)
-            shares.append(Share(found.frame.dp * found.frame.mbs * units, fixed_s, each_s * units))
+            size = found.frame.stages or 1
+            rounds.append(size)
+            shares.append(Share(found.frame.dp * found.frame.mbs * size, fixed_s, each_s * size))
         dealt = deal(shares, self.bench.batch)
         if dealt is None:
             return None
@@ -206,11 +204,19 @@ class Planner:
         found = self.cost(self.alike(counts), most=1)
         return found[0] if found else None
 
-    def without(self, pool: int, below: float = np.inf) -> Costed | None:
-        """The best plan on all other pools."""
+    def without(self, pool: int, *, mixed: bool) -> Costed | None:
+        """The best plan on all other pools; ``mixed``: pipelines over pools are searched too."""
         counts = tuple(0 if place == pool else gpus for place, gpus in enumerate(self.counts))
-        found = self.cost(self.alike(counts, below=below), most=2)
-        return found[0] if found else None
+        others = [place for place, gpus in enumerate(counts) if gpus]
+        if len(others) == 1:
+            return self.alone(others[0])
+        found = [each for size in (len(others) - 1, len(others)) for some in combinations(others, size)
+                 for each in self.apart(self.counts, some, every=False)]  # fmt: skip
+        found.sort(key=lambda entry: entry.step_s)
+        if mixed or not found:
+            found += self.alike(counts, below=found[0].step_s if found else np.inf)
+        costed = self.cost(found, most=1)
+        return costed[0] if costed else None
 
     def with_one_more(self, pool: int, best: Costed) -> Costed:
         """The best plan with one more node of a pool, which is the best plan itself where that brings nothing."""
@@ -256,8 +262,3 @@ class Planner:
             return ""
         shown = f"{least / GIB:.1f} GiB" if np.isfinite(least) else "more than there is"
         return f"a stage with a single layer needs {shown} of the {limit / GIB:.1f} GiB a GPU may use."
-
-
-def timed(started: float) -> float:
-    """Seconds since."""
-    return time.perf_counter() - started

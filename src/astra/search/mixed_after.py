@@ -93,7 +93,8 @@ class After:
             held = sums[ends[:-1]] - sums[ends[1:]]
             held[0] += by_sort[row, count] * first
             held[-1] += by_sort[row, count + 1] * last
-            return held[None, :]
+            wide: Floats = held[None, :]
+            return wide
 
         held = Held(*(of_stages(column) for column in columns.held))
         ranks, expert_ranks = frame.dp * frame.cp, max(tp * frame.cp * frame.dp // ep, 1)
@@ -120,4 +121,5 @@ class After:
             forward_s=stage_s[None, :] / 3,
             backward_s=stage_s[None, :] * 2 / 3,
         )
-        return (update_s + between.exposed_s)[0]
+        after: Floats = (update_s + between.exposed_s)[0]
+        return after

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.provenance import Floats, Ints
+from astra.table import take
 
 _ROUNDS: Final = 14
 _CLOSER: Final = 64  # frames bounded closely at a time
@@ -35,7 +36,7 @@ class Frames(NamedTuple):
 
     def take(self, rows: Ints) -> Frames:
         """Some of them."""
-        return Frames(*(column[rows] for column in self))
+        return take(self, rows)
 
     @property
     def rows(self) -> int:
@@ -153,7 +154,8 @@ def _held(bottleneck: Floats, frames: Frames, tables: list[_Pool]) -> Floats:
             limited = _joined(limited, table.stages, each, most)
     held = np.where(frames.stages > 0, limited[np.arange(frames.rows), frames.stages], free)
     # The stage with the head has less room for layers, whichever it is.
-    return np.maximum(held - np.where(lost < LONG, lost, 0.0), 0.0) * chunks
+    layers: Floats = np.maximum(held - np.where(lost < LONG, lost, 0.0), 0.0) * chunks
+    return layers
 
 
 def _joined(held: Floats, stages: Ints, each: Floats, most: int) -> Floats:

@@ -343,8 +343,8 @@ class Bench:
         kinds_of = list(product(range(len(self.settings)), (0, full))) if uniform else [(-1, -1)]
         chosen = np.tile(np.array(kinds_of, np.int64), (len(table), 1))
         table = np.repeat(table, len(kinds_of), axis=0)
-        whole_numbers = [table[:, column].astype(np.int64) for column in range(5)]
-        return Frames(*whole_numbers, table[:, 5], chosen[:, 0], chosen[:, 1])
+        pipelines, samples_each, ring, chunks, stages = (table[:, column].astype(np.int64) for column in range(5))
+        return Frames(pipelines, samples_each, ring, chunks, stages, table[:, 5], chosen[:, 0], chosen[:, 1])
 
     def _pipelines(self, counts: Counts, samples: float, mbs: int, *, whole: bool, aligned: bool) -> list[int]:
         """Numbers of pipelines to try."""

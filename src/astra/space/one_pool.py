@@ -66,7 +66,8 @@ def _stage_counts(problem: Problem, choice: Choice, limit: float) -> Ints:
     whole = choice.time_s[-1] + choice.first_s + choice.last_s
     layer = choice.time_s[1]
     bound = np.maximum(np.ceil(depth / counts) * layer, whole / counts)
-    return counts[problem.sum_weight * whole + problem.max_weight * bound < limit]
+    hopeful: Ints = counts[problem.sum_weight * whole + problem.max_weight * bound < limit]
+    return hopeful
 
 
 def _least_bottleneck(problem: Problem, choice: Choice, counts: Ints) -> tuple[Floats, Ints]:
@@ -83,7 +84,8 @@ def _least_bottleneck(problem: Problem, choice: Choice, counts: Ints) -> tuple[F
 
     def held(bottleneck: Floats) -> Floats:
         by_time = np.floor((bottleneck[:, None] - fixed) / layer * _SLACK)
-        return np.minimum(by_time, by_memory).clip(0)
+        layers: Floats = np.minimum(by_time, by_memory).clip(0)
+        return layers
 
     def enough(bottleneck: Floats) -> Bools:
         layers = held(bottleneck)

@@ -1,0 +1,266 @@
+"""Plans over several pools as text: the pipelines drawn stage by stage, and what each pool is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from astra.report import drawing, explain
+from astra.search.mixed_records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
+from astra.units import show_count, show_dollars
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+BAR: Final = 14
+MOST_ROWS: Final = 16
+
+
+class StageRow(NamedTuple):
+    """Consecutive stages that are alike."""
+
+    first: int
+    last: int
+    stage: MixedStage
+
+    @property
+    def name(self) -> str:
+        """``3`` or ``3-6``."""
+        return f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def stage_rows(stages: Sequence[MixedStage]) -> list[StageRow]:
+    """The stages of one group, equal neighbours together; the fullest of them stands for all."""
+    out: list[StageRow] = []
+    for number, stage in enumerate(stages):
+        if out and _alike(out[-1].stage, stage):
+            before = out[-1]
+            fullest = max(before.stage, stage, key=lambda one: one.peak_reserved_gib)
+            out[-1] = StageRow(before.first, number, fullest)
+        else:
+            out.append(StageRow(number, number, stage))
+    return out
+
+
+def _alike(one: MixedStage, other: MixedStage) -> bool:
+    same = (one.pool, one.tp, one.layers, one.recompute) == (other.pool, other.tp, other.layers, other.recompute)
+    return same and abs(one.microbatch_s - other.microbatch_s) <= 0.01 * other.microbatch_s
+
+
+def comparison(planset: MixedPlanSet) -> list[str]:
+    """The best plan against each pool alone and without each pool, as sentences."""
+    best = planset.best.estimate
+    assert isinstance(best, MixedEstimate)
+    kind = "mixed" if len(best.used) > 1 else f"{next(iter(best.used))} alone"
+    known = [each for each in planset.alone if each.times is not None]
+    sentences = []
+    if known:
+        parts = [f"{each.times:.2f}x of {each.pool} alone" for each in known]
+        sentences.append(f"{kind}: {', '.join(parts)}.")
+    sentences += [f"{each.pool} alone: {each.why}" for each in planset.alone if each.times is None]
+    losses = planset.without or _mirrored(planset.alone)
+    lost = [
+        f"without {each.pool} you lose {1 - 1 / each.times:.0%}" for each in losses if each.times and each.times > 1
+    ]
+    if lost and len(best.used) > 1:
+        sentences.append("; ".join(lost)[:1].upper() + "; ".join(lost)[1:] + ".")
+    return sentences
+
+
+def _mirrored(alone: Sequence[Alternative]) -> list[Alternative]:
+    """Of two pools, the one left when the other is taken away."""
+    if len(alone) != 2:
+        return []
+    return [
+        Alternative(pool=other.pool, strategy=each.strategy, step_s=each.step_s, times=each.times)
+        for each, other in zip(alone, reversed(alone), strict=True)
+    ]
+
+
+def marginal_sentences(planset: MixedPlanSet) -> list[str]:
+    """What one more node of each pool would bring."""
+    return [
+        f"one more node of {each.pool} ({each.gpus} GPUs): "
+        + (f"+{each.gain:.1%} tokens/s" if each.gain > 0.0005 else "nothing, no plan can use it")
+        for each in planset.marginal
+    ]
+
+
+def runs_sentence(estimate: MixedEstimate) -> str:
+    """Which runtimes can execute a plan as it is."""
+    able = (
+        f"Runs as it is on {', '.join(estimate.runs_on)}." if estimate.runs_on else "No known runtime runs it as it is."
+    )
+    lacking = "; ".join(f"{name} needs {what}" for name, what in estimate.needs.items())
+    return f"{able} {lacking}." if lacking else able
+
+
+def render_mixed(
+    planset: MixedPlanSet,
+    width: int | None = None,
+    color: bool | None = None,
+    *,
+    brief: bool = False,
+    full: bool = False,
+) -> str:
+    """The ranked plans, the best one drawn, and what each pool is worth."""
+    columns = drawing.page_width(width)
+    best = planset.best.estimate
+    assert isinstance(best, MixedEstimate)
+    request = planset.request
+    work = request["workload"]
+    facts = (
+        f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {show_count(work['global_batch'] * work['seq'])}"
+    )
+    parts: list[RenderableType] = [
+        drawing.text((f"{request['model']} on {request['gpu']}", "bold"), f" ({request['counts']})"),
+        drawing.prose((f"{facts} per step, {work['precision']}, {request['runtime']}", "dim")),
+        drawing.blank(),
+        _ranking(planset),
+    ]
+    if not brief:
+        parts += [drawing.blank(), drawing.heading("The best plan"), drawing.text(best.strategy)]
+        parts += picture(best, every_stage=full)
+        parts += [drawing.blank(), drawing.heading("What each pool is worth")]
+        parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset)])
+        parts += _launch(planset)
+        parts += [drawing.blank(), drawing.prose(explain.certainty(best))]
+        counts = planset.search
+        told = f"{counts.considered:,} frames considered, {counts.evaluated:,} solved exactly, {counts.seconds:.2f} s."
+        parts += [drawing.blank(), drawing.prose((told, "dim"))]
+        parts += drawing.bullets([*best.warnings, *planset.notes], mark="note:", style="dim")
+    return drawing.draw(parts, width=columns, color=bool(color))
+
+
+def render_estimate(
+    estimate: MixedEstimate,
+    width: int | None = None,
+    color: bool | None = None,
+    *,
+    brief: bool = False,
+    full: bool = False,
+) -> str:
+    """One strategy over several pools."""
+    columns = drawing.page_width(width)
+    verdict = [] if estimate.legal and estimate.fits else [*estimate.violations]
+    if not estimate.fits:
+        over = [stage for stage in estimate.stages if not stage.fits]
+        verdict.append(f"{len(over)} of {len(estimate.stages)} stages need more memory than there is")
+    parts: list[RenderableType] = [
+        drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}"),
+        drawing.text(("strategy  ", "dim"), estimate.strategy),
+        *drawing.bullets(verdict, mark="!", style="red"),
+        drawing.blank(),
+        drawing.text(
+            f"step {explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}, "
+            f"{estimate.tokens_per_s:,.0f} tokens/s, MFU {estimate.mfu:.1%}"
+        ),
+    ]
+    if not brief:
+        parts += picture(estimate, every_stage=full)
+        parts += [drawing.blank(), drawing.prose(runs_sentence(estimate)), drawing.prose(explain.certainty(estimate))]
+        parts += drawing.bullets(estimate.warnings, mark="note:", style="dim")
+    return drawing.draw(parts, width=columns, color=bool(color))
+
+
+def picture(estimate: MixedEstimate, *, every_stage: bool = False) -> list[RenderableType]:
+    """Every group as a row of pools and a table of its stages."""
+    out: list[RenderableType] = []
+    slowest = max((stage.microbatch_s + stage.transfer_s for stage in _stages(estimate)), default=1.0)
+    for group in estimate.groups:
+        stages = [stage for stage in _stages(estimate) if stage.group == group.index]
+        out += [drawing.blank(), drawing.text((group_line(group), "bold")), drawing.text(chain(stages))]
+        out.append(_table(stages, slowest, every_stage=every_stage))
+        if group.waits_s > 0.01 * group.pipeline_s:
+            out.append(drawing.prose((f"waits {group.waits_s:.2f} s for the slowest group", "dim")))
+    return out
+
+
+def group_line(group: GroupEstimate) -> str:
+    """What a group takes on."""
+    pools = ", ".join(f"{count} {name}" for name, count in group.gpus.items())
+    return (
+        f"{group.dp} pipelines on {pools}: {group.microbatches} micro-batches of {group.mbs} each, "
+        f"{group.samples:,} samples, {group.pipeline_s:.2f} s"
+    )
+
+
+def chain(stages: Sequence[MixedStage]) -> str:
+    """``[H100 0-3] -> [A100 4-7]``: the pools in pipeline order with their stages and layers."""
+    runs: list[tuple[str, int, int, int]] = []
+    for number, stage in enumerate(stages):
+        if runs and runs[-1][0] == stage.pool:
+            pool, first, _, layers = runs[-1]
+            runs[-1] = (pool, first, number, layers + stage.layers)
+        else:
+            runs.append((stage.pool, number, number, stage.layers))
+    return " ──▶ ".join(f"[{pool} stages {a}-{b}, {layers} layers]" for pool, a, b, layers in runs)
+
+
+def _stages(estimate: MixedEstimate) -> list[MixedStage]:
+    return [stage for stage in estimate.stages if isinstance(stage, MixedStage)]
+
+
+def _table(stages: Sequence[MixedStage], slowest: float, *, every_stage: bool) -> RenderableType:
+    out = drawing.table(
+        ("stage", "left"), ("pool", "left"), ("GPUs", "right"), ("tp", "right"), ("layers", "right"),
+        ("time of a micro-batch", "left"), ("ms", "right"), ("memory", "left"), ("GiB", "right"), ("recompute", "left"),
+    )  # fmt: skip
+    rows = [StageRow(n, n, stage) for n, stage in enumerate(stages)] if every_stage else stage_rows(stages)
+    shown = rows if every_stage or len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
+    for row in shown:
+        stage = row.stage
+        seconds = stage.microbatch_s + stage.transfer_s
+        full = stage.peak_reserved_gib / stage.memory_limit_gib
+        out.add_row(
+            row.name,
+            stage.pool,
+            str(stage.gpus),
+            str(stage.tp),
+            str(stage.layers),
+            drawing.text((drawing.bar(seconds / slowest, BAR), "green")),
+            f"{seconds * 1e3:.1f}",
+            drawing.text((drawing.bar(full, BAR), "yellow" if stage.fits else "red")),
+            f"{'' if stage.fits else '! '}{stage.peak_reserved_gib:.1f}/{stage.memory_limit_gib:.1f}",
+            stage.recompute,
+        )
+    return out
+
+
+def _ranking(planset: MixedPlanSet) -> RenderableType:
+    priced = any(plan.estimate.train_usd is not None for plan in planset.plans)
+    columns = [("#", "right"), ("GPUs", "left"), ("groups", "wrap"), ("step time", "right"), ("tokens/s", "right")]
+    columns += [("MFU", "right"), ("bubble", "right")] + [("cost", "right")] * priced
+    out = drawing.table(*columns)
+    for plan in planset.plans:
+        estimate = plan.estimate
+        assert isinstance(estimate, MixedEstimate)
+        shapes = " | ".join(_shape(estimate, group) for group in estimate.groups)
+        cells = [explain.show_step(estimate.step_s), f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
+        cells += [explain.show_share(estimate.bubble_fraction)]
+        cells += [show_dollars(estimate.train_usd) if estimate.train_usd is not None else "-"] * priced
+        gpus = "\n".join(f"{count} {name}" for name, count in estimate.used.items())
+        out.add_row(str(plan.rank), gpus, shapes, *cells)
+    return out
+
+
+def _shape(estimate: MixedEstimate, group: GroupEstimate) -> str:
+    stages = [stage for stage in _stages(estimate) if stage.group == group.index]
+    seen: dict[str, list[MixedStage]] = {}
+    for stage in stages:
+        seen.setdefault(stage.pool, []).append(stage)
+    runs = " + ".join(f"{pool} tp{of[0].tp} pp{len(of)}" for pool, of in seen.items())
+    return f"dp{group.dp} mbs{group.mbs} m{group.microbatches}: {runs}"
+
+
+def _launch(planset: MixedPlanSet) -> list[RenderableType]:
+    best, can = planset.best.estimate, planset.launchable
+    assert isinstance(best, MixedEstimate)
+    sentences = [runs_sentence(best)]
+    if can is not None and can.strategy != planset.best.strategy:
+        slower = can.estimate.step_s / best.step_s - 1
+        sentences.append(f"Megatron-LM can run, {slower:.1%} slower: {can.strategy}")
+    if planset.conceivable.strategy != planset.best.strategy:
+        faster = 1 - planset.conceivable.estimate.step_s / best.step_s
+        sentences.append(f"The best conceivable plan is {faster:.1%} faster: {planset.conceivable.strategy}")
+    return [drawing.blank(), drawing.heading("Who can run it"), *drawing.bullets(sentences)]

@@ -1,0 +1,188 @@
+"""The partition problem without the order of pools: quick, a lower bound, and often the optimum itself.
+
+Left out are what only the order decides: activations in flight (every stage is taken as the last one) and which pools
+are neighbours (every transfer between pools is taken as the shortest). Pools can then be visited one by one, each
+unused, inside the pipeline, first, last or alone, with least sums over (ends placed, stages so far, layers so far). If
+some order of the answer costs no more than the answer and fits, it is the optimum. Layers must be alike.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from astra.provenance import Floats
+from astra.space.partition import Choice, Pipeline, Problem, Run, stage_times, value
+
+_SLACK: Final = 1 + 1e-12
+_LAST, _FIRST = 1, 2
+_MOST_ORDERS: Final = 720
+
+
+class Piece(NamedTuple):
+    """What one pool holds."""
+
+    pool: int
+    choice: int
+    role: int  # bits: holds the pipeline's last stage, its first
+    layers: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """A lower bound of the sum, and what attains it."""
+
+    sum_s: float
+    pieces: tuple[Piece, ...]
+
+
+class _Way(NamedTuple):
+    """A choice with a number of stages in a role."""
+
+    choice: int
+    role: int
+    stages: int
+    layer_s: float
+    fixed_s: float
+    room: tuple[int, ...]  # layers each stage can hold, in pipeline order
+
+
+def least_sum(problem: Problem, bottleneck: float, budget: float) -> Answer | None:
+    """The least sum with no stage above the bottleneck, in no order; None if it is not under the budget."""
+    depth = len(next(choice for pool in problem.pools for choice in pool).time_s) - 1
+    stages = problem.stages or 0
+    table = np.full((4, stages + 1, depth + 1), np.inf)
+    table[0, 0, 0] = 0.0
+    hop_s = min((float(hop.min()) for hop in problem.hop_s.values() if hop.size), default=0.0)
+    steps: list[tuple[int, Floats, list[_Way]]] = []
+    for pool, choices in enumerate(problem.pools):
+        if not choices:
+            continue
+        ways = [way for number in range(len(choices)) for way in _ways(problem, choices, number, bottleneck, hop_s)]
+        steps.append((pool, table, ways))
+        needed = problem.every or problem.must >> pool & 1
+        after = np.full_like(table, np.inf) if needed else table.copy()
+        for way in ways:
+            _offer(after, table, way, counted=stages > 0)
+        table = after
+    total = float(table[_LAST | _FIRST, stages, depth])
+    if not total < budget:
+        return None
+    return Answer(total, _traced(steps, stages, depth, total))
+
+
+def _ways(problem: Problem, choices: tuple[Choice, ...], number: int, bottleneck: float, hop_s: float) -> list[_Way]:
+    choice = choices[number]
+    layer_s, alive = float(choice.time_s[1]), float(problem.in_flight[1])
+    each = float(choice.stay_bytes[1] + choice.kept_bytes[1] * alive)
+    most = min(choice.stages, len(problem.in_flight) - 1)
+    out = []
+    for role, count in product(range(4), range(choice.stages if problem.every else 1, most + 1)):
+        fixed, room = [], []
+        for place in range(count):
+            first, last = place == 0 and bool(role & _FIRST), place == count - 1 and bool(role & _LAST)
+            before = choice.first_s if first else hop_s if place == 0 else choice.send_s
+            behind = choice.last_s if last else hop_s if place == count - 1 else choice.send_s
+            free = choice.limit_bytes - choice.fixed_bytes - first * choice.first_bytes - last * choice.last_bytes
+            fixed.append(before + behind)
+            by_time = np.floor((bottleneck * _SLACK - before - behind) / layer_s * _SLACK)
+            room.append(int(min(by_time, np.floor(free / max(each, 1e-300) * _SLACK), len(choice.time_s) - 1)))
+        if min(room) >= problem.least_layers:
+            out.append(_Way(number, role, count, layer_s, sum(fixed), tuple(room)))
+    return out
+
+
+def _offer(after: Floats, table: Floats, way: _Way, *, counted: bool) -> None:
+    """Least sums with a pool used in one way."""
+    stages = way.stages if counted else 0
+    if stages >= table.shape[1]:
+        return
+    flags = [flag for flag in range(4) if not flag & way.role]
+    depth = table.shape[2] - 1
+    least, most = way.stages, min(sum(way.room), depth)
+    if most < least:
+        return
+    source = table[flags, : table.shape[1] - stages] - way.layer_s * np.arange(depth + 1)
+    padded = np.concatenate((np.full((*source.shape[:2], most), np.inf), source), axis=2)
+    # Entry j of the result looks at j - most .. j - least layers placed before.
+    windows = sliding_window_view(padded, most - least + 1, axis=2)[:, :, : depth + 1].min(axis=3)
+    sums = windows + way.layer_s * np.arange(depth + 1) + way.fixed_s
+    target = after[[flag | way.role for flag in flags], stages:]
+    after[[flag | way.role for flag in flags], stages:] = np.minimum(target, sums)
+
+
+def _traced(steps: list[tuple[int, Floats, list[_Way]]], stages: int, layers: int, total: float) -> tuple[Piece, ...]:
+    """The pieces whose sums make the total."""
+    pieces: list[Piece] = []
+    flag = _LAST | _FIRST
+    for pool, table, ways in reversed(steps):
+        if abs(table[flag, stages, layers] - total) <= 1e-12 * total:
+            continue
+        for way in ways:
+            before = flag & ~way.role
+            count = way.stages if table.shape[1] > 1 else 0
+            if flag & way.role != way.role or count > stages:
+                continue
+            taken = np.arange(way.stages, min(sum(way.room), layers) + 1)
+            sums = table[before, stages - count, layers - taken] + taken * way.layer_s + way.fixed_s
+            place = int(np.argmin(np.abs(sums - total))) if len(sums) else 0
+            if len(sums) and abs(sums[place] - total) <= 1e-9 * total:
+                number = int(taken[place])
+                pieces.append(Piece(pool, way.choice, way.role, _dealt(way.room, number)))
+                total = float(table[before, stages - count, layers - number])
+                flag, stages, layers = before, stages - count, layers - number
+                break
+    return tuple(pieces)
+
+
+def _dealt(room: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    """Layers for each stage within its room, the most even way."""
+    out = [1] * len(room)
+    for _ in range(layers - len(room)):
+        place = min((n for n in range(len(room)) if out[n] < room[n]), key=lambda n: (out[n], -n))
+        out[place] += 1
+    return tuple(out)
+
+
+def arranged(problem: Problem, answer: Answer) -> Pipeline | None:
+    """The pieces in the best order found in which every stage fits; None if none does."""
+    first = [piece for piece in answer.pieces if piece.role & _FIRST]
+    last = [piece for piece in answer.pieces if piece.role & _LAST and not piece.role & _FIRST]
+    inside = [piece for piece in answer.pieces if not piece.role]
+    # The fuller a stage gets with each micro-batch in flight, the nearer the end it belongs.
+    inside.sort(key=lambda piece: _fullness(problem, piece))
+    best: Pipeline | None = None
+    for number, order in enumerate(permutations(inside)):
+        if number >= _MOST_ORDERS:
+            break
+        runs = tuple(Run(piece.pool, piece.choice, piece.layers) for piece in (*first, *order, *last))
+        if not _fits(problem, runs):
+            continue
+        stage_s = stage_times(problem, runs)
+        made = Pipeline(runs, stage_s, value(problem, stage_s))
+        if best is None or made.value_s < best.value_s:
+            best = made
+        if sum(stage_s) <= answer.sum_s * (1 + 1e-9):
+            break
+    return best
+
+
+def _fullness(problem: Problem, piece: Piece) -> float:
+    choice = problem.pools[piece.pool][piece.choice]
+    return float(max(piece.layers) * choice.kept_bytes[1] / choice.limit_bytes)
+
+
+def _fits(problem: Problem, runs: tuple[Run, ...]) -> bool:
+    place = sum(len(run.layers) for run in runs)
+    for number, run in enumerate(runs):
+        choice = problem.pools[run.pool][run.choice]
+        for stage, layers in enumerate(run.layers):
+            need = layers * (choice.stay_bytes[1] + choice.kept_bytes[1] * problem.in_flight[place])
+            need += choice.fixed_bytes + (choice.first_bytes if number == 0 and stage == 0 else 0.0)
+            need += choice.last_bytes if place == 1 else 0.0
+            if need > choice.limit_bytes * _SLACK:
+                return False
+            place -= 1
+    return True
