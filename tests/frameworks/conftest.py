@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,12 @@ class Harness:
     def __init__(self, environment: str, program: str, **settings: str) -> None:
         if not ready(environment):
             pytest.skip(f".venvs/{environment} could not be made (see make test-frameworks)")
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115  # a pipe nobody reads would fill up
         self._process = subprocess.Popen(
             [str(python_of(environment)), str(HERE / program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._complaints,
             text=True,
             env={**os.environ, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1", **settings},
         )
@@ -45,10 +47,10 @@ class Harness:
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        assert self._process.stderr is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the harness ended: {self._process.stderr.read()[-3000:]}")
+            self._complaints.seek(0)
+            raise RuntimeError(f"the harness ended: {self._complaints.read()[-3000:]}")
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -63,6 +65,7 @@ class Harness:
         """End the program."""
         self._process.kill()
         self._process.communicate()
+        self._complaints.close()
 
 
 @pytest.fixture(scope="session")

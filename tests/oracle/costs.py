@@ -20,7 +20,7 @@ from tests.oracle.layers import Layers, Part, Shard
 
 CPU_BYTES_PER_S = 28e9  # of the optimizer's update in host memory
 STATE_BYTES = {"adam": 12, "sgd": 8}
-UPDATE_BYTES = {"adam": 30, "sgd": 22}
+UPDATE_BYTES = {"adam": 46, "sgd": 38}
 
 
 class Mesh(NamedTuple):
@@ -235,10 +235,10 @@ class Costs(Layers):
             moved = UPDATE_BYTES[job.workload.optimizer] * mine
             if holder.offload == "none":
                 static += STATE_BYTES[job.workload.optimizer] * mine
-                update_s = self.stream_s(8 * every + moved, 20)
+                update_s = self.stream_s(4 * every + moved, 20)
             else:
                 trips = collectives.host_transfer_s(job.pool.device, np.array([(grad + 2) * mine]))
-                update_s = float(trips.seconds[0]) + moved / CPU_BYTES_PER_S + self.stream_s(8 * every, 4)
+                update_s = float(trips.seconds[0]) + moved / CPU_BYTES_PER_S + self.stream_s(4 * every, 4)
             found.append((static, update_s))
         return found
 

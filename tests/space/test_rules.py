@@ -100,6 +100,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "overlap_tp": lambda s: not s.overlap_tp or s.sp,
     "overlap_tp_reach": lambda s: not s.overlap_tp or s.tp <= s.scaleup_gpus,
     "offload_zero": lambda s: s.offload == "none" or s.zero >= 1,
+    "offload_fsdp": lambda s: not (s.runtime == "megatron" and s.offload == "optimizer" and s.zero >= 2),
     "offload_adam": lambda s: s.offload == "none" or s.optimizer == "adam",
 }
 
@@ -301,6 +302,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("overlap_tp", "tp8 pp4 dp2 overlap=tp", {}),
     ("overlap_tp_reach", "tp16 pp2 dp2 sp overlap=tp", {}),
     ("offload_zero", "tp8 pp4 dp2 sp zero0 offload=optimizer overlap=grad", {}),
+    ("offload_fsdp", "tp8 pp4 dp2 sp zero3 offload=optimizer", {}),
     ("offload_adam", "tp8 pp4 dp2 sp offload=optimizer", {"optimizer": "sgd"}),
 ]
 
@@ -329,7 +331,7 @@ def test_there_is_an_example_against_every_rule() -> None:
         ("tp8 pp2 vp2 dp4 sp overlap=grad,param,p2p", {}),
         ("tp8 pp4 dp2 sp recompute=full method=block recompute_layers=20", {}),
         ("tp8 pp3 dp2 sp recompute=full recompute_layers=27", {"gpus": 48}),  # 80 layers on 3 stages: 27, 27, 26
-        ("tp8 pp4 dp2 zero3 sp offload=optimizer", {}),
+        ("tp8 pp4 dp2 zero1 sp offload=optimizer", {}),
         ("tp8 pp1 cp8 dp1 sp flash=on", {}),
         ("tp4 pp4 dp4 sp ep16 etp1", MOE),
         ("tp8 pp4 dp2 sp schedule=zb", {"runtime": "torchtitan"}),

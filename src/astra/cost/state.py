@@ -19,9 +19,10 @@ from astra.spec.job import Job
 
 WEIGHT_BYTES: Final = 2.0
 STATE_BYTES: Final = {"adam": 12.0, "sgd": 8.0}
-# Bytes the update reads and writes per parameter it owns: gradient, master weight, moments, new weights.
-UPDATE_BYTES: Final = {"adam": 4 + 12 + 12 + 2.0, "sgd": 4 + 8 + 8 + 2.0}
-NORM_BYTES: Final = 8.0  # gradient norm, and clearing the gradient buffer
+# Bytes the update reads and writes per parameter it owns: the gradient's norm (4) and clipping (8); gradient, master
+# weight and moments read and written; the new weight copied to 2 bytes (6).
+UPDATE_BYTES: Final = {"adam": 4 + 8 + (16 + 12) + 6.0, "sgd": 4 + 8 + (12 + 8) + 6.0}
+CLEAR_BYTES: Final = 4.0  # clearing the gradient buffer, of every parameter
 # One host's share of memory bandwidth for a GPU's optimizer on the CPU: 12 channels of DDR5-4800 for 8 GPUs, half used.
 CPU_UPDATE_BYTES_PER_S: Final = 28e9
 
@@ -77,13 +78,13 @@ def optimizer_s(
     apart = zero >= 1
     owned = held.trained_dense / np.where(apart, ranks, 1) + held.trained_expert / np.where(apart, expert_ranks, 1)
     every = held.trained_dense + held.trained_expert
-    moved = NORM_BYTES * every + UPDATE_BYTES[job.workload.optimizer] * owned
+    moved = CLEAR_BYTES * every + UPDATE_BYTES[job.workload.optimizer] * owned
     on_gpu = operators.streaming(job.pool.device, nbytes=moved, kernels=20.0)
     if not np.any(offload):
         return on_gpu.seconds, on_gpu.source
     trips = collectives.host_transfer_s(job.pool.device, (job.runtime.gradient_bytes + WEIGHT_BYTES) * owned)
     on_host = trips.seconds + UPDATE_BYTES[job.workload.optimizer] * owned / CPU_UPDATE_BYTES_PER_S
-    norm = operators.streaming(job.pool.device, nbytes=NORM_BYTES * every, kernels=4.0)
+    norm = operators.streaming(job.pool.device, nbytes=CLEAR_BYTES * every, kernels=4.0)
     seconds = np.where(offload > 0, on_host + norm.seconds, on_gpu.seconds)
     return seconds, worst(np.where(offload > 0, 3, on_gpu.source).astype(np.int8), trips.source * (offload > 0))
 

@@ -7,7 +7,7 @@ simulation's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, product
 from typing import Final, NamedTuple
 
@@ -18,15 +18,17 @@ from astra.search.mixed_after import After
 from astra.search.mixed_detail import Fleet, estimate
 from astra.search.mixed_records import MixedEstimate
 from astra.search.mixed_shares import Share, deal
-from astra.search.mixed_space import Bench, Counts, Found
+from astra.search.mixed_space import Bench, Counts, Found, Frame
 from astra.space.rules import Rule
 from astra.spec.mixed import MixedStrategy
 from astra.units import GIB
 
 SHOWN: Final = 1.05  # pipelines over pools are shown beside pools apart if they are this close
 KEPT: Final = 6  # pipelines of each kind costed in full
+MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
+CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
 MENU: Final = 2  # pipelines of a pool that may become a group
-MOST_BLOCKS: Final = 4  # pools up to which every mixed part of "both" is tried; beyond, pairs
+MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]
 
@@ -57,6 +59,7 @@ class Planner:
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[Found]] = {}
+        self._after: dict[int, tuple[float, Found]] = {}
 
     @property
     def host_s(self) -> float:
@@ -78,9 +81,12 @@ class Planner:
         aligned: bool = True,
     ) -> list[tuple[float, Found]]:
         """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames."""
+        frames = self.bench.bounded_frames(counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned)
         found: list[tuple[float, Found]] = []
         limit = below
-        frames = self.bench.bounded_frames(counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned)
+        if sum(gpus > 0 for gpus in counts) >= MANY_POOLS and self.bench.uniform:
+            frames, found = self._closer(counts, frames, below, every=every, must=must)
+            limit = min([below, *(total_s for total_s, _ in found)])
         for bound_s, frame in frames:
             if bound_s >= limit:
                 break
@@ -94,6 +100,28 @@ class Planner:
             found.append((total_s, solved))
             limit = min(limit, total_s)
         return sorted(found, key=lambda entry: entry[0])[:keep]
+
+    def _closer(
+        self, counts: Counts, frames: Iterable[tuple[float, Frame]], below: float, *, every: bool, must: int
+    ) -> tuple[Iterable[tuple[float, Frame]], list[tuple[float, Found]]]:
+        """Frames with bounds that leave only the order of pools out, best first, and pipelines met on the way."""
+        found: list[tuple[float, Found]] = []
+        close: list[tuple[float, Frame]] = []
+        limit = below
+        for bound_s, frame in frames:
+            if bound_s >= limit:
+                break
+            after_s = self.after.least_s(counts, frame.dp, frame.cp)
+            if bound_s + after_s >= limit:
+                continue
+            least_s, met = self.bench.bound(counts, frame, every=every, below=limit - after_s, must=must)
+            if met is not None:
+                total_s = met.value_s + self.after.seconds(met)
+                found.append((total_s, met))
+                limit = min(limit, total_s)
+            if met is None or least_s < CLOSE * met.value_s:
+                close.append((least_s, frame))
+        return sorted(close, key=lambda entry: entry[0]), found
 
     def strategy(self, *parts: tuple[Found, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
@@ -134,7 +162,7 @@ class Planner:
     def apart(self, counts: Counts, pools: Sequence[int], *, every: bool) -> list[Candidate]:
         """Each of some pools by itself, the batch shared."""
         menus = [self.menu(counts, 1 << pool, every=every, best_s=np.inf) for pool in pools]
-        if len(pools) > 4:
+        if len(self.counts) > MOST_BLOCKS:
             menus = [entries[:1] for entries in menus]
         made = (self._dealt(chosen) for chosen in product(*menus))
         return [candidate for candidate in made if candidate is not None]
@@ -143,7 +171,8 @@ class Planner:
         """Strategies with several groups: pools by themselves, or some pools mixed and others by themselves."""
         used = [pool for pool, gpus in enumerate(counts) if gpus]
         out: list[Candidate] = []
-        for size in range(len(used) if every else 2, len(used) + 1):
+        fewest = len(used) if every else 2 if len(used) <= MOST_BLOCKS else len(used) - 1
+        for size in range(fewest, len(used) + 1):
             for pools in combinations(used, size):
                 out += self.apart(counts, pools, every=every)
         largest = len(used) - 1 if len(used) <= MOST_BLOCKS else 2
@@ -170,9 +199,14 @@ class Planner:
         if dealt is None:
             return None
         seconds, units = dealt
-        after_s = max(self.after.seconds(found) for found in groups)
+        after_s = max(self._after_s(found) for found in groups)
         parts = [(found, count * size) for found, count, size in zip(groups, units, rounds, strict=True)]
         return Candidate(seconds + after_s, self.strategy(*parts))
+
+    def _after_s(self, found: Found) -> float:
+        if id(found) not in self._after:
+            self._after[id(found)] = (self.after.seconds(found), found)  # kept alive, so that its id stays its own
+        return self._after[id(found)][0]
 
     def cost(self, candidates: Sequence[Candidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
@@ -196,7 +230,8 @@ class Planner:
         limit = min([np.inf, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
         alike = self.alike(counts, every=every, below=limit)
         launchable = self.cost(plain, most=2)
-        return self.cost([*alike[:2], *groups[:2], *plain[:1]], most=4), launchable
+        costed = {str(each.strategy): each for each in (*self.cost([*alike[:2], *groups[:2]], most=4), *launchable)}
+        return sorted(costed.values(), key=lambda each: each.estimate.step_s), launchable
 
     def alone(self, pool: int) -> Costed | None:
         """The best plan on one pool."""
@@ -213,7 +248,7 @@ class Planner:
         found = [each for size in (len(others) - 1, len(others)) for some in combinations(others, size)
                  for each in self.apart(self.counts, some, every=False)]  # fmt: skip
         found.sort(key=lambda entry: entry.step_s)
-        if mixed or not found:
+        if (mixed or not found) and len(others) < MANY_POOLS:
             found += self.alike(counts, below=found[0].step_s if found else np.inf)
         costed = self.cost(found, most=1)
         return costed[0] if costed else None

@@ -21,7 +21,7 @@ from astra.search.mixed_detail import Fleet
 from astra.space.enumerate import divisors
 from astra.space.names import facts_of
 from astra.space.one_pool import applies, solve_one
-from astra.space.partition import Choice, Pipeline, Problem, solve
+from astra.space.partition import Choice, Pipeline, Problem, bound, solve
 from astra.space.rules import check
 from astra.spec.job import Job
 from astra.spec.mixed import Group, Segment
@@ -95,6 +95,13 @@ class Found(NamedTuple):
         """Pipeline seconds for m micro-batches are ``fixed + m * each``."""
         slowest = max(self.stage_s)
         return (sum(self.stage_s) - slowest) / self.frame.vp, slowest
+
+
+class Bounded(NamedTuple):
+    """A lower bound of a frame's value, and a pipeline of it."""
+
+    least_s: float
+    found: Found | None
 
 
 def _in_units(choice: Choice, stages: int, chunks: int) -> Choice:
@@ -286,6 +293,15 @@ class Bench:
             must=must,
         )
         return problem, tuple(shapes)
+
+    def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
+        """A close lower bound of a frame's value, and a pipeline if one was met; ``below`` if nothing can beat that."""
+        problem, shapes = self.problem(counts, frame, every=every, must=must)
+        needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
+        if not any(problem.pools) or not all(needed):
+            return Bounded(below, None)
+        least, pipeline = bound(problem, below=below)
+        return Bounded(least, None if pipeline is None else Found(pipeline.value_s, frame, pipeline, shapes))
 
     def solve(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Found | None:
         """The best pipeline of a frame that beats ``below``."""

@@ -130,6 +130,13 @@ def value(problem: Problem, stage_s: tuple[float, ...]) -> float:
     return problem.sum_weight * sum(stage_s) + problem.max_weight * max(stage_s)
 
 
+class Bounded(NamedTuple):
+    """A lower bound of the value, and a pipeline that may be better than it needs to be."""
+
+    least: float
+    pipeline: Pipeline | None
+
+
 def solve(problem: Problem, *, below: float = np.inf) -> Pipeline | None:
     """The best pipeline with a value under ``below``, or None.
 
@@ -137,10 +144,22 @@ def solve(problem: Problem, *, below: float = np.inf) -> Pipeline | None:
     longest bottleneck and no bottleneck shorter than its shortest: where these two together do not beat the best so
     far, the range is done; otherwise it is halved.
     """
+    return _ranges(problem, below, exact=True).pipeline
+
+
+def bound(problem: Problem, *, below: float = np.inf) -> Bounded:
+    """``solve`` without the order of pools: a bound of its value close to it, and a pipeline in some order if any.
+
+    The bound is ``below`` where nothing can beat it. Layers must be alike.
+    """
+    return _ranges(problem, below, exact=False)
+
+
+def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
     search = _Search(problem)
     longest_s, relaxed = search.bottlenecks(below)
     best: Pipeline | None = None
-    limit = below
+    limit = least = below
     ranges: list[tuple[int, int, float]] = []
     start, size = 0, 1
     while start < len(longest_s):
@@ -150,19 +169,25 @@ def solve(problem: Problem, *, below: float = np.inf) -> Pipeline | None:
     while ranges:
         low, high, known = ranges.pop()
         shortest = problem.max_weight * longest_s[low]
-        if problem.sum_weight * max(relaxed[high], known) + shortest >= limit:
+        if problem.sum_weight * max(relaxed[high], known) + shortest >= (limit if exact else least):
             continue
         if not known:
-            found = search.under(float(longest_s[high]), (limit - shortest) / problem.sum_weight)
-            if found is None:
+            budget = ((limit if exact else least) - shortest) / problem.sum_weight
+            sum_s, found = search.under(float(longest_s[high]), budget, exact=exact)
+            if not np.isfinite(sum_s):
                 continue
-            known = sum(found.stage_s) / _SLACK
-            if found.value_s < limit:
+            known = sum_s / _SLACK
+            if low == high:
+                least = min(least, problem.sum_weight * known + problem.max_weight * float(longest_s[low]))
+            if found is not None and found.value_s < limit:
                 best, limit = found, found.value_s
+                least = min(least, limit)
+        elif low == high:
+            least = min(least, problem.sum_weight * known + problem.max_weight * float(longest_s[low]))
         if low < high:
             middle = (low + high) // 2
             ranges += [(middle + 1, high, known), (low, middle, 0.0)]
-    return best
+    return Bounded(least, best)
 
 
 def packed(held: Floats, stages: int) -> Floats:
@@ -327,23 +352,28 @@ class _Search:
             )
         return self._replaced[pool, one, other]
 
-    def under(self, bottleneck: float, budget: float) -> Pipeline | None:
-        """``least_sum``, by way of the problem without order where that is likely to be shorter."""
-        if len(self._filled) < _MANY_POOLS or not self.uniform:
-            return self.least_sum(bottleneck, budget)
+    def under(self, bottleneck: float, budget: float, *, exact: bool) -> tuple[float, Pipeline | None]:
+        """The least sum under a bottleneck, infinite if not under the budget, with its pipeline.
+
+        With many pools the problem without order comes first; unless ``exact``, its sum is the answer.
+        """
+        if exact and (len(self._filled) < _MANY_POOLS or not self.uniform):
+            found = self.least_sum(bottleneck, budget)
+            return (np.inf, None) if found is None else (sum(found.stage_s), found)
         from astra.space import unordered  # noqa: PLC0415
 
         answer = unordered.least_sum(self.problem, bottleneck, budget)
         if answer is None:
-            return None
-        found = unordered.arranged(self.problem, answer)
-        if (
-            found is not None
-            and sum(found.stage_s) <= answer.sum_s * (1 + 1e-9)
-            and max(found.stage_s) <= bottleneck * _SLACK**2
-        ):
-            return found
-        return self.least_sum(bottleneck, budget)
+            return np.inf, None
+        found = unordered.arranged(self.problem, answer, bottleneck)
+        if not exact:
+            return answer.sum_s, found
+        if found is not None:
+            attained = sum(found.stage_s) <= answer.sum_s * (1 + 1e-9)
+            if attained and max(found.stage_s) <= bottleneck * _SLACK**2:
+                return sum(found.stage_s), found
+        found = self.least_sum(bottleneck, budget)
+        return (np.inf, None) if found is None else (sum(found.stage_s), found)
 
     def least_sum(self, bottleneck: float, budget: float) -> Pipeline | None:
         """The pipeline with the least sum and no stage above the bottleneck."""

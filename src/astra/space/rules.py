@@ -165,6 +165,11 @@ RULES: Final = _rules(
         "overlap_tp and tp > scaleup_gpus",
     ),
     ("offload_zero", "optimizer offload needs zero 1 or more", 'offload == "optimizer" and zero == 0'),
+    (
+        "offload_fsdp",
+        "Megatron's optimizer offload works with zero 1 only",
+        'runtime == "megatron" and offload == "optimizer" and zero >= 2',
+    ),
     ("offload_adam", "optimizer offload needs Adam", 'optimizer != "adam" and offload == "optimizer"'),
 )
 

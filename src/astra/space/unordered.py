@@ -8,7 +8,7 @@ some order of the answer costs no more than the answer and fits, it is the optim
 
 from __future__ import annotations
 
-from itertools import permutations, product
+from itertools import islice, permutations, product
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from astra.space.partition import Choice, Pipeline, Problem, Run, stage_times, v
 
 _SLACK: Final = 1 + 1e-12
 _LAST, _FIRST = 1, 2
-_MOST_ORDERS: Final = 720
+_MOST_ORDERS: Final = 48
 
 
 class Piece(NamedTuple):
@@ -146,7 +146,7 @@ def _dealt(room: tuple[int, ...], layers: int) -> tuple[int, ...]:
     return tuple(out)
 
 
-def arranged(problem: Problem, answer: Answer) -> Pipeline | None:
+def arranged(problem: Problem, answer: Answer, bottleneck: float) -> Pipeline | None:
     """The pieces in the best order found in which every stage fits; None if none does."""
     first = [piece for piece in answer.pieces if piece.role & _FIRST]
     last = [piece for piece in answer.pieces if piece.role & _LAST and not piece.role & _FIRST]
@@ -154,19 +154,39 @@ def arranged(problem: Problem, answer: Answer) -> Pipeline | None:
     # The fuller a stage gets with each micro-batch in flight, the nearer the end it belongs.
     inside.sort(key=lambda piece: _fullness(problem, piece))
     best: Pipeline | None = None
-    for number, order in enumerate(permutations(inside)):
-        if number >= _MOST_ORDERS:
-            break
-        runs = tuple(Run(piece.pool, piece.choice, piece.layers) for piece in (*first, *order, *last))
-        if not _fits(problem, runs):
+    for order in islice(permutations(inside), _MOST_ORDERS):
+        runs = _placed(problem, (*first, *order, *last), bottleneck)
+        if runs is None:
             continue
         stage_s = stage_times(problem, runs)
         made = Pipeline(runs, stage_s, value(problem, stage_s))
         if best is None or made.value_s < best.value_s:
             best = made
-        if sum(stage_s) <= answer.sum_s * (1 + 1e-9):
-            break
+        if sum(stage_s) <= answer.sum_s * (1 + 1e-9) and max(stage_s) <= bottleneck * _SLACK**2:
+            return made
     return best
+
+
+def _placed(problem: Problem, pieces: tuple[Piece, ...], bottleneck: float) -> tuple[Run, ...] | None:
+    """The layers of each piece dealt to its stages as their places allow; the sum does not depend on how."""
+    place = sum(len(piece.layers) for piece in pieces)
+    runs = []
+    for number, piece in enumerate(pieces):
+        choice = problem.pools[piece.pool][piece.choice]
+        room = []
+        for stage in range(len(piece.layers)):
+            first, last = number == 0 and stage == 0, place == 1
+            free = choice.limit_bytes - choice.fixed_bytes - first * choice.first_bytes - last * choice.last_bytes
+            each = float(choice.stay_bytes[1] + choice.kept_bytes[1] * problem.in_flight[place])
+            fixed_s = (choice.first_s if first else choice.send_s) + (choice.last_s if last else choice.send_s)
+            by_time = np.floor((bottleneck * _SLACK - fixed_s) / choice.time_s[1] * _SLACK)
+            room.append(int(min(by_time, np.floor(free / max(each, 1e-300) * _SLACK))))
+            place -= 1
+        total = sum(piece.layers)
+        if min(room) < 1 or sum(room) < total:
+            return None
+        runs.append(Run(piece.pool, piece.choice, _dealt(tuple(room), total)))
+    return tuple(runs) if _fits(problem, tuple(runs)) else None
 
 
 def _fullness(problem: Problem, piece: Piece) -> float:
