@@ -127,8 +127,7 @@ def plan(
     ranked = [(strategy, with_run(part, result, options, tag)) for part, strategy, result in found.ranked]
     if strict and ranked[0][1].provenance_worst == "assumed":
         raise NoCoverage(no_coverage(ranked[0][1]))
-    used = found.ranked[0][0]  # an objective may leave nodes out
-    request = request_record(used, restrictions.describe(), str(rules) if rules else None, top)
+    request = request_record(found.ranked[0][0], restrictions.describe(), str(rules) if rules else None, top)
     request |= {"objective": goal.objective.name, "cap": None if goal.cap == float("inf") else goal.cap}
     return PlanSet(
         version=astra.__version__,

@@ -23,7 +23,7 @@ from astra.space.rules import Rule
 from astra.spec.mixed import MixedStrategy
 from astra.units import GIB
 
-SHOWN: Final = 1.05  # pipelines over pools are shown beside pools apart if they are this close
+SHOWN: Final = 1.02  # pipelines over pools are shown beside pools apart if they are this close
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
@@ -153,11 +153,19 @@ class Planner:
             several = mask & (mask - 1)
             below = best_s if several else np.inf
             found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=below)
-            if not several:
+            if not several and not (found and self._uses_all(found[0][1], inside)):
                 limit = found[0][0] if found else np.inf
                 found += self.pipelines(inside, share, keep=1, whole=False, every=every, below=limit, aligned=False)
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
+
+    def _uses_all(self, found: Found, counts: Counts) -> bool:
+        """Whether a pipeline's replicas leave no GPU over."""
+        frame = found.frame
+        used = sum(
+            len(run.layers) * found.shapes[run.pool][run.choice].tp * frame.dp * frame.cp for run in found.pipeline.runs
+        )
+        return used == sum(counts)
 
     def apart(self, counts: Counts, pools: Sequence[int], *, every: bool) -> list[Candidate]:
         """Each of some pools by itself, the batch shared."""
