@@ -138,6 +138,16 @@ class Estimate(Result, frozen=True, kw_only=True):
     price_source: str | None = None
     cost: Cost | None = None
 
+    def __str__(self) -> str:
+        from astra.report.text import render_estimate  # noqa: PLC0415
+
+        return render_estimate(self)
+
+    def _repr_html_(self) -> str:
+        from astra.report.html import estimate_html  # noqa: PLC0415
+
+        return estimate_html(self)
+
 
 class Plan(Result, frozen=True, kw_only=True):
     """One recommended strategy."""

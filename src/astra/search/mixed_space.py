@@ -30,6 +30,7 @@ MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no G
 MOST_TP: Final = 64
 LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
 MOST_CHUNKS: Final = 10
+FEW_CHUNKS: Final = 2  # of a group that shares the batch with others: the largest numbers of chunks
 MOST_SHARED_STAGES: Final = 8  # of a group that shares the batch with others
 RECOMPUTES: Final = ("none", "selective", "full")
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
@@ -352,7 +353,8 @@ class Bench:
         for mbs in self.mbs:
             for dp in self._pipelines(counts, samples, mbs, whole=whole, aligned=aligned):
                 m = samples / (dp * mbs)
-                shapes = [(1, 0), *((v, p) for p in self._depths(counts, dp, m) for v in self._chunks(p))]
+                few = None if whole else -FEW_CHUNKS
+                shapes = [(1, 0), *((v, p) for p in self._depths(counts, dp, m) for v in self._chunks(p)[few:])]
                 rows += [(dp, mbs, cp, v, p, m) for cp in self.cp for v, p in shapes]
         table = np.array(rows, np.float64).reshape(-1, 6)
         full = RECOMPUTES.index("full")

@@ -392,6 +392,7 @@ class _Paths:
         self.capacities = search._capacities(np.array([bottleneck]))[:, 0].astype(np.int64).tolist()
         self._rest: dict[int, Floats] = {}
         self._packed: dict[int, Floats] = {}
+        self._ahead: dict[tuple[int, int], Floats] = {}
         self._held = search.by_stages(np.array([bottleneck]))[:, :, 0] if search.problem.stages else np.zeros((0, 0))
         self._tops: dict[tuple[int, int, float], Ints] = {}
         self.best: tuple[float, int] = (budget, _NOBODY)
@@ -417,11 +418,15 @@ class _Paths:
             return self.rest(mask)
         if place > stages:
             return np.full(self.depth + 1, np.inf)
+        if (mask, place) in self._ahead:
+            return self._ahead[mask, place]
         if mask not in self._packed:
             free = [pool for pool in range(len(self._held)) if not mask >> pool & 1]
             self._packed[mask] = packed(self._held[free], stages)
         room = self._packed[mask][stages - place]
-        return np.where(self.depth - self.search._all <= room, self.rest(mask), np.inf)
+        found = np.where(self.depth - self.search._all <= room, self.rest(mask), np.inf)
+        self._ahead[mask, place] = found
+        return found
 
     def shortest(self) -> Pipeline | None:
         """Grow pipelines from the end, pool by pool."""
@@ -537,24 +542,27 @@ class _Paths:
         top = np.minimum(
             self._top(stage), self.search._room(stage.pool, stage.choice, stage.place, stage.first, stage.last)
         )
-        starts = np.flatnonzero(np.isfinite(source.cost) & (top >= self.search._all + self.problem.least_layers))
+        least = self.problem.least_layers
+        starts = np.flatnonzero((source.cost < np.inf) & (top >= self.search._all + least))
         if not len(starts):
             return None
         times = self.problem.pools[stage.pool][stage.choice].time_s
-        ends = self.search._all if not only_whole else self.search._all[-1:]
-        allowed = (ends >= starts[:, None] + self.problem.least_layers) & (ends <= top[starts, None])
+        low, high = self.depth if only_whole else int(starts[0]) + least, int(top[starts].max())
+        if low > high:
+            return None
+        ends = self.search._all[low : high + 1]
+        allowed = (ends >= starts[:, None] + least) & (ends <= top[starts, None])
         costs = np.where(allowed, (source.cost[starts] - times[starts])[:, None], np.inf)
         chosen = costs.argmin(axis=0)
-        cost = costs[chosen, np.arange(len(ends))] + times[ends] + stage.fixed_s
-        ahead = self.ahead(mask & ~(1 << stage.pool) if growing else mask, stage.place)[ends]
-        cost[cost + ahead >= self.best[0]] = np.inf
-        if not np.isfinite(cost).any():
+        some = costs[chosen, np.arange(len(ends))] + times[low : high + 1] + stage.fixed_s
+        ahead = self.ahead(mask & ~(1 << stage.pool) if growing else mask, stage.place)[low : high + 1]
+        some[some + ahead >= self.best[0]] = np.inf
+        if not (some < np.inf).any():
             return None
-        if only_whole:
-            cost = np.append(np.full(self.depth, np.inf), cost)
-            chosen = np.append(np.zeros(self.depth, np.int64), chosen)
+        cost, before = np.full(self.depth + 1, np.inf), np.zeros(self.depth + 1, np.int64)
+        cost[low : high + 1], before[low : high + 1] = some, starts[chosen]
         owner = np.full(self.depth + 1, stage.pool * _MOST_CHOICES + stage.choice)
-        self.records.append(_Record(cost, np.full(self.depth + 1, record), starts[chosen], owner))
+        self.records.append(_Record(cost, np.full(self.depth + 1, record), before, owner))
         return len(self.records) - 1
 
     def _pipeline(self, record: int) -> Pipeline:
