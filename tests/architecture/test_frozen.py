@@ -25,8 +25,8 @@ OUTPUT = "--json --out --quiet --verbose --width --debug"
 BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
-        f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom {OBJECTIVE} --baseline "
-        f"--export --export-out {MONEY} {OUTPUT}"
+        f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
+        f"{OBJECTIVE} --baseline --export --export-out {MONEY} {OUTPUT}"
     ),
     "estimate": f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {OUTPUT}",
     "rent": (
