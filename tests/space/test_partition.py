@@ -20,7 +20,8 @@ def compositions(total: int, parts: int, least: int) -> np.ndarray:
     spare = total - parts * least
     if spare < 0:
         return np.zeros((0, parts), np.int64)
-    bars = np.array(list(combinations(range(spare + parts - 1), parts - 1)), np.int64).reshape(-1, parts - 1)
+    cuts = list(combinations(range(spare + parts - 1), parts - 1))
+    bars = np.array(cuts, np.int64).reshape(len(cuts), parts - 1)
     edges = np.full((len(bars), 1), -1), bars, np.full((len(bars), 1), spare + parts - 1)
     return np.diff(np.concatenate(edges, axis=1), axis=1) - 1 + least
 

@@ -81,7 +81,9 @@ class Planner:
         aligned: bool = True,
     ) -> list[tuple[float, Found]]:
         """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames."""
-        frames = self.bench.bounded_frames(counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned)
+        frames: Iterable[tuple[float, Frame]] = self.bench.bounded_frames(
+            counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned
+        )
         found: list[tuple[float, Found]] = []
         limit = below
         if sum(gpus > 0 for gpus in counts) >= MANY_POOLS and self.bench.uniform:

@@ -45,7 +45,10 @@ class Frames(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What one pool's ways to hold layers cost, [mbs and cp, way]; a way is a (tp, ep) without and with recompute."""
+    """What one pool's ways to hold layers cost, [mbs and cp, way]; a way is a (tp, ep) without and with recompute.
+
+    Where layers differ they are weighed, and figures are the least of any layer per weight.
+    """
 
     layer_s: Floats  # cheapest layer; very long where not legal
     head_s: Floats
@@ -56,6 +59,7 @@ class Rates(NamedTuple):
     tp: Ints  # [way]
     setting: Ints  # [way] place of its (tp, ep)
     recompute: Ints  # [way] code
+    lightest: float  # layer, where an average one weighs 1; exactly 1 where all are alike
 
 
 def best_first(
@@ -98,6 +102,11 @@ class _Pool(NamedTuple):
     head_s: Floats
     stages: Ints  # the most
     units: Floats  # the most on a stage, by memory at the end of the pipeline
+    alike: bool
+
+    def whole(self, units: Floats) -> Floats:
+        """Whole layers, where they are alike."""
+        return np.floor(units) if self.alike else units
 
 
 def _block(
@@ -131,9 +140,12 @@ def _table(frames: Frames, in_flight: Ints, place: Ints, rates: Rates, gpus: int
     stages = gpus // ((frames.dp * frames.cp)[:, None] * rates.tp)
     alive = np.minimum(((frames.vp - 1) * in_flight + 1) / frames.vp, frames.microbatches)[:, None]
     layer = rates.stay_bytes[place] + rates.shared_bytes[place] / frames.dp[:, None] + rates.kept_bytes[place] * alive
-    units = np.floor(rates.room_bytes[place] / np.maximum(layer, 1.0) / _LOOSE / frames.vp[:, None])
-    stages = np.where((seconds < LONG) & (units >= 1), np.minimum(stages, (depth // frames.vp)[:, None]), 0)
-    return _Pool(seconds, rates.head_s[place], stages, np.maximum(units, 0.0))
+    units = rates.room_bytes[place] / np.maximum(layer, 1.0) / _LOOSE / frames.vp[:, None]
+    units = np.floor(units) if rates.lightest == 1 else units
+    stages = np.where(
+        (seconds < LONG) & (units >= rates.lightest), np.minimum(stages, (depth // frames.vp)[:, None]), 0
+    )
+    return _Pool(seconds, rates.head_s[place], stages, np.maximum(units, 0.0), rates.lightest == 1)
 
 
 def _held(bottleneck: Floats, frames: Frames, tables: list[_Pool]) -> Floats:
@@ -144,8 +156,8 @@ def _held(bottleneck: Floats, frames: Frames, tables: list[_Pool]) -> Floats:
     lost = np.full(frames.rows, LONG)
     for table in tables:
         each_s = chunks[:, None] * table.layer_s
-        units = np.minimum(np.floor(bottleneck[:, None] / each_s / _LOOSE), table.units)
-        below = np.minimum(np.floor((bottleneck[:, None] - table.head_s) / each_s / _LOOSE), table.units)
+        units = np.minimum(table.whole(bottleneck[:, None] / each_s / _LOOSE), table.units)
+        below = np.minimum(table.whole((bottleneck[:, None] - table.head_s) / each_s / _LOOSE), table.units)
         able = table.stages > 0
         lost = np.minimum(lost, np.where(able, units - np.maximum(below, 0), LONG).min(axis=1))
         each = np.where(able, units, 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ from astra.result import Range, StageEstimate
 from astra.schedule import legal, step_s
 from astra.search import detail
 from astra.search.mixed_records import GroupEstimate, MixedEstimate, MixedStage
+from astra.search.mixed_runtimes import runtimes_for
 from astra.space.names import facts_of
 from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
@@ -42,8 +43,6 @@ from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
 from astra.spec.strategy import Strategy
 from astra.table import code, from_strategy
 from astra.units import GIB
-
-RUNTIMES: Final = ("Megatron-LM", "torch.distributed.pipelining", "FlagScale", "HexiScale", "Sailor")
 
 
 class Fleet(NamedTuple):
@@ -343,42 +342,6 @@ def _straggling(fleet: Fleet, strategy: MixedStrategy) -> float:
         for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)
     )
     return fleet.job.runtime.straggling * math.log2(max(nodes, 1))
-
-
-def runtimes_for(strategy: MixedStrategy) -> tuple[list[str], dict[str, str]]:
-    """Who can execute a strategy as it is, and what the others lack (their documentation and code of 2026)."""
-    segments = [segment for group in strategy.groups for segment in group.segments]
-    one_shape = len({(segment.tp, segment.ep) for segment in segments}) == 1
-    one_recompute = len({segment.recompute for segment in segments}) == 1
-    one_group, one_mbs = len(strategy.groups) == 1, len({group.mbs for group in strategy.groups}) == 1
-    chunks = any(group.vp > 1 for group in strategy.groups)
-    lacks = {
-        "Megatron-LM": {
-            "one tp for all stages": not one_shape,
-            "one recompute setting": not one_recompute,
-            "equal pipelines with equal micro-batches": not one_group,
-        },
-        "torch.distributed.pipelining": {
-            "one device mesh, so one tp": not one_shape,
-            "equal pipelines with equal micro-batches": not one_group,
-        },
-        "FlagScale": {
-            "one chunk per stage (no vp)": chunks,
-            "one pipeline shape": not one_group,
-            "one cp": len({group.cp for group in strategy.groups}) > 1,
-        },
-        "HexiScale": {
-            "one chunk per stage (no vp)": chunks,
-            "tp alone inside a stage": max(s.ep for s in segments) > 1,
-        },
-        "Sailor": {
-            "one chunk per stage (no vp)": chunks,
-            "pipelines that cut the layers alike": not one_group,
-            "one micro-batch size": not one_mbs,
-        },
-    }
-    missing = {name: "; ".join(want for want, broken in wants.items() if broken) for name, wants in lacks.items()}
-    return [name for name in RUNTIMES if not missing[name]], {name: text for name, text in missing.items() if text}
 
 
 def _tell(

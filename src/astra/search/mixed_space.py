@@ -145,6 +145,13 @@ class Bench:
         self.solved = 0
         self.frames = 0
 
+    def _weights(self) -> Floats:
+        """[kind] what a layer counts for in bounds: its time on the first pool, an average layer being 1."""
+        order = kinds(self.model)
+        seconds = self.ways[0].columns.work_s[0, : len(order)] if len(self.ways[0].layer_s) else np.ones(len(order))
+        counts = np.array([sum(kind == other for other in layer_kinds(self.model)) for kind in order])
+        return np.asarray(seconds * self.depth / (seconds * counts).sum())
+
     def _rates(self, way: _Ways) -> Rates:
         """A pool's ways to hold layers, for bounds."""
         rows = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
@@ -153,22 +160,31 @@ class Bench:
         job, columns, count = way.job, way.columns, len(kinds(self.model))
         shape = (len(rows), len(ways))
         layer_s, (head_s, stay, shared, kept, room) = np.full(shape, LONG), (np.zeros(shape) for _ in range(5))
-        one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count].min(axis=1) for dp in (1, 2))
+        weights = self._weights()
+        one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count] / weights for dp in (1, 2))
         limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
         work = {0: columns.work_s, codes[1]: columns.work_s + columns.again_s}
         for row, (tp, cp, ep, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
             for code in codes:
                 at = rows[mbs, cp], ways[tp, ep, code]
-                layer_s[at] = work[code][row, :count].min()
+                layer_s[at] = (work[code][row, :count] / weights).min()
                 head_s[at] = columns.work_s[row, count + 1]
-                stay[at], shared[at] = 2 * two[row] - one[row], 2 * (one[row] - two[row])
+                stay[at], shared[at] = (2 * two - one)[row].min(), 2 * (one - two)[row].min()
                 least = columns.checkpoint if code else np.minimum(columns.whole, columns.selective)
-                kept[at] = least[row, :count].min()
+                kept[at] = (least[row, :count] / weights).min()
                 room[at] = limit - columns.working[row] - columns.ends_bytes[row] - job.runtime.workspace_bytes
         settings = [self.settings.index((tp, ep)) for tp, ep, _ in ways]
         tps, coded = ([key[place] for key in ways] for place in (0, 2))
+        lightest = 1.0 if self.uniform else float(weights.min())
         return Rates(
-            layer_s, head_s, stay, shared, kept, room, *(np.array(x, np.int64) for x in (tps, settings, coded))
+            layer_s,
+            head_s,
+            stay,
+            shared,
+            kept,
+            room,
+            *(np.array(x, np.int64) for x in (tps, settings, coded)),
+            lightest,
         )
 
     def _ways(self, job: Job) -> _Ways:

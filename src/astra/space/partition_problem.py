@@ -1,0 +1,97 @@
+"""What the partition minimises: pools with their choices, a pipeline over them, and its value."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from astra.provenance import Floats
+
+
+class Choice(NamedTuple):
+    """One way for a pool to take stages: its degrees and recompute, as seconds and bytes of a rank."""
+
+    stages: int  # the most the pool's GPUs can form
+    time_s: Floats  # [L + 1] one micro-batch through the last j layers
+    first_s: float  # and what the first stage adds
+    last_s: float
+    send_s: float  # standing still for one transfer to a neighbour of the same pool
+    stay_bytes: Floats  # [L + 1] held through the step for the last j layers
+    kept_bytes: Floats  # [L + 1] kept by each micro-batch in flight
+    fixed_bytes: float
+    first_bytes: float
+    last_bytes: float
+    limit_bytes: float
+
+
+class Problem(NamedTuple):
+    """Pools with their choices, and what is minimised."""
+
+    pools: tuple[tuple[Choice, ...], ...]
+    hop_s: dict[tuple[int, int], Floats]  # (pool, pool) -> [choice, choice] one transfer between them
+    in_flight: Floats  # [f] micro-batches alive on the stage at place f from the end; entry 0 is not used
+    sum_weight: float
+    max_weight: float
+    every: bool = False  # use every stage of every pool that has a choice
+    least_layers: int = 1  # of a stage
+    stages: int | None = None  # of the pipeline; None: any number
+    must: int = 0  # bits of the pools that must take part
+
+
+class Run(NamedTuple):
+    """Consecutive stages on one pool."""
+
+    pool: int
+    choice: int
+    layers: tuple[int, ...]  # of each stage in pipeline order
+
+
+class Pipeline(NamedTuple):
+    """An optimum."""
+
+    runs: tuple[Run, ...]  # in pipeline order
+    stage_s: tuple[float, ...]
+    value_s: float
+
+
+def stage_times(problem: Problem, runs: tuple[Run, ...]) -> tuple[float, ...]:
+    """Seconds of a micro-batch on each stage of a pipeline, transfers included."""
+    owners = [(run.pool, run.choice) for run in runs for _ in run.layers]
+    layers = [count for run in runs for count in run.layers]
+    sends = [_send(problem, here, there) for here, there in pairwise(owners)]
+    out, left = [], sum(layers)
+    for place, ((pool, number), count) in enumerate(zip(owners, layers, strict=True)):
+        choice = problem.pools[pool][number]
+        seconds = choice.time_s[left] - choice.time_s[left - count]
+        seconds += sends[place - 1] if place else choice.first_s
+        seconds += sends[place] if place < len(sends) else choice.last_s
+        out.append(float(seconds))
+        left -= count
+    return tuple(out)
+
+
+def _send(problem: Problem, here: tuple[int, int], there: tuple[int, int]) -> float:
+    if here[0] == there[0]:
+        return problem.pools[here[0]][here[1]].send_s
+    return float(problem.hop_s[here[0], there[0]][here[1], there[1]])
+
+
+def value(problem: Problem, stage_s: tuple[float, ...]) -> float:
+    """What is minimised."""
+    return problem.sum_weight * sum(stage_s) + problem.max_weight * max(stage_s)
+
+
+def packed(held: Floats, stages: int) -> Floats:
+    """[q, ...] the most layers that pools take in at most q stages, up to ``stages``.
+
+    ``held`` is [pool, stages, ...].
+    """
+    best = np.zeros((stages + 1, *held.shape[2:]))
+    for pool in held:
+        wider = best.copy()
+        for count in range(1, min(len(pool) - 1, stages) + 1):
+            np.maximum(wider[count:], best[: stages + 1 - count] + pool[count], out=wider[count:])
+        best = wider
+    return best
