@@ -174,18 +174,9 @@ class Bench:
                 kept[at] = (least[row, :count] / weights).min()
                 room[at] = limit - columns.working[row] - columns.ends_bytes[row] - job.runtime.workspace_bytes
         settings = [self.settings.index((tp, ep)) for tp, ep, _ in ways]
-        tps, coded = ([key[place] for key in ways] for place in (0, 2))
+        tps, coded = (np.array([key[place] for key in ways], np.int64) for place in (0, 2))
         lightest = 1.0 if self.uniform else float(weights.min())
-        return Rates(
-            layer_s,
-            head_s,
-            stay,
-            shared,
-            kept,
-            room,
-            *(np.array(x, np.int64) for x in (tps, settings, coded)),
-            lightest,
-        )
+        return Rates(layer_s, head_s, stay, shared, kept, room, tps, np.array(settings, np.int64), coded, lightest)
 
     def _ways(self, job: Job) -> _Ways:
         links = job.pool.node.links
