@@ -266,3 +266,60 @@ def test_the_documented_example_works(tmp_path: Path) -> None:
 def test_unknown_names_stay_unknown_names() -> None:
     with pytest.raises(UnknownName):
         clusters.parse_gpus("8xFoo")
+
+
+ZONES = """
+[[pool]]
+gpu = "H100"
+count = 8
+name = "near"
+zone = "east"
+[[pool]]
+gpu = "A100-80"
+count = 8
+name = "old"
+zone = "east"
+[[pool]]
+gpu = "H20"
+count = 8
+name = "far"
+zone = "west"
+[between]
+kind = "roce"
+bytes_per_s = 25e9
+latency_s = 2e-5
+[[link]]
+zones = ["east", "west"]
+kind = "tcp"
+bytes_per_s = 1e9
+latency_s = 1e-3
+[[link]]
+pools = ["old", "far"]
+kind = "tcp"
+bytes_per_s = 5e8
+latency_s = 1e-3
+"""
+
+
+def test_links_between_pools_and_zones(tmp_path: Path) -> None:
+    file = tmp_path / "zones.toml"
+    file.write_text(ZONES)
+    cluster = clusters.read_cluster(file)
+    rates = [link.bytes_per_s for pair in ((0, 1), (0, 2), (2, 0), (1, 2)) if (link := cluster.joined_by(*pair))]
+    assert rates == [25e9, 1e9, 1e9, 5e8]
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ('[[link]]\nzones = ["west", "east"]\nkind = "tcp"\nbytes_per_s = 2e9\nlatency_s = 1e-3\n', "contradict"),
+        ('[[link]]\nzones = ["west", "mars"]\nkind = "tcp"\nbytes_per_s = 2e9\nlatency_s = 1e-3\n', "pool or zone"),
+        ('[[link]]\nzones = ["west"]\nkind = "tcp"\nbytes_per_s = 2e9\nlatency_s = 1e-3\n', "zones ="),
+        ('[[link]]\npools = ["near", "far"]\nkind = "tcp"\nlatency_s = 1e-3\n', "bytes_per_s"),
+    ],
+)
+def test_links_that_cannot_be_are_refused(tmp_path: Path, more: str, wanted: str) -> None:
+    file = tmp_path / "zones.toml"
+    file.write_text(ZONES + more)
+    with pytest.raises(InputError, match=wanted):
+        clusters.read_cluster(file)

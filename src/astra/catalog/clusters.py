@@ -15,7 +15,7 @@ from astra.catalog import hardware
 from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold
 from astra.spec._base import Spec, check, decode
-from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
+from astra.spec.cluster import Cluster, Device, Joint, Link, NodeType, Pool
 
 _LARGEST_FILE: Final = 2**20
 _WANTED: Final = "a number of GPUs and their type, such as 512xH100 or 512xH100@aws-p5.48xlarge"
@@ -84,6 +84,7 @@ class _PoolTable(Spec, frozen=True, kw_only=True):
     gpu: str = ""
     node: str = ""
     name: str = ""
+    zone: str = ""
     usd_per_gpu_h: float | None = None
     price_source: str = ""
 
@@ -93,6 +94,7 @@ class _File(Spec, frozen=True, kw_only=True):
     gpu: tuple[dict[str, Any], ...] = ()
     node: tuple[dict[str, Any], ...] = ()
     between: dict[str, Any] | None = None  # the network that joins the pools
+    link: tuple[dict[str, Any], ...] = ()  # between two pools or zones, where it is another
 
 
 class _Own:
@@ -168,7 +170,23 @@ def _build(file: _File, where: str) -> Cluster:
         with _placed("between"):
             between = decode(Link, link, where="")
     check(bool(pools), "pool", None, "at least one [[pool]] table")
-    return Cluster(pools=_named(pools), between=between)
+    joints = []
+    for number, joint in enumerate(file.link):
+        with _placed(f"link[{number}]"):
+            joints.append(_joint(joint, where))
+    return Cluster(pools=_named(pools), between=between, joints=tuple(joints))
+
+
+def _joint(table: dict[str, Any], where: str) -> Joint:
+    """``[[link]]``: two pools or two zones, and a link without a reach."""
+    ends = table.get("pools", table.get("zones"))
+    both = "pools" in table and "zones" in table
+    good = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, str) and end for end in ends)
+    check(good and not both, "ends", None, 'pools = ["a", "b"] or zones = ["a", "b"], with names from this file')
+    rest = {key: value for key, value in table.items() if key not in ("pools", "zones")}
+    link = _sourced({"reach": hardware.ANY_REACH, **rest}, f"user file {Path(where).name}")
+    assert isinstance(ends, list)
+    return Joint(ends=(ends[0], ends[1]), link=decode(Link, link, where=""))
 
 
 def _pool_of(table: _PoolTable, own: _Own, where: str) -> Pool:
@@ -184,6 +202,7 @@ def _pool_of(table: _PoolTable, own: _Own, where: str) -> Pool:
     price_source = table.price_source
     if table.usd_per_gpu_h is not None and not price_source:
         price_source = f"user file {Path(where).name}"
+    pool = msgspec.structs.replace(pool, zone=table.zone)
     return msgspec.structs.replace(pool, name=table.name, usd_per_gpu_h=table.usd_per_gpu_h, price_source=price_source)
 
 

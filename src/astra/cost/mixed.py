@@ -178,7 +178,8 @@ def outer(pool: Pool) -> Link | None:
 
 def wire(cluster: Cluster, here: int, there: int) -> Wire:
     """The slower of both pools' outer tiers and of the network between them."""
-    links = [link for link in (outer(cluster.pools[here]), outer(cluster.pools[there]), cluster.between) if link]
+    ends = outer(cluster.pools[here]), outer(cluster.pools[there])
+    links = [link for link in (*ends, cluster.joined_by(here, there)) if link]
     if not links:
         raise InputError("cluster.between", None, want="a link that joins the pools", fix="Add a [between] table.")
     fractions = load().rules.send_fraction

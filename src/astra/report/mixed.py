@@ -194,7 +194,8 @@ def chain(stages: Sequence[MixedStage]) -> str:
             runs[-1] = (pool, first, number, layers + stage.layers)
         else:
             runs.append((stage.pool, number, number, stage.layers))
-    return " ──▶ ".join(f"[{pool} stages {a}-{b}, {layers} layers]" for pool, a, b, layers in runs)
+    named = [(pool, f"stage {a}" if a == b else f"stages {a}-{b}", layers) for pool, a, b, layers in runs]
+    return " ──▶ ".join(f"[{pool} {where}, {layers} layers]" for pool, where, layers in named)
 
 
 def _stages(estimate: MixedEstimate) -> list[MixedStage]:

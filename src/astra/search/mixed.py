@@ -60,6 +60,7 @@ class Planner:
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[Found]] = {}
         self._after: dict[int, tuple[float, Found]] = {}
+        self._alone: dict[int, Costed | None] = {}
 
     @property
     def host_s(self) -> float:
@@ -245,9 +246,11 @@ class Planner:
 
     def alone(self, pool: int) -> Costed | None:
         """The best plan on one pool."""
-        counts = tuple(gpus if place == pool else 0 for place, gpus in enumerate(self.counts))
-        found = self.cost(self.alike(counts), most=1)
-        return found[0] if found else None
+        if pool not in self._alone:
+            counts = tuple(gpus if place == pool else 0 for place, gpus in enumerate(self.counts))
+            found = self.cost(self.alike(counts), most=1)
+            self._alone[pool] = found[0] if found else None
+        return self._alone[pool]
 
     def without(self, pool: int, *, mixed: bool) -> Costed | None:
         """The best plan on all other pools; ``mixed``: pipelines over pools are searched too."""
@@ -260,8 +263,8 @@ class Planner:
         found.sort(key=lambda entry: entry.step_s)
         if (mixed or not found) and len(others) < MANY_POOLS:
             found += self.alike(counts, below=found[0].step_s if found else np.inf)
-        costed = self.cost(found, most=1)
-        return costed[0] if costed else None
+        costed = self.cost(found, most=1) + [each for place in others if (each := self.alone(place)) is not None]
+        return min(costed, key=lambda each: each.estimate.step_s, default=None)
 
     def with_one_more(self, pool: int, best: Costed) -> Costed:
         """The best plan with one more node of a pool, which is the best plan itself where that brings nothing."""
@@ -288,7 +291,9 @@ class Planner:
             if self.exact
             else "Try more GPUs, GPUs with more memory, a shorter sequence or another batch."
         )
-        return NoFeasiblePlan(f"{job.model.name} on {asked}: no plan over these pools fits. {' '.join(reasons)} {fix}")
+        return NoFeasiblePlan(
+            f"{job.model.name} on {asked}: no plan over these pools fits. {' '.join([*reasons, fix])}"
+        )
 
     def why_not(self, pool: int) -> str:
         """Why no stage fits on a pool; empty if one does."""

@@ -79,7 +79,9 @@ def fleet_of(cluster: Cluster, job: Job, *, exact: bool) -> tuple[Fleet, dict[st
         jobs.append(msgspec.structs.replace(job, pool=pool, workload=workload))
     if left_out and (exact or not pools):
         raise _no_common_precision(cluster, job.workload.precision, left_out)
-    kept = msgspec.structs.replace(cluster, pools=tuple(pools))
+    known = {name for pool in pools for name in (pool.name, pool.zone)}
+    joints = tuple(joint for joint in cluster.joints if known.issuperset(joint.ends))
+    kept = msgspec.structs.replace(cluster, pools=tuple(pools), joints=joints)
     return make_fleet(kept, jobs), left_out
 
 
@@ -87,7 +89,7 @@ def any_pool(cluster: Cluster, precision: str) -> Cluster:
     """One pool that has the precision, to check the rest of a request with; an unknown precision is told later."""
     for pool in cluster.pools:
         if precision in pool.device.flops_per_s or precision not in PRECISIONS:
-            return msgspec.structs.replace(cluster, pools=(pool,))
+            return Cluster(pools=(pool,))
     raise _no_common_precision(cluster, precision, {pool.name: f"has no {precision}" for pool in cluster.pools})
 
 

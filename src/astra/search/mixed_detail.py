@@ -371,7 +371,8 @@ def _tell(
     shares = [group.samples / strategy.samples for group in strategy.groups]
     again = sum(part.recomputed * shares[stage_group] for part, stage_group in _groups_of(strategy, parts))
     broken = list(dict.fromkeys(sentence for part in parts for sentence in part.violations))
-    runs_on, needs = runtimes_for(strategy)
+    vendors = {jobs[name].pool.device.vendor for name in used}
+    runs_on, needs = runtimes_for(strategy, vendors=len(vendors))
     return MixedEstimate(
         model=job.model.name,
         gpus=" + ".join(f"{count}x{jobs[name].pool.device.name}" for name, count in used.items()),
@@ -401,7 +402,7 @@ def _tell(
         memory_limit_gib=fullest.memory_limit_gib,
         provenance={term: source.word for term, source in provenance.items()},
         provenance_worst=worst.word,
-        warnings=[],
+        warnings=_warnings(vendors, {jobs[name].workload.precision for name in used}),
         groups=groups,
         used=used,
         idle={
@@ -413,6 +414,15 @@ def _tell(
         runs_on=runs_on,
         needs=needs,
     )
+
+
+def _warnings(vendors: set[str], precisions: set[str]) -> list[str]:
+    found = []
+    if len(vendors) > 1:
+        found.append(f"GPUs of {' and '.join(sorted(vendors))} need a library that joins their collectives")
+    if len(precisions) > 1:
+        found.append("stages compute in different precisions, so that replicas on different pools differ in rounding")
+    return found
 
 
 def _groups_of(strategy: MixedStrategy, parts: Sequence[_Costed]) -> list[tuple[_Costed, int]]:

@@ -9,8 +9,11 @@ from astra.spec.mixed import MixedStrategy
 RUNTIMES: Final = ("Megatron-LM", "torch.distributed.pipelining", "FlagScale", "HexiScale", "Sailor")
 
 
-def runtimes_for(strategy: MixedStrategy) -> tuple[list[str], dict[str, str]]:
-    """Who can execute a strategy as it is, and what the others lack (their documentation and code of 2026)."""
+def runtimes_for(strategy: MixedStrategy, *, vendors: int = 1) -> tuple[list[str], dict[str, str]]:
+    """Who can execute a strategy as it is, and what the others lack (their documentation and code of 2026).
+
+    GPUs of several vendors share no collective library; FlagScale joins them (FlagCX, or gloo).
+    """
     segments = [segment for group in strategy.groups for segment in group.segments]
     one_shape = len({(segment.tp, segment.ep) for segment in segments}) == 1
     one_recompute = len({segment.recompute for segment in segments}) == 1
@@ -41,5 +44,7 @@ def runtimes_for(strategy: MixedStrategy) -> tuple[list[str], dict[str, str]]:
             "one micro-batch size": not one_mbs,
         },
     }
+    for name, wants in lacks.items():
+        wants["GPUs of one vendor"] = vendors > 1 and name != "FlagScale"
     missing = {name: "; ".join(want for want, broken in wants.items() if broken) for name, wants in lacks.items()}
     return [name for name in RUNTIMES if not missing[name]], {name: text for name, text in missing.items() if text}

@@ -191,10 +191,26 @@ class Bench:
             "etp": np.ones_like(rows[:, 0]),
         }
         legal = check(columns, facts).ok
-        shards = cost.Shards(*rows[legal].T)
-        found = cost.pool_columns(job, shards)
+        found = cost.pool_columns(job, cost.Shards(*rows[legal].T))
+        if self.model.moe is not None:
+            found = cost.pool_columns(job, cost.Shards(*rows[legal][self._few_experts(job, found)].T))
         count = len(kinds(self.model))
         return _Ways(job, found, found.work_s[:, :count].min(axis=1))
+
+    def _few_experts(self, job: Job, columns: cost.PoolColumns) -> list[int]:
+        """Rows with the expert degrees worth trying: of each sharding the fastest, the smallest and one between."""
+        count = len(kinds(self.model))
+        seconds = columns.work_s[:, :count].sum(axis=1)
+        nbytes = cost.resident_bytes(job, columns, 1, self.zero)[:, :count].sum(axis=1)
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for row, (tp, cp, _, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
+            alike.setdefault((tp, cp, mbs), []).append(row)
+        kept: set[int] = set()
+        for rows in alike.values():
+            front = [a for a in rows if not any(seconds[b] <= seconds[a] and nbytes[b] < nbytes[a] for b in rows)]
+            front.sort(key=lambda row: seconds[row])
+            kept |= {front[0], front[len(front) // 2], front[-1]}
+        return sorted(kept)
 
     def choices(
         self, pool: int, dp: int, mbs: int, cp: int, blocking: bool

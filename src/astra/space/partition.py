@@ -11,6 +11,7 @@ Letters: L layers, j layers placed so far (counted from the model's end), f plac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
 from astra.space.partition_paths import Paths
-from astra.space.partition_problem import Choice, Pipeline, Problem, Run, packed, stage_times, value
+from astra.space.partition_problem import Choice, Pipeline, Problem, Run, lightest, packed, stage_times, value
 
 _SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
 _BLOCK: Final = 256  # bottlenecks bounded at a time
@@ -111,10 +112,14 @@ class _Search:
         self._layer_s = np.array([np.diff(choice.time_s).min() for choice in self.every])
         for row, choice in enumerate(self.every):
             room = choice.limit_bytes - choice.fixed_bytes
-            # The layer that needs least stands for all: an upper bound, and exact where all are alike.
-            each = np.diff(choice.stay_bytes).min() + np.diff(choice.kept_bytes).min() * alive[: choice.stages]
-            most = np.floor(room / np.maximum(each, 1e-300) * _SLACK) if room > 0 else np.zeros(len(each))
-            self._caps[row, : choice.stages] = np.minimum(most, self.depth)
+            stay, kept = lightest(choice.stay_bytes), lightest(choice.kept_bytes)
+            held = stay + kept * alive[: choice.stages, None]
+            self._caps[row, : choice.stages] = (held <= room * _SLACK).sum(axis=1).clip(1) - 1 if room > 0 else 0
+        self._windows = np.stack([lightest(choice.time_s) for choice in self.every])
+        self._layer_min = [
+            np.min([np.diff(choice.time_s) for choice in pool], axis=0) if pool else np.full(self.depth, np.inf)
+            for pool in self.problem.pools
+        ]
         sizes = [len(pool) for pool in self.problem.pools]
         self._filled = [place for place, size in enumerate(sizes) if size]
         self._starts = np.cumsum([0, *(size for size in sizes if size)])[:-1]
@@ -162,6 +167,8 @@ class _Search:
                 taken = np.minimum(held[pool], left)
                 total += taken * self._cheapest[pool]
                 left -= taken
+            if not self.uniform:
+                total = np.maximum(total, self.least_left(self._filled)[0])
             out[start : start + _BLOCK] = np.where(
                 (left > 0) | ~self._enough(values[start : start + _BLOCK]), np.inf, total / _SLACK
             )
@@ -190,18 +197,28 @@ class _Search:
         within: Floats = values[(values >= low / _SLACK**2) & (values <= high * _SLACK)]
         return within
 
+    def _by_time(self, bottlenecks: Floats) -> Floats:
+        """[choice, bottleneck] the most layers whose time is within it."""
+        if self.uniform:
+            return np.asarray(np.floor(bottlenecks / self._layer_s[:, None] * _SLACK**2))
+        rows = [np.searchsorted(row, bottlenecks * _SLACK**2, side="right") - 1 for row in self._windows]
+        return np.stack(rows).astype(np.float64)
+
+    def least_left(self, free: Sequence[int]) -> Floats:
+        """[j] the least the layers not yet placed can cost on some pools, whatever their capacity."""
+        each = np.min([self._layer_min[pool] for pool in free], axis=0)
+        return np.append(np.cumsum(each[::-1])[::-1], 0.0)
+
     def _capacities(self, bottlenecks: Floats) -> Floats:
         """[pool, bottleneck] the most layers each could hold, with no transfers and at the end of the pipeline."""
-        by_time = np.floor(bottlenecks / self._layer_s[:, None] * _SLACK**2)
-        held = np.minimum(self._caps[:, :, None], by_time[:, None, :]).sum(axis=1)
+        held = np.minimum(self._caps[:, :, None], self._by_time(bottlenecks)[:, None, :]).sum(axis=1)
         out = np.zeros((len(self.problem.pools), len(bottlenecks)))
         out[self._filled] = np.minimum(np.maximum.reduceat(held, self._starts), self.depth)
         return out
 
     def by_stages(self, bottlenecks: Floats) -> Floats:
         """[pool, stages, bottleneck] the same with at most so many stages."""
-        by_time = np.floor(bottlenecks / self._layer_s[:, None] * _SLACK**2)
-        held = np.minimum(self._caps[:, :, None], by_time[:, None, :]).cumsum(axis=1)
+        held = np.minimum(self._caps[:, :, None], self._by_time(bottlenecks)[:, None, :]).cumsum(axis=1)
         out = np.zeros((len(self.problem.pools), held.shape[1] + 1, len(bottlenecks)))
         out[self._filled, 1:] = np.minimum(np.maximum.reduceat(held, self._starts, axis=0), self.depth)
         return out

@@ -73,7 +73,10 @@ class Paths:
             out = np.full(self.depth + 1, np.inf)
             reach = min(len(costs), self.depth + 1)
             out[:reach] = costs[:reach]
-            self._rest[mask] = out[::-1]
+            out = out[::-1]
+            if free and not self.search.uniform:
+                out = np.maximum(out, self.search.least_left(free))
+            self._rest[mask] = out
         return self._rest[mask]
 
     def ahead(self, mask: int, place: int) -> Floats:

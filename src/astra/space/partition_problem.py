@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -81,6 +82,18 @@ def _send(problem: Problem, here: tuple[int, int], there: tuple[int, int]) -> fl
 def value(problem: Problem, stage_s: tuple[float, ...]) -> float:
     """What is minimised."""
     return problem.sum_weight * sum(stage_s) + problem.max_weight * max(stage_s)
+
+
+def lightest(sums: Floats) -> Floats:
+    """[n] the least that any n neighbouring layers add up to, from running sums."""
+    return _lightest(np.ascontiguousarray(sums).tobytes())
+
+
+@lru_cache(maxsize=4096)
+def _lightest(running: bytes) -> Floats:
+    sums = np.frombuffer(running)
+    gaps = [(sums[n:] - sums[: len(sums) - n]).min() for n in range(len(sums))]
+    return np.array(gaps)
 
 
 def packed(held: Floats, stages: int) -> Floats:

@@ -96,6 +96,7 @@ class Pool(Spec, frozen=True, kw_only=True):
     node: NodeType
     gpus: int
     name: str = ""
+    zone: str = ""  # where it stands; links may join zones
     usd_per_gpu_h: float | None = None
     price_source: str = ""
 
@@ -132,14 +133,43 @@ class Pool(Spec, frozen=True, kw_only=True):
         return self.node.links[-1] if self.node.links else None
 
 
+class Joint(Spec, frozen=True, kw_only=True):
+    """The network between two pools, or between two zones (or inside one), by name."""
+
+    ends: tuple[str, str]
+    link: Link
+
+
 class Cluster(Spec, frozen=True, kw_only=True):
     """The pools a job may use. One pool: homogeneous. Several: mixed."""
 
     pools: tuple[Pool, ...]
     between: Link | None = None  # the tier that joins pools
+    joints: tuple[Joint, ...] = ()  # where it is another
 
     def __post_init__(self) -> None:
         check(len(self.pools) >= 1, "cluster.pools", len(self.pools), "at least one pool")
+        known = {name for pool in self.pools for name in (pool.name, pool.zone) if name}
+        said: dict[frozenset[str], Link] = {}
+        for joint in self.joints:
+            for end in joint.ends:
+                check(end in known, "link", end, f"a pool or zone of this cluster: {', '.join(sorted(known))}")
+            pair = frozenset(joint.ends)
+            check(
+                said.setdefault(pair, joint.link) == joint.link,
+                f"link {' - '.join(joint.ends)}",
+                None,
+                "one description of a link; two contradict each other",
+            )
+
+    def joined_by(self, here: int, there: int) -> Link | None:
+        """What joins two pools: their own link, that of their zones, or the common one; None if nothing is said."""
+        one, other = self.pools[here], self.pools[there]
+        for pair in (frozenset((one.name, other.name)), frozenset((one.zone, other.zone))):
+            for joint in self.joints:
+                if frozenset(joint.ends) == pair and all(pair):
+                    return joint.link
+        return self.between
 
     @property
     def gpus(self) -> int:

@@ -1,0 +1,104 @@
+"""Plans over several pools as text."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import astra
+from astra.report.mixed import chain, comparison, marginal_sentences, render_estimate, render_mixed, stage_rows
+from astra.result import StageEstimate
+from astra.search.mixed_records import (
+    Alternative,
+    GroupEstimate,
+    Marginal,
+    MixedEstimate,
+    MixedPlanSet,
+    MixedStage,
+)
+
+DOCS = Path(__file__).parents[2] / "docs" / "mixed.md"
+
+
+@cache
+def answer() -> MixedPlanSet:
+    found = astra.plan("llama-2-13b", gpus=["16xH100", "16xA100-80"], batch=64, seq=4096)
+    assert isinstance(found, MixedPlanSet)
+    return found
+
+
+def stages_of(estimate: MixedEstimate, group: int) -> list[MixedStage]:
+    return [stage for stage in estimate.stages if isinstance(stage, MixedStage) and stage.group == group]
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_the_picture_shows_every_stage(width: int) -> None:
+    text = render_mixed(answer(), width, False, full=True)
+    best = answer().best.estimate
+    assert isinstance(best, MixedEstimate)
+    assert all(name in text for name in best.used)
+    for group in best.groups:
+        assert f"{group.dp} pipelines" in text
+    squeezed = re.sub(r"\s+", " ", text)
+    assert "What each pool is worth" in squeezed
+    assert "Who can run it" in squeezed
+    assert max(map(len, text.splitlines())) <= max(width, 160)
+
+
+def test_rows_cover_all_stages_once() -> None:
+    for plan in answer().plans:
+        assert isinstance(plan.estimate, MixedEstimate)
+        for group in plan.estimate.groups:
+            stages = stages_of(plan.estimate, group.index)
+            rows = stage_rows(stages)
+            covered = [number for row in rows for number in range(row.first, row.last + 1)]
+            assert covered == list(range(len(stages)))
+            for row in rows:
+                assert {stages[n].pool for n in range(row.first, row.last + 1)} == {row.stage.pool}
+            assert sum(stage.layers for stage in stages) == 40
+            assert f"{sum(stage.layers for stage in stages if stage.pool == stages[0].pool)} layers" in chain(stages)
+
+
+def test_the_comparison_says_what_the_numbers_say() -> None:
+    text = " ".join(comparison(answer()))
+    for each in answer().alone:
+        assert each.times is not None
+        assert f"{each.times:.2f}x of {each.pool} alone" in text
+    best = answer().best.estimate.step_s
+    fast, slow = answer().alone
+    assert fast.step_s is not None
+    assert f"without {slow.pool} you lose {1 - best / fast.step_s:.0%}" in text.lower().replace(
+        slow.pool.lower(), slow.pool
+    )
+    assert len(marginal_sentences(answer())) == 2
+
+
+def test_an_estimate_is_drawn_too() -> None:
+    best = answer().best.estimate
+    assert isinstance(best, MixedEstimate)
+    text = render_estimate(best, 120, False)
+    assert best.strategy.split()[0] in text
+    assert "tokens/s" in text
+    assert str(best) == render_estimate(best)
+    assert str(answer()) == render_mixed(answer())
+
+
+def test_brief_text_has_the_ranking_alone() -> None:
+    text = render_mixed(answer(), 120, False, brief=True)
+    assert "The best plan" not in text
+    assert "step time" in text
+
+
+def test_every_added_field_is_documented() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    records = {
+        MixedPlanSet: astra.PlanSet, MixedEstimate: astra.Estimate, MixedStage: None, GroupEstimate: None,
+        Alternative: None, Marginal: None,
+    }  # fmt: skip
+    for record, base in records.items():
+        known = set(base.__struct_fields__) if base else set(StageEstimate.__struct_fields__)
+        for field in set(record.__struct_fields__) - known:
+            assert f"`{field}`" in page, f"docs/mixed.md does not name {record.__name__}.{field}"
