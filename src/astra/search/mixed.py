@@ -23,7 +23,7 @@ from astra.space.rules import Rule
 from astra.spec.mixed import MixedStrategy
 from astra.units import GIB
 
-SHOWN: Final = 1.02  # pipelines over pools are shown beside pools apart if they are this close
+SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they are this close
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
@@ -275,8 +275,9 @@ class Planner:
         return min([best, *found], key=lambda each: each.estimate.step_s)
 
     def with_pool(self, pool: int) -> Costed | None:
-        """The best plan that uses a pool, wanted or not."""
-        found = self.cost(self.alike(self.counts, must=1 << pool), most=1)
+        """The best plan that uses a pool, wanted or not; with many pools, of those with one shape for all stages."""
+        many = len(self.counts) >= MANY_POOLS
+        found = self.cost(self.alike(self.counts, must=1 << pool, uniform=many), most=1)
         return found[0] if found else None
 
     def nothing_fits(self) -> NoFeasiblePlan:

@@ -246,7 +246,7 @@ def _idle(planner: Planner, best: Costed, candidates: Sequence[Costed], left_out
             notes.append(f"{name} is left idle: {why}.")
         else:
             slower = other.estimate.step_s / best.estimate.step_s - 1
-            notes.append(f"{name} is left idle: the best plan that uses it is {slower:.1%} slower.")
+            notes.append(f"{name} is left idle: the best plan found that uses it is {slower:.1%} slower.")
     return notes
 
 
