@@ -142,7 +142,9 @@ def _overlap(runtime: str, fields: dict[str, Any], notes: str, recipe: dict[str,
     fp32 accumulation neither; FSDP prefetches both. Interleaved schedules send while they compute.
     """
     words = notes.lower()
-    found = {"deepspeed": ["grad"], "nanotron": []}.get(runtime, ["grad", "param"] if fields["zero"] >= 1 else [])
+    found = {"deepspeed": ["grad"], "nanotron": [] if fields["zero"] else ["grad"]}.get(
+        runtime, ["grad", "param"] if fields["zero"] >= 1 else []
+    )
     found = recipe["overlap"].split() if recipe else list(found)
     async_tp = "async tp" in words or (runtime in _TUNED and not recipe and fields["sp"])
     if async_tp and not re.search(r"(tp comm overlap|tp overlap)\s*(=\s*0|off|false)", words):

@@ -50,7 +50,7 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
     source: Codes = np.zeros(shape, np.int8)
     reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    grad_bytes = job.runtime.gradient_bytes
+    grad_bytes = job.runtime.exchanged_bytes
     for params, members, apart in (
         (held.trained_dense, ranks, stride),
         (held.trained_expert, expert_ranks, expert_stride),
@@ -82,7 +82,8 @@ def replicas(
     ``forward_s`` and ``backward_s`` are of one micro-batch on the rank: the last backward hides the gradients of all
     layers but the first, the first forward hides the weights of all layers but the first.
     """
-    reduce_s = np.where(zero >= 1, moved.reduce_scatter_s, moved.all_reduce_s)
+    scatters = zero >= (2 if job.runtime.zero_reduces_whole else 1)
+    reduce_s = np.where(scatters, moved.reduce_scatter_s, moved.all_reduce_s)
     gather_s = np.where(zero >= 1, moved.all_gather_s, 0.0)
     slowdown = collectives.overlap_slowdown(job.pool, "cluster")
 

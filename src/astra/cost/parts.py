@@ -37,6 +37,7 @@ class Direction(NamedTuple):
     busy_s: Mapping[str, Floats]  # communication by axis
     exposed_s: Mapping[str, Floats]  # not hidden, with the axis' overlap off
     overlapped_s: Mapping[str, Floats]  # not hidden, with the axis' overlap on
+    members: Floats  # ranks of its tensor-parallel collectives, summed over them
 
     @property
     def compute_s(self) -> Floats:
@@ -181,7 +182,7 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     for way, (gemm_s, core_s, memory_s, launched) in ways.items():
         host_s = np.full(rows, launched * (runtime.launch_s if way == "forward" else runtime.launch_backward_s))
         # Where kernels wait for the host, communication hides in the gaps too; else a faster GPU would be slower.
-        silent = Direction(gemm_s, core_s, memory_s, host_s, {}, {}, {})
+        silent = Direction(gemm_s, core_s, memory_s, host_s, {}, {}, {}, _members(sends["tp"], way, rows))
         idle_s = silent.compute_s - (gemm_s + core_s + memory_s)
         busy, exposed, overlapped = _communication(job, shard, sends, way, gemm_s + idle_s, core_s + idle_s, sources)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
@@ -272,6 +273,11 @@ def _launches(layer: Layer, runtime: Runtime) -> tuple[float, float]:
     forward = len(layer.gemms) + len(layer.attentions) + sum(kernel.forward_kernels * n for kernel, n in ahead)
     backward = 2 * len(layer.gemms) + 3 * len(layer.attentions) + sum(kernel.backward_kernels * n for kernel, n in back)
     return forward, backward
+
+
+def _members(sends: list[Send], way: str, rows: int) -> Floats:
+    """Ranks of each collective with more than one, summed over the collectives."""
+    return _sum((np.where(send.ranks > 1, getattr(send, way) * send.ranks, 0.0) for send in sends), rows)
 
 
 def _communication(

@@ -195,6 +195,10 @@ class StageTimes:
 
     def __init__(self, job: Job, gathered: Gathered, table: Stages, columns: Columns) -> None:
         self._index, self._table, self._columns = gathered.place, table, columns
+        # A pipeline across nodes makes the host wait before each collective among a stage's tensor-parallel ranks.
+        ranks = columns["tp"] * columns["cp"] * columns["dp"] * columns["pp"]
+        across = (columns["pp"] > 1) & (ranks > job.pool.gpus_per_node)
+        self._collective_s = np.where(across, job.runtime.pipelined_collective_s, 0.0)
         order = kinds(job.model)
         by_kind = [gathered.parts[kind] for kind in order]
         first, last = gathered.parts[EMBEDDING], gathered.parts[HEAD]
@@ -219,7 +223,8 @@ class StageTimes:
                 overlapped = direction.overlapped_s[axis.name][self._index]
                 exposed = np.where(self._columns[axis.overlap], overlapped, exposed)
             seconds = seconds + exposed
-        return seconds
+        host_s = direction.host_s[self._index] + self._collective_s * direction.members[self._index]
+        return np.maximum(seconds, host_s)
 
     def _stages(self, columns: list[Floats]) -> Floats:
         """Sum parts over the layers of each sort of rank: kinds, then embedding, then head."""

@@ -112,6 +112,7 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tup
     layers = costs.layers[:, None, :]
     static = static_bytes(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks, layers=layers)
     update_s, _ = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
+    update_s = update_s + np.where((zero == 1) & (ranks > 1), job.runtime.gather_host_s * layers * ranks, 0.0)
     between = replicas(
         job,
         each(costs.sync, lambda moved: moved[:, None, :]),

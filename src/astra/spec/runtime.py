@@ -34,6 +34,11 @@ class Runtime(Spec, frozen=True, kw_only=True):
     step_host_s: float  # host work per step that no kernel hides: data, logging, clipping
     straggling: float  # share of a step lost, per doubling of nodes, to waiting for the slowest
     gradient_bytes: float  # per parameter, of the buffer micro-batches accumulate into
+    reduced_bytes: float | None = None  # per parameter, of the gradients replicas exchange; the buffer's unless given
+    zero_reduces_whole: bool = False  # ZeRO-1 gives every replica all gradients: all-reduce, not reduce-scatter
+    gather_host_s: float = 0.0  # host time per layer and replica to cut and copy the weights ZeRO-1 gathers
+    # Host time per tensor-parallel collective and member that a pipeline across nodes adds.
+    pipelined_collective_s: float = 0.0
     logits_kept_bytes: float  # per logit, alive from the loss to its backward
     logits_peak_bytes: float  # per logit, at the worst moment of the loss
     keeps_projection: bool  # the QKV projection stays alive beside its rotated queries and keys
@@ -44,3 +49,8 @@ class Runtime(Spec, frozen=True, kw_only=True):
     kernels: dict[str, Kernel]
     source: str
     date: str
+
+    @property
+    def exchanged_bytes(self) -> float:
+        """Bytes per parameter of the gradients replicas exchange."""
+        return self.gradient_bytes if self.reduced_bytes is None else self.reduced_bytes
