@@ -143,8 +143,9 @@ def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
 
 
 def _compared(answer: Estimate, peak_of: str) -> float:
-    if peak_of == "first":
-        return answer.stages[0].peak_allocated_gib
+    if peak_of.startswith("first"):
+        first = answer.stages[0]
+        return first.peak_reserved_gib if peak_of == "first reserved" else first.peak_allocated_gib
     return answer.peak_reserved_gib if peak_of == "reserved" else answer.peak_allocated_gib
 
 

@@ -26,7 +26,8 @@ from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
 
-Peak = Literal["first", "most", "reserved"]  # of the first stage; of the worst rank; reserved on the worst rank
+# Allocated on the first stage or the worst rank; reserved by the allocator on the first stage or the worst rank.
+Peak = Literal["first", "most", "first reserved", "reserved"]
 
 _LARGEST_FILE: Final = 256 * 2**20
 _PRECISIONS: Final[dict[str, Literal["bf16", "fp16", "fp8"]]] = {
@@ -273,6 +274,9 @@ def _measured(row: Row, job: Job, notes: str, runtime: str, filled: list[str]) -
     peak = _number(row, "measured_peak_mem_gb")
     words = notes.lower()
     of: Peak = "first" if "rank 0" in words else "reserved" if runtime == "torchtitan" else "most"
+    # Nanotron resets the peak of allocated memory before it logs a benchmark (trainer.py, log_memory): what it can
+    # report of a whole step is the peak of reserved memory.
+    of = "first reserved" if runtime == "nanotron" and of == "first" else of
     return Measured(None if oom else step, peak, of, oom), _aside(notes, step, oom)
 
 

@@ -191,7 +191,11 @@ def _stated_layers(notes: str, depth: int, stages: int) -> tuple[int, ...]:
 
 
 def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
-    """Nanotron's split: blocks go to a stage until its share of the matrix parameters, head included, is exceeded."""
+    """Nanotron's split: blocks go to a stage until it has its share of the matrix parameters, head included.
+
+    Its public code moves on when the share is exceeded. Where the two differ (the 1B model of the Ultra-Scale Playbook,
+    whose head weighs exactly four layers) times and memory of its runs are those of stages that moved on at the share.
+    """
     if pp == 1:
         return ()
     gates = 3 if model.gated_mlp else 2
@@ -200,7 +204,7 @@ def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
     stage, layers = 0, [0] * pp
     for done in accumulate([layer] * model.layers):
         layers[stage] += 1
-        if done * pp > total * (stage + 1):
+        if done * pp >= total * (stage + 1):
             stage += 1
     return tuple(layers)
 

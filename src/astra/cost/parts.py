@@ -185,6 +185,8 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
         silent = Direction(gemm_s, core_s, memory_s, host_s, {}, {}, {}, _members(sends["tp"], way, rows))
         idle_s = silent.compute_s - (gemm_s + core_s + memory_s)
         busy, exposed, overlapped = _communication(job, shard, sends, way, gemm_s + idle_s, core_s + idle_s, sources)
+        if runtime.queues_collectives:
+            exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
     return Part(directions["forward"], directions["backward"], weight_s, adapters, layer.kept, sources)
@@ -273,6 +275,15 @@ def _launches(layer: Layer, runtime: Runtime) -> tuple[float, float]:
     forward = len(layer.gemms) + len(layer.attentions) + sum(kernel.forward_kernels * n for kernel, n in ahead)
     backward = 2 * len(layer.gemms) + 3 * len(layer.attentions) + sum(kernel.backward_kernels * n for kernel, n in back)
     return forward, backward
+
+
+def _in_gaps(silent: Direction, exposed_s: Mapping[str, Floats]) -> dict[str, Floats]:
+    """What shows of communication that runs in the gaps in which kernels wait for the host."""
+    rows = len(silent.host_s)
+    total_s = _sum(exposed_s.values(), rows)
+    shown_s = silent._replace(stream_s=silent.stream_s + total_s).compute_s - silent.compute_s
+    share = np.divide(shown_s, total_s, out=np.ones(rows), where=total_s > 0)
+    return {axis: share * seconds for axis, seconds in exposed_s.items()}
 
 
 def _members(sends: list[Send], way: str, rows: int) -> Floats:

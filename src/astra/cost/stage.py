@@ -112,12 +112,18 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
     tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
-    keeps = Retention(
-        linear_bytes=1.0 if job.workload.precision == "fp8" else 2.0,
-        projection=job.runtime.keeps_projection,
-    )
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, keeps)
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
     return Gathered(shard, parts(job, shard), place)
+
+
+def retention(job: Job) -> Retention:
+    """What the job's runtime keeps for backward."""
+    runtime = job.runtime
+    return Retention(
+        linear_bytes=1.0 if job.workload.precision == "fp8" else 2.0,
+        projection=runtime.keeps_projection,
+        activation=runtime.keeps_activation,
+    )
 
 
 def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: bool = False) -> StageCosts:
@@ -133,6 +139,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         columns["schedule"][:, None], p=pp[:, None], v=vp[:, None], m=microbatches[:, None], rank=table.rank
     )
     held = _held(job, gathered, table, pp)
+    queued = times.queued_bytes(job, gathered.shard)
     replicas = dp * cp
     expert_replicas, expert_stride = expert_groups(columns)
     ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
@@ -148,8 +155,8 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         total_recompute_s=times.total_recompute,
         total_attention_s=times.total_attention,
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
-        kept_whole=memory.layers("whole"),
-        kept_selective=memory.layers("selective"),
+        kept_whole=memory.layers("whole") + queued,
+        kept_selective=memory.layers("selective") + queued,
         kept_checkpoint=memory.layers("checkpoint"),
         layer_whole=memory.largest("whole"),
         layer_working=memory.largest("working"),
@@ -200,7 +207,7 @@ class StageTimes:
         across = (columns["pp"] > 1) & (ranks > job.pool.gpus_per_node)
         self._collective_s = np.where(across, job.runtime.pipelined_collective_s, 0.0)
         order = kinds(job.model)
-        by_kind = [gathered.parts[kind] for kind in order]
+        by_kind = self._by_kind = [gathered.parts[kind] for kind in order]
         first, last = gathered.parts[EMBEDDING], gathered.parts[HEAD]
         forward = [self._seconds(part.forward) for part in (*by_kind, first, last)]
         backward = [self._seconds(part.backward) for part in (*by_kind, first, last)]
@@ -223,8 +230,25 @@ class StageTimes:
                 overlapped = direction.overlapped_s[axis.name][self._index]
                 exposed = np.where(self._columns[axis.overlap], overlapped, exposed)
             seconds = seconds + exposed
-        host_s = direction.host_s[self._index] + self._collective_s * direction.members[self._index]
-        return np.maximum(seconds, host_s)
+        return np.maximum(seconds, self._host_s(direction))
+
+    def queued_bytes(self, job: Job, shard: Shard) -> Floats:
+        """Activations a rank's collectives keep reserved per micro-batch, as far as the GPU lags behind the host."""
+        if not job.runtime.queued_activations:
+            return np.zeros(self.forward.shape)
+        each = np.where(shard.tp > 1, job.runtime.queued_activations * 2 * shard.tokens * job.model.hidden, 0.0)
+        columns = [each[self._index] * self._lag(part) for part in self._by_kind]
+        return self._stages([*columns, np.zeros(len(self._index)), np.zeros(len(self._index))])
+
+    def _lag(self, part: Part) -> Floats:
+        """Near 1 where a layer keeps the GPU busy for longer than the host needs to issue it, near 0 where shorter."""
+        ways = (part.forward, part.backward)
+        gpu_s = sum((way.gemm_s + way.attention_s + way.stream_s + way.busy_s["tp"])[self._index] for way in ways)
+        host_s = sum((self._host_s(way) for way in ways), start=np.zeros(len(self._index)))
+        return gpu_s**4 / (gpu_s**4 + host_s**4)
+
+    def _host_s(self, direction: Direction) -> Floats:
+        return direction.host_s[self._index] + self._collective_s * direction.members[self._index]
 
     def _stages(self, columns: list[Floats]) -> Floats:
         """Sum parts over the layers of each sort of rank: kinds, then embedding, then head."""

@@ -18,6 +18,7 @@ class Retention(NamedTuple):
 
     linear_bytes: float = 2.0  # per element of a tensor kept as a GEMM input: 2, or 1 in fp8
     projection: bool = False  # the QKV projection stays alive beside its rotated queries and keys
+    activation: bool = False  # a gate's activation stays alive beside its input and the product
 
 
 class Shard(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from astra.families.kinds import LayerKind
-from astra.families.operators import Attention, Gemm, Kept, Layer, Shard, Stream, join
+from astra.families.operators import Attention, Gemm, Kept, Layer, Retention, Shard, Stream, join
 from astra.provenance import Floats, Ints
 from astra.spec.model import MLA, ModelSpec, MoE
 
@@ -149,7 +149,7 @@ def dense_block(model: ModelSpec, shard: Shard) -> Layer:
     if model.mlp_bias:
         streams += [Stream("bias", shard.tokens * model.ffn / shard.tp), Stream("bias", stream_elements)]
     kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * (model.norms_per_layer / 2)
-    feed = feed_forward("mlp", model, shard.tokens, model.ffn / shard.tp, shard.linear_bytes)
+    feed = feed_forward("mlp", model, shard.tokens, model.ffn / shard.tp, shard.keeps)
     outer = Layer(
         (), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
     )
@@ -159,13 +159,14 @@ def dense_block(model: ModelSpec, shard: Shard) -> Layer:
 
 
 def feed_forward(
-    name: str, model: ModelSpec, tokens: Floats, width: Floats, linear_bytes: float, groups: Floats | int = 1
+    name: str, model: ModelSpec, tokens: Floats, width: Floats, keeps: Retention, groups: Floats | int = 1
 ) -> Layer:
     """Two (or three) projections around an activation; ``groups`` copies for experts, ``tokens`` for each of them."""
     gates = 2 if model.gated_mlp else 1
     hidden = np.full_like(tokens, model.hidden)
     inner_elements = groups * tokens * width
-    kept = BF16 * gates * inner_elements + linear_bytes * inner_elements
+    activated = 1 if keeps.activation and model.gated_mlp else 0
+    kept = (BF16 * (gates + activated) + keeps.linear_bytes) * inner_elements
     return Layer(
         gemms=(
             Gemm(f"{name}_in", tokens, gates * width, hidden, groups),
@@ -184,7 +185,7 @@ def expert_block(model: ModelSpec, moe: MoE, shard: Shard) -> Layer:
     copies = routed * moe.topk * shard.etp  # token copies an expert-tensor-parallel rank computes on
     local_experts = moe.experts / shard.ep
     experts = feed_forward(
-        "experts", model, copies / local_experts, moe.ffn / shard.etp, shard.linear_bytes, local_experts
+        "experts", model, copies / local_experts, moe.ffn / shard.etp, shard.keeps, local_experts
     )
     dispatched = copies * model.hidden
     streams = (
@@ -205,7 +206,7 @@ def expert_block(model: ModelSpec, moe: MoE, shard: Shard) -> Layer:
     )
     parts = [outer, experts]
     if moe.shared_ffn:
-        parts.append(feed_forward("shared", model, shard.tokens, moe.shared_ffn / shard.tp, shard.linear_bytes))
+        parts.append(feed_forward("shared", model, shard.tokens, moe.shared_ffn / shard.tp, shard.keeps))
     joined = join(*parts)
     working = joined.kept.working + 3 * BF16 * dispatched + 2 * BF16 * shard.tokens * model.hidden
     return joined._replace(kept=joined.kept._replace(working=working))

@@ -37,11 +37,15 @@ class Runtime(Spec, frozen=True, kw_only=True):
     reduced_bytes: float | None = None  # per parameter, of the gradients replicas exchange; the buffer's unless given
     zero_reduces_whole: bool = False  # ZeRO-1 gives every replica all gradients: all-reduce, not reduce-scatter
     gather_host_s: float = 0.0  # host time per layer and replica to cut and copy the weights ZeRO-1 gathers
+    queues_collectives: bool = False  # the host issues all collectives ahead, so that they too run while it is slow
     # Host time per tensor-parallel collective and member that a pipeline across nodes adds.
     pipelined_collective_s: float = 0.0
     logits_kept_bytes: float  # per logit, alive from the loss to its backward
     logits_peak_bytes: float  # per logit, at the worst moment of the loss
     keeps_projection: bool  # the QKV projection stays alive beside its rotated queries and keys
+    keeps_activation: bool = False  # a gate's activation stays alive beside its input and the product
+    # Whole activations per layer that collectives on other streams keep reserved while the host runs ahead of the GPU.
+    queued_activations: float = 0.0
     workspace_bytes: float  # allocated by libraries inside the allocator: cuBLAS and the like
     context_bytes: float  # device memory outside the allocator: CUDA context, NCCL, libraries
     reserved_ratio: float  # allocator's reserved over allocated at the peak
