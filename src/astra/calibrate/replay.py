@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from astra.calibrate.runs import Run, Skipped
+from astra.calibrate.runs_strategy import refused
 from astra.errors import AstraError
 from astra.result import Estimate, Result
 from astra.search.detail import estimate
@@ -35,7 +36,7 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
     predicted_peak_gib: list[float] | None = None  # allocated, one per pipeline stage
     measured_peak_gib: float | None = None
     compared_peak_gib: float | None = None  # the prediction of what was measured: a stage, the worst, or reserved
-    fits: bool | None = None
+    fits: bool | None = None  # in memory, and the runtime does not refuse it
     ran_out_of_memory: bool | None = None
     provenance: str | None = None
     not_scored: str | None = None  # why its time is not scored
@@ -112,6 +113,7 @@ def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
     if isinstance(answer, str):
         return ReplayedRun(id=run.id, source=run.source, skipped=answer)
     job, measured = run.job, run.measured
+    stops = refused(job.runtime.name, run.strategy, answer.microbatches)
     return ReplayedRun(
         id=run.id,
         source=run.source,
@@ -120,7 +122,7 @@ def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
         predicted_peak_gib=[stage.peak_allocated_gib for stage in answer.stages],
         measured_peak_gib=measured.peak_gib,
         compared_peak_gib=_compared(answer, measured.peak_of) if measured.peak_gib else None,
-        fits=answer.fits,
+        fits=answer.fits and not stops,
         ran_out_of_memory=measured.oom,
         provenance=answer.provenance_worst,
         not_scored=run.aside or None,

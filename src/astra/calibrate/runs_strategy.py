@@ -209,6 +209,23 @@ def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
     return tuple(layers)
 
 
+def refused(runtime: str, strategy: Strategy, microbatches: int) -> str:
+    """Why a runtime stops before the first step, whatever the memory; empty if it does not.
+
+    Nanotron asserts at least pp - 1 micro-batches (pipeline_parallel/engine.py). Its split may leave stages without
+    layers: one still runs the final norm or the loss, more have nothing to run; and without ZeRO its replicas are
+    wrapped in DistributedDataParallel, which needs parameters on every stage (models/base.py, check_model_has_grad).
+    """
+    if runtime != "nanotron":
+        return ""
+    empty = sum(count == 0 for count in strategy.layers[:-1])
+    if microbatches < strategy.pp - 1:
+        return "fewer than pp - 1 micro-batches"
+    if empty > 1 or (empty == 1 and strategy.zero == 0 and strategy.dp > 1):
+        return "a pipeline stage without parameters"
+    return ""
+
+
 def recipe_for(
     name: str, gpu: str, precision: str, gpus: int, batch: int, degrees: Degrees, fsdp: bool
 ) -> dict[str, str] | None:

@@ -50,7 +50,7 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
     source: Codes = np.zeros(shape, np.int8)
     reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    grad_bytes = job.runtime.exchanged_bytes
+    grad_bytes = job.runtime.gradient_bytes
     for params, members, apart in (
         (held.trained_dense, ranks, stride),
         (held.trained_expert, expert_ranks, expert_stride),

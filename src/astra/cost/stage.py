@@ -82,7 +82,7 @@ class StageCosts(NamedTuple):
     kept_selective: Floats
     kept_checkpoint: Floats
     layer_whole: Floats  # the largest layer's
-    layer_working: Floats
+    layer_working: Floats  # with the gradients that live through a backward only
     head_bytes: Floats  # at the loss, zero but on the last rank
     buffer_bytes: Floats  # received activations and gradients
     held: Held
@@ -159,7 +159,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         kept_selective=memory.layers("selective") + queued,
         kept_checkpoint=memory.layers("checkpoint"),
         layer_whole=memory.largest("whole"),
-        layer_working=memory.largest("working"),
+        layer_working=memory.largest("working") + _fresh_bytes(job, held),
         head_bytes=memory.head(),
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + job.runtime.workspace_bytes,
         held=held,
@@ -333,6 +333,11 @@ def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
     keys: list[LayerKind | str] = [*kinds(model), EMBEDDING, HEAD]
     trained = over_stages(table, [gathered.parts[key].adapters[gathered.place] for key in keys])
     return Held(dense + trained, expert, trained, np.zeros_like(expert))
+
+
+def _fresh_bytes(job: Job, held: Held) -> Floats:
+    """Gradients of one micro-batch before they are added to the buffer: none of them is there yet at the loss."""
+    return job.runtime.fresh_gradient_bytes * (held.trained_dense + held.trained_expert)
 
 
 def _worst_source(gathered: Gathered) -> Codes:

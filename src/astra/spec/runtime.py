@@ -34,7 +34,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     step_host_s: float  # host work per step that no kernel hides: data, logging, clipping
     straggling: float  # share of a step lost, per doubling of nodes, to waiting for the slowest
     gradient_bytes: float  # per parameter, of the buffer micro-batches accumulate into
-    reduced_bytes: float | None = None  # per parameter, of the gradients replicas exchange; the buffer's unless given
+    fresh_gradient_bytes: float = 0.0  # per parameter, of the gradients of one backward that are then added to it
     zero_reduces_whole: bool = False  # ZeRO-1 gives every replica all gradients: all-reduce, not reduce-scatter
     gather_host_s: float = 0.0  # host time per layer and replica to cut and copy the weights ZeRO-1 gathers
     queues_collectives: bool = False  # the host issues all collectives ahead, so that they too run while it is slow
@@ -53,8 +53,3 @@ class Runtime(Spec, frozen=True, kw_only=True):
     kernels: dict[str, Kernel]
     source: str
     date: str
-
-    @property
-    def exchanged_bytes(self) -> float:
-        """Bytes per parameter of the gradients replicas exchange."""
-        return self.gradient_bytes if self.reduced_bytes is None else self.reduced_bytes
