@@ -39,8 +39,8 @@ def p2p(job: Job, stream_tokens: Floats, ranks_apart: Ints, pp: Ints) -> tuple[F
 class Sync(NamedTuple):
     """Seconds to exchange a rank's gradients or weights with its replicas, dense and expert ones in turn."""
 
-    all_reduce_s: Floats
-    reduce_scatter_s: Floats
+    all_reduce_s: Floats  # without ZeRO: in buckets, where the runtime has them
+    reduce_scatter_s: Floats  # with it
     all_gather_s: Floats
     source: Codes
 
@@ -50,14 +50,19 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
     source: Codes = np.zeros(shape, np.int8)
     reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    grad_bytes = job.runtime.gradient_bytes
+    grad_bytes, bucket_bytes = job.runtime.gradient_bytes, job.runtime.bucket_bytes
+    to_owners = "all_reduce" if job.runtime.zero_reduces_whole else "reduce_scatter"
     for params, members, apart in (
         (held.trained_dense, ranks, stride),
         (held.trained_expert, expert_ranks, expert_stride),
     ):
         if not np.any(params):
             continue
-        operations = (("all_reduce", grad_bytes), ("reduce_scatter", grad_bytes), ("all_gather", WEIGHT_BYTES))
+        operations = (
+            ("all_reduce", grad_bytes, bucket_bytes),
+            (to_owners, grad_bytes, 0.0),
+            ("all_gather", WEIGHT_BYTES, 0.0),
+        )
         reduce, scatter, gather = _over_distinct(job, operations, params, members, apart)
         reduced, scattered = reduced + reduce.seconds, scattered + scatter.seconds
         gathered = gathered + gather.seconds
@@ -82,8 +87,7 @@ def replicas(
     ``forward_s`` and ``backward_s`` are of one micro-batch on the rank: the last backward hides the gradients of all
     layers but the first, the first forward hides the weights of all layers but the first.
     """
-    scatters = zero >= (2 if job.runtime.zero_reduces_whole else 1)
-    reduce_s = np.where(scatters, moved.reduce_scatter_s, moved.all_reduce_s)
+    reduce_s = np.where(zero >= 1, moved.reduce_scatter_s, moved.all_reduce_s)
     gather_s = np.where(zero >= 1, moved.all_gather_s, 0.0)
     slowdown = collectives.overlap_slowdown(job.pool, "cluster")
 
@@ -105,17 +109,21 @@ def replicas(
 
 
 def _over_distinct(
-    job: Job, operations: Sequence[tuple[str, float]], params: Floats, ranks: Ints, stride: Ints
+    job: Job, operations: Sequence[tuple[str, float, float]], params: Floats, ranks: Ints, stride: Ints
 ) -> list[Timed]:
-    """Collectives, each with its bytes per parameter; many meshes share one, so each distinct one is timed once."""
+    """Collectives, each with its bytes per parameter and of a bucket; meshes share many, so each is timed once."""
     shape = np.broadcast_shapes(params.shape, ranks.shape, stride.shape)
     sizes = np.broadcast_to(params, shape).ravel()
     members, apart = np.broadcast_to(ranks, shape).ravel(), np.broadcast_to(stride, shape).ravel()
     first, place = distinct(sizes, members, apart)
     sizes, members, apart, place = sizes[first], members[first], apart[first], place.reshape(shape)
-    timed = (
-        collectives.collective(job.pool, op, nbytes=each * sizes, ranks=members, stride=apart)
-        for op, each in operations
-    )
+
+
+    def timed(op: str, nbytes: Floats, bucket_bytes: float) -> Timed:
+        pieces = np.maximum(nbytes / bucket_bytes, 1.0) if bucket_bytes else np.ones_like(nbytes)
+        each = collectives.collective(job.pool, op, nbytes=nbytes / pieces, ranks=members, stride=apart)
+        return Timed(pieces * each.seconds, each.source)
+
     some = sizes > 0  # a rank without such parameters does not take part
-    return [Timed((way.seconds * some)[place], way.source[place]) for way in timed]
+    ways = [timed(op, each * sizes, bucket_bytes) for op, each, bucket_bytes in operations]
+    return [Timed((way.seconds * some)[place], way.source[place]) for way in ways]

@@ -35,6 +35,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     straggling: float  # share of a step lost, per doubling of nodes, to waiting for the slowest
     gradient_bytes: float  # per parameter, of the buffer micro-batches accumulate into
     fresh_gradient_bytes: float = 0.0  # per parameter, of the gradients of one backward that are then added to it
+    bucket_bytes: float = 0.0  # of the gradients reduced at a time without ZeRO; 0: all
     zero_reduces_whole: bool = False  # ZeRO-1 gives every replica all gradients: all-reduce, not reduce-scatter
     gather_host_s: float = 0.0  # host time per layer and replica to cut and copy the weights ZeRO-1 gathers
     queues_collectives: bool = False  # the host issues all collectives ahead, so that they too run while it is slow
