@@ -49,6 +49,14 @@ def test_the_pick_is_the_strategy_predicted_fastest() -> None:
     assert found.groups[0].rank_correlation == pytest.approx(0.8)
 
 
+def test_the_pick_is_among_what_is_predicted_to_fit() -> None:
+    rows = [row("a", 1.0, 2.0, fits=False), row("b", 2.0, 1.0), row("c", 3.0, 3.0), row("d", 4.0, 4.0)]
+    found = validate(rows, table="t").groups[0]
+    assert (found.picked, found.quality, found.quality_any) == ("b", 1.0, 0.5)
+    refused = validate([row(one.id, 1.0 + n, 2.0 - n / 4, fits=False) for n, one in enumerate(rows)], table="t")
+    assert refused.groups[0].picked == "a"  # where nothing fits, the fastest of all
+
+
 def test_small_groups_repeats_and_unscored_rows_are_not_picked_from() -> None:
     rows = [row("a", 1.0, 2.0), row("a", 1.0, 2.0), row("b", 2.0, 1.0), row("c", 3.0, 3.0)]
     assert validate(rows, table="t").groups == []

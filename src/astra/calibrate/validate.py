@@ -1,7 +1,8 @@
 """How far predictions are from published runs: step time, memory, what fits, and the strategy that would be picked.
 
-An error is predicted over measured, less one. A group's pick is the strategy predicted fastest among those that were
-measured; its quality is its measured speed over that of the best measured.
+An error is predicted over measured, less one. A group's pick is the strategy predicted fastest among the measured ones
+that are predicted to fit, as no other would be recommended; its quality is its measured speed over that of the best
+measured, whether predicted to fit or not.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Group(Result, frozen=True, kw_only=True):
     regret: float  # how much longer the pick's step takes than the best one's
     rank_correlation: float
     use: str
+    quality_any: float  # of the strategy predicted fastest, whether predicted to fit or not
 
 
 class Pick(Result, frozen=True, kw_only=True):
@@ -92,6 +94,7 @@ class Pick(Result, frozen=True, kw_only=True):
     regret: float  # mean
     worst_regret: float
     rank_correlation: float  # mean
+    quality_any: float  # mean, if memory were no matter
 
 
 class Validation(Result, frozen=True, kw_only=True):
@@ -238,7 +241,9 @@ def _group(by_strategy: dict[str, list[ReplayedRun]]) -> Group:
     one = by_strategy[strategies[0]][0]
     measured = np.array([np.median([row.measured_step_s for row in by_strategy[name]]) for name in strategies])
     predicted = np.array([by_strategy[name][0].predicted_step_s for name in strategies])
-    picked, best = int(predicted.argmin()), int(measured.argmin())
+    fits = np.array([bool(by_strategy[name][0].fits) for name in strategies])
+    fastest, best = int(predicted.argmin()), int(measured.argmin())
+    picked = int(np.where(fits, predicted, np.inf).argmin()) if fits.any() else fastest
     return Group(
         source=one.source,
         model=one.model,
@@ -254,6 +259,7 @@ def _group(by_strategy: dict[str, list[ReplayedRun]]) -> Group:
         regret=float(measured[picked] / measured[best] - 1),
         rank_correlation=rank_correlation(predicted, measured),
         use=one.use,
+        quality_any=float(measured[best] / measured[fastest]),
     )
 
 
@@ -274,4 +280,5 @@ def _pick(name: str, groups: Sequence[Group]) -> Pick:
         regret=float(regret.mean()),
         worst_regret=float(regret.max()),
         rank_correlation=float(np.mean([g.rank_correlation for g in groups])),
+        quality_any=float(np.mean([g.quality_any for g in groups])),
     )

@@ -20,7 +20,7 @@ _BRIEF: Final = ("source", "framework", "gpu", "precision", "family", "scale")
 _ERROR_COLUMNS: Final = ("runs", "mean", "median", "p90", "bias")
 _STEP_HEAD: Final = ("", *_ERROR_COLUMNS, "memory: runs", "mean", "median", "bias")
 _FIT_HEAD: Final = ("", "right", "fits, ran", "fits, failed", "refused, ran", "refused, failed")
-_PICK_HEAD: Final = ("", "groups", "of best", "worst", "regret", "worst", "rank corr.")
+_PICK_HEAD: Final = ("", "groups", "of best", "worst", "regret", "worst", "rank corr.", "memory ignored")
 _WORST_HEAD: Final = ("run", "predicted", "measured", "error", "GPUs", "model", "strategy")
 
 
@@ -129,7 +129,7 @@ def _confusion(name: str, one: Confusion) -> tuple[str, ...]:
 def _pick(one: Pick) -> tuple[str, ...]:
     return (
         one.name, f"{one.groups:,}", f"{one.quality:.3f}", f"{one.worst_quality:.3f}", f"{one.regret:.1%}",
-        f"{one.worst_regret:.1%}", f"{one.rank_correlation:.2f}",
+        f"{one.worst_regret:.1%}", f"{one.rank_correlation:.2f}", f"{one.quality_any:.3f}",
     )  # fmt: skip
 
 
