@@ -139,7 +139,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         columns["schedule"][:, None], p=pp[:, None], v=vp[:, None], m=microbatches[:, None], rank=table.rank
     )
     held = _held(job, gathered, table, pp)
-    queued = times.queued_bytes(job, gathered.shard)
+    queued = times.queued_bytes(job, gathered.shard, microbatches)
     replicas = dp * cp
     expert_replicas, expert_stride = expert_groups(columns)
     ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
@@ -232,12 +232,16 @@ class StageTimes:
             seconds = seconds + exposed
         return np.maximum(seconds, self._host_s(direction))
 
-    def queued_bytes(self, job: Job, shard: Shard) -> Floats:
-        """Activations a rank's collectives keep reserved per micro-batch, as far as the GPU lags behind the host."""
+    def queued_bytes(self, job: Job, shard: Shard, microbatches: Ints) -> Floats:
+        """Activations a rank's collectives keep reserved per micro-batch, as far as the GPU lags behind the host.
+
+        The activations of later micro-batches are cut from what earlier ones leave behind; one alone leaves it whole.
+        """
         if not job.runtime.queued_activations:
             return np.zeros(self.forward.shape)
         each = np.where(shard.tp > 1, job.runtime.queued_activations * 2 * shard.tokens * job.model.hidden, 0.0)
-        columns = [each[self._index] * self._lag(part) for part in self._by_kind]
+        several = microbatches > 1
+        columns = [np.where(several, each[self._index] * self._lag(part), 0.0) for part in self._by_kind]
         return self._stages([*columns, np.zeros(len(self._index)), np.zeros(len(self._index))])
 
     def _lag(self, part: Part) -> Floats:
