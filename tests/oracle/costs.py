@@ -65,6 +65,7 @@ class Rank(NamedTuple):
     held: tuple[float, float]  # dense and expert parameters
     trained: tuple[float, float]
     in_flight: int  # (micro-batch, chunk) pairs alive at the worst moment
+    collective_s: float  # more host time per tensor-parallel collective and member, in a pipeline across nodes
 
     @property
     def layers(self) -> list[Part]:
@@ -73,7 +74,7 @@ class Rank(NamedTuple):
 
     def seconds(self, way: str, on: frozenset[str]) -> float:
         """One micro-batch through everything the rank has."""
-        return sum(part.seconds(way, on) for part in (*self.layers, *self.ends))
+        return sum(part.seconds(way, on, self.collective_s) for part in (*self.layers, *self.ends))
 
 
 class Exchange(NamedTuple):
@@ -124,6 +125,8 @@ class Costs(Layers):
 
     def _ranks(self, mesh: Mesh) -> list[Rank]:
         s, model, parts = mesh.shard, self.job.model, self.parts(mesh.shard)
+        across = mesh.p > 1 and s.t * s.c * mesh.d * mesh.p > self.job.pool.gpus_per_node
+        collective_s = self.job.runtime.pipelined_collective_s if across else 0.0
         starts = [sum(mesh.layers[:k]) for k in range(mesh.p * mesh.v)]
         found = []
         for r in range(mesh.p):
@@ -142,7 +145,7 @@ class Costs(Layers):
                 added = sum(part.adapters for chunk in (*chunks, ends) for part in chunk)
                 trained, dense = (added, 0.0), dense + added
             head = parts["head"] if last else None
-            found.append(Rank(chunks, ends, head, (dense, expert), trained, self._in_flight(mesh, r)))
+            found.append(Rank(chunks, ends, head, (dense, expert), trained, self._in_flight(mesh, r), collective_s))
         return found
 
     def _in_flight(self, mesh: Mesh, r: int) -> int:
@@ -169,11 +172,13 @@ class Costs(Layers):
         for rank in self.ranks(mesh):
             layers, v, n = rank.layers, mesh.v, saver.n
             chunk, count = max(len(c) for c in rank.chunks), max(len(layers), 1)
-            whole, inputs = sum(part.whole for part in layers), sum(part.checkpoint for part in layers)
-            all_s = sum(part.seconds("forward", mesh.on) for part in layers)
+            queued = sum(self._queued(mesh, part, rank.collective_s) for part in layers)
+            whole, inputs = sum(part.whole for part in layers) + queued, sum(part.checkpoint for part in layers)
+            all_s = sum(part.seconds("forward", mesh.on, rank.collective_s) for part in layers)
             kept, again_s, stretch = whole, 0.0, 0
             if saver.recompute == "selective":
-                kept, again_s = sum(part.selective for part in layers), sum(part.attention_s for part in layers)
+                kept = sum(part.selective for part in layers) + queued
+                again_s = sum(part.attention_s for part in layers)
             elif saver.recompute == "full" and saver.method == "uniform":  # one input for every n layers
                 kept, again_s, stretch = min(ceil(chunk / n) * v / count, 1) * inputs, all_s, min(n, chunk)
             elif saver.recompute == "full":  # block: the first n layers of each chunk, one at a time
@@ -181,10 +186,20 @@ class Costs(Layers):
                 kept, again_s, stretch = share * inputs + (1 - share) * whole, share * all_s, 1
             largest = max((part.whole for part in layers), default=0.0)
             working = max((part.working for part in layers), default=0.0) + stretch * largest
+            working += self.job.runtime.fresh_gradient_bytes * sum(rank.trained)
             if rank.head is not None:
                 working = max(working, rank.head.whole + rank.head.working)
             found.append((kept * rank.in_flight / v + working, again_s))
         return found
+
+    def _queued(self, mesh: Mesh, part: Part, collective_s: float) -> float:
+        """Bytes of a layer that collectives keep reserved, as far as the GPU lags behind the host."""
+        if mesh.shard.t == 1 or self.microbatches(mesh) == 1:
+            return 0.0
+        host_s = sum(part.host(way, collective_s) for way in ("forward", "backward"))
+        lag = part.busy_s**4 / (part.busy_s**4 + host_s**4)
+        copies = self.job.runtime.queued_activations * lag
+        return copies * 2 * self.tokens(mesh.shard)[0] * self.job.model.hidden
 
     def _again_s(self, mesh: Mesh, saver: Saver) -> float:
         """Recompute of one micro-batch over the whole pipeline; under block, the share of the fullest rank's chunks."""
@@ -196,7 +211,7 @@ class Costs(Layers):
             return 0.0
         fullest = max(*(len(rank.layers) / mesh.v for rank in ranks), 1)
         share = min(saver.n / fullest, 1) if saver.method == "block" else 1
-        return share * sum(part.seconds("forward", mesh.on) for part in layers)
+        return share * sum(part.seconds("forward", mesh.on, ranks[0].collective_s) for part in layers)
 
     def _send(self, mesh: Mesh) -> float:
         """One activation to the next stage."""
@@ -239,6 +254,8 @@ class Costs(Layers):
             else:
                 trips = collectives.host_transfer_s(job.pool.device, np.array([(grad + 2) * mine]))
                 update_s = float(trips.seconds[0]) + moved / CPU_BYTES_PER_S + self.stream_s(4 * every, 4)
+            if holder.zero == 1 and ranks > 1:  # cutting and copying every replica's piece of every layer
+                update_s += job.runtime.gather_host_s * len(rank.layers) * ranks
             found.append((static, update_s))
         return found
 
@@ -255,8 +272,8 @@ class Costs(Layers):
         found = []
         for rank, (forward_s, backward_s, _) in zip(self.ranks(mesh), self.passes(mesh), strict=True):
             groups = [(size, *group) for size, group in zip(rank.trained, mesh.replicas, strict=True) if size]
-            op, layers = "reduce_scatter" if holder.zero else "all_reduce", len(rank.layers)
-            reduce_s = sum(self.send_s(op, grad * size, ranks, stride) for size, ranks, stride in groups)
+            layers = len(rank.layers)
+            reduce_s = sum(self._reduce_s(grad * size, ranks, stride, holder.zero) for size, ranks, stride in groups)
             gather_s = sum(self.send_s("all_gather", 2 * size, ranks, stride) for size, ranks, stride in groups)
             gradients_s = shown_s(reduce_s, backward_s, layers, "grad")
             weights_s = shown_s(gather_s, forward_s, layers, "param")
@@ -269,6 +286,15 @@ class Costs(Layers):
             }
             found.append(by_stage[holder.zero])
         return found
+
+    def _reduce_s(self, nbytes: float, ranks: int, stride: int, zero: int) -> float:
+        """Gradients to their owners, or to all: in buckets without ZeRO, at once with it."""
+        runtime = self.job.runtime
+        if zero:
+            whole = runtime.zero_reduces_whole
+            return self.send_s("all_reduce" if whole else "reduce_scatter", nbytes, ranks, stride)
+        pieces = max(nbytes / runtime.bucket_bytes, 1.0) if runtime.bucket_bytes else 1.0
+        return pieces * self.send_s("all_reduce", nbytes / pieces, ranks, stride)
 
 
 def taken_apart(strategy: Strategy, layers: tuple[int, ...]) -> tuple[Mesh, Saver, Holder]:

@@ -96,15 +96,34 @@ class Part(NamedTuple):
     checkpoint: float
     working: float
     adapters: float
+    host_s: dict[str, float]  # by way: to issue its kernels
+    members: dict[str, float]  # by way: ranks of its tensor-parallel collectives
+    busy_s: float  # kernels and tensor-parallel collectives, both ways
 
-    def seconds(self, way: str, on: frozenset[str]) -> float:
-        """Compute and exposed communication."""
-        return self.compute_s[way] + sum(both[axis in on] for (w, axis), both in self.exposed_s.items() if w == way)
+    def seconds(self, way: str, on: frozenset[str], collective_s: float = 0.0) -> float:
+        """Compute and exposed communication; or the host, which each collective may cost more."""
+        shown_s = sum(both[axis in on] for (w, axis), both in self.exposed_s.items() if w == way)
+        return max(self.compute_s[way] + shown_s, self.host(way, collective_s))
+
+    def host(self, way: str, collective_s: float) -> float:
+        """Time the host needs to issue it."""
+        return self.host_s[way] + collective_s * self.members[way]
 
 
 def hidden(busy_s: float, window_s: float, slow: float) -> float:
     """What shows of communication beside compute: the part that outlasts it, and the slower compute."""
     return max(busy_s - window_s, 0.0) + slow * min(busy_s, window_s)
+
+
+def in_gaps(exposed_s: Any, kernels_s: float, host_s: float) -> Any:
+    """Communication that also runs while kernels wait for the host, without and with overlap: what lasts longer."""
+
+    def together(gpu_s: float) -> float:
+        return float((gpu_s**4 + host_s**4) ** 0.25)
+
+    totals = [sum(both[on] for both in exposed_s.values()) for on in (0, 1)]
+    shares = [(together(kernels_s + total) - together(kernels_s)) / total if total else 1.0 for total in totals]
+    return {key: (off * shares[0], on * shares[1]) for key, (off, on) in exposed_s.items()}
 
 
 class Layers:
@@ -207,6 +226,7 @@ class Layers:
         h, gates = self.job.model.hidden, 2 if self.job.model.gated_mlp else 1
         inner = groups * tokens * width
         kept = (2 * gates + self.w) * inner
+        kept += 2 * inner if gates == 2 and self.job.runtime.keeps_activation else 0.0
         gemms = [Gemm(tokens, gates * width, h, groups), Gemm(tokens, h, width, groups)]
         return Block(
             gemms, [], [Stream("swiglu" if gates == 2 else "gelu", inner)], (kept, kept, 0.0, 2 * gates * inner)
@@ -299,6 +319,9 @@ class Layers:
         matrix_s["backward"] = dgrad_s + weight_s
         core_s = {way: sum(self._ring_s(way, s, core) for core in block.cores) for way in WAYS}
         compute_s: dict[str, float] = {}
+        host_by: dict[str, float] = {}
+        members: dict[str, float] = {}
+        busy_s = 0.0
         exposed_s: dict[tuple[str, str], tuple[float, float]] = {}
         streams = block.streams + self._gemm_streams(gemms)
         for way in WAYS:
@@ -316,9 +339,18 @@ class Layers:
             compute_s[way] = (kernels_s**4 + host_s**4) ** 0.25
             idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
             window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
-            exposed_s |= self._exposed_s(way, s, sends, window_s)
+            shown_s = self._exposed_s(way, s, sends, window_s)
+            if runtime.queues_collectives:
+                shown_s = in_gaps(shown_s, kernels_s, host_s)
+            exposed_s |= shown_s
+            mine = [x for x in sends if x.axis == "tp" and x.ranks > 1]
+            members[way] = sum((x.backward if back else x.forward) * x.ranks for x in mine)
+            host_by[way] = host_s
+            busy_s += kernels_s + sum(
+                (x.backward if back else x.forward) * self.send_s(x.op, x.nbytes, x.ranks, x.stride) for x in mine
+            )
         size = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
-        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *block.kept, size)
+        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *block.kept, size, host_by, members, busy_s)
 
     def _gemm_streams(self, gemms: list[Gemm]) -> list[Stream]:
         """What runs beside products: quantising their operands in fp8, and adding up weight gradients."""

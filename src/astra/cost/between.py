@@ -118,7 +118,6 @@ def _over_distinct(
     first, place = distinct(sizes, members, apart)
     sizes, members, apart, place = sizes[first], members[first], apart[first], place.reshape(shape)
 
-
     def timed(op: str, nbytes: Floats, bucket_bytes: float) -> Timed:
         pieces = np.maximum(nbytes / bucket_bytes, 1.0) if bucket_bytes else np.ones_like(nbytes)
         each = collectives.collective(job.pool, op, nbytes=nbytes / pieces, ranks=members, stride=apart)

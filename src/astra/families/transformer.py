@@ -184,9 +184,7 @@ def expert_block(model: ModelSpec, moe: MoE, shard: Shard) -> Layer:
     routed = shard.routed_tokens
     copies = routed * moe.topk * shard.etp  # token copies an expert-tensor-parallel rank computes on
     local_experts = moe.experts / shard.ep
-    experts = feed_forward(
-        "experts", model, copies / local_experts, moe.ffn / shard.etp, shard.keeps, local_experts
-    )
+    experts = feed_forward("experts", model, copies / local_experts, moe.ffn / shard.etp, shard.keeps, local_experts)
     dispatched = copies * model.hidden
     streams = (
         Stream("norm", stream_elements, model.norms_per_layer / 2),
