@@ -125,13 +125,28 @@ def model(kind: str = "dense", **changes: Any) -> ModelSpec:
 KINDS = ("dense", "dense", "gpt", "gqa", "tied", "window", "mla", "moe", "moe_every", "encdec", "vision")
 
 
+# What nanotron does and Megatron does not, in sizes that tell on tiny models.
+UNLIKE_MEGATRON: dict[str, Any] = {
+    "fresh_gradient_bytes": 2.0,
+    "bucket_bytes": 1e5,
+    "zero_reduces_whole": True,
+    "gather_host_s": 1e-6,
+    "queues_collectives": True,
+    "pipelined_collective_s": 3e-6,
+    "keeps_activation": True,
+    "queued_activations": 2.5,
+}
+
+
 def runtime(rng: random.Random | None = None) -> Runtime:
-    """Megatron's profile, at times with a host that takes no time or another framework's rules."""
+    """Megatron's profile, at times with a host that takes no time, another framework's rules or another's habits."""
     found = runtimes.runtime("megatron")
     if rng is None:
         return found
     if rng.random() < 0.2:
         found = msgspec.structs.replace(found, name="torchtitan", schedules=("1f1b", "interleaved", "gpipe", "zb"))
+    if rng.random() < 0.3:
+        found = msgspec.structs.replace(found, **UNLIKE_MEGATRON)
     return msgspec.structs.replace(found, launch_s=rng.choice((0.0, 5e-6)), launch_backward_s=4e-6, step_host_s=1e-4)
 
 

@@ -189,6 +189,7 @@ def test_the_requests_are_varied() -> None:
     assert {job.pool.gpus for job in jobs} >= {1, 2, 3, 4, 6, 8, 12, 16}
     assert {job.workload.task for job in jobs} == {"pretrain", "finetune", "lora"}
     assert {job.runtime.name for job in jobs} == {"megatron", "torchtitan"}
+    assert sum(job.runtime.bucket_bytes > 0 for job in jobs) > 40
     assert sum(bool(request.rules) for request in requests) > 50
     assert sum(bool(request.limits) for request in requests) > 100
     assert sum(job.pool.gpus > job.pool.gpus_per_node for job in jobs) > 50
