@@ -215,3 +215,18 @@ def test_the_shipped_table() -> None:
     assert len({run.id for run in replayable}) == len(replayable)
     assert all(run.citation for run in replayable)
     assert all(run.strategy.gpus == run.job.pool.gpus for run in replayable)
+
+
+def test_steps_assembled_by_vtrain_are_read_as_such() -> None:
+    runs = [run for run in runs_table.published() if isinstance(run, Run) and run.source == "vtrain"]
+    assert {(run.job.runtime.name, run.strategy.recompute) for run in runs} == {("vtrain", "none")}
+    # One stage: a straight line in micro-batches, which timed steps never are (docs/vtrain.md).
+    alone = {
+        (run.job.model.name, run.strategy.tp, run.strategy.dp, run.job.workload.global_batch): run.measured.step_s
+        for run in runs
+        if run.strategy.pp == run.strategy.mbs == 1
+    }
+    for (model, tp, dp, batch), step_s in alone.items():
+        two, four = alone.get((model, tp, dp, 2 * batch)), alone.get((model, tp, dp, 4 * batch))
+        if step_s and two and four:
+            assert four - two == pytest.approx(2 * (two - step_s), rel=1e-4)

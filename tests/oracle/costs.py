@@ -247,7 +247,7 @@ class Costs(Layers):
             static = 2 * owned(rank.held, 3) + (2 * sum(rank.held) if copied else 0)
             static += grad * owned(rank.trained, 2) + {0: 0, 1: 0, 2: 1, 3: 2}[holder.zero] * (2 + grad) * layer
             mine, every = owned(rank.trained, 1), sum(rank.trained)
-            moved = UPDATE_BYTES[job.workload.optimizer] * mine
+            moved = (job.runtime.update_bytes or UPDATE_BYTES[job.workload.optimizer]) * mine
             if holder.offload == "none":
                 static += STATE_BYTES[job.workload.optimizer] * mine
                 update_s = self.stream_s(4 * every + moved, 20)

@@ -382,7 +382,8 @@ class Layers:
             for send in sends:
                 times = send.forward if way == "forward" else send.backward
                 if send.axis == axis and send.ranks > 1 and times:
-                    busy_s[send.beside] += times * self.send_s(send.op, send.nbytes, send.ranks, send.stride)
+                    beside = send.beside if self.job.runtime.async_reduce or send.beside != "gemm" else ""
+                    busy_s[beside] += times * self.send_s(send.op, send.nbytes, send.ranks, send.stride)
             shown_s = hidden(busy_s["gemm"], window_s["gemm"], slow) + hidden(
                 busy_s["attention"], window_s["attention"], slow
             )

@@ -144,7 +144,10 @@ def runtime(rng: random.Random | None = None) -> Runtime:
     if rng is None:
         return found
     if rng.random() < 0.2:
-        found = msgspec.structs.replace(found, name="torchtitan", schedules=("1f1b", "interleaved", "gpipe", "zb"))
+        every = ("1f1b", "interleaved", "gpipe", "zb")
+        found = msgspec.structs.replace(
+            found, name="torchtitan", schedules=every, async_reduce=False, update_bytes=30.0
+        )
     if rng.random() < 0.3:
         found = msgspec.structs.replace(found, **UNLIKE_MEGATRON)
     return msgspec.structs.replace(found, launch_s=rng.choice((0.0, 5e-6)), launch_backward_s=4e-6, step_host_s=1e-4)

@@ -62,6 +62,8 @@ def runtime_of(framework: str, notes: str, flash: str) -> tuple[str, str]:
     """The profile that stands for a framework, and what was assumed in choosing it."""
     words = framework.lower()
     name = next((profile for word, profile in _RUNTIMES if word in words), "")
+    if name == "megatron" and "vtrain" in notes.lower():
+        return "vtrain", "steps assembled by vTrain from its traces of single layers, not timed whole"
     if name == "megatron" and flash == "0":  # TransformerEngine always fuses attention
         return "megatron-apex", ""
     if name == "torchtitan" and "no compile" in notes.lower():
@@ -76,6 +78,9 @@ def strategy_of(
 ) -> tuple[Strategy, list[str]]:
     """The strategy, and the rules by which what the table leaves open was filled."""
     filled: list[str] = []
+    if runtime == "vtrain" and settings.recompute != "none":
+        filled.append("recompute stated, but vTrain's published times hold none (docs/vtrain.md)")
+        settings = settings._replace(recompute="none")
     sp = _switch(settings.sp, runtime in _TUNED and degrees.tp > 1, "sp", filled) and degrees.tp > 1
     zero = _zero(settings.zero, runtime, recipe, filled)
     fields: dict[str, Any] = degrees._asdict() | {"sp": sp, "zero": zero}

@@ -320,7 +320,7 @@ def _communication(
             seconds = times * timed.seconds
             used = (seconds > 0).astype(np.int8)
             sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
-            if send.beside:
+            if send.beside and (job.runtime.async_reduce or send.beside != "gemm"):
                 beside[send.beside] = beside[send.beside] + seconds
             else:
                 bare = bare + seconds

@@ -78,12 +78,13 @@ def optimizer_s(
     apart = zero >= 1
     owned = held.trained_dense / np.where(apart, ranks, 1) + held.trained_expert / np.where(apart, expert_ranks, 1)
     every = held.trained_dense + held.trained_expert
-    moved = CLEAR_BYTES * every + UPDATE_BYTES[job.workload.optimizer] * owned
+    update_bytes = job.runtime.update_bytes or UPDATE_BYTES[job.workload.optimizer]
+    moved = CLEAR_BYTES * every + update_bytes * owned
     on_gpu = operators.streaming(job.pool.device, nbytes=moved, kernels=20.0)
     if not np.any(offload):
         return on_gpu.seconds, on_gpu.source
     trips = collectives.host_transfer_s(job.pool.device, (job.runtime.gradient_bytes + WEIGHT_BYTES) * owned)
-    on_host = trips.seconds + UPDATE_BYTES[job.workload.optimizer] * owned / CPU_UPDATE_BYTES_PER_S
+    on_host = trips.seconds + update_bytes * owned / CPU_UPDATE_BYTES_PER_S
     norm = operators.streaming(job.pool.device, nbytes=CLEAR_BYTES * every, kernels=4.0)
     seconds = np.where(offload > 0, on_host + norm.seconds, on_gpu.seconds)
     return seconds, worst(np.where(offload > 0, 3, on_gpu.source).astype(np.int8), trips.source * (offload > 0))

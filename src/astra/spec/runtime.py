@@ -29,6 +29,8 @@ class Runtime(Spec, frozen=True, kw_only=True):
     # Tensor throughput in a step over that in hours of GEMMs alone: slow kernels between GEMMs leave them power.
     clock_gain: float
     attention_gain: float  # speed of its attention over that of the kernel named, for older or newer versions of it
+    async_reduce: bool = True  # backward reduces over tensor-parallel ranks beside GEMMs that do not need the result
+    update_bytes: float | None = None  # per parameter, moved by the optimizer; else those of fused Adam with clipping
     launch_s: float  # host time to issue one operator of a forward pass
     launch_backward_s: float  # and of a backward pass, where no Python runs
     step_host_s: float  # host work per step that no kernel hides: data, logging, clipping
