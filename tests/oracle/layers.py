@@ -135,6 +135,7 @@ class Layers:
     def _core_s(self, way: str, s: Shard, core: Core, queries: float, keys: float) -> float:
         device, usual = self.job.pool.device, self.job.runtime.attention
         kernel = operators.best_kernel(device) if usual == "best" else usual
+        softmax = self.job.runtime.kernels["softmax"]
         sizes = {"batch": s.b, "seq_q": queries, "seq_kv": keys, "heads": core.a, "kv_heads": core.g}
         timed = operators.attention(
             device,
@@ -146,6 +147,7 @@ class Layers:
             kernel=kernel if s.flash else "unfused",
             direction="fwd" if way == "forward" else "bwd",
             precision="fp16" if self.job.workload.precision == "fp16" else "bf16",
+            softmax_bytes=softmax.forward_bytes if way == "forward" else softmax.backward_bytes,
         )
         return float(timed.seconds[0]) / self.job.runtime.attention_gain
 
@@ -197,7 +199,7 @@ class Layers:
             qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
         if model.qk_norm != "none":
             streams.append(Stream("qk_norm", T * (a + g) * dq))
-        scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
+        scores = 4 * T * a if s.flash else 5 * T * a * seq  # a number per row, or probabilities before and after dropout
         kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
         working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
         core = Core(causal, window, a, g, dq, dv)

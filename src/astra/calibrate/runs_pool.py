@@ -132,7 +132,8 @@ def _links(base: NodeType, size: int, near: str, network: Network) -> tuple[Link
     links: list[Link] = []
     if size > 1:
         first = inside[0] if inside else replace(outer, kind="pcie", bytes_per_s=_PCIE_BYTES_PER_S["4"])
-        links.append(_inside(first, size, near))
+        named = any(fold(name) in fold(near) for name in (base.name, *base.aliases))  # then the catalog knows better
+        links.append(replace(first, reach=size) if named else _inside(first, size, near))
     rate = network.bytes_per_s / size if network.bytes_per_s else outer.bytes_per_s
     kind = network.kind or outer.kind
     links.append(replace(outer, reach=hardware.ANY_REACH, kind=kind, bytes_per_s=rate))

@@ -138,11 +138,14 @@ def _recompute(
 def _overlap(runtime: str, fields: dict[str, Any], notes: str, recipe: dict[str, str] | None) -> tuple[str, ...]:
     """What the framework hides by default.
 
-    Megatron hides gradients and weights only with its distributed optimizer, DeepSpeed gradients only, nanotron with
-    fp32 accumulation neither; FSDP prefetches both. Interleaved schedules send while they compute.
+    Megatron hides gradients and weights only with its distributed optimizer. DeepSpeed hides gradients only, and none
+    in its pipeline engine or without ZeRO: those reduce them after the last backward. nanotron with fp32 accumulation
+    hides neither; FSDP prefetches both. Interleaved schedules send while they compute.
     """
     words = notes.lower()
-    found = {"deepspeed": ["grad"], "nanotron": []}.get(runtime, ["grad", "param"] if fields["zero"] >= 1 else [])
+    hooked = fields["zero"] >= 1 and fields["pp"] == 1
+    usual = {"deepspeed": ["grad"] if hooked else [], "nanotron": []}
+    found = usual.get(runtime, ["grad", "param"] if fields["zero"] >= 1 else [])
     found = recipe["overlap"].split() if recipe else list(found)
     async_tp = "async tp" in words or (runtime in _TUNED and not recipe and fields["sp"])
     if async_tp and not re.search(r"(tp comm overlap|tp overlap)\s*(=\s*0|off|false)", words):

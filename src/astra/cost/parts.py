@@ -219,7 +219,11 @@ def _attention(
     fused = _ring(device, shard, attention, kernel=kernel, direction=way, precision=half)
     if shard.flash.all():
         return fused
-    unfused = _ring(device, shard, attention, kernel="unfused", direction=way, precision=half)
+    softmax = runtime.kernels["softmax"]
+    per_score = softmax.forward_bytes if way == "fwd" else softmax.backward_bytes
+    unfused = _ring(
+        device, shard, attention, kernel="unfused", direction=way, precision=half, softmax_bytes=per_score
+    )
     return np.where(shard.flash, fused[0], unfused[0]), np.where(shard.flash, fused[1], unfused[1]).astype(np.int8)
 
 

@@ -134,8 +134,8 @@ def _latent_kept(mla: MLA, shard: Shard) -> Floats:
 
 
 def _score_bytes(core: Attention) -> Floats:
-    """Softmax output of unfused attention, kept in bf16, with the scores it was made from."""
-    return 2 * BF16 * core.batch * core.heads * core.seq_q * core.seq_kv
+    """What unfused attention keeps: probabilities before and after dropout, and its mask (Korthikanti et al. 2022)."""
+    return (2 * BF16 + 1) * core.batch * core.heads * core.seq_q * core.seq_kv
 
 
 def dense_block(model: ModelSpec, shard: Shard) -> Layer:
