@@ -113,6 +113,7 @@ class Layers:
     def __init__(self, job: Job) -> None:
         self.job, self.kinds = job, layer_kinds(job.model)
         self.w = 1.0 if job.workload.precision == "fp8" else 2.0
+        self.wide = 2 if job.workload.precision == "tf32" else 1  # fp32 tensors; all is counted in 2 bytes below
         self.gemm_s, self.stream_s = lru_cache(None)(self._gemm_s), lru_cache(None)(self._stream_s)
         self.send_s, self.core_s = lru_cache(None)(self._send_s), lru_cache(None)(self._core_s)
         self.parts = lru_cache(None)(self._parts)
@@ -146,8 +147,8 @@ class Layers:
             window=core.window,
             kernel=kernel if s.flash else "unfused",
             direction="fwd" if way == "forward" else "bwd",
-            precision="fp16" if self.job.workload.precision == "fp16" else "bf16",
-            softmax_bytes=softmax.forward_bytes if way == "forward" else softmax.backward_bytes,
+            precision={"fp8": "bf16"}.get(self.job.workload.precision, self.job.workload.precision),
+            softmax_bytes=self.wide * (softmax.forward_bytes if way == "forward" else softmax.backward_bytes),
         )
         return float(timed.seconds[0]) / self.job.runtime.attention_gain
 
@@ -199,7 +200,9 @@ class Layers:
             qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
         if model.qk_norm != "none":
             streams.append(Stream("qk_norm", T * (a + g) * dq))
-        scores = 4 * T * a if s.flash else 5 * T * a * seq  # a number per row, or probabilities before and after dropout
+        scores = (
+            4 * T * a if s.flash else 5 * T * a * seq
+        )  # a number per row, or probabilities before and after dropout
         kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
         working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
         core = Core(causal, window, a, g, dq, dv)
@@ -261,10 +264,9 @@ class Layers:
             gemm = Gemm(s.b, model.vision.classes, h, low=False)
         else:
             streams.append(Stream("cross_entropy", T * columns))
-        kept = (2 + self.w) * U * h + runtime.logits_kept_bytes * T * columns
-        working = (runtime.logits_peak_bytes - runtime.logits_kept_bytes) * T * columns + (
-            0 if model.vision else 4 * T * h
-        )
+        logits = T * columns / self.wide  # the loss is in fp32 whatever the precision
+        kept = (2 + self.w) * U * h + runtime.logits_kept_bytes * logits
+        working = (runtime.logits_peak_bytes - runtime.logits_kept_bytes) * logits + (0 if model.vision else 4 * T * h)
         return self._part(s, Block([gemm], [], streams, (kept, kept, kept, working)), sends)
 
     def _layer_sends(self, s: Shard, kind: LayerKind) -> list[Send]:
@@ -310,6 +312,7 @@ class Layers:
                 if way in stream.ways:
                     kernel = runtime.kernels[stream.kernel]
                     each = kernel.backward_bytes if back else kernel.forward_bytes
+                    each *= 1 if stream.kernel in ("cross_entropy", "accumulate") else self.wide
                     count = (kernel.backward_kernels if back else kernel.forward_kernels) * stream.times
                     memory_s += self.stream_s(each * stream.elements * stream.times, count)
                     launches += count
@@ -319,8 +322,10 @@ class Layers:
             idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
             window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
             exposed_s |= self._exposed_s(way, s, sends, window_s)
-        size = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
-        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *block.kept, size)
+        added = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
+        return Part(
+            compute_s, weight_s, core_s["forward"], exposed_s, *(self.wide * size for size in block.kept), added
+        )
 
     def _gemm_streams(self, gemms: list[Gemm]) -> list[Stream]:
         """What runs beside products: quantising their operands in fp8, and adding up weight gradients."""
@@ -352,7 +357,9 @@ class Layers:
             for send in sends:
                 times = send.forward if way == "forward" else send.backward
                 if send.axis == axis and send.ranks > 1 and times:
-                    busy_s[send.beside] += times * self.send_s(send.op, send.nbytes, send.ranks, send.stride)
+                    busy_s[send.beside] += times * self.send_s(
+                        send.op, self.wide * send.nbytes, send.ranks, send.stride
+                    )
             shown_s = hidden(busy_s["gemm"], window_s["gemm"], slow) + hidden(
                 busy_s["attention"], window_s["attention"], slow
             )

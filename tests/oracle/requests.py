@@ -64,7 +64,7 @@ def device(rng: random.Random | None = None, **changes: Any) -> Device:
         "name": "toy",
         "vendor": "NVIDIA",
         "arch": "hopper",
-        "flops_per_s": {"bf16": speed, "fp16": speed, "fp8": 2 * speed},
+        "flops_per_s": {"bf16": speed, "fp16": speed, "fp8": 2 * speed, "tf32": speed / 2},
         "memory_bytes": 80e9,
         "memory_bytes_per_s": speed / 50,
         "sms": 100,
@@ -148,7 +148,7 @@ def random_request(seed: int, relative: str = "") -> Request:
     work = Workload(
         global_batch=rng.choice((1, 2, 3, 4, 6, 8, 16)),
         seq=seq,
-        precision=rng.choice(("bf16", "bf16", "fp8", "fp16")),
+        precision=rng.choice(("bf16", "bf16", "fp8", "fp16", "tf32")),
         optimizer=rng.choice(("adam", "adam", "sgd")),
         task=rng.choice(("pretrain", "pretrain", "finetune", "lora")),
         lora_rank=8,

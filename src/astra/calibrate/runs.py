@@ -29,8 +29,10 @@ from astra.spec.workload import Workload
 Peak = Literal["first", "most", "reserved"]  # of the first stage; of the worst rank; reserved on the worst rank
 
 _LARGEST_FILE: Final = 256 * 2**20
-_PRECISIONS: Final[dict[str, Literal["bf16", "fp16", "fp8"]]] = {
-    "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "fp8-rowwise": "fp8", "fp8mx": "fp8", "fp8cs": "fp8",
+Precision = Literal["bf16", "fp16", "fp8", "tf32"]
+_PRECISIONS: Final[dict[str, Precision]] = {
+    "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "tf32": "tf32",
+    "mxfp8": "fp8", "fp8-rowwise": "fp8", "fp8mx": "fp8", "fp8cs": "fp8",
 }  # fmt: skip
 _TASKS: Final[dict[str, Literal["pretrain", "finetune", "lora"]]] = {
     "pretrain": "pretrain",
@@ -39,6 +41,15 @@ _TASKS: Final[dict[str, Literal["pretrain", "finetune", "lora"]]] = {
     "lora": "lora",
 }
 _SUSPECT: Final = ("DO NOT USE", "SUSPECT", "INCONSISTENT")
+# What a source's own scripts say where its table is silent.
+_SCRIPTS: Final[dict[str, dict[str, str]]] = {
+    # eth-easl/sailor @cf2c8e3: ae_scripts/clariden_scripts/run_opt.slurm has no half precision and an empty
+    # zero_optimization; the image is nvcr.io/nvidia/pytorch:24.10, which multiplies fp32 in TF32; FlashAttention and
+    # recompute are off unless asked for; memory is what the device reports as used.
+    "sailor": {"precision": "tf32", "zero_stage_or_dist_opt": "0", "flash_attn": "0", "recompute": "none"},
+    # MccRee177/AMP: examples/ds_config.json and ds_pretrain_gpt2_pipe.sh of Megatron-LM-v1.1.5-3D_parallelism.
+    "amp": {"zero_stage_or_dist_opt": "0"},
+}
 _NEEDED: Final = ("id", "layers", "hidden", "heads", "gpu_type", "num_gpus")
 
 
@@ -106,6 +117,9 @@ def source_of(row: Row) -> str:
 
 def _run(row: Row, jobs: dict[tuple[object, ...], Job]) -> Run | Skipped:
     identity, source = _text(row, "id"), source_of(row)
+    known = _SCRIPTS.get(source, {})
+    silent = [name for name in known if _text(row, name).split(" ")[0] in ("", "unknown")]
+    row = {**row, **{name: known[name] for name in silent}}
     try:
         return _read(row, identity, source, jobs)
     except _Missing as missing:
@@ -228,9 +242,9 @@ def _batch(row: Row, degrees: Degrees, gpus: int, seq: int, filled: list[str]) -
     raise _Missing("incomplete: global batch is missing")
 
 
-def _precision(stated: str, device: Device, filled: list[str]) -> Literal["bf16", "fp16", "fp8"]:
+def _precision(stated: str, device: Device, filled: list[str]) -> Precision:
     if stated in ("", "unknown"):
-        chosen: Literal["bf16", "fp16", "fp8"] = "bf16" if "bf16" in device.flops_per_s else "fp16"
+        chosen: Precision = "bf16" if "bf16" in device.flops_per_s else "fp16"
         filled.append(f"precision not stated: taken as {chosen}")
     elif stated in _PRECISIONS:
         chosen = _PRECISIONS[stated]

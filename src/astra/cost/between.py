@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.cost.state import WEIGHT_BYTES, Held
+from astra.cost.state import Held, gradient_bytes
 from astra.efficiency import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
 from astra.table import distinct
-
-_BF16 = 2
 
 
 class Replicas(NamedTuple):
@@ -31,7 +29,7 @@ class Replicas(NamedTuple):
 
 def p2p(job: Job, stream_tokens: Floats, ranks_apart: Ints, pp: Ints) -> tuple[Floats, Codes]:
     """One activation (or its gradient) to the neighbouring stage."""
-    nbytes = _BF16 * stream_tokens * job.model.hidden
+    nbytes = job.workload.element_bytes * stream_tokens * job.model.hidden
     timed = collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=pp, stride=ranks_apart)
     return timed.seconds, timed.source
 
@@ -50,14 +48,14 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
     source: Codes = np.zeros(shape, np.int8)
     reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    grad_bytes = job.runtime.gradient_bytes
+    grad_bytes, weight_bytes = gradient_bytes(job), job.workload.element_bytes
     for params, members, apart in (
         (held.trained_dense, ranks, stride),
         (held.trained_expert, expert_ranks, expert_stride),
     ):
         if not np.any(params):
             continue
-        operations = (("all_reduce", grad_bytes), ("reduce_scatter", grad_bytes), ("all_gather", WEIGHT_BYTES))
+        operations = (("all_reduce", grad_bytes), ("reduce_scatter", grad_bytes), ("all_gather", weight_bytes))
         reduce, scatter, gather = _over_distinct(job, operations, params, members, apart)
         reduced, scattered = reduced + reduce.seconds, scattered + scatter.seconds
         gathered = gathered + gather.seconds

@@ -135,7 +135,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     held = _held(job, gathered, table, pp)
     replicas = dp * cp
     expert_replicas, expert_stride = expert_groups(columns)
-    ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
+    ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
         backward_s=times.backward,

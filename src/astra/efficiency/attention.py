@@ -93,8 +93,8 @@ def attention(
     """Seconds of the attention core (scores, softmax, values) in sustained training.
 
     A causal mask is aligned to the last key; ``window`` counts the keys a query sees, itself included. fp8 jobs run
-    attention in bf16, as TransformerEngine does by default. ``softmax_bytes`` are what unfused attention moves per score
-    between its products: mask, softmax, dropout.
+    attention in bf16, as TransformerEngine does by default. ``softmax_bytes`` are what unfused attention moves per
+    score between its products: mask, softmax, dropout.
     """
     if direction not in SOFTMAX_BYTES:
         raise UnknownName("direction", direction, SOFTMAX_BYTES)
