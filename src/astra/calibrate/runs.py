@@ -131,7 +131,9 @@ def _run(row: Row, jobs: dict[tuple[object, ...], Job]) -> Run | Skipped:
 def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], Job]) -> Run:
     filled: list[str] = []
     notes = _text(row, "notes")
-    runtime, assumed = runtime_of(_text(row, "framework"), notes, _text(row, "flash_attn"))
+    runtime, assumed = runtime_of(
+        _text(row, "framework"), _text(row, "framework_version_or_date"), notes, _text(row, "flash_attn")
+    )
     filled += [assumed] if assumed else []
     pool = _pool(row, filled)
     degrees = _degrees(row, pool.gpus, filled)
