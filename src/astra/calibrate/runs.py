@@ -170,7 +170,7 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
     job = jobs.setdefault(
         key, Job(model=model, pool=pool, workload=workload, runtime=runtimes.runtime(runtime), headroom=0.0)
     )
-    measured, aside = _measured(row, job, notes, runtime, filled)
+    measured, aside = _measured(row, job, notes, filled)
     citation = f"{_text(row, 'source_repo_or_paper')}: {_text(row, 'source_path_or_table')}".strip(": ")
     framework = _text(row, "framework") or "unknown"
     return Run(identity, source, citation, framework, stated, job, strategy, measured, aside, (*filled, *rules))
@@ -275,7 +275,7 @@ def _check_experts(strategy: Strategy) -> None:
         raise _Missing("ep*etp does not divide tp*cp*dp")
 
 
-def _measured(row: Row, job: Job, notes: str, runtime: str, filled: list[str]) -> tuple[Measured, str]:
+def _measured(row: Row, job: Job, notes: str, filled: list[str]) -> tuple[Measured, str]:
     step, tokens_per_step = _number(row, "measured_step_time_s"), job.workload.tokens_per_step
     rate, tflops = _number(row, "measured_tokens_per_s_per_gpu"), _number(row, "measured_model_tflops_per_gpu")
     if step is None and rate:
@@ -288,7 +288,8 @@ def _measured(row: Row, job: Job, notes: str, runtime: str, filled: list[str]) -
     oom = {"1": True, "0": False}.get(_text(row, "oom"))
     peak = _number(row, "measured_peak_mem_gb")
     words = notes.lower()
-    of: Peak = "first" if "rank 0" in words else "reserved" if runtime == "torchtitan" else "most"
+    reserved = "torchtitan" in _text(row, "framework").lower()  # what its log calls memory, compiled or not
+    of: Peak = "first" if "rank 0" in words else "reserved" if reserved else "most"
     return Measured(None if oom else step, peak, of, oom), _aside(notes, step, oom)
 
 
