@@ -51,6 +51,7 @@ class Core(NamedTuple):
     g: float
     dq: int
     dv: int
+    seq: float  # tokens that may see each other: of the sample, or of one chunk of it
 
 
 class Send(NamedTuple):
@@ -137,7 +138,13 @@ class Layers:
         device, usual = self.job.pool.device, self.job.runtime.attention
         kernel = operators.best_kernel(device) if usual == "best" else usual
         softmax = self.job.runtime.kernels["softmax"]
-        sizes = {"batch": s.b, "seq_q": queries, "seq_kv": keys, "heads": core.a, "kv_heads": core.g}
+        sizes = {
+            "batch": s.b * self.job.workload.seq / core.seq,
+            "seq_q": queries,
+            "seq_kv": keys,
+            "heads": core.a,
+            "kv_heads": core.g,
+        }
         timed = operators.attention(
             device,
             **{name: np.array([float(size)]) for name, size in sizes.items()},
@@ -178,7 +185,7 @@ class Layers:
         return self._part(s, joined, self._layer_sends(s, kind))
 
     def _attention(self, s: Shard, causal: bool, window: int | None) -> Block:
-        model, runtime, seq = self.job.model, self.job.runtime, self.job.workload.seq
+        model, runtime, seq = self.job.model, self.job.runtime, float(self.job.workload.seq)
         mla, h, norms, w = model.mla, model.hidden, model.norms_per_layer / 2, self.w
         T, U, _ = self.tokens(s)
         a = model.heads / s.t
@@ -200,12 +207,12 @@ class Layers:
             qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
         if model.qk_norm != "none":
             streams.append(Stream("qk_norm", T * (a + g) * dq))
-        scores = (
-            4 * T * a if s.flash else 5 * T * a * seq
-        )  # a number per row, or probabilities before and after dropout
+        if window is not None and model.chunked:
+            seq, window = min(float(window), seq), None
+        scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
         kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
         working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
-        core = Core(causal, window, a, g, dq, dv)
+        core = Core(causal, window, a, g, dq, dv, seq)
         return Block([*gemms, Gemm(T, h, a * dv)], [core], streams, (kept + scores, kept, 2 * U * h, working))
 
     def _mlp(self, tokens: float, width: float, groups: float = 1) -> Block:
@@ -323,9 +330,9 @@ class Layers:
             window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
             exposed_s |= self._exposed_s(way, s, sends, window_s)
         added = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
-        return Part(
-            compute_s, weight_s, core_s["forward"], exposed_s, *(self.wide * size for size in block.kept), added
-        )
+        whole, selective, checkpoint, working = (self.wide * size for size in block.kept)
+        kept = (whole, selective, checkpoint, working)
+        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *kept, added)
 
     def _gemm_streams(self, gemms: list[Gemm]) -> list[Stream]:
         """What runs beside products: quantising their operands in fp8, and adding up weight gradients."""
@@ -339,9 +346,9 @@ class Layers:
 
     def _ring_s(self, way: str, s: Shard, core: Core) -> float:
         """Own keys under the mask, then the other ranks' in turn; half of those matter under a causal mask."""
-        keys = self.job.workload.seq / s.c
+        keys = core.seq / s.c
         if s.c > 1 and core.window is not None:
-            return self.core_s(way, s, core, keys, self.job.workload.seq)
+            return self.core_s(way, s, core, keys, core.seq)
         total_s = self.core_s(way, s, core, keys, keys)
         if s.c > 1:
             other = core._replace(causal=False)

@@ -110,6 +110,7 @@ def model(kind: str = "dense", **changes: Any) -> ModelSpec:
         "gqa": {"kv_heads": 2, "qk_norm": "per_head"},
         "tied": {"tied_embeddings": True, "vocab": 8000},
         "window": {"window": 64, "full_attention_every": 2},
+        "chunked": {"window": 32, "full_attention_every": 2, "chunked": True},
         "mla": {
             "mla": MLA(q_lora_rank=64, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32),
             "moe": MoE(experts=4, topk=2, ffn=128, shared_ffn=256, first_dense=1),
@@ -122,7 +123,7 @@ def model(kind: str = "dense", **changes: Any) -> ModelSpec:
     return ModelSpec(**{**fields, **kinds[kind], **changes})
 
 
-KINDS = ("dense", "dense", "gpt", "gqa", "tied", "window", "mla", "moe", "moe_every", "encdec", "vision")
+KINDS = ("dense", "dense", "gpt", "gqa", "tied", "window", "chunked", "mla", "moe", "moe_every", "encdec", "vision")
 
 
 def runtime(rng: random.Random | None = None) -> Runtime:

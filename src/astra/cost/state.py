@@ -14,7 +14,7 @@ import numpy as np
 from astra.efficiency import collectives, operators
 from astra.families.kinds import LayerKind
 from astra.families.weights import Weights
-from astra.provenance import Codes, Floats, Ints, worst
+from astra.provenance import Floats, Ints, Source, Timed, worst
 from astra.spec.job import Job
 
 STATE_BYTES: Final = {"adam": 12.0, "sgd": 8.0}
@@ -84,9 +84,7 @@ def static_bytes(
     return Bytes(weights, gradients, np.where(offload > 0, 0.0, optimizer), gathered)
 
 
-def optimizer_s(
-    job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints, expert_ranks: Ints
-) -> tuple[Floats, Codes]:
+def optimizer_s(job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints, expert_ranks: Ints) -> Timed:
     """Gradient norm, update and, with offload, the trips to host memory and the update there."""
     apart = zero >= 1
     owned = held.trained_dense / np.where(apart, ranks, 1) + held.trained_expert / np.where(apart, expert_ranks, 1)
@@ -95,12 +93,13 @@ def optimizer_s(
     moved = CLEAR_BYTES * every + update_bytes * owned
     on_gpu = operators.streaming(job.pool.device, nbytes=moved, kernels=20.0)
     if not np.any(offload):
-        return on_gpu.seconds, on_gpu.source
+        return on_gpu
     trips = collectives.host_transfer_s(job.pool.device, (gradient_bytes(job) + job.workload.element_bytes) * owned)
     on_host = trips.seconds + update_bytes * owned / CPU_UPDATE_BYTES_PER_S
     norm = operators.streaming(job.pool.device, nbytes=CLEAR_BYTES * every, kernels=4.0)
     seconds = np.where(offload > 0, on_host + norm.seconds, on_gpu.seconds)
-    return seconds, worst(np.where(offload > 0, 3, on_gpu.source).astype(np.int8), trips.source * (offload > 0))
+    source = np.where(offload > 0, Source.ASSUMED, on_gpu.source).astype(np.int8)  # the host's rate is not measured
+    return Timed(seconds, worst(source, trips.source * (offload > 0)))
 
 
 __all__ = ["Bytes", "Held", "LayerKind", "gradient_bytes", "local", "optimizer_s", "static_bytes"]
