@@ -48,7 +48,8 @@ def test_a_whole_forward_pass_has_the_models_flops(spec: ModelSpec) -> None:
         layer = transformer.layer(spec, kind, some)
         flops += gemm_flops(layer)
         for core in layer.attentions:
-            keys = seq / 2 if core.causal else seq
+            span = float(np.asarray(core.seq_kv))  # of a chunk, where the sequence is cut
+            keys = span / 2 if core.causal else span
             keys = core.window - core.window**2 / (2 * seq) if core.window else keys
             flops += 2.0 * seq * keys * float(core.heads[0]) * (core.head_dim + core.head_dim_v)
     flops += gemm_flops(transformer.embedding(spec, some))

@@ -94,6 +94,7 @@ class Costs(Layers):
         self.states, self.exchange = lru_cache(None)(self._states), lru_cache(None)(self._exchange)
         self.send = lru_cache(None)(self._send)
         nodes = max(job.pool.gpus / job.pool.gpus_per_node, 1)
+        self.grad = max(job.runtime.gradient_bytes, 2 * self.wide)
         self.straggling = job.runtime.straggling * log2(nodes)
 
     def step_s(self, mesh: Mesh, saver: Saver, holder: Holder) -> float:
@@ -110,7 +111,7 @@ class Costs(Layers):
 
     def peak_bytes(self, mesh: Mesh, saver: Saver, holder: Holder) -> float:
         """Allocated on the worst rank."""
-        received = 4 * self.tokens(mesh.shard)[1] * self.job.model.hidden if mesh.p > 1 else 0.0
+        received = 4 * self.wide * self.tokens(mesh.shard)[1] * self.job.model.hidden if mesh.p > 1 else 0.0
         both = zip(self.saved(mesh, saver), self.states(mesh, holder), strict=True)
         return max(active + static for (active, _), (static, _) in both) + received + self.job.runtime.workspace_bytes
 
@@ -215,7 +216,7 @@ class Costs(Layers):
 
     def _send(self, mesh: Mesh) -> float:
         """One activation to the next stage."""
-        s, nbytes = mesh.shard, 2 * self.tokens(mesh.shard)[1] * self.job.model.hidden
+        s, nbytes = mesh.shard, 2 * self.wide * self.tokens(mesh.shard)[1] * self.job.model.hidden
         return self.send_s("send_recv", nbytes, mesh.p, s.t * s.c * mesh.d) if mesh.p > 1 else 0.0
 
     def _makespan_s(self, mesh: Mesh, forward_s: float, backward_s: float, weight_s: float, slowest_s: float) -> float:
@@ -234,7 +235,8 @@ class Costs(Layers):
 
     def _states(self, mesh: Mesh, holder: Holder) -> list[tuple[float, float]]:
         """Of each rank: bytes of weights, gradients, optimizer and gathered layers; seconds of the update."""
-        job, grad = self.job, self.job.runtime.gradient_bytes
+        job, grad, weight = self.job, self.grad, 2 * self.wide
+        fp32 = self.wide > 1  # no second fp32 weight, and no copy of it
         (ranks, _), (expert_ranks, _) = mesh.replicas
 
         def owned(pair: tuple[float, float], stage: int) -> float:
@@ -244,15 +246,15 @@ class Costs(Layers):
         for rank in self.ranks(mesh):
             layer = sum(rank.held) / max(len(rank.layers), 1)
             copied = job.workload.precision == "fp8" and job.workload.task != "lora" and holder.zero < 3
-            static = 2 * owned(rank.held, 3) + (2 * sum(rank.held) if copied else 0)
-            static += grad * owned(rank.trained, 2) + {0: 0, 1: 0, 2: 1, 3: 2}[holder.zero] * (2 + grad) * layer
+            static = weight * owned(rank.held, 3) + (2 * sum(rank.held) if copied else 0)
+            static += grad * owned(rank.trained, 2) + {0: 0, 1: 0, 2: 1, 3: 2}[holder.zero] * (weight + grad) * layer
             mine, every = owned(rank.trained, 1), sum(rank.trained)
-            moved = (job.runtime.update_bytes or UPDATE_BYTES[job.workload.optimizer]) * mine
+            moved = (job.runtime.update_bytes or UPDATE_BYTES[job.workload.optimizer] - 6 * fp32) * mine
             if holder.offload == "none":
-                static += STATE_BYTES[job.workload.optimizer] * mine
+                static += (STATE_BYTES[job.workload.optimizer] - 4 * fp32) * mine
                 update_s = self.stream_s(4 * every + moved, 20)
             else:
-                trips = collectives.host_transfer_s(job.pool.device, np.array([(grad + 2) * mine]))
+                trips = collectives.host_transfer_s(job.pool.device, np.array([(grad + weight) * mine]))
                 update_s = float(trips.seconds[0]) + moved / CPU_BYTES_PER_S + self.stream_s(4 * every, 4)
             if holder.zero == 1 and ranks > 1:  # cutting and copying every replica's piece of every layer
                 update_s += job.runtime.gather_host_s * len(rank.layers) * ranks
@@ -261,7 +263,7 @@ class Costs(Layers):
 
     def _exchange(self, mesh: Mesh, holder: Holder) -> list[Exchange]:
         """Gradients to their owners behind the last backward, weights back behind the first forward."""
-        slow, grad = collectives.overlap_slowdown(self.job.pool, "cluster"), self.job.runtime.gradient_bytes
+        slow, grad = collectives.overlap_slowdown(self.job.pool, "cluster"), self.grad
 
         def shown_s(busy_s: float, window_s: float, layers: int, overlap: str) -> float:
             if overlap not in mesh.on:
@@ -274,7 +276,8 @@ class Costs(Layers):
             groups = [(size, *group) for size, group in zip(rank.trained, mesh.replicas, strict=True) if size]
             layers = len(rank.layers)
             reduce_s = sum(self._reduce_s(grad * size, ranks, stride, holder.zero) for size, ranks, stride in groups)
-            gather_s = sum(self.send_s("all_gather", 2 * size, ranks, stride) for size, ranks, stride in groups)
+            gather = [self.send_s("all_gather", 2 * self.wide * size, ranks, stride) for size, ranks, stride in groups]
+            gather_s = sum(gather)
             gradients_s = shown_s(reduce_s, backward_s, layers, "grad")
             weights_s = shown_s(gather_s, forward_s, layers, "param")
             again_s = shown_s(gather_s, backward_s - reduce_s, layers, "param")

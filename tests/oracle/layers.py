@@ -51,6 +51,7 @@ class Core(NamedTuple):
     g: float
     dq: int
     dv: int
+    seq: float  # tokens that may see each other: of the sample, or of one chunk of it
 
 
 class Send(NamedTuple):
@@ -132,6 +133,7 @@ class Layers:
     def __init__(self, job: Job) -> None:
         self.job, self.kinds = job, layer_kinds(job.model)
         self.w = 1.0 if job.workload.precision == "fp8" else 2.0
+        self.wide = 2 if job.workload.precision == "tf32" else 1  # fp32 tensors; all is counted in 2 bytes below
         self.gemm_s, self.stream_s = lru_cache(None)(self._gemm_s), lru_cache(None)(self._stream_s)
         self.send_s, self.core_s = lru_cache(None)(self._send_s), lru_cache(None)(self._core_s)
         self.parts = lru_cache(None)(self._parts)
@@ -154,7 +156,14 @@ class Layers:
     def _core_s(self, way: str, s: Shard, core: Core, queries: float, keys: float) -> float:
         device, usual = self.job.pool.device, self.job.runtime.attention
         kernel = operators.best_kernel(device) if usual == "best" else usual
-        sizes = {"batch": s.b, "seq_q": queries, "seq_kv": keys, "heads": core.a, "kv_heads": core.g}
+        softmax = self.job.runtime.kernels["softmax"]
+        sizes = {
+            "batch": s.b * self.job.workload.seq / core.seq,
+            "seq_q": queries,
+            "seq_kv": keys,
+            "heads": core.a,
+            "kv_heads": core.g,
+        }
         timed = operators.attention(
             device,
             **{name: np.array([float(size)]) for name, size in sizes.items()},
@@ -164,7 +173,8 @@ class Layers:
             window=core.window,
             kernel=kernel if s.flash else "unfused",
             direction="fwd" if way == "forward" else "bwd",
-            precision="fp16" if self.job.workload.precision == "fp16" else "bf16",
+            precision={"fp8": "bf16"}.get(self.job.workload.precision, self.job.workload.precision),
+            softmax_bytes=self.wide * (softmax.forward_bytes if way == "forward" else softmax.backward_bytes),
         )
         return float(timed.seconds[0]) / self.job.runtime.attention_gain
 
@@ -194,7 +204,7 @@ class Layers:
         return self._part(s, joined, self._layer_sends(s, kind))
 
     def _attention(self, s: Shard, causal: bool, window: int | None) -> Block:
-        model, runtime, seq = self.job.model, self.job.runtime, self.job.workload.seq
+        model, runtime, seq = self.job.model, self.job.runtime, float(self.job.workload.seq)
         mla, h, norms, w = model.mla, model.hidden, model.norms_per_layer / 2, self.w
         T, U, _ = self.tokens(s)
         a = model.heads / s.t
@@ -216,10 +226,12 @@ class Layers:
             qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
         if model.qk_norm != "none":
             streams.append(Stream("qk_norm", T * (a + g) * dq))
+        if window is not None and model.chunked:
+            seq, window = min(float(window), seq), None
         scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
         kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
         working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
-        core = Core(causal, window, a, g, dq, dv)
+        core = Core(causal, window, a, g, dq, dv, seq)
         return Block([*gemms, Gemm(T, h, a * dv)], [core], streams, (kept + scores, kept, 2 * U * h, working))
 
     def _mlp(self, tokens: float, width: float, groups: float = 1) -> Block:
@@ -279,10 +291,9 @@ class Layers:
             gemm = Gemm(s.b, model.vision.classes, h, low=False)
         else:
             streams.append(Stream("cross_entropy", T * columns))
-        kept = (2 + self.w) * U * h + runtime.logits_kept_bytes * T * columns
-        working = (runtime.logits_peak_bytes - runtime.logits_kept_bytes) * T * columns + (
-            0 if model.vision else 4 * T * h
-        )
+        logits = T * columns / self.wide  # the loss is in fp32 whatever the precision
+        kept = (2 + self.w) * U * h + runtime.logits_kept_bytes * logits
+        working = (runtime.logits_peak_bytes - runtime.logits_kept_bytes) * logits + (0 if model.vision else 4 * T * h)
         return self._part(s, Block([gemm], [], streams, (kept, kept, kept, working)), sends)
 
     def _layer_sends(self, s: Shard, kind: LayerKind) -> list[Send]:
@@ -331,6 +342,7 @@ class Layers:
                 if way in stream.ways:
                     kernel = runtime.kernels[stream.kernel]
                     each = kernel.backward_bytes if back else kernel.forward_bytes
+                    each *= 1 if stream.kernel in ("cross_entropy", "accumulate") else self.wide
                     count = (kernel.backward_kernels if back else kernel.forward_kernels) * stream.times
                     memory_s += self.stream_s(each * stream.elements * stream.times, count)
                     launches += count
@@ -347,10 +359,13 @@ class Layers:
             members[way] = sum((x.backward if back else x.forward) * x.ranks for x in mine)
             host_by[way] = host_s
             busy_s += kernels_s + sum(
-                (x.backward if back else x.forward) * self.send_s(x.op, x.nbytes, x.ranks, x.stride) for x in mine
+                (x.backward if back else x.forward) * self.send_s(x.op, self.wide * x.nbytes, x.ranks, x.stride)
+                for x in mine
             )
-        size = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
-        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *block.kept, size, host_by, members, busy_s)
+        added = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
+        whole, selective, checkpoint, working = (self.wide * size for size in block.kept)
+        kept = (whole, selective, checkpoint, working)
+        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *kept, added, host_by, members, busy_s)
 
     def _gemm_streams(self, gemms: list[Gemm]) -> list[Stream]:
         """What runs beside products: quantising their operands in fp8, and adding up weight gradients."""
@@ -364,9 +379,9 @@ class Layers:
 
     def _ring_s(self, way: str, s: Shard, core: Core) -> float:
         """Own keys under the mask, then the other ranks' in turn; half of those matter under a causal mask."""
-        keys = self.job.workload.seq / s.c
+        keys = core.seq / s.c
         if s.c > 1 and core.window is not None:
-            return self.core_s(way, s, core, keys, self.job.workload.seq)
+            return self.core_s(way, s, core, keys, core.seq)
         total_s = self.core_s(way, s, core, keys, keys)
         if s.c > 1:
             other = core._replace(causal=False)
@@ -383,7 +398,7 @@ class Layers:
                 times = send.forward if way == "forward" else send.backward
                 if send.axis == axis and send.ranks > 1 and times:
                     beside = send.beside if self.job.runtime.async_reduce or send.beside != "gemm" else ""
-                    busy_s[beside] += times * self.send_s(send.op, send.nbytes, send.ranks, send.stride)
+                    busy_s[beside] += times * self.send_s(send.op, self.wide * send.nbytes, send.ranks, send.stride)
             shown_s = hidden(busy_s["gemm"], window_s["gemm"], slow) + hidden(
                 busy_s["attention"], window_s["attention"], slow
             )

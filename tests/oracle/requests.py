@@ -64,7 +64,7 @@ def device(rng: random.Random | None = None, **changes: Any) -> Device:
         "name": "toy",
         "vendor": "NVIDIA",
         "arch": "hopper",
-        "flops_per_s": {"bf16": speed, "fp16": speed, "fp8": 2 * speed},
+        "flops_per_s": {"bf16": speed, "fp16": speed, "fp8": 2 * speed, "tf32": speed / 2},
         "memory_bytes": 80e9,
         "memory_bytes_per_s": speed / 50,
         "sms": 100,
@@ -110,6 +110,7 @@ def model(kind: str = "dense", **changes: Any) -> ModelSpec:
         "gqa": {"kv_heads": 2, "qk_norm": "per_head"},
         "tied": {"tied_embeddings": True, "vocab": 8000},
         "window": {"window": 64, "full_attention_every": 2},
+        "chunked": {"window": 32, "full_attention_every": 2, "chunked": True},
         "mla": {
             "mla": MLA(q_lora_rank=64, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32),
             "moe": MoE(experts=4, topk=2, ffn=128, shared_ffn=256, first_dense=1),
@@ -122,7 +123,7 @@ def model(kind: str = "dense", **changes: Any) -> ModelSpec:
     return ModelSpec(**{**fields, **kinds[kind], **changes})
 
 
-KINDS = ("dense", "dense", "gpt", "gqa", "tied", "window", "mla", "moe", "moe_every", "encdec", "vision")
+KINDS = ("dense", "dense", "gpt", "gqa", "tied", "window", "chunked", "mla", "moe", "moe_every", "encdec", "vision")
 
 
 # What nanotron does and Megatron does not, in sizes that tell on tiny models.
@@ -166,7 +167,7 @@ def random_request(seed: int, relative: str = "") -> Request:
     work = Workload(
         global_batch=rng.choice((1, 2, 3, 4, 6, 8, 16)),
         seq=seq,
-        precision=rng.choice(("bf16", "bf16", "fp8", "fp16")),
+        precision=rng.choice(("bf16", "bf16", "fp8", "fp16", "tf32")),
         optimizer=rng.choice(("adam", "adam", "sgd")),
         task=rng.choice(("pretrain", "pretrain", "finetune", "lora")),
         lora_rank=8,

@@ -36,7 +36,7 @@ def attention(device: Device, *, causal: bool, window: int | None, kernel: str, 
     times = 2.5 if direction == "bwd" else 1.0
     seen = rows * keys if kernel == "unfused" else pairs(rows, keys, causal=causal, window=window)
     flops = 2 * times * batch * heads * seen * (dim + shape["head_dim_v"])
-    scores_bytes = 8 * times * batch * heads * rows * keys if kernel == "unfused" else 0.0
+    scores_bytes = shape["softmax_bytes"] * batch * heads * rows * keys if kernel == "unfused" else 0.0
     return _timed(flops / device.peak(shape["precision"]) + scores_bytes / device.memory_bytes_per_s + 3e-6)
 
 

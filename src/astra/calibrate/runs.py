@@ -30,8 +30,10 @@ from astra.spec.workload import Workload
 Peak = Literal["first", "most", "first reserved", "reserved"]
 
 _LARGEST_FILE: Final = 256 * 2**20
-_PRECISIONS: Final[dict[str, Literal["bf16", "fp16", "fp8"]]] = {
-    "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "fp8-rowwise": "fp8", "fp8mx": "fp8", "fp8cs": "fp8",
+Precision = Literal["bf16", "fp16", "fp8", "tf32"]
+_PRECISIONS: Final[dict[str, Precision]] = {
+    "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "tf32": "tf32",
+    "mxfp8": "fp8", "fp8-rowwise": "fp8", "fp8mx": "fp8", "fp8cs": "fp8",
 }  # fmt: skip
 _TASKS: Final[dict[str, Literal["pretrain", "finetune", "lora"]]] = {
     "pretrain": "pretrain",
@@ -40,6 +42,15 @@ _TASKS: Final[dict[str, Literal["pretrain", "finetune", "lora"]]] = {
     "lora": "lora",
 }
 _SUSPECT: Final = ("DO NOT USE", "SUSPECT", "INCONSISTENT")
+# What a source's own scripts say where its table is silent.
+_SCRIPTS: Final[dict[str, dict[str, str]]] = {
+    # eth-easl/sailor @cf2c8e3: ae_scripts/clariden_scripts/run_opt.slurm has no half precision and an empty
+    # zero_optimization; the image is nvcr.io/nvidia/pytorch:24.10, which multiplies fp32 in TF32; FlashAttention and
+    # recompute are off unless asked for; memory is what the device reports as used.
+    "sailor": {"precision": "tf32", "zero_stage_or_dist_opt": "0", "flash_attn": "0", "recompute": "none"},
+    # MccRee177/AMP: examples/ds_config.json and ds_pretrain_gpt2_pipe.sh of Megatron-LM-v1.1.5-3D_parallelism.
+    "amp": {"zero_stage_or_dist_opt": "0"},
+}
 _NEEDED: Final = ("id", "layers", "hidden", "heads", "gpu_type", "num_gpus")
 
 
@@ -107,6 +118,9 @@ def source_of(row: Row) -> str:
 
 def _run(row: Row, jobs: dict[tuple[object, ...], Job]) -> Run | Skipped:
     identity, source = _text(row, "id"), source_of(row)
+    known = _SCRIPTS.get(source, {})
+    silent = [name for name in known if _text(row, name).split(" ")[0] in ("", "unknown")]
+    row = {**row, **{name: known[name] for name in silent}}
     try:
         return _read(row, identity, source, jobs)
     except _Missing as missing:
@@ -118,7 +132,9 @@ def _run(row: Row, jobs: dict[tuple[object, ...], Job]) -> Run | Skipped:
 def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], Job]) -> Run:
     filled: list[str] = []
     notes = _text(row, "notes")
-    runtime, assumed = runtime_of(_text(row, "framework"), notes, _text(row, "flash_attn"))
+    runtime, assumed = runtime_of(
+        _text(row, "framework"), _text(row, "framework_version_or_date"), notes, _text(row, "flash_attn")
+    )
     filled += [assumed] if assumed else []
     pool = _pool(row, filled)
     degrees = _degrees(row, pool.gpus, filled)
@@ -155,7 +171,7 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
     job = jobs.setdefault(
         key, Job(model=model, pool=pool, workload=workload, runtime=runtimes.runtime(runtime), headroom=0.0)
     )
-    measured, aside = _measured(row, job, notes, runtime, filled)
+    measured, aside = _measured(row, job, notes, filled)
     citation = f"{_text(row, 'source_repo_or_paper')}: {_text(row, 'source_path_or_table')}".strip(": ")
     framework = _text(row, "framework") or "unknown"
     return Run(identity, source, citation, framework, stated, job, strategy, measured, aside, (*filled, *rules))
@@ -229,9 +245,9 @@ def _batch(row: Row, degrees: Degrees, gpus: int, seq: int, filled: list[str]) -
     raise _Missing("incomplete: global batch is missing")
 
 
-def _precision(stated: str, device: Device, filled: list[str]) -> Literal["bf16", "fp16", "fp8"]:
+def _precision(stated: str, device: Device, filled: list[str]) -> Precision:
     if stated in ("", "unknown"):
-        chosen: Literal["bf16", "fp16", "fp8"] = "bf16" if "bf16" in device.flops_per_s else "fp16"
+        chosen: Precision = "bf16" if "bf16" in device.flops_per_s else "fp16"
         filled.append(f"precision not stated: taken as {chosen}")
     elif stated in _PRECISIONS:
         chosen = _PRECISIONS[stated]
@@ -260,7 +276,7 @@ def _check_experts(strategy: Strategy) -> None:
         raise _Missing("ep*etp does not divide tp*cp*dp")
 
 
-def _measured(row: Row, job: Job, notes: str, runtime: str, filled: list[str]) -> tuple[Measured, str]:
+def _measured(row: Row, job: Job, notes: str, filled: list[str]) -> tuple[Measured, str]:
     step, tokens_per_step = _number(row, "measured_step_time_s"), job.workload.tokens_per_step
     rate, tflops = _number(row, "measured_tokens_per_s_per_gpu"), _number(row, "measured_model_tflops_per_gpu")
     if step is None and rate:
@@ -273,10 +289,11 @@ def _measured(row: Row, job: Job, notes: str, runtime: str, filled: list[str]) -
     oom = {"1": True, "0": False}.get(_text(row, "oom"))
     peak = _number(row, "measured_peak_mem_gb")
     words = notes.lower()
-    of: Peak = "first" if "rank 0" in words else "reserved" if runtime == "torchtitan" else "most"
+    reserved = "torchtitan" in _text(row, "framework").lower()  # what its log calls memory, compiled or not
+    of: Peak = "first" if "rank 0" in words else "reserved" if reserved else "most"
     # Nanotron resets the peak of allocated memory before it logs a benchmark (trainer.py, log_memory): what it can
     # report of a whole step is the peak of reserved memory.
-    of = "first reserved" if runtime == "nanotron" and of == "first" else of
+    of = "first reserved" if job.runtime.name == "nanotron" and of == "first" else of
     return Measured(None if oom else step, peak, of, oom), _aside(notes, step, oom)
 
 

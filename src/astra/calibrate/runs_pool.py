@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from astra.catalog import hardware
@@ -21,8 +22,10 @@ from astra.units import GIB
 _GBIT: Final = 1e9 / 8
 _VISIBLE: Final = 0.985  # of a GPU's nominal memory, what software sees
 _SAME_MEMORY: Final = 0.12
-# Dynamic power goes with frequency and the square of voltage, which follows frequency.
-_CLOCK_EXPONENT: Final = 1 / 3
+# Steady throughput of 8192-wide products under a power limit, over that at full power: an H200 of 700 W limited to 350,
+# 400, 500 and 600 W (torch 2.11, 2.5 s each after as long a warm-up, 2026-11-15). Memory keeps its rate down to 500 W.
+_POWER_SHARES: Final = (350 / 700, 400 / 700, 500 / 700, 600 / 700, 1.0)
+_SPEED_AT: Final = {"fp8": (0.468, 0.567, 0.751, 0.908, 1.0), "bf16": (0.548, 0.657, 0.831, 0.927, 1.0)}
 _HBM2E_STACK_BYTES_PER_S: Final = 400e9  # 16 GB each, at 3.1 to 3.2 Gb/s a pin
 _HBM2E_STACK_GB: Final = 16
 _PCIE_BYTES_PER_S: Final = {"3": 15.75e9, "4": 31.5e9, "5": 63e9}
@@ -79,14 +82,19 @@ def vary_device(device: Device, text: str, memory_gb: float | None) -> Device:
         varied = replace(varied, memory_bytes_per_s=memory_gb / _HBM2E_STACK_GB * _HBM2E_STACK_BYTES_PER_S)
     limit = re.search(r"(\d{3,4})\s*W\b", text)
     if limit and float(limit.group(1)) < 0.95 * device.power_w:
-        clock = (float(limit.group(1)) / device.power_w) ** _CLOCK_EXPONENT
-        peaks = {precision: clock * peak for precision, peak in device.flops_per_s.items()}
+        share = float(limit.group(1)) / device.power_w
+        peaks = {precision: _speed(precision, share) * peak for precision, peak in device.flops_per_s.items()}
         varied = replace(varied, power_w=float(limit.group(1)), flops_per_s=peaks)
     if varied is device:
         return device
     relative = device.name if device.name in hardware.MEASURED else device.relative
     name = f"{device.name} ({varied.memory_bytes / GIB:.0f} GiB, {varied.power_w:.0f} W)"
     return replace(varied, name=name, relative=relative, aliases=())
+
+
+def _speed(precision: str, power_share: float) -> float:
+    """Throughput under a share of the power, over that at full power."""
+    return float(np.interp(power_share, _POWER_SHARES, _SPEED_AT["fp8" if precision in ("fp8", "fp4") else "bf16"]))
 
 
 def read_network(text: str, per_node: int) -> Network:
@@ -132,7 +140,8 @@ def _links(base: NodeType, size: int, near: str, network: Network) -> tuple[Link
     links: list[Link] = []
     if size > 1:
         first = inside[0] if inside else replace(outer, kind="pcie", bytes_per_s=_PCIE_BYTES_PER_S["4"])
-        links.append(_inside(first, size, near))
+        named = any(fold(name) in fold(near) for name in (base.name, *base.aliases))  # then the catalog knows better
+        links.append(replace(first, reach=size) if named else _inside(first, size, near))
     rate = network.bytes_per_s / size if network.bytes_per_s else outer.bytes_per_s
     kind = network.kind or outer.kind
     links.append(replace(outer, reach=hardware.ANY_REACH, kind=kind, bytes_per_s=rate))

@@ -29,6 +29,7 @@ _RUNTIMES: Final = (
     ("foundry", "fsdp-eager"),
     ("composer", "fsdp-eager"),
     ("accelerate", "fsdp-eager"),
+    ("internevo", "internevo"),
 )
 _ZERO: Final = {"nemo": 1, "megatron-bridge": 1, "torchtitan": 3, "fsdp-eager": 3, "nanotron": 1}
 _TUNED: Final = ("nemo", "megatron-bridge")  # NVIDIA's own tables: sequence parallelism and TP overlap are on
@@ -58,9 +59,10 @@ class Settings(NamedTuple):
     notes: str
 
 
-def runtime_of(framework: str, notes: str, flash: str) -> tuple[str, str]:
-    """The profile that stands for a framework, and what was assumed in choosing it."""
-    words = framework.lower()
+def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[str, str]:
+    """The profile that stands for a framework (named with its version, where it is "other"), and what was assumed."""
+    named = framework.lower()
+    words = version.lower() if named == "other" else named
     name = next((profile for word, profile in _RUNTIMES if word in words), "")
     if name == "megatron" and "vtrain" in notes.lower():
         return "vtrain", "steps assembled by vTrain from its traces of single layers, not timed whole"
@@ -89,7 +91,7 @@ def strategy_of(
     fields["schedule"] = "interleaved" if degrees.vp > 1 and degrees.pp > 1 else "1f1b"
     if fields["schedule"] == "1f1b":
         fields["vp"] = 1
-    fields["overlap"] = _overlap(runtime, fields, settings.notes, recipe)
+    fields["overlap"] = _overlap(runtime, fields, settings, recipe)
     fields["etp"] = _expert_tp(runtime, model, degrees, settings.notes, recipe, filled)
     layers = _stated_layers(settings.notes, model.layers, degrees.pp * fields["vp"])
     if not layers and runtime == "nanotron":
@@ -140,16 +142,25 @@ def _recompute(
     return {"recompute": "full", "method": recipe["method"] or "uniform", "recompute_layers": layers}
 
 
-def _overlap(runtime: str, fields: dict[str, Any], notes: str, recipe: dict[str, str] | None) -> tuple[str, ...]:
+def _overlap(
+    runtime: str, fields: dict[str, Any], settings: Settings, recipe: dict[str, str] | None
+) -> tuple[str, ...]:
     """What the framework hides by default.
 
-    Megatron hides gradients and weights only with its distributed optimizer, DeepSpeed gradients only, nanotron with
-    fp32 accumulation neither; FSDP prefetches both. Interleaved schedules send while they compute.
+    Megatron hides gradients and weights only with its distributed optimizer. DeepSpeed hides gradients only, and none
+    in its pipeline engine or without ZeRO: those reduce them after the last backward. nanotron with fp32 accumulation
+    hides neither; FSDP prefetches both. InternEvo hides gradients; weights it gathers after the update, which is quick
+    where states are shared by the ranks of a node only. Interleaved schedules send while they compute.
     """
-    words = notes.lower()
-    found = {"deepspeed": ["grad"], "nanotron": [] if fields["zero"] else ["grad"]}.get(
-        runtime, ["grad", "param"] if fields["zero"] >= 1 else []
-    )
+    words = settings.notes.lower()
+    hooked = fields["zero"] >= 1 and fields["pp"] == 1
+    within = re.search(r"over [248] ranks", settings.zero)
+    usual = {
+        "deepspeed": ["grad"] if hooked else [],
+        "nanotron": [] if fields["zero"] else ["grad"],
+        "internevo": ["grad", "param"] if within else ["grad"],
+    }
+    found = usual.get(runtime, ["grad", "param"] if fields["zero"] >= 1 else [])
     found = recipe["overlap"].split() if recipe else list(found)
     async_tp = "async tp" in words or (runtime in _TUNED and not recipe and fields["sp"])
     if async_tp and not re.search(r"(tp comm overlap|tp overlap)\s*(=\s*0|off|false)", words):

@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.cost.state import WEIGHT_BYTES, Held
+from astra.cost.state import Held, gradient_bytes
 from astra.efficiency import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
 from astra.table import distinct
-
-_BF16 = 2
 
 
 class Replicas(NamedTuple):
@@ -31,7 +29,7 @@ class Replicas(NamedTuple):
 
 def p2p(job: Job, stream_tokens: Floats, ranks_apart: Ints, pp: Ints) -> tuple[Floats, Codes]:
     """One activation (or its gradient) to the neighbouring stage."""
-    nbytes = _BF16 * stream_tokens * job.model.hidden
+    nbytes = job.workload.element_bytes * stream_tokens * job.model.hidden
     timed = collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=pp, stride=ranks_apart)
     return timed.seconds, timed.source
 
@@ -50,7 +48,7 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
     source: Codes = np.zeros(shape, np.int8)
     reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    grad_bytes, bucket_bytes = job.runtime.gradient_bytes, job.runtime.bucket_bytes
+    grad_bytes, bucket_bytes = gradient_bytes(job), job.runtime.bucket_bytes
     to_owners = "all_reduce" if job.runtime.zero_reduces_whole else "reduce_scatter"
     for params, members, apart in (
         (held.trained_dense, ranks, stride),
@@ -61,7 +59,7 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
         operations = (
             ("all_reduce", grad_bytes, bucket_bytes),
             (to_owners, grad_bytes, 0.0),
-            ("all_gather", WEIGHT_BYTES, 0.0),
+            ("all_gather", job.workload.element_bytes, 0.0),
         )
         reduce, scatter, gather = _over_distinct(job, operations, params, members, apart)
         reduced, scattered = reduced + reduce.seconds, scattered + scatter.seconds

@@ -13,7 +13,7 @@ import numpy as np
 
 from astra.cost.between import Sync
 from astra.cost.stage import Gathered, StageMemory, StageTimes, gather_parts
-from astra.cost.state import Held, local, static_bytes
+from astra.cost.state import Held, gradient_bytes, local, static_bytes
 from astra.efficiency import collectives
 from astra.efficiency.collective_curves import load, ramped
 from astra.errors import InputError
@@ -24,8 +24,6 @@ from astra.provenance import Floats, Ints, Source, worst
 from astra.spec.cluster import Cluster, Link, Pool
 from astra.spec.job import Job
 from astra.table import Column
-
-_BF16 = 2.0
 
 
 class Shards(NamedTuple):
@@ -83,7 +81,7 @@ def pool_columns(job: Job, shards: Shards) -> PoolColumns:
     gathered = gather_parts(job, columns)
     table = _sorts(job, len(shards.tp))
     times, memory = StageTimes(job, gathered, table, columns), StageMemory(job, gathered, table)
-    stream_bytes = _BF16 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
+    stream_bytes = job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return PoolColumns(
         shards,
         times.forward + times.backward,
@@ -211,7 +209,7 @@ def with_other_groups(job: Job, moved: Sync, held: Held, ranks: int, groups: int
     """
     if groups <= 1 or way is None:
         return moved
-    owned = job.runtime.gradient_bytes * (held.trained_dense + held.trained_expert) / ranks
+    owned = gradient_bytes(job) * (held.trained_dense + held.trained_expert) / ranks
     ring_s = 2 * (groups - 1) * way.latency_s + 2 * (groups - 1) / groups * owned / way.bytes_per_s
     return moved._replace(
         all_reduce_s=moved.all_reduce_s + ring_s,

@@ -23,6 +23,7 @@ from astra.spec.runtime import Runtime
 from astra.table import distinct
 
 BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
+FP32_KERNELS: Final = frozenset({"cross_entropy", "accumulate"})  # counted with fp32 values whatever the precision
 EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
 
@@ -70,9 +71,10 @@ def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     layers[HEAD] = transformer.head(
         job.model,
         shard,
-        logits_kept_bytes=job.runtime.logits_kept_bytes,
-        logits_peak_bytes=job.runtime.logits_peak_bytes,
+        logits_kept_bytes=job.runtime.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part
+        logits_peak_bytes=job.runtime.logits_peak_bytes / job.workload.widening,
     )
+    layers = {key: _widened(layer, job.workload.widening) for key, layer in layers.items()}
     if job.workload.task == "lora":
         layers = {key: _with_adapters(layer, job.workload.lora_rank) for key, layer in layers.items()}
     gemm_s = _gemm_seconds(job, layers, len(shard.tp))
@@ -80,6 +82,14 @@ def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
         key: _part(job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], _sends(job, key, shard))
         for key, layer in layers.items()
     }
+
+
+def _widened(layer: Layer, widening: float) -> Layer:
+    """What a layer keeps, in elements of the job's width."""
+    kept = layer.kept
+    if widening == 1:
+        return layer
+    return layer._replace(kept=Kept(*(widening * column for column in kept)))
 
 
 def _with_adapters(layer: Layer, rank: int) -> Layer:
@@ -156,17 +166,17 @@ def _sends(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]
 
 
 def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends: dict[str, list[Send]]) -> Part:
-    device, runtime, rows = job.pool.device, job.runtime, len(shard.tp)
+    runtime, rows = job.runtime, len(shard.tp)
     zero = np.zeros(rows)
     attention_s = dict.fromkeys(("fwd", "bwd"), zero)
     attention_source: Codes = np.zeros(rows, np.int8)
     for attention in layer.attentions:
         for way, so_far in attention_s.items():
-            seconds, source = _attention(device, runtime, shard, attention, way, job.workload.precision)
+            seconds, source = _attention(job, shard, attention, way)
             attention_s[way] = so_far + seconds / runtime.attention_gain
             attention_source = worst(attention_source, source)
     layer = layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
-    stream_s, stream_source = _streams(device, runtime, layer.streams, rows)
+    stream_s, stream_source = _streams(job, layer.streams, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
     launches = _launches(layer, runtime)
     sources: dict[str, Codes] = {
@@ -213,16 +223,17 @@ def _sum(columns: Iterable[Floats], rows: int) -> Floats:
     return sum(columns, start=np.zeros(rows))
 
 
-def _attention(
-    device: Device, runtime: Runtime, shard: Shard, attention: Attention, way: str, precision: str
-) -> tuple[Floats, Codes]:
+def _attention(job: Job, shard: Shard, attention: Attention, way: str) -> tuple[Floats, Codes]:
     """Seconds of attention: the runtime's kernel, or unfused where flash attention is off."""
-    half = "fp16" if precision == "fp16" else "bf16"
+    device, runtime = job.pool.device, job.runtime
+    half = "bf16" if job.workload.precision == "fp8" else job.workload.precision
     kernel = operators.best_kernel(device) if runtime.attention == "best" else runtime.attention
     fused = _ring(device, shard, attention, kernel=kernel, direction=way, precision=half)
     if shard.flash.all():
         return fused
-    unfused = _ring(device, shard, attention, kernel="unfused", direction=way, precision=half)
+    softmax = runtime.kernels["softmax"]
+    per_score = job.workload.widening * (softmax.forward_bytes if way == "fwd" else softmax.backward_bytes)
+    unfused = _ring(device, shard, attention, kernel="unfused", direction=way, precision=half, softmax_bytes=per_score)
     return np.where(shard.flash, fused[0], unfused[0]), np.where(shard.flash, fused[1], unfused[1]).astype(np.int8)
 
 
@@ -246,15 +257,15 @@ def _ring(device: Device, shard: Shard, attention: Attention, **how: Any) -> tup
     return seconds, worst(mine.source, theirs.source * (shard.cp > 1))
 
 
-def _streams(
-    device: Device, runtime: Runtime, streams: tuple[Stream, ...], rows: int
-) -> tuple[tuple[Floats, Floats], Codes]:
+def _streams(job: Job, streams: tuple[Stream, ...], rows: int) -> tuple[tuple[Floats, Floats], Codes]:
     """Seconds of the memory-bound operators, forward and backward."""
+    device, runtime = job.pool.device, job.runtime
     forward_s, backward_s = np.zeros(rows), np.zeros(rows)
     source: Codes = np.zeros(rows, np.int8)
     for stream in streams:
         kernel = runtime.kernels[stream.kernel]
-        elements = stream.elements * stream.launches
+        widening = 1.0 if stream.kernel in FP32_KERNELS else job.workload.widening
+        elements = stream.elements * stream.launches * widening
         if stream.way != "backward":
             forward = operators.streaming(
                 device, nbytes=elements * kernel.forward_bytes, kernels=kernel.forward_kernels * stream.launches
@@ -316,7 +327,8 @@ def _communication(
             times = np.broadcast_to(np.asarray(getattr(send, way), np.float64), rows)
             if not (times > 0).any() or (send.ranks <= 1).all():
                 continue
-            timed = collectives.collective(job.pool, send.op, nbytes=send.nbytes, ranks=send.ranks, stride=send.stride)
+            nbytes = job.workload.widening * send.nbytes
+            timed = collectives.collective(job.pool, send.op, nbytes=nbytes, ranks=send.ranks, stride=send.stride)
             seconds = times * timed.seconds
             used = (seconds > 0).astype(np.int8)
             sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)

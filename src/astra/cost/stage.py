@@ -18,7 +18,7 @@ from astra.families import weights as weights_of
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.operators import Retention, Shard
 from astra.families.split import Stages, kinds, stack, stages
-from astra.provenance import Bools, Codes, Floats, Ints, worst
+from astra.provenance import Bools, Codes, Floats, Ints
 from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
@@ -93,7 +93,7 @@ class StageCosts(NamedTuple):
     microbatches: Ints  # [mesh]
     replicas: Ints  # [mesh] ranks a dense parameter is replicated on
     expert_replicas: Ints  # [mesh]
-    source: Codes  # [mesh] the worst of any term
+    p2p_source: Codes  # [mesh]
 
 
 class Gathered(NamedTuple):
@@ -142,7 +142,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     queued = times.queued_bytes(job, gathered.shard, microbatches)
     replicas = dp * cp
     expert_replicas, expert_stride = expert_groups(columns)
-    ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
+    ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
         backward_s=times.backward,
@@ -177,7 +177,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         microbatches=microbatches,
         replicas=replicas,
         expert_replicas=expert_replicas,
-        source=worst(_worst_source(gathered), p2p_source * (pp > 1)),
+        p2p_source=np.broadcast_to(p2p_source, pp.shape),
     )
 
 
@@ -342,11 +342,6 @@ def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
 def _fresh_bytes(job: Job, held: Held) -> Floats:
     """Gradients of one micro-batch before they are added to the buffer: none of them is there yet at the loss."""
     return job.runtime.fresh_gradient_bytes * (held.trained_dense + held.trained_expert)
-
-
-def _worst_source(gathered: Gathered) -> Codes:
-    codes = [column for part in gathered.parts.values() for column in part.source.values()]
-    return worst(*codes)[gathered.place]
 
 
 def join_meshes(several: Sequence[Meshes]) -> Meshes:

@@ -14,14 +14,15 @@ import numpy as np
 from astra.efficiency import collectives, operators
 from astra.families.kinds import LayerKind
 from astra.families.weights import Weights
-from astra.provenance import Codes, Floats, Ints, worst
+from astra.provenance import Floats, Ints, Source, Timed, worst
 from astra.spec.job import Job
 
-WEIGHT_BYTES: Final = 2.0
 STATE_BYTES: Final = {"adam": 12.0, "sgd": 8.0}
+MASTER_BYTES: Final = 4.0  # of them the fp32 weight, which fp32 training does not keep twice
 # Bytes the update reads and writes per parameter it owns: the gradient's norm (4) and clipping (8); gradient, master
 # weight and moments read and written; the new weight copied to 2 bytes (6).
 UPDATE_BYTES: Final = {"adam": 4 + 8 + (16 + 12) + 6.0, "sgd": 4 + 8 + (12 + 8) + 6.0}
+COPY_BYTES: Final = 6.0  # of them the copy
 CLEAR_BYTES: Final = 4.0  # clearing the gradient buffer, of every parameter
 # One host's share of memory bandwidth for a GPU's optimizer on the CPU: 12 channels of DDR5-4800 for 8 GPUs, half used.
 CPU_UPDATE_BYTES_PER_S: Final = 28e9
@@ -50,6 +51,17 @@ def local(weights: Weights, tp: Ints, ep: Ints, etp: Ints) -> tuple[Floats, Floa
     return weights.sharded / tp + weights.replicated, weights.expert / (ep * etp)
 
 
+def gradient_bytes(job: Job) -> float:
+    """Of a parameter's gradient, as accumulated and reduced: the runtime's, at least the parameter's own width."""
+    return max(job.runtime.gradient_bytes, float(job.workload.element_bytes))
+
+
+def _per_parameter(job: Job) -> tuple[float, float]:
+    """Bytes of optimizer state, and bytes the update moves."""
+    state, update = STATE_BYTES[job.workload.optimizer], UPDATE_BYTES[job.workload.optimizer]
+    return (state - MASTER_BYTES, update - COPY_BYTES) if job.workload.element_bytes == 4 else (state, update)
+
+
 def static_bytes(
     job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints, expert_ranks: Ints, layers: Floats
 ) -> Bytes:
@@ -61,33 +73,33 @@ def static_bytes(
 
     # fp8 keeps a copy of each weight in both layouts; ZeRO-3 makes it with the gathered layer, frozen weights are it.
     copies_bytes = 2.0 if job.workload.precision == "fp8" and job.workload.task != "lora" else 0.0
-    weights = sharded(WEIGHT_BYTES, held.dense, held.expert, 3)
+    weights = sharded(job.workload.element_bytes, held.dense, held.expert, 3)
     weights = weights + np.where(zero >= 3, 0.0, copies_bytes) * (held.dense + held.expert)
-    gradients = sharded(job.runtime.gradient_bytes, held.trained_dense, held.trained_expert, 2)
-    optimizer = sharded(STATE_BYTES[job.workload.optimizer], held.trained_dense, held.trained_expert, 1)
+    gradients = sharded(gradient_bytes(job), held.trained_dense, held.trained_expert, 2)
+    optimizer = sharded(_per_parameter(job)[0], held.trained_dense, held.trained_expert, 1)
     # FSDP holds the layer in use and the one prefetched, as weights and as gradients being reduced.
-    layer_bytes = (WEIGHT_BYTES + job.runtime.gradient_bytes) * (held.dense + held.expert) / np.maximum(layers, 1)
+    both = job.workload.element_bytes + gradient_bytes(job)
+    layer_bytes = both * (held.dense + held.expert) / np.maximum(layers, 1)
     gathered = np.where(zero >= 3, 2.0, np.where(zero == 2, 1.0, 0.0)) * layer_bytes
     return Bytes(weights, gradients, np.where(offload > 0, 0.0, optimizer), gathered)
 
 
-def optimizer_s(
-    job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints, expert_ranks: Ints
-) -> tuple[Floats, Codes]:
+def optimizer_s(job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints, expert_ranks: Ints) -> Timed:
     """Gradient norm, update and, with offload, the trips to host memory and the update there."""
     apart = zero >= 1
     owned = held.trained_dense / np.where(apart, ranks, 1) + held.trained_expert / np.where(apart, expert_ranks, 1)
     every = held.trained_dense + held.trained_expert
-    update_bytes = job.runtime.update_bytes or UPDATE_BYTES[job.workload.optimizer]
+    update_bytes = job.runtime.update_bytes or _per_parameter(job)[1]
     moved = CLEAR_BYTES * every + update_bytes * owned
     on_gpu = operators.streaming(job.pool.device, nbytes=moved, kernels=20.0)
     if not np.any(offload):
-        return on_gpu.seconds, on_gpu.source
-    trips = collectives.host_transfer_s(job.pool.device, (job.runtime.gradient_bytes + WEIGHT_BYTES) * owned)
+        return on_gpu
+    trips = collectives.host_transfer_s(job.pool.device, (gradient_bytes(job) + job.workload.element_bytes) * owned)
     on_host = trips.seconds + update_bytes * owned / CPU_UPDATE_BYTES_PER_S
     norm = operators.streaming(job.pool.device, nbytes=CLEAR_BYTES * every, kernels=4.0)
     seconds = np.where(offload > 0, on_host + norm.seconds, on_gpu.seconds)
-    return seconds, worst(np.where(offload > 0, 3, on_gpu.source).astype(np.int8), trips.source * (offload > 0))
+    source = np.where(offload > 0, Source.ASSUMED, on_gpu.source).astype(np.int8)  # the host's rate is not measured
+    return Timed(seconds, worst(source, trips.source * (offload > 0)))
 
 
-__all__ = ["Bytes", "Held", "LayerKind", "local", "optimizer_s", "static_bytes"]
+__all__ = ["Bytes", "Held", "LayerKind", "gradient_bytes", "local", "optimizer_s", "static_bytes"]

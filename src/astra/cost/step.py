@@ -14,7 +14,7 @@ from astra.cost.between import Replicas, replicas
 from astra.cost.stage import Meshes, StageCosts
 from astra.cost.state import Bytes, optimizer_s, static_bytes
 from astra.families.kinds import layer_kinds
-from astra.provenance import Bools, Floats, Ints
+from astra.provenance import Bools, Floats, Ints, Timed
 from astra.schedule.registry import makespan_s
 from astra.spec.job import Job
 from astra.table import Column, code, each
@@ -100,7 +100,7 @@ def recompute_s(all_layers_s: Floats, attention_s: Floats, layers: Floats | Ints
     return np.where(full, fraction * all_layers_s, 0.0) + np.where(selective, attention_s, 0.0)
 
 
-def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tuple[Bytes, Floats, Replicas]:
+def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tuple[Bytes, Timed, Replicas]:
     """Static memory, optimizer time and data-parallel communication, [mesh, holder, sort]."""
     zero, offload = holders.zero[None, :, None], holders.offload[None, :, None]
     held = each(costs.held, lambda column: column[:, None, :])
@@ -111,8 +111,9 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tup
     ranks, expert_ranks = column(costs.replicas), column(costs.expert_replicas)
     layers = costs.layers[:, None, :]
     static = static_bytes(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks, layers=layers)
-    update_s, _ = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
-    update_s = update_s + np.where((zero == 1) & (ranks > 1), job.runtime.gather_host_s * layers * ranks, 0.0)
+    update = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
+    copying_s = np.where((zero == 1) & (ranks > 1), job.runtime.gather_host_s * layers * ranks, 0.0)
+    update = update._replace(seconds=update.seconds + copying_s)
     between = replicas(
         job,
         each(costs.sync, lambda moved: moved[:, None, :]),
@@ -124,14 +125,14 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tup
         forward_s=costs.forward_s[:, None, :],
         backward_s=costs.backward_s[:, None, :],
     )
-    return static, update_s, between
+    return static, update, between
 
 
 def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holders: Holders) -> Evaluated:
     """Every mesh with every saver and holder."""
     vp = meshes.columns["vp"]
     kept = activations(costs, vp, savers)
-    static, update_s, between = states(job, meshes, costs, holders)
+    static, update, between = states(job, meshes, costs, holders)
     each_s = (costs.forward_s + costs.backward_s)[:, None, None, :] + kept.recompute_s[:, :, None, :]
     each_s = each_s + between.per_microbatch_s[:, None, :, :]
     total_again_s = recompute_s(
@@ -143,7 +144,7 @@ def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holder
     # The first micro-batch exchanges on every rank it passes; ranks differ little, so the slowest stands for all.
     exchanged_s = meshes.columns["pp"][:, None, None] * between.per_microbatch_s.max(axis=-1)[:, None, :]
     pipeline_s = makespan(meshes, costs, each_s.max(axis=-1), total_again_s + exchanged_s)
-    after_s = (between.exposed_s + update_s).max(axis=-1)
+    after_s = (between.exposed_s + update.seconds).max(axis=-1)
     resident = sum(static[1:], start=static[0])[:, None, :, :]
     peak = resident + (kept.kept_bytes + kept.working_bytes + costs.buffer_bytes[:, None, :])[:, :, None, :]
     return Evaluated(

@@ -88,11 +88,13 @@ def attention(
     kernel: str,
     direction: str,
     precision: str,
+    softmax_bytes: float | None = None,
 ) -> Timed:
     """Seconds of the attention core (scores, softmax, values) in sustained training.
 
     A causal mask is aligned to the last key; ``window`` counts the keys a query sees, itself included. fp8 jobs run
-    attention in bf16, as TransformerEngine does by default.
+    attention in bf16, as TransformerEngine does by default. ``softmax_bytes`` are what unfused attention moves per
+    score between its products: mask, softmax, dropout.
     """
     if direction not in SOFTMAX_BYTES:
         raise UnknownName("direction", direction, SOFTMAX_BYTES)
@@ -104,7 +106,8 @@ def attention(
         raise InputError("attention", None, want="every size above zero")
     half = "bf16" if precision == "fp8" else precision
     if kernel == "unfused":
-        timed = _unfused(device, shape, direction=direction, precision=half)
+        per_score = SOFTMAX_BYTES[direction] if softmax_bytes is None else softmax_bytes
+        timed = _unfused(device, shape, direction=direction, precision=half, softmax_bytes=per_score)
     else:
         timed = _fused(device, shape, _find(device, kernel, direction), causal, window, half)
     return Timed(timed.seconds.reshape(outer), timed.source.reshape(outer))
@@ -185,7 +188,7 @@ def traffic_bytes(shape: Shape, direction: str) -> Floats:
     return once * (2.0 if direction == "bwd" else 1.0)
 
 
-def _unfused(device: Device, shape: Shape, *, direction: str, precision: str) -> Timed:
+def _unfused(device: Device, shape: Shape, *, direction: str, precision: str, softmax_bytes: float) -> Timed:
     """Two batched products and a softmax over all scores; a mask saves nothing. Backward: four products."""
     heads = shape.batch * shape.heads
     products = [(shape.seq_q, shape.seq_kv, shape.head_dim), (shape.seq_q, shape.head_dim_v, shape.seq_kv)]
@@ -196,7 +199,7 @@ def _unfused(device: Device, shape: Shape, *, direction: str, precision: str) ->
             (shape.seq_q, shape.head_dim, shape.seq_kv),  # of the queries
             (shape.seq_kv, shape.head_dim, shape.seq_q),  # of the keys
         ]
-    nbytes = SOFTMAX_BYTES[direction] * heads * shape.seq_q * shape.seq_kv
+    nbytes = softmax_bytes * heads * shape.seq_q * shape.seq_kv
     softmax = streaming(device, nbytes=nbytes, kernels=1.0)
     seconds, source = softmax.seconds, softmax.source
     for m, n, k in products:

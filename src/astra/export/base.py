@@ -130,7 +130,10 @@ class Exporter(Protocol):
 
 def refusals(exporter: Exporter, launch: Launch) -> list[str]:
     """A sentence for every limit the plan breaks."""
-    return [limit.sentence for limit in exporter.limits if limit.breaks(launch)]
+    return [limit.sentence for limit in (*exporter.limits, _FP32) if limit.breaks(launch)]
+
+
+_FP32: Final = Limit("workload", "training in fp32 is not exported", lambda it: it.workload.precision == "tf32")
 
 
 # Values of a strategy's fields that mean "not used".

@@ -69,7 +69,7 @@ class Attention(NamedTuple):
     """Scores, softmax and weighted sum over ``seq_kv`` keys."""
 
     name: str
-    batch: Ints
+    batch: Floats
     seq_q: Floats
     seq_kv: Floats | float
     heads: Floats

@@ -35,17 +35,19 @@ def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses:
     kv_heads = np.maximum(model.kv_heads / shard.tp, 1.0)
     dim_qk, dim_v = head_dims(model)
     projections = _latent(model, model.mla, shard) if model.mla else _grouped(model, shard)
+    window = model.window if kind.span == "window" else None
+    span = float(min(window, shard.seq)) if model.chunked and window else float(shard.seq)
     core = Attention(
         name="attention",
-        batch=shard.mbs,
-        seq_q=shard.seq / shard.cp,
-        seq_kv=shard.seq,
+        batch=np.asarray(shard.mbs * (shard.seq / span), np.float64),  # chunks are sequences of their own
+        seq_q=span / shard.cp,
+        seq_kv=span,
         heads=heads,
         kv_heads=heads if model.mla else kv_heads,
         head_dim=dim_qk,
         head_dim_v=dim_v,
         causal=model.causal and kind.role != "encoder" and not crosses,
-        window=model.window if kind.span == "window" else None,
+        window=None if model.chunked else window,
     )
     out = Gemm("attention_out", tokens, np.full_like(tokens, hidden), heads * dim_v)
     rotated = tokens * (heads + (heads if model.mla else kv_heads)) * dim_qk

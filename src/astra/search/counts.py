@@ -151,7 +151,7 @@ def may_fit(job: Job, shards: Columns) -> Bools:
     shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
     kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
     least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
-    fits: Bools = reserved_bytes(job, least) <= job.limit_bytes
+    fits: Bools = reserved_bytes(job, job.workload.widening * least) <= job.limit_bytes
     return fits
 
 

@@ -31,7 +31,7 @@ from astra.cost.step import Activations, Holders, Savers, activations, recompute
 from astra.families import weights as weights_of
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.split import Stages, even, kinds, split
-from astra.provenance import Floats, Source
+from astra.provenance import Floats, Source, Timed
 from astra.result import Estimate, Range, StageEstimate
 from astra.schedule import legal, step_s
 from astra.space.enumerate import head_layers
@@ -115,14 +115,20 @@ def as_row(job: Job, strategy: Strategy) -> Row:
 def _estimate(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
-    static, update_s, between = states(job, row.meshes, costs, row.holders)
+    static, update, between = states(job, row.meshes, costs, row.holders)
     pipeline_s = simulated_s(job, row, gathered, costs, between.per_microbatch_s[0, 0])
-    answer = Answer(costs, saved, static, between, update_s[0, 0], pipeline_s)
+    answer = Answer(costs, saved, static, between, update.seconds[0, 0], pipeline_s)
     stages = _stages(job, row, answer, Work(job, row, gathered, answer))
-    provenance = worst_source(gathered.parts, int(gathered.place[0]))
+    provenance = worst_source(gathered.parts, int(gathered.place[0])) | sources_between(row, costs, update)
     if between.busy_s.any():
         provenance["dp"] = Source(int(costs.sync.source.max()))
     return _tell(job, row, answer, stages, provenance, legality(job, row.strategy, user_rules))
+
+
+def sources_between(row: Row, costs: StageCosts, update: Timed) -> dict[str, Source]:
+    """Provenance of what stages send each other, where there are several, and of the optimizer."""
+    found = {"optimizer": Source(int(update.source.max()))}
+    return found if row.strategy.pp == 1 else {**found, "pp": Source(int(costs.p2p_source.max()))}
 
 
 def simulated_s(job: Job, row: Row, gathered: Gathered, costs: StageCosts, per_microbatch_s: Floats) -> float:

@@ -167,14 +167,14 @@ def _costed(
     )
     costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
-    static, update_s, between = states(job, row.meshes, costs, row.holders)
-    answer = detail.Answer(costs, saved, static, between, update_s[0, 0], 0.0)
+    static, update, between = states(job, row.meshes, costs, row.holders)
+    answer = detail.Answer(costs, saved, static, between, update.seconds[0, 0], 0.0)
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     pp, vp, layers = row.layout
     flat = Meshes(row.meshes.columns, row.meshes.layout, Layouts((Layout(pp * vp, 1, layers),)))
     times = StageTimes(job, gathered, stage_table(job, flat, every_rank=True), row.meshes.columns)
     again = recompute_s(times.recompute[:, None, :], times.attention[:, None, :], np.array(layers), row.savers)[0, 0]
-    provenance = worst_source(gathered.parts, int(gathered.place[0]))
+    provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(moved.source.max()))
     facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
     facts |= {"gpus": strategy.gpus, "layers_per_chunk": max(strategy.layers)}
@@ -184,7 +184,7 @@ def _costed(
         costs,
         ranks,
         [records[rank] for rank in ranks],
-        (between.exposed_s[0, 0] + update_s[0, 0])[ranks.start : ranks.stop],
+        (between.exposed_s[0, 0] + update.seconds[0, 0])[ranks.start : ranks.stop],
         times.forward[0],
         times.backward[0] - times.weight[0] + again,
         times.weight[0],

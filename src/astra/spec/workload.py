@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from astra.spec._base import Spec, check, check_positive
 
-PRECISIONS: Final = ("bf16", "fp16", "fp8")
+PRECISIONS: Final = ("bf16", "fp16", "fp8", "tf32")
 OPTIMIZERS: Final = ("adam", "sgd")
 TASKS: Final = ("pretrain", "finetune", "lora")
 
@@ -17,7 +17,7 @@ class Workload(Spec, frozen=True, kw_only=True):
     global_batch: int  # samples per optimizer step
     seq: int  # tokens per sample
     tokens: float | None = None  # tokens to train in all
-    precision: Literal["bf16", "fp16", "fp8"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8", "tf32"] = "bf16"  # tf32: fp32 tensors, products in TF32
     optimizer: Literal["adam", "sgd"] = "adam"
     task: Literal["pretrain", "finetune", "lora"] = "pretrain"
     lora_rank: int = 16
@@ -32,3 +32,13 @@ class Workload(Spec, frozen=True, kw_only=True):
     def tokens_per_step(self) -> int:
         """Tokens consumed by one optimizer step."""
         return self.global_batch * self.seq
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of a weight, and of an activation between operators."""
+        return 4 if self.precision == "tf32" else 2
+
+    @property
+    def widening(self) -> float:
+        """Bytes of a tensor over those of its 2-byte form, in which operators and what they keep are counted."""
+        return self.element_bytes / 2
