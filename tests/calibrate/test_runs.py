@@ -10,8 +10,9 @@ from astra.calibrate import runs_table
 from astra.calibrate.runs import Run, Skipped, read_runs, runs_of
 from astra.calibrate.runs_model import Sizes, model_of
 from astra.calibrate.runs_pool import find_device, pool_of, read_network
-from astra.calibrate.runs_strategy import Degrees, nanotron_layers, recipe_for
+from astra.calibrate.runs_strategy import Degrees, nanotron_layers, recipe_for, refused
 from astra.errors import InputError
+from astra.spec.strategy import parse_strategy
 from astra.units import GIB
 
 ROW = {
@@ -161,6 +162,23 @@ def test_models_take_after_the_catalog() -> None:
     llama, _ = model_of(sizes(name="something", gated=True))
     assert (llama.norm, llama.learned_positions, llama.tied_embeddings) == ("rmsnorm", 0, False)
     assert model_of(sizes(name="something", gated=True, tied=True))[0].tied_embeddings
+
+
+@pytest.mark.parametrize(
+    ("text", "microbatches", "why"),
+    [
+        ("tp1 pp4 dp2 mbs1 zero1 layers=6,5*2,0", 3, ""),
+        ("tp1 pp4 dp2 mbs1 zero1 layers=6,5*2,0", 2, "fewer than pp - 1 micro-batches"),
+        ("tp1 pp4 dp2 mbs1 zero1 layers=8,8,0,0", 8, ""),
+        ("tp1 pp4 dp2 mbs1 zero0 layers=8,8,0,0", 8, "a pipeline stage without parameters"),
+        ("tp1 pp4 dp1 mbs1 zero0 layers=8,8,0,0", 8, ""),
+        ("tp1 pp4 dp2 mbs1 zero1 layers=16,0,0,0", 8, "a pipeline stage without parameters"),
+    ],
+)
+def test_what_nanotron_refuses_to_start(text: str, microbatches: int, why: str) -> None:
+    strategy = parse_strategy(text)
+    assert refused("nanotron", strategy, microbatches) == why
+    assert refused("megatron", strategy, microbatches) == ""
 
 
 def test_nanotron_gives_the_last_stage_fewer_layers() -> None:

@@ -100,6 +100,22 @@ def test_nothing_to_exchange_takes_no_time() -> None:
     assert both.all_reduce_s[0] > 0 == both.all_reduce_s[1]
 
 
+def test_buckets_take_longer_than_one_reduction_and_zero_may_reduce_whole() -> None:
+    some, none = np.array([1e9]), np.zeros(1)
+    groups = {"ranks": np.array([64]), "stride": np.array([1]), "expert_ranks": np.array([1])}
+    asked = msgspec.structs.replace(job(2), pool=parse_gpus("64xH100"))
+
+    def found(**habits: Any) -> Sync:
+        changed = msgspec.structs.replace(asked, runtime=msgspec.structs.replace(asked.runtime, **habits))
+        return sync(changed, Held(some, none, some, none), expert_stride=np.array([1]), **groups)
+
+    usual, bucketed, whole = found(), found(bucket_bytes=5e7), found(zero_reduces_whole=True)
+    assert bucketed.all_reduce_s[0] > 1.5 * usual.all_reduce_s[0]  # latency of 80 pieces
+    assert bucketed.reduce_scatter_s[0] == usual.reduce_scatter_s[0]
+    assert whole.reduce_scatter_s[0] == whole.all_reduce_s[0] > usual.reduce_scatter_s[0]
+    assert found(bucket_bytes=1e12).all_reduce_s[0] == usual.all_reduce_s[0]
+
+
 def test_neighbours_far_away_take_longer() -> None:
     asked = msgspec.structs.replace(job(2), pool=parse_gpus("16xH100"))
     tokens, stages = np.full(2, 4096.0), np.array([2, 2])

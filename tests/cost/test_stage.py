@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from astra.catalog import runtimes
+from astra.catalog.clusters import parse_gpus
 from astra.cost.stage import StageCosts, gather_parts, join_meshes, stage_costs
 from astra.families.weights import count, tied_head_weights
+from astra.search.detail import as_row
 from astra.space.enumerate import Space
 from astra.spec.job import Job
+from astra.spec.strategy import Strategy
+from astra.spec.workload import Workload
 from astra.table import take
 from tests.oracle.requests import model
 from tests.properties.jobs import FREE, job, jobs, law, with_work
@@ -79,3 +84,35 @@ def test_joined_meshes_are_the_meshes() -> None:
         assert np.array_equal(again.columns[name], column)
     costs = stage_costs(job(3), meshes, gather_parts(job(3), meshes.columns))
     assert np.array_equal(take(costs, np.arange(half)).forward_s, costs.forward_s[:half])
+
+
+def habits(gpus: int, strategy: Strategy, **changes: float) -> StageCosts:
+    """Stage costs on some GPUs under a runtime with other habits."""
+    runtime = msgspec.structs.replace(runtimes.runtime("megatron"), **changes)
+    spec = model("dense", layers=4, heads=8, kv_heads=8)
+    work = Workload(global_batch=16, seq=512)
+    asked = Job(model=spec, pool=parse_gpus(f"{gpus}xH100"), workload=work, runtime=runtime)
+    row = as_row(asked, strategy)
+    return stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
+
+
+def test_a_pipeline_across_nodes_slows_collectives_and_one_inside_a_node_does_not() -> None:
+    across, inside = Strategy(tp=8, pp=2, sp=True), Strategy(tp=4, pp=2, sp=True)
+    for gpus, strategy, slower in ((16, across, True), (8, inside, False)):
+        usual, slow = (habits(gpus, strategy, pipelined_collective_s=seconds) for seconds in (0.0, 1e-2))
+        assert (slow.forward_s > 2 * usual.forward_s).all() == slower
+        assert np.array_equal(slow.forward_s, usual.forward_s) != slower
+    alone = [habits(8, Strategy(tp=8, sp=True), pipelined_collective_s=seconds) for seconds in (0.0, 1e-2)]
+    assert np.array_equal(alone[0].forward_s, alone[1].forward_s)
+
+
+def test_what_collectives_queue_grows_with_the_lag_of_the_gpu() -> None:
+    """None without tensor parallelism; all of it where the host takes no time, nearly none where it is very slow."""
+    sharded = Strategy(tp=2, sp=True)
+    kept = [
+        habits(2, sharded, queued_activations=copies, launch_s=launch_s, launch_backward_s=launch_s).kept_whole.item()
+        for copies, launch_s in ((0.0, 0.0), (2.0, 0.0), (2.0, 1.0))
+    ]
+    assert kept[0] <= kept[2] < 1.001 * kept[0] < kept[1]
+    one = [habits(2, Strategy(dp=2), queued_activations=copies).kept_whole.item() for copies in (0.0, 2.0)]
+    assert one[0] == one[1]
