@@ -137,7 +137,7 @@ def test_a_size_that_was_measured_takes_what_was_measured(tmp_path: Path) -> Non
         ({"backend": "gloo"}, "by gloo"),
     ],
 )
-def test_a_profile_of_something_else_is_refused(tmp_path: Path, changes: dict[str, str], words: str) -> None:
+def test_a_profile_of_something_else_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         read_cluster(write_profile(tmp_path, **changes))
 

@@ -143,7 +143,8 @@ def streaming_rows(quick: bool, names: tuple[str, ...] = STREAMING) -> Iterator[
 
 def all_rows(quick: bool, packages: Iterable[str] = ()) -> list[Row]:
     """The whole plan, without duplicates, interleaved so that a cut leaves a fair sample."""
-    kernels, names = KERNELS, STREAMING
+    kernels: tuple[str, ...] = KERNELS
+    names: tuple[str, ...] = STREAMING
     for package in packages:
         kernels, names = kernels + PACKAGES[package][0], names + PACKAGES[package][1]
     rows = [{"op": "launch", "name": name} for name in ("add_", "mm", "linear_fwd_bwd", "rmsnorm_fwd_bwd")]
