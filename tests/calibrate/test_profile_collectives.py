@@ -124,9 +124,8 @@ def test_a_size_that_was_measured_takes_what_was_measured(tmp_path: Path) -> Non
     pool = read_cluster(write_profile(tmp_path, times=1.7)).pools[0]
     sweep = next(s for s in pool.node.measured if (s.op, s.ranks, s.stride) == ("all_gather", 4, 1))
     count = len(sweep.nbytes)
-    timed = collective(
-        pool, "all_gather", nbytes=np.array(sweep.nbytes), ranks=np.full(count, 4), stride=np.ones(count)
-    )
+    ranks, stride = np.full(count, 4), np.full(count, 1)
+    timed = collective(pool, "all_gather", nbytes=np.array(sweep.nbytes), ranks=ranks, stride=stride)
     assert timed.seconds == pytest.approx(sweep.seconds)
 
 

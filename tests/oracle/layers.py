@@ -299,26 +299,50 @@ class Layers:
         matrix_s["backward"] = dgrad_s + weight_s
         core_s = {way: sum(self._ring_s(way, s, core) for core in block.cores) for way in WAYS}
         compute_s: dict[str, float] = {}
+        memory_s, host_s = dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0)
         exposed_s: dict[tuple[str, str], tuple[float, float]] = {}
         streams = block.streams + self._gemm_streams(gemms)
         for way in WAYS:
             back = way == "backward"
-            memory_s, launches = 0.0, (1.0 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
+            launches = (1.0 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
             for stream in streams:
                 if way in stream.ways:
                     kernel = runtime.kernels[stream.kernel]
                     each = kernel.backward_bytes if back else kernel.forward_bytes
                     count = (kernel.backward_kernels if back else kernel.forward_kernels) * stream.times
-                    memory_s += self.stream_s(each * stream.elements * stream.times, count)
+                    memory_s[way] += self.stream_s(each * stream.elements * stream.times, count)
                     launches += count
-            kernels_s = matrix_s[way] + core_s[way] + memory_s
-            host_s = launches * (runtime.launch_backward_s if back else runtime.launch_s)
-            compute_s[way] = (kernels_s**4 + host_s**4) ** 0.25
+            launches += runtime.collective_launches * sum(
+                send.backward if back else send.forward for send in sends if send.ranks > 1
+            )
+            host_s[way] = launches * (runtime.launch_backward_s if back else runtime.launch_s)
+        if runtime.clock_follows_power:
+            slower = self._clock_loss(matrix_s, core_s, memory_s, host_s)
+            matrix_s = {way: slower * matrix_s[way] for way in WAYS}
+            core_s = {way: slower * core_s[way] for way in WAYS}
+            weight_s *= slower
+        for way in WAYS:
+            kernels_s = matrix_s[way] + core_s[way] + memory_s[way]
+            compute_s[way] = (kernels_s**4 + host_s[way] ** 4) ** 0.25
             idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
             window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
             exposed_s |= self._exposed_s(way, s, sends, window_s)
         size = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
         return Part(compute_s, weight_s, core_s["forward"], exposed_s, *block.kept, size)
+
+    def _clock_loss(self, *parts: dict[str, float]) -> float:
+        """Full clock over the clock that the power limit leaves, found by halving: T g^3 = T + O g."""
+        gain, tensor_s, other_s = self.job.runtime.clock_gain, 0.0, 0.0
+        for matrix_s, core_s, memory_s, host_s in ([part[way] for part in parts] for way in WAYS):
+            tensor_s += gain * matrix_s + core_s / 2
+            whole_s = ((matrix_s + core_s + memory_s) ** 4 + host_s**4) ** 0.25
+            other_s += whole_s - matrix_s - core_s / 2
+        low, high = 1.0, gain
+        for _ in range(60):
+            middle = (low + high) / 2
+            within = tensor_s * middle**3 <= tensor_s + other_s * middle
+            low, high = (middle, high) if within else (low, middle)
+        return gain / high
 
     def _gemm_streams(self, gemms: list[Gemm]) -> list[Stream]:
         """What runs beside products: quantising their operands in fp8, and adding up weight gradients."""

@@ -126,12 +126,14 @@ KINDS = ("dense", "dense", "gpt", "gqa", "tied", "window", "mla", "moe", "moe_ev
 
 
 def runtime(rng: random.Random | None = None) -> Runtime:
-    """Megatron's profile, at times with a host that takes no time or another framework's rules."""
+    """Megatron's profile, at times with a free host, another framework's rules or a clock that power limits."""
     found = runtimes.runtime("megatron")
     if rng is None:
         return found
     if rng.random() < 0.2:
         found = msgspec.structs.replace(found, name="torchtitan", schedules=("1f1b", "interleaved", "gpipe", "zb"))
+    if rng.random() < 0.3:
+        found = msgspec.structs.replace(found, clock_gain=1.2, clock_follows_power=True, collective_launches=0.5)
     return msgspec.structs.replace(found, launch_s=rng.choice((0.0, 5e-6)), launch_backward_s=4e-6, step_host_s=1e-4)
 
 
