@@ -197,6 +197,7 @@ class Layers:
             qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
         if model.qk_norm != "none":
             streams.append(Stream("qk_norm", T * (a + g) * dq))
+            qkv += 2 * T * (a + g) * dq  # both sides of the norm
         scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
         kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
         working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
@@ -328,7 +329,11 @@ class Layers:
             window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
             exposed_s |= self._exposed_s(way, s, sends, window_s)
         size = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
-        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *block.kept, size)
+        whole, selective, checkpoint, working = block.kept
+        if runtime.kernels["accumulate"].backward_bytes:  # a gradient in bf16, until it is added to the others
+            working = max([working, *(2 * gemm.groups * gemm.k * gemm.n for gemm in gemms if gemm.trained)])
+        kept = (whole, selective, checkpoint, working)
+        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *kept, size)
 
     def _clock_loss(self, *parts: dict[str, float]) -> float:
         """Full clock over the clock that the power limit leaves, found by halving: T g^3 = T + O g."""

@@ -26,6 +26,7 @@ BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept
 EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
 ATTENTION_POWER: Final = 0.5  # power of an attention kernel over that of a GEMM: it keeps half of the tensor cores busy
+WEIGHT_BYTES: Final = 2.0
 _WIDEST: Final = 1.8  # beyond this ratio any clock is within the power limit
 
 
@@ -193,7 +194,21 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
         busy, exposed, overlapped = _communication(job, shard, sends, way, windows, sources)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
-    return Part(directions["forward"], directions["backward"], weight_s * slower, adapters, layer.kept, sources)
+    kept = layer.kept._replace(working=np.maximum(layer.kept.working, _gradient_bytes(job, layer.gemms, rows)))
+    return Part(directions["forward"], directions["backward"], weight_s * slower, adapters, kept, sources)
+
+
+def _gradient_bytes(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Floats:
+    """The largest weight gradient, which lives in bf16 until it is added to the buffer that micro-batches share."""
+    if not job.runtime.kernels["accumulate"].backward_bytes:
+        return np.zeros(rows)
+    sizes = [np.broadcast_to(g.groups * g.k * g.n, rows) for g in gemms if _trained(job, g)]
+    largest: Floats = WEIGHT_BYTES * np.max(sizes, axis=0) if sizes else np.zeros(rows)
+    return largest
+
+
+def _trained(job: Job, gemm: Gemm) -> bool:
+    return job.workload.task != "lora" or "_lora_" in gemm.name
 
 
 def clock_loss(runtime: Runtime, ways: Iterable[Direction]) -> Floats:
@@ -239,8 +254,8 @@ def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
 
 def _accumulation(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Stream:
     """Adding weight gradients to the buffer micro-batches share, where the GEMM does not do it itself."""
-    trained = [g for g in gemms if job.workload.task != "lora" or "_lora_" in g.name]
-    return Stream("accumulate", _sum((g.groups * g.k * g.n for g in trained), rows), way="backward")
+    trained = (g.groups * g.k * g.n for g in gemms if _trained(job, g))
+    return Stream("accumulate", _sum(trained, rows), way="backward")
 
 
 def _sum(columns: Iterable[Floats], rows: int) -> Floats:
