@@ -39,7 +39,7 @@ FLAGS = {
     "catalog": f"--help {BRIEF_OUTPUT}",
     "prices": f"--help --provider --date --to {BRIEF_OUTPUT}",
     "validate": f"--help {OUTPUT} --plot --report",
-    "rehearse": f"--help --stage --plan {BRIEF_OUTPUT}",
+    "rehearse": f"--help --stage --plan --framework {BRIEF_OUTPUT}",
     "profile": "--help --quick --full --out --resume --json --width --debug",
 }
 FIELDS: dict[type[msgspec.Struct], str] = {

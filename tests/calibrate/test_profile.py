@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.calibrate.profile_gpu import ClockWatch, kernel_kind
-from astra.calibrate.profile_ops import _STREAM_CALLS, _STREAMING
-from astra.calibrate.profile_plan import STREAMING, all_rows, linear_layers, row_key
+from astra.calibrate import profile_ops
+from astra.calibrate.profile_gpu import ClockWatch, kernel_kind, packages
+from astra.calibrate.profile_ops import _ATTENTION_CALLS, _STREAM_CALLS, _STREAMING, measure
+from astra.calibrate.profile_plan import KERNELS, PACKAGES, STREAMING, all_rows, linear_layers, row_key
 from astra.calibrate.profile_store import Store
 from astra.calibrate.profile_time import L2_SPAN_BYTES, MAX_SETS, sets_for
 from astra.errors import InputError
@@ -35,10 +39,64 @@ def test_every_layout_kernel_and_direction_is_planned() -> None:
 
 
 def test_every_streaming_operator_has_a_cost_and_a_call() -> None:
-    assert set(_STREAMING) == set(STREAMING)
-    for name in STREAMING:
+    names = (*STREAMING, *(name for _, more in PACKAGES.values() for name in more))
+    assert set(_STREAMING) == set(names)
+    for name in names:
         key = name.removeprefix("adam_") if name.startswith("adam") else name.removesuffix("_bwd")
         assert key in _STREAM_CALLS
+
+
+def test_kernels_of_other_packages_are_planned_where_they_are() -> None:
+    plain, more = all_rows(True), all_rows(True, ("flash_attn", "transformer_engine"))
+    assert {r["kernel"] for r in plain if r["op"] == "attention"} == set(KERNELS)
+    assert {r["kernel"] for r in more if r["op"] == "attention"} == {*KERNELS, "flash_attn", "te"}
+    assert {r["name"] for r in more if r["op"] == "streaming"} == {*STREAMING, "te_rmsnorm", "te_rmsnorm_bwd"}
+    assert {row_key(row) for row in plain} < {row_key(row) for row in more}
+    assert set(_ATTENTION_CALLS) == {kernel for kernels, _ in PACKAGES.values() for kernel in kernels}
+
+
+def test_which_packages_are_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
+    monkeypatch.setattr(sys.modules["flash_attn"], "__version__", "2.8.3", raising=False)
+    monkeypatch.setattr(sys.modules["flash_attn"], "__spec__", object())
+    found = packages()
+    assert found["flash_attn"] == "2.8.3"
+    assert found["transformer_engine"] is None
+
+
+class FakeTensor:
+    """Enough of a tensor to be handed to a kernel."""
+
+    def __init__(self, size: tuple[int, ...]) -> None:
+        self.shape = size
+
+
+def test_each_package_is_called_in_its_own_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def function(q: Any, k: Any, v: Any, *, causal: bool) -> Any:
+        seen["flash"] = (q.shape, k.shape, v.shape, causal)
+        return "out", "sums"
+
+    def attention(*arguments: Any, **options: Any) -> Any:
+        seen["te"] = (arguments, options)
+        return lambda q, k, v: q
+
+    torch = SimpleNamespace(bfloat16="bf16", randn=lambda size, **_: FakeTensor(size))
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_func=function))
+    monkeypatch.setitem(sys.modules, "transformer_engine", SimpleNamespace())
+    engine = SimpleNamespace(DotProductAttention=attention)
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", engine)
+    monkeypatch.setattr(profile_ops, "gpu_seconds", lambda torch, calls, **_: calls[0]() and 1.0)
+    row = next(r for r in all_rows(False, ("flash_attn",)) if r.get("kernel") == "flash_attn"
+               and r["direction"] == "fwd" and r["heads"] == 32 and r["kv_heads"] == 8)  # fmt: skip
+    assert measure(torch, row)["seconds"] == 1.0
+    q = (row["batch"], row["seq_q"], row["heads"], row["head_dim"])
+    kv = (row["batch"], row["seq_kv"], row["kv_heads"], row["head_dim"])
+    assert seen["flash"] == (q, kv, kv, row["causal"])
+    measure(torch, {**row, "kernel": "te"})
+    (heads, dims), options = seen["te"]
+    assert (heads, dims, options["num_gqa_groups"]) == (32, (row["head_dim"], row["head_dim_v"]), 8)
 
 
 def test_tensor_parallelism_divides_the_linear_layers() -> None:

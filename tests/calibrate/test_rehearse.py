@@ -189,6 +189,14 @@ def test_what_cannot_be_rehearsed_is_said(strategy: str, word: str) -> None:
         case_of(MODEL, parse_strategy(strategy), WORK)
 
 
+def test_plain_torch_has_no_experts_and_no_virtual_stages() -> None:
+    experts = model_of(asdict(EXPERTS), 512)
+    strategy = parse_strategy("pp4 vp2 dp8")
+    assert refusals(experts, strategy, WORK) == []
+    found = refusals(experts, strategy, WORK, "torch")
+    assert found == ["experts in plain torch", "virtual stages (vp) in plain torch"]
+
+
 def test_every_reason_is_given_at_once() -> None:
     latent = MLA(kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8)
     model = msgspec.structs.replace(MODEL, mla=latent)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from astra.calibrate import profile as profiler
+from astra.calibrate import profile_collectives
 from astra.calibrate.profile_plan import all_rows, row_key
 from astra.calibrate.profile_store import Store
 from astra.calibrate.profile_summary import summarize
@@ -24,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def torch_that_sees(monkeypatch: pytest.MonkeyPatch, gpu: bool) -> None:
-    torch = SimpleNamespace(__version__="9.9", cuda=SimpleNamespace(is_available=lambda: gpu))
+    cuda = SimpleNamespace(is_available=lambda: gpu, device_count=lambda: int(gpu))
+    torch = SimpleNamespace(__version__="9.9", cuda=cuda)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "torch", torch)
 
@@ -76,6 +78,8 @@ def measured(path: Path) -> Store:
          "seconds": 2.5 * 128 * 8192**2 / 3e14},
         {"op": "streaming", "name": "copy", "nbytes": 4e9, "seconds": 1e-3},
         {"op": "streaming", "name": "copy", "error": "refused"},
+        {"op": "collective", "collective": "all_reduce", "ranks": 8, "stride": 1, "bytes": 2**30,
+         "seconds": 2**30 / 2e11},
     ]  # fmt: skip
     for place, row in enumerate(rows):
         store.add({"key": str(place), **row})
@@ -90,15 +94,55 @@ def test_the_summary(tmp_path: Path) -> None:
     assert found.gemm["bf16 fwd"].median_per_s == pytest.approx(6e14)
     assert found.attention["flash bwd"].best_per_s == pytest.approx(3e14)
     assert found.memory["copy"].median_per_s == pytest.approx(4e12)
-    assert (found.rows, found.planned, found.refused) == (8, 9, 1)
+    assert found.collectives["all_reduce of 8"].best_per_s == pytest.approx(1.75 * 2e11)
+    assert (found.rows, found.planned, found.refused) == (9, 9, 1)
     text = verb.told(found, 100, False)
     for words in (
         "toy",
         "mm 5.0 us",
         "sustained 600 TFLOP/s, 0.75 of the first 0.2 s (800)",
-        "8 of 9 rows in p.json, 1 refused",
+        "9 of 9 rows in p.json, 1 refused",
     ):
         assert words in text
+
+
+def test_one_gpu_and_missing_packages_are_said(tmp_path: Path) -> None:
+    store = measured(tmp_path / "p.json")
+    header = store.header | {"packages": {"flash_attn": None, "transformer_engine": "2.5"}, "gpus": 1}
+    alone = [row for row in store.rows if row["op"] != "collective"]
+    found = summarize(header, alone, file="p.json", planned=9)
+    assert found.not_measured == ["flash_attn: not installed", "collectives between GPUs: there is one GPU here"]
+    assert "not measured: collectives between GPUs: there is one GPU here" in verb.told(found, 100, False)
+    failed = summarize(header | {"gpus": 8}, alone, file="p.json", planned=9).not_measured
+    assert failed[1] == "collectives between GPUs: the processes on the 8 GPUs here did not finish"
+
+
+def test_several_gpus_are_profiled_by_torchrun(
+    astra_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch_that_sees(monkeypatch, gpu=True)
+    sys.modules["torch"].cuda.device_count = lambda: 8
+    asked: list[Any] = []
+    monkeypatch.setattr(profile_collectives, "launch", lambda *given, **how: asked.append((given, how)))
+    store = measured(tmp_path / "other.json")
+    monkeypatch.setattr(profiler, "run_profile", lambda *_, **__: store)
+    path = str(tmp_path / "p.json")
+    assert astra_command("profile", "--quick", "--out", path).code == 0
+    assert asked == [((8, path), {"quick": True})]
+
+
+def test_a_process_of_torchrun_other_than_the_first_has_no_answer(
+    astra_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch_that_sees(monkeypatch, gpu=True)
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    asked: list[Any] = []
+    monkeypatch.setattr(profile_collectives, "run_collectives", lambda *given, **_: asked.append(given))
+    with pytest.raises(SystemExit) as ended:
+        astra_command("profile", "--out", str(tmp_path / "p.json"))
+    assert ended.value.code == 0
+    assert asked == [(str(tmp_path / "p.json"),)]
 
 
 def test_the_published_profile_is_summed_up() -> None:

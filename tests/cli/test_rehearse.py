@@ -48,7 +48,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, name: str, **changes: Any) -> list[C
         asked.extend(cases)
         return [ran(case, **changes) for case in cases]
 
-    monkeypatch.setattr(rehearse_here, "gpu_here", lambda: name)
+    monkeypatch.setattr(rehearse_here, "gpu_here", lambda framework: name)
     monkeypatch.setattr(rehearse_here, "run_on_gpu", run)
     return asked
 
@@ -134,7 +134,7 @@ def test_every_stage_gets_a_verdict(
 def test_without_a_gpu_it_says_what_was_not_checked(
     plan: str, astra_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearse_here, "gpu_here", lambda: None)
+    monkeypatch.setattr(rehearse_here, "gpu_here", lambda framework: None)
     monkeypatch.setattr(rehearse_here, "run_without_gpu", lambda cases: [ran(case) for case in cases])
     shown = astra_command("rehearse", plan, "--json")
     stage = shown.record["stages"][0]
@@ -199,3 +199,49 @@ def test_a_real_rank_without_a_gpu(plan: str) -> None:
     norms = 2 * 4096 * (1 - 1 / tp)
     assert stage["parameters"] == stage["layers"][0] * (layer / tp + norms)
     assert abs(stage["differences"]["peak_allocated_gib"]) < 0.06
+
+
+def test_plain_torch_needs_no_megatron(plan: str, astra_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Case] = []
+
+    def run(cases: list[Case]) -> list[dict[str, Any]]:
+        asked.extend(cases)
+        return [ran(case) for case in cases]
+
+    monkeypatch.setattr(rehearse_here, "gpu_here", lambda framework: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(rehearse_here, "run_in_torch", run)
+    record = astra_command("rehearse", plan, "--framework", "torch", "--json").record
+    assert [case.stage for case in asked] == [0, 2, 3]
+    assert record["framework"] == "torch"
+    assert any("predicted as megatron-local" in note for note in record["notes"])
+
+
+def test_plain_torch_without_torch_asks_for_torch_alone(
+    plan: str, astra_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearse_here, "_there", lambda module: False)
+    shown = astra_command("rehearse", plan, "--framework", "torch")
+    assert shown.code == 2
+    assert "want: torch, which" in shown.err or "torch, which this Python" in shown.err
+    assert "torch and megatron-core, which" not in shown.err
+
+
+def test_a_real_rank_in_plain_torch_without_a_gpu(plan: str) -> None:
+    """Its parameters are those of the model, and its peak is near what is predicted for fused layers."""
+    python = sys.executable if rehearse_here._there("torch") else str(ROOT / ".venvs" / "torch" / "bin" / "python")
+    if not Path(python).exists():
+        pytest.skip("torch is not installed: the rehearsal in plain torch was not run")
+    paths = os.pathsep.join([str(ROOT / "src"), *(path for path in sys.path if path)])
+    ended = subprocess.run(
+        [python, "-m", "astra", "rehearse", plan, "--stage", "1", "--framework", "torch", "--json"],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    record = json.loads(ended.stdout)
+    stage = record["stages"][0]
+    assert stage["error"] is None
+    layer = 4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096
+    tp = int(record["strategy"].split()[0].removeprefix("tp"))
+    assert stage["parameters"] == stage["layers"][0] * (layer / tp + 2 * 4096 * (1 - 1 / tp))
+    if record["how"] == "fake":
+        assert -0.25 < stage["differences"]["peak_allocated_gib"] < 0.02  # unfused layers keep more, never less

@@ -226,6 +226,7 @@ class Layers:
             qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
         if model.qk_norm != "none":
             streams.append(Stream("qk_norm", T * (a + g) * dq))
+            qkv += 2 * T * (a + g) * dq  # both sides of the norm
         if window is not None and model.chunked:
             seq, window = min(float(window), seq), None
         scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
@@ -330,42 +331,68 @@ class Layers:
         matrix_s["backward"] = dgrad_s + weight_s
         core_s = {way: sum(self._ring_s(way, s, core) for core in block.cores) for way in WAYS}
         compute_s: dict[str, float] = {}
-        host_by: dict[str, float] = {}
         members: dict[str, float] = {}
         busy_s = 0.0
+        memory_s, host_s = dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0)
         exposed_s: dict[tuple[str, str], tuple[float, float]] = {}
         streams = block.streams + self._gemm_streams(gemms)
         for way in WAYS:
             back = way == "backward"
-            memory_s, launches = 0.0, (1.0 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
+            launches = (1.0 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
             for stream in streams:
                 if way in stream.ways:
                     kernel = runtime.kernels[stream.kernel]
                     each = kernel.backward_bytes if back else kernel.forward_bytes
                     each *= 1 if stream.kernel in ("cross_entropy", "accumulate") else self.wide
                     count = (kernel.backward_kernels if back else kernel.forward_kernels) * stream.times
-                    memory_s += self.stream_s(each * stream.elements * stream.times, count)
+                    memory_s[way] += self.stream_s(each * stream.elements * stream.times, count)
                     launches += count
-            kernels_s = matrix_s[way] + core_s[way] + memory_s
-            host_s = launches * (runtime.launch_backward_s if back else runtime.launch_s)
-            compute_s[way] = (kernels_s**4 + host_s**4) ** 0.25
+            launches += runtime.collective_launches * sum(
+                send.backward if back else send.forward for send in sends if send.ranks > 1
+            )
+            host_s[way] = launches * (runtime.launch_backward_s if back else runtime.launch_s)
+        if runtime.clock_follows_power:
+            slower = self._clock_loss(matrix_s, core_s, memory_s, host_s)
+            matrix_s = {way: slower * matrix_s[way] for way in WAYS}
+            core_s = {way: slower * core_s[way] for way in WAYS}
+            weight_s *= slower
+        for way in WAYS:
+            back = way == "backward"
+            kernels_s = matrix_s[way] + core_s[way] + memory_s[way]
+            compute_s[way] = (kernels_s**4 + host_s[way] ** 4) ** 0.25
             idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
             window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
             shown_s = self._exposed_s(way, s, sends, window_s)
             if runtime.queues_collectives:
-                shown_s = in_gaps(shown_s, kernels_s, host_s)
+                shown_s = in_gaps(shown_s, kernels_s, host_s[way])
             exposed_s |= shown_s
             mine = [x for x in sends if x.axis == "tp" and x.ranks > 1]
             members[way] = sum((x.backward if back else x.forward) * x.ranks for x in mine)
-            host_by[way] = host_s
             busy_s += kernels_s + sum(
                 (x.backward if back else x.forward) * self.send_s(x.op, self.wide * x.nbytes, x.ranks, x.stride)
                 for x in mine
             )
         added = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
         whole, selective, checkpoint, working = (self.wide * size for size in block.kept)
+        if runtime.kernels["accumulate"].backward_bytes:  # a gradient, until it is added to the others
+            sizes = (2 * self.wide * gemm.groups * gemm.k * gemm.n for gemm in gemms if gemm.trained)
+            working = max([working, *sizes])
         kept = (whole, selective, checkpoint, working)
-        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *kept, added, host_by, members, busy_s)
+        return Part(compute_s, weight_s, core_s["forward"], exposed_s, *kept, added, host_s, members, busy_s)
+
+    def _clock_loss(self, *parts: dict[str, float]) -> float:
+        """Full clock over the clock that the power limit leaves, found by halving: T g^3 = T + O g."""
+        gain, tensor_s, other_s = self.job.runtime.clock_gain, 0.0, 0.0
+        for matrix_s, core_s, memory_s, host_s in ([part[way] for part in parts] for way in WAYS):
+            tensor_s += gain * matrix_s + core_s / 2
+            whole_s = ((matrix_s + core_s + memory_s) ** 4 + host_s**4) ** 0.25
+            other_s += whole_s - matrix_s - core_s / 2
+        low, high = 1.0, gain
+        for _ in range(60):
+            middle = (low + high) / 2
+            within = tensor_s * middle**3 <= tensor_s + other_s * middle
+            low, high = (middle, high) if within else (low, middle)
+        return gain / high
 
     def _gemm_streams(self, gemms: list[Gemm]) -> list[Stream]:
         """What runs beside products: quantising their operands in fp8, and adding up weight gradients."""

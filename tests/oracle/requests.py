@@ -140,7 +140,7 @@ UNLIKE_MEGATRON: dict[str, Any] = {
 
 
 def runtime(rng: random.Random | None = None) -> Runtime:
-    """Megatron's profile, at times with a host that takes no time, another framework's rules or another's habits."""
+    """Megatron's profile, at times with a free host, another framework's rules, another's habits or a limited clock."""
     found = runtimes.runtime("megatron")
     if rng is None:
         return found
@@ -151,6 +151,8 @@ def runtime(rng: random.Random | None = None) -> Runtime:
         )
     if rng.random() < 0.3:
         found = msgspec.structs.replace(found, **UNLIKE_MEGATRON)
+    if rng.random() < 0.3:
+        found = msgspec.structs.replace(found, clock_gain=1.2, clock_follows_power=True, collective_launches=0.5)
     return msgspec.structs.replace(found, launch_s=rng.choice((0.0, 5e-6)), launch_backward_s=4e-6, step_host_s=1e-4)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from astra.calibrate.profile_collectives import collective_rows
 from astra.calibrate.profile_gpu import ClockWatch, describe_gpu
 from astra.calibrate.profile_plan import all_rows, row_key
 from astra.calibrate.profile_store import Store
@@ -45,12 +46,25 @@ def run_profile(
         try:
             if sustain_s > 0 and "op=sustained" not in store:
                 store.add(_sustained(torch, watch, sustain_s))
-            _measure_rows(torch, store, [row for row in all_rows(quick) if row["op"] in ops], began + seconds, progress)
+            rows = [row for row in all_rows(quick, present(store.header)) if row["op"] in ops]
+            _measure_rows(torch, store, rows, began + seconds, progress)
         finally:
             store.header["clocks_seen"] = watch.summary()
             store.header["wall_s"] = round(store.header.get("wall_s", 0.0) + time.perf_counter() - began, 1)
             store.save()
     return store
+
+
+def planned_rows(header: dict[str, Any], *, quick: bool) -> int:
+    """Rows a whole profile has here: operators, collectives where there are several GPUs, the sustained load."""
+    several = header.get("collectives")
+    between = collective_rows(several["world"], several["gpus_per_node"], quick=quick) if several else []
+    return len(all_rows(quick, present(header))) + len(between) + 1
+
+
+def present(header: dict[str, Any]) -> tuple[str, ...]:
+    """The packages of a profile's header that were there."""
+    return tuple(name for name, version in header.get("packages", {}).items() if version)
 
 
 def _measure_rows(

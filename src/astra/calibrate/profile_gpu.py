@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import statistics
 import subprocess
 import threading
 from collections.abc import Callable
 from typing import Any, Final
+
+from astra.calibrate.profile_plan import PACKAGES
 
 _QUERY: Final = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
@@ -29,7 +33,19 @@ def describe_gpu(torch: Any) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
+        "gpus": torch.cuda.device_count(),
+        "packages": packages(),
     }
+
+
+def packages() -> dict[str, str | None]:
+    """Versions of the packages whose kernels are measured too; None where one is not installed."""
+    found: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for name in PACKAGES:
+        if importlib.util.find_spec(name) is not None:
+            with contextlib.suppress(ImportError, OSError):  # installed, but for another torch or GPU
+                found[name] = str(getattr(importlib.import_module(name), "__version__", "unknown"))
+    return found
 
 
 def _ask(field: str) -> str | None:

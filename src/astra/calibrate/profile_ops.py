@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -36,6 +37,8 @@ _STREAMING: Final[dict[str, tuple[float, int]]] = {
     "cross_entropy_bwd": (14, 3),
     "adam_fused": (28, 1),  # per fp32 parameter: p, g, m, v read; p, m, v written
     "adam_foreach": (76, 12),
+    "te_rmsnorm": (4, 1),
+    "te_rmsnorm_bwd": (6, 2),
 }
 
 
@@ -76,37 +79,76 @@ def _fp8_gemm(torch: Any, m: int, n: int, k: int) -> float:
 
 
 def _attention(torch: Any, row: Row) -> Row:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    backend = SDPBackend.CUDNN_ATTENTION if row["kernel"] == "cudnn" else SDPBackend.FLASH_ATTENTION
     backward = row["direction"] == "bwd"
+    run = _ATTENTION_CALLS.get(row["kernel"], _sdpa)(torch, row)
 
     def new(heads: int, seq: int, dim: int) -> Any:
-        """[batch, heads, seq, dim] over memory in [batch, seq, heads, dim] order, as a projection leaves it."""
-        flat = torch.randn(row["batch"], seq, heads, dim, dtype=torch.bfloat16, device="cuda")
-        return flat.transpose(1, 2).requires_grad_(backward)
+        """[batch, seq, heads, dim], as a projection leaves it."""
+        size = (row["batch"], seq, heads, dim)
+        return torch.randn(size, dtype=torch.bfloat16, device="cuda", requires_grad=backward)
 
     def call() -> Call:
         q = new(row["heads"], row["seq_q"], row["head_dim"])
         k = new(row["kv_heads"], row["seq_kv"], row["head_dim"])
         v = new(row["kv_heads"], row["seq_kv"], row["head_dim_v"])
-        grouped = row["heads"] != row["kv_heads"]
-
-        def forward() -> Any:
-            with sdpa_kernel(backend):
-                return torch.nn.functional.scaled_dot_product_attention(
-                    q, k, v, is_causal=row["causal"], enable_gqa=grouped
-                )
-
         if not backward:
-            return forward
-        out = forward()
+            return lambda: run(q, k, v)
+        out = run(q, k, v)
         grad = torch.randn_like(out)
         return lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
 
     nbytes = 2 * row["batch"] * row["seq_q"] * row["heads"] * row["head_dim"] * 3
     calls = [call() for _ in range(min(8, sets_for(nbytes)))]
     return {**row, **_graph_or_eager(torch, calls, f"{row['kernel']} {row['direction']}")}
+
+
+def _sdpa(torch: Any, row: Row) -> Callable[..., Any]:
+    """Torch's own, by one of its back ends, over views in [batch, heads, seq, dim] order."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    backend = SDPBackend.CUDNN_ATTENTION if row["kernel"] == "cudnn" else SDPBackend.FLASH_ATTENTION
+    grouped = row["heads"] != row["kv_heads"]
+
+    def run(*operands: Any) -> Any:
+        q, k, v = (x.transpose(1, 2) for x in operands)
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=row["causal"], enable_gqa=grouped
+            )
+
+    return run
+
+
+def _flash_attn(package: str) -> Callable[[Any, Row], Callable[..., Any]]:
+    """The flash-attn package (FlashAttention-2), or its Hopper version."""
+
+    def make(torch: Any, row: Row) -> Callable[..., Any]:
+        function = importlib.import_module(package).flash_attn_func
+
+        def run(q: Any, k: Any, v: Any) -> Any:
+            out = function(q, k, v, causal=row["causal"])
+            return out[0] if isinstance(out, tuple) else out  # early versions also give the softmax's sums
+
+        return run
+
+    return make
+
+
+def _transformer_engine(torch: Any, row: Row) -> Callable[..., Any]:
+    """TransformerEngine's attention, by the kernel it picks itself."""
+    engine = importlib.import_module("transformer_engine.pytorch")
+    module: Callable[..., Any] = engine.DotProductAttention(
+        row["heads"], (row["head_dim"], row["head_dim_v"]), num_gqa_groups=row["kv_heads"], qkv_format="bshd",
+        attn_mask_type="causal" if row["causal"] else "no_mask", attention_dropout=0.0,
+    )  # fmt: skip
+    return module
+
+
+_ATTENTION_CALLS: Final[dict[str, Callable[[Any, Row], Callable[..., Any]]]] = {
+    "flash_attn": _flash_attn("flash_attn"),
+    "flash_attn3": _flash_attn("flash_attn_interface"),
+    "te": _transformer_engine,
+}
 
 
 def _graph_or_eager(torch: Any, calls: list[Call], kind: str) -> Row:
@@ -193,6 +235,16 @@ def _cross_entropy(torch: Any, elements: int, width: int, backward: bool) -> Cal
     return lambda: torch.autograd.grad(out, (logits,), grad, retain_graph=True)
 
 
+def _te_rmsnorm(torch: Any, elements: int, width: int, backward: bool) -> Call:
+    norm = importlib.import_module("transformer_engine.pytorch").RMSNorm(width, params_dtype=torch.bfloat16)
+    x = _new(torch, elements // width, width, grad=backward)
+    if not backward:
+        return lambda: norm(x)
+    out = norm(x)
+    grad = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, (x, norm.weight), grad, retain_graph=True)
+
+
 def _adam(kind: str) -> Callable[..., Call]:
     def call(torch: Any, elements: int, width: int, backward: bool) -> Call:
         parameter = torch.nn.Parameter(torch.randn(elements, device="cuda"))
@@ -225,6 +277,7 @@ _STREAM_CALLS: Final[dict[str, Callable[..., Call]]] = {
     "gelu": _differentiable(lambda torch, x, w: torch.nn.functional.gelu(x, approximate="tanh")),
     "rotary": _simple(_rotary),
     "cross_entropy": _cross_entropy,
+    "te_rmsnorm": _te_rmsnorm,
     "fused": _adam("fused"),
     "foreach": _adam("foreach"),
 }

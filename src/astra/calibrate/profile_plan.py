@@ -7,7 +7,7 @@ a linear layer y = x W^T with T tokens, O outputs and I inputs: fwd (m,n,k) = (T
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 Row = dict[str, Any]
@@ -37,6 +37,13 @@ _ATTENTION: Final = (  # heads, kv heads, head dim, value head dim
     (8, 8, 256, 256),
 )
 _SEQS: Final = (1024, 2048, 4096, 8192, 16384, 32768)
+KERNELS: Final = ("flash", "cudnn")  # of SDPA: torch's own FlashAttention-2, and cuDNN
+# What other packages bring, measured where they are installed: attention kernels, and memory-bound operators.
+PACKAGES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "flash_attn": (("flash_attn",), ()),
+    "flash_attn_interface": (("flash_attn3",), ()),
+    "transformer_engine": (("te",), ("te_rmsnorm", "te_rmsnorm_bwd")),
+}
 STREAMING: Final = (
     "copy", "residual_add", "cast_fp32", "accumulate_grad", "zero_fill", "rmsnorm", "rmsnorm_bwd", "layernorm",
     "layernorm_bwd", "swiglu", "swiglu_bwd", "gelu", "gelu_bwd", "rotary", "cross_entropy", "cross_entropy_bwd",
@@ -107,18 +114,18 @@ def _log_uniform(text: str, low: int = 256, high: int = 16384) -> int:
     return max(8, int(low * (high / low) ** unit) // 8 * 8)
 
 
-def attention_rows(quick: bool) -> Iterator[Row]:
-    """Causal attention over head shapes and lengths, by both kernels and directions; a few without the mask."""
+def attention_rows(quick: bool, kernels: tuple[str, ...] = KERNELS) -> Iterator[Row]:
+    """Causal attention over head shapes and lengths, by every kernel and direction; a few without the mask."""
     for heads, kv_heads, head_dim, head_dim_v in _ATTENTION:
         for seq in _SEQS:
             for batch in (1, 4):
                 if batch * seq > 32768 or (batch == 4 and seq > 4096):
                     continue
-                for kernel in ("flash", "cudnn"):
+                for kernel in kernels:
                     shape = {"batch": batch, "seq_q": seq, "seq_kv": seq, "heads": heads, "kv_heads": kv_heads}
                     for causal in (True, False) if seq == 4096 and heads == 32 else (True,):
                         row = {**shape, "head_dim": head_dim, "head_dim_v": head_dim_v, "causal": causal}
-                        if kernel == "flash" and head_dim != head_dim_v:
+                        if kernel.startswith("flash") and head_dim != head_dim_v:
                             continue
                         for direction in ("fwd", "bwd"):
                             full = {"op": "attention", "direction": direction, **row, "kernel": kernel}
@@ -126,19 +133,23 @@ def attention_rows(quick: bool) -> Iterator[Row]:
                                 yield full
 
 
-def streaming_rows(quick: bool) -> Iterator[Row]:
+def streaming_rows(quick: bool, names: tuple[str, ...] = STREAMING) -> Iterator[Row]:
     """Memory-bound operators over element counts."""
-    for name in STREAMING:
+    for name in names:
         for log2 in (20, 23, 25, 27) if quick else (18, 20, 22, 24, 25, 26, 27, 28):
             for width in (4096, 8192) if "norm" in name and not quick else (4096,):
                 yield {"op": "streaming", "name": name, "elements": 1 << log2, "width": width}
 
 
-def all_rows(quick: bool) -> list[Row]:
+def all_rows(quick: bool, packages: Iterable[str] = ()) -> list[Row]:
     """The whole plan, without duplicates, interleaved so that a cut leaves a fair sample."""
+    kernels: tuple[str, ...] = KERNELS
+    names: tuple[str, ...] = STREAMING
+    for package in packages:
+        kernels, names = kernels + PACKAGES[package][0], names + PACKAGES[package][1]
     rows = [{"op": "launch", "name": name} for name in ("add_", "mm", "linear_fwd_bwd", "rmsnorm_fwd_bwd")]
     seen: dict[str, Row] = {}
-    for row in (*streaming_rows(quick), *attention_rows(quick), *gemm_rows(quick)):
+    for row in (*streaming_rows(quick, names), *attention_rows(quick, kernels), *gemm_rows(quick)):
         seen.setdefault(row_key(row), row)
     mixed = sorted(seen.values(), key=lambda row: hashlib.sha256(row_key(row).encode()).digest())
     return rows + mixed

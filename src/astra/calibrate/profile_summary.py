@@ -6,12 +6,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from astra.efficiency.collective_curves import wire_factor
 from astra.result import Result
 
 PROFILE_SCHEMA: Final = "astra.profile/1"
 _LARGE_FLOPS: Final = 0.5e12  # smaller products are limited by their size, not by the GPU
 _LARGE_BYTES: Final = 1e8  # smaller copies are limited by their launch
 _LEAST_SEQ: Final = 8192
+_LARGE_MESSAGE: Final = 2**24  # smaller ones are limited by latency
 
 Row = Mapping[str, Any]
 
@@ -39,9 +41,11 @@ class ProfileSummary(Result, frozen=True, kw_only=True):
     gemm: dict[str, Speed]  # by precision and layout
     attention: dict[str, Speed]  # by kernel and direction; causal, 8k tokens or more
     memory: dict[str, Speed]  # bytes/s by operator
+    collectives: dict[str, Speed]  # bytes/s on the wire by operation and group; messages of 16 MiB and more
     launch_s: dict[str, float]  # host time of one call
     burst_flops_per_s: float | None
     sustained_flops_per_s: float | None
+    not_measured: list[str]  # what this machine could not show, in sentences
 
 
 def summarize(header: Row, rows: Sequence[Row], *, file: str, planned: int) -> ProfileSummary:
@@ -60,10 +64,21 @@ def summarize(header: Row, rows: Sequence[Row], *, file: str, planned: int) -> P
         gemm=_speeds(_large_gemms(timed), lambda row: f"{row['precision']} {row['layout']}", _gemm_flops),
         attention=_speeds(_long_attention(timed), lambda row: f"{row['kernel']} {row['direction']}", _attention_flops),
         memory=_speeds(_large_streams(timed), lambda row: str(row["name"]), lambda row: row["nbytes"]),
+        collectives=_speeds(_large_messages(timed), _group, _wire_bytes),
         launch_s={row["name"]: row["seconds"] for row in timed if row["op"] == "launch"},
         burst_flops_per_s=steady.get("burst_flops_per_s"),
         sustained_flops_per_s=steady.get("sustained_flops_per_s"),
+        not_measured=_not_measured(header, timed),
     )
+
+
+def _not_measured(header: Row, rows: Sequence[Row]) -> list[str]:
+    found = [f"{name}: not installed" for name, version in header.get("packages", {}).items() if not version]
+    if not any(row["op"] == "collective" for row in rows):
+        gpus = header.get("gpus", 1)
+        why = "there is one GPU here" if gpus == 1 else f"the processes on the {gpus} GPUs here did not finish"
+        found.append(f"collectives between GPUs: {why}")
+    return found
 
 
 def _speeds(rows: list[Row], name: Callable[[Row], str], amount: Callable[[Row], float]) -> dict[str, Speed]:
@@ -96,3 +111,16 @@ def _attention_flops(row: Row) -> float:
 
 def _large_streams(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["op"] == "streaming" and row["nbytes"] >= _LARGE_BYTES]
+
+
+def _large_messages(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["op"] == "collective" and row["bytes"] >= _LARGE_MESSAGE]
+
+
+def _group(row: Row) -> str:
+    apart = f", {row['stride']} apart" if row["stride"] > 1 else ""
+    return f"{row['collective']} of {row['ranks']}{apart}"
+
+
+def _wire_bytes(row: Row) -> float:
+    return float(row["bytes"] * wire_factor(row["collective"], row["ranks"]))

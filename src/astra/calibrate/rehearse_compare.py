@@ -63,6 +63,7 @@ class Rehearsal(Result, frozen=True, kw_only=True):
     strategy: str
     gpus: str  # of the plan
     runtime: str  # of the plan
+    framework: str  # that was rehearsed
     how: str  # gpu: run on one; fake: counted without one
     gpu: str | None  # that was used
     memory_limit_gib: float  # what a rank of the plan may reserve
@@ -72,7 +73,14 @@ class Rehearsal(Result, frozen=True, kw_only=True):
 
 
 def compare(
-    job: Job, strategy: Strategy, rows: Sequence[Mapping[str, Any]], *, how: str, gpu: str | None, notes: list[str]
+    job: Job,
+    strategy: Strategy,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    how: str,
+    gpu: str | None,
+    notes: list[str],
+    framework: str = "megatron",
 ) -> Rehearsal:
     """The record of a rehearsal of some stages of a plan."""
     import astra  # noqa: PLC0415
@@ -86,6 +94,7 @@ def compare(
         strategy=str(strategy),
         gpus=planned.gpus,
         runtime=job.runtime.name,
+        framework=framework,
         how=how,
         gpu=gpu,
         memory_limit_gib=job.limit_bytes / GIB,

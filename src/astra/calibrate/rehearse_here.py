@@ -32,9 +32,10 @@ class RehearsalFailed(AstraError):
     exit_code = 2
 
 
-def gpu_here() -> str | None:
-    """The name of the GPU of this machine, or None; torch and megatron-core must be there."""
-    missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron.core")) if not _there(module)]
+def gpu_here(framework: str = "megatron") -> str | None:
+    """The name of the GPU of this machine, or None; what the framework needs must be there."""
+    needed = (("torch", "torch"), ("megatron-core", "megatron.core"))[: 2 if framework == "megatron" else 1]
+    missing = [name for name, module in needed if not _there(module)]
     if missing:
         raise InputError(
             "rehearse",
@@ -85,15 +86,25 @@ def _run(command: list[str], say: Callable[[str], None]) -> str:
 
 
 def run_without_gpu(cases: list[Case]) -> list[dict[str, Any]]:
-    """Rows of the cases by counting tensors, in order."""
-    command = [sys.executable, "-m", "astra.calibrate.rehearse_fake"]
+    """Rows of the cases by counting megatron-core's tensors, in order."""
+    return _answers("rehearse_fake", cases, "megatron-core")
+
+
+def run_in_torch(cases: list[Case]) -> list[dict[str, Any]]:
+    """Rows of the cases in plain torch, on the GPU here or by counting tensors, in order."""
+    return _answers("rehearse_torch", cases, "torch")
+
+
+def _answers(module: str, cases: list[Case], framework: str) -> list[dict[str, Any]]:
+    """What a module that reads cases and writes rows says."""
+    command = [sys.executable, "-m", f"astra.calibrate.{module}"]
     ended = subprocess.run(
         command, input=write_cases(cases), capture_output=True, text=True, check=False, env=_environment()
     )
     try:
         rows = json.loads(ended.stdout)
     except ValueError:
-        raise RehearsalFailed(f"megatron-core could not be run: {_last_line(ended.stderr)}") from None
+        raise RehearsalFailed(f"{framework} could not be run: {_last_line(ended.stderr)}") from None
     return [{**row, "chunk_layers": case.chunk_layers} for case, row in zip(cases, rows, strict=True)]
 
 

@@ -29,6 +29,10 @@ _STRATEGY: Final[tuple[tuple[str, Callable[[Strategy], bool]], ...]] = (
     ("attention that is not fused (flash=off)", lambda strategy: not strategy.flash),
     ("schedules other than 1F1B and interleaved", lambda strategy: strategy.schedule not in ("1f1b", "interleaved")),
 )
+_TORCH: Final[tuple[tuple[str, Callable[[ModelSpec, Strategy], bool]], ...]] = (
+    ("experts in plain torch", lambda model, strategy: model.moe is not None),
+    ("virtual stages (vp) in plain torch", lambda model, strategy: strategy.vp > 1),
+)
 _WORKLOAD: Final[tuple[tuple[str, Callable[[Workload], bool]], ...]] = (
     ("precisions other than bf16", lambda workload: workload.precision != "bf16"),
     ("optimizers other than Adam", lambda workload: workload.optimizer != "adam"),
@@ -47,16 +51,22 @@ class CannotRehearse(AstraError):
         super().__init__(f"this plan cannot be rehearsed: there is no rehearsal of {'; of '.join(reasons)}. {self.fix}")
 
 
-def refusals(model: ModelSpec, strategy: Strategy, workload: Workload) -> list[str]:
+def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: str = "megatron") -> list[str]:
     """Everything about a plan that the rehearsal does not know."""
-    found = [words for words, breaks in _MODEL if breaks(model)]
+    found = [words for words, breaks in _TORCH if framework == "torch" and breaks(model, strategy)]
+    found += [words for words, breaks in _MODEL if breaks(model)]
     found += [words for words, breaks in _STRATEGY if breaks(strategy)]
     return found + [words for words, breaks in _WORKLOAD if breaks(workload)]
 
 
-def caveats(model: ModelSpec, strategy: Strategy) -> list[str]:
+def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -> list[str]:
     """What is rehearsed in another way than it was planned, in sentences."""
     found = []
+    if framework == "torch":
+        found.append(
+            "Plain torch layers are predicted as megatron-local: weights, gradients, optimizer state, matrix products "
+            "and attention are the same; activation, rotary and loss run unfused here and keep more."
+        )
     if model.window is not None:
         found.append("Attention windows are rehearsed as full causal attention: its time is too long, memory is right.")
     if "tp" in strategy.overlap:
@@ -91,10 +101,16 @@ def shape_of(model: ModelSpec) -> Shape:
 
 
 def case_of(
-    model: ModelSpec, strategy: Strategy, workload: Workload, *, layers: tuple[int, ...] = (), stage: int = 0
+    model: ModelSpec,
+    strategy: Strategy,
+    workload: Workload,
+    *,
+    layers: tuple[int, ...] = (),
+    stage: int = 0,
+    framework: str = "megatron",
 ) -> Case:
     """One rank of a planned job, with as few micro-batches as show its fullest moment."""
-    reasons = refusals(model, strategy, workload)
+    reasons = refusals(model, strategy, workload, framework)
     if reasons:
         raise CannotRehearse(reasons)
     if not 0 <= stage < strategy.pp:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from astra.catalog import hardware
+from astra.catalog.measured import read_sweeps
 from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold
 from astra.spec._base import Spec, check, decode
@@ -101,6 +102,7 @@ class _Own:
     """The file's own GPUs and node types, on top of the catalog's."""
 
     def __init__(self, file: _File, where: str) -> None:
+        self._folder = Path(where).parent
         self._defaults = {"source": f"user file {Path(where).name}", "date": "undated"}
         self._devices: dict[str, Device] = {}
         self._nodes: dict[str, NodeType] = {}
@@ -149,7 +151,11 @@ class _Own:
             base |= msgspec.to_builtins(parent) | {"aliases": [], "default_for": []}
             base["source"] = f"{self._defaults['source']}, like {parent.name}"
             del base["name"]
-        table = _without_like(table)
+        table, profile = _without_like(table), _taken(table, "profile")
+        if profile:
+            gpu = self.device(str(table.get("gpu", base.get("gpu", ""))))
+            table = {key: value for key, value in table.items() if key != "profile"}
+            table["measured"] = msgspec.to_builtins(read_sweeps(self._folder / profile, gpu))
         if isinstance(table.get("links"), list):
             table["links"] = [_sourced(link, self._defaults["source"]) for link in table["links"]]
         node = hardware.decode_node({**self._defaults, **base, **table}, where="")
@@ -282,7 +288,8 @@ def _refuse_known(kind: hardware.Kind, given: tuple[str, ...]) -> None:
 def _taken(table: Mapping[str, Any], key: str) -> str:
     value = table.get(key, "")
     if not isinstance(value, str):
-        raise InputError(key, value, want="a name from the catalog or from this file")
+        want = "the name of a file" if key == "profile" else "a name from the catalog or from this file"
+        raise InputError(key, value, want=want)
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
     from astra.calibrate.profile_store import Store
     from astra.calibrate.profile_summary import ProfileSummary, Speed
 
-HELP: Final = "measure the GPU here: products, attention, memory, launches, sustained load"
+HELP: Final = "measure the GPU here: products, attention, memory, launches, sustained load, collectives"
 DESCRIPTION: Final = (
     "Measure the operators of transformer training on the GPU of this machine and write one JSON file. Needs torch and "
-    "CUDA (pip install 'astra-planner[gpu]'). An interrupted profile loses nothing: --resume goes on with it."
+    "CUDA (pip install 'astra-planner[gpu]'). With several GPUs here, or under torchrun, collectives between them are "
+    "measured too. An interrupted profile loses nothing: --resume goes on with it."
 )
 EPILOG: Final = """\
 docs/profile.md says what is measured and how.
@@ -27,6 +29,7 @@ examples:
   astra profile --quick --out gpu.json     a sample, about a minute
   astra profile --full --out gpu.json      all shapes, some minutes
   astra profile --full --out gpu.json --resume
+  torchrun --nnodes 2 --nproc-per-node 8 ... -m astra profile --out gpu.json     on each of two servers
 """
 _SUSTAIN_S: Final = {True: 10.0, False: 30.0}  # quick, full
 
@@ -43,18 +46,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Measure, and keep the summary ready to be drawn."""
+    if int(os.environ.get("RANK", "0")) > 0:  # under torchrun: only rank 0 has an answer
+        require_gpu()
+        _collectives(args)
+        raise SystemExit(0)
     check_destination(args.file)
     if Path(args.file).exists() and not args.resume:
         fix = "Give --resume to go on with it, or another name."
         raise InputError("--out", args.file, want="a file that does not exist yet", fix=fix)
     require_gpu()
-    from astra.calibrate.profile_plan import all_rows  # noqa: PLC0415
+    from astra.calibrate.profile import planned_rows  # noqa: PLC0415
     from astra.calibrate.profile_summary import summarize  # noqa: PLC0415
 
+    _collectives(args)
     store = _measure(args)
-    planned = len(all_rows(args.quick)) + 1
+    planned = planned_rows(store.header, quick=args.quick)
     found = summarize(store.header, store.rows, file=args.file, planned=planned)
     return Answer(lambda width, color: told(found, width, color), found.to_json)
+
+
+def _collectives(args: argparse.Namespace) -> None:
+    """Among the processes of torchrun, or among processes on the GPUs here; nothing where there is one GPU."""
+    import torch  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+
+    from astra.calibrate import profile_collectives  # noqa: PLC0415
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        profile_collectives.run_collectives(args.file, quick=args.quick)
+    elif torch.cuda.device_count() > 1:
+        profile_collectives.launch(torch.cuda.device_count(), args.file, quick=args.quick)
 
 
 def require_gpu() -> None:
@@ -91,6 +111,7 @@ def told(found: ProfileSummary, width: int | None, color: bool) -> str:
         ("Products above 0.5 TFLOP", found.gemm, 1e12, "TFLOP/s"),
         ("Causal attention, 8k tokens or more", found.attention, 1e12, "TFLOP/s"),
         ("Memory-bound kernels above 0.1 GB", found.memory, 1e12, "TB/s"),
+        ("Collectives of 16 MiB and more, on the wire", found.collectives, 1e9, "GB/s"),
     ):
         if speeds:
             parts += [drawing.blank(), drawing.heading(title, unit), _table(speeds, scale)]
@@ -118,5 +139,6 @@ def _lines(found: ProfileSummary) -> list[str]:
         lines.append(
             f"sustained {steady / 1e12:.0f} TFLOP/s, {steady / burst:.2f} of the first 0.2 s ({burst / 1e12:.0f})"
         )
+    lines += [f"not measured: {what}" for what in found.not_measured]
     lines.append(f"{found.rows} of {found.planned} rows in {found.file}, {found.refused} refused by their kernels")
     return lines

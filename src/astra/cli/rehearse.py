@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 HELP: Final = "run one rank of a plan on the GPU here, before paying for all of them"
 DESCRIPTION: Final = (
-    "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core) and no "
-    "network: true peak memory and compute time, beside what was predicted. Without a GPU, memory is counted from the "
-    "framework's own tensors. Needs torch and megatron-core (pip install 'astra-planner[rehearse]')."
+    "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core, or plain "
+    "torch) and no network: true peak memory and compute time, beside what was predicted. Without a GPU, memory is "
+    "counted from the framework's own tensors. Needs torch and megatron-core (pip install 'astra-planner[rehearse]')."
 )
 EPILOG: Final = """\
 The framework is megatron-core without TransformerEngine (runtime megatron-local), so the plan's strategy is predicted
@@ -27,6 +27,7 @@ examples:
   astra plan llama-3.1-70b --gpus 64xH100 --out plan.json
   astra rehearse plan.json                    first, middle and last stage of the best plan
   astra rehearse plan.json --stage 0 --stage 3 --plan 2 --out rehearsal.json
+  astra rehearse plan.json --framework torch  plain torch layers; megatron-core is not needed
 """
 _HEAD: Final = ("stage", "layers", "", "peak GiB", "reserved", "compute", "optimizer")
 
@@ -38,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="pipeline stage from 0, repeatable; all (default): first, middle and last")  # fmt: skip
     parser.add_argument("--plan", metavar="K", dest="rank", type=options.whole("--plan", at_most=1000), default=1,
                         help="which plan of the file (default 1, the best)")  # fmt: skip
+    parser.add_argument("--framework", choices=("megatron", "torch"), default="megatron",
+                        help="what builds and runs the rank (default megatron)")  # fmt: skip
     options.add_output(parser, detail=False)
 
 
@@ -51,19 +54,25 @@ def run(args: argparse.Namespace) -> Answer:
         raise rehearse_plan.CannotRehearse(["plans on several GPU types"])
     stages = rehearse_plan.stages_of(args.stage, launch.strategy.pp)
     cases = [
-        rehearse_plan.case_of(job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage)
+        rehearse_plan.case_of(
+            job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage, framework=args.framework
+        )
         for stage in stages
     ]
-    gpu = rehearse_here.gpu_here()
+    gpu = rehearse_here.gpu_here(args.framework)
     _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
-    rows = rehearse_here.run_on_gpu(cases, _say) if gpu else rehearse_here.run_without_gpu(cases)
+    if args.framework == "torch":
+        rows = rehearse_here.run_in_torch(cases)
+    else:
+        rows = rehearse_here.run_on_gpu(cases, _say) if gpu else rehearse_here.run_without_gpu(cases)
     found = rehearse_compare.compare(
         job,
         launch.strategy,
         rows,
         how="gpu" if gpu else "fake",
         gpu=gpu,
-        notes=rehearse_plan.caveats(job.model, launch.strategy),
+        notes=rehearse_plan.caveats(job.model, launch.strategy, args.framework),
+        framework=args.framework,
     )
     return Answer(lambda width, color: told(found, width, color), found.to_json)
 
@@ -84,7 +93,7 @@ def told(found: Rehearsal, width: int | None, color: bool) -> str:
     """The record for people."""
     from astra.report import drawing  # noqa: PLC0415
 
-    where = f"run on {found.gpu}" if found.gpu else "tensors counted, no GPU"
+    where = f"{found.framework}, run on {found.gpu}" if found.gpu else f"{found.framework}, tensors counted, no GPU"
     table = drawing.table((_HEAD[0], "right"), (_HEAD[1], "right"), (_HEAD[2], "left"),
                           *((name, "right") for name in _HEAD[3:]))  # fmt: skip
     for stage in found.stages:

@@ -26,6 +26,8 @@ BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept
 FP32_KERNELS: Final = frozenset({"cross_entropy", "accumulate"})  # counted with fp32 values whatever the precision
 EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
+ATTENTION_POWER: Final = 0.5  # power of an attention kernel over that of a GEMM: it keeps half of the tensor cores busy
+_WIDEST: Final = 1.8  # beyond this ratio any clock is within the power limit
 
 
 class Direction(NamedTuple):
@@ -47,8 +49,12 @@ class Direction(NamedTuple):
         A layer's kernels differ in length, so that the GPU waits for the host here and there before it does on the
         whole: the fourth-power mean fits rehearsed ranks better than the maximum (docs/rehearsal.md).
         """
-        gpu_s = self.gemm_s + self.attention_s + self.stream_s
-        return np.sqrt(np.sqrt(gpu_s**4 + self.host_s**4))
+        return np.sqrt(np.sqrt(self.kernels_s**4 + self.host_s**4))
+
+    @property
+    def kernels_s(self) -> Floats:
+        """Time of the kernels alone."""
+        return self.gemm_s + self.attention_s + self.stream_s
 
 
 class Part(NamedTuple):
@@ -178,28 +184,74 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     layer = layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
     stream_s, stream_source = _streams(job, layer.streams, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
-    launches = _launches(layer, runtime)
     sources: dict[str, Codes] = {
         "gemm": worst(np.zeros(rows, np.int8), *(g.source for g in gemms)),
         "attention": attention_source,
         "streaming": stream_source,
     }
-    ways = {
-        "forward": (_sum((g.forward for g in gemms), rows), attention_s["fwd"], stream_s[0], launches[0]),
-        "backward": (dgrad_s + weight_s, attention_s["bwd"], stream_s[1], launches[1]),
+    forward_s = _sum((g.forward for g in gemms), rows)
+    host_s = _host_seconds(runtime, layer, sends, rows)
+    members = [_members(sends["tp"], way, rows) for way in ("forward", "backward")]
+    directions = {
+        "forward": Direction(forward_s, attention_s["fwd"], stream_s[0], host_s[0], {}, {}, {}, members[0]),
+        "backward": Direction(dgrad_s + weight_s, attention_s["bwd"], stream_s[1], host_s[1], {}, {}, {}, members[1]),
     }
-    directions = {}
-    for way, (gemm_s, core_s, memory_s, launched) in ways.items():
-        host_s = np.full(rows, launched * (runtime.launch_s if way == "forward" else runtime.launch_backward_s))
+    slower = clock_loss(runtime, directions.values()) if runtime.clock_follows_power else np.ones(rows)
+    for way, full in directions.items():
+        silent = full._replace(gemm_s=full.gemm_s * slower, attention_s=full.attention_s * slower)
         # Where kernels wait for the host, communication hides in the gaps too; else a faster GPU would be slower.
-        silent = Direction(gemm_s, core_s, memory_s, host_s, {}, {}, {}, _members(sends["tp"], way, rows))
-        idle_s = silent.compute_s - (gemm_s + core_s + memory_s)
-        busy, exposed, overlapped = _communication(job, shard, sends, way, gemm_s + idle_s, core_s + idle_s, sources)
+        idle_s = silent.compute_s - silent.kernels_s
+        windows = {"gemm": silent.gemm_s + idle_s, "attention": silent.attention_s + idle_s}
+        busy, exposed, overlapped = _communication(job, shard, sends, way, windows, sources)
         if runtime.queues_collectives:
             exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
-    return Part(directions["forward"], directions["backward"], weight_s, adapters, layer.kept, sources)
+    kept = layer.kept._replace(working=np.maximum(layer.kept.working, _gradient_bytes(job, layer.gemms, rows)))
+    return Part(directions["forward"], directions["backward"], weight_s * slower, adapters, kept, sources)
+
+
+def _gradient_bytes(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Floats:
+    """The largest weight gradient, which lives in bf16 until it is added to the buffer that micro-batches share."""
+    if not job.runtime.kernels["accumulate"].backward_bytes:
+        return np.zeros(rows)
+    sizes = [np.broadcast_to(g.groups * g.k * g.n, rows) for g in gemms if _trained(job, g)]
+    largest: Floats = job.workload.element_bytes * np.max(sizes, axis=0) if sizes else np.zeros(rows)
+    return largest
+
+
+def _trained(job: Job, gemm: Gemm) -> bool:
+    return job.workload.task != "lora" or "_lora_" in gemm.name
+
+
+def clock_loss(runtime: Runtime, ways: Iterable[Direction]) -> Floats:
+    """How much longer tensor kernels take than at the runtime's full clock, where they fill the time of a part.
+
+    Power grows with the cube of the clock, and its mean over a part cannot exceed the limit that GEMMs alone run into
+    at clock 1: with tensor work T and everything else O (in seconds at clock 1), T g^3 = T + O g gives the clock g that
+    the pauses pay for. The step's clock is the smaller of that and the runtime's ``clock_gain``.
+    """
+    tensor_s, other_s = np.zeros(1), np.zeros(1)
+    for way in ways:
+        drawn_s = runtime.clock_gain * way.gemm_s + ATTENTION_POWER * way.attention_s
+        tensor_s = tensor_s + drawn_s
+        other_s = other_s + way.compute_s - way.gemm_s - ATTENTION_POWER * way.attention_s
+    x = np.minimum(other_s / np.maximum(tensor_s, 1e-30), _WIDEST)
+    root = np.sqrt(0.25 - x**3 / 27.0)  # the real root of g^3 - x g - 1 (Cardano)
+    clock = np.cbrt(0.5 + root) + np.cbrt(0.5 - root)
+    slower: Floats = runtime.clock_gain / np.minimum(clock, runtime.clock_gain)
+    return slower
+
+
+def _host_seconds(runtime: Runtime, layer: Layer, sends: Mapping[str, list[Send]], rows: int) -> tuple[Floats, Floats]:
+    """The host's time to launch a part's kernels and collectives, forward and backward."""
+    kernels = _launches(layer, runtime)
+    calls = [
+        _sum((np.where(send.ranks > 1, getattr(send, way), 0.0) for each in sends.values() for send in each), rows)
+        for way in ("forward", "backward")
+    ]
+    forward, backward = (own + runtime.collective_launches * sent for own, sent in zip(kernels, calls, strict=True))
+    return forward * runtime.launch_s, backward * runtime.launch_backward_s
 
 
 def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
@@ -215,8 +267,8 @@ def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
 
 def _accumulation(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Stream:
     """Adding weight gradients to the buffer micro-batches share, where the GEMM does not do it itself."""
-    trained = [g for g in gemms if job.workload.task != "lora" or "_lora_" in g.name]
-    return Stream("accumulate", _sum((g.groups * g.k * g.n for g in trained), rows), way="backward")
+    trained = (g.groups * g.k * g.n for g in gemms if _trained(job, g))
+    return Stream("accumulate", _sum(trained, rows), way="backward")
 
 
 def _sum(columns: Iterable[Floats], rows: int) -> Floats:
@@ -307,8 +359,7 @@ def _communication(
     shard: Shard,
     sends: Mapping[str, list[Send]],
     way: str,
-    gemm_s: Floats,
-    attention_s: Floats,
+    windows: Mapping[str, Floats],
     sources: dict[str, Codes],
 ) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, Floats]]:
     """Busy and exposed seconds by axis, without and with the axis' own overlap.
@@ -317,7 +368,6 @@ def _communication(
     cuts each exchange into as many pieces as it has ranks: the first piece cannot be hidden.
     """
     rows = len(shard.tp)
-    windows = {"gemm": gemm_s, "attention": attention_s}
     slowdown = collectives.overlap_slowdown(job.pool, "node")
     busy_by, exposed_by, overlapped_by = {}, {}, {}
     for axis in AXES:
@@ -342,7 +392,7 @@ def _communication(
         }
         outlasting = _sum(hidden.values(), rows)
         first, rest = bare / pieces, bare - bare / pieces
-        room = np.maximum(gemm_s - beside["gemm"], 0.0)
+        room = np.maximum(windows["gemm"] - beside["gemm"], 0.0)
         pipelined = first + np.maximum(rest - room, 0.0) + slowdown * np.minimum(rest, room)
         busy_by[axis.name] = bare + _sum(beside.values(), rows)
         exposed_by[axis.name] = bare + outlasting

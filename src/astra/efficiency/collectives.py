@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from astra.efficiency.collective_curves import Fit, Rules, inside_s, load, ramped, table_of, wire_factor
+from astra.efficiency.collective_measured import corrected
 from astra.errors import InputError, UnknownName, fold
 from astra.provenance import Codes, Floats, Ints, Source, Timed
 from astra.spec.cluster import Device, Pool
@@ -154,6 +155,14 @@ def collective(pool: Pool, op: str, *, nbytes: Floats, ranks: Ints, stride: Ints
         np.asarray(nbytes, np.float64), np.asarray(ranks, np.float64), np.asarray(stride, np.float64)
     )
     _check(size, n, apart)
+    timed = _modelled(pool, op, size, n, apart)
+    if not pool.node.measured:
+        return timed
+    return corrected(pool.node, op, size, n, apart, timed, lambda *group: _modelled(pool, op, *group).seconds)
+
+
+def _modelled(pool: Pool, op: str, size: Floats, n: Floats, apart: Floats) -> Timed:
+    """From the tiers a group spans alone."""
     tiers = tiers_of(pool)
     if not tiers:
         if (n > 1).any():

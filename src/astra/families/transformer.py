@@ -69,6 +69,8 @@ def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses:
     qkv_bytes = BF16 * tokens * (heads * dim_qk + _kv_width(model, heads, kv_heads))
     if rotary and shard.keeps.projection:
         qkv_bytes = qkv_bytes + BF16 * rotated
+    if model.qk_norm != "none":  # what goes into the norm is kept beside what comes out of it
+        qkv_bytes = qkv_bytes + BF16 * rotated
     context_bytes = BF16 * tokens * heads * dim_v
     scores_bytes = np.where(shard.flash, 4 * tokens * heads, _score_bytes(core))
     streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * (model.norms_per_layer / 2)

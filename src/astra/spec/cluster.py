@@ -67,6 +67,23 @@ class Link(Spec, frozen=True, kw_only=True):
         check(self.oversubscription >= 1, "link.oversubscription", self.oversubscription, "1 or more (7 means 1:7)")
 
 
+class Sweep(Spec, frozen=True, kw_only=True):
+    """One collective of one sort of group, timed over sizes: ``ranks`` members that are ``stride`` apart."""
+
+    op: str
+    ranks: int
+    stride: int
+    nbytes: tuple[float, ...]  # as nccl-tests counts them, rising
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        where = f"sweep of {self.op} over {self.ranks}"
+        check(self.ranks >= 2 and self.stride >= 1, where, self.ranks, "2 ranks or more, 1 or more apart")
+        check(0 < len(self.nbytes) == len(self.seconds), where, len(self.seconds), "a time for each size")
+        check(list(self.nbytes) == sorted(set(self.nbytes)), where, None, "rising sizes")
+        check(min(*self.nbytes, *self.seconds) > 0, where, None, "sizes and times above zero")
+
+
 class NodeType(Spec, frozen=True, kw_only=True):
     """A server: its GPUs and the tiers that join them, nearest first; the last tier joins any number of nodes."""
 
@@ -78,6 +95,7 @@ class NodeType(Spec, frozen=True, kw_only=True):
     host_memory_bytes: float | None = None
     aliases: tuple[str, ...] = ()
     default_for: tuple[str, ...] = ()  # GPU names for which this node is meant when only the GPU is named
+    measured: tuple[Sweep, ...] = ()  # collectives of the user's own machines
     source: str
     date: str
 

@@ -28,11 +28,13 @@ class Runtime(Spec, frozen=True, kw_only=True):
     zero_stages: tuple[int, ...]
     # Tensor throughput in a step over that in hours of GEMMs alone: slow kernels between GEMMs leave them power.
     clock_gain: float
+    clock_follows_power: bool = False  # clock_gain is the most: it falls towards 1 where GEMMs fill the time
     attention_gain: float  # speed of its attention over that of the kernel named, for older or newer versions of it
     async_reduce: bool = True  # backward reduces over tensor-parallel ranks beside GEMMs that do not need the result
     update_bytes: float | None = None  # per parameter, moved by the optimizer; else those of fused Adam with clipping
     launch_s: float  # host time to issue one operator of a forward pass
     launch_backward_s: float  # and of a backward pass, where no Python runs
+    collective_launches: float = 0.0  # operators that take the host as long as issuing one collective
     step_host_s: float  # host work per step that no kernel hides: data, logging, clipping
     straggling: float  # share of a step lost, per doubling of nodes, to waiting for the slowest
     gradient_bytes: float  # per parameter, of the buffer micro-batches accumulate into
