@@ -117,12 +117,9 @@ def hidden(busy_s: float, window_s: float, slow: float) -> float:
 
 def in_gaps(exposed_s: Any, kernels_s: float, host_s: float) -> Any:
     """Communication that also runs while kernels wait for the host, without and with overlap: what lasts longer."""
-
-    def together(gpu_s: float) -> float:
-        return float((gpu_s**4 + host_s**4) ** 0.25)
-
     totals = [sum(both[on] for both in exposed_s.values()) for on in (0, 1)]
-    shares = [(together(kernels_s + total) - together(kernels_s)) / total if total else 1.0 for total in totals]
+    alone_s = max(kernels_s, host_s)
+    shares = [(max(kernels_s + total, host_s) - alone_s) / total if total else 1.0 for total in totals]
     return {key: (off * shares[0], on * shares[1]) for key, (off, on) in exposed_s.items()}
 
 
@@ -336,11 +333,11 @@ class Layers:
                     launches += count
             kernels_s = matrix_s[way] + core_s[way] + memory_s
             host_s = launches * (runtime.launch_backward_s if back else runtime.launch_s)
-            compute_s[way] = (kernels_s**4 + host_s**4) ** 0.25
+            compute_s[way] = max(kernels_s, host_s) if runtime.launches_ahead else (kernels_s**4 + host_s**4) ** 0.25
             idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
             window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
             shown_s = self._exposed_s(way, s, sends, window_s)
-            if runtime.queues_collectives:
+            if runtime.launches_ahead:
                 shown_s = in_gaps(shown_s, kernels_s, host_s)
             exposed_s |= shown_s
             mine = [x for x in sends if x.axis == "tp" and x.ranks > 1]

@@ -38,6 +38,7 @@ class Direction(NamedTuple):
     exposed_s: Mapping[str, Floats]  # not hidden, with the axis' overlap off
     overlapped_s: Mapping[str, Floats]  # not hidden, with the axis' overlap on
     members: Floats  # ranks of its tensor-parallel collectives, summed over them
+    ahead: bool = False  # the host never waits for the GPU: it catches up in long kernels what it loses in short ones
 
     @property
     def compute_s(self) -> Floats:
@@ -47,6 +48,8 @@ class Direction(NamedTuple):
         whole: the fourth-power mean fits rehearsed ranks better than the maximum (docs/rehearsal.md).
         """
         gpu_s = self.gemm_s + self.attention_s + self.stream_s
+        if self.ahead:
+            return np.maximum(gpu_s, self.host_s)
         return np.sqrt(np.sqrt(gpu_s**4 + self.host_s**4))
 
 
@@ -182,10 +185,11 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     for way, (gemm_s, core_s, memory_s, launched) in ways.items():
         host_s = np.full(rows, launched * (runtime.launch_s if way == "forward" else runtime.launch_backward_s))
         # Where kernels wait for the host, communication hides in the gaps too; else a faster GPU would be slower.
-        silent = Direction(gemm_s, core_s, memory_s, host_s, {}, {}, {}, _members(sends["tp"], way, rows))
+        members = _members(sends["tp"], way, rows)
+        silent = Direction(gemm_s, core_s, memory_s, host_s, {}, {}, {}, members, runtime.launches_ahead)
         idle_s = silent.compute_s - (gemm_s + core_s + memory_s)
         busy, exposed, overlapped = _communication(job, shard, sends, way, gemm_s + idle_s, core_s + idle_s, sources)
-        if runtime.queues_collectives:
+        if runtime.launches_ahead:
             exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
