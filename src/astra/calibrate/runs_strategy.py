@@ -138,8 +138,8 @@ def _recompute(
 def _overlap(runtime: str, fields: dict[str, Any], notes: str, recipe: dict[str, str] | None) -> tuple[str, ...]:
     """What the framework hides by default.
 
-    Megatron hides gradients and weights only with its distributed optimizer, DeepSpeed gradients only, nanotron with
-    fp32 accumulation neither; FSDP prefetches both. Interleaved schedules send while they compute.
+    Megatron hides gradients and weights only with its distributed optimizer, DeepSpeed gradients only, nanotron
+    gradients only and without ZeRO alone; FSDP prefetches both. Interleaved schedules send while they compute.
     """
     words = notes.lower()
     found = {"deepspeed": ["grad"], "nanotron": [] if fields["zero"] else ["grad"]}.get(
