@@ -118,12 +118,9 @@ def hidden(busy_s: float, window_s: float, slow: float) -> float:
 
 def in_gaps(exposed_s: Any, kernels_s: float, host_s: float) -> Any:
     """Communication that also runs while kernels wait for the host, without and with overlap: what lasts longer."""
-
-    def together(gpu_s: float) -> float:
-        return float((gpu_s**4 + host_s**4) ** 0.25)
-
     totals = [sum(both[on] for both in exposed_s.values()) for on in (0, 1)]
-    shares = [(together(kernels_s + total) - together(kernels_s)) / total if total else 1.0 for total in totals]
+    alone_s = max(kernels_s, host_s)
+    shares = [(max(kernels_s + total, host_s) - alone_s) / total if total else 1.0 for total in totals]
     return {key: (off * shares[0], on * shares[1]) for key, (off, on) in exposed_s.items()}
 
 
@@ -359,11 +356,11 @@ class Layers:
         for way in WAYS:
             back = way == "backward"
             kernels_s = matrix_s[way] + core_s[way] + memory_s[way]
-            compute_s[way] = (kernels_s**4 + host_s[way] ** 4) ** 0.25
+            compute_s[way] = self._either_s(kernels_s, host_s[way])
             idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
             window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
             shown_s = self._exposed_s(way, s, sends, window_s)
-            if runtime.queues_collectives:
+            if runtime.launches_ahead:
                 shown_s = in_gaps(shown_s, kernels_s, host_s[way])
             exposed_s |= shown_s
             mine = [x for x in sends if x.axis == "tp" and x.ranks > 1]
@@ -380,12 +377,16 @@ class Layers:
         kept = (whole, selective, checkpoint, working)
         return Part(compute_s, weight_s, core_s["forward"], exposed_s, *kept, added, host_s, members, busy_s)
 
+    def _either_s(self, kernels_s: float, host_s: float) -> float:
+        """The longer of the two, smoothed unless the host runs ahead."""
+        return max(kernels_s, host_s) if self.job.runtime.launches_ahead else (kernels_s**4 + host_s**4) ** 0.25
+
     def _clock_loss(self, *parts: dict[str, float]) -> float:
         """Full clock over the clock that the power limit leaves, found by halving: T g^3 = T + O g."""
         gain, tensor_s, other_s = self.job.runtime.clock_gain, 0.0, 0.0
         for matrix_s, core_s, memory_s, host_s in ([part[way] for part in parts] for way in WAYS):
             tensor_s += gain * matrix_s + core_s / 2
-            whole_s = ((matrix_s + core_s + memory_s) ** 4 + host_s**4) ** 0.25
+            whole_s = self._either_s(matrix_s + core_s + memory_s, host_s)
             other_s += whole_s - matrix_s - core_s / 2
         low, high = 1.0, gain
         for _ in range(60):

@@ -132,7 +132,7 @@ UNLIKE_MEGATRON: dict[str, Any] = {
     "bucket_bytes": 1e5,
     "zero_reduces_whole": True,
     "gather_host_s": 1e-6,
-    "queues_collectives": True,
+    "launches_ahead": True,
     "pipelined_collective_s": 3e-6,
     "keeps_activation": True,
     "queued_activations": 2.5,

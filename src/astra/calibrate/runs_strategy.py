@@ -148,9 +148,9 @@ def _overlap(
     """What the framework hides by default.
 
     Megatron hides gradients and weights only with its distributed optimizer. DeepSpeed hides gradients only, and none
-    in its pipeline engine or without ZeRO: those reduce them after the last backward. nanotron with fp32 accumulation
-    hides neither; FSDP prefetches both. InternEvo hides gradients; weights it gathers after the update, which is quick
-    where states are shared by the ranks of a node only. Interleaved schedules send while they compute.
+    in its pipeline engine or without ZeRO: those reduce them after the last backward. nanotron hides gradients only and
+    without ZeRO alone; FSDP prefetches both. InternEvo hides gradients; weights it gathers after the update, which is
+    quick where states are shared by the ranks of a node only. Interleaved schedules send while they compute.
     """
     words = settings.notes.lower()
     hooked = fields["zero"] >= 1 and fields["pp"] == 1

@@ -41,6 +41,7 @@ class Direction(NamedTuple):
     exposed_s: Mapping[str, Floats]  # not hidden, with the axis' overlap off
     overlapped_s: Mapping[str, Floats]  # not hidden, with the axis' overlap on
     members: Floats  # ranks of its tensor-parallel collectives, summed over them
+    ahead: bool = False  # the host never waits for the GPU: it catches up in long kernels what it loses in short ones
 
     @property
     def compute_s(self) -> Floats:
@@ -49,6 +50,8 @@ class Direction(NamedTuple):
         A layer's kernels differ in length, so that the GPU waits for the host here and there before it does on the
         whole: the fourth-power mean fits rehearsed ranks better than the maximum (docs/rehearsal.md).
         """
+        if self.ahead:
+            return np.maximum(self.kernels_s, self.host_s)
         return np.sqrt(np.sqrt(self.kernels_s**4 + self.host_s**4))
 
     @property
@@ -189,12 +192,21 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
         "attention": attention_source,
         "streaming": stream_source,
     }
-    forward_s = _sum((g.forward for g in gemms), rows)
     host_s = _host_seconds(runtime, layer, sends, rows)
-    members = [_members(sends["tp"], way, rows) for way in ("forward", "backward")]
+    products_s = {"forward": _sum((g.forward for g in gemms), rows), "backward": dgrad_s + weight_s}
     directions = {
-        "forward": Direction(forward_s, attention_s["fwd"], stream_s[0], host_s[0], {}, {}, {}, members[0]),
-        "backward": Direction(dgrad_s + weight_s, attention_s["bwd"], stream_s[1], host_s[1], {}, {}, {}, members[1]),
+        way: Direction(
+            gemm_s=products_s[way],
+            attention_s=attention_s[key],
+            stream_s=stream_s[place],
+            host_s=host_s[place],
+            busy_s={},
+            exposed_s={},
+            overlapped_s={},
+            members=_members(sends["tp"], way, rows),
+            ahead=runtime.launches_ahead,
+        )
+        for place, (way, key) in enumerate((("forward", "fwd"), ("backward", "bwd")))
     }
     slower = clock_loss(runtime, directions.values()) if runtime.clock_follows_power else np.ones(rows)
     for way, full in directions.items():
@@ -203,7 +215,7 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
         idle_s = silent.compute_s - silent.kernels_s
         windows = {"gemm": silent.gemm_s + idle_s, "attention": silent.attention_s + idle_s}
         busy, exposed, overlapped = _communication(job, shard, sends, way, windows, sources)
-        if runtime.queues_collectives:
+        if runtime.launches_ahead:
             exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)

@@ -202,10 +202,7 @@ class StageTimes:
 
     def __init__(self, job: Job, gathered: Gathered, table: Stages, columns: Columns) -> None:
         self._index, self._table, self._columns = gathered.place, table, columns
-        # A pipeline across nodes makes the host wait before each collective among a stage's tensor-parallel ranks.
-        ranks = columns["tp"] * columns["cp"] * columns["dp"] * columns["pp"]
-        across = (columns["pp"] > 1) & (ranks > job.pool.gpus_per_node)
-        self._collective_s = np.where(across, job.runtime.pipelined_collective_s, 0.0)
+        self._collective_s = _collective_s(job, columns)
         order = kinds(job.model)
         by_kind = self._by_kind = [gathered.parts[kind] for kind in order]
         first, last = gathered.parts[EMBEDDING], gathered.parts[HEAD]
@@ -260,6 +257,18 @@ class StageTimes:
 
     def _whole(self, job: Job, columns: list[Floats]) -> Floats:
         return over_all(job, columns)
+
+
+def _collective_s(job: Job, columns: Columns) -> Floats | float:
+    """Host time that a pipeline across nodes adds to each tensor-parallel collective, per member; [mesh].
+
+    Shardings of one pool among several have no pipeline yet, and no runtime that adds it joins several pools.
+    """
+    if not job.runtime.pipelined_collective_s or "pp" not in columns:
+        return 0.0
+    ranks = columns["tp"] * columns["cp"] * columns["dp"] * columns["pp"]
+    across = (columns["pp"] > 1) & (ranks > job.pool.gpus_per_node)
+    return np.where(across, job.runtime.pipelined_collective_s, 0.0)
 
 
 def over_all(job: Job, columns: list[Floats]) -> Floats:

@@ -42,7 +42,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     bucket_bytes: float = 0.0  # of the gradients reduced at a time without ZeRO; 0: all
     zero_reduces_whole: bool = False  # ZeRO-1 gives every replica all gradients: all-reduce, not reduce-scatter
     gather_host_s: float = 0.0  # host time per layer and replica to cut and copy the weights ZeRO-1 gathers
-    queues_collectives: bool = False  # the host issues all collectives ahead, so that they too run while it is slow
+    launches_ahead: bool = False  # the host issues kernels and collectives without ever waiting inside a micro-batch
     # Host time per tensor-parallel collective and member that a pipeline across nodes adds.
     pipelined_collective_s: float = 0.0
     logits_kept_bytes: float  # per logit, alive from the loss to its backward
