@@ -136,10 +136,41 @@ def test_devices(text: str, memory: float, name: str) -> None:
 def test_a_limited_gpu_is_slower_and_keeps_its_memory() -> None:
     pool = pool_of("H100-SXM 96GB HBM2e 500W", 96.0, 8, 8, "NVLink4 900GB/s NVSwitch", "")
     stock = find_device("H100-SXM", 80.0)
-    assert pool.device.flops_per_s["bf16"] < stock.flops_per_s["bf16"]
+    shares = {name: pool.device.flops_per_s[name] / stock.flops_per_s[name] for name in ("bf16", "fp8")}
+    assert 0.7 < shares["fp8"] < shares["bf16"] < 0.9  # denser kernels draw more power
     assert pool.device.memory_bytes_per_s < stock.memory_bytes_per_s
     assert 90 * GIB < pool.device.memory_bytes < 96 * GIB
     assert pool.node.links[0].bytes_per_s == 450e9
+
+
+def test_a_node_named_has_the_links_of_the_catalog() -> None:
+    named, told = (pool_of("T4", 16.0, 16, 4, f"PCIe3{more}", "50Gb/s Ethernet") for more in (" (g4dn.12xlarge)", ""))
+    assert named.node.links[0].bytes_per_s == 6.25e9
+    assert told.node.links[0].bytes_per_s == 15.75e9
+
+
+def test_scripts_of_a_source_fill_what_its_table_leaves_open() -> None:
+    open_ended = {"framework": "deepspeed", "precision": "unknown", "flash_attn": "unknown", "recompute": "unknown"}
+    known, other = run(id="sailor-0001", **open_ended), run(**open_ended)
+    assert known.job.workload.precision == "tf32"
+    assert not known.strategy.flash
+    assert any("own scripts: tf32" in rule for rule in known.filled)
+    assert other.job.workload.precision == "bf16"
+    assert run(id="sailor-0001", framework="deepspeed", precision="fp16").job.workload.precision == "fp16"
+
+
+def test_a_framework_named_by_its_version() -> None:
+    settings = {"framework": "other", "framework_version_or_date": "InternEvo 2023-09", "pp": "1", "dp": "8"}
+    everywhere = run(**settings, zero_stage_or_dist_opt="zero1 over all dp ranks")
+    node = run(**settings, zero_stage_or_dist_opt="zero1 over 8 ranks")
+    assert everywhere.job.runtime.name == "internevo"
+    assert (everywhere.strategy.overlap, node.strategy.overlap) == (("grad",), ("grad", "param"))
+
+
+@pytest.mark.parametrize(("zero", "pp", "hidden"), [("0", "1", ()), ("zero1", "2", ()), ("zero1", "1", ("grad",))])
+def test_deepspeed_reduces_after_backward_without_hooks(zero: str, pp: str, hidden: tuple[str, ...]) -> None:
+    found = run(framework="deepspeed", zero_stage_or_dist_opt=zero, pp=pp, dp=str(8 // int(pp)), flash_attn="0")
+    assert found.strategy.overlap == hidden
 
 
 def sizes(**changes: object) -> Sizes:

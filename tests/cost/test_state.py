@@ -39,6 +39,7 @@ def test_rajbhandari_2020() -> None:
     assert per_parameter(3, 64) == [2 / 64, 4 / 64, 12 / 64]
     assert per_parameter(1, 64, offload=1) == [2, 4, 0]
     assert per_parameter(0, 1, optimizer="sgd") == [2, 4, 8]
+    assert per_parameter(0, 1, precision="tf32") == [4, 4, 8]  # in fp32 there is no second weight
 
 
 @pytest.mark.parametrize("zero", range(4))

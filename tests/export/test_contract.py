@@ -85,6 +85,13 @@ def test_plain_plan_is_taken(target: str) -> None:
     assert refusals(EXPORTERS[target], plain(target)) == []
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_training_in_fp32_is_refused(target: str) -> None:
+    launch = plain(target)
+    wide = launch._replace(workload=replace(launch.workload, precision="tf32"))
+    assert refusals(EXPORTERS[target], wide)[-1] == "training in fp32 is not exported"
+
+
 @pytest.mark.parametrize("field", CHANGES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_field_is_mapped_or_refused(target: str, field: str) -> None:

@@ -192,3 +192,24 @@ def test_restrictions_speak_of_what_the_search_returns() -> None:
         assert (strategy.tp, strategy.cp) == (2, 1)
         assert strategy.ep in (4, 8)
         assert strategy.pp <= 2
+
+
+def test_stages_and_the_optimizer_have_a_provenance() -> None:
+    """A network nobody measured shows wherever it carries something."""
+
+    def known(strategy: str) -> dict[str, str]:
+        return astra.estimate("llama-2-7b", gpus="8xH100", batch=16, seq=4096, strategy=strategy).provenance
+
+    assert "pp" not in known("tp8 dp1 mbs1")
+    assert known("tp4 pp2 dp1 mbs1").keys() >= {"pp", "optimizer"}
+    assert known("tp8 dp1 mbs1")["optimizer"] != "assumed"
+    assert known("tp8 dp1 mbs1 offload=optimizer")["optimizer"] == "assumed"
+
+
+def test_training_in_fp32_is_slower_and_larger() -> None:
+    half, wide = (
+        astra.estimate("llama-2-7b", gpus="8xH100", batch=16, seq=4096, strategy="tp4 dp2 mbs1", precision=precision)
+        for precision in ("bf16", "tf32")
+    )
+    assert wide.step_s > 1.5 * half.step_s
+    assert wide.peak_allocated_gib > half.peak_allocated_gib

@@ -122,11 +122,13 @@ def _run(row: Row, jobs: dict[tuple[object, ...], Job]) -> Run | Skipped:
     silent = [name for name in known if _text(row, name).split(" ")[0] in ("", "unknown")]
     row = {**row, **{name: known[name] for name in silent}}
     try:
-        return _read(row, identity, source, jobs)
+        run = _read(row, identity, source, jobs)
     except _Missing as missing:
         return Skipped(identity, source, str(missing))
     except AstraError as error:
         return Skipped(identity, source, f"refused: {error}")
+    rules = [f"{name} as in the source's own scripts: {known[name]}" for name in silent]
+    return run._replace(filled=(*run.filled, *rules))
 
 
 def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], Job]) -> Run:

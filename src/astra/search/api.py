@@ -36,7 +36,7 @@ from astra.spec.job import Job
 from astra.spec.mixed import MixedStrategy, is_mixed
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, parse_strategy
-from astra.spec.workload import Workload
+from astra.spec.workload import PRECISIONS, Workload
 from astra.units import parse_count
 
 MODEL_SCHEMA: Final = "astra.model/1"
@@ -327,7 +327,7 @@ def make_job(
         "global_batch": _batch(batch, length),
         "seq": length,
         "tokens": _tokens(tokens),
-        "precision": _choice("precision", precision, ("bf16", "fp16", "fp8")),
+        "precision": _choice("precision", precision, PRECISIONS),
         "optimizer": _choice("optimizer", optimizer, ("adam", "sgd")),
         "task": _choice("task", task, ("pretrain", "finetune", "lora")),
         "lora_rank": lora_rank,
