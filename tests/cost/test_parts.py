@@ -8,14 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from astra.axes import AXES
 from astra.catalog.clusters import parse_gpus
-from astra.cost.parts import EMBEDDING, HEAD, Direction, Part, parts, worst_source
+from astra.cost.parts import EMBEDDING, HEAD, Direction, Part, clock_loss, parts, worst_source
 from astra.cost.stage import gather_parts
 from astra.families.kinds import LayerKind
 from astra.provenance import Source
 from astra.spec.job import Job
+from astra.spec.runtime import Kernel
 from astra.table import Columns
 from tests.families.test_operators import shard
 from tests.oracle.requests import model
@@ -87,6 +89,56 @@ def test_a_fast_gpu_waits_for_its_host() -> None:
     found = parts(msgspec.structs.replace(asked, runtime=slow_host), shard(128))
     for way in directions(found):
         assert way.compute_s == pytest.approx(way.host_s, rel=1e-3)
+
+
+def clocked(gemm_s: float, stream_s: float, gain: float = 1.2) -> float:
+    """Seconds of a part of GEMMs (at the full clock) and memory-bound kernels, its clock limited by power."""
+    runtime = msgspec.structs.replace(job(2).runtime, clock_gain=gain, clock_follows_power=True)
+    zero = np.zeros(1)
+    way = Direction(np.array([gemm_s]), zero, np.array([stream_s]), zero, {}, {}, {})
+    return float(clock_loss(runtime, [way])[0] * gemm_s + stream_s)
+
+
+def test_the_clock_is_what_power_allows() -> None:
+    assert clocked(1.0, 0.0) == pytest.approx(1.2)  # GEMMs alone: the clock that was measured in hours of them
+    assert clocked(1.0, 1.0) == pytest.approx(2.0)  # half of the time: all of the gain
+    between = clocked(1.0, 0.3)
+    clock = 1.2 / (between - 0.3)
+    assert clock**3 * (between - 0.3) == pytest.approx(between)  # mean power is that of GEMMs alone
+    assert 1.3 < between < 1.5
+
+
+@law(60)
+@given(st.floats(1e-6, 10), st.floats(0, 10), st.floats(0, 1))
+def test_less_work_is_never_slower_under_a_power_limit(gemm_s: float, stream_s: float, less: float) -> None:
+    whole = clocked(gemm_s, stream_s) * (1 + 1e-9)
+    assert clocked(gemm_s, stream_s * less) <= whole
+    assert clocked(max(gemm_s * less, 1e-9), stream_s) <= whole
+
+
+def test_collectives_take_the_hosts_time_where_a_runtime_says_so() -> None:
+    asked = job(2)
+    some = shard(128, tp=2, sp=True)
+    calls = msgspec.structs.replace(asked, runtime=msgspec.structs.replace(asked.runtime, collective_launches=1.0))
+    for key, part in parts(calls, some).items():
+        plain = parts(asked, some)[key]
+        assert np.all(part.forward.host_s > plain.forward.host_s)
+    alone = shard(128)
+    for key, part in parts(calls, alone).items():
+        assert part.forward.host_s == pytest.approx(parts(asked, alone)[key].forward.host_s)
+
+
+def test_a_gradient_waits_in_bf16_where_it_is_added_apart() -> None:
+    asked = with_work(job(2), task="pretrain")
+    apart = asked.runtime.kernels | {"accumulate": Kernel(forward_bytes=0, backward_bytes=10)}
+    fused = asked.runtime.kernels | {"accumulate": Kernel(forward_bytes=0, backward_bytes=0)}
+    short = shard(1)  # activations of one token: the gradient of the largest matrix is more
+    one, two = (
+        parts(msgspec.structs.replace(asked, runtime=msgspec.structs.replace(asked.runtime, kernels=each)), short)[HEAD]
+        for each in (apart, fused)
+    )
+    columns = -(-asked.model.vocab // 128) * 128
+    assert float(one.kept.working[0]) == 2 * columns * asked.model.hidden > float(two.kept.working[0])
 
 
 def test_an_axis_has_a_provenance_only_where_it_speaks() -> None:

@@ -129,6 +129,8 @@ def test_savers() -> None:
     assert again[eight] == pytest.approx(again[every]) == again[one]
     working = found.working_bytes[0, :, 0]
     assert working[one] >= working[fourth] >= working[every] >= working[none]
+    assert working[two] == working[none]  # six layers kept whole are given back before the first two are run again
+    assert working[eight] == working[every]
 
 
 def test_a_saver_exists_only_where_its_layers_do() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from astra.catalog.models import model, model_names
 from astra.families import transformer
 from astra.families.kinds import LayerKind, layer_kinds
-from astra.families.operators import Layer, Shard
+from astra.families.operators import Layer, Retention, Shard
 from astra.families.weights import forward_flops_per_token, layer_matmul_parameters
 from astra.spec.model import ModelSpec
 from tests.families.test_operators import shard
@@ -111,6 +112,25 @@ def test_sequence_parallelism_keeps_less_and_flash_keeps_no_scores() -> None:
     fused, unfused = (transformer.layer(spec, kind, shard(SEQ, flash=on)).kept for on in (True, False))
     assert unfused.whole - fused.whole == 4 * SEQ * spec.heads * (SEQ - 1)
     assert unfused.selective == fused.selective
+
+
+def test_norms_of_queries_and_keys_keep_both_sides() -> None:
+    spec, kind = tiny("dense"), LayerKind("decoder")
+    normed = msgspec.structs.replace(spec, qk_norm="per_head")
+    plain, both = (transformer.layer(each, kind, shard(SEQ)).kept for each in (spec, normed))
+    assert both.whole - plain.whole == 2 * SEQ * (spec.heads + spec.kv_heads) * spec.head_dim
+
+
+def test_more_tensor_parallelism_than_key_heads_keeps_the_gathered_projection() -> None:
+    spec, kind = tiny("dense", heads=8, kv_heads=2, head_dim=16), LayerKind("decoder")
+    keeps = Retention(projection=True)
+    two, four = (transformer.layer(spec, kind, shard(SEQ, tp=tp)._replace(keeps=keeps)).kept for tp in (2, 4))
+    own = 2 * SEQ * (8 / 4 + 2) * 16  # a rank's queries and one key and value head
+    gathered = 2 * SEQ * (8 + 2 * 2) * 16
+    without = transformer.layer(spec, kind, shard(SEQ, tp=4)).kept
+    rotated = 2 * SEQ * (8 / 4 + 1) * 16
+    assert four.whole - without.whole == gathered - own + rotated
+    assert two.whole > without.whole
 
 
 def test_korthikanti_2022() -> None:

@@ -184,7 +184,8 @@ class Costs(Layers):
                 kept, again_s, stretch = min(ceil(chunk / n) * v / count, 1) * inputs, all_s, min(n, chunk)
             elif saver.recompute == "full":  # block: the first n layers of each chunk, one at a time
                 share = min(n * v / count, 1)
-                kept, again_s, stretch = share * inputs + (1 - share) * whole, share * all_s, 1
+                kept, again_s = share * inputs + (1 - share) * whole, share * all_s
+                stretch = int(len(layers) // v <= n)  # layers kept whole are gone by then
             largest = max((part.whole for part in layers), default=0.0)
             working = max((part.working for part in layers), default=0.0) + stretch * largest
             working += self.job.runtime.fresh_gradient_bytes * sum(rank.trained)

@@ -220,6 +220,8 @@ class Layers:
         qkv, context = 2 * T * (a * dq + g * (dq + dv)), T * a * dv
         if not (model.learned_positions or model.relative_buckets or model.vision):
             streams.append(Stream("rotary", T * (a + g) * dq))
+            if runtime.keeps_projection and not mla and s.t > model.kv_heads:  # gathered, and kept by the values
+                qkv = 2 * T * (model.heads + 2 * model.kv_heads) * dq
             qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
         if model.qk_norm != "none":
             streams.append(Stream("qk_norm", T * (a + g) * dq))

@@ -237,7 +237,7 @@ def tables(checked: Sequence[Checked]) -> list[Table]:
 
 def _errors(measure: str, title: str, checked: Sequence[Checked]) -> Table:
     rows = []
-    for split in ("fit", "test"):
+    for split in dict.fromkeys(sorted(row.split for row in checked)):
         for name, belongs in _GROUPS.items():
             if measure == "memory" and "bound" in name:
                 continue
@@ -256,7 +256,7 @@ def _statistics(errors: Sequence[float]) -> tuple[str, ...]:
 
 def _confusion(checked: Sequence[Checked]) -> Table:
     rows = []
-    for split in ("fit", "test"):
+    for split in dict.fromkeys(sorted(row.split for row in checked)):
         chosen = [row for row in checked if row.split == split]
         counts = [sum(row.fits is fits and row.ran is ran for row in chosen)
                   for fits, ran in ((True, True), (True, False), (False, True), (False, False))]  # fmt: skip
@@ -310,10 +310,12 @@ def main(argv: list[str] | None = None) -> int:
     """Command line of the check."""
     parser = argparse.ArgumentParser(prog="python -m astra.calibrate.check_rehearsal", description=__doc__)
     parser.add_argument("file", metavar="ROWS.json", help="rehearsed rows, such as benchmarks/results/*rehearsal*.json")
+    parser.add_argument("--together", metavar="NAME", help="count all rows as one set of this name")
     parser.add_argument("--markdown", action="store_true", help="tables for the documentation")
     args = parser.parse_args(argv)
     try:
-        found = tables(check(*read_rows(args.file)))
+        rows, device = read_rows(args.file)
+        found = tables(check([row | {"split": args.together or row["split"]} for row in rows], device))
     except AstraError as error:
         print(f"check_rehearsal: {error}", file=sys.stderr)
         return error.exit_code

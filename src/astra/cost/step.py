@@ -84,7 +84,9 @@ def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
     kept_full = np.where(block, fraction * checkpoint + (1 - fraction) * whole, np.minimum(inputs, 1.0) * checkpoint)
     selective = (savers.recompute == _SELECTIVE)[None, :, None]
     kept = np.where(full, kept_full, np.where(selective, costs.kept_selective[:, None, :], whole))
-    stretch = np.where(full, np.where(block, 1, np.minimum(n, chunk)), 0) * costs.layer_whole[:, None, :]
+    # By the time backward comes to the first layers, those of the chunk that were kept whole have been given back.
+    at_once = np.where(block, np.floor(layers / chunks) <= n, np.minimum(n, chunk))
+    stretch = np.where(full, at_once, 0) * costs.layer_whole[:, None, :]
     working = np.maximum(costs.layer_working[:, None, :] + stretch, costs.head_bytes[:, None, :])
     again = recompute_s(costs.recompute_s[:, None, :], costs.recompute_attention_s[:, None, :], layers / chunks, savers)
     return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working, again)

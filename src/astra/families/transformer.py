@@ -68,7 +68,9 @@ def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses:
         streams.append(Stream("qk_norm", rotated))
     qkv_bytes = BF16 * tokens * (heads * dim_qk + _kv_width(model, heads, kv_heads))
     if rotary and shard.keeps.projection:
-        qkv_bytes = qkv_bytes + BF16 * rotated
+        # Beyond its key/value heads, tensor parallelism gathers the whole projection, and values stay views of it.
+        whole = BF16 * tokens * (model.heads + 2 * model.kv_heads) * model.head_dim
+        qkv_bytes = np.where((shard.tp > model.kv_heads) & (model.mla is None), whole, qkv_bytes) + BF16 * rotated
     if model.qk_norm != "none":  # what goes into the norm is kept beside what comes out of it
         qkv_bytes = qkv_bytes + BF16 * rotated
     context_bytes = BF16 * tokens * heads * dim_v
