@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from astra.calibrate.runs_model import Sizes, model_of
 from astra.calibrate.runs_pool import pool_of
-from astra.calibrate.runs_strategy import Degrees, Settings, recipe_for, runtime_of, strategy_of
-from astra.catalog import runtimes
+from astra.calibrate.runs_recipe import recipe_for, runtime_as_run
+from astra.calibrate.runs_strategy import Degrees, Settings, runtime_of, strategy_of
 from astra.catalog.clusters import read_text
 from astra.errors import AstraError, InputError
 from astra.families.weights import forward_flops_per_token
@@ -150,10 +152,16 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
         task=_TASKS.get(_text(row, "task").lower(), "pretrain"),
         lora_rank=int(rank.group(1)) if rank else 16,
     )
-    key = (id(model), id(pool), workload, runtime)
-    job = jobs.setdefault(
-        key, Job(model=model, pool=pool, workload=workload, runtime=runtimes.runtime(runtime), headroom=0.0)
+    as_run = runtime_as_run(
+        runtime,
+        recipe,
+        version=_text(row, "framework_version_or_date"),
+        task=workload.task,
+        mlperf="mlperf" in notes.lower(),
+        filled=filled,
     )
+    key = (id(model), id(pool), workload, msgspec.json.encode(as_run))
+    job = jobs.setdefault(key, Job(model=model, pool=pool, workload=workload, runtime=as_run, headroom=0.0))
     measured, aside = _measured(row, job, notes, runtime, filled)
     citation = f"{_text(row, 'source_repo_or_paper')}: {_text(row, 'source_path_or_table')}".strip(": ")
     framework = _text(row, "framework") or "unknown"

@@ -23,6 +23,8 @@ from astra.spec.runtime import Runtime
 from astra.table import distinct
 
 BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
+ATTENTION_GEMMS: Final = frozenset({"qkv", "q", "q_down", "q_up", "kv_down", "kv_up", "attention_out"})
+CHEAP: Final = frozenset({"norm", "swiglu", "gelu", "expert_clamp"})
 EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
 
@@ -73,7 +75,9 @@ def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
         logits_peak_bytes=job.runtime.logits_peak_bytes,
     )
     if job.workload.task == "lora":
-        layers = {key: _with_adapters(layer, job.workload.lora_rank) for key, layer in layers.items()}
+        layers = {key: _with_adapters(layer, job) for key, layer in layers.items()}
+    if job.runtime.recomputes_cheap:
+        layers = {key: _with_cheap_again(layer) for key, layer in layers.items()}
     gemm_s = _gemm_seconds(job, layers, len(shard.tp))
     return {
         key: _part(job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], _sends(job, key, shard))
@@ -81,18 +85,32 @@ def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     }
 
 
-def _with_adapters(layer: Layer, rank: int) -> Layer:
-    """Low-rank adapters beside every frozen matrix (Hu et al. 2021)."""
+def _with_adapters(layer: Layer, job: Job) -> Layer:
+    """Low-rank adapters beside frozen matrices: all, those of attention or its input alone (Hu et al. 2021)."""
+    rank, chosen = job.workload.lora_rank, job.runtime.adapted
     adapters = [
         adapter
         for gemm in layer.gemms
         if gemm.name not in BF16_GEMMS
+        and (chosen == "all" or gemm.name in ATTENTION_GEMMS)
+        and not (chosen == "qkv" and gemm.name == "attention_out")
         for adapter in (
             gemm._replace(name=f"{gemm.name}_lora_a", n=np.full_like(gemm.m, rank)),
             gemm._replace(name=f"{gemm.name}_lora_b", k=np.full_like(gemm.m, rank)),
         )
     ]
     return layer._replace(gemms=(*layer.gemms, *adapters))
+
+
+def _with_cheap_again(layer: Layer) -> Layer:
+    """Norms and activations run again in backward."""
+    again = [stream._replace(way="again") for stream in layer.streams if stream.kernel in CHEAP]
+    return layer._replace(streams=(*layer.streams, *again))
+
+
+def _in_bf16(gemm: Gemm) -> bool:
+    """Whether fp8 jobs run a product in bf16: adapters too."""
+    return gemm.name in BF16_GEMMS or "_lora_" in gemm.name
 
 
 class _GemmSeconds(NamedTuple):
@@ -110,8 +128,8 @@ def _gemm_seconds(
     out: dict[tuple[LayerKind | str, str], _GemmSeconds] = {}
     frozen = job.workload.task == "lora"
     for low, chosen in (
-        (False, [e for e in entries if e[1].name in BF16_GEMMS]),
-        (True, [e for e in entries if e[1].name not in BF16_GEMMS]),
+        (False, [e for e in entries if _in_bf16(e[1])]),
+        (True, [e for e in entries if not _in_bf16(e[1])]),
     ):
         if not chosen:
             continue
@@ -167,7 +185,7 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     layer = layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
     stream_s, stream_source = _streams(device, runtime, layer.streams, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
-    launches = _launches(layer, runtime)
+    launches = _launches(layer, runtime, rows)
     sources: dict[str, Codes] = {
         "gemm": worst(np.zeros(rows, np.int8), *(g.source for g in gemms)),
         "attention": attention_source,
@@ -179,11 +197,12 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     }
     directions = {}
     for way, (gemm_s, core_s, memory_s, launched) in ways.items():
-        host_s = np.full(rows, launched * (runtime.launch_s if way == "forward" else runtime.launch_backward_s))
+        host_s = launched * (runtime.launch_s if way == "forward" else runtime.launch_backward_s)
         # Where kernels wait for the host, communication hides in the gaps too; else a faster GPU would be slower.
         silent = Direction(gemm_s, core_s, memory_s, host_s, {}, {}, {})
         idle_s = silent.compute_s - (gemm_s + core_s + memory_s)
-        busy, exposed, overlapped = _communication(job, shard, sends, way, gemm_s + idle_s, core_s + idle_s, sources)
+        windows = {"gemm": gemm_s + idle_s, "attention": core_s + idle_s, "layer": silent.compute_s}
+        busy, exposed, overlapped = _communication(job, shard, sends, way, windows, sources)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
     return Part(directions["forward"], directions["backward"], weight_s, adapters, layer.kept, sources)
@@ -193,10 +212,10 @@ def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
     """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward."""
     if job.workload.precision != "fp8":
         return []
-    low = [gemm for gemm in gemms if gemm.name not in BF16_GEMMS]
+    low = [gemm for gemm in gemms if not _in_bf16(gemm)]
     return [
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, way="forward") for gemm in low),
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, way="backward") for gemm in low),
+        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups) for gemm in low),
+        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, way="backward", groups=gemm.groups) for gemm in low),
     ]
 
 
@@ -251,26 +270,40 @@ def _streams(
     source: Codes = np.zeros(rows, np.int8)
     for stream in streams:
         kernel = runtime.kernels[stream.kernel]
-        elements = stream.elements * stream.launches
+        elements, times = stream.elements * stream.launches, stream.launches * stream.groups
         if stream.way != "backward":
-            forward = operators.streaming(
-                device, nbytes=elements * kernel.forward_bytes, kernels=kernel.forward_kernels * stream.launches
+            timed = operators.streaming(
+                device, nbytes=elements * kernel.forward_bytes, kernels=kernel.forward_kernels * times
             )
-            forward_s, source = forward_s + forward.seconds, worst(source, forward.source)
-        if stream.way != "forward":
-            backward = operators.streaming(
-                device, nbytes=elements * kernel.backward_bytes, kernels=kernel.backward_kernels * stream.launches
+            source = worst(source, timed.source)
+            if stream.way == "again":
+                backward_s = backward_s + timed.seconds
+            else:
+                forward_s = forward_s + timed.seconds
+        if stream.way in ("both", "backward"):
+            timed = operators.streaming(
+                device, nbytes=elements * kernel.backward_bytes, kernels=kernel.backward_kernels * times
             )
-            backward_s, source = backward_s + backward.seconds, worst(source, backward.source)
+            backward_s, source = backward_s + timed.seconds, worst(source, timed.source)
     return (forward_s, backward_s), source
 
 
-def _launches(layer: Layer, runtime: Runtime) -> tuple[float, float]:
-    """Kernels the host launches, forward and backward: one a GEMM (two in backward), one and three for attention."""
-    ahead = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams if stream.way != "backward"]
-    back = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams if stream.way != "forward"]
-    forward = len(layer.gemms) + len(layer.attentions) + sum(kernel.forward_kernels * n for kernel, n in ahead)
-    backward = 2 * len(layer.gemms) + 3 * len(layer.attentions) + sum(kernel.backward_kernels * n for kernel, n in back)
+def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats]:
+    """Kernels the host launches, forward and backward: one a GEMM and group (two in backward), one and three for attention.
+
+    TransformerEngine's grouped products are a product for each expert, and so are their casts.
+    """
+    products = sum(gemm.groups for gemm in layer.gemms)
+    forward = np.zeros(rows) + products + len(layer.attentions)
+    backward = np.zeros(rows) + 2 * products + 3 * len(layer.attentions)
+    for stream in layer.streams:
+        kernel, times = runtime.kernels[stream.kernel], stream.launches * stream.groups
+        if stream.way in ("both", "forward"):
+            forward = forward + kernel.forward_kernels * times
+        if stream.way in ("both", "backward"):
+            backward = backward + kernel.backward_kernels * times
+        if stream.way == "again":
+            backward = backward + kernel.forward_kernels * times
     return forward, backward
 
 
@@ -279,8 +312,7 @@ def _communication(
     shard: Shard,
     sends: Mapping[str, list[Send]],
     way: str,
-    gemm_s: Floats,
-    attention_s: Floats,
+    windows: Mapping[str, Floats],
     sources: dict[str, Codes],
 ) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, Floats]]:
     """Busy and exposed seconds by axis, without and with the axis' own overlap.
@@ -289,7 +321,6 @@ def _communication(
     cuts each exchange into as many pieces as it has ranks: the first piece cannot be hidden.
     """
     rows = len(shard.tp)
-    windows = {"gemm": gemm_s, "attention": attention_s}
     slowdown = collectives.overlap_slowdown(job.pool, "node")
     busy_by, exposed_by, overlapped_by = {}, {}, {}
     for axis in AXES:
@@ -299,12 +330,14 @@ def _communication(
             times = np.broadcast_to(np.asarray(getattr(send, way), np.float64), rows)
             if not (times > 0).any() or (send.ranks <= 1).all():
                 continue
-            timed = collectives.collective(job.pool, send.op, nbytes=send.nbytes, ranks=send.ranks, stride=send.stride)
+            nbytes = send.nbytes * _sent_once(job, send)
+            timed = collectives.collective(job.pool, send.op, nbytes=nbytes, ranks=send.ranks, stride=send.stride)
             seconds = times * timed.seconds
             used = (seconds > 0).astype(np.int8)
             sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
-            if send.beside:
-                beside[send.beside] = beside[send.beside] + seconds
+            hidden_by = "layer" if send.op == "all_to_all" and job.runtime.hides_all_to_all else send.beside
+            if hidden_by:
+                beside[hidden_by] = beside[hidden_by] + seconds
             else:
                 bare = bare + seconds
         hidden = {
@@ -313,12 +346,26 @@ def _communication(
         }
         outlasting = _sum(hidden.values(), rows)
         first, rest = bare / pieces, bare - bare / pieces
-        room = np.maximum(gemm_s - beside["gemm"], 0.0)
+        room = np.maximum(windows["gemm"] - beside["gemm"], 0.0)
         pipelined = first + np.maximum(rest - room, 0.0) + slowdown * np.minimum(rest, room)
         busy_by[axis.name] = bare + _sum(beside.values(), rows)
         exposed_by[axis.name] = bare + outlasting
         overlapped_by[axis.name] = (np.minimum(pipelined, bare) if axis.overlap else bare) + outlasting
     return busy_by, exposed_by, overlapped_by
+
+
+def _sent_once(job: Job, send: Send) -> Floats:
+    """Share of an exchange that remains where a token goes once to each rank, or node beyond the first, it has experts on.
+
+    With k experts drawn from D places evenly, D (1 - (1 - 1/D)^k) of the places are met.
+    """
+    moe = job.model.moe
+    if send.op != "all_to_all" or job.runtime.dispatch == "copies" or moe is None:
+        return np.ones(np.shape(send.ranks))
+    near = job.pool.node.links[0].reach if job.pool.node.links else 1
+    nodes = send.ranks * send.stride / near
+    places = np.maximum(np.where(nodes > 1, nodes, send.ranks), 1)
+    return places * (1 - (1 - 1 / places) ** moe.topk) / moe.topk
 
 
 def worst_source(parts_by_key: Mapping[LayerKind | str, Part], row: int) -> dict[str, Source]:

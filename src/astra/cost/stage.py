@@ -112,12 +112,17 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
     tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
-    keeps = Retention(
-        linear_bytes=1.0 if job.workload.precision == "fp8" else 2.0,
-        projection=job.runtime.keeps_projection,
-    )
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, keeps)
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
     return Gathered(shard, parts(job, shard), place)
+
+
+def retention(job: Job) -> Retention:
+    """What the job's runtime keeps: GEMM inputs for weight gradients, of frozen matrices for their adapters alone."""
+    runtime, linear_bytes = job.runtime, 1.0 if job.workload.precision == "fp8" else 2.0
+    mlp_bytes = linear_bytes
+    if job.workload.task == "lora":  # adapters compute in bf16
+        linear_bytes, mlp_bytes = 2.0, 2.0 if runtime.adapted == "all" else 0.0
+    return Retention(linear_bytes, mlp_bytes, runtime.keeps_projection, not runtime.recomputes_cheap)
 
 
 def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: bool = False) -> StageCosts:
@@ -135,6 +140,9 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     held = _held(job, gathered, table, pp)
     replicas = dp * cp
     expert_replicas, expert_stride = expert_groups(columns)
+    layers = table.counts.sum(axis=-1)
+    # Of offloaded layers two are still on the GPU: one leaving or coming back, one at work.
+    here = 1 - np.clip(job.runtime.offloaded_layers - 2, 0, layers) / np.maximum(layers, 1)
     ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
@@ -148,8 +156,8 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         total_recompute_s=times.total_recompute,
         total_attention_s=times.total_attention,
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
-        kept_whole=memory.layers("whole"),
-        kept_selective=memory.layers("selective"),
+        kept_whole=memory.layers("whole") * here,
+        kept_selective=memory.layers("selective") * here,
         kept_checkpoint=memory.layers("checkpoint"),
         layer_whole=memory.largest("whole"),
         layer_working=memory.largest("working"),
@@ -164,7 +172,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
             expert_ranks=expert_replicas[:, None],
             expert_stride=expert_stride[:, None],
         ),
-        layers=table.counts.sum(axis=-1),
+        layers=layers,
         chunk_layers=table.chunk_layers,
         in_flight=in_flight,
         microbatches=microbatches,
@@ -300,10 +308,11 @@ def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
         copy, _ = local(weights_of.tied_head_weights(model), shard.tp, shard.ep, shard.etp)
         dense = dense + table.last * np.where(pp > 1, copy[gathered.place], 0.0)[:, None]
     if job.workload.task != "lora":
-        return Held(dense, expert, dense, expert)
+        return Held(dense, expert, dense, expert, np.zeros_like(dense))
+    frozen = over_stages(table, [np.broadcast_to(d + e, len(shard.tp))[gathered.place] for d, e in pairs[:-2]] + 2 * [np.zeros(len(gathered.place))])
     keys: list[LayerKind | str] = [*kinds(model), EMBEDDING, HEAD]
     trained = over_stages(table, [gathered.parts[key].adapters[gathered.place] for key in keys])
-    return Held(dense + trained, expert, trained, np.zeros_like(expert))
+    return Held(dense + trained, expert, trained, np.zeros_like(expert), frozen)
 
 
 def _worst_source(gathered: Gathered) -> Codes:

@@ -69,7 +69,7 @@ def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses:
         qkv_bytes = qkv_bytes + BF16 * rotated
     context_bytes = BF16 * tokens * heads * dim_v
     scores_bytes = np.where(shard.flash, 4 * tokens * heads, _score_bytes(core))
-    streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * (model.norms_per_layer / 2)
+    streams_kept = BF16 * stream_elements + shard.norm_bytes * stream_elements * (model.norms_per_layer / 2)
     latent = _latent_kept(model.mla, shard) if model.mla else 0.0
     selective = streams_kept + qkv_bytes + context_bytes * (shard.linear_bytes / BF16) + latent
     return Layer(
@@ -148,8 +148,8 @@ def dense_block(model: ModelSpec, shard: Shard) -> Layer:
     ]
     if model.mlp_bias:
         streams += [Stream("bias", shard.tokens * model.ffn / shard.tp), Stream("bias", stream_elements)]
-    kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * (model.norms_per_layer / 2)
-    feed = feed_forward("mlp", model, shard.tokens, model.ffn / shard.tp, shard.linear_bytes)
+    kept = BF16 * stream_elements + shard.mlp_norm_bytes * stream_elements * (model.norms_per_layer / 2)
+    feed = feed_forward("mlp", model, shard.tokens, model.ffn / shard.tp, shard.mlp_norm_bytes)
     outer = Layer(
         (), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
     )
@@ -159,13 +159,13 @@ def dense_block(model: ModelSpec, shard: Shard) -> Layer:
 
 
 def feed_forward(
-    name: str, model: ModelSpec, tokens: Floats, width: Floats, linear_bytes: float, groups: Floats | int = 1
+    name: str, model: ModelSpec, tokens: Floats, width: Floats, output_bytes: float, groups: Floats | int = 1
 ) -> Layer:
     """Two (or three) projections around an activation; ``groups`` copies for experts, ``tokens`` for each of them."""
     gates = 2 if model.gated_mlp else 1
     hidden = np.full_like(tokens, model.hidden)
     inner_elements = groups * tokens * width
-    kept = BF16 * gates * inner_elements + linear_bytes * inner_elements
+    kept = BF16 * gates * inner_elements + output_bytes * inner_elements
     return Layer(
         gemms=(
             Gemm(f"{name}_in", tokens, gates * width, hidden, groups),
@@ -184,28 +184,33 @@ def expert_block(model: ModelSpec, moe: MoE, shard: Shard) -> Layer:
     copies = routed * moe.topk * shard.etp  # token copies an expert-tensor-parallel rank computes on
     local_experts = moe.experts / shard.ep
     experts = feed_forward(
-        "experts", model, copies / local_experts, moe.ffn / shard.etp, shard.linear_bytes, local_experts
+        "experts", model, copies / local_experts, moe.ffn / shard.etp, shard.mlp_norm_bytes, local_experts
     )
     dispatched = copies * model.hidden
-    streams = (
+    streams = [
         Stream("norm", stream_elements, model.norms_per_layer / 2),
         Stream("residual", stream_elements),
         Stream("router", routed * moe.experts),
         Stream("permute", dispatched),
-    )
+    ]
+    if moe.expert_bias:  # GPT-OSS, whose activation is clamped too
+        inner_elements = copies * moe.ffn / shard.etp
+        streams.append(Stream("expert_bias", dispatched, groups=local_experts))
+        streams.append(Stream("expert_clamp", inner_elements))
+        streams.append(Stream("bias", (2 if model.gated_mlp else 1) * inner_elements))
     kept = (
         BF16 * stream_elements
-        + shard.linear_bytes * stream_elements
+        + shard.mlp_norm_bytes * stream_elements
         + 8 * routed * moe.experts  # probabilities and routing map
-        + shard.linear_bytes * dispatched
+        + shard.keeps.mlp_bytes * dispatched
     )
     router = Gemm("router", routed, np.full_like(routed, moe.experts), np.full_like(routed, model.hidden))
     outer = Layer(
-        (router,), (), streams, Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
+        (router,), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
     )
     parts = [outer, experts]
     if moe.shared_ffn:
-        parts.append(feed_forward("shared", model, shard.tokens, moe.shared_ffn / shard.tp, shard.linear_bytes))
+        parts.append(feed_forward("shared", model, shard.tokens, moe.shared_ffn / shard.tp, shard.mlp_norm_bytes))
     joined = join(*parts)
     working = joined.kept.working + 3 * BF16 * dispatched + 2 * BF16 * shard.tokens * model.hidden
     return joined._replace(kept=joined.kept._replace(working=working))

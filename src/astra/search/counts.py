@@ -147,10 +147,7 @@ def on(job: Job, gpus: int) -> Job:
 def may_fit(job: Job, shards: Columns) -> Bools:
     """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
     tp, cp, ep, etp, mbs, sp, flash = (shards[name] for name in SHARD_COLUMNS)
-    keeps = Retention(
-        linear_bytes=1.0 if job.workload.precision == "fp8" else 2.0, projection=job.runtime.keeps_projection
-    )
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, keeps)
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
     kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
     least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
     fits: Bools = reserved_bytes(job, least) <= job.limit_bytes
