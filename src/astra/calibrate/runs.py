@@ -155,6 +155,7 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
     as_run = runtime_as_run(
         runtime,
         recipe,
+        model,
         version=_text(row, "framework_version_or_date"),
         task=workload.task,
         mlperf="mlperf" in notes.lower(),
@@ -173,13 +174,16 @@ def _pool(row: Row, filled: list[str]) -> Pool:
     far, near = _text(row, "inter_node_link"), _text(row, "intra_node_link")
     gpus, per_node = _whole(row, "num_gpus", "number of GPUs"), _number(row, "gpus_per_node")
     try:
-        pool = pool_of(gpu, _number(row, "gpu_mem_gb"), gpus, int(per_node) if per_node else None, near, far)
+        size, source = int(per_node) if per_node else None, _text(row, "source_repo_or_paper")
+        pool = pool_of(gpu, _number(row, "gpu_mem_gb"), gpus, size, near, far, source)
     except InputError as error:
         if error.where == "gpu":
             raise _Missing(f"unsupported hardware: {gpu}") from None
         raise
     if not far and gpus > pool.node.gpus:
         filled.append(f"network between nodes not stated: as {pool.node.name}")
+    if "products at" in pool.device.name:
+        filled.append("tensor rate of the board as its source measured it")
     return pool
 
 

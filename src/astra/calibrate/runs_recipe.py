@@ -17,6 +17,7 @@ import msgspec
 from astra.calibrate.runs_strategy import Degrees
 from astra.catalog import runtimes
 from astra.errors import fold
+from astra.spec.model import ModelSpec
 from astra.spec.runtime import Kernel, Runtime
 
 # Full-iteration graphs, with fused experts and hidden exchanges, are in the recipes of Megatron-Bridge 0.5.0 (container
@@ -50,7 +51,7 @@ def _recipes() -> tuple[dict[str, str], ...]:
 
 
 def runtime_as_run(
-    name: str, recipe: dict[str, str] | None, *, version: str, task: str, mlperf: bool, filled: list[str]
+    name: str, recipe: dict[str, str] | None, model: ModelSpec, *, version: str, task: str, mlperf: bool, filled: list[str]
 ) -> Runtime:
     """A runtime profile with what the recipe of a run changes."""
     runtime = runtimes.runtime(name)
@@ -59,27 +60,30 @@ def runtime_as_run(
         changes["adapted"] = "qkv"  # scripts/performance of Megatron-Bridge 0.5.0: target_modules = ["linear_qkv"]
     elif task == "lora" and mlperf:
         changes["adapted"] = "attention"  # NVIDIA's code of MLPerf v4.0: target_modules: ['attention']
-    if recipe and name == "megatron-bridge":
-        changes |= _settings(runtime, recipe, _container(version))
+    if name == "megatron-bridge":
+        changes |= _settings(runtime, recipe or {}, model, _container(version))
     if changes:
         filled.append(f"runtime as in the vendor's recipe: {', '.join(sorted(changes))}")
     return msgspec.structs.replace(runtime, **changes) if changes else runtime
 
 
-def _settings(runtime: Runtime, recipe: dict[str, str], container: tuple[int, int]) -> dict[str, Any]:
+def _settings(
+    runtime: Runtime, recipe: dict[str, str], model: ModelSpec, container: tuple[int, int]
+) -> dict[str, Any]:
     changes: dict[str, Any] = {}
-    whole = recipe["cuda_graph"] == "full_iteration" and container >= _WHOLE_GRAPHS_SINCE
-    if recipe["cuda_graph"] == "none":
+    graphs = recipe.get("cuda_graph", "")
+    whole = graphs == "full_iteration" and container >= _WHOLE_GRAPHS_SINCE
+    if graphs == "none" or (model.moe and not whole):  # graphs of parts leave the experts to the host
         eager = runtimes.runtime("nemo")
         changes |= {"launch_s": eager.launch_s, "launch_backward_s": eager.launch_backward_s}
     if whole:
         changes["hides_all_to_all"] = True
         changes["kernels"] = runtime.kernels | dict.fromkeys(_EXPERT_KERNELS, _FUSED)
-    if recipe["dispatcher"] == "hybridep":
+    if recipe.get("dispatcher") in ("hybridep", "deepep"):
         changes["dispatch"] = "once"
-    if recipe["cheap_recompute"]:
+    if recipe.get("cheap_recompute"):
         changes["recomputes_cheap"] = True
-    if recipe["offloaded_layers"]:
+    if recipe.get("offloaded_layers"):
         changes["offloaded_layers"] = int(recipe["offloaded_layers"])
     return changes
 

@@ -36,6 +36,7 @@ class Direction(NamedTuple):
     attention_s: Floats
     stream_s: Floats
     host_s: Floats  # the time the host needs to launch it all
+    drained_s: Floats  # the GPU has nothing to do: the host waited for it to say how many tokens each expert has
     busy_s: Mapping[str, Floats]  # communication by axis
     exposed_s: Mapping[str, Floats]  # not hidden, with the axis' overlap off
     overlapped_s: Mapping[str, Floats]  # not hidden, with the axis' overlap on
@@ -47,7 +48,7 @@ class Direction(NamedTuple):
         A layer's kernels differ in length, so that the GPU waits for the host here and there before it does on the
         whole: the fourth-power mean fits rehearsed ranks better than the maximum (docs/rehearsal.md).
         """
-        gpu_s = self.gemm_s + self.attention_s + self.stream_s
+        gpu_s = self.gemm_s + self.attention_s + self.stream_s + self.drained_s
         return np.sqrt(np.sqrt(gpu_s**4 + self.host_s**4))
 
 
@@ -199,7 +200,8 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     for way, (gemm_s, core_s, memory_s, launched) in ways.items():
         host_s = launched * (runtime.launch_s if way == "forward" else runtime.launch_backward_s)
         # Where kernels wait for the host, communication hides in the gaps too; else a faster GPU would be slower.
-        silent = Direction(gemm_s, core_s, memory_s, host_s, {}, {}, {})
+        drained_s = _drained_s(layer, runtime, rows) if way == "forward" else zero
+        silent = Direction(gemm_s, core_s, memory_s, host_s, drained_s, {}, {}, {})
         idle_s = silent.compute_s - (gemm_s + core_s + memory_s)
         windows = {"gemm": gemm_s + idle_s, "attention": core_s + idle_s, "layer": silent.compute_s}
         busy, exposed, overlapped = _communication(job, shard, sends, way, windows, sources)
@@ -305,6 +307,19 @@ def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats
         if stream.way == "again":
             backward = backward + kernel.forward_kernels * times
     return forward, backward
+
+
+def _drained_s(layer: Layer, runtime: Runtime, rows: int) -> Floats:
+    """What the host issues after the routing is known and before the first expert's product can start.
+
+    Half of the permutation's kernels, and in fp8 the casts of that product's input, one for each expert.
+    """
+    if all(stream.kernel != "permute" for stream in layer.streams):
+        return np.zeros(rows)
+    first = next(gemm for gemm in layer.gemms if gemm.name == "experts_in")
+    casts = [s for s in layer.streams if s.kernel == "fp8_cast"]
+    issued = runtime.kernels["permute"].forward_kernels / 2 + (first.groups if casts else 0)
+    return np.zeros(rows) + issued * runtime.launch_s
 
 
 def _communication(
