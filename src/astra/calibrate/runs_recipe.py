@@ -76,11 +76,15 @@ def _settings(
     if graphs == "none" or (model.moe and not whole):  # graphs of parts leave the experts to the host
         eager = runtimes.runtime("nemo")
         changes |= {"launch_s": eager.launch_s, "launch_backward_s": eager.launch_backward_s}
+    fused: tuple[str, ...] = ()
     if whole:
         changes["hides_all_to_all"] = True
-        changes["kernels"] = runtime.kernels | dict.fromkeys(_EXPERT_KERNELS, _FUSED)
+        fused += _EXPERT_KERNELS
     if recipe.get("dispatcher") in ("hybridep", "deepep"):
         changes["dispatch"] = "once"
+        fused += ("sort",)
+    if fused:
+        changes["kernels"] = runtime.kernels | dict.fromkeys(fused, _FUSED)
     if recipe.get("cheap_recompute"):
         changes["recomputes_cheap"] = True
     if recipe.get("offloaded_layers"):

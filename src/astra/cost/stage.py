@@ -141,8 +141,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     replicas = dp * cp
     expert_replicas, expert_stride = expert_groups(columns)
     layers = table.counts.sum(axis=-1)
-    # Of offloaded layers two are still on the GPU: one leaving or coming back, one at work.
-    here = 1 - np.clip(job.runtime.offloaded_layers - 2, 0, layers) / np.maximum(layers, 1)
+    here = 1 - np.minimum(job.runtime.offloaded_layers / np.maximum(layers, 1), 1.0)
     ends = 2.0 * 2 * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
@@ -309,7 +308,9 @@ def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
         dense = dense + table.last * np.where(pp > 1, copy[gathered.place], 0.0)[:, None]
     if job.workload.task != "lora":
         return Held(dense, expert, dense, expert, np.zeros_like(dense))
-    frozen = over_stages(table, [np.broadcast_to(d + e, len(shard.tp))[gathered.place] for d, e in pairs[:-2]] + 2 * [np.zeros(len(gathered.place))])
+    nothing = np.zeros(len(gathered.place))
+    layers = [np.broadcast_to(d + e, len(shard.tp))[gathered.place] for d, e in pairs[:-2]]
+    frozen = over_stages(table, [*layers, nothing, nothing])
     keys: list[LayerKind | str] = [*kinds(model), EMBEDDING, HEAD]
     trained = over_stages(table, [gathered.parts[key].adapters[gathered.place] for key in keys])
     return Held(dense + trained, expert, trained, np.zeros_like(expert), frozen)

@@ -192,6 +192,7 @@ def expert_block(model: ModelSpec, moe: MoE, shard: Shard) -> Layer:
         Stream("residual", stream_elements),
         Stream("router", routed * moe.experts),
         Stream("permute", dispatched),
+        Stream("sort", dispatched * ((shard.ep > 1) & (local_experts > 1))),
     ]
     if moe.expert_bias:  # GPT-OSS, whose activation is clamped too
         inner_elements = copies * moe.ffn / shard.etp
