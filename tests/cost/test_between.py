@@ -89,13 +89,15 @@ def test_the_first_layer_is_never_hidden() -> None:
 def test_nothing_to_exchange_takes_no_time() -> None:
     nothing, some = np.zeros(1), np.array([1e8])
     two, one = np.array([2]), np.array([1])
-    empty = Held(some, some, nothing, nothing)
+    empty = Held(some, some, nothing, nothing, nothing)
     found = sync(job(2), empty, ranks=two, stride=one, expert_ranks=two, expert_stride=one)
     assert float(found.all_reduce_s[0] + found.reduce_scatter_s[0] + found.all_gather_s[0]) == 0
-    alone = sync(job(2), Held(some, some, some, some), ranks=one, stride=one, expert_ranks=one, expert_stride=one)
+    alone = sync(
+        job(2), Held(some, some, some, some, nothing), ranks=one, stride=one, expert_ranks=one, expert_stride=one
+    )
     assert float(alone.all_reduce_s[0] + alone.reduce_scatter_s[0] + alone.all_gather_s[0]) == 0
     # A rank without parameters takes no part, also beside one that has some.
-    mixed = Held(np.array([1e8, 0.0]), np.zeros(2), np.array([1e8, 0.0]), np.zeros(2))
+    mixed = Held(np.array([1e8, 0.0]), np.zeros(2), np.array([1e8, 0.0]), np.zeros(2), np.zeros(2))
     both = sync(job(2), mixed, ranks=two, stride=one, expert_ranks=two, expert_stride=one)
     assert both.all_reduce_s[0] > 0 == both.all_reduce_s[1]
 

@@ -40,6 +40,7 @@ class Gemm(NamedTuple):
     groups: float = 1
     low: bool = True
     trained: bool = True
+    of: str = "mlp"  # or "attention" or "qkv": what may have adapters
 
 
 class Core(NamedTuple):
@@ -73,6 +74,8 @@ class Stream(NamedTuple):
     elements: float
     times: float = 1
     ways: tuple[str, ...] = WAYS
+    groups: float = 1  # each with kernels of its own
+    again: bool = False  # the forward kernel in backward
 
 
 class Block(NamedTuple):
@@ -112,7 +115,10 @@ class Layers:
 
     def __init__(self, job: Job) -> None:
         self.job, self.kinds = job, layer_kinds(job.model)
-        self.w = 1.0 if job.workload.precision == "fp8" else 2.0
+        self.w = self.z = 1.0 if job.workload.precision == "fp8" else 2.0
+        if job.workload.task == "lora":  # inputs are kept for adapters, which compute in bf16
+            self.w, self.z = 2.0, 2.0 if job.runtime.adapted == "all" else 0.0
+        self.cheap = 0.0 if job.runtime.recomputes_cheap else 1.0
         self.gemm_s, self.stream_s = lru_cache(None)(self._gemm_s), lru_cache(None)(self._stream_s)
         self.send_s, self.core_s = lru_cache(None)(self._send_s), lru_cache(None)(self._core_s)
         self.parts = lru_cache(None)(self._parts)
@@ -182,6 +188,7 @@ class Layers:
         g = a if mla else max(model.kv_heads / s.t, 1)
         dq, dv = (mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim) if mla else (model.head_dim,) * 2
         gemms, latent = [Gemm(T, (a + 2 * g) * dq, h)], 0.0
+        y = w * self.cheap
         if mla:
             rank = mla.q_lora_rank
             gemms = [Gemm(U, rank, h), Gemm(T, a * dq, rank)] if rank else [Gemm(T, a * dq, h)]
@@ -198,15 +205,16 @@ class Layers:
         if model.qk_norm != "none":
             streams.append(Stream("qk_norm", T * (a + g) * dq))
         scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
-        kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
+        kept = 2 * U * h + y * U * h * norms + qkv + w * context + latent
         working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
         core = Core(causal, window, a, g, dq, dv)
-        return Block([*gemms, Gemm(T, h, a * dv)], [core], streams, (kept + scores, kept, 2 * U * h, working))
+        gemms = [*(gemm._replace(of="qkv") for gemm in gemms), Gemm(T, h, a * dv, of="attention")]
+        return Block(gemms, [core], streams, (kept + scores, kept, 2 * U * h, working))
 
     def _mlp(self, tokens: float, width: float, groups: float = 1) -> Block:
         h, gates = self.job.model.hidden, 2 if self.job.model.gated_mlp else 1
         inner = groups * tokens * width
-        kept = (2 * gates + self.w) * inner
+        kept = (2 * gates + self.z * self.cheap) * inner
         gemms = [Gemm(tokens, gates * width, h, groups), Gemm(tokens, h, width, groups)]
         return Block(
             gemms, [], [Stream("swiglu" if gates == 2 else "gelu", inner)], (kept, kept, 0.0, 2 * gates * inner)
@@ -216,7 +224,7 @@ class Layers:
         model, (T, U, _) = self.job.model, self.tokens(s)
         h, norms = model.hidden, model.norms_per_layer / 2
         gemms, _, streams, (whole, _, _, working) = self._mlp(T, model.ffn / s.t)
-        kept = whole + 2 * U * h + self.w * U * h * norms
+        kept = whole + 2 * U * h + self.z * self.cheap * U * h * norms
         streams = [*streams, Stream("norm", U * h, norms), Stream("residual", U * h), Stream("boundary", T * h)]
         streams += [Stream("bias", T * model.ffn / s.t), Stream("bias", U * h)] if model.mlp_bias else []
         return Block(gemms, [], streams, (kept, kept, 2 * U * h, working + 4 * T * h))
@@ -232,8 +240,13 @@ class Layers:
         streams = [stream for block in blocks for stream in block.streams]
         streams += [Stream("norm", U * h, model.norms_per_layer / 2), Stream("residual", U * h)]
         streams += [Stream("router", R * moe.experts), Stream("permute", copies * h)]
+        streams.append(Stream("sort", copies * h if s.e > 1 and local > 1 else 0.0))
+        if moe.expert_bias:
+            inner = copies * moe.ffn / s.x
+            streams += [Stream("expert_bias", copies * h, groups=local), Stream("expert_clamp", inner)]
+            streams.append(Stream("bias", (2 if model.gated_mlp else 1) * inner))
         kept = sum(block.kept[0] for block in blocks)
-        kept += (2 + self.w) * U * h + 8 * R * moe.experts + self.w * copies * h
+        kept += (2 + self.z * self.cheap) * U * h + 8 * R * moe.experts + self.z * copies * h
         working = max(block.kept[3] for block in blocks) + 6 * copies * h + 4 * T * h
         return Block(gemms, [], streams, (kept, kept, 2 * U * h, working))
 
@@ -270,8 +283,11 @@ class Layers:
         moe, mla, whole = model.moe, model.mla, 2 * T * model.hidden
         n = (2 if kind.role == "cross" else 1) + (kind.mlp == "dense" or bool(moe and moe.shared_ffn))
         if s.sp:  # gather and scatter around each pair of products; backward gathers twice
-            sends = [Send("tp", "all_gather", whole, s.t, 1, n, n), Send("tp", "reduce_scatter", whole, s.t, 1, n, 0)]
-            sends += [Send("tp", op, whole, s.t, 1, 0, n, "gemm") for op in ("all_gather", "reduce_scatter")]
+            fp8 = self.job.workload.precision == "fp8" and self.job.runtime.gathers_fp8
+            part = whole / 2 if fp8 else whole  # quantised before it is gathered
+            sends = [Send("tp", "all_gather", part, s.t, 1, n, n), Send("tp", "reduce_scatter", whole, s.t, 1, n, 0)]
+            sends.append(Send("tp", "all_gather", part, s.t, 1, 0, n, "gemm"))
+            sends.append(Send("tp", "reduce_scatter", whole, s.t, 1, 0, n, "gemm"))
         else:
             sends = [
                 Send("tp", "all_reduce", whole, s.t, 1, n, 0),
@@ -290,7 +306,9 @@ class Layers:
     def _part(self, s: Shard, block: Block, sends: list[Send]) -> Part:
         runtime, gemms, adapters = self.job.runtime, block.gemms, []
         if self.job.workload.task == "lora":
-            rank, low = self.job.workload.lora_rank, [gemm for gemm in gemms if gemm.low]
+            of = {"all": ("qkv", "attention", "mlp"), "attention": ("qkv", "attention"), "qkv": ("qkv",)}
+            rank, chosen = self.job.workload.lora_rank, of[runtime.adapted]
+            low = [gemm._replace(low=False) for gemm in gemms if gemm.low and gemm.of in chosen]
             adapters = [g._replace(n=rank) for g in low] + [g._replace(k=rank) for g in low]
             gemms = [gemm._replace(trained=False) for gemm in gemms] + adapters
         dgrad_s = sum(self.gemm_s("dgrad", gemm._replace(trained=True)) for gemm in gemms)
@@ -301,21 +319,26 @@ class Layers:
         compute_s: dict[str, float] = {}
         exposed_s: dict[tuple[str, str], tuple[float, float]] = {}
         streams = block.streams + self._gemm_streams(gemms)
+        if runtime.recomputes_cheap:
+            cheap = [s for s in streams if s.kernel in ("norm", "swiglu", "gelu", "expert_clamp")]
+            streams += [s._replace(ways=("backward",), again=True) for s in cheap]
         for way in WAYS:
             back = way == "backward"
-            memory_s, launches = 0.0, (1.0 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
+            memory_s, products = 0.0, sum(gemm.groups for gemm in gemms)
+            launches = (1.0 + back) * products + (1 + 2 * back) * len(block.cores)
             for stream in streams:
                 if way in stream.ways:
                     kernel = runtime.kernels[stream.kernel]
-                    each = kernel.backward_bytes if back else kernel.forward_bytes
-                    count = (kernel.backward_kernels if back else kernel.forward_kernels) * stream.times
+                    late = back and not stream.again
+                    each = kernel.backward_bytes if late else kernel.forward_bytes
+                    count = (kernel.backward_kernels if late else kernel.forward_kernels) * stream.times * stream.groups
                     memory_s += self.stream_s(each * stream.elements * stream.times, count)
                     launches += count
             kernels_s = matrix_s[way] + core_s[way] + memory_s
             host_s = launches * (runtime.launch_backward_s if back else runtime.launch_s)
-            compute_s[way] = (kernels_s**4 + host_s**4) ** 0.25
+            compute_s[way] = ((kernels_s + (0 if back else self._drained_s(gemms, streams))) ** 4 + host_s**4) ** 0.25
             idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
-            window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
+            window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s, "layer": compute_s[way]}
             exposed_s |= self._exposed_s(way, s, sends, window_s)
         size = sum(gemm.groups * gemm.k * gemm.n for gemm in adapters)
         return Part(compute_s, weight_s, core_s["forward"], exposed_s, *block.kept, size)
@@ -325,10 +348,27 @@ class Layers:
         streams = []
         if self.job.workload.precision == "fp8":
             low = [gemm for gemm in gemms if gemm.low]
-            streams += [Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, 1, WAYS[:1]) for gemm in low]
-            streams += [Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, 1, WAYS[1:]) for gemm in low]
+            streams += [Stream("fp8_cast", g.groups * g.m * g.k, 1, WAYS[:1], g.groups) for g in low]
+            streams += [Stream("fp8_cast", g.groups * g.m * g.n, 1, WAYS[1:], g.groups) for g in low]
         size = sum(gemm.groups * gemm.k * gemm.n for gemm in gemms if gemm.trained)
         return [*streams, Stream("accumulate", size, 1, WAYS[1:])]
+
+    def _drained_s(self, gemms: list[Gemm], streams: list[Stream]) -> float:
+        """Forward, experts only: kernels issued between knowing the routing and the first expert's product."""
+        if "permute" not in [stream.kernel for stream in streams]:
+            return 0.0
+        runtime, experts = self.job.runtime, max(gemm.groups for gemm in gemms)
+        casts = experts if self.job.workload.precision == "fp8" else 0
+        return (runtime.kernels["permute"].forward_kernels / 2 + casts) * runtime.launch_s
+
+    def _once(self, send: Send) -> float:
+        """Share of an all-to-all that is left where a token goes to each rank, or node if there are several, once."""
+        moe, links = self.job.model.moe, self.job.pool.node.links
+        if send.op != "all_to_all" or self.job.runtime.dispatch == "copies" or moe is None:
+            return 1.0
+        nodes = send.ranks * send.stride / (links[0].reach if links else 1)
+        places = nodes if nodes > 1 else send.ranks
+        return places * (1 - (1 - 1 / places) ** moe.topk) / moe.topk
 
     def _ring_s(self, way: str, s: Shard, core: Core) -> float:
         """Own keys under the mask, then the other ranks' in turn; half of those matter under a causal mask."""
@@ -346,14 +386,15 @@ class Layers:
         slow = collectives.overlap_slowdown(self.job.pool, "node")
         found = {}
         for axis in ("tp", "cp", "ep"):
-            busy_s = {"": 0.0, "gemm": 0.0, "attention": 0.0}
+            busy_s = {"": 0.0, "gemm": 0.0, "attention": 0.0, "layer": 0.0}
             for send in sends:
                 times = send.forward if way == "forward" else send.backward
                 if send.axis == axis and send.ranks > 1 and times:
-                    busy_s[send.beside] += times * self.send_s(send.op, send.nbytes, send.ranks, send.stride)
-            shown_s = hidden(busy_s["gemm"], window_s["gemm"], slow) + hidden(
-                busy_s["attention"], window_s["attention"], slow
-            )
+                    nbytes = send.nbytes * self._once(send)
+                    away = send.op == "all_to_all" and self.job.runtime.hides_all_to_all
+                    beside = "layer" if away else send.beside
+                    busy_s[beside] += times * self.send_s(send.op, nbytes, send.ranks, send.stride)
+            shown_s = sum(hidden(busy_s[name], window_s[name], slow) for name in window_s)
             bare_s = on_s = busy_s[""]
             if axis == "tp":  # cut into t pieces: the first has nothing to hide behind
                 room_s = max(window_s["gemm"] - busy_s["gemm"], 0.0)

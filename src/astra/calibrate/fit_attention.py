@@ -281,9 +281,7 @@ def narrowed(curve: Curve) -> Curve:
     if min(curve.dims) <= _NARROW_DIM:
         return curve
     narrow = _NARROW[curve.direction] * float(np.interp(128.0, curve.dims, curve.fractions))
-    return msgspec.structs.replace(
-        curve, dims=(float(_NARROW_DIM), *curve.dims), fractions=(narrow, *curve.fractions)
-    )
+    return msgspec.structs.replace(curve, dims=(float(_NARROW_DIM), *curve.dims), fractions=(narrow, *curve.fractions))
 
 
 def _scaled(curve: Curve, level: float, **changes: Any) -> Curve:

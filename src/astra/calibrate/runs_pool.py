@@ -18,9 +18,9 @@ from astra.errors import InputError, fold
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.units import GIB
 
-# Boards that run below others of their kind, by source and GPU: the rate of large products the source itself times on the
-# board, over what operators.gemm expects of that GPU. SimuMax @4dcaae5, configs/system/b200_bf16_ceperm.json: median of
-# 188 bf16 products above 2e12 FLOPs (its A100: 1.00).
+# Boards that run below others of their kind, by source and GPU: the rate of large products the source itself times on
+# the board, over what operators.gemm expects of that GPU. SimuMax @4dcaae5, configs/system/b200_bf16_ceperm.json:
+# median of 188 bf16 products above 2e12 FLOPs (its A100: 1.00).
 _SLOW_BOARDS: Final = (("simumax", "B200", 0.80),)
 _GBIT: Final = 1e9 / 8
 _VISIBLE: Final = 0.985  # of a GPU's nominal memory, what software sees

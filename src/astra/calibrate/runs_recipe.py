@@ -51,7 +51,14 @@ def _recipes() -> tuple[dict[str, str], ...]:
 
 
 def runtime_as_run(
-    name: str, recipe: dict[str, str] | None, model: ModelSpec, *, version: str, task: str, mlperf: bool, filled: list[str]
+    name: str,
+    recipe: dict[str, str] | None,
+    model: ModelSpec,
+    *,
+    version: str,
+    task: str,
+    mlperf: bool,
+    filled: list[str],
 ) -> Runtime:
     """A runtime profile with what the recipe of a run changes."""
     runtime = runtimes.runtime(name)
@@ -67,9 +74,7 @@ def runtime_as_run(
     return msgspec.structs.replace(runtime, **changes) if changes else runtime
 
 
-def _settings(
-    runtime: Runtime, recipe: dict[str, str], model: ModelSpec, container: tuple[int, int]
-) -> dict[str, Any]:
+def _settings(runtime: Runtime, recipe: dict[str, str], model: ModelSpec, container: tuple[int, int]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     graphs = recipe.get("cuda_graph", "")
     whole = graphs == "full_iteration" and container >= _WHOLE_GRAPHS_SINCE

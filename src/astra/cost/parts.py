@@ -291,7 +291,7 @@ def _streams(
 
 
 def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats]:
-    """Kernels the host launches, forward and backward: one a GEMM and group (two in backward), one and three for attention.
+    """Kernels the host launches, forward and backward: one (two) a GEMM and group, one and three for attention.
 
     TransformerEngine's grouped products are a product for each expert, and so are their casts.
     """
@@ -370,7 +370,7 @@ def _communication(
 
 
 def _sent_once(job: Job, send: Send) -> Floats:
-    """Share of an exchange that remains where a token goes once to each rank, or node beyond the first, it has experts on.
+    """Share of an exchange that remains where a token goes once to each rank, or node if there are several.
 
     With k experts drawn from D places evenly, D (1 - (1 - 1/D)^k) of the places are met.
     """

@@ -112,7 +112,8 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
     tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
+    gathered_bytes = 1.0 if job.workload.precision == "fp8" and job.runtime.gathers_fp8 else 2.0
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes)
     return Gathered(shard, parts(job, shard), place)
 
 

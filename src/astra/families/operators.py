@@ -34,6 +34,7 @@ class Shard(NamedTuple):
     sp: Bools
     flash: Bools
     keeps: Retention = Retention()
+    gathered_bytes: float = 2.0  # per element of a GEMM input or output gradient that ranks gather: 1 in fp8
 
     @property
     def linear_bytes(self) -> float:

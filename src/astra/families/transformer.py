@@ -207,7 +207,10 @@ def expert_block(model: ModelSpec, moe: MoE, shard: Shard) -> Layer:
     )
     router = Gemm("router", routed, np.full_like(routed, moe.experts), np.full_like(routed, model.hidden))
     outer = Layer(
-        (router,), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
+        (router,),
+        (),
+        tuple(streams),
+        Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept),
     )
     parts = [outer, experts]
     if moe.shared_ffn:

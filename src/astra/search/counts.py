@@ -24,12 +24,13 @@ from astra.cost.stage import (
     join_meshes,
     least_s,
     over_model,
+    retention,
     stage_costs,
 )
 from astra.cost.step import Savers, evaluate, makespan, reserved_bytes
 from astra.families import transformer
 from astra.families.kinds import layer_kinds
-from astra.families.operators import Retention, Shard
+from astra.families.operators import Shard
 from astra.families.split import kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.search.planner import UNSAVED, _blocks, _by_depth, _growing, _Leaders, to_strategy
