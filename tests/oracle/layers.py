@@ -129,7 +129,7 @@ class Layers:
         m, n, k, groups = (np.array([float(size)]) for size in gemm[:4])
         m, n, k = {"fwd": (m, n, k), "dgrad": (m, k, n), "wgrad": (k, n, m)}[layout]
         timed = operators.gemm(self.job.pool.device, m=m, n=n, k=k, groups=groups, precision=precision, layout=layout)
-        return float(timed.seconds[0]) / self.job.runtime.clock_gain
+        return float(timed.seconds[0]) / self.job.runtime.clock_gain + self.stream_s(0.0, gemm.groups - 1)
 
     def _stream_s(self, nbytes: float, kernels: float) -> float:
         return float(operators.streaming(self.job.pool.device, nbytes=np.array([nbytes]), kernels=kernels).seconds[0])
