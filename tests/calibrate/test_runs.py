@@ -10,8 +10,11 @@ from astra.calibrate import runs_table
 from astra.calibrate.runs import Run, Skipped, read_runs, runs_of
 from astra.calibrate.runs_model import Sizes, model_of
 from astra.calibrate.runs_pool import find_device, pool_of, read_network
-from astra.calibrate.runs_strategy import Degrees, nanotron_layers, recipe_for, refused
+from astra.calibrate.runs_recipe import recipe_for, runtime_as_run
+from astra.calibrate.runs_strategy import Degrees, nanotron_layers, refused
+from astra.catalog import models as catalog_models
 from astra.errors import InputError
+from astra.spec.runtime import Runtime
 from astra.spec.strategy import parse_strategy
 from astra.units import GIB
 
@@ -234,6 +237,32 @@ def test_recipes_fill_what_a_table_leaves_open() -> None:
     assert recipe_for("GPT OSS 120B", "H100-SXM", "bf16", 64, 1280, degrees, False) is None
 
 
+def test_recipes_shape_the_runtime() -> None:
+    model, filled = catalog_models.model("qwen3-30b-a3b"), list[str]()
+    degrees = Degrees(tp=1, pp=1, vp=1, cp=1, ep=8, dp=8, mbs=4)
+    recipe = recipe_for(model.name, "GB200", "mxfp8", 8, 512, degrees, False)
+
+    def as_run(version: str, task: str = "pretrain") -> Runtime:
+        return runtime_as_run("megatron-bridge", recipe, model, version=version, task=task, mlperf=False, filled=filled)
+
+    new, old = as_run("NeMo 26.06"), as_run("NeMo 26.04.01")
+    assert new.hides_all_to_all
+    assert not old.hides_all_to_all
+    assert old.launch_s > 10 * new.launch_s  # graphs of parts leave the experts to the host
+    assert new.dispatch == old.dispatch == "once"
+    assert as_run("NeMo 26.06", "lora").adapted == "qkv"
+    mlperf = runtime_as_run("nemo", None, model, version="v4.1", task="lora", mlperf=True, filled=filled)
+    assert mlperf.adapted == "attention"
+    assert any("vendor's recipe" in rule for rule in filled)
+
+
+def test_a_source_may_know_its_own_board() -> None:
+    names = {"gpu": "B200-SXM", "memory_gb": 180.0, "gpus": 8, "per_node": 8, "near": "", "far": ""}
+    usual, own = pool_of(**names), pool_of(**names, source="MooreThreads/SimuMax@4dcaae51")
+    assert own.device.flops_per_s["bf16"] == pytest.approx(0.8 * usual.device.flops_per_s["bf16"])
+    assert own.device.memory_bytes_per_s == usual.device.memory_bytes_per_s
+
+
 def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("id,layers\nx,1\n", encoding="utf-8")
@@ -245,7 +274,8 @@ def test_restating_and_reading_back_is_the_identity(tmp_path: Path, monkeypatch:
     rows = runs_of([
         ROW,
         ROW | {"id": "mine-0002", "gpu_type": "H100-SXM 96GB HBM2e 500W", "gpu_mem_gb": "96"},
-        ROW | {"id": "mine-0003", "tp": ""},
+        ROW | {"id": "mine-0003", "framework": "megatron-bridge", "task": "lora", "precision": "fp8"},
+        ROW | {"id": "mine-0004", "tp": ""},
     ])  # fmt: skip
     lines, shared = runs_table.restate(rows)
     (tmp_path / "data").mkdir()
@@ -253,8 +283,10 @@ def test_restating_and_reading_back_is_the_identity(tmp_path: Path, monkeypatch:
     (tmp_path / "data" / runs_table.SHARED).write_text(shared, encoding="utf-8")
     monkeypatch.setattr(runs_table, "files", lambda _: tmp_path)
     again = runs_table.published()
-    assert again[:2] == rows[:2]
-    assert isinstance(again[2], Skipped)
+    assert again[:3] == rows[:3]
+    assert isinstance(again[2], Run)
+    assert again[2].job.runtime.adapted == "qkv"
+    assert isinstance(again[3], Skipped)
 
 
 def test_the_shipped_table() -> None:

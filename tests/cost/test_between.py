@@ -89,13 +89,15 @@ def test_the_first_layer_is_never_hidden() -> None:
 def test_nothing_to_exchange_takes_no_time() -> None:
     nothing, some = np.zeros(1), np.array([1e8])
     two, one = np.array([2]), np.array([1])
-    empty = Held(some, some, nothing, nothing)
+    empty = Held(some, some, nothing, nothing, nothing)
     found = sync(job(2), empty, ranks=two, stride=one, expert_ranks=two, expert_stride=one)
     assert float(found.all_reduce_s[0] + found.reduce_scatter_s[0] + found.all_gather_s[0]) == 0
-    alone = sync(job(2), Held(some, some, some, some), ranks=one, stride=one, expert_ranks=one, expert_stride=one)
+    alone = sync(
+        job(2), Held(some, some, some, some, nothing), ranks=one, stride=one, expert_ranks=one, expert_stride=one
+    )
     assert float(alone.all_reduce_s[0] + alone.reduce_scatter_s[0] + alone.all_gather_s[0]) == 0
     # A rank without parameters takes no part, also beside one that has some.
-    mixed = Held(np.array([1e8, 0.0]), np.zeros(2), np.array([1e8, 0.0]), np.zeros(2))
+    mixed = Held(np.array([1e8, 0.0]), np.zeros(2), np.array([1e8, 0.0]), np.zeros(2), np.zeros(2))
     both = sync(job(2), mixed, ranks=two, stride=one, expert_ranks=two, expert_stride=one)
     assert both.all_reduce_s[0] > 0 == both.all_reduce_s[1]
 
@@ -107,7 +109,7 @@ def test_buckets_take_longer_than_one_reduction_and_zero_may_reduce_whole() -> N
 
     def found(**habits: Any) -> Sync:
         changed = msgspec.structs.replace(asked, runtime=msgspec.structs.replace(asked.runtime, **habits))
-        return sync(changed, Held(some, none, some, none), expert_stride=np.array([1]), **groups)
+        return sync(changed, Held(some, none, some, none, none), expert_stride=np.array([1]), **groups)
 
     usual, bucketed, whole = found(), found(bucket_bytes=5e7), found(zero_reduces_whole=True)
     assert bucketed.all_reduce_s[0] > 1.5 * usual.all_reduce_s[0]  # latency of 80 pieces

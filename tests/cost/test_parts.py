@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from astra.axes import AXES
 from astra.catalog.clusters import parse_gpus
-from astra.cost.parts import EMBEDDING, HEAD, Direction, Part, clock_loss, parts, worst_source
-from astra.cost.stage import gather_parts
+from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.parts import Direction, Part, clock_loss, parts, worst_source
+from astra.cost.stage import gather_parts, retention
 from astra.families.kinds import LayerKind
 from astra.provenance import Source
 from astra.spec.job import Job
+from astra.spec.model import MoE
 from astra.spec.runtime import Kernel
 from astra.table import Columns
 from tests.families.test_operators import shard
@@ -95,7 +97,7 @@ def clocked(gemm_s: float, stream_s: float, gain: float = 1.2) -> float:
     """Seconds of a part of GEMMs (at the full clock) and memory-bound kernels, its clock limited by power."""
     runtime = msgspec.structs.replace(job(2).runtime, clock_gain=gain, clock_follows_power=True)
     zero = np.zeros(1)
-    way = Direction(np.array([gemm_s]), zero, np.array([stream_s]), zero, {}, {}, {})
+    way = Direction(np.array([gemm_s]), zero, np.array([stream_s]), zero, zero, {}, {}, {}, zero)
     return float(clock_loss(runtime, [way])[0] * gemm_s + stream_s)
 
 
@@ -139,6 +141,62 @@ def test_a_gradient_waits_in_bf16_where_it_is_added_apart() -> None:
     )
     columns = -(-asked.model.vocab // 128) * 128
     assert float(one.kept.working[0]) == 2 * columns * asked.model.hidden > float(two.kept.working[0])
+
+
+def run_as(asked: Job, **changes: object) -> Job:
+    return msgspec.structs.replace(asked, runtime=msgspec.structs.replace(asked.runtime, **changes))
+
+
+def only_layer(asked: Job, tokens: int = 4096) -> Part:
+    found = parts(asked, shard(tokens)._replace(keeps=retention(asked)))
+    return next(part for key, part in found.items() if isinstance(key, LayerKind))
+
+
+def test_adapters_are_not_quantised() -> None:
+    """An fp8 job with adapters casts what it casts without them."""
+    large = model("dense", hidden=4096, ffn=11008, heads=32, kv_heads=32, head_dim=128)
+    asked = with_work(msgspec.structs.replace(job(2), model=large), task="pretrain", precision="fp8")
+    lora = with_work(asked, task="lora")
+    assert only_layer(lora).forward.stream_s == pytest.approx(only_layer(asked).forward.stream_s)
+    few, all_of_them = only_layer(run_as(lora, adapted="qkv")), only_layer(run_as(lora, adapted="all"))
+    assert few.adapters < only_layer(run_as(lora, adapted="attention")).adapters < all_of_them.adapters
+    assert few.kept.whole < all_of_them.kept.whole  # inputs of frozen matrices are kept for adapters alone
+
+
+def test_cheap_recompute_trades_memory_for_memory_traffic() -> None:
+    asked = with_work(job(2), task="pretrain")
+    usual, again = only_layer(asked), only_layer(run_as(asked, recomputes_cheap=True))
+    assert again.kept.whole < usual.kept.whole
+    assert again.backward.stream_s > usual.backward.stream_s
+    assert again.forward.stream_s == pytest.approx(usual.forward.stream_s)
+
+
+def test_experts_keep_the_host_busy() -> None:
+    """Each expert has products of its own, and the first of them waits for the routing."""
+
+    def launching(experts: int) -> Part:
+        moe = msgspec.structs.replace(model("moe"), moe=MoE(experts=experts, topk=2, ffn=128))
+        asked = with_work(msgspec.structs.replace(job(2), model=moe), task="pretrain", precision="bf16")
+        return only_layer(run_as(asked, launch_s=4e-5, launch_backward_s=2.5e-5), 128)
+
+    few, many = launching(4), launching(32)
+    assert float(many.forward.host_s[0] - few.forward.host_s[0]) == pytest.approx(2 * 28 * 4e-5)
+    assert float(many.backward.host_s[0] - few.backward.host_s[0]) == pytest.approx(4 * 28 * 2.5e-5)
+    assert few.forward.drained_s > 0 == few.backward.drained_s
+
+
+def test_a_token_sent_once_for_each_rank_moves_less() -> None:
+    moe = msgspec.structs.replace(model("moe"), hidden=2048, moe=MoE(experts=16, topk=8, ffn=128))
+    asked = with_work(msgspec.structs.replace(job(2), model=moe, pool=parse_gpus("8xH100")), task="pretrain")
+    split = shard(4096)._replace(ep=np.array([8]))
+
+    def exchange(**changes: object) -> Direction:
+        found = parts(run_as(asked, **changes), split)
+        return next(part for key, part in found.items() if isinstance(key, LayerKind)).forward
+
+    every, once = exchange(dispatch="copies"), exchange(dispatch="once")
+    assert 0.5 < float(once.busy_s["ep"][0] / every.busy_s["ep"][0]) < 0.85
+    assert exchange(hides_all_to_all=True).exposed_s["ep"] < every.exposed_s["ep"]
 
 
 def test_an_axis_has_a_provenance_only_where_it_speaks() -> None:

@@ -14,7 +14,7 @@ from astra.spec.job import Job
 from tests.properties.jobs import job
 
 PARAMETERS = 1e9
-HELD = Held(*(np.array([size]) for size in (PARAMETERS, 0.0, PARAMETERS, 0.0)))
+HELD = Held(*(np.array([size]) for size in (PARAMETERS, 0.0, PARAMETERS, 0.0, 0.0)))
 
 
 def asked(**work: Any) -> Job:
@@ -83,3 +83,21 @@ def test_local_parameters() -> None:
     tp, ep, etp = np.array([4]), np.array([2]), np.array([2])
     dense, expert = local(Weights(sharded=400, replicated=10, expert=800), tp, ep, etp)
     assert (float(dense[0]), float(expert[0])) == (110, 200)
+
+
+def test_fp8_weights_beside_or_instead_of_bf16() -> None:
+    """Two layouts of a byte each beside two bytes; alone; and one of them where nothing is trained."""
+
+    def weights(fp8_weights: str, task: str) -> float:
+        some = asked(precision="fp8", task=task)
+        runtime = msgspec.structs.replace(some.runtime, fp8_weights=fp8_weights)
+        held = HELD._replace(frozen=np.array([PARAMETERS if task == "lora" else 0.0]))
+        one = {"zero": 1, "offload": 0, "ranks": 1, "expert_ranks": 1}
+        columns = {name: np.array([value]) for name, value in one.items()}
+        found = static_bytes(msgspec.structs.replace(some, runtime=runtime), held, **columns, layers=np.array([10.0]))
+        return float(found.weights[0]) / PARAMETERS
+
+    assert weights("beside", "pretrain") == 4
+    assert weights("instead", "pretrain") == 2
+    assert weights("beside", "lora") == 2
+    assert weights("instead", "lora") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,8 @@ def shard(seq: int = 512, **columns: int | bool) -> Shard:
     values: dict[str, int | bool] = {
         "mbs": 1, "tp": 1, "cp": 1, "ep": 1, "etp": 1, "sp": False, "flash": True, **columns
     }  # fmt: skip
-    return Shard(seq=seq, keeps=Retention(), **{name: np.array([value]) for name, value in values.items()})
+    arrays: dict[str, Any] = {name: np.array([value]) for name, value in values.items()}
+    return Shard(seq=seq, keeps=Retention(), **arrays)
 
 
 def test_tokens_are_split_by_what_splits_them() -> None:

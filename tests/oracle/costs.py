@@ -64,6 +64,7 @@ class Rank(NamedTuple):
     head: Part | None
     held: tuple[float, float]  # dense and expert parameters
     trained: tuple[float, float]
+    frozen: float  # parameters of layers under LoRA
     in_flight: int  # (micro-batch, chunk) pairs alive at the worst moment
     collective_s: float  # more host time per tensor-parallel collective and member, in a pipeline across nodes
 
@@ -141,12 +142,15 @@ class Costs(Layers):
             expert = sum(part.expert / (s.e * s.x) for part in tensors)
             chunks = [[parts[self.kinds[i]] for i in chunk] for chunk in mine]
             ends = [parts["embedding"]] * first + [parts["head"]] * last
-            trained = (dense, expert)
+            trained, frozen = (dense, expert), 0.0
             if self.job.workload.task == "lora":
                 added = sum(part.adapters for chunk in (*chunks, ends) for part in chunk)
+                layers = [weights_of.layer_weights(model, self.kinds[i]) for chunk in mine for i in chunk]
+                frozen = sum(part.sharded / s.t + part.replicated + part.expert / (s.e * s.x) for part in layers)
                 trained, dense = (added, 0.0), dense + added
             head = parts["head"] if last else None
-            found.append(Rank(chunks, ends, head, (dense, expert), trained, self._in_flight(mesh, r), collective_s))
+            flight = self._in_flight(mesh, r)
+            found.append(Rank(chunks, ends, head, (dense, expert), trained, frozen, flight, collective_s))
         return found
 
     def _in_flight(self, mesh: Mesh, r: int) -> int:
@@ -173,12 +177,13 @@ class Costs(Layers):
         for rank in self.ranks(mesh):
             layers, v, n = rank.layers, mesh.v, saver.n
             chunk, count = max(len(c) for c in rank.chunks), max(len(layers), 1)
+            here = 1 - min(self.job.runtime.offloaded_layers / count, 1)
             queued = sum(self._queued(mesh, part, rank.collective_s) for part in layers)
-            whole, inputs = sum(part.whole for part in layers) + queued, sum(part.checkpoint for part in layers)
+            whole, inputs = here * sum(part.whole for part in layers) + queued, sum(part.checkpoint for part in layers)
             all_s = sum(part.seconds("forward", mesh.on, rank.collective_s) for part in layers)
             kept, again_s, stretch = whole, 0.0, 0
             if saver.recompute == "selective":
-                kept = sum(part.selective for part in layers) + queued
+                kept = here * sum(part.selective for part in layers) + queued
                 again_s = sum(part.attention_s for part in layers)
             elif saver.recompute == "full" and saver.method == "uniform":  # one input for every n layers
                 kept, again_s, stretch = min(ceil(chunk / n) * v / count, 1) * inputs, all_s, min(n, chunk)
@@ -246,8 +251,10 @@ class Costs(Layers):
         found = []
         for rank in self.ranks(mesh):
             layer = sum(rank.held) / max(len(rank.layers), 1)
-            copied = job.workload.precision == "fp8" and job.workload.task != "lora" and holder.zero < 3
-            static = weight * owned(rank.held, 3) + (2 * sum(rank.held) if copied else 0)
+            instead, lora = job.runtime.fp8_weights == "instead", job.workload.task == "lora"
+            copied = 0.0 if instead or lora else 2 * sum(rank.held)
+            quantised = job.workload.precision == "fp8" and holder.zero < 3
+            static = weight * owned(rank.held, 3) + (copied - (rank.frozen if instead else 0) if quantised else 0)
             static += grad * owned(rank.trained, 2) + {0: 0, 1: 0, 2: 1, 3: 2}[holder.zero] * (weight + grad) * layer
             mine, every = owned(rank.trained, 1), sum(rank.trained)
             moved = (job.runtime.update_bytes or UPDATE_BYTES[job.workload.optimizer] - 6 * fp32) * mine

@@ -40,6 +40,7 @@ class Gemm(NamedTuple):
     groups: float = 1
     low: bool = True
     trained: bool = True
+    of: str = "mlp"  # or "attention" or "qkv": what may have adapters
 
 
 class Core(NamedTuple):
@@ -74,6 +75,8 @@ class Stream(NamedTuple):
     elements: float
     times: float = 1
     ways: tuple[str, ...] = WAYS
+    groups: float = 1  # each with kernels of its own
+    again: bool = False  # the forward kernel in backward
 
 
 class Block(NamedTuple):
@@ -129,7 +132,10 @@ class Layers:
 
     def __init__(self, job: Job) -> None:
         self.job, self.kinds = job, layer_kinds(job.model)
-        self.w = 1.0 if job.workload.precision == "fp8" else 2.0
+        self.w = self.z = 1.0 if job.workload.precision == "fp8" else 2.0
+        if job.workload.task == "lora":  # inputs are kept for adapters, which compute in bf16
+            self.w, self.z = 2.0, 2.0 if job.runtime.adapted == "all" else 0.0
+        self.cheap = 0.0 if job.runtime.recomputes_cheap else 1.0
         self.wide = 2 if job.workload.precision == "tf32" else 1  # fp32 tensors; all is counted in 2 bytes below
         self.gemm_s, self.stream_s = lru_cache(None)(self._gemm_s), lru_cache(None)(self._stream_s)
         self.send_s, self.core_s = lru_cache(None)(self._send_s), lru_cache(None)(self._core_s)
@@ -141,7 +147,7 @@ class Layers:
         m, n, k, groups = (np.array([float(size)]) for size in gemm[:4])
         m, n, k = {"fwd": (m, n, k), "dgrad": (m, k, n), "wgrad": (k, n, m)}[layout]
         timed = operators.gemm(self.job.pool.device, m=m, n=n, k=k, groups=groups, precision=precision, layout=layout)
-        return float(timed.seconds[0]) / self.job.runtime.clock_gain
+        return float(timed.seconds[0]) / self.job.runtime.clock_gain + self.stream_s(0.0, gemm.groups - 1)
 
     def _stream_s(self, nbytes: float, kernels: float) -> float:
         return float(operators.streaming(self.job.pool.device, nbytes=np.array([nbytes]), kernels=kernels).seconds[0])
@@ -208,6 +214,7 @@ class Layers:
         g = a if mla else max(model.kv_heads / s.t, 1)
         dq, dv = (mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim) if mla else (model.head_dim,) * 2
         gemms, latent = [Gemm(T, (a + 2 * g) * dq, h)], 0.0
+        y = w * self.cheap
         if mla:
             rank = mla.q_lora_rank
             gemms = [Gemm(U, rank, h), Gemm(T, a * dq, rank)] if rank else [Gemm(T, a * dq, h)]
@@ -229,15 +236,16 @@ class Layers:
         if window is not None and model.chunked:
             seq, window = min(float(window), seq), None
         scores = 4 * T * a if s.flash else 4 * T * a * seq  # a number per row, or all scores and probabilities
-        kept = 2 * U * h + w * U * h * norms + qkv + w * context + latent
+        kept = 2 * U * h + y * U * h * norms + qkv + w * context + latent
         working = 2 * qkv + 2 * context + (0 if s.flash else scores) + 4 * T * h
         core = Core(causal, window, a, g, dq, dv, seq)
-        return Block([*gemms, Gemm(T, h, a * dv)], [core], streams, (kept + scores, kept, 2 * U * h, working))
+        gemms = [*(gemm._replace(of="qkv") for gemm in gemms), Gemm(T, h, a * dv, of="attention")]
+        return Block(gemms, [core], streams, (kept + scores, kept, 2 * U * h, working))
 
     def _mlp(self, tokens: float, width: float, groups: float = 1) -> Block:
         h, gates = self.job.model.hidden, 2 if self.job.model.gated_mlp else 1
         inner = groups * tokens * width
-        kept = (2 * gates + self.w) * inner
+        kept = (2 * gates + self.z * self.cheap) * inner
         kept += 2 * inner if gates == 2 and self.job.runtime.keeps_activation else 0.0
         gemms = [Gemm(tokens, gates * width, h, groups), Gemm(tokens, h, width, groups)]
         return Block(
@@ -248,7 +256,7 @@ class Layers:
         model, (T, U, _) = self.job.model, self.tokens(s)
         h, norms = model.hidden, model.norms_per_layer / 2
         gemms, _, streams, (whole, _, _, working) = self._mlp(T, model.ffn / s.t)
-        kept = whole + 2 * U * h + self.w * U * h * norms
+        kept = whole + 2 * U * h + self.z * self.cheap * U * h * norms
         streams = [*streams, Stream("norm", U * h, norms), Stream("residual", U * h), Stream("boundary", T * h)]
         streams += [Stream("bias", T * model.ffn / s.t), Stream("bias", U * h)] if model.mlp_bias else []
         return Block(gemms, [], streams, (kept, kept, 2 * U * h, working + 4 * T * h))
@@ -264,8 +272,13 @@ class Layers:
         streams = [stream for block in blocks for stream in block.streams]
         streams += [Stream("norm", U * h, model.norms_per_layer / 2), Stream("residual", U * h)]
         streams += [Stream("router", R * moe.experts), Stream("permute", copies * h)]
+        streams.append(Stream("sort", copies * h if s.e > 1 and local > 1 else 0.0))
+        if moe.expert_bias:
+            inner = copies * moe.ffn / s.x
+            streams += [Stream("expert_bias", copies * h, groups=local), Stream("expert_clamp", inner)]
+            streams.append(Stream("bias", (2 if model.gated_mlp else 1) * inner))
         kept = sum(block.kept[0] for block in blocks)
-        kept += (2 + self.w) * U * h + 8 * R * moe.experts + self.w * copies * h
+        kept += (2 + self.z * self.cheap) * U * h + 8 * R * moe.experts + self.z * copies * h
         working = max(block.kept[3] for block in blocks) + 6 * copies * h + 4 * T * h
         return Block(gemms, [], streams, (kept, kept, 2 * U * h, working))
 
@@ -301,8 +314,11 @@ class Layers:
         moe, mla, whole = model.moe, model.mla, 2 * T * model.hidden
         n = (2 if kind.role == "cross" else 1) + (kind.mlp == "dense" or bool(moe and moe.shared_ffn))
         if s.sp:  # gather and scatter around each pair of products; backward gathers twice
-            sends = [Send("tp", "all_gather", whole, s.t, 1, n, n), Send("tp", "reduce_scatter", whole, s.t, 1, n, 0)]
-            sends += [Send("tp", op, whole, s.t, 1, 0, n, "gemm") for op in ("all_gather", "reduce_scatter")]
+            fp8 = self.job.workload.precision == "fp8" and self.job.runtime.gathers_fp8
+            part = whole / 2 if fp8 else whole  # quantised before it is gathered
+            sends = [Send("tp", "all_gather", part, s.t, 1, n, n), Send("tp", "reduce_scatter", whole, s.t, 1, n, 0)]
+            sends.append(Send("tp", "all_gather", part, s.t, 1, 0, n, "gemm"))
+            sends.append(Send("tp", "reduce_scatter", whole, s.t, 1, 0, n, "gemm"))
         else:
             sends = [
                 Send("tp", "all_reduce", whole, s.t, 1, n, 0),
@@ -321,7 +337,9 @@ class Layers:
     def _part(self, s: Shard, block: Block, sends: list[Send]) -> Part:
         runtime, gemms, adapters = self.job.runtime, block.gemms, []
         if self.job.workload.task == "lora":
-            rank, low = self.job.workload.lora_rank, [gemm for gemm in gemms if gemm.low]
+            of = {"all": ("qkv", "attention", "mlp"), "attention": ("qkv", "attention"), "qkv": ("qkv",)}
+            rank, chosen = self.job.workload.lora_rank, of[runtime.adapted]
+            low = [gemm._replace(low=False) for gemm in gemms if gemm.low and gemm.of in chosen]
             adapters = [g._replace(n=rank) for g in low] + [g._replace(k=rank) for g in low]
             gemms = [gemm._replace(trained=False) for gemm in gemms] + adapters
         dgrad_s = sum(self.gemm_s("dgrad", gemm._replace(trained=True)) for gemm in gemms)
@@ -335,35 +353,26 @@ class Layers:
         memory_s, host_s = dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0)
         exposed_s: dict[tuple[str, str], tuple[float, float]] = {}
         streams = block.streams + self._gemm_streams(gemms)
+        if runtime.recomputes_cheap:
+            cheap = [s for s in streams if s.kernel in ("norm", "swiglu", "gelu", "expert_clamp")]
+            streams += [s._replace(ways=("backward",), again=True) for s in cheap]
         for way in WAYS:
-            back = way == "backward"
-            launches = (1.0 + back) * len(gemms) + (1 + 2 * back) * len(block.cores)
-            for stream in streams:
-                if way in stream.ways:
-                    kernel = runtime.kernels[stream.kernel]
-                    each = kernel.backward_bytes if back else kernel.forward_bytes
-                    each *= 1 if stream.kernel in ("cross_entropy", "accumulate") else self.wide
-                    count = (kernel.backward_kernels if back else kernel.forward_kernels) * stream.times
-                    memory_s[way] += self.stream_s(each * stream.elements * stream.times, count)
-                    launches += count
-            launches += runtime.collective_launches * sum(
-                send.backward if back else send.forward for send in sends if send.ranks > 1
-            )
-            host_s[way] = launches * (runtime.launch_backward_s if back else runtime.launch_s)
+            memory_s[way], host_s[way] = self._traffic(way, block, gemms, streams, sends)
+        drained_s = {"forward": self._drained_s(gemms, streams), "backward": 0.0}
         if runtime.clock_follows_power:
-            slower = self._clock_loss(matrix_s, core_s, memory_s, host_s)
+            slower = self._clock_loss(matrix_s, core_s, memory_s, drained_s, host_s)
             matrix_s = {way: slower * matrix_s[way] for way in WAYS}
             core_s = {way: slower * core_s[way] for way in WAYS}
             weight_s *= slower
         for way in WAYS:
             back = way == "backward"
             kernels_s = matrix_s[way] + core_s[way] + memory_s[way]
-            compute_s[way] = self._either_s(kernels_s, host_s[way])
+            compute_s[way] = self._either_s(kernels_s + drained_s[way], host_s[way])
             idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
-            window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s}
+            window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s, "layer": compute_s[way]}
             shown_s = self._exposed_s(way, s, sends, window_s)
             if runtime.launches_ahead:
-                shown_s = in_gaps(shown_s, kernels_s, host_s[way])
+                shown_s = in_gaps(shown_s, kernels_s + drained_s[way], host_s[way])
             exposed_s |= shown_s
             mine = [x for x in sends if x.axis == "tp" and x.ranks > 1]
             members[way] = sum((x.backward if back else x.forward) * x.ranks for x in mine)
@@ -379,6 +388,24 @@ class Layers:
         kept = (whole, selective, checkpoint, working)
         return Part(compute_s, weight_s, core_s["forward"], exposed_s, *kept, added, host_s, members, busy_s)
 
+    def _traffic(
+        self, way: str, block: Block, gemms: list[Gemm], streams: list[Stream], sends: list[Send]
+    ) -> tuple[float, float]:
+        """Seconds of what streams through memory, and of the host that launches everything."""
+        runtime, back, memory_s = self.job.runtime, way == "backward", 0.0
+        launches = (1.0 + back) * sum(gemm.groups for gemm in gemms) + (1 + 2 * back) * len(block.cores)
+        for stream in (stream for stream in streams if way in stream.ways):
+            kernel = runtime.kernels[stream.kernel]
+            late = back and not stream.again
+            each = kernel.backward_bytes if late else kernel.forward_bytes
+            each *= 1 if stream.kernel in ("cross_entropy", "accumulate") else self.wide
+            count = (kernel.backward_kernels if late else kernel.forward_kernels) * stream.times * stream.groups
+            memory_s += self.stream_s(each * stream.elements * stream.times, count)
+            launches += count
+        calls = sum(send.backward if back else send.forward for send in sends if send.ranks > 1)
+        launches += runtime.collective_launches * calls
+        return memory_s, launches * (runtime.launch_backward_s if back else runtime.launch_s)
+
     def _either_s(self, kernels_s: float, host_s: float) -> float:
         """The longer of the two, smoothed unless the host runs ahead."""
         return max(kernels_s, host_s) if self.job.runtime.launches_ahead else (kernels_s**4 + host_s**4) ** 0.25
@@ -386,9 +413,9 @@ class Layers:
     def _clock_loss(self, *parts: dict[str, float]) -> float:
         """Full clock over the clock that the power limit leaves, found by halving: T g^3 = T + O g."""
         gain, tensor_s, other_s = self.job.runtime.clock_gain, 0.0, 0.0
-        for matrix_s, core_s, memory_s, host_s in ([part[way] for part in parts] for way in WAYS):
+        for matrix_s, core_s, memory_s, drained_s, host_s in ([part[way] for part in parts] for way in WAYS):
             tensor_s += gain * matrix_s + core_s / 2
-            whole_s = self._either_s(matrix_s + core_s + memory_s, host_s)
+            whole_s = self._either_s(matrix_s + core_s + memory_s + drained_s, host_s)
             other_s += whole_s - matrix_s - core_s / 2
         low, high = 1.0, gain
         for _ in range(60):
@@ -402,10 +429,27 @@ class Layers:
         streams = []
         if self.job.workload.precision == "fp8":
             low = [gemm for gemm in gemms if gemm.low]
-            streams += [Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, 1, WAYS[:1]) for gemm in low]
-            streams += [Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, 1, WAYS[1:]) for gemm in low]
+            streams += [Stream("fp8_cast", g.groups * g.m * g.k, 1, WAYS[:1], g.groups) for g in low]
+            streams += [Stream("fp8_cast", g.groups * g.m * g.n, 1, WAYS[1:], g.groups) for g in low]
         size = sum(gemm.groups * gemm.k * gemm.n for gemm in gemms if gemm.trained)
         return [*streams, Stream("accumulate", size, 1, WAYS[1:])]
+
+    def _drained_s(self, gemms: list[Gemm], streams: list[Stream]) -> float:
+        """Forward, experts only: kernels issued between knowing the routing and the first expert's product."""
+        if "permute" not in [stream.kernel for stream in streams]:
+            return 0.0
+        runtime, experts = self.job.runtime, max(gemm.groups for gemm in gemms)
+        casts = experts if self.job.workload.precision == "fp8" else 0
+        return (runtime.kernels["permute"].forward_kernels / 2 + casts) * runtime.launch_s
+
+    def _once(self, send: Send) -> float:
+        """Share of an all-to-all that is left where a token goes to each rank, or node if there are several, once."""
+        moe, links = self.job.model.moe, self.job.pool.node.links
+        if send.op != "all_to_all" or self.job.runtime.dispatch == "copies" or moe is None:
+            return 1.0
+        nodes = send.ranks * send.stride / (links[0].reach if links else 1)
+        places = nodes if nodes > 1 else send.ranks
+        return places * (1 - (1 - 1 / places) ** moe.topk) / moe.topk
 
     def _ring_s(self, way: str, s: Shard, core: Core) -> float:
         """Own keys under the mask, then the other ranks' in turn; half of those matter under a causal mask."""
@@ -423,15 +467,16 @@ class Layers:
         slow = collectives.overlap_slowdown(self.job.pool, "node")
         found = {}
         for axis in ("tp", "cp", "ep"):
-            busy_s = {"": 0.0, "gemm": 0.0, "attention": 0.0}
+            busy_s = {"": 0.0, "gemm": 0.0, "attention": 0.0, "layer": 0.0}
             for send in sends:
                 times = send.forward if way == "forward" else send.backward
                 if send.axis == axis and send.ranks > 1 and times:
-                    beside = send.beside if self.job.runtime.async_reduce or send.beside != "gemm" else ""
-                    busy_s[beside] += times * self.send_s(send.op, self.wide * send.nbytes, send.ranks, send.stride)
-            shown_s = hidden(busy_s["gemm"], window_s["gemm"], slow) + hidden(
-                busy_s["attention"], window_s["attention"], slow
-            )
+                    nbytes = self.wide * send.nbytes * self._once(send)
+                    away = send.op == "all_to_all" and self.job.runtime.hides_all_to_all
+                    beside = "layer" if away else send.beside
+                    beside = beside if self.job.runtime.async_reduce or beside != "gemm" else ""
+                    busy_s[beside] += times * self.send_s(send.op, nbytes, send.ranks, send.stride)
+            shown_s = sum(hidden(busy_s[name], window_s[name], slow) for name in window_s)
             bare_s = on_s = busy_s[""]
             if axis == "tp":  # cut into t pieces: the first has nothing to hide behind
                 room_s = max(window_s["gemm"] - busy_s["gemm"], 0.0)

@@ -115,7 +115,7 @@ def model(kind: str = "dense", **changes: Any) -> ModelSpec:
             "mla": MLA(q_lora_rank=64, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32),
             "moe": MoE(experts=4, topk=2, ffn=128, shared_ffn=256, first_dense=1),
         },
-        "moe": {"moe": MoE(experts=4, topk=2, ffn=128)},
+        "moe": {"moe": MoE(experts=4, topk=2, ffn=128, expert_bias=True)},
         "moe_every": {"moe": MoE(experts=8, topk=1, ffn=256, every=2), "kv_heads": 2, "norms_per_layer": 4},
         "encdec": {"encoder": Encoder(layers=2), "relative_buckets": 32, "gated_mlp": False},
         "vision": {"vocab": 0, "vision": Vision(image=64, patch=8), "causal": False, "gated_mlp": False},
@@ -153,6 +153,17 @@ def runtime(rng: random.Random | None = None) -> Runtime:
         found = msgspec.structs.replace(found, **UNLIKE_MEGATRON)
     if rng.random() < 0.3:
         found = msgspec.structs.replace(found, clock_gain=1.2, clock_follows_power=True, collective_launches=0.5)
+    apart = random.Random(f"{rng.random()}")
+    found = msgspec.structs.replace(
+        found,
+        fp8_weights=apart.choice(("beside", "instead")),
+        gathers_fp8=apart.random() < 0.5,
+        adapted=apart.choice(("all", "attention", "qkv")),
+        dispatch=apart.choice(("copies", "once")),
+        hides_all_to_all=apart.random() < 0.3,
+        recomputes_cheap=apart.random() < 0.3,
+        offloaded_layers=apart.choice((0, 0, 1, 3)),
+    )
     return msgspec.structs.replace(found, launch_s=rng.choice((0.0, 5e-6)), launch_backward_s=4e-6, step_host_s=1e-4)
 
 

@@ -18,15 +18,16 @@ from astra.spec.model import ModelSpec
 _BF16 = 2
 
 
-def _block_sends(nbytes: Floats, shard: Shard, blocks: float) -> list[Send]:
-    """Collectives of ``blocks`` column-then-row-parallel pairs."""
+def _block_sends(elements: Floats, shard: Shard, blocks: float) -> list[Send]:
+    """Collectives of ``blocks`` column-then-row-parallel pairs; what is gathered for fp8 may be quantised first."""
+    nbytes, gathered = _BF16 * elements, shard.gathered_bytes * elements
     with_sp = np.where(shard.sp, blocks, 0.0)
     without_sp = np.where(shard.sp, 0.0, blocks)
     one = np.ones_like(shard.tp)
     return [
-        Send("all_gather", nbytes, shard.tp, one, with_sp, with_sp),
+        Send("all_gather", gathered, shard.tp, one, with_sp, with_sp),
         Send("reduce_scatter", nbytes, shard.tp, one, with_sp, 0.0),
-        Send("all_gather", nbytes, shard.tp, one, 0.0, with_sp, beside="gemm"),
+        Send("all_gather", gathered, shard.tp, one, 0.0, with_sp, beside="gemm"),
         Send("reduce_scatter", nbytes, shard.tp, one, 0.0, with_sp, beside="gemm"),
         Send("all_reduce", nbytes, shard.tp, one, without_sp, 0.0),
         Send("all_reduce", nbytes, shard.tp, one, 0.0, without_sp, beside="gemm"),
@@ -38,7 +39,7 @@ def layer_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
     blocks = 2 if kind.role == "cross" else 1
     if kind.mlp == "dense" or (model.moe is not None and model.moe.shared_ffn):
         blocks += 1
-    return _block_sends(_BF16 * shard.tokens * model.hidden, shard, blocks)
+    return _block_sends(shard.tokens * model.hidden, shard, blocks)
 
 
 def embedding_sends(model: ModelSpec, shard: Shard) -> list[Send]:

@@ -18,7 +18,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.catalog import hardware, runtimes
-from astra.cost.parts import EMBEDDING, HEAD, Direction
+from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.parts import Direction
 from astra.cost.stage import SHARD_COLUMNS, gather_parts, over_stages, stage_table
 from astra.errors import AstraError, InputError
 from astra.families.kinds import LayerKind

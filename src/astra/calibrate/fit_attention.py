@@ -19,6 +19,11 @@ Row = dict[str, Any]
 # Before any row is seen. How heads fill the GPU (p, l) starts from what context attention shows on nine GPUs.
 _PRIOR: Final = (("row_keys", 60.0), ("diagonal_keys", 60.0), ("power", 1.3), ("lone", 0.75))
 _PRIOR_FRACTION: Final = 0.5
+# Fraction of peak with heads of 64 over that with 128, where a kernel was timed on wider heads alone. Forward: context
+# attention of TensorRT-LLM on B200 from 4k tokens on (559 of 885 TFLOP/s; GB200 0.59, GB300 0.66, B300 0.71). Backward:
+# cuDNN on H100 and H200 (0.84, 0.77).
+_NARROW_DIM: Final = 64
+_NARROW: Final = {"fwd": 0.63, "bwd": 0.80}
 _PULL: Final = 0.02  # of a log unit away from the prior, against one row's log error
 _FILL_PULL: Final = 0.2  # of p and l, where batch x heads x length x width is constant, so that the rows cannot tell
 LONGEST_SEQ: Final = 65_536  # kernels of 50 ms and more show the GPU's power limit rather than the kernel
@@ -269,6 +274,14 @@ def derived(curves: Sequence[Curve], rows: Sequence[Row]) -> list[Curve]:
                 _scaled(hopper, ratio, family="blackwell", gpu="", rows=0, sources=("as many FLOPs per SM as on H100",))
             )
     return out
+
+
+def narrowed(curve: Curve) -> Curve:
+    """A curve timed on wide heads alone, with heads of 64: softmax costs as much, products half."""
+    if min(curve.dims) <= _NARROW_DIM:
+        return curve
+    narrow = _NARROW[curve.direction] * float(np.interp(128.0, curve.dims, curve.fractions))
+    return msgspec.structs.replace(curve, dims=(float(_NARROW_DIM), *curve.dims), fractions=(narrow, *curve.fractions))
 
 
 def _scaled(curve: Curve, level: float, **changes: Any) -> Curve:

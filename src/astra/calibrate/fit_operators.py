@@ -144,6 +144,7 @@ def fit_all_attention(root: Path | None, path: Path | None, profiles: Sequence[R
         levels, context = fit_attention.context_levels(tables, anchors)
         curves = [curve for group in fit_attention.GROUPS for curve in fit_attention.fit_group(group, rows)]
         curves += fit_attention.derived(curves, rows)
+        curves = [fit_attention.narrowed(curve) for curve in curves]
         document = {
             "gpus": {gpu: _gpu_entry(gpu, levels.get(gpu, 1.0)) for gpu in FAMILIES},
             "context": context,

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from astra.calibrate.runs_model import Sizes, model_of
 from astra.calibrate.runs_pool import pool_of
-from astra.calibrate.runs_strategy import Degrees, Settings, recipe_for, runtime_of, strategy_of
-from astra.catalog import runtimes
+from astra.calibrate.runs_recipe import recipe_for, runtime_as_run
+from astra.calibrate.runs_strategy import Degrees, Settings, runtime_of, strategy_of
 from astra.catalog.clusters import read_text
 from astra.errors import AstraError, InputError
 from astra.families.weights import forward_flops_per_token
@@ -169,10 +171,17 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
         task=_TASKS.get(_text(row, "task").lower(), "pretrain"),
         lora_rank=int(rank.group(1)) if rank else 16,
     )
-    key = (id(model), id(pool), workload, runtime)
-    job = jobs.setdefault(
-        key, Job(model=model, pool=pool, workload=workload, runtime=runtimes.runtime(runtime), headroom=0.0)
+    as_run = runtime_as_run(
+        runtime,
+        recipe,
+        model,
+        version=_text(row, "framework_version_or_date"),
+        task=workload.task,
+        mlperf="mlperf" in notes.lower(),
+        filled=filled,
     )
+    key = (id(model), id(pool), workload, msgspec.json.encode(as_run))
+    job = jobs.setdefault(key, Job(model=model, pool=pool, workload=workload, runtime=as_run, headroom=0.0))
     measured, aside = _measured(row, job, notes, filled)
     citation = f"{_text(row, 'source_repo_or_paper')}: {_text(row, 'source_path_or_table')}".strip(": ")
     framework = _text(row, "framework") or "unknown"
@@ -184,13 +193,16 @@ def _pool(row: Row, filled: list[str]) -> Pool:
     far, near = _text(row, "inter_node_link"), _text(row, "intra_node_link")
     gpus, per_node = _whole(row, "num_gpus", "number of GPUs"), _number(row, "gpus_per_node")
     try:
-        pool = pool_of(gpu, _number(row, "gpu_mem_gb"), gpus, int(per_node) if per_node else None, near, far)
+        size, source = int(per_node) if per_node else None, _text(row, "source_repo_or_paper")
+        pool = pool_of(gpu, _number(row, "gpu_mem_gb"), gpus, size, near, far, source)
     except InputError as error:
         if error.where == "gpu":
             raise _Missing(f"unsupported hardware: {gpu}") from None
         raise
     if not far and gpus > pool.node.gpus:
         filled.append(f"network between nodes not stated: as {pool.node.name}")
+    if "products at" in pool.device.name:
+        filled.append("tensor rate of the board as its source measured it")
     return pool
 
 

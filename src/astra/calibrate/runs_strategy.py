@@ -5,14 +5,10 @@ What its columns say, what its framework does by default, and the vendor's recip
 
 from __future__ import annotations
 
-import csv
 import re
-from functools import cache
-from importlib.resources import files
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from astra.errors import fold
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
@@ -240,26 +236,3 @@ def refused(runtime: str, strategy: Strategy, microbatches: int) -> str:
     if empty > 1 or (empty == 1 and strategy.zero == 0 and strategy.dp > 1):
         return "a pipeline stage without parameters"
     return ""
-
-
-def recipe_for(
-    name: str, gpu: str, precision: str, gpus: int, batch: int, degrees: Degrees, fsdp: bool
-) -> dict[str, str] | None:
-    """The vendor's recipe with these degrees: for this number of GPUs and batch if there is one."""
-    wanted = fold(name)
-    found = [
-        row
-        for row in _recipes()
-        if wanted.startswith(fold(row["model"]))
-        and fold(gpu).startswith(row["gpu"])
-        and row["precision"] == precision
-        and all(int(row[axis]) == getattr(degrees, axis) for axis in ("tp", "pp", "vp", "cp", "ep"))
-        and (row["zero"] == "3") == fsdp
-    ]
-    return min(found, key=lambda row: (int(row["gpus"]) != gpus, int(row["batch"]) != batch), default=None)
-
-
-@cache
-def _recipes() -> tuple[dict[str, str], ...]:
-    text = (files("astra.calibrate") / "data" / "recipes.csv").read_text(encoding="utf-8")
-    return tuple(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))

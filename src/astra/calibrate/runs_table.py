@@ -23,14 +23,15 @@ from astra.spec._base import decode
 from astra.spec.cluster import Device, NodeType, Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
+from astra.spec.runtime import Runtime
 from astra.spec.strategy import parse_strategy
 from astra.spec.workload import Workload
 
 RUNS: Final = "published_runs.csv"
 SHARED: Final = "published.json"
 COLUMNS: Final = (
-    "id", "framework", "runtime", "model", "pool", "gpus", "precision", "computed_in", "task", "lora_rank", "batch",
-    "seq", "strategy", "step_s", "peak_gib", "peak_of", "oom", "aside", "filled", "citation",
+    "id", "framework", "runtime", "settings", "model", "pool", "gpus", "precision", "computed_in", "task", "lora_rank",
+    "batch", "seq", "strategy", "step_s", "peak_gib", "peak_of", "oom", "aside", "filled", "citation",
 )  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def published() -> list[Run | Skipped]:
 def _read(
     row: dict[str, str], shared: dict[str, Any], models: list[ModelSpec], jobs: dict[tuple[str, ...], Job]
 ) -> Run:
-    key = tuple(row[name] for name in COLUMNS[2:12])
+    key = tuple(row[name] for name in COLUMNS[2:13])
     job = jobs.get(key)
     if job is None:
         gpus = int(row["gpus"])
@@ -76,7 +77,7 @@ def _read(
             model=models[int(row["model"])],
             pool=_pool(msgspec.json.encode(shared["pools"][int(row["pool"])]), gpus),
             workload=decode(Workload, work, where=row["id"]),
-            runtime=runtimes.runtime(row["runtime"]),
+            runtime=_runtime(row["runtime"], shared["settings"][int(row["settings"])] if row["settings"] else {}),
             headroom=0.0,
         )
     peak_of: Peak = msgspec.convert(row["peak_of"], Peak)
@@ -105,6 +106,24 @@ def _model(entry: dict[str, Any]) -> ModelSpec:
     return model
 
 
+def _runtime(name: str, changes: dict[str, Any]) -> Runtime:
+    """A catalog runtime with what a run's recipe changes; kernels one by one."""
+    entry = msgspec.to_builtins(runtimes.runtime(name))
+    kernels = entry["kernels"] | changes.get("kernels", {})
+    found: Runtime = decode(Runtime, entry | changes | {"kernels": kernels}, where="published.json")
+    return found
+
+
+def _runtime_changes(runtime: Runtime) -> dict[str, Any]:
+    usual, own = msgspec.to_builtins(runtimes.runtime(runtime.name)), msgspec.to_builtins(runtime)
+    changes = {name: value for name, value in own.items() if value != usual[name]}
+    if "kernels" in changes:
+        changes["kernels"] = {
+            name: value for name, value in changes["kernels"].items() if value != usual["kernels"][name]
+        }
+    return changes
+
+
 @cache
 def _pool(encoded: bytes, gpus: int) -> Pool:
     """The pool of an entry: a catalog device with its changes, and a node with its links."""
@@ -118,7 +137,7 @@ def _pool(encoded: bytes, gpus: int) -> Pool:
 
 def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
     """The text of both files."""
-    models, pools, citations, rules, asides = (_Numbered() for _ in range(5))
+    models, pools, settings, citations, rules, asides = (_Numbered() for _ in range(6))
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -127,7 +146,9 @@ def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
             continue
         job, measured, work = run.job, run.measured, run.job.workload
         writer.writerow((
-            run.id, run.framework, job.runtime.name, models.place(_sparse(job.model)),
+            run.id, run.framework, job.runtime.name,
+            settings.place(changed) if (changed := _runtime_changes(job.runtime)) else "",
+            models.place(_sparse(job.model)),
             pools.place(_pool_entry(job.pool)), job.pool.gpus, run.precision, work.precision, work.task,
             work.lora_rank, work.global_batch, work.seq,
             str(run.strategy), _shown(measured.step_s), _shown(measured.peak_gib), measured.peak_of,
@@ -138,6 +159,7 @@ def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
     shared = {
         "models": models.entries,
         "pools": pools.entries,
+        "settings": settings.entries,
         "citations": citations.entries,
         "rules": rules.entries,
         "asides": asides.entries,

@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from astra.axes import AXES, Send
+from astra.cost.host import drained_s, host_seconds
+from astra.cost.layers import EMBEDDING, HEAD, in_bf16, layers_of, trained
 from astra.efficiency import collectives, operators
-from astra.families import transformer
-from astra.families.kinds import LayerKind, layer_kinds
+from astra.families.kinds import LayerKind
 from astra.families.operators import Attention, Gemm, Kept, Layer, Shard, Stream
 from astra.provenance import Codes, Floats, Source, Timed, worst
 from astra.spec.cluster import Device
@@ -22,10 +23,7 @@ from astra.spec.job import Job
 from astra.spec.runtime import Runtime
 from astra.table import distinct
 
-BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
 FP32_KERNELS: Final = frozenset({"cross_entropy", "accumulate"})  # counted with fp32 values whatever the precision
-EMBEDDING: Final = "embedding"
-HEAD: Final = "head"
 ATTENTION_POWER: Final = 0.5  # power of an attention kernel over that of a GEMM: it keeps half of the tensor cores busy
 _WIDEST: Final = 1.8  # beyond this ratio any clock is within the power limit
 
@@ -37,6 +35,7 @@ class Direction(NamedTuple):
     attention_s: Floats
     stream_s: Floats
     host_s: Floats  # the time the host needs to launch it all
+    drained_s: Floats  # the GPU has nothing to do: the host waited for it to say how many tokens each expert has
     busy_s: Mapping[str, Floats]  # communication by axis
     exposed_s: Mapping[str, Floats]  # not hidden, with the axis' overlap off
     overlapped_s: Mapping[str, Floats]  # not hidden, with the axis' overlap on
@@ -50,9 +49,10 @@ class Direction(NamedTuple):
         A layer's kernels differ in length, so that the GPU waits for the host here and there before it does on the
         whole: the fourth-power mean fits rehearsed ranks better than the maximum (docs/rehearsal.md).
         """
+        gpu_s = self.kernels_s + self.drained_s
         if self.ahead:
-            return np.maximum(self.kernels_s, self.host_s)
-        return np.sqrt(np.sqrt(self.kernels_s**4 + self.host_s**4))
+            return np.maximum(gpu_s, self.host_s)
+        return np.sqrt(np.sqrt(gpu_s**4 + self.host_s**4))
 
     @property
     def kernels_s(self) -> Floats:
@@ -73,46 +73,12 @@ class Part(NamedTuple):
 
 def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     """Every part of the model."""
-    layers: dict[LayerKind | str, Layer] = {
-        kind: transformer.layer(job.model, kind, shard) for kind in dict.fromkeys(layer_kinds(job.model))
-    }
-    layers[EMBEDDING] = transformer.embedding(job.model, shard)
-    layers[HEAD] = transformer.head(
-        job.model,
-        shard,
-        logits_kept_bytes=job.runtime.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part
-        logits_peak_bytes=job.runtime.logits_peak_bytes / job.workload.widening,
-    )
-    layers = {key: _widened(layer, job.workload.widening) for key, layer in layers.items()}
-    if job.workload.task == "lora":
-        layers = {key: _with_adapters(layer, job.workload.lora_rank) for key, layer in layers.items()}
+    layers = layers_of(job, shard)
     gemm_s = _gemm_seconds(job, layers, len(shard.tp))
     return {
         key: _part(job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], _sends(job, key, shard))
         for key, layer in layers.items()
     }
-
-
-def _widened(layer: Layer, widening: float) -> Layer:
-    """What a layer keeps, in elements of the job's width."""
-    kept = layer.kept
-    if widening == 1:
-        return layer
-    return layer._replace(kept=Kept(*(widening * column for column in kept)))
-
-
-def _with_adapters(layer: Layer, rank: int) -> Layer:
-    """Low-rank adapters beside every frozen matrix (Hu et al. 2021)."""
-    adapters = [
-        adapter
-        for gemm in layer.gemms
-        if gemm.name not in BF16_GEMMS
-        for adapter in (
-            gemm._replace(name=f"{gemm.name}_lora_a", n=np.full_like(gemm.m, rank)),
-            gemm._replace(name=f"{gemm.name}_lora_b", k=np.full_like(gemm.m, rank)),
-        )
-    ]
-    return layer._replace(gemms=(*layer.gemms, *adapters))
 
 
 class _GemmSeconds(NamedTuple):
@@ -128,10 +94,9 @@ def _gemm_seconds(
     """All GEMMs of all parts in one stacked call for each layout and precision."""
     entries = [(key, gemm) for key, layer in layers.items() for gemm in layer.gemms]
     out: dict[tuple[LayerKind | str, str], _GemmSeconds] = {}
-    frozen = job.workload.task == "lora"
     for low, chosen in (
-        (False, [e for e in entries if e[1].name in BF16_GEMMS]),
-        (True, [e for e in entries if e[1].name not in BF16_GEMMS]),
+        (False, [e for e in entries if in_bf16(e[1])]),
+        (True, [e for e in entries if not in_bf16(e[1])]),
     ):
         if not chosen:
             continue
@@ -143,9 +108,8 @@ def _gemm_seconds(
         forward, dgrad, wgrad = _three_layouts(job.pool.device, precision, job.runtime.clock_gain, *sizes)
         for number, (key, gemm) in enumerate(chosen):
             at = slice(number * rows, (number + 1) * rows)
-            trained = not frozen or "_lora_" in gemm.name
             source = worst(forward.source[at], dgrad.source[at], wgrad.source[at])
-            weight_s = wgrad.seconds[at] if trained else np.zeros(rows)
+            weight_s = wgrad.seconds[at] if trained(job, gemm) else np.zeros(rows)
             out[key, gemm.name] = _GemmSeconds(forward.seconds[at], dgrad.seconds[at], weight_s, source)
     return out
 
@@ -153,7 +117,11 @@ def _gemm_seconds(
 def _three_layouts(
     device: Device, precision: str, clock_gain: float, m: Floats, n: Floats, k: Floats, groups: Floats
 ) -> list[Timed]:
-    """Forward, input-gradient and weight-gradient times; shardings share many shapes, so each is timed once."""
+    """Forward, input-gradient and weight-gradient times; shardings share many shapes, so each is timed once.
+
+    A group is a kernel of its own in TransformerEngine: 4 to 5 us each beyond one kernel's work on B200 (108 grouped
+    products of MooreThreads/SimuMax @4dcaae5).
+    """
     first, place = distinct(m, n, k, groups)
     m, n, k, groups = m[first], n[first], k[first], groups[first]
     timed = (
@@ -161,7 +129,8 @@ def _three_layouts(
         operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
         operators.gemm(device, m=k, n=n, k=m, precision=precision, layout="wgrad", groups=groups),
     )
-    return [Timed(way.seconds[place] / clock_gain, way.source[place]) for way in timed]
+    more_s = operators.streaming(device, nbytes=0 * groups, kernels=groups - 1).seconds
+    return [Timed((way.seconds / clock_gain + more_s)[place], way.source[place]) for way in timed]
 
 
 def _sends(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]]:
@@ -184,7 +153,6 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
             seconds, source = _attention(job, shard, attention, way)
             attention_s[way] = so_far + seconds / runtime.attention_gain
             attention_source = worst(attention_source, source)
-    layer = layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
     stream_s, stream_source = _streams(job, layer.streams, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
     sources: dict[str, Codes] = {
@@ -192,7 +160,7 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
         "attention": attention_source,
         "streaming": stream_source,
     }
-    host_s = _host_seconds(runtime, layer, sends, rows)
+    host_s = host_seconds(runtime, layer, sends, rows)
     products_s = {"forward": _sum((g.forward for g in gemms), rows), "backward": dgrad_s + weight_s}
     directions = {
         way: Direction(
@@ -200,6 +168,7 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
             attention_s=attention_s[key],
             stream_s=stream_s[place],
             host_s=host_s[place],
+            drained_s=drained_s(layer, runtime, rows) if way == "forward" else np.zeros(rows),
             busy_s={},
             exposed_s={},
             overlapped_s={},
@@ -213,7 +182,11 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
         silent = full._replace(gemm_s=full.gemm_s * slower, attention_s=full.attention_s * slower)
         # Where kernels wait for the host, communication hides in the gaps too; else a faster GPU would be slower.
         idle_s = silent.compute_s - silent.kernels_s
-        windows = {"gemm": silent.gemm_s + idle_s, "attention": silent.attention_s + idle_s}
+        windows = {
+            "gemm": silent.gemm_s + idle_s,
+            "attention": silent.attention_s + idle_s,
+            "layer": silent.compute_s,
+        }
         busy, exposed, overlapped = _communication(job, shard, sends, way, windows, sources)
         if runtime.launches_ahead:
             exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
@@ -227,13 +200,9 @@ def _gradient_bytes(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Floats:
     """The largest weight gradient, which lives in bf16 until it is added to the buffer that micro-batches share."""
     if not job.runtime.kernels["accumulate"].backward_bytes:
         return np.zeros(rows)
-    sizes = [np.broadcast_to(g.groups * g.k * g.n, rows) for g in gemms if _trained(job, g)]
+    sizes = [np.broadcast_to(g.groups * g.k * g.n, rows) for g in gemms if trained(job, g)]
     largest: Floats = job.workload.element_bytes * np.max(sizes, axis=0) if sizes else np.zeros(rows)
     return largest
-
-
-def _trained(job: Job, gemm: Gemm) -> bool:
-    return job.workload.task != "lora" or "_lora_" in gemm.name
 
 
 def clock_loss(runtime: Runtime, ways: Iterable[Direction]) -> Floats:
@@ -253,34 +222,6 @@ def clock_loss(runtime: Runtime, ways: Iterable[Direction]) -> Floats:
     clock = np.cbrt(0.5 + root) + np.cbrt(0.5 - root)
     slower: Floats = runtime.clock_gain / np.minimum(clock, runtime.clock_gain)
     return slower
-
-
-def _host_seconds(runtime: Runtime, layer: Layer, sends: Mapping[str, list[Send]], rows: int) -> tuple[Floats, Floats]:
-    """The host's time to launch a part's kernels and collectives, forward and backward."""
-    kernels = _launches(layer, runtime)
-    calls = [
-        _sum((np.where(send.ranks > 1, getattr(send, way), 0.0) for each in sends.values() for send in each), rows)
-        for way in ("forward", "backward")
-    ]
-    forward, backward = (own + runtime.collective_launches * sent for own, sent in zip(kernels, calls, strict=True))
-    return forward * runtime.launch_s, backward * runtime.launch_backward_s
-
-
-def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
-    """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward."""
-    if job.workload.precision != "fp8":
-        return []
-    low = [gemm for gemm in gemms if gemm.name not in BF16_GEMMS]
-    return [
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, way="forward") for gemm in low),
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, way="backward") for gemm in low),
-    ]
-
-
-def _accumulation(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Stream:
-    """Adding weight gradients to the buffer micro-batches share, where the GEMM does not do it itself."""
-    trained = (g.groups * g.k * g.n for g in gemms if _trained(job, g))
-    return Stream("accumulate", _sum(trained, rows), way="backward")
 
 
 def _sum(columns: Iterable[Floats], rows: int) -> Floats:
@@ -329,27 +270,22 @@ def _streams(job: Job, streams: tuple[Stream, ...], rows: int) -> tuple[tuple[Fl
     for stream in streams:
         kernel = runtime.kernels[stream.kernel]
         widening = 1.0 if stream.kernel in FP32_KERNELS else job.workload.widening
-        elements = stream.elements * stream.launches * widening
+        elements, times = stream.elements * stream.launches * widening, stream.launches * stream.groups
         if stream.way != "backward":
-            forward = operators.streaming(
-                device, nbytes=elements * kernel.forward_bytes, kernels=kernel.forward_kernels * stream.launches
+            timed = operators.streaming(
+                device, nbytes=elements * kernel.forward_bytes, kernels=kernel.forward_kernels * times
             )
-            forward_s, source = forward_s + forward.seconds, worst(source, forward.source)
-        if stream.way != "forward":
-            backward = operators.streaming(
-                device, nbytes=elements * kernel.backward_bytes, kernels=kernel.backward_kernels * stream.launches
+            source = worst(source, timed.source)
+            if stream.way == "again":
+                backward_s = backward_s + timed.seconds
+            else:
+                forward_s = forward_s + timed.seconds
+        if stream.way in ("both", "backward"):
+            timed = operators.streaming(
+                device, nbytes=elements * kernel.backward_bytes, kernels=kernel.backward_kernels * times
             )
-            backward_s, source = backward_s + backward.seconds, worst(source, backward.source)
+            backward_s, source = backward_s + timed.seconds, worst(source, timed.source)
     return (forward_s, backward_s), source
-
-
-def _launches(layer: Layer, runtime: Runtime) -> tuple[float, float]:
-    """Kernels the host launches, forward and backward: one a GEMM (two in backward), one and three for attention."""
-    ahead = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams if stream.way != "backward"]
-    back = [(runtime.kernels[stream.kernel], stream.launches) for stream in layer.streams if stream.way != "forward"]
-    forward = len(layer.gemms) + len(layer.attentions) + sum(kernel.forward_kernels * n for kernel, n in ahead)
-    backward = 2 * len(layer.gemms) + 3 * len(layer.attentions) + sum(kernel.backward_kernels * n for kernel, n in back)
-    return forward, backward
 
 
 def _in_gaps(silent: Direction, exposed_s: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -389,13 +325,14 @@ def _communication(
             times = np.broadcast_to(np.asarray(getattr(send, way), np.float64), rows)
             if not (times > 0).any() or (send.ranks <= 1).all():
                 continue
-            nbytes = job.workload.widening * send.nbytes
+            nbytes = job.workload.widening * send.nbytes * _sent_once(job, send)
             timed = collectives.collective(job.pool, send.op, nbytes=nbytes, ranks=send.ranks, stride=send.stride)
             seconds = times * timed.seconds
             used = (seconds > 0).astype(np.int8)
             sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
-            if send.beside and (job.runtime.async_reduce or send.beside != "gemm"):
-                beside[send.beside] = beside[send.beside] + seconds
+            hidden_by = "layer" if send.op == "all_to_all" and job.runtime.hides_all_to_all else send.beside
+            if hidden_by and (job.runtime.async_reduce or hidden_by != "gemm"):
+                beside[hidden_by] = beside[hidden_by] + seconds
             else:
                 bare = bare + seconds
         hidden = {
@@ -410,6 +347,20 @@ def _communication(
         exposed_by[axis.name] = bare + outlasting
         overlapped_by[axis.name] = (np.minimum(pipelined, bare) if axis.overlap else bare) + outlasting
     return busy_by, exposed_by, overlapped_by
+
+
+def _sent_once(job: Job, send: Send) -> Floats:
+    """Share of an exchange that remains where a token goes once to each rank, or node if there are several.
+
+    With k experts drawn from D places evenly, D (1 - (1 - 1/D)^k) of the places are met.
+    """
+    moe = job.model.moe
+    if send.op != "all_to_all" or job.runtime.dispatch == "copies" or moe is None:
+        return np.ones(np.shape(send.ranks))
+    near = job.pool.node.links[0].reach if job.pool.node.links else 1
+    nodes = send.ranks * send.stride / near
+    places = np.maximum(np.where(nodes > 1, nodes, send.ranks), 1)
+    return places * (1 - (1 - 1 / places) ** moe.topk) / moe.topk
 
 
 def worst_source(parts_by_key: Mapping[LayerKind | str, Part], row: int) -> dict[str, Source]:

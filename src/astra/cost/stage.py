@@ -12,7 +12,8 @@ import numpy as np
 
 from astra.axes import AXES
 from astra.cost.between import Sync, p2p, sync
-from astra.cost.parts import EMBEDDING, HEAD, Direction, Part, parts
+from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, local
 from astra.families import weights as weights_of
 from astra.families.kinds import LayerKind, layer_kinds
@@ -112,17 +113,23 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
     tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
+    gathered_bytes = 1.0 if job.workload.precision == "fp8" and job.runtime.gathers_fp8 else 2.0
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes)
     return Gathered(shard, parts(job, shard), place)
 
 
 def retention(job: Job) -> Retention:
-    """What the job's runtime keeps for backward."""
-    runtime = job.runtime
+    """What the job's runtime keeps: GEMM inputs for weight gradients, of frozen matrices for their adapters alone."""
+    runtime, linear_bytes = job.runtime, 1.0 if job.workload.precision == "fp8" else 2.0
+    mlp_bytes = linear_bytes
+    if job.workload.task == "lora":  # adapters compute in bf16
+        linear_bytes, mlp_bytes = 2.0, 2.0 if runtime.adapted == "all" else 0.0
     return Retention(
-        linear_bytes=1.0 if job.workload.precision == "fp8" else 2.0,
+        linear_bytes=linear_bytes,
+        mlp_bytes=mlp_bytes,
         projection=runtime.keeps_projection,
         activation=runtime.keeps_activation,
+        cheap=not runtime.recomputes_cheap,
     )
 
 
@@ -142,6 +149,8 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     queued = times.queued_bytes(job, gathered.shard, microbatches)
     replicas = dp * cp
     expert_replicas, expert_stride = expert_groups(columns)
+    layers = table.counts.sum(axis=-1)
+    here = 1 - np.minimum(job.runtime.offloaded_layers / np.maximum(layers, 1), 1.0)
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
@@ -155,8 +164,8 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         total_recompute_s=times.total_recompute,
         total_attention_s=times.total_attention,
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
-        kept_whole=memory.layers("whole") + queued,
-        kept_selective=memory.layers("selective") + queued,
+        kept_whole=memory.layers("whole") * here + queued,
+        kept_selective=memory.layers("selective") * here + queued,
         kept_checkpoint=memory.layers("checkpoint"),
         layer_whole=memory.largest("whole"),
         layer_working=memory.largest("working") + _fresh_bytes(job, held),
@@ -171,7 +180,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
             expert_ranks=expert_replicas[:, None],
             expert_stride=expert_stride[:, None],
         ),
-        layers=table.counts.sum(axis=-1),
+        layers=layers,
         chunk_layers=table.chunk_layers,
         in_flight=in_flight,
         microbatches=microbatches,
@@ -342,10 +351,13 @@ def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
         copy, _ = local(weights_of.tied_head_weights(model), shard.tp, shard.ep, shard.etp)
         dense = dense + table.last * np.where(pp > 1, copy[gathered.place], 0.0)[:, None]
     if job.workload.task != "lora":
-        return Held(dense, expert, dense, expert)
+        return Held(dense, expert, dense, expert, np.zeros_like(dense))
+    nothing = np.zeros(len(gathered.place))
+    layers = [np.broadcast_to(d + e, len(shard.tp))[gathered.place] for d, e in pairs[:-2]]
+    frozen = over_stages(table, [*layers, nothing, nothing])
     keys: list[LayerKind | str] = [*kinds(model), EMBEDDING, HEAD]
     trained = over_stages(table, [gathered.parts[key].adapters[gathered.place] for key in keys])
-    return Held(dense + trained, expert, trained, np.zeros_like(expert))
+    return Held(dense + trained, expert, trained, np.zeros_like(expert), frozen)
 
 
 def _fresh_bytes(job: Job, held: Held) -> Floats:

@@ -35,6 +35,7 @@ class Held(NamedTuple):
     expert: Floats
     trained_dense: Floats  # with gradients and optimizer state; adapters only under LoRA
     trained_expert: Floats
+    frozen: Floats  # layers' own under LoRA
 
 
 class Bytes(NamedTuple):
@@ -71,10 +72,12 @@ def static_bytes(
         apart = zero >= from_stage
         return nbytes * (dense / np.where(apart, ranks, 1) + expert / np.where(apart, expert_ranks, 1))
 
-    # fp8 keeps a copy of each weight in both layouts; ZeRO-3 makes it with the gathered layer, frozen weights are it.
-    copies_bytes = 2.0 if job.workload.precision == "fp8" and job.workload.task != "lora" else 0.0
     weights = sharded(job.workload.element_bytes, held.dense, held.expert, 3)
-    weights = weights + np.where(zero >= 3, 0.0, copies_bytes) * (held.dense + held.expert)
+    if job.workload.precision == "fp8":
+        # Copies of each weight in both layouts; ZeRO-3 makes them with the gathered layer, frozen weights are them.
+        instead, frozen = job.runtime.fp8_weights == "instead", job.workload.task == "lora"
+        copied = 0.0 if instead or frozen else 2.0 * (held.dense + held.expert)
+        weights = weights + np.where(zero >= 3, 0.0, copied - (held.frozen if instead else 0.0))
     gradients = sharded(gradient_bytes(job), held.trained_dense, held.trained_expert, 2)
     optimizer = sharded(_per_parameter(job)[0], held.trained_dense, held.trained_expert, 1)
     # FSDP holds the layer in use and the one prefetched, as weights and as gradients being reduced.

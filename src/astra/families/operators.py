@@ -17,8 +17,15 @@ class Retention(NamedTuple):
     """What a runtime keeps for backward beyond what the formulas need."""
 
     linear_bytes: float = 2.0  # per element of a tensor kept as a GEMM input: 2, or 1 in fp8
+    mlp_bytes: float = 2.0  # the same in feed-forward blocks; none where frozen matrices have no adapter
     projection: bool = False  # the QKV projection stays alive beside its rotated queries and keys
     activation: bool = False  # a gate's activation stays alive beside its input and the product
+    cheap: bool = True  # outputs of norms and activations; if not, they are made again in backward
+
+    @property
+    def mlp_norm_bytes(self) -> float:
+        """Bytes kept per element of a norm's or activation's output in a feed-forward block."""
+        return self.mlp_bytes if self.cheap else 0.0
 
 
 class Shard(NamedTuple):
@@ -33,11 +40,22 @@ class Shard(NamedTuple):
     sp: Bools
     flash: Bools
     keeps: Retention = Retention()
+    gathered_bytes: float = 2.0  # per element of a GEMM input or output gradient that ranks gather: 1 in fp8
 
     @property
     def linear_bytes(self) -> float:
         """Bytes per element of a tensor kept as a GEMM input."""
         return self.keeps.linear_bytes
+
+    @property
+    def norm_bytes(self) -> float:
+        """Bytes kept per element of a norm's output in an attention block."""
+        return self.keeps.linear_bytes if self.keeps.cheap else 0.0
+
+    @property
+    def mlp_norm_bytes(self) -> float:
+        """Bytes kept per element of a norm's or activation's output in a feed-forward block."""
+        return self.keeps.mlp_norm_bytes
 
     @property
     def tokens(self) -> Floats:
@@ -86,7 +104,8 @@ class Stream(NamedTuple):
     kernel: str
     elements: Floats
     launches: float = 1.0  # how many times the operator runs on these elements in all
-    way: str = "both"  # or "forward" or "backward" alone
+    way: str = "both"  # or "forward" or "backward" alone, or "again": the forward kernel in backward
+    groups: Floats | float = 1.0  # pieces it is cut into, each with kernels of its own: experts
 
 
 class Kept(NamedTuple):

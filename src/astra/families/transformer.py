@@ -75,7 +75,7 @@ def attention_block(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses:
         qkv_bytes = qkv_bytes + BF16 * rotated
     context_bytes = BF16 * tokens * heads * dim_v
     scores_bytes = np.where(shard.flash, 4 * tokens * heads, _score_bytes(core))
-    streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * (model.norms_per_layer / 2)
+    streams_kept = BF16 * stream_elements + shard.norm_bytes * stream_elements * (model.norms_per_layer / 2)
     latent = _latent_kept(model.mla, shard) if model.mla else 0.0
     selective = streams_kept + qkv_bytes + context_bytes * (shard.linear_bytes / BF16) + latent
     return Layer(
@@ -154,7 +154,7 @@ def dense_block(model: ModelSpec, shard: Shard) -> Layer:
     ]
     if model.mlp_bias:
         streams += [Stream("bias", shard.tokens * model.ffn / shard.tp), Stream("bias", stream_elements)]
-    kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * (model.norms_per_layer / 2)
+    kept = BF16 * stream_elements + shard.mlp_norm_bytes * stream_elements * (model.norms_per_layer / 2)
     feed = feed_forward("mlp", model, shard.tokens, model.ffn / shard.tp, shard.keeps)
     outer = Layer(
         (), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
@@ -172,7 +172,7 @@ def feed_forward(
     hidden = np.full_like(tokens, model.hidden)
     inner_elements = groups * tokens * width
     activated = 1 if keeps.activation and model.gated_mlp else 0
-    kept = (BF16 * (gates + activated) + keeps.linear_bytes) * inner_elements
+    kept = (BF16 * (gates + activated) + keeps.mlp_norm_bytes) * inner_elements
     return Layer(
         gemms=(
             Gemm(f"{name}_in", tokens, gates * width, hidden, groups),
@@ -192,21 +192,30 @@ def expert_block(model: ModelSpec, moe: MoE, shard: Shard) -> Layer:
     local_experts = moe.experts / shard.ep
     experts = feed_forward("experts", model, copies / local_experts, moe.ffn / shard.etp, shard.keeps, local_experts)
     dispatched = copies * model.hidden
-    streams = (
+    streams = [
         Stream("norm", stream_elements, model.norms_per_layer / 2),
         Stream("residual", stream_elements),
         Stream("router", routed * moe.experts),
         Stream("permute", dispatched),
-    )
+        Stream("sort", dispatched * ((shard.ep > 1) & (local_experts > 1))),
+    ]
+    if moe.expert_bias:  # GPT-OSS, whose activation is clamped too
+        inner_elements = copies * moe.ffn / shard.etp
+        streams.append(Stream("expert_bias", dispatched, groups=local_experts))
+        streams.append(Stream("expert_clamp", inner_elements))
+        streams.append(Stream("bias", (2 if model.gated_mlp else 1) * inner_elements))
     kept = (
         BF16 * stream_elements
-        + shard.linear_bytes * stream_elements
+        + shard.mlp_norm_bytes * stream_elements
         + 8 * routed * moe.experts  # probabilities and routing map
-        + shard.linear_bytes * dispatched
+        + shard.keeps.mlp_bytes * dispatched
     )
     router = Gemm("router", routed, np.full_like(routed, moe.experts), np.full_like(routed, model.hidden))
     outer = Layer(
-        (router,), (), streams, Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
+        (router,),
+        (),
+        tuple(streams),
+        Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept),
     )
     parts = [outer, experts]
     if moe.shared_ffn:

@@ -9,7 +9,7 @@ import numpy as np
 
 from astra.catalog.prices import STALE_DAYS, Price, book, default_price, node_price
 from astra.cost import money
-from astra.cost.parts import EMBEDDING, HEAD
+from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.stage import gather_parts
 from astra.errors import InputError, UnknownName, fold
 from astra.families import weights as weights_of

@@ -12,7 +12,8 @@ import numpy as np
 
 from astra.axes import AXES
 from astra.cost.between import Replicas
-from astra.cost.parts import EMBEDDING, HEAD, Direction, worst_source
+from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.parts import Direction, worst_source
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,

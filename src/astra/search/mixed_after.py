@@ -36,7 +36,7 @@ class After:
             held = columns.held
             whole = cost.from_the_end(job, (held.trained_dense * columns.shards.tp[:, None])[:1])[0, -1]
             share = np.array([whole * dp * cp / sum(counts)]) if job.model.moe is None else np.zeros(1)
-            part = Held(share, 0 * share, share, 0 * share)
+            part = Held(share, 0 * share, share, 0 * share, 0 * share)
             seconds, _ = optimizer_s(
                 job, part, zero=np.array(bench.zero), offload=_OFF, ranks=np.array(dp * cp), expert_ranks=np.array(1)
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from astra.spec._base import Spec, check_not_negative
 
 
@@ -55,6 +57,14 @@ class Runtime(Spec, frozen=True, kw_only=True):
     context_bytes: float  # device memory outside the allocator: CUDA context, NCCL, libraries
     reserved_ratio: float  # allocator's reserved over allocated at the peak
     reserved_bytes: float  # and a fixed part
+    # Weights of fp8 jobs: bf16 with fp8 copies in both layouts beside, or those copies alone (one of them if frozen)
+    fp8_weights: Literal["beside", "instead"] = "beside"
+    gathers_fp8: bool = False  # inputs of fp8 products are quantised before tensor-parallel ranks gather them
+    adapted: Literal["all", "attention", "qkv"] = "all"  # matrices with low-rank adapters
+    dispatch: Literal["copies", "once"] = "copies"  # to experts: all of a token's, or one for each rank or node
+    hides_all_to_all: bool = False  # expert exchanges run beside the compute of another micro-batch
+    recomputes_cheap: bool = False  # outputs of norms and activations are made again in backward
+    offloaded_layers: int = 0  # of a stage: their activations wait in host memory
     kernels: dict[str, Kernel]
     source: str
     date: str

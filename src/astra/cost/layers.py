@@ -1,0 +1,100 @@
+"""What the task, the precision and the runtime make of the model's layers, before anything is timed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from astra.families import transformer
+from astra.families.kinds import LayerKind, layer_kinds
+from astra.families.operators import Gemm, Kept, Layer, Shard, Stream
+from astra.spec.job import Job
+
+BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
+ATTENTION_GEMMS: Final = frozenset({"qkv", "q", "q_down", "q_up", "kv_down", "kv_up", "attention_out"})
+CHEAP: Final = frozenset({"norm", "swiglu", "gelu", "expert_clamp"})
+EMBEDDING: Final = "embedding"
+HEAD: Final = "head"
+
+
+def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
+    """Every kind of layer, the embedding and the head, with all that runs in them."""
+    layers: dict[LayerKind | str, Layer] = {
+        kind: transformer.layer(job.model, kind, shard) for kind in dict.fromkeys(layer_kinds(job.model))
+    }
+    layers[EMBEDDING] = transformer.embedding(job.model, shard)
+    layers[HEAD] = transformer.head(
+        job.model,
+        shard,
+        logits_kept_bytes=job.runtime.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part
+        logits_peak_bytes=job.runtime.logits_peak_bytes / job.workload.widening,
+    )
+    layers = {key: _widened(layer, job.workload.widening) for key, layer in layers.items()}
+    if job.workload.task == "lora":
+        layers = {key: _with_adapters(layer, job) for key, layer in layers.items()}
+    if job.runtime.recomputes_cheap:
+        layers = {key: _with_cheap_again(layer) for key, layer in layers.items()}
+    rows = len(shard.tp)
+    return {
+        key: layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
+        for key, layer in layers.items()
+    }
+
+
+def in_bf16(gemm: Gemm) -> bool:
+    """Whether fp8 jobs run a product in bf16: adapters too."""
+    return gemm.name in BF16_GEMMS or "_lora_" in gemm.name
+
+
+def trained(job: Job, gemm: Gemm) -> bool:
+    """Whether a product has a weight gradient."""
+    return job.workload.task != "lora" or "_lora_" in gemm.name
+
+
+def _widened(layer: Layer, widening: float) -> Layer:
+    """What a layer keeps, in elements of the job's width."""
+    kept = layer.kept
+    if widening == 1:
+        return layer
+    return layer._replace(kept=Kept(*(widening * column for column in kept)))
+
+
+def _with_adapters(layer: Layer, job: Job) -> Layer:
+    """Low-rank adapters beside frozen matrices: all, those of attention or its input alone (Hu et al. 2021)."""
+    rank, chosen = job.workload.lora_rank, job.runtime.adapted
+    adapters = [
+        adapter
+        for gemm in layer.gemms
+        if gemm.name not in BF16_GEMMS
+        and (chosen == "all" or gemm.name in ATTENTION_GEMMS)
+        and not (chosen == "qkv" and gemm.name == "attention_out")
+        for adapter in (
+            gemm._replace(name=f"{gemm.name}_lora_a", n=np.full_like(gemm.m, rank)),
+            gemm._replace(name=f"{gemm.name}_lora_b", k=np.full_like(gemm.m, rank)),
+        )
+    ]
+    return layer._replace(gemms=(*layer.gemms, *adapters))
+
+
+def _with_cheap_again(layer: Layer) -> Layer:
+    """Norms and activations run again in backward."""
+    again = [stream._replace(way="again") for stream in layer.streams if stream.kernel in CHEAP]
+    return layer._replace(streams=(*layer.streams, *again))
+
+
+def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
+    """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward."""
+    if job.workload.precision != "fp8":
+        return []
+    low = [gemm for gemm in gemms if not in_bf16(gemm)]
+    return [
+        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups) for gemm in low),
+        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, way="backward", groups=gemm.groups) for gemm in low),
+    ]
+
+
+def _accumulation(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Stream:
+    """Adding weight gradients to the buffer micro-batches share, where the GEMM does not do it itself."""
+    sizes = (g.groups * g.k * g.n for g in gemms if trained(job, g))
+    return Stream("accumulate", sum(sizes, start=np.zeros(rows)), way="backward")
