@@ -173,7 +173,7 @@ class Costs(Layers):
             layers, v, n = rank.layers, mesh.v, saver.n
             chunk, count = max(len(c) for c in rank.chunks), max(len(layers), 1)
             here = 1 - min(self.job.runtime.offloaded_layers / count, 1)
-            whole, inputs = here * sum(part.whole for part in layers), sum(part.checkpoint for part in layers)
+            whole, inputs = (here * sum(getattr(part, name) for part in layers) for name in ("whole", "checkpoint"))
             all_s = sum(part.seconds("forward", mesh.on) for part in layers)
             kept, again_s, stretch = whole, 0.0, 0
             if saver.recompute == "selective":
