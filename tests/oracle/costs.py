@@ -179,7 +179,8 @@ class Costs(Layers):
             chunk, count = max(len(c) for c in rank.chunks), max(len(layers), 1)
             here = 1 - min(self.job.runtime.offloaded_layers / count, 1)
             queued = sum(self._queued(mesh, part, rank.collective_s) for part in layers)
-            whole, inputs = here * sum(part.whole for part in layers) + queued, sum(part.checkpoint for part in layers)
+            whole, inputs = (here * sum(getattr(part, name) for part in layers) for name in ("whole", "checkpoint"))
+            whole += queued
             all_s = sum(part.seconds("forward", mesh.on, rank.collective_s) for part in layers)
             kept, again_s, stretch = whole, 0.0, 0
             if saver.recompute == "selective":

@@ -166,7 +166,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
         kept_whole=memory.layers("whole") * here + queued,
         kept_selective=memory.layers("selective") * here + queued,
-        kept_checkpoint=memory.layers("checkpoint"),
+        kept_checkpoint=memory.layers("checkpoint") * here,
         layer_whole=memory.largest("whole"),
         layer_working=memory.largest("working") + _fresh_bytes(job, held),
         head_bytes=memory.head(),
