@@ -147,7 +147,7 @@ class Layers:
         m, n, k, groups = (np.array([float(size)]) for size in gemm[:4])
         m, n, k = {"fwd": (m, n, k), "dgrad": (m, k, n), "wgrad": (k, n, m)}[layout]
         timed = operators.gemm(self.job.pool.device, m=m, n=n, k=k, groups=groups, precision=precision, layout=layout)
-        return float(timed.seconds[0]) / self.job.runtime.clock_gain + self.stream_s(0.0, gemm.groups - 1)
+        return float(timed.seconds[0]) / self.job.runtime.clock_gain + self.stream_s(0.0, self._pieces(gemm.groups) - 1)
 
     def _stream_s(self, nbytes: float, kernels: float) -> float:
         return float(operators.streaming(self.job.pool.device, nbytes=np.array([nbytes]), kernels=kernels).seconds[0])
@@ -393,13 +393,17 @@ class Layers:
     ) -> tuple[float, float]:
         """Seconds of what streams through memory, and of the host that launches everything."""
         runtime, back, memory_s = self.job.runtime, way == "backward", 0.0
-        launches = (1.0 + back) * sum(gemm.groups for gemm in gemms) + (1 + 2 * back) * len(block.cores)
+        launches = (1.0 + back) * sum(self._pieces(gemm.groups) for gemm in gemms) + (1 + 2 * back) * len(block.cores)
         for stream in (stream for stream in streams if way in stream.ways):
             kernel = runtime.kernels[stream.kernel]
             late = back and not stream.again
             each = kernel.backward_bytes if late else kernel.forward_bytes
             each *= 1 if stream.kernel in ("cross_entropy", "accumulate") else self.wide
-            count = (kernel.backward_kernels if late else kernel.forward_kernels) * stream.times * stream.groups
+            count = (
+                (kernel.backward_kernels if late else kernel.forward_kernels)
+                * stream.times
+                * self._pieces(stream.groups)
+            )
             memory_s += self.stream_s(each * stream.elements * stream.times, count)
             launches += count
         calls = sum(send.backward if back else send.forward for send in sends if send.ranks > 1)
@@ -434,11 +438,15 @@ class Layers:
         size = sum(gemm.groups * gemm.k * gemm.n for gemm in gemms if gemm.trained)
         return [*streams, Stream("accumulate", size, 1, WAYS[1:])]
 
+    def _pieces(self, groups: float) -> float:
+        """Kernels of what experts do: one for each, or one for all."""
+        return 1.0 if self.job.runtime.experts_together else groups
+
     def _drained_s(self, gemms: list[Gemm], streams: list[Stream]) -> float:
         """Forward, experts only: kernels issued between knowing the routing and the first expert's product."""
         if "permute" not in [stream.kernel for stream in streams]:
             return 0.0
-        runtime, experts = self.job.runtime, max(gemm.groups for gemm in gemms)
+        runtime, experts = self.job.runtime, max(self._pieces(gemm.groups) for gemm in gemms)
         casts = experts if self.job.workload.precision == "fp8" else 0
         return (runtime.kernels["permute"].forward_kernels / 2 + casts) * runtime.launch_s
 

@@ -160,6 +160,7 @@ def runtime(rng: random.Random | None = None) -> Runtime:
         gathers_fp8=apart.random() < 0.5,
         adapted=apart.choice(("all", "attention", "qkv")),
         dispatch=apart.choice(("copies", "once")),
+        experts_together=apart.random() < 0.3,
         hides_all_to_all=apart.random() < 0.3,
         recomputes_cheap=apart.random() < 0.3,
         offloaded_layers=apart.choice((0, 0, 1, 3)),

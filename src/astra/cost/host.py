@@ -31,7 +31,7 @@ def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats
 
     TransformerEngine's grouped products are a product for each expert, and so are their casts.
     """
-    products = sum(gemm.groups for gemm in layer.gemms)
+    products = sum(1 if runtime.experts_together else gemm.groups for gemm in layer.gemms)
     forward = np.zeros(rows) + products + len(layer.attentions)
     backward = np.zeros(rows) + 2 * products + 3 * len(layer.attentions)
     for stream in layer.streams:
@@ -52,7 +52,6 @@ def drained_s(layer: Layer, runtime: Runtime, rows: int) -> Floats:
     """
     if all(stream.kernel != "permute" for stream in layer.streams):
         return np.zeros(rows)
-    first = next(gemm for gemm in layer.gemms if gemm.name == "experts_in")
-    casts = [s for s in layer.streams if s.kernel == "fp8_cast"]
-    issued = runtime.kernels["permute"].forward_kernels / 2 + (first.groups if casts else 0)
-    return np.zeros(rows) + issued * runtime.launch_s
+    casts = [np.broadcast_to(s.groups, rows) for s in layer.streams if s.kernel == "fp8_cast"]
+    issued = runtime.kernels["permute"].forward_kernels / 2 + (np.max(casts, axis=0) if casts else np.zeros(rows))
+    return np.asarray(issued * runtime.launch_s, np.float64)

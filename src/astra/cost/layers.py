@@ -36,10 +36,13 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
     if job.runtime.recomputes_cheap:
         layers = {key: _with_cheap_again(layer) for key, layer in layers.items()}
     rows = len(shard.tp)
-    return {
+    layers = {
         key: layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
         for key, layer in layers.items()
     }
+    if job.runtime.experts_together:
+        layers = {key: _in_one_piece(layer) for key, layer in layers.items()}
+    return layers
 
 
 def in_bf16(gemm: Gemm) -> bool:
@@ -81,6 +84,11 @@ def _with_cheap_again(layer: Layer) -> Layer:
     """Norms and activations run again in backward."""
     again = [stream._replace(way="again") for stream in layer.streams if stream.kernel in CHEAP]
     return layer._replace(streams=(*layer.streams, *again))
+
+
+def _in_one_piece(layer: Layer) -> Layer:
+    """Kernels that take all experts at once."""
+    return layer._replace(streams=tuple(stream._replace(groups=1.0) for stream in layer.streams))
 
 
 def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:

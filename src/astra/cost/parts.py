@@ -105,7 +105,7 @@ def _gemm_seconds(
             np.concatenate([np.broadcast_to(np.asarray(getattr(gemm, dim), np.float64), rows) for _, gemm in chosen])
             for dim in ("m", "n", "k", "groups")
         )
-        forward, dgrad, wgrad = _three_layouts(job.pool.device, precision, job.runtime.clock_gain, *sizes)
+        forward, dgrad, wgrad = _three_layouts(job.pool.device, precision, job.runtime, *sizes)
         for number, (key, gemm) in enumerate(chosen):
             at = slice(number * rows, (number + 1) * rows)
             source = worst(forward.source[at], dgrad.source[at], wgrad.source[at])
@@ -115,7 +115,7 @@ def _gemm_seconds(
 
 
 def _three_layouts(
-    device: Device, precision: str, clock_gain: float, m: Floats, n: Floats, k: Floats, groups: Floats
+    device: Device, precision: str, runtime: Runtime, m: Floats, n: Floats, k: Floats, groups: Floats
 ) -> list[Timed]:
     """Forward, input-gradient and weight-gradient times; shardings share many shapes, so each is timed once.
 
@@ -129,8 +129,9 @@ def _three_layouts(
         operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
         operators.gemm(device, m=k, n=n, k=m, precision=precision, layout="wgrad", groups=groups),
     )
-    more_s = operators.streaming(device, nbytes=0 * groups, kernels=groups - 1).seconds
-    return [Timed((way.seconds / clock_gain + more_s)[place], way.source[place]) for way in timed]
+    more = 0 * groups if runtime.experts_together else groups - 1
+    more_s = operators.streaming(device, nbytes=0 * groups, kernels=more).seconds
+    return [Timed((way.seconds / runtime.clock_gain + more_s)[place], way.source[place]) for way in timed]
 
 
 def _sends(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]]:

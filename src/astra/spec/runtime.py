@@ -62,6 +62,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     gathers_fp8: bool = False  # inputs of fp8 products are quantised before tensor-parallel ranks gather them
     adapted: Literal["all", "attention", "qkv"] = "all"  # matrices with low-rank adapters
     dispatch: Literal["copies", "once"] = "copies"  # to experts: all of a token's, or one for each rank or node
+    experts_together: bool = False  # one kernel for the products of all of a rank's experts, not one for each
     hides_all_to_all: bool = False  # expert exchanges run beside the compute of another micro-batch
     recomputes_cheap: bool = False  # outputs of norms and activations are made again in backward
     offloaded_layers: int = 0  # of a stage: their activations wait in host memory
