@@ -67,7 +67,7 @@ def write(
     launch: Launch, job: Job | None, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False
 ) -> dict[str, Any]:
     """Export one plan; the record of what was done."""
-    from astra.export.base import CannotExport, refusals  # noqa: PLC0415
+    from astra.export.base import CannotExport, refusals, strategy_could_help  # noqa: PLC0415
     from astra.export.writing import check_folder, default_folder, write_folder  # noqa: PLC0415
 
     exporter = target(to, "--to")
@@ -76,10 +76,11 @@ def write(
     place = folder if folder is not None else default_folder(launch.model.name, to)
     check_folder(place, overwrite=overwrite)
     reasons, found = refusals(exporter, launch), None
-    if reasons and job is None and nearest:
-        reasons = [*reasons, "and the nearest plan is only looked for on one GPU type"]
-    if reasons and (job is None or not nearest):
-        raise CannotExport(to, reasons)
+    near = strategy_could_help(exporter, launch)
+    if reasons and job is None and nearest and near:
+        reasons, near = [*reasons, "the nearest plan is only looked for on one GPU type"], False
+    if reasons and (job is None or not nearest or not near):
+        raise CannotExport(to, reasons, near=near)
     if reasons and job is not None:
         from astra.export.nearest import find  # noqa: PLC0415
 

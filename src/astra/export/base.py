@@ -21,9 +21,10 @@ class CannotExport(AstraError):
 
     exit_code = 2
 
-    def __init__(self, target: str, reasons: list[str]) -> None:
+    def __init__(self, target: str, reasons: list[str], *, near: bool = True) -> None:
         self.where, self.reasons = f"--to {target}", reasons
-        self.fix = "Use --nearest for the closest plan it can express, or another target."
+        nearest = "Use --nearest for the closest plan it can express, or another target."
+        self.fix = nearest if near else "No other strategy would help: choose another target."
         super().__init__(f"{target} cannot express this plan: {'; '.join(reasons)}. {self.fix}")
 
 
@@ -128,9 +129,21 @@ class Exporter(Protocol):
         """Name and content of every file; the caller has checked the limits."""
 
 
+def limits_of(exporter: Exporter, launch: Launch) -> tuple[Limit, ...]:
+    """A target's own limits, and for a launcher those of the framework it starts."""
+    starts = getattr(exporter, "starts", None)
+    return exporter.limits if starts is None else (*exporter.limits, *starts(launch).limits)
+
+
 def refusals(exporter: Exporter, launch: Launch) -> list[str]:
     """A sentence for every limit the plan breaks."""
-    return [limit.sentence for limit in exporter.limits if limit.breaks(launch)]
+    return list(dict.fromkeys(limit.sentence for limit in limits_of(exporter, launch) if limit.breaks(launch)))
+
+
+def strategy_could_help(exporter: Exporter, launch: Launch) -> bool:
+    """Whether the limits a plan breaks are all of its strategy, not of the model, the workload or the GPUs."""
+    fields = {limit.field for limit in limits_of(exporter, launch) if limit.breaks(launch)}
+    return not fields & {"model", "workload", "cluster"}
 
 
 # Values of a strategy's fields that mean "not used".

@@ -7,6 +7,7 @@ from typing import Final
 
 from astra.export.base import Launch, Limit, header, joined
 from astra.export.megatron import SHARDING, Megatron, environment, layout
+from astra.export.megatron_model import ROTARY_LIMIT
 from astra.export.quoting import shell
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
@@ -22,7 +23,7 @@ class Bridge:
     verified = "Megatron-Bridge 0.6.2 by field name; the same values through megatron-core 0.19.2"
     runtime: str | None = "megatron-bridge"
     limits = (
-        *(limit for limit in Megatron.limits if limit.field != "workload"),
+        *(limit for limit in Megatron.limits if limit.field != "workload" and limit is not ROTARY_LIMIT),
         Limit("workload", "the overrides are of pretraining recipes", lambda it: it.workload.task != "pretrain"),
         Limit(
             "workload", "the overrides keep the recipe's optimizer, Adam", lambda it: it.workload.optimizer != "adam"

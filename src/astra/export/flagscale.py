@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from astra.export.base import Launch, Limit, header, joined, no_overlap
 from astra.export.megatron import Megatron, sections
-from astra.export.megatron_model import MODEL_LIMITS, Flag
+from astra.export.megatron_model import MODEL_LIMITS, ROTARY_LIMIT, Flag
 from astra.export.quoting import yaml
 from astra.export.readme import readme
 
@@ -33,6 +33,7 @@ class FlagScale:
     runtime: str | None = "megatron"
     limits = (
         *MODEL_LIMITS,
+        ROTARY_LIMIT,
         *(limit for limit in Megatron.limits if limit.field in ("schedule",)),
         Limit("zero", "FlagScale's heterogeneous pipelines have zero 0 or 1", lambda it: it.strategy.zero > 1),
         Limit("vp", "FlagScale's heterogeneous pipelines are not interleaved", lambda it: it.strategy.vp > 1),
@@ -105,7 +106,10 @@ def _keys(flags: list[Flag]) -> dict[str, Any]:
 
 
 def _value(text: str) -> object:
-    return int(text) if text.isdigit() else text
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        return text
 
 
 def experiment(launch: Launch) -> dict[str, Any]:

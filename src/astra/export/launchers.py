@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Exporter, Launch, Limit, header, joined, one_pool, refusals
+from astra.export.base import Exporter, Launch, Limit, header, joined, one_pool
 from astra.export.deepspeed import DeepSpeed
 from astra.export.megatron import Megatron
 from astra.export.quoting import file_name, yaml
@@ -33,16 +33,6 @@ def framework(launch: Launch) -> Exporter:
     return FRAMEWORKS[0]
 
 
-def _framework_refuses(launch: Launch) -> bool:
-    return bool(refusals(framework(launch), launch))
-
-
-_THROUGH: Final = Limit(
-    "framework", "the framework it would start cannot express the plan (astra export --to megatron says why)",
-    _framework_refuses,
-)  # fmt: skip
-
-
 class Slurm:
     """A batch script beside the framework's files."""
 
@@ -50,7 +40,8 @@ class Slurm:
     title = "Slurm batch script"
     verified = "bash -n and shellcheck 0.11.0; Slurm itself was not run"
     runtime: str | None = None
-    limits: tuple[Limit, ...] = (_THROUGH,)
+    limits: tuple[Limit, ...] = ()
+    starts = staticmethod(framework)
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The framework's files and job.sbatch."""
@@ -104,10 +95,10 @@ class SkyPilot:
     verified = "SkyPilot 0.14.1: its own task schema and Task.from_yaml"
     runtime: str | None = None
     limits = (
-        _THROUGH,
         one_pool("SkyPilot"),
         Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
     )
+    starts = staticmethod(framework)
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The framework's files and task.yaml."""
@@ -171,7 +162,8 @@ class Kubernetes:
     title = "Kubernetes (Kubeflow Trainer) job"
     verified = "kubeflow-trainer-api 2.3.0: its own TrainJob model, read and written back unchanged"
     runtime: str | None = None
-    limits = (_THROUGH, one_pool("A Kubeflow TrainJob"))
+    limits = (one_pool("A Kubeflow TrainJob"),)
+    starts = staticmethod(framework)
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The framework's files and trainjob.yaml."""

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from astra.export.base import Launch, Limit, header, joined
-from astra.export.megatron_model import MODEL_LIMITS, Flag, model_flags
+from astra.export.megatron_model import MODEL_LIMITS, ROTARY_LIMIT, Flag, model_flags, positions_known
 from astra.export.quoting import shell, shell_array
 from astra.export.readme import readme
 from astra.export.torchrun import RENDEZVOUS, torchrun
@@ -35,6 +35,7 @@ class Megatron:
     runtime: str | None = "megatron"
     limits = (
         *MODEL_LIMITS,
+        ROTARY_LIMIT,
         Limit("schedule", "Megatron-LM has 1f1b and interleaved alone",
               lambda it: it.strategy.schedule in ("gpipe", "zb")),
         Limit("zero", "Megatron-FSDP (zero 2 and 3) does not offload the optimizer", _offloads_fsdp),
@@ -43,18 +44,41 @@ class Megatron:
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The script and how to start it."""
-        return {"launch.sh": script(launch), "README.md": readme(launch, self, NOTES)}
+        return {"launch.sh": script(launch), "README.md": readme(launch, self, notes(launch))}
 
 
-NOTES: Final = """\
-`launch.sh` runs on every node. It needs a Megatron-LM checkout of the verified version (`MEGATRON_DIR`) and, on each
-node, its number and the first node's address:
+def notes(launch: Launch) -> str:
+    """How to start it, and what the plan leaves open."""
+    unknown = [
+        name
+        for name, known in (
+            ("`ROTARY_BASE`", positions_known(launch.model)),
+            ("`--norm-epsilon`", _epsilon_known(launch)),
+        )
+        if not known
+    ]
+    model = f"{' and '.join(unknown)} of the model, not known here, " if unknown else ""
+    return _NOTES.format(model=model)
 
+
+def _epsilon_known(launch: Launch) -> bool:
+    return launch.model.norm_epsilon is not None
+
+
+_NOTES: Final = """\
+`launch.sh` runs on every node. It needs a Megatron-LM checkout of the verified version (`MEGATRON_DIR`) with
+TransformerEngine and, on each node, its number and the first node's address:
+
+    git clone --depth 1 --branch core_v0.19.0 https://github.com/NVIDIA/Megatron-LM /opt/Megatron-LM
     NODE_RANK=0 MASTER_ADDR=node0 MEGATRON_DIR=/opt/Megatron-LM bash launch.sh
 
-Without `DATA_PATH` it trains on mock data, which is enough to measure the step time. What a plan does not know is left
-to you: `LR`, `ROTARY_BASE`, `TOKENIZER_TYPE` and `TOKENIZER_MODEL`, `SAVE` for checkpoints, and any other flag as an
-argument of the script, which comes last and wins.
+Without `DATA_PATH` it trains on mock data, which is enough to measure the step time. To train for real:
+
+    DATA_PATH=/data/corpus_text_document TOKENIZER_MODEL=/models/mine SAVE=/checkpoints/run bash launch.sh
+
+`DATA_PATH` is what Megatron-LM's `tools/preprocess_data.py` wrote, `TOKENIZER_MODEL` a Hugging Face tokenizer (another
+kind: `TOKENIZER_TYPE`). What a plan does not know is left to you: {model}`LR`, and any other flag as an argument of the
+script, which comes last and wins.
 """
 
 
@@ -187,7 +211,7 @@ def script(launch: Launch) -> str:
     for name, flags in parts.items():
         lines += [*shell_array(name, flags), ""]
     lines += ["# Yours to choose: a plan does not depend on them."]
-    rotary = [] if launch.model.learned_positions else ['  --rotary-base "${ROTARY_BASE:-10000}"']
+    rotary = [] if positions_known(launch.model) else ['  --rotary-base "${ROTARY_BASE:-10000}"']
     lines += ["TRAINING_ARGS=(", '  --lr "${LR:-1e-4}" --min-lr 0 --lr-decay-style cosine --lr-warmup-fraction 0.01']
     lines += ["  --weight-decay 0.1 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.01"]
     lines += ["  --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --log-interval 1 --log-throughput"]

@@ -75,7 +75,8 @@ def _scalar(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return json.dumps(value)
+        text = json.dumps(value)
+        return text.replace("e", ".0e") if "e" in text and "." not in text else text  # YAML 1.1 wants the point
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in _RESERVED:
         return text
