@@ -178,10 +178,12 @@ def test_mixed_pools() -> None:
     base = given("llama-3.1-8b", "16xH100", "tp2 pp2 dp4 mbs1 sp zero1 layers=20,12", batch=128)
     same = base._replace(meshes=(Mesh(first, 2, 1, 1, 4, 1), Mesh(second, 2, 1, 1, 4, 1)))
     script = EXPORTERS["megatron"].files(same)["launch.sh"]
-    assert "nodes 0 to 0: H100-SXM5-80GB" in script
-    assert "nodes 1 to 1: A100-SXM4-80GB" in script
+    assert "nodes 0 to 0: H100-SXM5-80GB, 8 each" in script
+    assert "nodes 1 to 1: A100-SXM4-80GB, 8 each" in script
     other = base._replace(meshes=(Mesh(first, 4, 1, 1, 2, 1), Mesh(second, 8, 1, 1, 1, 1)))
-    assert refusals(EXPORTERS["megatron"], other) == ["Megatron-LM has one tp, cp and dp for every stage"]
+    assert refusals(EXPORTERS["megatron"], other) == [
+        "Megatron-LM has one tp, cp, dp and recompute setting for every stage"
+    ]
     assert refusals(EXPORTERS["flagscale"], other) == []
     text = EXPORTERS["flagscale"].files(other)["train.yaml"]
     assert "hetero_process_meshes: [4, 1, 1, 2, 1, 8, 1, 1, 1, 1]" in text

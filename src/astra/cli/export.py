@@ -46,11 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Read, check, write; the answer says what was written."""
-    from astra.export.reading import read_plan  # noqa: PLC0415
+    from astra.export.nearest_mixed import nearest_of_file  # noqa: PLC0415
+    from astra.export.reading import from_record, read_record  # noqa: PLC0415
 
     exporter = target(args.to, "--to")
-    launch, job = read_plan(args.plan, args.rank)
+    plans = read_record(args.plan)
+    rank, instead = args.rank, None
+    if args.nearest and "pools" in plans.get("request", {}):
+        rank, instead = nearest_of_file(plans, rank, exporter, where=args.plan)
+    launch, job = from_record(plans, rank, where=args.plan)
     record = write(launch, job, exporter.name, folder=args.folder, nearest=args.nearest, overwrite=args.overwrite)
+    record["nearest"] = instead or record["nearest"]
     return Answer(lambda width, color: told(record), lambda: json.dumps(record, indent=2))
 
 
@@ -77,8 +83,6 @@ def write(
     check_folder(place, overwrite=overwrite)
     reasons, found = refusals(exporter, launch), None
     near = strategy_could_help(exporter, launch)
-    if reasons and job is None and nearest and near:
-        reasons, near = [*reasons, "the nearest plan is only looked for on one GPU type"], False
     if reasons and (job is None or not nearest or not near):
         raise CannotExport(to, reasons, near=near)
     if reasons and job is not None:

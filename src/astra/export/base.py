@@ -21,11 +21,12 @@ class CannotExport(AstraError):
 
     exit_code = 2
 
-    def __init__(self, target: str, reasons: list[str], *, near: bool = True) -> None:
-        self.where, self.reasons = f"--to {target}", reasons
-        nearest = "Use --nearest for the closest plan it can express, or another target."
+    def __init__(self, target: str | None, reasons: list[str], *, near: bool = True) -> None:
+        self.where, self.reasons = f"--to {target}" if target else "--rank", reasons
+        nearest = f"Use --nearest for the closest plan it can express, or {'another target' if target else 'a --rank'}."
         self.fix = nearest if near else "No other strategy would help: choose another target."
-        super().__init__(f"{target} cannot express this plan: {'; '.join(reasons)}. {self.fix}")
+        who = f"{target} cannot" if target else "no target can"
+        super().__init__(f"{who} express this plan: {'; '.join(reasons)}. {self.fix}")
 
 
 class Mesh(NamedTuple):
@@ -82,6 +83,11 @@ class Launch(NamedTuple):
     def nodes(self) -> int:
         """Servers of the job."""
         return sum(-(-mesh.gpus // mesh.pool.gpus_per_node) for mesh in self.meshes)
+
+    @property
+    def blackwell(self) -> bool:
+        """Whether every GPU is of that generation or a later one of its rules."""
+        return all("blackwell" in mesh.pool.device.arch.lower() for mesh in self.meshes)
 
     @property
     def microbatches(self) -> int:
@@ -211,6 +217,14 @@ def always_overlaps(target: str, *names: str) -> tuple[Limit, ...]:
         Limit("overlap", f"{target} always overlaps {name} communication between replicas", breaks(name))
         for name in names
     )
+
+
+# Ranks are numbered by node, so that a stage of one GPU type must not begin in the middle of a node of another.
+WHOLE_NODES: Final = Limit(
+    "cluster",
+    "each GPU type must fill its nodes where stages live on several",
+    lambda launch: launch.mixed and any(mesh.gpus % mesh.pool.gpus_per_node for mesh in launch.meshes),
+)
 
 
 def one_pool(target: str) -> Limit:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Launch, Limit, header, joined, no_overlap
+from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined, no_overlap
 from astra.export.megatron import Megatron, sections
 from astra.export.megatron_model import MODEL_LIMITS, ROTARY_LIMIT, Flag
 from astra.export.quoting import yaml
@@ -45,6 +45,7 @@ class FlagScale:
               lambda it: len(it.layers) != sum(mesh.pp for mesh in it.meshes)),
         Limit("recompute", "recompute must be the same in every mesh",
               lambda it: len({mesh.recompute for mesh in it.meshes}) > 1),
+        WHOLE_NODES,
         *no_overlap("FlagScale's heterogeneous pipelines", "p2p"),
     )  # fmt: skip
 
@@ -114,6 +115,7 @@ def _value(text: str) -> object:
 
 def experiment(launch: Launch) -> dict[str, Any]:
     """The experiment file: who runs where."""
+    sizes = {mesh.pool.gpus_per_node for mesh in launch.meshes}
     return {
         "defaults": ["_self_", {"train": "train"}],
         "experiment": {
@@ -124,7 +126,8 @@ def experiment(launch: Launch) -> dict[str, Any]:
                 "type": "ssh",
                 "backend": "torchrun",
                 "nnodes": launch.nodes,
-                "nproc_per_node": launch.gpus_per_node,
+                # Without it every host starts as many ranks as it has slots.
+                **({"nproc_per_node": launch.gpus_per_node} if len(sizes) == 1 else {}),
                 "rdzv_backend": "static",
                 "hostfile": "hostfile",
             },

@@ -67,6 +67,8 @@ def batch_script(launch: Launch) -> str:
         if index:
             lines += ["#SBATCH hetjob"]
         per_node = mesh.pool.gpus_per_node
+        if launch.mixed:
+            lines += [f"# Component {index}: {mesh.pool.device.name}; add your --partition or --constraint for it."]
         lines += [
             f"#SBATCH --job-name={name}",
             f"#SBATCH --nodes={-(-mesh.gpus // per_node)}",
