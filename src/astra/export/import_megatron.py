@@ -11,30 +11,46 @@ from astra.export.import_megatron_model import Arguments, model_of
 from astra.export.imported import Imported
 from astra.spec.strategy import Strategy
 
-# Arguments that change speed or memory but have no place in a strategy.
-_TOLD: Final = frozenset(
-    (
-        "--cuda-graph-impl",
-        "--cpu-offloading-num-layers",
-        "--delay-wgrad-compute",
-        "--fine-grained-activation-offloading",
-        "--fp4-format",
-        "--hybrid-layer-pattern",
-        "--microbatch-group-size-per-virtual-pipeline-stage",
-        "--mtp-num-layers",
-        "--num-distributed-optimizer-instances",
-        "--overlap-moe-expert-parallel-comm",
-        "--rampup-batch-size",
-        "--tensor-parallel-num-weight-shards",
-        "--use-torch-fsdp2",
-    )
-)
+# Arguments that change speed or memory but have no place in a strategy; with a value, only where it is another one.
+_TOLD: Final = {
+    "--cuda-graph-impl": "none",
+    "--cp-comm-type": "p2p",
+    "--cpu-offloading-num-layers": "0",
+    "--delay-wgrad-compute": "",
+    "--fine-grained-activation-offloading": "",
+    "--first-last-layers-bf16": "",
+    "--fp4-format": "",
+    "--fp8-param-gather": "",
+    "--grad-reduce-in-bf16": "",
+    "--hierarchical-context-parallel-sizes": "",
+    "--hybrid-layer-pattern": "",
+    "--microbatch-group-size-per-virtual-pipeline-stage": "",
+    "--moe-expert-capacity-factor": "",
+    "--moe-pad-expert-input-to-capacity": "",
+    "--moe-shared-expert-overlap": "",
+    "--moe-token-dispatcher-type": "alltoall",
+    "--mtp-num-layers": "0",
+    "--num-distributed-optimizer-instances": "1",
+    "--optimizer-offload-fraction": "1.0",
+    "--overlap-moe-expert-parallel-comm": "",
+    "--rampup-batch-size": "",
+    "--recompute-modules": "core_attn",
+    "--tensor-parallel-num-weight-shards": "",
+    "--transformer-impl": "transformer_engine",
+    "--use-torch-fsdp2": "",
+    "--use-tp-pp-dp-mapping": "",
+}
 _LAYOUT_LIMIT: Final = 100_000
 
 
 def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpus: int | None = None) -> Imported:
     """What a command line would train, and how."""
     args = Arguments(words, name)
+    if args.has("--yaml-cfg"):
+        fix = "Give a script with the same settings as flags."
+        raise InputError(
+            f"{name}: --yaml-cfg", args.text("--yaml-cfg"), want="settings as flags, not in a YAML", fix=fix
+        )
     tp, pp = args.whole("--tensor-model-parallel-size", 1), args.whole("--pipeline-model-parallel-size", 1)
     cp = args.whole("--context-parallel-size", 1)
     world = gpus or _world(args, variables)
@@ -42,7 +58,8 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         fix = "Give --gpus; the script does not say how many it starts (--nnodes and --nproc-per-node of torchrun)."
         raise InputError(name, None, want="the number of GPUs", fix=fix)
     if world % (tp * pp * cp):
-        raise InputError(name, world, want=f"a number of GPUs that tp*pp*cp = {tp * pp * cp} divides")
+        want = f"a number of GPUs that tp*pp*cp = {tp * pp * cp} divides"
+        raise InputError(name, world, want=want, fix="Give --gpus if the script starts on more nodes than it says.")
     layers, vp = _pipeline(args, pp, name)
     strategy = _strategy(args, tp, pp, cp, world // (tp * pp * cp), vp, layers)
     return Imported(
@@ -55,8 +72,15 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         optimizer="sgd" if args.text("--optimizer") == "sgd" else "adam",
         model=model_of(args, name),
         recipe=None,
-        ignored=tuple(sorted(flag for flag in args.flags if flag in _TOLD)),
+        ignored=_unused(args),
     )
+
+
+def _unused(args: Arguments) -> tuple[str, ...]:
+    found = {flag: " ".join(args.flags[flag]) for flag in sorted(args.flags) if flag in _TOLD}
+    told = [f"{flag} {value}".strip() for flag, value in found.items() if not value or value != _TOLD[flag]]
+    optimizer = args.text("--optimizer", "adam")
+    return (*told, *([f"--optimizer {optimizer}, taken as adam"] if optimizer not in ("adam", "sgd") else []))
 
 
 def _world(args: Arguments, variables: Mapping[str, str]) -> int | None:

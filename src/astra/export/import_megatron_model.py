@@ -61,6 +61,8 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
     vocab = args.maybe("--vocab-size") or args.maybe("--padded-vocab-size")
     if vocab is None or not args.has("--num-layers") or not args.has("--hidden-size"):
         return None
+    if args.has("--hybrid-layer-pattern"):
+        return None  # not a stack of equal transformer layers
     hidden, heads = args.whole("--hidden-size"), args.whole("--num-attention-heads")
     gated = args.has("--swiglu") or args.has("--quick-geglu")
     biased = not args.has("--disable-bias-linear")
