@@ -45,7 +45,7 @@ REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
     ("gpt-oss-20b", "32xH100", {"batch": 256, "seq": 8192}),
     ("gpt-oss-120b", "64xB200", {"batch": 512}),
     ("gpt-3-175b", "96xA100-80", {"batch": 1536, "seq": 2048}),
-    ("gpt-2-xl", "8xV100", {"batch": 512, "seq": 1024, "precision": "fp16"}),
+    ("gpt-2-xl", "8xV100-32", {"batch": 512, "seq": 1024, "precision": "fp16"}),
     ("phi-4", "32xMI300X", {"batch": 256}),
     ("llama-2-70b", "32xA100-80", {"fix": ["recompute=full"]}),
     ("llama-2-70b", "32xA100-80", {"fix": ["zero=2"]}),

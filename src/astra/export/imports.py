@@ -185,21 +185,7 @@ def _recipe(sections: Mapping[str, Any]) -> str | None:
     model = sections.get("model", {})
     said = str(model.get("recipe") or f"{model.get('name', '')}_{str(model.get('flavor', '')).lower()}")
     known = next((recipe for recipe in RECIPES if recipe.function == said), None)
-    return _CATALOG.get(known.function) if known else None
-
-
-_CATALOG: Final = {
-    "llama3_8b": "llama-3.1-8b",
-    "llama3_70b": "llama-3.1-70b",
-    "llama3_405b": "llama-3.1-405b",
-    "qwen3_14b": "qwen3-14b",
-    "qwen3_32b": "qwen3-32b",
-    "qwen3_30b_a3b": "qwen3-30b-a3b",
-    "deepseek_v3_16b": "deepseek-v2-lite",
-    "deepseek_v3_671b": "deepseek-v3",
-    "gpt_oss_20b": "gpt-oss-20b",
-    "gpt_oss_120b": "gpt-oss-120b",
-}
+    return known.model if known else None
 
 
 def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Imported:
