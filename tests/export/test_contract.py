@@ -123,9 +123,10 @@ def test_says_how_to_start_and_what_was_verified(target: str) -> None:
 def test_scripts_are_bash(target: str, tmp_path: Path) -> None:
     files = EXPORTERS[target].files(plain(target))
     write(tmp_path, files)
-    for name, text in files.items():
-        if text.startswith("#!"):
-            subprocess.run(["bash", "-n", str(tmp_path / name)], check=True)
+    scripts = [name for name, text in files.items() if text.startswith("#!")]
+    assert scripts or target == "flagscale"
+    for name in scripts:
+        assert subprocess.run(["bash", "-n", str(tmp_path / name)], check=False).returncode == 0, name
 
 
 @pytest.mark.parametrize("name", HOSTILE)
