@@ -9,9 +9,9 @@ import pytest
 
 from astra.catalog.models import models
 from astra.export import EXPORTERS
-from astra.export.base import Launch, refusals
+from astra.export.base import Launch, Mesh, refusals
 from astra.spec.model import ModelSpec, Rotary
-from tests.export.launching import given, planned, run_script, write
+from tests.export.launching import given, job_of, planned, run_script, write
 from tests.frameworks.conftest import Harness
 from tests.frameworks.shards import rank_parameters
 
@@ -103,6 +103,19 @@ def test_plans_are_accepted(megatron: Harness, tmp_path: Path, model: str, gpus:
 @pytest.mark.parametrize(("model", "gpus", "strategy"), GIVEN)
 def test_strategies_are_accepted(megatron: Harness, tmp_path: Path, model: str, gpus: str, strategy: str) -> None:
     check(megatron, given(model, gpus, strategy, batch=2048), tmp_path)
+
+
+def test_mixed_pools_are_accepted(megatron: Harness, tmp_path: Path) -> None:
+    """One pipeline over two GPU types, even where nodes differ in size; also interleaved."""
+    small, large = (job_of("llama-2-7b", pool).pool for pool in ("8xH100", "16xA100-40"))
+    for strategy, stages in (
+        ("tp2 pp3 dp4 mbs1 sp zero1 layers=14,8,10", (1, 2)),
+        ("tp2 pp3 vp2 dp4 mbs1 sp zero1 overlap=grad,param,p2p layers=7,4,5,7,4,5", (1, 2)),
+    ):
+        launch = given("llama-2-7b", "24xH100", strategy, batch=384)
+        launch = launch._replace(meshes=(Mesh(small, 2, 1, 1, 4, stages[0]), Mesh(large, 2, 1, 1, 4, stages[1])))
+        assert launch.gpus == 24
+        check(megatron, launch, tmp_path)
 
 
 def expected_forward(model: ModelSpec) -> dict[str, Any]:

@@ -92,7 +92,18 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     if broken:
         raise InputError(f"{place}.strategy", str(strategy), want=f"a legal strategy; {'; '.join(broken)}")
     step_s = _step_s(plan, place)
-    return launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), step_s), job
+    launch = launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), step_s)
+    if "pools" not in request:
+        _check_estimate(plan["estimate"], launch, place)
+    return launch, job
+
+
+def _check_estimate(estimate: Mapping[str, Any], launch: Launch, place: str) -> None:
+    """The numbers must be of the plan they stand beside: an edit of every mention of the strategy leaves these."""
+    said = estimate.get("microbatches", launch.microbatches)
+    if said != launch.microbatches:
+        want = f"{launch.microbatches}, as the strategy makes of the batch: the plan was edited"
+        raise InputError(f"{place}.estimate.microbatches", said, want=want, fix=_AGAIN)
 
 
 # A plan over several pools that uses one of them alone: ``POOL: strategy``.
