@@ -68,16 +68,23 @@ def test_partial_rotary_and_sigmoid_routing() -> None:
     [
         (llama(rope_theta="big"), "rope_theta"),
         (llama(rope_theta=0), "rotary.base"),
-        (llama(rope_scaling={"rope_type": "longrope", "factor": 4}), "rope_type"),
         (llama(rope_scaling=8), "rope_scaling"),
         (llama(rms_norm_eps=True), "rms_norm_eps"),
         (llama(partial_rotary_factor=1.5), "rotary.fraction"),
-        (DEEPSEEK | {"scoring_func": "tanh"}, "scoring_func"),
+        (DEEPSEEK | {"scoring_func": 3}, "scoring_func"),
     ],
 )
 def test_bad_values_are_named(config: dict[str, Any], key: str) -> None:
     with pytest.raises(InputError, match=key):
         from_config(config, where="config.json")
+
+
+def test_what_no_export_can_say_can_still_be_planned() -> None:
+    stretched = from_config(llama(rope_scaling={"rope_type": "longrope", "factor": 4}), where="config.json")
+    assert stretched.rotary == Rotary(scaling="other")
+    routed = from_config(DEEPSEEK | {"scoring_func": "sqrtsoftplus"}, where="config.json")
+    assert routed.moe is not None
+    assert routed.moe.score == "other"
 
 
 # From the models' public config.json: base, share of the head, stretching, its factor, and the norms' epsilon.

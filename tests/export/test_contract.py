@@ -6,13 +6,14 @@ import ast
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
 
 from astra.export import EXPORTERS
 from astra.export.base import Launch, Mesh, by_name, refusals
+from astra.spec.model import Quirk, Rotary
 from astra.spec.strategy import Strategy
 from tests.export.hostile import HOSTILE
 from tests.export.launching import given, run_script, write
@@ -164,6 +165,34 @@ def test_values_from_the_environment_stay_single_words(tmp_path: Path, hostile: 
     assert f"{hostile}/pretrain_gpt.py" in started.argv
     assert started.argv[started.argv.index("--data-path") + 1] == hostile
     assert not list(tmp_path.rglob("PWNED"))
+
+
+def test_a_model_that_cannot_be_said_is_refused() -> None:
+    """Nothing is trained in place of the model that was planned."""
+    launch = plain("megatron")
+    moe = given("mixtral-8x7b", "16xH100", PLAIN["megatron"], batch=128).model
+    assert moe.moe is not None
+    cases = {
+        "rotary positions as Llama 3.1": replace(launch.model, rotary=Rotary(scaling="other")),
+        "as Llama 3.1 does (by 8": given("llama-3.2-3b", "16xH100", PLAIN["megatron"], batch=128).model,
+        "a whole number": replace(launch.model, rotary=Rotary(base=10_000.5)),
+        "SwiGLU, GELU or squared ReLU": replace(launch.model, activation="gelu"),
+        "softmax or sigmoid": replace(moe, moe=replace(moe.moe, score="other")),
+        "one after the other": replace(launch.model, quirks=("parallel_block",)),
+    }
+    for sentence, model in cases.items():
+        (reason,) = refusals(EXPORTERS["megatron"], launch._replace(model=model))
+        assert sentence in reason
+    titan = plain("torchtitan")
+    for rotary in (Rotary(fraction=0.5), Rotary(scaling="linear", factor=2.0)):
+        (reason,) = refusals(EXPORTERS["torchtitan"], titan._replace(model=replace(titan.model, rotary=rotary)))
+        assert "rotary positions" in reason
+
+
+def test_every_quirk_is_refused_by_megatron() -> None:
+    launch = plain("megatron")
+    for quirk in get_args(Quirk):
+        assert refusals(EXPORTERS["megatron"], launch._replace(model=replace(launch.model, quirks=(quirk,))))
 
 
 def test_two_exporters_of_one_name_are_refused() -> None:

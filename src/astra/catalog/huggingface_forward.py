@@ -111,7 +111,7 @@ def _scaling(keys: Keys, told: Keys) -> Fields:
     if kind == "default":
         return {}
     if kind not in ("linear", "llama3", "yarn"):
-        raise told.refuse("rope_type", kind, "default, linear, llama3 or yarn: others change with the sequence")
+        return {"scaling": "other"}  # nothing to plan by, and no export can say it
     fields: Fields = {"scaling": kind, "factor": told.number("factor", 1.0)}
     if kind != "linear":
         default = keys.size("max_position_embeddings", default=4096)
@@ -129,10 +129,8 @@ def _scaling(keys: Keys, told: Keys) -> Fields:
 def routing(keys: Keys, *, score: str = "softmax", normalized: bool) -> Fields:
     """How a router weighs the experts it chose (the keys of DeepSeek, GLM and Qwen)."""
     groups, said = keys.size("n_group", default=1), keys.word("scoring_func", score)
-    if said not in ("softmax", "sigmoid"):
-        raise keys.refuse("scoring_func", said, "softmax or sigmoid")
     return {
-        "score": said,
+        "score": said if said in ("softmax", "sigmoid") else "other",
         "normalized": keys.flag("norm_topk_prob", normalized),
         "weight_scale": keys.number("routed_scaling_factor", 1.0),
         "groups": groups,

@@ -196,8 +196,8 @@ def _unsayable_activation(launch: Launch) -> bool:
 def _unsayable_rotary(launch: Launch) -> bool:
     """Its script does not hand ``--rope-scaling-factor`` on, and fixes the constants of latent attention's YaRN."""
     rotary, latent = launch.model.rotary, launch.model.mla is not None
-    if rotary is None:
-        return False
+    if rotary is None or rotary.scaling == "other":
+        return rotary is not None
     if rotary.scaling == "llama3":
         told = (rotary.factor, rotary.original_positions, rotary.low_frequency, rotary.high_frequency)
         return latent or told != (8.0, 8192, 1.0, 4.0)
@@ -241,6 +241,11 @@ MODEL_LIMITS: Final = (
         "model",
         "its rotary base is a whole number",
         lambda it: it.model.rotary is not None and not it.model.rotary.base.is_integer(),
+    ),
+    Limit(
+        "model",
+        "its router weighs experts by softmax or sigmoid",
+        lambda it: it.model.moe is not None and it.model.moe.score == "other",
     ),
     Limit("model", "its feed-forward is SwiGLU, GELU or squared ReLU", _unsayable_activation),
     Limit("model", "Megatron-LM's GPT model has no encoder", lambda it: it.model.encoder is not None),

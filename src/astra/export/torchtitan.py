@@ -66,7 +66,7 @@ class TorchTitan:
         Limit("model", "torchtitan 0.3.0 has no recipe of this shape", lambda it: recipe(it.model) is None),
         Limit("model", "torchtitan's rotary positions are plain, Llama 3's or YaRN, of the whole head",
               lambda it: it.model.rotary is not None
-              and (it.model.rotary.scaling == "linear" or it.model.rotary.fraction < 1)),
+              and (it.model.rotary.scaling in ("linear", "other") or it.model.rotary.fraction < 1)),
         Limit("workload", "torchtitan trains in bf16 here (float8 is a model converter)",
               lambda it: it.workload.precision != "bf16"),
         Limit("workload", "torchtitan's recipes use AdamW", lambda it: it.workload.optimizer != "adam"),

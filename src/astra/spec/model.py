@@ -24,7 +24,7 @@ class MoE(Spec, frozen=True, kw_only=True):
     router_bias: bool = False  # a bias per expert that is a parameter
     expert_bias: bool = False  # biases in the experts' two projections
     shared_gate: bool = False  # a learned gate of size hidden on the shared expert
-    score: Literal["softmax", "sigmoid"] = "softmax"  # of the router's logits
+    score: Literal["softmax", "sigmoid", "other"] = "softmax"  # of the router's logits
     normalized: bool = True  # the weights of the chosen experts sum to one
     weight_scale: float = 1.0  # the chosen experts' weights are multiplied by it
     groups: int = 1  # experts are first chosen by group: this many groups,
@@ -64,7 +64,7 @@ class Rotary(Spec, frozen=True, kw_only=True):
 
     base: float = 10_000.0
     fraction: float = 1.0  # of each head that turns
-    scaling: Literal["none", "linear", "llama3", "yarn"] = "none"  # how it was stretched to longer contexts
+    scaling: Literal["none", "linear", "llama3", "yarn", "other"] = "none"  # how it was stretched to longer contexts
     factor: float = 1.0
     original_positions: int = 0  # positions before it was stretched
     low_frequency: float = 1.0  # llama3: turns slower than this are divided by the factor,
