@@ -6,13 +6,14 @@ import ast
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
 
 from astra.export import EXPORTERS
 from astra.export.base import Launch, Mesh, by_name, refusals
+from astra.spec.model import Quirk, Rotary
 from astra.spec.strategy import Strategy
 from tests.export.hostile import HOSTILE
 from tests.export.launching import given, run_script, write
@@ -130,9 +131,10 @@ def test_says_how_to_start_and_what_was_verified(target: str) -> None:
 def test_scripts_are_bash(target: str, tmp_path: Path) -> None:
     files = EXPORTERS[target].files(plain(target))
     write(tmp_path, files)
-    for name, text in files.items():
-        if text.startswith("#!"):
-            subprocess.run(["bash", "-n", str(tmp_path / name)], check=True)
+    scripts = [name for name, text in files.items() if text.startswith("#!")]
+    assert scripts or target == "flagscale"
+    for name in scripts:
+        assert subprocess.run(["bash", "-n", str(tmp_path / name)], check=False).returncode == 0, name
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -172,6 +174,34 @@ def test_values_from_the_environment_stay_single_words(tmp_path: Path, hostile: 
     assert not list(tmp_path.rglob("PWNED"))
 
 
+def test_a_model_that_cannot_be_said_is_refused() -> None:
+    """Nothing is trained in place of the model that was planned."""
+    launch = plain("megatron")
+    moe = given("mixtral-8x7b", "16xH100", PLAIN["megatron"], batch=128).model
+    assert moe.moe is not None
+    cases = {
+        "rotary positions as Llama 3.1": replace(launch.model, rotary=Rotary(scaling="other")),
+        "as Llama 3.1 does (by 8": given("llama-3.2-3b", "16xH100", PLAIN["megatron"], batch=128).model,
+        "a whole number": replace(launch.model, rotary=Rotary(base=10_000.5)),
+        "SwiGLU, GELU or squared ReLU": replace(launch.model, activation="gelu"),
+        "softmax or sigmoid": replace(moe, moe=replace(moe.moe, score="other")),
+        "one after the other": replace(launch.model, quirks=("parallel_block",)),
+    }
+    for sentence, model in cases.items():
+        (reason,) = refusals(EXPORTERS["megatron"], launch._replace(model=model))
+        assert sentence in reason
+    titan = plain("torchtitan")
+    for rotary in (Rotary(fraction=0.5), Rotary(scaling="linear", factor=2.0)):
+        (reason,) = refusals(EXPORTERS["torchtitan"], titan._replace(model=replace(titan.model, rotary=rotary)))
+        assert "rotary positions" in reason
+
+
+def test_every_quirk_is_refused_by_megatron() -> None:
+    launch = plain("megatron")
+    for quirk in get_args(Quirk):
+        assert refusals(EXPORTERS["megatron"], launch._replace(model=replace(launch.model, quirks=(quirk,))))
+
+
 def test_two_exporters_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="two exporters"):
         by_name(EXPORTERS["megatron"], EXPORTERS["megatron"])
@@ -185,10 +215,12 @@ def test_mixed_pools() -> None:
     base = given("llama-3.1-8b", "16xH100", "tp2 pp2 dp4 mbs1 sp zero1 layers=20,12", batch=128)
     same = base._replace(meshes=(Mesh(first, 2, 1, 1, 4, 1), Mesh(second, 2, 1, 1, 4, 1)))
     script = EXPORTERS["megatron"].files(same)["launch.sh"]
-    assert "nodes 0 to 0: H100-SXM5-80GB" in script
-    assert "nodes 1 to 1: A100-SXM4-80GB" in script
+    assert "nodes 0 to 0: H100-SXM5-80GB, 8 each" in script
+    assert "nodes 1 to 1: A100-SXM4-80GB, 8 each" in script
     other = base._replace(meshes=(Mesh(first, 4, 1, 1, 2, 1), Mesh(second, 8, 1, 1, 1, 1)))
-    assert refusals(EXPORTERS["megatron"], other) == ["Megatron-LM has one tp, cp and dp for every stage"]
+    assert refusals(EXPORTERS["megatron"], other) == [
+        "Megatron-LM has one tp, cp, dp and recompute setting for every stage"
+    ]
     assert refusals(EXPORTERS["flagscale"], other) == []
     text = EXPORTERS["flagscale"].files(other)["train.yaml"]
     assert "hetero_process_meshes: [4, 1, 1, 2, 1, 8, 1, 1, 1, 1]" in text

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from astra.catalog.hardware import node_type
 from astra.export import EXPORTERS
 from astra.export.base import Launch, Mesh, refusals
-from tests.export.launching import given
+from tests.export.launching import given, job_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "export"
 LONG = {"seq": 131072, "batch": 64}
@@ -32,16 +34,22 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "accelerate": ("llama-2-7b", "16xH100", "dp16 mbs2 zero3 recompute=full", {}, "accelerate"),
     "kubernetes": ("llama-2-7b", "16xH100", "dp16 mbs1 zero3", {"runtime": "deepspeed"}, "kubernetes"),
     "mixed": ("llama-3.1-8b", "16xH100", "tp2 pp2 dp4 mbs1 sp zero1 layers=20,12", {}, "flagscale"),
+    "mixed-megatron": ("llama-3.1-8b", "16xH100", "tp2 pp3 dp4 mbs1 sp zero1 layers=14,8,10", {}, "megatron"),
+    "mixed-slurm": ("mixtral-8x7b", "16xH100", "tp2 pp2 ep4 dp4 mbs1 sp zero1 layers=20,12", {}, "slurm"),
 }  # fmt: skip
 
 
 def launch_of(case: str) -> Launch:
     model, gpus, strategy, request, _ = CASES[case]
     launch = given(model, gpus, strategy, **({"batch": 1024, "seq": 4096} | request))
-    if case != "mixed":
+    if not case.startswith("mixed"):
         return launch
-    other = given(model, "8xA100-80", "tp8 mbs1 sp zero1", batch=1024, seq=4096).pool
-    first = given(model, "8xH100", "tp2 dp4 mbs1 sp zero1", batch=1024, seq=4096).pool
+    first, other, large = (job_of(model, pool).pool for pool in ("8xH100", "8xA100-80", "16xA100-40"))
+    if case == "mixed-megatron":  # a node of sixteen GPUs behind one of eight
+        large = replace(large, node=node_type("gcp-a2-megagpu-16g"))
+        return launch._replace(meshes=(Mesh(first, 2, 1, 1, 4, 1), Mesh(large, 2, 1, 1, 4, 2)))
+    if case == "mixed-slurm":
+        return launch._replace(meshes=(Mesh(first, 2, 1, 4, 4, 1), Mesh(other, 2, 1, 4, 4, 1)))
     return launch._replace(meshes=(Mesh(first, 4, 1, 1, 2, 1), Mesh(other, 8, 1, 1, 1, 1)))
 
 

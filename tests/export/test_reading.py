@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import astra
@@ -16,6 +17,7 @@ from astra.export import EXPORTERS
 from astra.export.base import CannotExport, refusals
 from astra.export.reading import from_record, read_plan
 from astra.export.writing import write_folder
+from tests.export.launching import given
 
 Record = dict[str, Any]
 
@@ -48,6 +50,34 @@ def test_a_plan_without_shapes_is_looked_up(record: Record) -> None:
     assert from_record(older)[0] == from_record(record)[0]
 
 
+NEW_FIELDS = ("rotary", "activation", "norm_epsilon", "quirks")
+NEW_ROUTING = ("score", "normalized", "weight_scale", "groups", "groups_kept", "balance_bias")
+
+
+def test_a_plan_from_before_positions_were_recorded_is_completed() -> None:
+    """The catalog completes the shape of an older plan; a model of one's own stays as little known as it was."""
+    launch = given("deepseek-v3", "1024xH100", "pp16 ep64 dp64 mbs1 zero1 layers=3,4*14,2", batch=8192)
+    request = {
+        "model": "deepseek-v3", "gpus": 1024, "model_spec": msgspec.to_builtins(launch.model),
+        "pool": msgspec.to_builtins(launch.pool), "workload": msgspec.to_builtins(launch.workload),
+        "runtime": "megatron", "headroom": 0.08,
+    }  # fmt: skip
+    plan = {"rank": 1, "strategy": str(launch.strategy)}
+    plan["estimate"] = {"strategy": plan["strategy"], "gpus": "1024x", "step_s": 1.0}
+    older: Record = {"schema": "astra.plan/1", "request": request, "plans": [plan]}
+    for field in NEW_FIELDS:
+        del request["model_spec"][field]
+    for field in NEW_ROUTING:
+        del request["model_spec"]["moe"][field]
+    assert from_record(older)[0].model == launch.model
+    request["model_spec"]["ffn"] += 128
+    changed = from_record(older)[0].model
+    assert changed.rotary is None
+    assert "ROTARY_BASE" in EXPORTERS["megatron"].files(launch._replace(model=changed))["launch.sh"]
+    assert "ROTARY_BASE" in EXPORTERS["megatron"].files(launch._replace(model=changed))["README.md"]
+    assert "ROTARY_BASE" not in EXPORTERS["megatron"].files(launch)["launch.sh"]
+
+
 def put(*path: Any, to: Any) -> Callable[[Record], None]:
     def change(record: Record) -> None:
         for step in path[:-1]:
@@ -72,6 +102,9 @@ def drop(*path: Any) -> Callable[[Record], None]:
         (put("schema", to="astra.plan/2"), "schema"),
         (put("schema", to="astra.estimate/1"), "schema"),
         (drop("schema"), "schema"),
+        (put("plans", 0, "estimate", "microbatches", to=7), "plans[0].estimate.microbatches"),
+        (put("request", "model_spec", "rotary", "base", to="big"), "rotary.base"),
+        (put("request", "model_spec", "quirks", to=["odd"]), "quirks[0]"),
         (drop("request"), "request"),
         (drop("plans"), "plans"),
         (put("plans", to={}), "plans"),

@@ -164,11 +164,12 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
     stage[0] = "schedule"
     _check_schedule(config, microbatches)
     ranks = {}
-    for rank in case.get("ranks", [0]):
+    for rank in case.get("ranks") or [0]:
         stage[0] = "process_groups"
         _join(args, rank, case["world"])
         stage[0] = "model"
-        ranks[str(rank)] = _build(args, config)
+        if case.get("ranks"):
+            ranks[str(rank)] = _build(args, config)
     return {
         "dp": args.data_parallel_size,
         "vpp": args.virtual_pipeline_model_parallel_size or 1,
@@ -176,6 +177,37 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
         "optimizer": args.optimizer,
         "distributed_optimizer": bool(args.use_distributed_optimizer),
         "ranks": ranks,
+        "forward": _forward(args, config),
+    }
+
+
+def _forward(args: Any, config: Any) -> dict[str, Any]:
+    """What Megatron will do beyond the shape, from the configuration it made itself."""
+    latent = args.multi_latent_attention
+    yarn = {
+        "factor": config.rotary_scaling_factor if latent else getattr(config, "yarn_rotary_scaling_factor", 1.0),
+        "mscale_all_dim": config.mscale_all_dim if latent else getattr(config, "yarn_mscale_all_dim", 0.0),
+        "beta_fast": config.beta_fast if latent else getattr(config, "yarn_beta_fast", 32.0),
+    }
+    experts = {
+        "score": config.moe_router_score_function,
+        "pre_softmax": config.moe_router_pre_softmax,
+        "weight_scale": config.moe_router_topk_scaling_factor or 1.0,
+        "groups": config.moe_router_num_groups or 1,
+        "groups_kept": config.moe_router_group_topk or 1,
+        "balance_bias": config.moe_router_enable_expert_bias,
+    }
+    return {
+        "positions": args.position_embedding_type,
+        "base": args.rotary_base,
+        "fraction": args.rotary_percent,
+        "llama3": args.use_rope_scaling,
+        "yarn": yarn,
+        "epsilon": config.layernorm_epsilon,
+        "activation": config.activation_func.__name__,
+        "gated": config.gated_linear_unit,
+        "clamp": config.activation_func_clamp_value,
+        "experts": experts if args.num_experts else None,
     }
 
 
@@ -255,6 +287,7 @@ def _build(args: Any, config: Any) -> dict[str, Any]:
                 position_embedding_type=args.position_embedding_type,
                 rotary_percent=args.rotary_percent,
                 rotary_base=args.rotary_base,
+                rope_scaling=args.use_rope_scaling,
                 **at,
             )
             chunks.append(

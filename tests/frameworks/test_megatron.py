@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from astra.catalog.models import models
 from astra.export import EXPORTERS
-from astra.export.base import Launch, refusals
-from tests.export.launching import given, planned, run_script, write
+from astra.export.base import Launch, Mesh, refusals
+from astra.spec.model import ModelSpec, Rotary
+from tests.export.launching import given, job_of, planned, run_script, write
 from tests.frameworks.conftest import Harness
 from tests.frameworks.shards import rank_parameters
 
@@ -24,7 +26,7 @@ PLANNED: list[tuple[str, str, dict[str, Any]]] = [
     ("llama-3.1-70b", "512xH100", {"fix": ["pp=8"]}),
     ("llama-3.1-405b", "1024xH100", {"seq": 8192, "batch": 2048}),
     ("llama-3.1-8b", "64xH100", {"seq": 131072, "batch": 64}),
-    ("llama-3.2-1b", "8xH100", {"fix": ["pp=2"]}),
+    ("qwen2.5-1.5b", "8xH100", {"fix": ["pp=2"]}),
     ("qwen2.5-72b", "128xH200", {}),
     ("qwen2.5-0.5b", "8xL40S", {}),
     ("qwen3-32b", "64xH100", {"fix": ["tp=8"]}),
@@ -36,7 +38,6 @@ PLANNED: list[tuple[str, str, dict[str, Any]]] = [
     ("deepseek-v2", "256xH100", {"fix": ["pp=4"]}),
     ("deepseek-v3", "1024xH100", {"batch": 8192}),
     ("deepseek-v3", "512xB200", {"batch": 8192, "precision": "fp8"}),
-    ("kimi-k2", "2048xH200", {"batch": 8192}),
     ("glm-4.5", "512xH200", {"fix": ["pp=8"]}),
     ("glm-4.5-air", "256xH100", {}),
     ("gpt-oss-20b", "16xH100", {}),
@@ -102,6 +103,66 @@ def test_plans_are_accepted(megatron: Harness, tmp_path: Path, model: str, gpus:
 @pytest.mark.parametrize(("model", "gpus", "strategy"), GIVEN)
 def test_strategies_are_accepted(megatron: Harness, tmp_path: Path, model: str, gpus: str, strategy: str) -> None:
     check(megatron, given(model, gpus, strategy, batch=2048), tmp_path)
+
+
+def test_mixed_pools_are_accepted(megatron: Harness, tmp_path: Path) -> None:
+    """One pipeline over two GPU types, even where nodes differ in size; also interleaved."""
+    small, large = (job_of("llama-2-7b", pool).pool for pool in ("8xH100", "16xA100-40"))
+    for strategy, stages in (
+        ("tp2 pp3 dp4 mbs1 sp zero1 layers=14,8,10", (1, 2)),
+        ("tp2 pp3 vp2 dp4 mbs1 sp zero1 overlap=grad,param,p2p layers=7,4,5,7,4,5", (1, 2)),
+    ):
+        launch = given("llama-2-7b", "24xH100", strategy, batch=384)
+        launch = launch._replace(meshes=(Mesh(small, 2, 1, 1, 4, stages[0]), Mesh(large, 2, 1, 1, 4, stages[1])))
+        assert launch.gpus == 24
+        check(megatron, launch, tmp_path)
+
+
+def expected_forward(model: ModelSpec) -> dict[str, Any]:
+    """What Megatron must derive from the flags of a model."""
+    rotary, moe = model.rotary or Rotary(), model.moe
+    stretched = rotary.scaling == "yarn"
+    names = {"silu": "silu", "clamped_swiglu": "quick_gelu", "gelu": "gelu", "relu2": "squared_relu"}
+    experts = moe and {
+        "score": moe.score,
+        "pre_softmax": moe.score == "softmax" and (moe.topk == 1 or not moe.normalized),
+        "weight_scale": moe.weight_scale,
+        "groups": moe.groups,
+        "groups_kept": moe.groups_kept,
+        "balance_bias": moe.balance_bias,
+    }
+    plain = "yarn" if stretched and model.mla is None else "rope"
+    return {
+        "positions": "learned_absolute" if model.learned_positions else plain,
+        "base": rotary.base,
+        "fraction": rotary.fraction,
+        "llama3": rotary.scaling == "llama3",
+        "yarn": {
+            "factor": rotary.factor if stretched else 1.0,
+            "mscale_all_dim": rotary.mscale_all_dim,
+            "beta_fast": rotary.beta_fast,
+        },
+        "epsilon": model.norm_epsilon,
+        "activation": names[str(model.activation)],
+        "gated": model.gated_mlp,
+        "clamp": 7.0 if model.activation == "clamped_swiglu" else None,
+        "experts": experts,
+    }
+
+
+def test_every_catalog_model_is_itself_or_refused(megatron: Harness, tmp_path: Path) -> None:
+    """Positions, norms, activation and routing of each model arrive in Megatron's own configuration."""
+    taken = []
+    for model in models():
+        launch = given(model.name, "8xH100", "dp8 mbs1 zero1", batch=64, seq=512)
+        if refusals(MEGATRON, launch):
+            continue
+        verdict = take(megatron, launch, tmp_path, ranks=[0])
+        assert verdict["accepted"], f"{model.name}: {verdict}"
+        assert verdict["forward"] == expected_forward(model), model.name
+        assert verdict["ranks"]["0"]["chunks"][0]["parameters"] == rank_parameters(launch, 0)
+        taken.append(model.name)
+    assert len(taken) >= 50
 
 
 def test_versions_are_those_we_state(megatron: Harness) -> None:

@@ -10,6 +10,7 @@ from astra.catalog.models import model as find_model
 from astra.export import EXPORTERS
 from astra.export.base import Launch, refusals
 from astra.families.weights import count
+from astra.spec.model import ModelSpec
 from tests.export.launching import given, run_script, write
 from tests.frameworks.conftest import Harness
 
@@ -20,6 +21,7 @@ CASES = [
     ("llama-3.1-8b", "16xH100", "tp2 cp2 dp4 mbs1 sp zero3 overlap=grad,param"),
     ("llama-3.1-8b", "16xH100", "tp2 pp4 dp2 mbs1 sp zero2 overlap=grad,param layers=7,9,9,7"),
     ("llama-3.1-8b", "16xH100", "pp4 vp2 dp4 mbs1 zero0 overlap=grad,p2p"),
+    ("llama-3-8b", "16xH100", "dp16 mbs1 zero3 overlap=grad,param"),
     ("llama-3.1-70b", "64xH100", "tp8 pp2 dp4 mbs1 sp zero2 overlap=grad,param schedule=gpipe"),
     ("qwen3-14b", "16xH100", "tp2 dp8 mbs1 sp zero3 overlap=grad,param"),
     ("qwen3-30b-a3b", "32xH100", "dp32 ep16 mbs1 zero3 overlap=grad,param"),
@@ -46,6 +48,7 @@ def test_accepted(torchtitan: Harness, tmp_path: Path, model: str, gpus: str, st
     assert verdict["dp"] == launch.strategy.dp
     per_step = launch.microbatches if launch.strategy.pp == 1 else 1
     assert verdict["accumulation"] == per_step
+    check_rope(verdict["rope"], launch.model)
     counts = count(find_model(model))
     for rank in verdict["ranks"].values():
         assert rank["whole"] == counts.total
@@ -55,3 +58,15 @@ def test_accepted(torchtitan: Harness, tmp_path: Path, model: str, gpus: str, st
         first, last = verdict["ranks"]["0"], verdict["ranks"][str(launch.gpus - 1)]
         assert first["layers"] == [launch.layers[chunk * pp] for chunk in range(vp)]
         assert last["layers"] == [launch.layers[chunk * pp + pp - 1] for chunk in range(vp)]
+
+
+def check_rope(rope: dict[str, object], model: ModelSpec) -> None:
+    """The model's rotary positions arrive in every layer, whatever the recipe's were."""
+    assert model.rotary is not None
+    assert rope["theta"] == model.rotary.base
+    assert rope["scaling"] == {"llama3": "llama"}.get(model.rotary.scaling, model.rotary.scaling)
+    if model.rotary.scaling == "llama3":
+        assert rope["scaling_factor"] == model.rotary.factor
+    if model.rotary.scaling == "yarn":
+        assert (rope["rope_factor"], rope["beta_fast"]) == (model.rotary.factor, model.rotary.beta_fast)
+        assert rope["truncate"] == model.rotary.rounded

@@ -101,7 +101,18 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
         "dp": dims.dp_replicate * dims.dp_shard,
         "accumulation": config.training.global_batch_size // batch,
         "ranks": ranks,
+        "rope": _rope(config),
     }
+
+
+def _rope(config: Any) -> dict[str, Any]:
+    """Rotary positions of every layer, which must agree."""
+    each = [layer.attention.rope for layer in config.model_spec.model.layers]
+    names = ("theta", "scaling", "scaling_factor", "rope_factor", "beta_fast", "truncate")
+    found = [{name: getattr(rope, name) for name in names} for rope in each]
+    if any(other != found[0] for other in found):
+        raise ValueError("layers differ in their rotary positions")
+    return found[0]
 
 
 def _build(config: Any, dims: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ def plan(name: Any, gpus: str, **more: Any) -> PlanSet:
 
 
 def check(answer: PlanSet, gpus: int) -> None:
+    assert answer.plans
     for some in answer.plans:
         assert some.estimate.legal, some.estimate.violations
         assert some.estimate.fits

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from astra.catalog.huggingface_classic import CLASSIC
+from astra.catalog.huggingface_forward import forward_fields, routing
 from astra.catalog.keys import Keys
 from astra.errors import InputError, nearest_names
 from astra.spec.model import MLA, ModelSpec, MoE
@@ -32,7 +33,8 @@ def from_config(config: Mapping[str, Any], *, where: str) -> ModelSpec:
             "model_type", model_type, f"one that Astra can count exactly: {', '.join(sorted(READERS))}", hint + _HOW
         )
     try:
-        return ModelSpec(name=_name(keys), source=f"Hugging Face {model_type} config {where}", **reader(keys))
+        fields = reader(keys) | forward_fields(model_type, keys)
+        return ModelSpec(name=_name(keys), source=f"Hugging Face {model_type} config {where}", **fields)
     except InputError as error:
         if error.where.startswith(where):
             raise
@@ -167,7 +169,7 @@ def _qwen3(keys: Keys) -> Fields:
     return _frame(keys, max_seq=32768) | dims | _qwen_window(keys) | _biases(keys) | {"qk_norm": "per_head"}
 
 
-def _qwen_experts(keys: Keys, **shared: Any) -> MoE:
+def _qwen_experts(keys: Keys, *, normalized: bool = False, **shared: Any) -> MoE:
     every = keys.size("decoder_sparse_step", default=1)
     dense = keys.numbers("mlp_only_layers") or []
     if sorted(dense) != list(range(len(dense))) or (dense and every > 1):
@@ -178,6 +180,7 @@ def _qwen_experts(keys: Keys, **shared: Any) -> MoE:
         ffn=keys.size("moe_intermediate_size"),
         first_dense=len(dense),
         every=every,
+        normalized=keys.flag("norm_topk_prob", normalized),
         **shared,
     )
 
@@ -208,14 +211,16 @@ def _deepseek(keys: Keys) -> Fields:
     )
     width = {"hidden": keys.size("hidden_size"), "heads": heads, "kv_heads": heads}
     frame = _frame(keys, max_seq=4096) | width | {"head_dim": mla.qk_nope_head_dim + mla.qk_rope_head_dim}
-    return frame | {"mla": mla, "moe": _routed(keys), "mtp_layers": _mtp(keys)}
+    score = "sigmoid" if keys.word("model_type", "deepseek_v3") != "deepseek_v2" else "softmax"
+    moe = _routed(keys, score=score)
+    return frame | {"mla": mla, "moe": moe, "mtp_layers": _mtp(keys)}
 
 
 def _mtp(keys: Keys) -> int:
     return keys.size("num_nextn_predict_layers", default=0, least=0)
 
 
-def _routed(keys: Keys) -> MoE:
+def _routed(keys: Keys, *, score: str) -> MoE:
     ffn = keys.size("moe_intermediate_size")
     return MoE(
         experts=keys.size("n_routed_experts"),
@@ -223,6 +228,7 @@ def _routed(keys: Keys) -> MoE:
         ffn=ffn,
         shared_ffn=ffn * keys.size_or_none("n_shared_experts"),
         first_dense=keys.size("first_k_dense_replace", least=0),
+        **routing(keys, score=score, normalized=score == "sigmoid"),
     )
 
 
@@ -270,7 +276,7 @@ def _glm4(keys: Keys) -> Fields:
 def _glm4_moe(keys: Keys) -> Fields:
     frame = _frame(keys, max_seq=131072) | _dims(keys) | {"qkv_bias": keys.flag("attention_bias", False)}
     qk_norm = "per_head" if keys.flag("use_qk_norm", False) else "none"
-    return frame | {"qk_norm": qk_norm, "moe": _routed(keys), "mtp_layers": _mtp(keys)}
+    return frame | {"qk_norm": qk_norm, "moe": _routed(keys, score="sigmoid"), "mtp_layers": _mtp(keys)}
 
 
 def _llama4_text(keys: Keys) -> Fields:
@@ -283,7 +289,13 @@ def _llama4_text(keys: Keys) -> Fields:
         with_experts = set(listed)
         every = _group(keys, "moe_layers", [layer in with_experts for layer in range(layers)])
     moe = MoE(
-        experts=keys.size("num_local_experts"), topk=_topk(keys), ffn=expert_ffn, shared_ffn=expert_ffn, every=every
+        experts=keys.size("num_local_experts"),
+        topk=_topk(keys),
+        ffn=expert_ffn,
+        shared_ffn=expert_ffn,
+        every=every,
+        score="sigmoid",
+        normalized=False,
     )
     return frame | _llama4_chunks(keys, layers) | {"ffn": keys.size("intermediate_size_mlp"), "moe": moe}
 

@@ -69,6 +69,15 @@ class Keys:
             raise self.refuse(name, value, "true or false")
         return value
 
+    def number(self, name: str, default: float) -> float:
+        """A number above or at zero."""
+        value = self.raw(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
+            raise self.refuse(name, value, "a number")
+        return float(value)
+
     def word(self, name: str, default: str) -> str:
         """A word."""
         value = self.raw(name)
@@ -91,8 +100,12 @@ class Keys:
         """The keys of a nested object."""
         value = self.raw(name)
         if not isinstance(value, dict):
-            raise self.refuse(name, value, "an object holding the language model's keys")
+            raise self.refuse(name, value, "an object with keys of its own")
         return Keys(value, f"{self.where}: {name}")
+
+    def maybe_inside(self, name: str) -> Keys:
+        """The keys of a nested object, or none where it is absent."""
+        return Keys({}, self.where) if self.raw(name) is None else self.inside(name)
 
     def filled(self, **defaults: Any) -> Keys:
         """The same keys, with defaults for those that are absent."""

@@ -46,11 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Read, check, write; the answer says what was written."""
-    from astra.export.reading import read_plan  # noqa: PLC0415
+    from astra.export.nearest_mixed import nearest_of_file  # noqa: PLC0415
+    from astra.export.reading import from_record, read_record  # noqa: PLC0415
 
     exporter = target(args.to, "--to")
-    launch, job = read_plan(args.plan, args.rank)
+    plans = read_record(args.plan)
+    rank, instead = args.rank, None
+    if args.nearest and "pools" in plans.get("request", {}):
+        rank, instead = nearest_of_file(plans, rank, exporter, where=args.plan)
+    launch, job = from_record(plans, rank, where=args.plan)
     record = write(launch, job, exporter.name, folder=args.folder, nearest=args.nearest, overwrite=args.overwrite)
+    record["nearest"] = instead or record["nearest"]
     return Answer(lambda width, color: told(record), lambda: json.dumps(record, indent=2))
 
 
@@ -67,7 +73,7 @@ def write(
     launch: Launch, job: Job | None, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False
 ) -> dict[str, Any]:
     """Export one plan; the record of what was done."""
-    from astra.export.base import CannotExport, refusals  # noqa: PLC0415
+    from astra.export.base import CannotExport, refusals, strategy_could_help  # noqa: PLC0415
     from astra.export.writing import check_folder, default_folder, write_folder  # noqa: PLC0415
 
     exporter = target(to, "--to")
@@ -76,10 +82,9 @@ def write(
     place = folder if folder is not None else default_folder(launch.model.name, to)
     check_folder(place, overwrite=overwrite)
     reasons, found = refusals(exporter, launch), None
-    if reasons and job is None and nearest:
-        reasons = [*reasons, "and the nearest plan is only looked for on one GPU type"]
-    if reasons and (job is None or not nearest):
-        raise CannotExport(to, reasons)
+    near = strategy_could_help(exporter, launch)
+    if reasons and (job is None or not nearest or not near):
+        raise CannotExport(to, reasons, near=near)
     if reasons and job is not None:
         from astra.export.nearest import find  # noqa: PLC0415
 

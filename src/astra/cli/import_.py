@@ -69,13 +69,16 @@ def fill(args: argparse.Namespace, file: str, notes: list[str]) -> Any:
     if args.model is None:
         args.model = found.model or found.recipe
         if args.model is None:
-            raise InputError("MODEL", None, want=f"the model: {file} does not give its whole shape")
+            fix = "Name it before the flags: a catalog name, or the path of its config.json."
+            raise InputError("MODEL", None, want=f"the model: {file} does not give its whole shape", fix=fix)
     args.batch = args.batch or found.global_batch
     args.seq = args.seq or found.seq
     args.precision = found.precision if args.precision == "bf16" else args.precision
     args.optimizer = found.optimizer if args.optimizer == "adam" else args.optimizer
-    notes.append(f"The strategy was read from {file} ({found.framework}).")
-    notes += [f"{flag} has no word in a strategy and was left out." for flag in found.ignored]
+    if not options.named(args.runtime):
+        args.runtime = found.framework
+    notes.append(f"The strategy was read from {file} ({found.framework}); runtime {args.runtime}.")
+    notes += [f"Not used of it: {setting}." for setting in found.ignored]
     return found.strategy
 
 
@@ -113,5 +116,5 @@ def told(record: dict[str, Any]) -> str:
                   f"{shape['kv_heads']}, ffn {shape['ffn']}, vocabulary {shape['vocab']}"]  # fmt: skip
     elif record["model"] is not None:
         lines += [f"model     {record['model']}"]
-    lines += [f"not used  {', '.join(record['ignored'])}"] * bool(record["ignored"])
+    lines += [f"not used  {'; '.join(record['ignored'])}"] * bool(record["ignored"])
     return "\n".join(lines) + "\n"

@@ -21,10 +21,12 @@ class CannotExport(AstraError):
 
     exit_code = 2
 
-    def __init__(self, target: str, reasons: list[str]) -> None:
-        self.where, self.reasons = f"--to {target}", reasons
-        self.fix = "Use --nearest for the closest plan it can express, or another target."
-        super().__init__(f"{target} cannot express this plan: {'; '.join(reasons)}. {self.fix}")
+    def __init__(self, target: str | None, reasons: list[str], *, near: bool = True) -> None:
+        self.where, self.reasons = f"--to {target}" if target else "--rank", reasons
+        nearest = f"Use --nearest for the closest plan it can express, or {'another target' if target else 'a --rank'}."
+        self.fix = nearest if near else "No other strategy would help: choose another target."
+        who = f"{target} cannot" if target else "no target can"
+        super().__init__(f"{who} express this plan: {'; '.join(reasons)}. {self.fix}")
 
 
 class Mesh(NamedTuple):
@@ -83,6 +85,11 @@ class Launch(NamedTuple):
         return sum(-(-mesh.gpus // mesh.pool.gpus_per_node) for mesh in self.meshes)
 
     @property
+    def blackwell(self) -> bool:
+        """Whether every GPU is of that generation or a later one of its rules."""
+        return all("blackwell" in mesh.pool.device.arch.lower() for mesh in self.meshes)
+
+    @property
     def microbatches(self) -> int:
         """Micro-batches per pipeline and step."""
         return self.workload.global_batch // (self.strategy.dp * self.strategy.mbs)
@@ -128,9 +135,21 @@ class Exporter(Protocol):
         """Name and content of every file; the caller has checked the limits."""
 
 
+def limits_of(exporter: Exporter, launch: Launch) -> tuple[Limit, ...]:
+    """A target's own limits, and for a launcher those of the framework it starts."""
+    starts = getattr(exporter, "starts", None)
+    return (*exporter.limits, *(() if starts is None else starts(launch).limits), _FP32)
+
+
 def refusals(exporter: Exporter, launch: Launch) -> list[str]:
     """A sentence for every limit the plan breaks."""
-    return [limit.sentence for limit in (*exporter.limits, _FP32) if limit.breaks(launch)]
+    return list(dict.fromkeys(limit.sentence for limit in limits_of(exporter, launch) if limit.breaks(launch)))
+
+
+def strategy_could_help(exporter: Exporter, launch: Launch) -> bool:
+    """Whether the limits a plan breaks are all of its strategy, not of the model, the workload or the GPUs."""
+    fields = {limit.field for limit in limits_of(exporter, launch) if limit.breaks(launch)}
+    return not fields & {"model", "workload", "cluster"}
 
 
 _FP32: Final = Limit("workload", "training in fp32 is not exported", lambda it: it.workload.precision == "tf32")
@@ -201,6 +220,14 @@ def always_overlaps(target: str, *names: str) -> tuple[Limit, ...]:
         Limit("overlap", f"{target} always overlaps {name} communication between replicas", breaks(name))
         for name in names
     )
+
+
+# Ranks are numbered by node, so that a stage of one GPU type must not begin in the middle of a node of another.
+WHOLE_NODES: Final = Limit(
+    "cluster",
+    "each GPU type must fill its nodes where stages live on several",
+    lambda launch: launch.mixed and any(mesh.gpus % mesh.pool.gpus_per_node for mesh in launch.meshes),
+)
 
 
 def one_pool(target: str) -> Limit:

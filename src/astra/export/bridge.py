@@ -7,9 +7,10 @@ from typing import Final
 
 from astra.export.base import Launch, Limit, header, joined
 from astra.export.megatron import SHARDING, Megatron, environment, layout
+from astra.export.megatron_model import ROTARY_LIMIT
 from astra.export.quoting import shell
 from astra.export.readme import readme
-from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
+from astra.export.torchrun import HERE, RENDEZVOUS, node_sizes, torchrun
 
 _PRECISION: Final = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
 
@@ -22,7 +23,7 @@ class Bridge:
     verified = "Megatron-Bridge 0.6.2 by field name; the same values through megatron-core 0.19.2"
     runtime: str | None = "megatron-bridge"
     limits = (
-        *(limit for limit in Megatron.limits if limit.field != "workload"),
+        *(limit for limit in Megatron.limits if limit.field != "workload" and limit is not ROTARY_LIMIT),
         Limit("workload", "the overrides are of pretraining recipes", lambda it: it.workload.task != "pretrain"),
         Limit(
             "workload", "the overrides keep the recipe's optimizer, Adam", lambda it: it.workload.optimizer != "adam"
@@ -51,7 +52,7 @@ takes them, such as Megatron-Bridge's `scripts/training/run_recipe.py`:
 def _precision(launch: Launch) -> str:
     if launch.workload.precision != "fp8":
         return _PRECISION[launch.workload.precision]
-    blackwell = "blackwell" in launch.pool.device.arch.lower()
+    blackwell = launch.blackwell
     return "bf16_with_mxfp8_mixed" if blackwell else "bf16_with_fp8_current_scaling_mixed"
 
 
@@ -111,6 +112,7 @@ def _switch(on: bool) -> str:
 
 def _script(launch: Launch) -> str:
     lines = ["#!/usr/bin/env bash", *header(launch, Bridge.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    lines += node_sizes(launch)
     lines += [f"export {name}={shell(value)}" for name, value in environment(launch).items()]
     lines += ['RUN_RECIPE="${RUN_RECIPE:?name the script that runs a recipe with overrides}"']
     lines += ["""mapfile -t OVERRIDES < <(grep -v '^#' "$HERE/overrides.txt")""", ""]

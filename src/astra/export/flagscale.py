@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Launch, Limit, header, joined, no_overlap
+from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined, no_overlap
 from astra.export.megatron import Megatron, sections
-from astra.export.megatron_model import MODEL_LIMITS, Flag
+from astra.export.megatron_model import MODEL_LIMITS, ROTARY_LIMIT, Flag
 from astra.export.quoting import yaml
 from astra.export.readme import readme
 
@@ -33,6 +33,7 @@ class FlagScale:
     runtime: str | None = "megatron"
     limits = (
         *MODEL_LIMITS,
+        ROTARY_LIMIT,
         *(limit for limit in Megatron.limits if limit.field in ("schedule",)),
         Limit("zero", "FlagScale's heterogeneous pipelines have zero 0 or 1", lambda it: it.strategy.zero > 1),
         Limit("vp", "FlagScale's heterogeneous pipelines are not interleaved", lambda it: it.strategy.vp > 1),
@@ -44,6 +45,7 @@ class FlagScale:
               lambda it: len(it.layers) != sum(mesh.pp for mesh in it.meshes)),
         Limit("recompute", "recompute must be the same in every mesh",
               lambda it: len({mesh.recompute for mesh in it.meshes}) > 1),
+        WHOLE_NODES,
         *no_overlap("FlagScale's heterogeneous pipelines", "p2p"),
     )  # fmt: skip
 
@@ -105,11 +107,15 @@ def _keys(flags: list[Flag]) -> dict[str, Any]:
 
 
 def _value(text: str) -> object:
-    return int(text) if text.isdigit() else text
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        return text
 
 
 def experiment(launch: Launch) -> dict[str, Any]:
     """The experiment file: who runs where."""
+    sizes = {mesh.pool.gpus_per_node for mesh in launch.meshes}
     return {
         "defaults": ["_self_", {"train": "train"}],
         "experiment": {
@@ -120,7 +126,8 @@ def experiment(launch: Launch) -> dict[str, Any]:
                 "type": "ssh",
                 "backend": "torchrun",
                 "nnodes": launch.nodes,
-                "nproc_per_node": launch.gpus_per_node,
+                # Without it every host starts as many ranks as it has slots.
+                **({"nproc_per_node": launch.gpus_per_node} if len(sizes) == 1 else {}),
                 "rdzv_backend": "static",
                 "hostfile": "hostfile",
             },

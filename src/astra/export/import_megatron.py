@@ -7,71 +7,50 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astra.errors import InputError
+from astra.export.import_megatron_model import Arguments, model_of
 from astra.export.imported import Imported
-from astra.spec.model import MLA, ModelSpec, MoE
 from astra.spec.strategy import Strategy
 
-# Arguments that change speed or memory but have no place in a strategy.
-_TOLD: Final = frozenset(
-    (
-        "--cuda-graph-impl",
-        "--cpu-offloading-num-layers",
-        "--delay-wgrad-compute",
-        "--fine-grained-activation-offloading",
-        "--fp4-format",
-        "--hybrid-layer-pattern",
-        "--microbatch-group-size-per-virtual-pipeline-stage",
-        "--mtp-num-layers",
-        "--num-distributed-optimizer-instances",
-        "--overlap-moe-expert-parallel-comm",
-        "--rampup-batch-size",
-        "--tensor-parallel-num-weight-shards",
-        "--use-torch-fsdp2",
-    )
-)
+# Arguments that change speed or memory but have no place in a strategy; with a value, only where it is another one.
+_TOLD: Final = {
+    "--cuda-graph-impl": "none",
+    "--cp-comm-type": "p2p",
+    "--cpu-offloading-num-layers": "0",
+    "--delay-wgrad-compute": "",
+    "--fine-grained-activation-offloading": "",
+    "--first-last-layers-bf16": "",
+    "--fp4-format": "",
+    "--fp8-param-gather": "",
+    "--grad-reduce-in-bf16": "",
+    "--hierarchical-context-parallel-sizes": "",
+    "--hybrid-layer-pattern": "",
+    "--microbatch-group-size-per-virtual-pipeline-stage": "",
+    "--moe-expert-capacity-factor": "",
+    "--moe-pad-expert-input-to-capacity": "",
+    "--moe-shared-expert-overlap": "",
+    "--moe-token-dispatcher-type": "alltoall",
+    "--mtp-num-layers": "0",
+    "--num-distributed-optimizer-instances": "1",
+    "--optimizer-offload-fraction": "1.0",
+    "--overlap-moe-expert-parallel-comm": "",
+    "--rampup-batch-size": "",
+    "--recompute-modules": "core_attn",
+    "--tensor-parallel-num-weight-shards": "",
+    "--transformer-impl": "transformer_engine",
+    "--use-torch-fsdp2": "",
+    "--use-tp-pp-dp-mapping": "",
+}
 _LAYOUT_LIMIT: Final = 100_000
-
-
-class Arguments:
-    """Flags of a command line; the last of a repeated one counts."""
-
-    def __init__(self, words: list[str], name: str) -> None:
-        self._name = name
-        self.flags: dict[str, list[str]] = {}
-        current: list[str] | None = None
-        for word in words:
-            if word.startswith("--") and len(word) > 2:
-                flag, equals, value = word.partition("=")
-                current = self.flags[flag] = [value] if equals else []
-            elif current is not None:
-                current.append(word)
-
-    def has(self, flag: str) -> bool:
-        """Whether a switch is given."""
-        return flag in self.flags
-
-    def text(self, flag: str, default: str = "") -> str:
-        """The value of a flag."""
-        values = self.flags.get(flag)
-        return values[0] if values else default
-
-    def whole(self, flag: str, default: int | None = None) -> int:
-        """The value of a flag that is a whole number."""
-        text = self.text(flag)
-        if not text and default is not None:
-            return default
-        if not re.fullmatch(r"[0-9]{1,12}", text):
-            raise InputError(f"{self._name}: {flag}", text or None, want="a whole number")
-        return int(text)
-
-    def maybe(self, flag: str) -> int | None:
-        """The value of a flag that may be absent."""
-        return self.whole(flag) if self.has(flag) else None
 
 
 def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpus: int | None = None) -> Imported:
     """What a command line would train, and how."""
     args = Arguments(words, name)
+    if args.has("--yaml-cfg"):
+        fix = "Give a script with the same settings as flags."
+        raise InputError(
+            f"{name}: --yaml-cfg", args.text("--yaml-cfg"), want="settings as flags, not in a YAML", fix=fix
+        )
     tp, pp = args.whole("--tensor-model-parallel-size", 1), args.whole("--pipeline-model-parallel-size", 1)
     cp = args.whole("--context-parallel-size", 1)
     world = gpus or _world(args, variables)
@@ -79,7 +58,8 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         fix = "Give --gpus; the script does not say how many it starts (--nnodes and --nproc-per-node of torchrun)."
         raise InputError(name, None, want="the number of GPUs", fix=fix)
     if world % (tp * pp * cp):
-        raise InputError(name, world, want=f"a number of GPUs that tp*pp*cp = {tp * pp * cp} divides")
+        want = f"a number of GPUs that tp*pp*cp = {tp * pp * cp} divides"
+        raise InputError(name, world, want=want, fix="Give --gpus if the script starts on more nodes than it says.")
     layers, vp = _pipeline(args, pp, name)
     strategy = _strategy(args, tp, pp, cp, world // (tp * pp * cp), vp, layers)
     return Imported(
@@ -90,10 +70,17 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         seq=args.maybe("--seq-length") or args.maybe("--encoder-seq-length"),
         precision="fp8" if args.has("--fp8-format") else "fp16" if args.has("--fp16") else "bf16",
         optimizer="sgd" if args.text("--optimizer") == "sgd" else "adam",
-        model=_model(args, name),
+        model=model_of(args, name),
         recipe=None,
-        ignored=tuple(sorted(flag for flag in args.flags if flag in _TOLD)),
+        ignored=_unused(args),
     )
+
+
+def _unused(args: Arguments) -> tuple[str, ...]:
+    found = {flag: " ".join(args.flags[flag]) for flag in sorted(args.flags) if flag in _TOLD}
+    told = [f"{flag} {value}".strip() for flag, value in found.items() if not value or value != _TOLD[flag]]
+    optimizer = args.text("--optimizer", "adam")
+    return (*told, *([f"--optimizer {optimizer}, taken as adam"] if optimizer not in ("adam", "sgd") else []))
 
 
 def _world(args: Arguments, variables: Mapping[str, str]) -> int | None:
@@ -205,132 +192,3 @@ def layout_layers(text: str, name: str = "layout") -> tuple[int, ...]:
     if not plain or set(plain) - set("EtmL|"):
         raise InputError(where, text, want="letters E, t, m, L and bars, such as Et*3|t*4|t*3L")
     return tuple(stage.count("t") for stage in plain.split("|"))
-
-
-def _model(args: Arguments, name: str) -> ModelSpec | None:
-    """The model, where its whole shape is on the command line."""
-    vocab = args.maybe("--vocab-size") or args.maybe("--padded-vocab-size")
-    if vocab is None or not args.has("--num-layers") or not args.has("--hidden-size"):
-        return None
-    hidden, heads = args.whole("--hidden-size"), args.whole("--num-attention-heads")
-    gated = args.has("--swiglu")
-    biased = not args.has("--disable-bias-linear")
-    learned = args.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
-    positions = args.whole("--max-position-embeddings", args.whole("--seq-length", 4096))
-    norm: Any = "rmsnorm" if args.text("--normalization", "LayerNorm") == "RMSNorm" else "layernorm"
-    mla, window = _mla(args), args.text("--window-size")
-    return ModelSpec(
-        name=f"the model of {name}",
-        layers=args.whole("--num-layers"),
-        hidden=hidden,
-        ffn=args.whole("--ffn-hidden-size", (hidden * 8 // 3) // 64 * 64 if gated else 4 * hidden),
-        heads=heads,
-        kv_heads=args.whole("--num-query-groups", heads) if args.has("--group-query-attention") else heads,
-        head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else args.whole("--kv-channels", hidden // heads),
-        vocab=vocab,
-        max_seq=positions,
-        gated_mlp=gated,
-        tied_embeddings=not args.has("--untie-embeddings-and-output-weights"),
-        norm=norm,
-        qk_norm="per_head" if args.has("--qk-layernorm") and mla is None else "none",
-        qkv_bias=biased or args.has("--add-qkv-bias"),
-        out_bias=biased,
-        mlp_bias=biased and not _all_experts(args),
-        learned_positions=positions if learned else 0,
-        attention_sinks=args.text("--softmax-type") == "learnable",
-        window=_window(window, name),
-        full_attention_every=args.whole("--window-attn-skip-freq", 0) if window else 1,
-        mla=mla,
-        moe=_moe(args, biased, name),
-        source=f"read from {name}",
-    )
-
-
-def _window(text: str, name: str) -> int | None:
-    if not text:
-        return None
-    left = text.strip("()").partition(",")[0]
-    if not left.isdigit():
-        raise InputError(f"{name}: --window-size", text, want="two whole numbers, such as 127,0")
-    return int(left) + 1
-
-
-def _mla(args: Arguments) -> MLA | None:
-    if not args.has("--multi-latent-attention"):
-        return None
-    return MLA(
-        q_lora_rank=args.maybe("--q-lora-rank"),
-        kv_lora_rank=args.whole("--kv-lora-rank", 32),
-        qk_nope_head_dim=args.whole("--qk-head-dim", 128),
-        qk_rope_head_dim=args.whole("--qk-pos-emb-head-dim", 64),
-        v_head_dim=args.whole("--v-head-dim", 128),
-    )
-
-
-def _all_experts(args: Arguments) -> bool:
-    return args.has("--num-experts") and not args.has("--moe-layer-freq")
-
-
-def _moe(args: Arguments, biased: bool, name: str) -> MoE | None:
-    if not args.has("--num-experts"):
-        return None
-    first, every = pattern_shape(args.text("--moe-layer-freq", "1"), name)
-    return MoE(
-        experts=args.whole("--num-experts"),
-        topk=args.whole("--moe-router-topk", 2),
-        ffn=args.whole("--moe-ffn-hidden-size", args.whole("--ffn-hidden-size", 4 * args.whole("--hidden-size"))),
-        shared_ffn=args.whole("--moe-shared-expert-intermediate-size", 0),
-        first_dense=first,
-        every=every,
-        router_bias=biased,
-        expert_bias=biased,
-        shared_gate=args.has("--moe-shared-expert-gate"),
-    )
-
-
-def pattern_shape(text: str, name: str = "pattern") -> tuple[int, int]:
-    """First dense layers and the period of the expert layers after them, of Megatron's list language."""
-    where = f"{name}: --moe-layer-freq"
-    if text.isdigit():
-        return (0, max(int(text), 1))
-    flags = _pattern(text, where)
-    if 1 not in flags:
-        raise InputError(where, text, want="a pattern with an expert layer")
-    places = [index for index, flag in enumerate(flags) if flag]
-    every = places[1] - places[0] if len(places) > 1 else 1
-    first = places[0] - every + 1
-    made = [int(index >= first and (index - first + 1) % every == 0) for index in range(len(flags))]
-    if first < 0 or made != flags:
-        raise InputError(where, text, want="dense layers first, then experts in every layer or every n-th")
-    return first, every
-
-
-def _pattern(text: str, where: str) -> list[int]:
-    """Sums and multiples of lists of 0 and 1, without evaluating anything."""
-    if len(text) > 2000 or text.count("(") > 50 or set(text) - set("01[]()+*,23456789 "):
-        raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
-    tokens = re.findall(r"\[[01, ]*\]|[0-9]+|[()+*]", text)
-    flags, rest = _sum_of_lists(tokens, where, text)
-    if rest:
-        raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
-    return flags
-
-
-def _sum_of_lists(tokens: list[str], where: str, text: str) -> tuple[list[int], list[str]]:
-    total: list[int] = []
-    while True:
-        if tokens and tokens[0] == "(":
-            part, tokens = _sum_of_lists(tokens[1:], where, text)
-            tokens = tokens[1:]
-        elif tokens and tokens[0].startswith("["):
-            part, tokens = [int(flag) for flag in re.findall(r"[01]", tokens[0])], tokens[1:]
-        else:
-            raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
-        while len(tokens) > 1 and tokens[0] == "*" and tokens[1].isdigit():
-            part, tokens = part * min(int(tokens[1]), 10_000), tokens[2:]
-        total += part
-        if len(total) > 10_000:
-            raise InputError(where, None, want="a pattern of at most 10,000 layers")
-        if not tokens or tokens[0] != "+":
-            return total, tokens
-        tokens = tokens[1:]

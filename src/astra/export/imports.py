@@ -118,7 +118,8 @@ def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported
     parts = read.values.get("module_fqns_per_model_part") if pp > 1 else None
     layers = _layers(parts)
     words = {word: ours for ours, word in SCHEDULES.items()}
-    schedule = words.get(str(read.values.get("pipeline_parallel_schedule", "1F1B")), "1f1b") if pp > 1 else "1f1b"
+    said = str(read.values.get("pipeline_parallel_schedule", "1F1B")) if pp > 1 else "1F1B"
+    schedule = words.get(said, "1f1b")
     vp = max(len(layers) // pp, 1) if layers else 2 if schedule == "interleaved" else 1
     mode = str(_section(sections, "activation_checkpoint", name).get("mode", "none"))
     overlap = ("grad", *(("param",) if shards.zero >= 2 else ()), *(("p2p",) if vp > 1 else ()))
@@ -134,12 +135,22 @@ def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported
         gpus=strategy.gpus,
         global_batch=batch if batch > 0 else local * shards.dp,
         seq=seq,
-        precision="bf16",
+        precision="fp8" if "float8" in _converters(sections) else "bf16",
         optimizer="adam",
         model=None,
         recipe=_recipe(sections),
-        ignored=(),
+        ignored=(
+            *([f"pipeline_parallel_schedule {said}, taken as 1F1B"] if said not in words else []),
+            *(["activation_checkpoint.mode selective, which keeps other tensors here"] if mode == "selective" else []),
+            *(["enable_async_tensor_parallel"] if read.values.get("enable_async_tensor_parallel") else []),
+            *(["training.enable_cpu_offload"] if training.values.get("enable_cpu_offload") else []),
+        ),
     )
+
+
+def _converters(sections: Mapping[str, Any]) -> str:
+    """The model's converters, as 0.2 lists them."""
+    return str(sections.get("model", {}).get("converters", ""))
 
 
 def _section(sections: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
@@ -174,21 +185,7 @@ def _recipe(sections: Mapping[str, Any]) -> str | None:
     model = sections.get("model", {})
     said = str(model.get("recipe") or f"{model.get('name', '')}_{str(model.get('flavor', '')).lower()}")
     known = next((recipe for recipe in RECIPES if recipe.function == said), None)
-    return _CATALOG.get(known.function) if known else None
-
-
-_CATALOG: Final = {
-    "llama3_8b": "llama-3.1-8b",
-    "llama3_70b": "llama-3.1-70b",
-    "llama3_405b": "llama-3.1-405b",
-    "qwen3_14b": "qwen3-14b",
-    "qwen3_32b": "qwen3-32b",
-    "qwen3_30b_a3b": "qwen3-30b-a3b",
-    "deepseek_v3_16b": "deepseek-v2-lite",
-    "deepseek_v3_671b": "deepseek-v3",
-    "gpt_oss_20b": "gpt-oss-20b",
-    "gpt_oss_120b": "gpt-oss-120b",
-}
+    return known.model if known else None
 
 
 def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Imported:
@@ -200,6 +197,9 @@ def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Import
     tp = Numbers(_section(record, "tensor_parallel", name), f"{name}: tensor_parallel").count("autotp_size")
     mbs, steps = top.count("train_micro_batch_size_per_gpu"), top.count("gradient_accumulation_steps")
     batch = top.whole("train_batch_size", 0)
+    if not batch and gpus is None:
+        fix = "Give --gpus; the file has no train_batch_size to tell it from."
+        raise InputError(name, None, want="the number of GPUs", fix=fix)
     dp = batch // (mbs * steps) if batch else (gpus or tp) // tp
     if dp < 1:
         want = "a batch of at least one micro-batch per step"
@@ -217,11 +217,23 @@ def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Import
         framework="deepspeed",
         strategy=strategy,
         gpus=strategy.gpus,
-        global_batch=batch or mbs * steps * dp,
+        global_batch=batch or (None if record.get("gradient_accumulation_steps") == "auto" else mbs * steps * dp),
         seq=None,
         precision="fp16" if half else "bf16",
         optimizer="sgd" if kind == "sgd" else "adam",
         model=None,
         recipe=None,
-        ignored=(),
+        ignored=_unused(record, zero.values),
     )
+
+
+# Settings of DeepSpeed that change speed or memory and have no place in a strategy.
+_TOLD: Final = ("offload_param", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients")
+
+
+def _unused(record: Mapping[str, Any], zero: Mapping[str, Any]) -> tuple[str, ...]:
+    autos = [
+        name for name in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps") if record.get(name) == "auto"
+    ]
+    told = [f"zero_optimization.{name}" for name in _TOLD if zero.get(name) and zero[name] != {"device": "none"}]
+    return (*(f"{name} auto, taken as 1" for name in autos), *told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Exporter, Launch, Limit, header, joined, one_pool, refusals
+from astra.export.base import Exporter, Launch, Limit, header, joined, one_pool
 from astra.export.deepspeed import DeepSpeed
 from astra.export.megatron import Megatron
 from astra.export.quoting import file_name, yaml
@@ -25,22 +25,23 @@ SKYPILOT_GPUS: Final = {
 }  # fmt: skip
 
 
+# What a bare machine or image lacks, in the verified versions.
+CHECKOUT: Final = "git clone --depth 1 --branch core_v0.19.0 https://github.com/NVIDIA/Megatron-LM"
+SETUP: Final = {
+    "megatron": f"[ -d Megatron-LM ] || {CHECKOUT}\npip install megatron-core==0.19.2 'transformer-engine[pytorch]'\n",
+    "torchtitan": "pip install torchtitan==0.3.0 torch==2.13.0\n",
+    "deepspeed": "pip install deepspeed==0.19.8\n",
+}
+# What only the user knows and the script cannot do without.
+NEEDED: Final = {"deepspeed": {"TRAIN_SCRIPT": "train.py"}}
+
+
 def framework(launch: Launch) -> Exporter:
     """The framework the plan was made for: the first that its runtime names, else Megatron."""
     for exporter in FRAMEWORKS:
         if launch.runtime.startswith(exporter.name):
             return exporter
     return FRAMEWORKS[0]
-
-
-def _framework_refuses(launch: Launch) -> bool:
-    return bool(refusals(framework(launch), launch))
-
-
-_THROUGH: Final = Limit(
-    "framework", "the framework it would start cannot express the plan (astra export --to megatron says why)",
-    _framework_refuses,
-)  # fmt: skip
 
 
 class Slurm:
@@ -50,7 +51,8 @@ class Slurm:
     title = "Slurm batch script"
     verified = "bash -n and shellcheck 0.11.0; Slurm itself was not run"
     runtime: str | None = None
-    limits: tuple[Limit, ...] = (_THROUGH,)
+    limits: tuple[Limit, ...] = ()
+    starts = staticmethod(framework)
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The framework's files and job.sbatch."""
@@ -64,7 +66,8 @@ From this folder, on a file system all nodes see:
     sbatch job.sbatch
 
 Add your partition and account on the command line or in the script. `launch.sh` is the framework's own script; the
-job starts it once per node with its number and the first node's address.
+job starts it once per node with its number and the first node's address. What it reads from its environment is passed
+on: `DATA_PATH=/data/corpus_text_document MEGATRON_DIR=/opt/Megatron-LM sbatch job.sbatch`.
 """
 
 
@@ -76,6 +79,8 @@ def batch_script(launch: Launch) -> str:
         if index:
             lines += ["#SBATCH hetjob"]
         per_node = mesh.pool.gpus_per_node
+        if launch.mixed:
+            lines += [f"# Component {index}: {mesh.pool.device.name}; add your --partition or --constraint for it."]
         lines += [
             f"#SBATCH --job-name={name}",
             f"#SBATCH --nodes={-(-mesh.gpus // per_node)}",
@@ -104,10 +109,10 @@ class SkyPilot:
     verified = "SkyPilot 0.14.1: its own task schema and Task.from_yaml"
     runtime: str | None = None
     limits = (
-        _THROUGH,
         one_pool("SkyPilot"),
         Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
     )
+    starts = staticmethod(framework)
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The framework's files and task.yaml."""
@@ -122,7 +127,8 @@ From this folder:
     sky launch -c train task.yaml
 
 The task asks for the plan's instance type and number of nodes, copies this folder to every node and starts
-`launch.sh` there. `setup` is a start: put your own image or installation in it.
+`launch.sh` there. `setup` is a start: put your own image or installation in it. What the script reads from its
+environment is given with `--env`, such as `--env DATA_PATH=/data/corpus_text_document`, or under `envs` in the file.
 """
 
 
@@ -148,19 +154,14 @@ def task(launch: Launch) -> dict[str, Any]:
         'export MASTER_ADDR="$HEAD" MASTER_PORT=29500 NODE_RANK="$SKYPILOT_NODE_RANK"\n'
         "bash launch.sh\n"
     )
-    setup = {
-        "megatron": "git clone --depth 1 --branch core_v0.19.0 https://github.com/NVIDIA/Megatron-LM || true\n"
-        "pip install megatron-core==0.19.2 transformer-engine[pytorch]\n",
-        "torchtitan": "pip install torchtitan==0.3.0 torch==2.13.0\n",
-        "deepspeed": "pip install deepspeed==0.19.8\n",
-    }
     return {
         "name": file_name(launch.model.name),
         "num_nodes": launch.nodes,
         "workdir": ".",
         "resources": resources,
-        "setup": f"set -e\n{setup[framework(launch).name]}",
+        "setup": f"set -e\n{SETUP[framework(launch).name]}",
         "run": run,
+        **({"envs": NEEDED[framework(launch).name]} if framework(launch).name in NEEDED else {}),
     }
 
 
@@ -171,7 +172,8 @@ class Kubernetes:
     title = "Kubernetes (Kubeflow Trainer) job"
     verified = "kubeflow-trainer-api 2.3.0: its own TrainJob model, read and written back unchanged"
     runtime: str | None = None
-    limits = (_THROUGH, one_pool("A Kubeflow TrainJob"))
+    limits = (one_pool("A Kubeflow TrainJob"),)
+    starts = staticmethod(framework)
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The framework's files and trainjob.yaml."""
@@ -186,10 +188,13 @@ With Kubeflow Trainer v2 and its `torch-distributed` runtime installed:
     kubectl apply -f trainjob.yaml
 
 The job carries the framework's files as text and writes them in each pod before it starts them. Change `image` to one
-that has the framework.
+that has the framework and your data; what a script reads from its environment (`DATA_PATH`, `TOKENIZER_MODEL`, `SAVE`,
+`MEGATRON_DIR`, or `TRAIN_SCRIPT` for DeepSpeed) goes under `spec.trainer.env`. Without data it trains on mock data
+where the framework can.
 """
+# Megatron-LM's own installation guide names the first; the others are their projects' images.
 IMAGE: Final = {
-    "megatron": "nvcr.io/nvidia/nemo:latest",
+    "megatron": "nvcr.io/nvidia/pytorch:26.01-py3",
     "torchtitan": "pytorch/pytorch:latest",
     "deepspeed": "deepspeed/deepspeed:latest",
 }
@@ -203,7 +208,11 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
         end = _unused_word(text, index)
         lines += [f"cat > {name} <<'{end}'", text.rstrip("\n"), end]
     lines += ['export NODE_RANK="${PET_NODE_RANK:-0}" MASTER_ADDR="${PET_MASTER_ADDR:-localhost}"']
-    lines += ['export MASTER_PORT="${PET_MASTER_PORT:-29500}"', "exec bash launch.sh"]
+    lines += ['export MASTER_PORT="${PET_MASTER_PORT:-29500}"']
+    if framework(launch).name == "megatron":
+        lines += [f'[ -n "${{MEGATRON_DIR:-}}" ] || [ -d Megatron-LM ] || {CHECKOUT}']
+    lines += ["exec bash launch.sh"]
+    needed = NEEDED.get(framework(launch).name, {})
     gpu = "nvidia.com/gpu" if launch.pool.device.vendor == "NVIDIA" else "amd.com/gpu"
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -215,6 +224,7 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
                 "image": IMAGE[framework(launch).name],
                 "command": ["bash", "-c"],
                 "args": [joined(lines).replace("$(", "$$(")],
+                **({"env": [{"name": name, "value": value} for name, value in needed.items()]} if needed else {}),
                 "numNodes": launch.nodes,
                 "numProcPerNode": launch.gpus_per_node,
                 "resourcesPerNode": {"limits": {gpu: str(launch.gpus_per_node)}},

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from astra.export.base import Launch, Limit, header, joined
-from astra.export.megatron_model import MODEL_LIMITS, Flag, model_flags
+from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined
+from astra.export.megatron_model import MODEL_LIMITS, ROTARY_LIMIT, Flag, model_flags, positions_known
 from astra.export.quoting import shell, shell_array
 from astra.export.readme import readme
-from astra.export.torchrun import RENDEZVOUS, torchrun
+from astra.export.torchrun import RENDEZVOUS, node_sizes, torchrun
 
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 FP8_RECIPES: Final = {"blackwell": "mxfp8", "other": "tensorwise"}
@@ -35,27 +35,55 @@ class Megatron:
     runtime: str | None = "megatron"
     limits = (
         *MODEL_LIMITS,
+        ROTARY_LIMIT,
         Limit("schedule", "Megatron-LM has 1f1b and interleaved alone",
               lambda it: it.strategy.schedule in ("gpipe", "zb")),
         Limit("zero", "Megatron-FSDP (zero 2 and 3) does not offload the optimizer", _offloads_fsdp),
-        Limit("cluster", "Megatron-LM has one tp, cp and dp for every stage", _uneven_meshes),
+        Limit("cluster", "Megatron-LM has one tp, cp, dp and recompute setting for every stage", _uneven_meshes),
+        WHOLE_NODES,
     )  # fmt: skip
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The script and how to start it."""
-        return {"launch.sh": script(launch), "README.md": readme(launch, self, NOTES)}
+        return {"launch.sh": script(launch), "README.md": readme(launch, self, notes(launch))}
 
 
-NOTES: Final = """\
-`launch.sh` runs on every node. It needs a Megatron-LM checkout of the verified version (`MEGATRON_DIR`) and, on each
-node, its number and the first node's address:
+def notes(launch: Launch) -> str:
+    """How to start it, and what the plan leaves open."""
+    unknown = [
+        name
+        for name, known in (
+            ("`ROTARY_BASE`", positions_known(launch.model)),
+            ("`--norm-epsilon`", _epsilon_known(launch)),
+        )
+        if not known
+    ]
+    model = f"{' and '.join(unknown)} of the model, not known here, " if unknown else ""
+    order = (
+        " Which node gets which number matters: the head of the script lists the GPUs by it." if launch.mixed else ""
+    )
+    return _NOTES.format(model=model, order=order)
 
+
+def _epsilon_known(launch: Launch) -> bool:
+    return launch.model.norm_epsilon is not None
+
+
+_NOTES: Final = """\
+`launch.sh` runs on every node. It needs a Megatron-LM checkout of the verified version (`MEGATRON_DIR`) with
+TransformerEngine and, on each node, its number and the first node's address:
+
+    git clone --depth 1 --branch core_v0.19.0 https://github.com/NVIDIA/Megatron-LM /opt/Megatron-LM
     NODE_RANK=0 MASTER_ADDR=node0 MEGATRON_DIR=/opt/Megatron-LM bash launch.sh
 
-Without `DATA_PATH` it trains on mock data, which is enough to measure the step time. What a plan does not know is left
-to you: `LR`, `ROTARY_BASE`, `TOKENIZER_TYPE` and `TOKENIZER_MODEL`, `SAVE` for checkpoints, and any other flag as an
-argument of the script, which comes last and wins.
-"""
+Without `DATA_PATH` it trains on mock data, which is enough to measure the step time. To train for real:
+
+    DATA_PATH=/data/corpus_text_document TOKENIZER_MODEL=/models/mine SAVE=/checkpoints/run bash launch.sh
+
+`DATA_PATH` is what Megatron-LM's `tools/preprocess_data.py` wrote, `TOKENIZER_MODEL` a Hugging Face tokenizer (another
+kind: `TOKENIZER_TYPE`). What a plan does not know is left to you: {model}`LR`, and any other flag as an argument of the
+script, which comes last and wins.
+{order}"""
 
 
 def sections(launch: Launch) -> dict[str, list[Flag]]:
@@ -118,7 +146,7 @@ def _precision(launch: Launch) -> Iterator[Flag]:
     precision = launch.workload.precision
     yield ("--fp16",) if precision == "fp16" else ("--bf16",)
     if precision == "fp8":
-        blackwell = "blackwell" in launch.pool.device.arch.lower()
+        blackwell = launch.blackwell
         yield ("--fp8-format", "e4m3" if blackwell else "hybrid")
         yield ("--fp8-recipe", FP8_RECIPES["blackwell" if blackwell else "other"])
     yield ("--transformer-impl", "transformer_engine")
@@ -159,7 +187,7 @@ def environment(launch: Launch) -> dict[str, str]:
     """What must be set before Python starts."""
     strategy = launch.strategy
     settings = {"NVTE_FWD_LAYERNORM_SM_MARGIN": "16", "NVTE_BWD_LAYERNORM_SM_MARGIN": "16"}
-    if strategy.zero < 2 and "blackwell" not in launch.pool.device.arch.lower():
+    if strategy.zero < 2 and not launch.blackwell:
         # Before Blackwell one queue keeps communication ahead of the kernel that needs it; Megatron-FSDP wants several.
         settings["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     return settings
@@ -182,12 +210,12 @@ def script(launch: Launch) -> str:
     """The launch script; every value in it is quoted."""
     parts = sections(launch)
     lines = ["#!/usr/bin/env bash", *header(launch, Megatron.verified), *host_order(launch), "set -euo pipefail", ""]
-    lines += [RENDEZVOUS, 'MEGATRON_DIR="${MEGATRON_DIR:-Megatron-LM}"', ""]
+    lines += [RENDEZVOUS, *node_sizes(launch), 'MEGATRON_DIR="${MEGATRON_DIR:-Megatron-LM}"', ""]
     lines += [f"export {name}={shell(value)}" for name, value in environment(launch).items()] + [""]
     for name, flags in parts.items():
         lines += [*shell_array(name, flags), ""]
     lines += ["# Yours to choose: a plan does not depend on them."]
-    rotary = [] if launch.model.learned_positions else ['  --rotary-base "${ROTARY_BASE:-10000}"']
+    rotary = [] if positions_known(launch.model) else ['  --rotary-base "${ROTARY_BASE:-10000}"']
     lines += ["TRAINING_ARGS=(", '  --lr "${LR:-1e-4}" --min-lr 0 --lr-decay-style cosine --lr-warmup-fraction 0.01']
     lines += ["  --weight-decay 0.1 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.01"]
     lines += ["  --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --log-interval 1 --log-throughput"]
@@ -205,6 +233,8 @@ def host_order(launch: Launch) -> list[str]:
     lines, first = ["# Node order (NODE_RANK) decides which GPUs hold which stages:"], 0
     for mesh in launch.meshes:
         nodes = -(-mesh.gpus // mesh.pool.gpus_per_node)
-        lines.append(f"#   nodes {first} to {first + nodes - 1}: {mesh.pool.device.name}")
+        lines.append(
+            f"#   nodes {first} to {first + nodes - 1}: {mesh.pool.device.name}, {mesh.pool.gpus_per_node} each"
+        )
         first += nodes
     return lines

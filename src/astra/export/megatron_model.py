@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from astra.export.base import Launch, Limit
-from astra.spec.model import MLA, ModelSpec, MoE
+from astra.spec.model import MLA, ModelSpec, MoE, Rotary
 
 Flag = tuple[str, ...]  # a flag and its values
 
@@ -27,8 +27,9 @@ def model_flags(launch: Launch) -> list[Flag]:
         ("--seq-length", str(launch.workload.seq)),
         ("--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"),
     ]
-    flags += [("--swiglu",)] if model.gated_mlp else [] if _all_biases(model) else [("--no-bias-gelu-fusion",)]
-    flags += [*_attention(model), *_biases(model)]
+    if model.norm_epsilon is not None:
+        flags.append(("--norm-epsilon", str(model.norm_epsilon)))
+    flags += [*_activation(model), *_positions(model), *_attention(model), *_biases(model)]
     if not model.tied_embeddings:
         flags.append(("--untie-embeddings-and-output-weights",))
     if model.moe is not None:
@@ -36,13 +37,54 @@ def model_flags(launch: Launch) -> list[Flag]:
     return flags
 
 
-def _attention(model: ModelSpec) -> Iterator[Flag]:
+def _activation(model: ModelSpec) -> Iterator[Flag]:
+    """Without a word Megatron's is GELU, fused with the bias it must then have."""
+    if model.activation == "clamped_swiglu":
+        yield ("--quick-geglu",)
+        yield ("--glu-linear-offset", "1.0")
+        yield ("--activation-func-clamp-value", "7.0")
+    elif model.gated_mlp:
+        yield ("--swiglu",)
+    elif model.activation == "relu2":
+        yield ("--squared-relu",)
+    if not model.gated_mlp and (model.activation == "relu2" or not _all_biases(model)):
+        yield ("--no-bias-gelu-fusion",)
+
+
+def _positions(model: ModelSpec) -> Iterator[Flag]:
     if model.learned_positions:
         yield ("--position-embedding-type", "learned_absolute")
-    else:
-        yield ("--position-embedding-type", "rope")
+        return
+    rotary = model.rotary or Rotary()
+    stretched = rotary.scaling == "yarn" and model.mla is None
+    yield ("--position-embedding-type", "yarn" if stretched else "rope")
+    if model.rotary is not None:
+        yield ("--rotary-base", str(round(rotary.base)))  # Megatron takes a whole number
+    if rotary.fraction < 1:
+        yield ("--rotary-percent", str(rotary.fraction))
+    if rotary.scaling == "linear":
+        yield ("--rotary-seq-len-interpolation-factor", str(round(rotary.factor)))
+    elif rotary.scaling == "llama3":
+        yield ("--use-rope-scaling",)
+    elif stretched:
+        yield ("--rotary-scaling-factor", str(rotary.factor))
+        yield ("--yarn-original-max-position-embeddings", str(rotary.original_positions))
+        yield ("--yarn-beta-fast", str(rotary.beta_fast))
+        yield ("--yarn-beta-slow", str(rotary.beta_slow))
+        yield ("--mscale", str(rotary.mscale))
+        yield ("--mscale-all-dim", str(rotary.mscale_all_dim))
+        if not rotary.rounded:
+            yield ("--no-yarn-correction-range-round-to-int",)
+
+
+def positions_known(model: ModelSpec) -> bool:
+    """Whether the flags above say all there is to say of positions."""
+    return model.learned_positions > 0 or model.rotary is not None
+
+
+def _attention(model: ModelSpec) -> Iterator[Flag]:
     if model.mla is not None:
-        yield from _latent(model.mla)
+        yield from _latent(model.mla, model.rotary or Rotary())
     elif model.kv_heads != model.heads:
         yield ("--group-query-attention",)
         yield ("--num-query-groups", str(model.kv_heads))
@@ -56,7 +98,7 @@ def _attention(model: ModelSpec) -> Iterator[Flag]:
         yield ("--softmax-type", "learnable")
 
 
-def _latent(mla: MLA) -> Iterator[Flag]:
+def _latent(mla: MLA, rotary: Rotary) -> Iterator[Flag]:
     yield ("--multi-latent-attention",)
     if mla.q_lora_rank is not None:
         yield ("--q-lora-rank", str(mla.q_lora_rank))
@@ -66,7 +108,9 @@ def _latent(mla: MLA) -> Iterator[Flag]:
     yield ("--v-head-dim", str(mla.v_head_dim))
     # Megatron's fused rotary kernel for latent attention knows YaRN alone; scaled by one it is plain rotary.
     yield ("--rope-type", "yarn")
-    yield ("--rotary-scaling-factor", "1.0")
+    yield ("--rotary-scaling-factor", str(rotary.factor))
+    yield ("--mscale", str(rotary.mscale))
+    yield ("--mscale-all-dim", str(rotary.mscale_all_dim))
 
 
 def _all_biases(model: ModelSpec) -> bool:
@@ -85,14 +129,11 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
         ("--num-experts", str(moe.experts)),
         ("--moe-router-topk", str(moe.topk)),
         ("--moe-ffn-hidden-size", str(moe.ffn)),
-        ("--moe-router-load-balancing-type", "aux_loss"),
-        ("--moe-aux-loss-coeff", "1e-3"),
+        *_routing(moe),
         ("--moe-token-dispatcher-type", "alltoall"),
         ("--moe-grouped-gemm",),
         ("--moe-permute-fusion",),
     ]
-    if moe.topk == 1:
-        flags.append(("--moe-router-pre-softmax",))
     if moe.shared_ffn:
         flags.append(("--moe-shared-expert-intermediate-size", str(moe.shared_ffn)))
     if moe.shared_gate:
@@ -102,6 +143,28 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
     if _all_biases(model):
         flags.append(("--no-bias-dropout-fusion",))  # grouped experts with biases do not have it
     return flags
+
+
+def _routing(moe: MoE) -> Iterator[Flag]:
+    """Weights that sum to one are a softmax of the chosen logits; others one of all logits, before the choice."""
+    if moe.score == "sigmoid":
+        yield ("--moe-router-score-function", "sigmoid")
+    elif moe.topk == 1 or not moe.normalized:
+        yield ("--moe-router-pre-softmax",)
+    if moe.weight_scale != 1:
+        yield ("--moe-router-topk-scaling-factor", str(moe.weight_scale))
+    if moe.groups > 1:
+        yield ("--moe-router-num-groups", str(moe.groups))
+        yield ("--moe-router-group-topk", str(moe.groups_kept))
+    if moe.experts >= 32:
+        yield ("--moe-router-dtype", "fp32")  # Megatron warns of many experts without
+    if moe.balance_bias:
+        yield ("--moe-router-enable-expert-bias",)
+        yield ("--moe-router-load-balancing-type", "seq_aux_loss")
+        yield ("--moe-aux-loss-coeff", "1e-4")
+    else:
+        yield ("--moe-router-load-balancing-type", "aux_loss")
+        yield ("--moe-aux-loss-coeff", "1e-3")
 
 
 def expert_pattern(layers: int, moe: MoE) -> str:
@@ -124,7 +187,67 @@ def _mixed_biases(launch: Launch) -> bool:
     return not model.qkv_bias or (dense and not model.mlp_bias) or experts or model.mla is not None
 
 
+def _unsayable_activation(launch: Launch) -> bool:
+    model = launch.model
+    known = ("silu", "clamped_swiglu") if model.gated_mlp else ("gelu", "relu2")
+    return model.activation is not None and model.activation not in known
+
+
+def _unsayable_rotary(launch: Launch) -> bool:
+    """Its script does not hand ``--rope-scaling-factor`` on, and fixes the constants of latent attention's YaRN."""
+    rotary, latent = launch.model.rotary, launch.model.mla is not None
+    if rotary is None or rotary.scaling == "other":
+        return rotary is not None
+    if rotary.scaling == "llama3":
+        told = (rotary.factor, rotary.original_positions, rotary.low_frequency, rotary.high_frequency)
+        return latent or told != (8.0, 8192, 1.0, 4.0)
+    if rotary.scaling == "yarn":
+        fixed = (rotary.original_positions, rotary.beta_fast, rotary.beta_slow, rotary.rounded)
+        return latent and fixed != (4096, 32.0, 1.0, True)
+    return rotary.scaling == "linear" and (latent or not rotary.factor.is_integer())
+
+
+_QUIRKS: Final = {
+    "alibi": "it has no ALiBi positions",
+    "attention_softcap": "it has no cap on attention logits",
+    "deepnorm": "it has no DeepNorm",
+    "logit_softcap": "it has no cap on the output logits",
+    "parallel_block": "it runs attention and feed-forward one after the other",
+    "per_kind_rotary": "it has one rotary base for all layers",
+    "post_norm": "its norms come before each block",
+    "query_scale": "it scales attention logits by the width of a head",
+    "residual_scale": "it does not scale residuals",
+    "scaled_embedding": "it does not scale the embedding",
+    "scaled_logits": "it does not scale the output logits",
+    "unrotated_layers": "its layers all have rotary positions here",
+    "zero_centered_norm": "its norms' weights are not stored less one here",
+}
+
+
+def _quirk(name: str) -> Limit:
+    return Limit("model", _QUIRKS[name], lambda it: name in it.model.quirks)
+
+
+# The script's own limits; a recipe of Megatron-Bridge brings its positions along.
+ROTARY_LIMIT: Final = Limit(
+    "model",
+    "its script stretches rotary positions as Llama 3.1 does (by 8 from 8,192), and latent attention's by YaRN with "
+    "betas of 32 and 1 from 4,096 (plan a config.json without rope_scaling to train unstretched)",
+    _unsayable_rotary,
+)
 MODEL_LIMITS: Final = (
+    *(_quirk(name) for name in _QUIRKS),
+    Limit(
+        "model",
+        "its rotary base is a whole number",
+        lambda it: it.model.rotary is not None and not it.model.rotary.base.is_integer(),
+    ),
+    Limit(
+        "model",
+        "its router weighs experts by softmax or sigmoid",
+        lambda it: it.model.moe is not None and it.model.moe.score == "other",
+    ),
+    Limit("model", "its feed-forward is SwiGLU, GELU or squared ReLU", _unsayable_activation),
     Limit("model", "Megatron-LM's GPT model has no encoder", lambda it: it.model.encoder is not None),
     Limit("model", "Megatron-LM's GPT model has no patch embedding", lambda it: it.model.vision is not None),
     Limit("model", "Megatron-LM's GPT model is causal", lambda it: not it.model.causal),
@@ -141,7 +264,7 @@ MODEL_LIMITS: Final = (
     Limit("model", "it has one switch for all biases, and one for those of queries, keys and values", _mixed_biases),
     Limit(
         "model",
-        "with latent attention it norms full-rank queries too",
+        "with latent attention it adds a norm before full-rank queries, which the model does not have",
         lambda it: it.model.mla is not None and it.model.mla.q_lora_rank is None,
     ),
     Limit("workload", "its pretraining script has no LoRA", lambda it: it.workload.task == "lora"),

@@ -16,7 +16,7 @@ import msgspec
 
 from astra.catalog import runtimes
 from astra.errors import AstraError
-from astra.export.base import CannotExport, Exporter, Launch, refusals
+from astra.export.base import CannotExport, Exporter, Launch, limits_of, refusals
 from astra.export.reading import launch_of
 from astra.result import Estimate
 from astra.search.detail import estimate, layers_of, legality
@@ -81,7 +81,8 @@ def find(exporter: Exporter, launch: Launch, job: Job) -> Nearest:
     found = _best(target, batch) if batch else None
     if found is None:
         reasons = refusals(exporter, launch) or ["no strategy it can express is legal and fits in memory"]
-        raise CannotExport(exporter.name, [*reasons, "no plan near this one is expressible, legal and fits in memory"])
+        reasons = [*reasons, "no plan near this one is expressible, legal and fits in memory"]
+        raise CannotExport(exporter.name, reasons, near=False)
     return _told(launch, before, *found)
 
 
@@ -153,7 +154,7 @@ _BESIDE: Final = tuple(
 
 def _taken(exporter: Exporter, launch: Launch, options: list[Fields], names: tuple[str, ...]) -> list[Fields]:
     """Options whose own fields do not break a limit whatever the rest of the strategy is."""
-    limits = [limit for limit in exporter.limits if limit.field in names]
+    limits = [limit for limit in limits_of(exporter, launch) if limit.field in names]
 
     def broken(option: Fields, beside: Strategy) -> bool:
         tried = launch._replace(strategy=_made(beside, option, {}))

@@ -52,7 +52,8 @@ def _entry(start: str, item: Any, indent: int) -> list[str]:
     if isinstance(item, Mapping | list | tuple):
         if not item:
             return [f"{start} {'{}' if isinstance(item, Mapping) else '[]'}"]
-        if not isinstance(item, Mapping) and all(isinstance(part, int | float | str) for part in item):
+        short = not isinstance(item, Mapping) and all(isinstance(part, int | float | str) for part in item)
+        if short and not any(isinstance(part, str) and _literal(part) for part in item):
             return [f"{start} [{', '.join(_scalar(part) for part in item)}]"]
         return [start, *_yaml_lines(item, indent + 1)]
     if isinstance(item, str) and _literal(item):
@@ -75,7 +76,8 @@ def _scalar(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return json.dumps(value)
+        text = json.dumps(value)
+        return text.replace("e", ".0e") if "e" in text and "." not in text else text  # YAML 1.1 wants the point
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in _RESERVED:
         return text

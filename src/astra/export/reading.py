@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -73,9 +74,17 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     request = _part(record, "request", dict, where)
     plan, place = _plan(record, rank, where)
     if "pools" in request:
-        return _mixed(record, request, plan, where, place), None
-    job = _job(request, f"{where}: request")
-    strategy = _strategy(plan, place, job)
+        alone = _ALONE.fullmatch(_estimated_text(plan, place))
+        if alone is None:
+            return _mixed(record, request, plan, where, place), None
+        pools = _pools(request, f"{where}: request")
+        if alone.group(1) not in pools:
+            raise InputError(f"{place}.strategy", alone.group(1), want=f"a pool of the request: {', '.join(pools)}")
+        text, job = alone.group(2), _job_on(request, pools[alone.group(1)], f"{where}: request")
+        strategy = parse_strategy(text, gpus=None)
+    else:
+        job = _job(request, f"{where}: request")
+        strategy = _strategy(plan, place, job)
     job = msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=strategy.gpus))
     from astra.search.detail import layers_of, legality  # noqa: PLC0415
 
@@ -83,7 +92,22 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     if broken:
         raise InputError(f"{place}.strategy", str(strategy), want=f"a legal strategy; {'; '.join(broken)}")
     step_s = _step_s(plan, place)
-    return launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), step_s), job
+    launch = launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), step_s)
+    if "pools" not in request:
+        _check_estimate(plan["estimate"], launch, place)
+    return launch, job
+
+
+def _check_estimate(estimate: Mapping[str, Any], launch: Launch, place: str) -> None:
+    """The numbers must be of the plan they stand beside: an edit of every mention of the strategy leaves these."""
+    said = estimate.get("microbatches", launch.microbatches)
+    if said != launch.microbatches:
+        want = f"{launch.microbatches}, as the strategy makes of the batch: the plan was edited"
+        raise InputError(f"{place}.estimate.microbatches", said, want=want, fix=_AGAIN)
+
+
+# A plan over several pools that uses one of them alone: ``POOL: strategy``.
+_ALONE: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._#-]*)\s*:\s+([^\[\]]*)")
 
 
 def _step_s(plan: Mapping[str, Any], place: str) -> float:
@@ -97,20 +121,23 @@ def _mixed(
     record: Mapping[str, Any], request: Mapping[str, Any], plan: Mapping[str, Any], where: str, place: str
 ) -> Launch:
     """A plan over several pools."""
-    from astra.catalog.clusters import parse_gpus  # noqa: PLC0415
     from astra.export.reading_mixed import mixed_launch  # noqa: PLC0415
 
     inside = f"{where}: request"
     workload: Workload = decode(Workload, _part(request, "workload", dict, inside), where=f"{inside}: workload")
     model = _model(request, _part(request, "model", str, inside), inside)
+    launch = mixed_launch(_estimated_text(plan, place), _pools(request, inside), model, workload, place=place)
+    runtime, version = _part(request, "runtime", str, inside), str(record.get("version", ""))
+    return launch._replace(runtime=runtime, version=version, step_s=_step_s(plan, place))
+
+
+def _pools(request: Mapping[str, Any], inside: str) -> dict[str, Pool]:
     pools = {}
     for name, pool in _part(request, "pools", dict, inside).items():
         at = f"{inside}: pools.{name}"
-        gpus, gpu = _part(pool, "gpus", int, at), _part(pool, "gpu", str, at)
-        pools[name] = parse_gpus(f"{gpus}x{gpu}", node=_part(pool, "node", str, at))
-    launch = mixed_launch(_estimated_text(plan, place), pools, model, workload, place=place)
-    runtime, version = _part(request, "runtime", str, inside), str(record.get("version", ""))
-    return launch._replace(runtime=runtime, version=version, step_s=_step_s(plan, place))
+        _part(pool, "gpus", int, at)
+        pools[name] = _pool(pool, at)
+    return pools
 
 
 def launch_of(job: Job, strategy: Strategy, layers: tuple[int, ...], version: str, step_s: float | None) -> Launch:
@@ -177,16 +204,20 @@ def _estimated_text(plan: Mapping[str, Any], place: str) -> str:
 
 def _job(request: Mapping[str, Any], where: str) -> Job:
     """The job of a request; a plan from before shapes were recorded is looked up by its names."""
+    pool, gpus = _pool(request, where), _part(request, "gpus", int, where)
+    if gpus != pool.gpus:
+        raise InputError(f"{where}: gpus", gpus, want=f"the GPUs of the pool ({pool.gpus}): the plan was edited")
+    return _job_on(request, pool, where)
+
+
+def _job_on(request: Mapping[str, Any], pool: Pool, where: str) -> Job:
     from astra.catalog import runtimes  # noqa: PLC0415
 
     name = _part(request, "model", str, where)
     workload: Workload = decode(Workload, _part(request, "workload", dict, where), where=f"{where}: workload")
-    model, pool = _model(request, name, where), _pool(request, where)
+    model = _model(request, name, where)
     if model.name != name:
         raise InputError(f"{where}: model", name, want=f"the name in model_spec ({model.name}): the plan was edited")
-    gpus = _part(request, "gpus", int, where)
-    if gpus != pool.gpus:
-        raise InputError(f"{where}: gpus", gpus, want=f"the GPUs of the pool ({pool.gpus}): the plan was edited")
     headroom = request.get("headroom", 0.08)
     if not isinstance(headroom, int | float) or isinstance(headroom, bool):
         raise InputError(f"{where}: headroom", headroom, want="a fraction")
@@ -195,12 +226,22 @@ def _job(request: Mapping[str, Any], where: str) -> Job:
 
 
 def _model(request: Mapping[str, Any], name: str, where: str) -> ModelSpec:
-    if "model_spec" in request:
-        found: ModelSpec = decode(ModelSpec, request["model_spec"], where=f"{where}: model_spec")
-        return found
-    from astra.catalog.models import model  # noqa: PLC0415
+    from astra.catalog.models import model, model_names  # noqa: PLC0415
 
-    return model(name)
+    if "model_spec" not in request:
+        return model(name)
+    found: ModelSpec = decode(ModelSpec, request["model_spec"], where=f"{where}: model_spec")
+    if "rotary" not in request["model_spec"] and name in model_names() and _shape(model(name)) == found:
+        return model(name)  # written before plans said more than the shape
+    return found
+
+
+def _shape(model: ModelSpec) -> ModelSpec:
+    """A model without what plans once did not say of it."""
+    moe = model.moe and msgspec.structs.replace(
+        model.moe, score="softmax", normalized=True, weight_scale=1.0, groups=1, groups_kept=1, balance_bias=False
+    )
+    return msgspec.structs.replace(model, rotary=None, activation=None, norm_epsilon=None, quirks=(), moe=moe)
 
 
 def _pool(request: Mapping[str, Any], where: str) -> Pool:

@@ -18,10 +18,7 @@ def mixed_launch(text: str, pools: Mapping[str, Pool], model: ModelSpec, workloa
     """The launch of a mixed strategy; groups that share the batch unevenly are beyond every runtime we export to."""
     mixed = parse_mixed(text)
     if len(mixed.groups) > 1:
-        raise CannotExport(
-            "any target",
-            ["groups of pipelines with shares of the batch of their own are not something its runtimes can be told"],
-        )
+        raise CannotExport(None, ["its groups of pipelines take unequal shares of the batch"])
     group = mixed.groups[0]
     if sum(group.layers) != model.layers or group.samples != workload.global_batch:
         want = f"{model.layers} layers and a batch of {workload.global_batch}: the plan was edited"

@@ -14,10 +14,23 @@ MASTER_PORT="${MASTER_PORT:-29500}"\
 """
 
 
+def node_sizes(launch: Launch) -> list[str]:
+    """Where nodes differ in GPUs, each starts as many ranks as it has."""
+    if len({mesh.pool.gpus_per_node for mesh in launch.meshes}) == 1:
+        return []
+    lines, first = [], 0
+    for mesh in launch.meshes:
+        lines.append(f'if [ "$NODE_RANK" -ge {first} ]; then GPUS_PER_NODE={mesh.pool.gpus_per_node}; fi')
+        first += mesh.gpus // mesh.pool.gpus_per_node
+    return lines
+
+
 def torchrun(launch: Launch, program: str, arguments: str) -> str:
     """The last command of a script; ``program`` and ``arguments`` are shell text."""
+    sizes = {mesh.pool.gpus_per_node for mesh in launch.meshes}
+    each = str(launch.gpus_per_node) if len(sizes) == 1 else '"$GPUS_PER_NODE"'
     return (
-        f"exec torchrun --nnodes {launch.nodes} --nproc-per-node {launch.gpus_per_node} \\\n"
+        f"exec torchrun --nnodes {launch.nodes} --nproc-per-node {each} \\\n"
         '  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\\n'
         f"  {program} {arguments}"
     )

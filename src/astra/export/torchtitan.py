@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
+from astra.catalog.models import model as find_model
 from astra.export.base import Launch, Limit, header, joined, no_overlap, one_pool, unused
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
-from astra.spec.model import ModelSpec
+from astra.spec.model import ModelSpec, Rotary
 
 
 class Recipe(NamedTuple):
-    """A function of torchtitan's registry and the shape it builds."""
+    """A function of torchtitan's registry and the model of our catalog that it builds."""
 
     module: str
     function: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    vocab: int
-    experts: int = 0
+    model: str
 
 
 # Read in torchtitan 0.3.0's model registries; tests compare the parameters they build with ours.
 RECIPES: Final = (
-    Recipe("llama3", "llama3_8b", 32, 4096, 32, 8, 128256),
-    Recipe("llama3", "llama3_70b", 80, 8192, 64, 8, 128256),
-    Recipe("llama3", "llama3_405b", 126, 16384, 128, 8, 128256),
-    Recipe("qwen3", "qwen3_14b", 40, 5120, 40, 8, 151936),
-    Recipe("qwen3", "qwen3_32b", 64, 5120, 64, 8, 151936),
-    Recipe("qwen3", "qwen3_30b_a3b", 48, 2048, 32, 4, 151936, 128),
-    Recipe("deepseek_v3", "deepseek_v3_16b", 27, 2048, 16, 16, 102400, 64),
-    Recipe("deepseek_v3", "deepseek_v3_671b", 61, 7168, 128, 128, 129280, 256),
-    Recipe("gpt_oss", "gpt_oss_20b", 24, 2880, 64, 8, 201088, 32),
-    Recipe("gpt_oss", "gpt_oss_120b", 36, 2880, 64, 8, 201088, 128),
+    Recipe("llama3", "llama3_8b", "llama-3.1-8b"),
+    Recipe("llama3", "llama3_70b", "llama-3.1-70b"),
+    Recipe("llama3", "llama3_405b", "llama-3.1-405b"),
+    Recipe("qwen3", "qwen3_14b", "qwen3-14b"),
+    Recipe("qwen3", "qwen3_32b", "qwen3-32b"),
+    Recipe("qwen3", "qwen3_30b_a3b", "qwen3-30b-a3b"),
+    Recipe("deepseek_v3", "deepseek_v3_16b", "deepseek-v2-lite"),
+    Recipe("deepseek_v3", "deepseek_v3_671b", "deepseek-v3"),
+    Recipe("gpt_oss", "gpt_oss_20b", "gpt-oss-20b"),
+    Recipe("gpt_oss", "gpt_oss_120b", "gpt-oss-120b"),
 )
+# What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
+_BESIDE: Final = ("name", "aliases", "source", "date", "max_seq", "rotary", "norm_epsilon", "mtp_layers", "activation")
 SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
 
 
 def recipe(model: ModelSpec) -> Recipe | None:
     """The recipe that builds a model of this shape."""
-    experts = model.moe.experts if model.moe else 0
-    shape = (model.layers, model.hidden, model.heads, model.kv_heads, model.vocab, experts)
     for known in RECIPES:
-        if known[2:] == shape:
+        found = find_model(known.model)
+        same = {name: getattr(found, name) for name in _BESIDE}
+        if replace(model, **same) == found:
             return known
     return None
 
@@ -64,6 +64,9 @@ class TorchTitan:
     runtime: str | None = "torchtitan"
     limits = (
         Limit("model", "torchtitan 0.3.0 has no recipe of this shape", lambda it: recipe(it.model) is None),
+        Limit("model", "torchtitan's rotary positions are plain, Llama 3's or YaRN, of the whole head",
+              lambda it: it.model.rotary is not None
+              and (it.model.rotary.scaling in ("linear", "other") or it.model.rotary.fraction < 1)),
         Limit("workload", "torchtitan trains in bf16 here (float8 is a model converter)",
               lambda it: it.workload.precision != "bf16"),
         Limit("workload", "torchtitan's recipes use AdamW", lambda it: it.workload.optimizer != "adam"),
@@ -105,8 +108,9 @@ Start it on every node with its number and the first node's address:
 
     NODE_RANK=0 MASTER_ADDR=node0 bash launch.sh
 
-`plan.py` starts from torchtitan's own recipe for the model, so data, tokenizer and optimizer are those of the recipe;
-change them with torchtitan's flags after the script's name (such as `--hf-assets-path ./assets/hf/Llama-3.1-8B`).
+`plan.py` starts from torchtitan's own recipe for the model, so data, tokenizer, optimizer and the norms' epsilon are
+those of the recipe; change them with torchtitan's flags after the script's name (such as
+`--hf-assets-path ./assets/hf/Llama-3.1-8B`). `pip install torchtitan==0.3.0 torch==2.13.0` brings what was verified.
 """
 
 
@@ -153,6 +157,19 @@ def settings(launch: Launch) -> dict[str, dict[str, object]]:
     return {"training": training, "parallelism": parallelism}
 
 
+def rope(rotary: Rotary, seq: int) -> dict[str, object]:
+    """Rotary positions in torchtitan's words; the table is as long as the sequence."""
+    told: dict[str, object] = {"theta": rotary.base, "max_seq_len": seq, "scaling": "none"}
+    if rotary.scaling == "llama3":
+        told |= {"scaling": "llama", "scaling_factor": rotary.factor, "low_freq_factor": rotary.low_frequency}
+        told |= {"high_freq_factor": rotary.high_frequency}
+        told |= {"original_max_position_embeddings": rotary.original_positions}
+    if rotary.scaling == "yarn":
+        told |= {"scaling": "yarn", "rope_factor": rotary.factor, "original_seq_len": rotary.original_positions}
+        told |= {"beta_fast": rotary.beta_fast, "beta_slow": rotary.beta_slow, "truncate": rotary.rounded}
+    return told
+
+
 def configuration(launch: Launch) -> str:
     """The Python module torchtitan imports."""
     start = recipe(launch.model)
@@ -165,6 +182,10 @@ def configuration(launch: Launch) -> str:
     lines += ["", "", "def plan() -> Trainer.Config:", f"    config = {start.function}()"]
     for section, values in settings(launch).items():
         lines += [f"    config.{section}.{name} = {value!r}" for name, value in values.items()]
+    if launch.model.rotary is not None:
+        lines += ["    for layer in config.model_spec.model.layers:"]
+        told = rope(launch.model.rotary, launch.workload.seq)
+        lines += [f"        layer.attention.rope.{name} = {value!r}" for name, value in told.items()]
     lines += [f"    config.activation_checkpoint = {'FullAC.Config()' if full else 'None'}", "    return config"]
     return joined(lines)
 

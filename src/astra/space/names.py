@@ -18,7 +18,7 @@ from astra.table import CHOICES, INTEGERS, Columns
 from astra.units import GIB
 
 Kind = Literal["number", "switch", "choice", "text"]
-RUNTIMES: Final = ("megatron", "torchtitan")  # frameworks whose own rules are known
+RUNTIMES: Final = ("megatron", "torchtitan", "deepspeed")  # frameworks whose own rules are known
 
 
 class Word(NamedTuple):
@@ -195,7 +195,10 @@ def names(columns: Columns, facts: Mapping[str, Any]) -> Names:
 
 def framework_of(runtime: str) -> str:
     """The framework whose rules bind a runtime: ``torchtitan-compile`` is torchtitan, anything unknown is Megatron."""
-    return "torchtitan" if runtime.lower().startswith(("torchtitan", "torch")) else "megatron"
+    named = runtime.lower()
+    if named.startswith("deepspeed"):
+        return "deepspeed"
+    return "torchtitan" if named.startswith("torch") else "megatron"
 
 
 def facts_of(model: ModelSpec, pool: Pool, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:

@@ -34,6 +34,8 @@ def _wanted(reason: str) -> str:
         return f"no field {plain.removeprefix('Object contains unknown field ')}: it is not known here"
     if plain.startswith("Object missing required field "):
         return f"the field {plain.removeprefix('Object missing required field ')}, which is missing"
+    if plain.startswith("Invalid enum value "):
+        return f"a word that is known here, not {plain.removeprefix('Invalid enum value ')}"
     return plain[:1].lower() + plain[1:]
 
 

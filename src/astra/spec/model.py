@@ -24,9 +24,17 @@ class MoE(Spec, frozen=True, kw_only=True):
     router_bias: bool = False  # a bias per expert that is a parameter
     expert_bias: bool = False  # biases in the experts' two projections
     shared_gate: bool = False  # a learned gate of size hidden on the shared expert
+    score: Literal["softmax", "sigmoid", "other"] = "softmax"  # of the router's logits
+    normalized: bool = True  # the weights of the chosen experts sum to one
+    weight_scale: float = 1.0  # the chosen experts' weights are multiplied by it
+    groups: int = 1  # experts are first chosen by group: this many groups,
+    groups_kept: int = 1  # of which a token keeps so many
+    balance_bias: bool = False  # a bias per expert steers the choice, updated outside the gradient (DeepSeek-V3)
 
     def __post_init__(self) -> None:
         check_positive("moe", experts=self.experts, topk=self.topk, ffn=self.ffn, every=self.every)
+        check_positive("moe", weight_scale=self.weight_scale, groups=self.groups, groups_kept=self.groups_kept)
+        check(self.groups_kept <= self.groups, "moe.groups_kept", self.groups_kept, f"at most groups={self.groups}")
         check_not_negative("moe", shared_ffn=self.shared_ffn, first_dense=self.first_dense)
         check(self.topk <= self.experts, "moe.topk", self.topk, f"at most the {self.experts} experts")
 
@@ -49,6 +57,49 @@ class MLA(Spec, frozen=True, kw_only=True):
             qk_rope_head_dim=self.qk_rope_head_dim,
             v_head_dim=self.v_head_dim,
         )
+
+
+class Rotary(Spec, frozen=True, kw_only=True):
+    """Rotary positions: they cost the same whatever these are, but a model trained with others is another model."""
+
+    base: float = 10_000.0
+    fraction: float = 1.0  # of each head that turns
+    scaling: Literal["none", "linear", "llama3", "yarn", "other"] = "none"  # how it was stretched to longer contexts
+    factor: float = 1.0
+    original_positions: int = 0  # positions before it was stretched
+    low_frequency: float = 1.0  # llama3: turns slower than this are divided by the factor,
+    high_frequency: float = 4.0  # faster than this are kept
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0
+    mscale: float = 1.0
+    mscale_all_dim: float = 0.0
+    rounded: bool = True  # yarn: the range between the betas is rounded to whole dimensions
+
+    def __post_init__(self) -> None:
+        check_positive("rotary", base=self.base, fraction=self.fraction, factor=self.factor)
+        check_positive("rotary", low_frequency=self.low_frequency, high_frequency=self.high_frequency)
+        check_positive("rotary", beta_fast=self.beta_fast, beta_slow=self.beta_slow)
+        check_not_negative("rotary", mscale=self.mscale, mscale_all_dim=self.mscale_all_dim)
+        check_not_negative("rotary", original_positions=self.original_positions)
+        check(self.fraction <= 1, "rotary.fraction", self.fraction, "at most 1")
+
+
+# What a forward pass may do besides; none has parameters or takes noticeable time.
+Quirk = Literal[
+    "alibi",  # positions are told by a slope on the logits
+    "attention_softcap",
+    "deepnorm",
+    "logit_softcap",
+    "parallel_block",  # attention and feed-forward read the same input
+    "per_kind_rotary",  # windowed layers turn with another base
+    "post_norm",  # norms after each block rather than before
+    "query_scale",  # logits are not divided by the root of the head's width
+    "residual_scale",
+    "scaled_embedding",
+    "scaled_logits",
+    "unrotated_layers",  # some layers have no positions
+    "zero_centered_norm",  # weights are stored less one
+]
 
 
 class Encoder(Spec, frozen=True, kw_only=True):
@@ -113,6 +164,10 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     window: int | None = None  # sliding or chunked attention span, in tokens
     full_attention_every: int = 1  # the last layer of each group of this many sees everything; 0: none does
     chunked: bool = False  # the window is a block of a cut sequence (Llama 4), not a span that slides
+    rotary: Rotary | None = None  # None: there is none, or it is not known
+    activation: Literal["silu", "gelu", "relu", "relu2", "clamped_swiglu"] | None = None  # None: not known
+    norm_epsilon: float | None = None  # None: not known
+    quirks: tuple[Quirk, ...] = ()
     mla: MLA | None = None
     moe: MoE | None = None
     mtp_layers: int = 0  # multi-token-prediction layers, in the checkpoint but not trained by default
@@ -140,6 +195,7 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
         )
 
     def _check_sizes(self) -> None:
+        check_positive("model", norm_epsilon=self.norm_epsilon)
         check_positive("model", layers=self.layers, hidden=self.hidden, ffn=self.ffn, heads=self.heads)
         check_positive("model", kv_heads=self.kv_heads, head_dim=self.head_dim, max_seq=self.max_seq)
         check_positive("model", window=self.window, norms_per_layer=self.norms_per_layer)

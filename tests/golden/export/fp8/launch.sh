@@ -23,8 +23,11 @@ MODEL_ARGS=(
   --max-position-embeddings 131072
   --seq-length 4096
   --normalization RMSNorm
+  --norm-epsilon 1e-05
   --swiglu
   --position-embedding-type rope
+  --rotary-base 500000
+  --use-rope-scaling
   --group-query-attention
   --num-query-groups 8
   --disable-bias-linear
@@ -70,7 +73,6 @@ TRAINING_ARGS=(
   --weight-decay 0.1 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.01
   --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --log-interval 1 --log-throughput
   --distributed-timeout-minutes 30
-  --rotary-base "${ROTARY_BASE:-10000}"
 )
 # Data: mock unless DATA_PATH names a preprocessed dataset.
 if [ -n "${DATA_PATH:-}" ]; then

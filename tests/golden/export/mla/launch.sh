@@ -24,8 +24,10 @@ MODEL_ARGS=(
   --max-position-embeddings 163840
   --seq-length 4096
   --normalization RMSNorm
+  --norm-epsilon 1e-06
   --swiglu
   --position-embedding-type rope
+  --rotary-base 10000
   --multi-latent-attention
   --q-lora-rank 1536
   --kv-lora-rank 512
@@ -33,15 +35,23 @@ MODEL_ARGS=(
   --qk-pos-emb-head-dim 64
   --v-head-dim 128
   --rope-type yarn
-  --rotary-scaling-factor 1.0
+  --rotary-scaling-factor 40.0
+  --mscale 1.0
+  --mscale-all-dim 1.0
   --qk-layernorm
   --disable-bias-linear
   --untie-embeddings-and-output-weights
   --num-experts 256
   --moe-router-topk 8
   --moe-ffn-hidden-size 2048
-  --moe-router-load-balancing-type aux_loss
-  --moe-aux-loss-coeff 1e-3
+  --moe-router-score-function sigmoid
+  --moe-router-topk-scaling-factor 2.5
+  --moe-router-num-groups 8
+  --moe-router-group-topk 4
+  --moe-router-dtype fp32
+  --moe-router-enable-expert-bias
+  --moe-router-load-balancing-type seq_aux_loss
+  --moe-aux-loss-coeff 1e-4
   --moe-token-dispatcher-type alltoall
   --moe-grouped-gemm
   --moe-permute-fusion
@@ -92,7 +102,6 @@ TRAINING_ARGS=(
   --weight-decay 0.1 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.01
   --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --log-interval 1 --log-throughput
   --distributed-timeout-minutes 30
-  --rotary-base "${ROTARY_BASE:-10000}"
 )
 # Data: mock unless DATA_PATH names a preprocessed dataset.
 if [ -n "${DATA_PATH:-}" ]; then

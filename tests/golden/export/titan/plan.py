@@ -24,5 +24,13 @@ def plan() -> Trainer.Config:
     config.parallelism.pipeline_parallel_schedule = '1F1B'
     config.parallelism.pipeline_parallel_microbatch_size = 1
     config.parallelism.module_fqns_per_model_part = [['tok_embeddings', 'layers.0', 'layers.1', 'layers.2', 'layers.3', 'layers.4', 'layers.5', 'layers.6', 'layers.7', 'layers.8', 'layers.9', 'layers.10', 'layers.11', 'layers.12', 'layers.13', 'layers.14'], ['layers.15', 'layers.16', 'layers.17', 'layers.18', 'layers.19', 'layers.20', 'layers.21', 'layers.22', 'layers.23', 'layers.24', 'layers.25', 'layers.26', 'layers.27', 'layers.28', 'layers.29', 'layers.30', 'layers.31', 'norm', 'lm_head']]
+    for layer in config.model_spec.model.layers:
+        layer.attention.rope.theta = 500000.0
+        layer.attention.rope.max_seq_len = 4096
+        layer.attention.rope.scaling = 'llama'
+        layer.attention.rope.scaling_factor = 8.0
+        layer.attention.rope.low_freq_factor = 1.0
+        layer.attention.rope.high_freq_factor = 4.0
+        layer.attention.rope.original_max_position_embeddings = 8192
     config.activation_checkpoint = None
     return config

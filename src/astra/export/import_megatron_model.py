@@ -1,0 +1,230 @@
+"""Megatron-LM arguments, and the model they describe."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from msgspec.structs import replace
+
+from astra.errors import InputError
+from astra.spec.model import MLA, ModelSpec, MoE, Rotary
+
+
+class Arguments:
+    """Flags of a command line; the last of a repeated one counts."""
+
+    def __init__(self, words: list[str], name: str) -> None:
+        self._name = name
+        self.flags: dict[str, list[str]] = {}
+        current: list[str] | None = None
+        for word in words:
+            if word.startswith("--") and len(word) > 2:
+                flag, equals, value = word.partition("=")
+                current = self.flags[flag] = [value] if equals else []
+            elif current is not None:
+                current.append(word)
+
+    def has(self, flag: str) -> bool:
+        """Whether a switch is given."""
+        return flag in self.flags
+
+    def text(self, flag: str, default: str = "") -> str:
+        """The value of a flag."""
+        values = self.flags.get(flag)
+        return values[0] if values else default
+
+    def whole(self, flag: str, default: int | None = None) -> int:
+        """The value of a flag that is a whole number."""
+        text = self.text(flag)
+        if not text and default is not None:
+            return default
+        if not re.fullmatch(r"[0-9]{1,12}", text):
+            raise InputError(f"{self._name}: {flag}", text or None, want="a whole number")
+        return int(text)
+
+    def number(self, flag: str, default: float) -> float:
+        """The value of a flag that is a number."""
+        text = self.text(flag)
+        try:
+            return float(text) if text else default
+        except ValueError:
+            raise InputError(f"{self._name}: {flag}", text, want="a number") from None
+
+    def maybe(self, flag: str) -> int | None:
+        """The value of a flag that may be absent."""
+        return self.whole(flag) if self.has(flag) else None
+
+
+def model_of(args: Arguments, name: str) -> ModelSpec | None:
+    """The model, where its whole shape is on the command line."""
+    vocab = args.maybe("--vocab-size") or args.maybe("--padded-vocab-size")
+    if vocab is None or not args.has("--num-layers") or not args.has("--hidden-size"):
+        return None
+    if args.has("--hybrid-layer-pattern"):
+        return None  # not a stack of equal transformer layers
+    hidden, heads = args.whole("--hidden-size"), args.whole("--num-attention-heads")
+    gated = args.has("--swiglu") or args.has("--quick-geglu")
+    biased = not args.has("--disable-bias-linear")
+    learned = args.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
+    positions = args.whole("--max-position-embeddings", args.whole("--seq-length", 4096))
+    norm: Any = "rmsnorm" if args.text("--normalization", "LayerNorm") == "RMSNorm" else "layernorm"
+    mla, window = _mla(args), args.text("--window-size")
+    return ModelSpec(
+        name=f"the model of {name}",
+        layers=args.whole("--num-layers"),
+        hidden=hidden,
+        ffn=args.whole("--ffn-hidden-size", (hidden * 8 // 3) // 64 * 64 if gated else 4 * hidden),
+        heads=heads,
+        kv_heads=args.whole("--num-query-groups", heads) if args.has("--group-query-attention") else heads,
+        head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else args.whole("--kv-channels", hidden // heads),
+        vocab=vocab,
+        max_seq=positions,
+        gated_mlp=gated,
+        tied_embeddings=not args.has("--untie-embeddings-and-output-weights"),
+        norm=norm,
+        qk_norm="per_head" if args.has("--qk-layernorm") and mla is None else "none",
+        qkv_bias=biased or args.has("--add-qkv-bias"),
+        out_bias=biased,
+        mlp_bias=biased and not _all_experts(args),
+        learned_positions=positions if learned else 0,
+        attention_sinks=args.text("--softmax-type") == "learnable",
+        window=_window(window, name),
+        full_attention_every=args.whole("--window-attn-skip-freq", 0) if window else 1,
+        rotary=None if learned else _rotary(args, mla is not None),
+        activation=_activation(args),
+        norm_epsilon=args.number("--norm-epsilon", 1e-5),
+        mla=mla,
+        moe=_moe(args, biased, name),
+        source=f"read from {name}",
+    )
+
+
+def _activation(args: Arguments) -> Any:
+    if args.has("--quick-geglu"):
+        return "clamped_swiglu" if args.number("--activation-func-clamp-value", 0.0) else None
+    return "silu" if args.has("--swiglu") else "relu2" if args.has("--squared-relu") else "gelu"
+
+
+def _rotary(args: Arguments, latent: bool) -> Rotary | None:
+    kind = args.text("--position-embedding-type", "rope")
+    if kind not in ("rope", "yarn"):
+        return None
+    plain = Rotary(base=args.number("--rotary-base", 10_000.0), fraction=args.number("--rotary-percent", 1.0))
+    fields: dict[str, Any] = {}
+    stretch = args.number("--rotary-scaling-factor", 1.0)
+    if (latent and stretch != 1) or kind == "yarn":
+        fields = {
+            "scaling": "yarn",
+            "factor": stretch,
+            "original_positions": args.whole("--yarn-original-max-position-embeddings", 4096),
+            "beta_fast": args.number("--yarn-beta-fast", 32.0),
+            "beta_slow": args.number("--yarn-beta-slow", 1.0),
+            "mscale": args.number("--mscale", 1.0),
+            "mscale_all_dim": args.number("--mscale-all-dim", 0.0),
+            "rounded": not args.has("--no-yarn-correction-range-round-to-int"),
+        }
+    elif args.has("--use-rope-scaling"):
+        # The script's own constants: it does not hand --rope-scaling-factor on.
+        fields = {"scaling": "llama3", "factor": 8.0, "original_positions": 8192}
+    elif args.has("--rotary-seq-len-interpolation-factor"):
+        fields = {"scaling": "linear", "factor": args.number("--rotary-seq-len-interpolation-factor", 1.0)}
+    return replace(plain, **fields)
+
+
+def _window(text: str, name: str) -> int | None:
+    if not text:
+        return None
+    left = text.strip("()").partition(",")[0]
+    if not left.isdigit():
+        raise InputError(f"{name}: --window-size", text, want="two whole numbers, such as 127,0")
+    return int(left) + 1
+
+
+def _mla(args: Arguments) -> MLA | None:
+    if not args.has("--multi-latent-attention"):
+        return None
+    return MLA(
+        q_lora_rank=args.maybe("--q-lora-rank"),
+        kv_lora_rank=args.whole("--kv-lora-rank", 32),
+        qk_nope_head_dim=args.whole("--qk-head-dim", 128),
+        qk_rope_head_dim=args.whole("--qk-pos-emb-head-dim", 64),
+        v_head_dim=args.whole("--v-head-dim", 128),
+    )
+
+
+def _all_experts(args: Arguments) -> bool:
+    return args.has("--num-experts") and not args.has("--moe-layer-freq")
+
+
+def _moe(args: Arguments, biased: bool, name: str) -> MoE | None:
+    if not args.has("--num-experts"):
+        return None
+    first, every = pattern_shape(args.text("--moe-layer-freq", "1"), name)
+    score: Any = args.text("--moe-router-score-function", "softmax")
+    groups = args.whole("--moe-router-num-groups", 1)
+    return MoE(
+        experts=args.whole("--num-experts"),
+        topk=args.whole("--moe-router-topk", 2),
+        ffn=args.whole("--moe-ffn-hidden-size", args.whole("--ffn-hidden-size", 4 * args.whole("--hidden-size"))),
+        shared_ffn=args.whole("--moe-shared-expert-intermediate-size", 0),
+        first_dense=first,
+        every=every,
+        router_bias=biased,
+        expert_bias=biased,
+        shared_gate=args.has("--moe-shared-expert-gate"),
+        score=score,
+        normalized=score == "sigmoid" or not args.has("--moe-router-pre-softmax"),
+        weight_scale=args.number("--moe-router-topk-scaling-factor", 1.0),
+        groups=groups,
+        groups_kept=min(args.whole("--moe-router-group-topk", 1), groups),
+        balance_bias=args.has("--moe-router-enable-expert-bias"),
+    )
+
+
+def pattern_shape(text: str, name: str = "pattern") -> tuple[int, int]:
+    """First dense layers and the period of the expert layers after them, of Megatron's list language."""
+    where = f"{name}: --moe-layer-freq"
+    if text.isdigit():
+        return (0, max(int(text), 1))
+    flags = _pattern(text, where)
+    if 1 not in flags:
+        raise InputError(where, text, want="a pattern with an expert layer")
+    places = [index for index, flag in enumerate(flags) if flag]
+    every = places[1] - places[0] if len(places) > 1 else 1
+    first = places[0] - every + 1
+    made = [int(index >= first and (index - first + 1) % every == 0) for index in range(len(flags))]
+    if first < 0 or made != flags:
+        raise InputError(where, text, want="dense layers first, then experts in every layer or every n-th")
+    return first, every
+
+
+def _pattern(text: str, where: str) -> list[int]:
+    """Sums and multiples of lists of 0 and 1, without evaluating anything."""
+    if len(text) > 2000 or text.count("(") > 50 or set(text) - set("01[]()+*,23456789 "):
+        raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
+    tokens = re.findall(r"\[[01, ]*\]|[0-9]+|[()+*]", text)
+    flags, rest = _sum_of_lists(tokens, where, text)
+    if rest:
+        raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
+    return flags
+
+
+def _sum_of_lists(tokens: list[str], where: str, text: str) -> tuple[list[int], list[str]]:
+    total: list[int] = []
+    while True:
+        if tokens and tokens[0] == "(":
+            part, tokens = _sum_of_lists(tokens[1:], where, text)
+            tokens = tokens[1:]
+        elif tokens and tokens[0].startswith("["):
+            part, tokens = [int(flag) for flag in re.findall(r"[01]", tokens[0])], tokens[1:]
+        else:
+            raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
+        while len(tokens) > 1 and tokens[0] == "*" and tokens[1].isdigit():
+            part, tokens = part * min(int(tokens[1]), 10_000), tokens[2:]
+        total += part
+        if len(total) > 10_000:
+            raise InputError(where, None, want="a pattern of at most 10,000 layers")
+        if not tokens or tokens[0] != "+":
+            return total, tokens
+        tokens = tokens[1:]

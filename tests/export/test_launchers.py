@@ -1,0 +1,118 @@
+"""What launchers start: their scripts are run with stand-ins for Slurm and torchrun, node by node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astra.export import EXPORTERS
+from astra.export.base import Launch, Mesh, refusals, strategy_could_help
+from astra.export.launchers import SETUP, task, train_job
+from tests.export.launching import given, job_of, write
+
+# Appends the command and what the launcher told it, in place of the real one.
+TORCHRUN = """\
+#!{python}
+import json, os, sys
+with open({log!r}, "a") as log:
+    print(json.dumps(sys.argv[1:]), file=log)
+"""
+# Runs the command once per node, as srun does with one task on each; a heterogeneous step counts through.
+SRUN = """\
+#!/usr/bin/env bash
+while [[ "$1" == --* ]]; do shift; done
+for node in $(seq 0 $((NODES - 1))); do SLURM_NODEID=$node SLURM_PROCID=$node "$@" || exit 1; done
+"""
+SCONTROL = "#!/usr/bin/env bash\nprintf 'node%s\\n' 7 8 9\n"
+
+
+def stand_ins(folder: Path) -> Path:
+    tools = folder / "tools"
+    log = str(folder / "log")
+    texts = {"torchrun": TORCHRUN.format(python=sys.executable, log=log), "srun": SRUN, "scontrol": SCONTROL}
+    for name, text in texts.items():
+        write(tools, {name: text})
+        (tools / name).chmod(0o755)
+    write(tools, {"git": "#!/bin/sh\n"})
+    (tools / "git").chmod(0o755)
+    return tools
+
+
+def started(folder: Path, command: list[str], **env: str) -> list[list[str]]:
+    """The command lines torchrun was given, in order."""
+    whole = {"PATH": f"{stand_ins(folder)}:{os.environ['PATH']}", "HOME": str(folder), **env}
+    subprocess.run(command, check=True, cwd=folder, env=whole, timeout=60, capture_output=True)
+    return [json.loads(line) for line in (folder / "log").read_text(encoding="utf-8").splitlines()]
+
+
+def value(argv: list[str], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+def dense() -> Launch:
+    return given("llama-2-7b", "24xH100", "tp4 pp3 dp2 mbs1 sp zero1 layers=11,11,10", batch=128)
+
+
+def test_slurm_starts_every_node(tmp_path: Path) -> None:
+    launch = dense()
+    write(tmp_path, EXPORTERS["slurm"].files(launch))
+    env = {"NODES": "3", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NODELIST": "node[7-9]"}
+    lines = started(tmp_path, ["bash", "job.sbatch", "--exit-interval", "5"], **env)
+    assert [value(argv, "--node-rank") for argv in lines] == ["0", "1", "2"]
+    assert {value(argv, "--master-addr") for argv in lines} == {"node7"}
+    assert all(argv[-2:] == ["--exit-interval", "5"] for argv in lines)
+    assert value(lines[0], "--nnodes") == "3"
+
+
+def test_slurm_numbers_a_mixed_job_through(tmp_path: Path) -> None:
+    launch = given("llama-2-7b", "16xH100", "tp2 pp2 dp4 mbs1 sp zero1 layers=20,12", batch=128)
+    pools = [job_of("llama-2-7b", pool).pool for pool in ("8xH100", "8xA100-80")]
+    launch = launch._replace(meshes=tuple(Mesh(pool, 2, 1, 1, 4, 1) for pool in pools))
+    write(tmp_path, EXPORTERS["slurm"].files(launch))
+    env = {"NODES": "2", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NODELIST_HET_GROUP_0": "node7"}
+    lines = started(tmp_path, ["bash", "job.sbatch"], **env)
+    assert [value(argv, "--node-rank") for argv in lines] == ["0", "1"]
+    assert value(lines[1], "--pipeline-model-parallel-layout") == "Et*20|t*12L"
+
+
+def test_skypilot_starts_its_node(tmp_path: Path) -> None:
+    launch = dense()
+    write(tmp_path, EXPORTERS["skypilot"].files(launch))
+    env = {"SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\n10.0.0.9", "SKYPILOT_NODE_RANK": "2"}
+    (argv,) = started(tmp_path, ["bash", "-c", task(launch)["run"]], **env)
+    assert (value(argv, "--node-rank"), value(argv, "--master-addr")) == ("2", "10.0.0.7")
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "deepspeed"])
+def test_kubernetes_writes_the_files_and_starts_them(tmp_path: Path, runtime: str) -> None:
+    launch = given("llama-2-7b", "16xH100", "dp16 mbs1 zero3", batch=128, runtime=runtime)
+    files = EXPORTERS["kubernetes"].files(launch)
+    trainer: dict[str, Any] = train_job(launch, {name: files[name] for name in files if name != "trainjob.yaml"})
+    trainer = trainer["spec"]["trainer"]
+    text = trainer["args"][0].replace("$$(", "$(").replace("/tmp/plan", str(tmp_path / "plan"))
+    env = {each["name"]: each["value"] for each in trainer.get("env", [])}
+    (argv,) = started(tmp_path, ["bash", "-c", text], PET_NODE_RANK="1", PET_MASTER_ADDR="first-0", **env)
+    assert (value(argv, "--node-rank"), value(argv, "--master-addr")) == ("1", "first-0")
+    assert (tmp_path / "plan" / "launch.sh").read_text(encoding="utf-8") == files["launch.sh"]
+
+
+def test_setups_name_the_verified_versions() -> None:
+    for name, text in SETUP.items():
+        version = EXPORTERS[name].verified.partition(":")[0].split()[1]
+        assert f"=={version}" in text
+
+
+def test_a_launcher_gives_the_reasons_of_its_framework() -> None:
+    launch = given("gemma-2-9b", "16xH100", "dp16 mbs1 zero3", batch=128)
+    assert "it has two norms per layer" in refusals(EXPORTERS["slurm"], launch)
+    assert not strategy_could_help(EXPORTERS["slurm"], launch)
+    other = given("llama-2-7b", "16xH100", "pp2 dp8 mbs1 zero1", batch=128)
+    other = other._replace(strategy=other.strategy.__class__(pp=2, dp=8, zero=1, schedule="gpipe"))
+    assert refusals(EXPORTERS["slurm"], other) == ["Megatron-LM has 1f1b and interleaved alone"]
+    assert strategy_could_help(EXPORTERS["slurm"], other)

@@ -1,0 +1,150 @@
+"""Plans over several pools, from the search to the files of a target."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+import astra
+from astra.catalog.clusters import parse_gpus
+from astra.errors import InputError
+from astra.export import EXPORTERS
+from astra.export.base import CannotExport, Mesh, refusals
+from astra.export.imports import import_text
+from astra.export.nearest_mixed import nearest_of_file
+from astra.export.reading import from_record
+from tests.export.launching import given, job_of, run_script, write
+
+MEGATRON, FLAGSCALE = EXPORTERS["megatron"], EXPORTERS["flagscale"]
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    """As ``astra plan llama-2-7b --gpus 8xH100 --gpus 8xA100-80 --out`` writes it."""
+    found: dict[str, Any] = json.loads(
+        astra.plan("llama-2-7b", gpus=["8xH100", "8xA100-80"], batch=128, seq=4096, top=12).to_json()
+    )
+    return found
+
+
+def with_strategy(record: dict[str, Any], text: str) -> dict[str, Any]:
+    """The record with another strategy in first place, as if it had been found and estimated."""
+    changed = copy.deepcopy(record)
+    changed["plans"][0]["strategy"] = changed["plans"][0]["estimate"]["strategy"] = text
+    return changed
+
+
+PIPE = (
+    "zero1 overlap=grad,param [dp{dp} mbs1 m{m}: H100-SXM5-80GB tp{a} pp1 layers=20 recompute=none"
+    " + A100-SXM4-80GB tp{b} pp1 layers=12 recompute=none]"
+)
+
+
+def test_every_plan_of_the_search_is_written_or_refused(record: dict[str, Any]) -> None:
+    written = 0
+    for plan in record["plans"]:
+        try:
+            launch, job = from_record(record, plan["rank"])
+        except CannotExport as error:
+            assert "unequal shares" in str(error)  # noqa: PT017  # not every plan has to be refused
+            continue
+        assert sum(launch.layers) == 32
+        if job is None:
+            assert launch.workload.global_batch == 128
+        for exporter in (MEGATRON, FLAGSCALE):
+            if not refusals(exporter, launch):
+                written += bool(exporter.files(launch))
+    assert written
+
+
+def test_megatron_starts_the_same_plan(record: dict[str, Any], tmp_path: Any) -> None:
+    launch, _ = from_record(with_strategy(record, PIPE.format(dp=4, m=32, a=2, b=2)))
+    assert refusals(MEGATRON, launch) == []
+    files = MEGATRON.files(launch)
+    started = run_script(write(tmp_path, files), NODE_RANK="1")
+    assert started.argv[started.argv.index("--pipeline-model-parallel-layout") + 1] == "Et*20|t*12L"
+    assert "nodes 1 to 1: A100-SXM4-80GB, 8 each" in files["launch.sh"]
+    found = import_text(files["launch.sh"], name="launch.sh")
+    assert (found.strategy, found.gpus, found.global_batch) == (launch.strategy, 16, 128)
+
+
+def test_own_degrees_are_for_flagscale(record: dict[str, Any]) -> None:
+    launch, _ = from_record(with_strategy(record, PIPE.format(dp=2, m=64, a=4, b=2)).copy())
+    assert "Megatron-LM has one tp, cp, dp and recompute setting for every stage" in refusals(MEGATRON, launch)
+    whole, _ = from_record(with_strategy(record, PIPE.format(dp=1, m=128, a=8, b=8)))
+    assert refusals(FLAGSCALE, whole) == []
+    assert "hetero_process_meshes: [8, 1, 1, 1, 1, 8, 1, 1, 1, 1]" in FLAGSCALE.files(whole)["train.yaml"]
+
+
+def test_half_a_node_is_refused(record: dict[str, Any]) -> None:
+    launch, _ = from_record(with_strategy(record, PIPE.format(dp=2, m=64, a=4, b=2)))
+    for exporter in (MEGATRON, FLAGSCALE):
+        assert "each GPU type must fill its nodes where stages live on several" in refusals(exporter, launch)
+
+
+def test_nodes_of_different_sizes_start_what_they_have(tmp_path: Any) -> None:
+    launch = given("llama-2-7b", "16xH100", "tp2 pp3 dp4 mbs1 sp zero1 layers=14,8,10", batch=128)
+    small, large = (job_of("llama-2-7b", pool).pool for pool in ("8xH100", "16xA100-40"))
+    node = parse_gpus("16xA100-40", node="gcp-a2-megagpu-16g").node
+    large = msgspec.structs.replace(large, node=node)
+    launch = launch._replace(meshes=(Mesh(small, 2, 1, 1, 4, 1), Mesh(large, 2, 1, 1, 4, 2)))
+    folder = write(tmp_path, MEGATRON.files(launch))
+    each = []
+    for rank in ("0", "1"):
+        argv = run_script(folder, NODE_RANK=rank).argv
+        each.append(argv[argv.index("--nproc-per-node") + 1])
+    assert each == ["8", "16"]
+
+
+def test_pools_written_out_win_over_names(record: dict[str, Any]) -> None:
+    """A plan that carries its pools is exported without the catalog."""
+    carried = with_strategy(record, PIPE.format(dp=4, m=32, a=2, b=2))
+    for pool in carried["request"]["pools"].values():
+        whole = parse_gpus(f"{pool['gpus']}x{pool['gpu']}", node=pool["node"])
+        pool["pool"] = msgspec.to_builtins(msgspec.structs.replace(whole, zone="own"))
+        pool["gpu"] = "of nobody's catalog"
+    launch, _ = from_record(carried)
+    assert [mesh.pool.zone for mesh in launch.meshes] == ["own", "own"]
+    carried["request"]["pools"]["H100-SXM5-80GB"]["pool"]["gpus"] = "many"
+    with pytest.raises(InputError, match=r"pools.H100-SXM5-80GB: pool: gpus"):
+        from_record(carried)
+
+
+def test_one_pool_alone(record: dict[str, Any]) -> None:
+    launch, job = from_record(with_strategy(record, "H100-SXM5-80GB: tp2 pp1 dp4 mbs1 sp zero1"))
+    assert job is not None
+    assert (launch.gpus, launch.mixed, launch.pool.device.name) == (8, False, "H100-SXM5-80GB")
+    with pytest.raises(InputError, match="a pool of the request"):
+        from_record(with_strategy(record, "B200: tp2 pp1 dp4 mbs1 sp zero1"))
+
+
+def test_nearest_is_the_best_other_plan_of_the_file(record: dict[str, Any]) -> None:
+    asked = with_strategy(record, PIPE.format(dp=2, m=64, a=4, b=2))
+    rank, difference = nearest_of_file(asked, 1, MEGATRON, where="plan.json")
+    launch, _ = from_record(asked, rank)
+    assert rank > 1
+    assert refusals(MEGATRON, launch) == []
+    assert difference is not None
+    assert difference["exported_step_s"] == asked["plans"][rank - 1]["estimate"]["step_s"]
+    assert difference["changed"]["rank"] == [1, rank]
+    again = nearest_of_file(with_strategy(record, PIPE.format(dp=4, m=32, a=2, b=2)), 1, MEGATRON, where="plan.json")
+    assert again == (1, None)
+    with pytest.raises(CannotExport, match="nor any other of the"):
+        nearest_of_file({**asked, "plans": asked["plans"][:1]}, 1, MEGATRON, where="plan.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (PIPE.format(dp=4, m=31, a=2, b=2), "a batch of 128"),
+        (PIPE.format(dp=4, m=32, a=2, b=2).replace("layers=20", "layers=19"), "32 layers"),
+        (PIPE.format(dp=4, m=32, a=2, b=2).replace("A100-SXM4", "T4"), "a pool of the request"),
+    ],
+)
+def test_edited_plans_are_named(record: dict[str, Any], text: str, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        from_record(with_strategy(record, text))
