@@ -20,8 +20,8 @@ from astra.families import weights as weights_of
 from astra.provenance import Floats
 from astra.result import Estimate, PriceTag
 from astra.search.bill import Money, checkpoint_bytes, cost_of, outlook
-from astra.search.counts import CountSpace, Rungs, Shelf, climb, compute_bound_s, least_by_count, shelve
-from astra.search.detail import _estimate, as_row
+from astra.search.counts import CountSpace, Rungs, Shelf, climb, compute_bound_s, flops_bound_s, least_by_count, shelve
+from astra.search.detail import as_row, in_full
 from astra.search.objectives import Goal
 from astra.search.offers import Offer
 from astra.search.pareto import first_dominated, front
@@ -57,7 +57,7 @@ class Hunt:
         self._shelves: dict[tuple[str, bytes], tuple[Job, Shelf]] = {}  # by GPU and counts, of the first offer of them
         self.found: list[Found] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
-        self.choices = self.considered = self.evaluated = 0
+        self.choices = self.considered = self.evaluated = self.passed = 0
 
     def factors(self, offer: Offer) -> tuple[Floats, Floats]:
         """By count: elapsed time over useful time, and dollars per second."""
@@ -75,12 +75,16 @@ class Hunt:
         if not may_hold(job):
             return
         slower, usd_per_s = self.factors(offer)
+        self.choices += len(offer.counts)
+        if not (flops_bound_s(job, offer.counts) * slower < self._limit(usd_per_s)).any():
+            self.passed += 1
+            return
         space, kind = self._space(job, offer), (offer.device.name, offer.counts.tobytes())
         known = self._shelves.get(kind)
         if known is not None:
             least = least_by_count(known[1], compute_bound_s(*known))
             if not (least * slower < self._limit(usd_per_s)).any():
-                self._account(space, 0)
+                self.passed += 1
                 return
         shelf = shelve(job, space)
         self._shelves.setdefault(kind, (job, shelf))
@@ -96,7 +100,8 @@ class Hunt:
             return np.minimum(others, ours * (1 + BAND)) / slower
 
         rungs = climb(job, shelf, limits)
-        self._account(shelf.space, rungs.evaluated)
+        self.considered += shelf.space.considered
+        self.evaluated += rungs.evaluated
         return rungs
 
     def _limit(self, usd_per_s: Floats) -> Floats:
@@ -110,11 +115,6 @@ class Hunt:
                 return same
         self._spaces.append(CountSpace(job, offer.counts, self._restrictions))
         return self._spaces[-1]
-
-    def _account(self, space: CountSpace, evaluated: int) -> None:
-        self.choices += len(np.unique(space.gpus()))
-        self.considered += space.considered
-        self.evaluated += evaluated
 
     def _add(self, offer: Offer, rungs: Rungs, slower: Floats, usd_per_s: Floats) -> None:
         for place, strategy in enumerate(rungs.strategies):
@@ -196,7 +196,7 @@ def _estimates(job_of: JobOf, found: Sequence[Found]) -> Iterator[tuple[Found, J
         shards = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
         gathered = gather_parts(jobs[0], shards)
         for place, (one, job, row) in enumerate(zip(some, jobs, rows, strict=True)):
-            yield one, job, _estimate(job, row, gathered.take(np.array([place])), ())
+            yield one, job, in_full(job, row, gathered.take(np.array([place])), ())
 
 
 def judged(job: Job, result: Estimate, options: Money, tag: PriceTag) -> tuple[float, float]:
