@@ -181,7 +181,7 @@ def _answer(
         if goal.objective.direction == "front":
             return _front(job, chosen, state)
         notes = use_notes(job, chosen[0])
-        job = on(job, chosen[0].found.gpus)
+        job = on(job, chosen[0].gpus)
     found = search(job, restrictions, user_rules=user_rules, keep=top + SPARE, progress=progress)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found))
@@ -196,7 +196,7 @@ def _answer(
 
 def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
-    ranked = [(on(job, one.found.gpus), one.found.strategy, one.estimate) for one in chosen]
+    ranked = [(on(job, one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(ranked), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []

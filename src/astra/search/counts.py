@@ -185,12 +185,15 @@ def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
     """By count, a lower bound that needs no table: every matrix product at the GPU's peak, nothing else."""
     model, work = job.model, job.workload
-    forward = weights_of.forward_flops_per_token(model, work.seq) - weights_of.attention_flops_per_token(model, work.seq)
+    forward = weights_of.forward_flops_per_token(model, work.seq) - weights_of.attention_flops_per_token(
+        model, work.seq
+    )
     passes = 2 if work.task == "lora" else 3  # the weights of a LoRA run have no gradients of their own
     peak = max(job.pool.device.peak(name) for name in {work.precision, "bf16"} & set(job.pool.device.flops_per_s))
     flops = passes * forward * work.global_batch * work.seq
     waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
-    return (flops / (counts * peak * job.runtime.clock_gain) + job.runtime.step_host_s) * waits
+    bound_s: Floats = (flops / (counts * peak * job.runtime.clock_gain) + job.runtime.step_host_s) * waits
+    return bound_s
 
 
 def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
