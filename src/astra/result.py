@@ -72,6 +72,7 @@ class PriceTag(Result, frozen=True, kw_only=True):
     date: str | None
     source: str
     age_days: int | None  # since the price was last seen
+    why: str = ""  # why this offer, where another might have been taken
 
 
 class Restarts(Result, frozen=True, kw_only=True):

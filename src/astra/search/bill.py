@@ -112,10 +112,14 @@ def tag_of(options: Money, pool: Pool, *, today: dt.date | None = None) -> Price
     if options.providers:
         offers = tuple(price for price in offers if fold(price.provider) in wanted_providers(options, offers))
     found = node_price(pool.node, options.market, offers=offers)
-    if found is None and options.prices is not None:  # a user's own list comes before the catalog's median
-        found = default_price(pool.device.name, options.market, offers=set(offers) - set(book()))
-    found = found or default_price(pool.device.name, options.market, offers=offers)
-    return offer_tag(found, today) if found is not None else None
+    if found is not None:
+        return offer_tag(found, today, why="the newest offer of this node type")
+    whole = pool.gpus >= pool.node.gpus
+    if options.prices is not None:  # a user's own list comes before the catalog's median
+        found = default_price(pool.device.name, options.market, offers=set(offers) - set(book()), whole=whole)
+    found = found or default_price(pool.device.name, options.market, offers=offers, whole=whole)
+    why = "the median of the providers that sell whole servers" if whole else "the median of the providers"
+    return offer_tag(found, today, why=why) if found is not None else None
 
 
 def wanted_providers(options: Money, offers: tuple[Price, ...]) -> set[str]:
@@ -127,12 +131,12 @@ def wanted_providers(options: Money, offers: tuple[Price, ...]) -> set[str]:
     return {fold(name) for name in options.providers}
 
 
-def offer_tag(price: Price, today: dt.date | None = None) -> PriceTag:
+def offer_tag(price: Price, today: dt.date | None = None, why: str = "") -> PriceTag:
     """An offer as a price."""
     return PriceTag(
         usd_per_gpu_h=price.usd_per_gpu_h, provider=price.provider, instance=price.instance, region=price.region,
         market=price.market, currency=price.currency, date=price.date.isoformat(), source=price.source,
-        age_days=((today or dt.date.today()) - price.date).days,
+        age_days=((today or dt.date.today()) - price.date).days, why=why,
     )  # fmt: skip
 
 

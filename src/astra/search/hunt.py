@@ -253,8 +253,11 @@ def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
     table = {"time_s": np.array([one.time_s for one in choices]), "usd": np.array([one.usd for one in choices])}
     table["usd_per_token"] = table["usd"] / np.array([tokens_of(one) for one in choices])
     rows = goal.objective.rank(table, goal.cap)
+    within = rows[table["usd"][rows] <= goal.most_usd]
+    if len(within):
+        return [choices[row] for row in within]
     if len(rows):
-        return [choices[row] for row in rows]
+        raise NoFeasiblePlan(_over_budget(choices[rows[0]], choices, goal))
     if goal.objective.name == "budget":
         least = choices[int(table["usd"].argmin())]
         raise NoFeasiblePlan(
@@ -266,6 +269,20 @@ def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
         f"Nothing takes {show_seconds(goal.cap)} or less. The fastest takes {show_seconds(least.time_s)}, for "
         f"{show_dollars(least.usd)}: {least.name}."
     )
+
+
+def _over_budget(cheapest: Refined, choices: Sequence[Refined], goal: Goal) -> str:
+    """A deadline that can be met, but not for the money; ``cheapest`` is the cheapest that meets it."""
+    text = (
+        f"Nothing takes {show_seconds(goal.cap)} or less and costs {show_dollars(goal.most_usd)} or less. The cheapest "
+        f"in time costs {show_dollars(cheapest.usd)}: {cheapest.name}."
+    )
+    paid = [one for one in choices if one.usd <= goal.most_usd]
+    if not paid:
+        least = min(choices, key=lambda one: one.usd)
+        return f"{text} The least it could cost is {show_dollars(least.usd)}, in {show_seconds(least.time_s)}."
+    fastest = min(paid, key=lambda one: one.time_s)
+    return f"{text} The fastest within the budget takes {show_seconds(fastest.time_s)}: {fastest.name}."
 
 
 def tokens_of(choice: Refined) -> float:

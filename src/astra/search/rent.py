@@ -17,7 +17,7 @@ from astra.errors import InputError, NoFeasiblePlan, UnknownName
 from astra.result import Choice, ChoicePart, RentReport, RentSearch, Unused, Waste
 from astra.search.afford import shared_range
 from astra.search.api import DEFAULT_BATCH, make_job
-from astra.search.bill import Money, stale_warning
+from astra.search.bill import MARKETS, Money, stale_warning
 from astra.search.hunt import Found, Hunt, JobOf, Refined, choose, front_of, hunt, refine
 from astra.search.mixes import WHICH, Mixed, Which, mix
 from astra.search.objectives import Goal, goal_of
@@ -211,6 +211,8 @@ def _waste(one: Refined, best: list[Refined]) -> Waste | None:
 
 def _notes(best: list[Refined], options: Money) -> list[str]:
     notes = []
+    if any(part.offer.tag.market in MARKETS for one in best for part in one.parts):
+        notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
     offers = [part.offer for one in best for part in one.parts]
     assumed = sorted({offer.tag.provider for offer in offers if not offer.node_known})
     if assumed:
@@ -229,7 +231,8 @@ def _warnings(best: list[Refined], chosen: list[Refined], goal: Goal) -> list[st
     warnings = [stale_warning(part.offer.tag) for one in best for part in one.parts]
     top = chosen[0].estimate
     high = top.step_s_range.high / top.step_s
-    if goal.objective.name == "budget" and chosen[0].usd * high > goal.cap:
+    budget = goal.cap if goal.objective.name == "budget" else goal.most_usd
+    if chosen[0].usd * high > budget:
         most = show_dollars(chosen[0].usd * high)
         warnings.append(f"At the upper end of its error bar the chosen plan costs {most}, above the budget.")
     if goal.objective.name == "deadline" and chosen[0].time_s * high > goal.cap:
@@ -248,6 +251,7 @@ def _request(job: Job, shown: Market, options: Money, goal: Goal, max_gpus: int)
         "headroom": job.headroom,
         "objective": goal.objective.name,
         "cap": None if np.isinf(goal.cap) else goal.cap,
+        "most_usd": None if np.isinf(goal.most_usd) else goal.most_usd,
         "money": msgspec.to_builtins(options),
     }
 
