@@ -128,8 +128,7 @@ def plan(
     if strict and ranked[0][1].provenance_worst == "assumed":
         raise NoCoverage(no_coverage(ranked[0][1]))
     request = request_record(found.ranked[0][0], restrictions.describe(), str(rules) if rules else None, top)
-    request |= {"objective": goal.objective.name, "cap": None if goal.cap == float("inf") else goal.cap}
-    request |= {"most_usd": None if goal.most_usd == float("inf") else goal.most_usd}
+    request |= goal.record()
     return PlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},

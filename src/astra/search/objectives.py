@@ -69,6 +69,11 @@ class Goal(NamedTuple):
     cap: float = np.inf  # dollars or seconds
     most_usd: float = np.inf  # a budget beside a deadline
 
+    def record(self) -> dict[str, str | float | None]:
+        """For the request that is kept with an answer."""
+        caps = {"cap": self.cap, "most_usd": self.most_usd}
+        return {"objective": self.objective.name} | {k: float(v) if np.isfinite(v) else None for k, v in caps.items()}
+
 
 def find(name: str) -> Objective:
     """An objective by name."""

@@ -249,9 +249,7 @@ def _request(job: Job, shown: Market, options: Money, goal: Goal, max_gpus: int)
         "workload": msgspec.to_builtins(job.workload),
         "runtime": job.runtime.name,
         "headroom": job.headroom,
-        "objective": goal.objective.name,
-        "cap": None if np.isinf(goal.cap) else goal.cap,
-        "most_usd": None if np.isinf(goal.most_usd) else goal.most_usd,
+        **goal.record(),
         "money": msgspec.to_builtins(options),
     }
 
