@@ -137,6 +137,7 @@ def test_a_mix_on_the_front_is_billed_at_both_prices(tmp_path: Path) -> None:
         assert choice.name == f"{' + '.join(f'{p.gpus}x{p.gpu}' for p in choice.parts)} from Acme"
         assert choice.cost.price.source == "acme.example"
         assert choice.cost.expected is not None
+        assert any(choice.name in note for note in report.notes), "which runtimes can run it"
 
 
 def test_idle_time_and_storage_move_the_front_as_they_should(tmp_path: Path) -> None:

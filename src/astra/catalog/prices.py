@@ -203,7 +203,7 @@ def _check_header(header: list[str], where: str) -> None:
             f"{where}: line 1",
             None,
             want=f"the columns {','.join(COLUMNS)}, each once",
-            fix=f"Here: {'; '.join(faults) or 'a column twice'}.",
+            fix=f"Here: {'; '.join(faults) or 'a column twice'}. Shorter lists: astra prices import.",
         )
 
 

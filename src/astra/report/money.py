@@ -33,7 +33,8 @@ def render_rent(
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
         if report.popular:
             parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
-        parts += [drawing.blank(), *drawing.bullets(restart_sentences(report.chosen[0].cost))]
+        first = report.chosen[0]
+        parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
         parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
         parts += _unused(report, full=full)
         parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
@@ -46,7 +47,9 @@ def _header(report: RentReport) -> list[RenderableType]:
     tokens = (
         f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}"
     )
-    limit = f"up to {report.request['max_gpus']:,} GPUs, {report.request['money']['market']} prices"
+    own = report.front[0].cost.price.provider == "you"
+    prices = "a price of your own" if own else f"{report.request['money']['market']} prices"
+    limit = f"up to {report.request['max_gpus']:,} GPUs, {prices}"
     title = drawing.text((f"What to rent for {report.request['model']}", "bold"))
     return [title, drawing.prose((f"{tokens}; {limit}; {report.request['runtime']}", "dim"))]
 
@@ -143,14 +146,14 @@ def waste_words(choice: Choice) -> str:
     return f"{show_dollars(choice.waste.usd)} ({spread}) and {slower} against {choice.waste.instead}"
 
 
-def restart_sentences(cost: Cost) -> list[str]:
+def restart_sentences(cost: Cost, whose: str = "") -> list[str]:
     """What is to be expected besides the ideal run, and where that is known from."""
     found = cost.expected
     if found is None:
         return []
     interval = show_seconds(found.checkpoint_interval_s)
     return [
-        f"* With restarts: {found.interruptions:.3g} interruptions expected, one every {found.mtbf_h:,.0f} h; a "
+        f"* With restarts{whose}: {found.interruptions:.3g} interruptions expected, one every {found.mtbf_h:,.0f} h; a "
         f"checkpoint of {found.checkpoint_gib:,.0f} GiB every {interval} of work takes "
         f"{show_seconds(found.checkpoint_write_s)}; {found.goodput:.1%} of the time is useful.",
         *(f"{source[:1].upper()}{source[1:]}." for source in found.sources),
@@ -193,10 +196,10 @@ def mixes_sentence(found: MixSearch) -> str:
     """What became of the mixes; empty if there were none."""
     if not found.considered:
         return ""
-    rest = f" {found.open:,} are open: --mixes all plans them." if found.open else ""
+    rest = f", {found.open:,} open (--mixes all plans them)" if found.open else ""
     return (
-        f"Of {found.considered:,} mixes of two types {found.dominated:,} are proven dominated, {found.planned:,} were "
-        f"planned and {found.on_front:,} {'is' if found.on_front == 1 else 'are'} on the front.{rest}"
+        f"Mixes of two types: {found.considered:,} considered, {found.dominated:,} proven dominated, "
+        f"{found.planned:,} planned, {found.on_front:,} on the front{rest}."
     )
 
 

@@ -213,8 +213,9 @@ class Refined(NamedTuple):
     @property
     def name(self) -> str:
         """``64xH100-SXM5-80GB from Lambda``."""
-        types = " + ".join(f"{part.gpus}x{part.offer.device.name}" for part in self.parts)
-        return f"{types} from {self.parts[0].offer.tag.provider}"
+        types, tag = " + ".join(f"{part.gpus}x{part.offer.device.name}" for part in self.parts), self.parts[0].offer.tag
+        own = {"owned": "of your own", "given": "at your price"}
+        return f"{types} {own.get(tag.market, f'from {tag.provider}')}"
 
 
 def refine(job_of: JobOf, options: Money, found: Sequence[Found]) -> list[Refined]:

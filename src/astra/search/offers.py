@@ -42,10 +42,6 @@ class Offer(NamedTuple):
             price_source=f"{self.tag.provider} {self.tag.date or ''}".strip(),
         )  # fmt: skip
 
-    def name(self, gpus: int) -> str:
-        """``64xH100-SXM5-80GB from Lambda``."""
-        return f"{gpus}x{self.device.name} from {self.tag.provider}"
-
 
 class Market(NamedTuple):
     """The offers worth a look, and why the others are not."""

@@ -19,6 +19,7 @@ from astra.search.afford import shared_range
 from astra.search.api import DEFAULT_BATCH, make_job
 from astra.search.bill import MARKETS, Money, stale_warning
 from astra.search.hunt import Found, Hunt, JobOf, Refined, choose, front_of, hunt, refine
+from astra.search.mixed_records import MixedEstimate
 from astra.search.mixes import WHICH, Mixed, Which, mix
 from astra.search.objectives import Goal, goal_of
 from astra.search.offers import ANY, Market, Offer, market
@@ -220,6 +221,10 @@ def _notes(best: list[Refined], options: Money) -> list[str]:
             f"The links of {', '.join(assumed)} are not in the catalog: those of the usual server for the GPU were "
             "taken, between servers too. Ask before you rent, or keep to --known-nodes."
         )
+    for one in best:
+        if len(one.parts) > 1 and isinstance(one.estimate, MixedEstimate):
+            runs = ", ".join(one.estimate.runs_on) or "no runtime of the catalog"
+            notes.append(f"{one.name}: {runs} can run this mix as it is.")
     if any(offer.tag.market == "spot" for offer in offers):
         notes.append("Spot: waiting for a replacement of a node that was taken away is not counted.")
     if any(offer.tag.market == "owned" for offer in offers) and options.watts_per_gpu is None:
