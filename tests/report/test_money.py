@@ -61,3 +61,5 @@ def test_what_is_saved() -> None:
     dearer = replace(planset, baseline=replace(saved, days_saved=-3.0, usd_saved=-5.0, expected_usd_saved=None))
     assert "3.0 days more, $5.00 more." in money.saved_sentences(dearer)[0]
     assert money.saved_sentences(records.planset()) == []
+    assert money.bill(records.planset()) == []
+    assert money.bill(planset), "what is saved is said also without a price"

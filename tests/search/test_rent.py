@@ -268,6 +268,8 @@ def test_a_baseline_says_what_is_saved() -> None:
     assert now.cost.usd > best.cost.usd
     with pytest.raises(InputError, match="baseline"):
         astra.plan(MODEL, **request, baseline="tp3 pp2 dp1 mbs1")
+    with pytest.raises(InputError, match="^baseline: "):
+        astra.plan(MODEL, **request, baseline="tp3")
 
 
 def test_money_needs_a_price() -> None:

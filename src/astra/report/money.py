@@ -204,9 +204,10 @@ def mixes_sentence(found: MixSearch) -> str:
 
 
 def bill(planset: PlanSet) -> list[RenderableType]:
-    """The best plan's bill, what it saves, and the front where that was asked for; nothing without a price."""
+    """The best plan's bill, what it saves, and the front where that was asked for; without a price what it saves."""
     if not planset.plans or planset.best.estimate.cost is None:
-        return []
+        saved = saved_sentences(planset)
+        return [drawing.blank(), *drawing.bullets(saved)] if saved else []
     best, parts = planset.best.estimate, [drawing.blank(), drawing.heading("The bill")]
     if planset.objective == "pareto" and len(planset.plans) > 1:
         parts += _plan_front([plan.estimate for plan in planset.plans])

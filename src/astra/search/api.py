@@ -207,7 +207,10 @@ def _baseline(job: Job, baseline: str | Strategy | None, user_rules: Sequence[Ru
     """What is done now, on all of the GPUs."""
     if baseline is None:
         return None
-    strategy = parse_strategy(baseline, gpus=job.pool.gpus) if isinstance(baseline, str) else baseline
+    try:
+        strategy = parse_strategy(baseline, gpus=job.pool.gpus) if isinstance(baseline, str) else baseline
+    except InputError as error:
+        raise InputError("baseline", error.got, want=error.want, fix=error.fix) from None
     _check_computable(job, strategy, user_rules, where="baseline")
     return estimate_job(job, [strategy], user_rules=user_rules)[0]
 
