@@ -6,6 +6,7 @@ import datetime as dt
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from astra.catalog.hardware import device
 from astra.errors import UnknownName
 from astra.result import RentReport
 from astra.search.api import make_job
-from astra.search.bill import Money
+from astra.search.bill import Money, checkpoint_bytes, outlook
 from astra.search.detail import estimate
 from astra.search.mixed import Planner
 from astra.search.mixed_api import fleet_of
@@ -35,11 +36,11 @@ Key = tuple[tuple[str, int], ...]  # (GPU, how many), one or two
 Points = dict[Key, tuple[float, float]]  # seconds and dollars
 
 
-def asked(folder: Path, prices: dict[str, float], mixes: Which = "all", **money: float) -> RentReport:
+def asked(folder: Path, prices: dict[str, float], mixes: Which = "all", **money: Any) -> RentReport:
     rows = [f"Acme,box,{gpu},{NODE},x,on-demand,{usd},USD,2026-11-01,acme.example,\n" for gpu, usd in prices.items()]
     path = folder / "prices.csv"
     path.write_text(HEADER + "".join(rows))
-    options = Money(prices=str(path), providers=("Acme",), **money)  # type: ignore[arg-type]
+    options = Money(prices=str(path), providers=("Acme",), **money)
     return rent(
         MODEL, tokens=TOKENS, batch=BATCH, seq=SEQ, gpus=",".join(prices), max_gpus=MOST, money=options,
         today=dt.date(2026, 11, 15), mixes=mixes,
@@ -156,6 +157,19 @@ def test_idle_time_and_storage_move_the_front_as_they_should(tmp_path: Path) -> 
         assert (choice.cost.days * 86400, choice.cost.usd) == pytest.approx(points[key])
         assert set(choice.cost.parts) == {"gpus", "idle", "storage", "egress"}
         assert sum(choice.cost.parts.values()) == pytest.approx(choice.cost.usd)
+
+
+def test_restarts_move_the_front_as_they_should(tmp_path: Path) -> None:
+    prices, often = {"H100": 1.66, "B200": 7.76}, Money(mtbf_gpu_h=60.0, restart_s=600.0)
+    nbytes, points = checkpoint_bytes(job_on("8xH100")), {}
+    for key, (time_s, usd) in every_choice(prices).items():
+        gpus = np.array([sum(count for _, count in key)])
+        useful = float(outlook(often, nbytes, gpus, gpus // NODE, "on-demand").goodput[0])
+        points[key] = (time_s / useful, usd / useful)
+    report = asked(tmp_path, prices, goodput="expected", mtbf_gpu_h=60.0, restart_s=600.0)
+    assert keys(report) == undominated(points)
+    assert keys(report) != undominated(every_choice(prices)), "failures this frequent change what is worth renting"
+    assert report.search.mixes.on_front > 0
 
 
 def test_mixes_may_be_left_out(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_a_baseline_says_what_is_saved() -> None:
     assert now.cost.usd > best.cost.usd
     with pytest.raises(InputError, match="baseline"):
         astra.plan(MODEL, **request, baseline="tp3 pp2 dp1 mbs1")
-    with pytest.raises(InputError, match="^baseline: "):
+    with pytest.raises(InputError, match=r"^baseline: "):
         astra.plan(MODEL, **request, baseline="tp3")
 
 

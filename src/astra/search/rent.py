@@ -160,7 +160,7 @@ def _report(
             mixes=mixed.record(on_front=sum(len(one.parts) > 1 for one in best)),
         ),
         notes=_notes(best, options),
-        warnings=_warnings(best, chosen, goal),
+        warnings=_warnings([*best, *popular], chosen, goal),
     )
 
 
@@ -232,8 +232,8 @@ def _notes(best: list[Refined], options: Money) -> list[str]:
     return notes
 
 
-def _warnings(best: list[Refined], chosen: list[Refined], goal: Goal) -> list[str]:
-    warnings = [stale_warning(part.offer.tag) for one in best for part in one.parts]
+def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal) -> list[str]:
+    warnings = [stale_warning(part.offer.tag) for one in shown for part in one.parts]
     top = chosen[0].estimate
     high = top.step_s_range.high / top.step_s
     budget = goal.cap if goal.objective.name == "budget" else goal.most_usd
