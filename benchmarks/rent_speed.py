@@ -27,6 +27,7 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama-3-70b, H100 alone, to 2,048", LLAMA | {"gpus": "H100"}),
     ("llama-3-8b, any GPU, to 2,048", LLAMA | {"model": "llama-3-8b"}),
     ("mixtral-8x7b, 10 GPU types, to 512", LLAMA | {"model": "mixtral-8x7b", "gpus": TEN, "max_gpus": 512}),
+    ("deepseek-v3, any GPU, to 2,048", LLAMA | {"model": "deepseek-v3", "seq": 4096}),
 )
 
 
@@ -48,6 +49,9 @@ def measure(request: dict[str, Any], repeats: int) -> dict[str, float]:
         "considered": float(report.search.considered),
         "evaluated": float(report.search.evaluated),
         "front": float(len(report.front)),
+        "mixes": float(report.search.mixes.considered),
+        "mixes_planned": float(report.search.mixes.planned),
+        "mixes_open": float(report.search.mixes.open),
     }
 
 
@@ -63,12 +67,14 @@ def main() -> None:
         "target_s": TARGET_S,
         "cases": {},
     }
-    print(f"{'in process':38s} {'first s':>8s} {'median s':>9s} {'CPU s':>7s} {'sizes':>7s} {'front':>6s}")
+    heads = (("first s", 8), ("median s", 9), ("CPU s", 7), ("sizes", 7), ("front", 6), ("mixes", 6), ("planned", 8))
+    print(f"{'in process':38s} {' '.join(f'{name:>{wide}s}' for name, wide in heads)}  open")
     for name, request in CASES:
         row = results["cases"][name] = measure(request, options.repeats)
         print(
             f"{name:38s} {row['first_s']:8.2f} {row['median_s']:9.2f} {row['cpu_median_s']:7.2f} "
-            f"{row['choices']:7,.0f} {row['front']:6.0f}"
+            f"{row['choices']:7,.0f} {row['front']:6.0f} {row['mixes']:6,.0f} {row['mixes_planned']:8.0f} "
+            f"{row['mixes_open']:5.0f}"
         )
     if options.save:
         path = Path(__file__).parent / "results" / f"{results['date']}_rent_speed.json"

@@ -72,6 +72,7 @@ class PriceTag(Result, frozen=True, kw_only=True):
     date: str | None
     source: str
     age_days: int | None  # since the price was last seen
+    why: str = ""  # why this offer, where another might have been taken
 
 
 class Restarts(Result, frozen=True, kw_only=True):
@@ -94,12 +95,13 @@ class Cost(Result, frozen=True, kw_only=True):
     """What training all tokens costs. Figures are ideal (nothing fails) unless they are in ``expected``."""
 
     gpus: int  # paid for: whole nodes
-    days: float
+    days: float  # with idle time, where it is asked for
     days_range: Range
-    usd: float
+    usd: float  # the sum of ``parts``
     usd_range: Range  # from the error bar of the step time
     usd_per_billion_tokens: float
-    price: PriceTag
+    price: PriceTag  # of a mix: the average, with both sources
+    parts: dict[str, float]  # dollars: gpus, and where they are asked for idle, storage and egress
     expected: Restarts | None = None
 
 
@@ -185,6 +187,7 @@ class Baseline(Result, frozen=True, kw_only=True):
     usd_saved: float | None
     expected_days_saved: float | None
     expected_usd_saved: float | None
+    usd_saved_range: Range | None = None  # an error of the step time that both share scales what is saved
 
 
 class PlanSet(Result, frozen=True, kw_only=True):
@@ -223,17 +226,30 @@ class Waste(Result, frozen=True, kw_only=True):
     instead: str  # that choice's name
     days: float
     usd: float
+    usd_range: Range  # an error of the step time that both share scales it
+
+
+class ChoicePart(Result, frozen=True, kw_only=True):
+    """One GPU type of a choice."""
+
+    gpu: str
+    gpus: int
+    nodes: int
+    node: str
+    node_known: bool
+    price: PriceTag
 
 
 class Choice(Result, frozen=True, kw_only=True):
-    """One thing to rent: so many GPUs of a type from a provider, and the best strategy on them."""
+    """One thing to rent: so many GPUs of a type, or of two types, from a provider, and the best strategy on them."""
 
     name: str  # such as 64xH100-SXM5-80GB from Lambda
-    gpu: str
+    gpu: str  # of a mix: both, joined by " + "
     gpus: int
     nodes: int
     node: str  # the node type whose links were modelled
     node_known: bool  # False: the provider's own links are not in the catalog, so the usual server's were taken
+    parts: list[ChoicePart]  # one, or two for a mix
     strategy: str
     step_s: float
     step_s_range: Range
@@ -254,16 +270,28 @@ class Unused(Result, frozen=True, kw_only=True):
     offers: list[str]
 
 
+class MixSearch(Result, frozen=True, kw_only=True):
+    """What became of the mixes of two GPU types; considered = dominated + planned + open."""
+
+    considered: int
+    dominated: int  # proven so by a lower bound of the step time
+    planned: int
+    open: int  # not proven and not planned: the front is exact but for these
+    on_front: int
+
+
 class RentSearch(Result, frozen=True, kw_only=True):
     """What the search for something to rent did."""
 
     offers: int  # with a price, of a GPU that was asked for
     gpu_types: int
-    choices: int  # pairs of an offer and a count with at least one legal strategy
-    considered: int  # strategies of all of them
+    choices: int  # pairs of an offer and a count
+    passed: int  # offers proven dominated in every count before any strategy was costed
+    considered: int  # strategies of the other offers, in every count
     evaluated: int  # of them, fully costed
     refined: int  # choices on the front or near it, simulated
     seconds: float
+    mixes: MixSearch
 
 
 class RentReport(Result, frozen=True, kw_only=True):
@@ -296,8 +324,10 @@ class RentReport(Result, frozen=True, kw_only=True):
 __all__ = [
     "Baseline",
     "Choice",
+    "ChoicePart",
     "Cost",
     "Estimate",
+    "MixSearch",
     "Plan",
     "PlanSet",
     "PriceTag",

@@ -26,6 +26,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 SWITCHES: Final = ("sp", "flash", *(f"overlap_{name}" for name in OVERLAPS))
 INTEGERS: Final = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs", "zero", "recompute_layers")
 FIELDS: Final = (*INTEGERS, *SWITCHES, *CHOICES)
+_SPARSE, _SMALL = 4, 65536  # a table of this many possible combinations per row, and in all, is worth it
 
 
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -52,12 +53,19 @@ def joined(records: Sequence[R]) -> R:
 
 def distinct(*columns: Column) -> tuple[Column, Column]:
     """The first row of each distinct combination, and the place of every row among them."""
-    key = np.zeros(len(columns[0]), np.int64)
+    key, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        values, codes = np.unique(column, return_inverse=True)
-        key = key * len(values) + codes
-    _, first, place = np.unique(key, return_index=True, return_inverse=True)
-    return first, place
+        values = np.unique(column)
+        key = key * len(values) + np.searchsorted(values, column)
+        size *= len(values)
+    if size > _SPARSE * len(key) + _SMALL:
+        _, first, place = np.unique(key, return_index=True, return_inverse=True)
+        return first, place
+    # Few combinations are possible, so a table of them is shorter than a sort of the rows.
+    at = np.full(size, -1)
+    at[key[::-1]] = np.arange(len(key) - 1, -1, -1)  # of equal keys the first row is written last
+    taken = at >= 0
+    return at[taken], (np.cumsum(taken) - 1)[key]
 
 
 def code(column: str, choice: str) -> int:

@@ -16,8 +16,10 @@ from astra.cli.prices import PRICES_SCHEMA
 from astra.result import (
     Baseline,
     Choice,
+    ChoicePart,
     Cost,
     Estimate,
+    MixSearch,
     Plan,
     PlanSet,
     PriceTag,
@@ -36,7 +38,7 @@ from astra.search.api import ModelReport
 ROOT = Path(__file__).parents[2]
 RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
 RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
-RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, Waste, Unused, RentSearch]
+RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, ChoicePart, Waste, Unused, RentSearch, MixSearch]
 
 
 def documented(page: str, title: str) -> set[str]:

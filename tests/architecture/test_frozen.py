@@ -19,7 +19,7 @@ WORKLOAD = "--batch --seq --tokens --precision --optimizer --task --lora-rank --
 OBJECTIVE = "--objective --budget --deadline"
 MONEY = (
     "--market --providers --prices --usd-per-gpu-h --usd-per-kwh --pue --watts-per-gpu --usd-per-gpu --lifetime-years "
-    "--goodput --mtbf-gpu-h --restart-min --write-mb-s --preemptions"
+    "--goodput --mtbf-gpu-h --restart-min --write-mb-s --preemptions --idle --storage --egress"
 )
 OUTPUT = "--json --out --quiet --verbose --width --debug"
 BRIEF_OUTPUT = "--json --out --width --debug"
@@ -30,8 +30,8 @@ FLAGS = {
     ),
     "estimate": f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {OUTPUT}",
     "rent": (
-        "--help --gpus --max-gpus --known-nodes --tokens --batch --seq --precision --optimizer --task --lora-rank "
-        f"--runtime --headroom {OBJECTIVE} {MONEY} {OUTPUT}"
+        "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
+        f"--lora-rank --runtime --headroom {OBJECTIVE} {MONEY} {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus {BRIEF_OUTPUT}",

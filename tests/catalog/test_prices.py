@@ -121,6 +121,18 @@ def test_the_default_does_not_depend_on_the_order_of_rows(rows: list[tuple[float
     assert forward.usd_per_gpu_h == backward.usd_per_gpu_h
 
 
+def test_the_default_is_of_whole_servers_where_they_are_sold() -> None:
+    parts = [offer(provider=name, gpus=1, usd_per_gpu_h=usd) for name, usd in (("a", 1.0), ("b", 1.1), ("c", 1.2))]
+    servers = [offer(provider=name, gpus=8, usd_per_gpu_h=usd) for name, usd in (("c", 4.0), ("d", 5.0))]
+    gpu = parts[0].gpu
+    assert prices.default_price(gpu, offers=[*parts, *servers]) == servers[0]
+    assert prices.default_price(gpu, offers=[*parts, *servers], whole=False) == parts[1]
+    assert prices.default_price(gpu, offers=parts) == parts[1], "parts are better than nothing"
+    found = prices.default_price("H100")
+    assert found is not None
+    assert prices.is_whole(found)
+
+
 def test_age() -> None:
     price = offer(date=dt.date(2026, 8, 17))
     assert prices.age_days(price, TODAY) == 90

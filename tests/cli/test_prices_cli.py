@@ -42,6 +42,53 @@ def test_a_skypilot_catalog(astra_command: Command, tmp_path: Path) -> None:
     assert prices["us-east-1", "spot"].usd_per_gpu_h == pytest.approx(3.0), "the median of the zones"
 
 
+def test_a_catalog_folder_names_the_provider_and_google_prices_are_summed(
+    astra_command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "gcp").mkdir()
+    rows = (
+        "a3-highgpu-8g,,,208,1872,,9.4601,5.6759,us-central1,us-central1-a\n"
+        ",H100,8,,,x,78.3724,47.0232,us-central1,us-central1-a\n"
+        ",H100,8,,,x,78.3724,47.0232,us-central1,us-central1-b\n"  # no machine in that zone
+        ",tpu-v4-8,1,,,x,3,1,us-central1,us-central1-a\n"
+    )
+    source, target = file(tmp_path / "gcp", "vms.csv", SKY + rows), tmp_path / "mine.csv"
+    record = astra_command("prices", "import", str(source), "--to", str(target), "--json").record
+    assert record["left_out"] == {"a GPU priced without its instance": 1, "unknown GPU tpu-v4-8": 1}
+    found = {price.market: price for price in read_prices(target)}
+    assert found["on-demand"].usd_per_gpu_h == pytest.approx((78.3724 + 9.4601) / 8)
+    assert found["spot"].usd_per_gpu_h == pytest.approx((47.0232 + 5.6759) / 8)
+    assert (found["spot"].provider, found["spot"].instance) == ("GCP", "a3-highgpu-8g")
+    assert found["spot"].source == "SkyPilot catalog file gcp/vms.csv"
+
+
+def test_boards_on_pcie_are_told_from_the_others(astra_command: Command, tmp_path: Path) -> None:
+    rows = (
+        "1x_A100-80GB_SECURE,A100-80GB,1,8,117,{'Name': 'A100 PCIe'},1.39,,IN,a\n"
+        "1x_A100-80GB-SXM,A100-80GB-SXM,1,8,117,{'Name': 'A100 SXM'},1.49,,IN,a\n"
+        "n3-H100-SXM5x8,H100-80G-SXM5,8,8,117,x,19.2,,IN,a\n"
+        "n3-H100x8,H100-80G-PCIe,8,8,117,x,15.2,,IN,a\n"
+    )
+    source = file(tmp_path, "runpod.csv", SKY + rows)
+    entries = astra_command("prices", "import", str(source), "--json").record["entries"]
+    names = [entry["gpu"] for entry in entries]
+    assert names == ["A100-PCIe-80GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "H100-PCIe-80GB"]
+
+
+def test_many_unknown_gpus_are_summed_up(astra_command: Command, tmp_path: Path) -> None:
+    rows = "".join(f"i,tpu-v5p-{n},1,1,1,x,3,1,r,z\n" for n in range(50))
+    shown = astra_command("prices", "import", str(file(tmp_path, "gcp.csv", SKY + rows)))
+    assert shown.code == 2
+    assert "42 other GPUs" in shown.err
+
+
+def test_windows_files(astra_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(b"\xef\xbb\xbfgpu,usd_per_gpu_h\r\nH100,2.5\r\n\r\n")
+    record = astra_command("prices", "import", str(path), "--json").record
+    assert [entry["usd_per_gpu_h"] for entry in record["entries"]] == [2.5]
+
+
 def test_a_plain_list_can_be_rented_from(astra_command: Command, tmp_path: Path) -> None:
     source = file(tmp_path, "mine.csv", "gpu,usd_per_gpu_h,provider\nH100,1.5,Attic\nA100-80,0.4,Attic\n")
     target = tmp_path / "prices.csv"
@@ -78,7 +125,7 @@ def test_without_a_target_nothing_is_written(astra_command: Command, tmp_path: P
         ("gpu,usd_per_gpu_h\nH100,\n", "line 2, column usd_per_gpu_h"),
         ("gpu,usd_per_gpu_h,currency\nH100,2,GBP\n", "line 2, column currency: got 'GBP'"),
         ("gpu,usd_per_gpu_h\nZ1,2\n", "line 2, column gpu: got 'Z1'"),
-        ("", "line 1"),
+        ("", "line 1: .*empty"),
     ],
 )
 def test_faults_are_named(astra_command: Command, tmp_path: Path, text: str, says: str) -> None:

@@ -60,7 +60,12 @@ def test_assumed_values_are_said(astra_command: Command) -> None:
         ((*RENT, "--providers", "Nobody Inc"), 2, "providers"),
         ((*RENT, "--market", "monthly"), 2, "--market"),
         ((*RENT, "--budget", "0"), 2, "budget"),
-        ((*RENT, "--budget", "1k", "--deadline", "3d"), 2, "not both"),
+        ((*RENT, "--gpus", "H100", "--budget", "9", "--deadline", "3d"), 3, "The least it could cost is"),
+        ((*RENT, "--gpus", "H100", "--budget", "9", "--deadline", "1h"), 3, "The fastest takes"),
+        ((*RENT, "--storage", "50"), 2, "--storage"),
+        ((*RENT, "--egress", "-1@90"), 2, "--egress"),
+        ((*RENT, "--idle", "soon"), 2, "--idle"),
+        ((*RENT, "--mixes", "few"), 2, "--mixes"),
         ((*RENT, "--deadline", "soon"), 2, "deadline"),
         ((*RENT, "--usd-per-gpu-h", "-2"), 2, "--usd-per-gpu-h"),
         ((*RENT, "--usd-per-gpu-h", "nan"), 2, "--usd-per-gpu-h"),
@@ -89,6 +94,30 @@ def test_a_price_file_with_a_wrong_column_is_named_by_line_and_column(astra_comm
     path.write_text(f"{header}Acme,box,H100,8,,on-demand,2,EUR,2026-01-01,acme,\n")
     shown = astra_command(*RENT, "--prices", str(path))
     assert "line 2, column currency" in shown.err
+
+
+def test_a_budget_beside_a_deadline(astra_command: Command) -> None:
+    front = astra_command(*RENT, "--gpus", "H100,A100-80", "--json").record["front"]
+    fast, cheap = front[0]["cost"], front[-1]["cost"]
+    both = ("--deadline", f"{cheap['days'] * 1.01}", "--budget", f"{fast['usd'] * 1.01}")
+    record = astra_command(*RENT, "--gpus", "H100,A100-80", *both, "--json").record
+    assert record["chosen"][0]["cost"]["usd"] == cheap["usd"], "the cheapest in time"
+    assert (record["objective"], record["request"]["most_usd"]) == ("deadline", pytest.approx(fast["usd"] * 1.01))
+    hard = ("--deadline", f"{fast['days'] * 1.0001}", "--budget", f"{cheap['usd'] * 1.0001}")
+    shown = astra_command(*RENT, "--gpus", "H100,A100-80", *hard)
+    assert shown.code == 3
+    assert "The fastest within the budget takes" in shown.err
+
+
+def test_idle_time_storage_and_egress_are_in_the_bill(astra_command: Command) -> None:
+    extras = ("--idle", "6h", "--storage", "10@23", "--egress", "1@90")
+    plain, more = (astra_command(*RENT, "--gpus", "H100", *some, "--json").record["front"][0] for some in ((), extras))
+    assert plain["cost"]["parts"].keys() == {"gpus"}
+    parts = more["cost"]["parts"]
+    assert parts["egress"] == 90
+    assert parts["idle"] == pytest.approx(6 * more["gpus"] * more["cost"]["price"]["usd_per_gpu_h"])
+    assert parts["storage"] == pytest.approx(10 * 23 * more["cost"]["days"] / (365.25 / 12))
+    assert more["cost"]["days"] == pytest.approx(plain["cost"]["days"] + 0.25)
 
 
 def test_plan_passes_the_money_options_on(astra_command: Command, planner: FakePlanner) -> None:

@@ -17,7 +17,7 @@ EXPECTED = Restarts(
 )  # fmt: skip
 COST = Cost(
     gpus=512, days=10.0, days_range=Range(low=9.0, high=11.0), usd=100_000, usd_range=Range(low=9e4, high=1.1e5),
-    usd_per_billion_tokens=50.0, price=TAG, expected=EXPECTED,
+    usd_per_billion_tokens=50.0, price=TAG, parts={"gpus": 90_000, "storage": 10_000}, expected=EXPECTED,
 )  # fmt: skip
 
 
@@ -39,10 +39,11 @@ def test_a_front_of_one_point_can_be_drawn() -> None:
 def test_the_bill_has_both_figures_and_the_source() -> None:
     text = " ".join(money.bill_sentences(records.estimate(cost=COST)))
     assert "Ideal: 10.0 days and $100.0k ($90.0k-110.0k) on 512 GPUs" in text
-    assert "Expected: 12.5 days and $125.0k" in text
+    assert "of it $10.0k storage." in text
+    assert "Expected: 12.5 days and $125.0k ($100.0k-150.0k)" in text
     assert "7 interruptions" in text
     assert "Failures: some paper." in text
-    assert "Acme box on-demand: $2.5 per GPU and hour, 2026-11-01 (acme.example)." in text
+    assert "Acme box on-demand: $2.50 per GPU and hour, 2026-11-01 (acme.example)." in text
     assert money.bill_sentences(records.estimate()) == []
 
 
@@ -52,9 +53,13 @@ def test_what_is_saved() -> None:
     now = records.estimate(cost=COST)
     saved = Baseline(
         estimate=now, step_s_saved=1.0, days_saved=3.0, usd_saved=20_000.0, expected_days_saved=4.0,
-        expected_usd_saved=25_000.0,
+        expected_usd_saved=25_000.0, usd_saved_range=Range(low=18_000.0, high=22_000.0),
     )  # fmt: skip
     planset = replace(records.planset(), baseline=saved)
     (sentence,) = money.saved_sentences(planset)
-    assert "3.0 days saved, $20.0k saved ($25.0k with restarts)" in sentence
+    assert "3.0 days saved, $20.0k ($18.0k-22.0k) saved, with restarts $25.0k saved." in sentence
+    dearer = replace(planset, baseline=replace(saved, days_saved=-3.0, usd_saved=-5.0, expected_usd_saved=None))
+    assert "3.0 days more, $5.00 more." in money.saved_sentences(dearer)[0]
     assert money.saved_sentences(records.planset()) == []
+    assert money.bill(records.planset()) == []
+    assert money.bill(planset), "what is saved is said also without a price"

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astra.errors import InputError
 from astra.search.api import make_job
-from astra.search.counts import CountSpace, climb, compute_bound_s, least_by_count, on, shelve
+from astra.search.counts import CountSpace, climb, compute_bound_s, flops_bound_s, least_by_count, on, shelve
 from astra.search.planner import search
 from astra.space.restrictions import Restrictions, parse_restrictions
 from astra.spec.job import Job
@@ -62,6 +63,29 @@ def test_every_count_gets_the_plan_the_planner_finds(name: str) -> None:
             assert strategy.gpus == gpus
             assert bound_s[place] <= best_s
             assert compute_s[place] <= best_s
+            assert flops_bound_s(job, counts)[place] <= best_s
+
+
+@pytest.mark.parametrize("gpu", ["H100", "B200", "MI300X", "A100-80", "L40S", "H20", "GB200", "RTX4090"])
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        ("llama-3-8b", {}),
+        ("llama-3-8b", {"precision": "fp8"}),
+        ("llama-3-8b", {"task": "lora"}),
+        ("deepseek-v2-lite", {}),
+        ("t5-3b", {}),
+        ("gpt-oss-20b", {"runtime": "torchtitan"}),
+    ],
+)
+def test_no_sharding_beats_peak_flops(model: str, more: dict[str, Any], gpu: str) -> None:
+    try:
+        job = make_job(model, **USUAL | {"gpus": f"64x{gpu}", "batch": 256, "seq": 2048} | more)
+    except InputError:
+        pytest.skip(f"{gpu} has no {more['precision']}")
+    shelf = shelve(job, CountSpace(job, np.array([8, 64])))
+    for bound_s in (compute_bound_s(job, shelf) * shelf.waits[shelf.place], shelf.bound_s):
+        assert (flops_bound_s(job, shelf.space.counts) <= least_by_count(shelf, bound_s)).all()
 
 
 def test_a_limit_hides_only_what_does_not_beat_it() -> None:

@@ -87,6 +87,7 @@ def test_a_new_objective_is_one_entry() -> None:
         ({"deadline": "36h"}, "deadline", 36 * 3600),
         ({"deadline": 2}, "deadline", 2 * 86400),
         ({"deadline": "2w"}, "deadline", 14 * 86400),
+        ({"deadline": "2w", "budget": "1M"}, "deadline", 14 * 86400),
     ],
 )
 def test_goals(given_: dict[str, Any], name: str, cap: float) -> None:
@@ -97,7 +98,7 @@ def test_goals(given_: dict[str, Any], name: str, cap: float) -> None:
 @pytest.mark.parametrize(
     ("given_", "says"),
     [
-        ({"budget": "400k", "deadline": "2d"}, "not both"),
+        ({"budget": "400k", "deadline": "2d", "objective": "pareto"}, "budget"),
         ({"budget": "400k", "objective": "cheapest"}, "budget"),
         ({"objective": "budget"}, "--budget 400k"),
         ({"objective": "deadline"}, "--deadline 14d"),

@@ -186,6 +186,7 @@ def test_owned_hardware_is_priced_by_energy_and_purchase() -> None:
     assert price.usd_per_gpu_h == pytest.approx(0.125 + 1.0)
     assert price.market == "owned"
     assert "PUE 1.25" in price.source
+    assert report.front[0].name == "8xH100-SXM5-80GB of your own"
 
 
 def test_nothing_within_the_budget_says_the_least(tmp_path: Path) -> None:
@@ -267,6 +268,8 @@ def test_a_baseline_says_what_is_saved() -> None:
     assert now.cost.usd > best.cost.usd
     with pytest.raises(InputError, match="baseline"):
         astra.plan(MODEL, **request, baseline="tp3 pp2 dp1 mbs1")
+    with pytest.raises(InputError, match=r"^baseline: "):
+        astra.plan(MODEL, **request, baseline="tp3")
 
 
 def test_money_needs_a_price() -> None:

@@ -61,20 +61,26 @@ def book(path: str | Path | None = None, *, today: dt.date | None = None) -> tup
 
 
 def default_price(
-    device_name: str, market: Market = "on-demand", *, offers: Iterable[Price] | None = None
+    device_name: str,
+    market: Market = "on-demand",
+    *,
+    offers: Iterable[Price] | None = None,
+    whole: bool = True,
 ) -> Price | None:
     """The offer to calculate with when the user gives no price: the median provider's, on demand unless said.
 
-    Each provider speaks with its newest offer of its largest instance (the dearer one on a tie, which is the one with
-    guarantees). Providers not seen in the 90 days before the newest offer of that GPU are left out. Of the rest the
-    lower median is taken, so that the answer is an offer that exists. None if nobody offers the GPU.
+    Only whole servers count (``whole``) where anyone sells them, because parts of a server come without the network
+    that a job over several needs. Each provider speaks with its newest offer of its largest instance (the dearer one on
+    a tie, which is the one with guarantees). Providers not seen in the 90 days before the newest offer of that GPU are
+    left out. Of the rest the lower median is taken, so that the answer is an offer that exists. None if nobody offers
+    the GPU.
     """
     if not hardware.has("devices", device_name):
         return None  # a GPU of the user's own
     gpu = hardware.find("devices", device_name)
     if offers is None:
-        return _default(gpu, market)
-    return _median_provider(price for price in offers if (price.gpu, price.market) == (gpu, market))
+        return _default(gpu, market, whole)
+    return _median_provider((price for price in offers if (price.gpu, price.market) == (gpu, market)), whole=whole)
 
 
 def node_price(node: NodeType, market: Market = "on-demand", *, offers: Iterable[Price] | None = None) -> Price | None:
@@ -89,6 +95,14 @@ def is_of(price: Price, node: NodeType) -> bool:
         return False
     known = {fold(name) for name in (node.name, *node.aliases)}
     return fold(price.provider + price.instance) in known or _is_instance(price, node, known)
+
+
+def is_whole(price: Price) -> bool:
+    """Whether an instance is one or more whole servers: of a known node type, or of the GPU's usual number."""
+    if any(is_of(price, node) for node in hardware.node_types()):
+        return True
+    usual = hardware.default_node(hardware.device(price.gpu)).gpus
+    return price.gpus > 1 and price.gpus % usual == 0
 
 
 def recent(offers: Iterable[Price]) -> list[Price]:
@@ -134,25 +148,27 @@ def _catalog() -> tuple[Price, ...]:
 
 
 @cache
-def _default(gpu: str, market: Market) -> Price | None:
-    return _median_provider(price for price in _catalog() if (price.gpu, price.market) == (gpu, market))
+def _default(gpu: str, market: Market, whole: bool) -> Price | None:
+    found = (price for price in _catalog() if (price.gpu, price.market) == (gpu, market))
+    return _median_provider(found, whole=whole)
 
 
 def _offer(price: Price) -> tuple[str, str, str, str]:
     return fold(price.provider), fold(price.instance), price.gpu, price.market
 
 
-def _median_provider(offers: Iterable[Price]) -> Price | None:
+def _median_provider(offers: Iterable[Price], *, whole: bool = False) -> Price | None:
     by_provider: dict[str, Price] = {}
-    for price in offers:
+    every = list(offers)
+    servers = [price for price in recent(every) if is_whole(price)]
+    for price in servers if whole and servers else every:
         held = by_provider.setdefault(price.provider, price)
         if _weight(price) > _weight(held):
             by_provider[price.provider] = price
     if not by_provider:
         return None
-    newest = max(price.date for price in by_provider.values())
-    recent = [price for price in by_provider.values() if age_days(price, newest) <= STALE_DAYS]
-    return sorted(recent, key=lambda price: (price.usd_per_gpu_h, price.date))[(len(recent) - 1) // 2]
+    seen = recent(by_provider.values())
+    return sorted(seen, key=lambda price: (price.usd_per_gpu_h, price.date))[(len(seen) - 1) // 2]
 
 
 def _weight(price: Price) -> tuple[dt.date, int, float]:
@@ -187,7 +203,7 @@ def _check_header(header: list[str], where: str) -> None:
             f"{where}: line 1",
             None,
             want=f"the columns {','.join(COLUMNS)}, each once",
-            fix=f"Here: {'; '.join(faults) or 'a column twice'}.",
+            fix=f"Here: {'; '.join(faults) or 'a column twice'}. Shorter lists: astra prices import.",
         )
 
 

@@ -1,7 +1,8 @@
 """Prices from elsewhere: SkyPilot catalog files, or any CSV that names the GPU and its price.
 
 A SkyPilot file has one provider's instances by region and zone, with the price of the whole instance. Zones of a region
-are joined: the on-demand price is the same in all of them, of spot prices the median is taken.
+are joined: the on-demand price is the same in all of them, of spot prices the median is taken. Google's GPUs are priced
+apart from the machine they are in, and both are added up.
 """
 
 from __future__ import annotations
@@ -38,8 +39,29 @@ RENAMED: Final = {
     "B300": "B300-SXM-288GB",
     "GB200": "GB200-NVL72",
     "RTXPRO6000": "RTXPRO6000-Blackwell",
+    "A100-80G-PCIE": "A100-PCIe-80GB",
+    "H100-80G-PCIE": "H100-PCIe-80GB",
+    "H100-80G-SXM5": "H100-SXM5-80GB",
 }
-PROVIDERS: Final = {"aws": "AWS", "gcp": "GCP", "azure": "Azure", "oci": "OCI", "ibm": "IBM", "runpod": "RunPod"}
+# Where the instance or its description says PCIe, a name that stands for the other board means this one.
+PCIE: Final = {"A100": "A100-PCIe-40GB", "A100-80GB": "A100-PCIe-80GB", "H100": "H100-PCIe-80GB"}
+# The machines that Google's GPUs come with (cloud.google.com/compute/docs/gpus, machine types).
+MACHINES: Final = {
+    **{("A100", n): f"a2-highgpu-{n}g" for n in (1, 2, 4, 8)},
+    ("A100", 16): "a2-megagpu-16g",
+    **{("A100-80GB", n): f"a2-ultragpu-{n}g" for n in (1, 2, 4, 8)},
+    **{("H100", n): f"a3-highgpu-{n}g" for n in (1, 2, 4, 8)},
+    ("H100-MEGA", 8): "a3-megagpu-8g",
+    ("H200", 8): "a3-ultragpu-8g",
+    ("B200", 8): "a4-highgpu-8g",
+    **{("L4", n): f"g2-standard-{12 * n}" for n in (1, 2, 4, 8)},
+    **{("RTXPRO6000", n): f"g4-standard-{48 * n}" for n in (1, 2, 4, 8)},
+}
+# As the price catalog spells them, so that an imported offer takes the place of the catalog's.
+PROVIDERS: Final = {
+    "aws": "AWS", "gcp": "GCP", "azure": "Azure", "oci": "OCI", "ibm": "IBM", "runpod": "RunPod", "lambda": "Lambda",
+    "nebius": "Nebius", "vast": "Vast.ai", "seeweb": "Seeweb", "verda": "Verda", "hyperstack": "Hyperstack",
+}  # fmt: skip
 _LARGEST_FILE: Final = 64 * 2**20
 
 
@@ -56,6 +78,8 @@ def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None 
     where = str(path)
     text = read_text(path, what="a CSV file of prices", limit_bytes=_LARGEST_FILE)
     header = next(csv.reader(io.StringIO(text, newline="")), [])
+    if not header:
+        raise InputError(f"{where}: line 1", None, want="the names of the columns; the file is empty")
     day = date or dt.date.fromtimestamp(Path(path).stat().st_mtime)
     if set(header) == set(COLUMNS):
         return Imported("astra", parse_prices(text, where=where, today=dt.date.today()), {})
@@ -73,8 +97,9 @@ def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None 
 
 
 def _provider(path: str | Path) -> str:
-    stem = Path(path).stem
-    return PROVIDERS.get(stem.lower(), stem)
+    """By the file's name, or its folder's: a SkyPilot catalog keeps ``aws/vms.csv``."""
+    name = Path(path).resolve().parent.name if Path(path).stem == "vms" else Path(path).stem
+    return PROVIDERS.get(name.lower(), name)
 
 
 def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, ...]:
@@ -105,23 +130,30 @@ def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, .
 
 
 def _skypilot(text: str, where: str, provider: str, day: dt.date) -> Imported:
+    rows = list(_rows(text, where))
+    machines = {_at(row): row for _, row in rows if not row["AcceleratorName"].strip()}
     seen: dict[tuple[str, str, int, str, Market], list[float]] = {}
     left_out: dict[str, int] = {}
-    for line, row in _rows(text, where):
+    for line, row in rows:
         name, instance = row["AcceleratorName"].strip(), row["InstanceType"].strip()
         if not name:
             continue  # an instance without GPUs
-        gpu = _gpu(name)
-        if gpu is None or not instance:
+        gpu, machine = _gpu(name, row), None
+        gpus = _count(row["AcceleratorCount"], f"{where}: line {line}, column AcceleratorCount") if gpu else 0
+        if not instance:
+            instance = MACHINES.get((name.upper(), gpus), "")
+            machine = machines.get(_at(row, instance))
+        if gpu is None or (machine is None and not row["InstanceType"].strip()):
             reason = f"unknown GPU {name}" if gpu is None else "a GPU priced without its instance"
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
-        gpus = _count(row["AcceleratorCount"], f"{where}: line {line}, column AcceleratorCount")
         for market, column in _MARKETS.items():
             usd = _usd(row[column], f"{where}: line {line}, column {column}")
-            if usd is not None:
-                seen.setdefault((gpu, instance, gpus, row["Region"].strip(), market), []).append(usd / gpus)
-    source = f"SkyPilot catalog file {Path(where).name}"
+            more = 0.0 if machine is None else _usd(machine[column], f"{where}: column {column} of {instance}")
+            if usd is not None and more is not None:
+                seen.setdefault((gpu, instance, gpus, row["Region"].strip(), market), []).append((usd + more) / gpus)
+    path = Path(where).resolve()
+    source = f"SkyPilot catalog file {f'{path.parent.name}/' if path.stem == 'vms' else ''}{path.name}"
     prices = [
         Price(
             provider=provider, instance=instance, gpu=gpu, gpus=gpus, region=region, market=market,
@@ -133,10 +165,18 @@ def _skypilot(text: str, where: str, provider: str, day: dt.date) -> Imported:
     return Imported("skypilot", tuple(prices), left_out)
 
 
+def _at(row: Mapping[str, str], instance: str | None = None) -> tuple[str, str, str]:
+    """An instance in a zone."""
+    return (row["InstanceType"] if instance is None else instance, row["Region"], row.get("AvailabilityZone", ""))
+
+
 _MARKETS: Final[Mapping[Market, str]] = {"on-demand": "Price", "spot": "SpotPrice"}
 
 
-def _gpu(name: str) -> str | None:
+def _gpu(name: str, row: Mapping[str, str]) -> str | None:
+    said = f"{row['InstanceType']} {row.get('GpuInfo', '')}".upper()
+    if "PCIE" in said and "SXM" not in said and name.upper() in PCIE:
+        return PCIE[name.upper()]
     try:
         return RENAMED.get(name.upper()) or hardware.find("devices", name)
     except InputError:

@@ -72,29 +72,53 @@ def add_money(parser: argparse.ArgumentParser) -> None:
                        help="checkpoint writing per GPU (default 122)")  # fmt: skip
     group.add_argument("--preemptions", metavar="N", type=number("--preemptions", most=1e6),
                        help="of one node in a day (default: 0, or what is published for spot)")  # fmt: skip
+    group.add_argument("--idle", metavar="TIME", help="GPUs paid for without training, such as 36h (default none)")
+    group.add_argument("--storage", metavar="TB@USD", help="kept for the run, at dollars per TB and month: 50@23")
+    group.add_argument("--egress", metavar="TB@USD", help="taken out once, at dollars per TB: 2@90")
 
 
 def given(args: argparse.Namespace) -> bool:
     """Whether any of the money options differs from its default."""
     usual: dict[str, Any] = {"market": "on-demand", "pue": 1.0, "lifetime_years": 4.0, "goodput": "both"}
     names = (*usual, "providers", "prices", "usd_per_gpu_h", "usd_per_kwh", "watts_per_gpu", "usd_per_gpu",
-             "mtbf_gpu_h", "restart_min", "write_mb_s", "preemptions")  # fmt: skip
+             "mtbf_gpu_h", "restart_min", "write_mb_s", "preemptions", "idle", "storage", "egress")  # fmt: skip
     return any(getattr(args, name) != usual.get(name) for name in names)
 
 
 def money(args: argparse.Namespace) -> Money:
     """The options as one record."""
     from astra.search.bill import Money  # noqa: PLC0415
+    from astra.search.objectives import seconds_of  # noqa: PLC0415
 
     names = ("market", "prices", "usd_per_gpu_h", "usd_per_kwh", "pue", "watts_per_gpu", "usd_per_gpu",
              "lifetime_years", "goodput", "mtbf_gpu_h")  # fmt: skip
     providers = tuple(name.strip() for name in (args.providers or "").split(",") if name.strip())
     if args.providers is not None and not providers:
         raise InputError("--providers", args.providers, want="names of providers, such as AWS,Lambda")
+    stored, taken = (_priced(f"--{name}", getattr(args, name)) for name in ("storage", "egress"))
     return Money(
         **{name: getattr(args, name) for name in names},
         providers=providers,
         restart_s=None if args.restart_min is None else args.restart_min * 60,
         write_bytes_per_s_per_gpu=None if args.write_mb_s is None else args.write_mb_s * 1e6,
         preemptions_per_node_day=args.preemptions,
+        idle_s=0.0 if args.idle is None else seconds_of(args.idle, "--idle"),
+        storage_tb=stored[0],
+        usd_per_tb_month=stored[1],
+        egress_tb=taken[0],
+        usd_per_tb_egress=taken[1],
     )
+
+
+def _priced(flag: str, text: str | None) -> tuple[float, float]:
+    """Terabytes and dollars for each, from ``50@23``."""
+    if text is None:
+        return 0.0, 0.0
+    amount, _, usd = text.partition("@")
+    try:
+        found = float(amount), float(usd.strip().removeprefix("$"))
+    except ValueError:
+        found = math.nan, math.nan
+    if not all(0 <= value <= 1e9 for value in found):
+        raise InputError(flag, text, want="terabytes and dollars for each, such as 50@23")
+    return found

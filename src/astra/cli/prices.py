@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.to:
         output.write_file(args.to, to_csv(found.prices))
     remarks = [f"Read as {'a SkyPilot catalog' if found.form == 'skypilot' else f'{found.form} prices'}."]
-    remarks += [f"Left out: {reason} ({count:,} rows)." for reason, count in found.left_out.items()]
+    remarks += [f"Left out: {reason} ({count:,} rows)." for reason, count in _most(found.left_out)]
     remarks.append(f"Wrote {args.to}: use it with --prices." if args.to else "Nothing was written: give --to FILE.")
     return _answer(list(found.prices), remarks, {"form": found.form, "left_out": found.left_out})
 
@@ -96,8 +96,19 @@ def _answer(found: list[Price], remarks: list[str], more: dict[str, Any]) -> Ans
     return Answer(draw, record)
 
 
+MOST_REASONS: Final = 8
+
+
+def _most(left_out: dict[str, int]) -> list[tuple[str, int]]:
+    """Reasons with their rows, most rows first; many reasons end in one for the rest."""
+    ranked = sorted(left_out.items(), key=lambda item: -item[1])
+    shown, rest = ranked[:MOST_REASONS], ranked[MOST_REASONS:]
+    return [*shown, *([(f"{len(rest):,} other GPUs", sum(count for _, count in rest))] if rest else [])]
+
+
 def _left(left_out: dict[str, int]) -> str:
-    return f"Left out: {', '.join(left_out)}." if left_out else "It has no rows with a GPU."
+    names = [reason for reason, _ in _most(left_out)]
+    return f"Left out: {', '.join(names)}." if left_out else "It has no rows with a GPU."
 
 
 def _date(text: str) -> dt.date:

@@ -19,12 +19,14 @@ DESCRIPTION: Final = (
     "Search GPU types, numbers of nodes and strategies for training MODEL on so many tokens, and show the choices that "
     "no other beats in both time and money."
 )
+MIXES: Final = ("some", "all", "none")
 EPILOG: Final = """\
 examples:
   astra rent llama-3-70b --tokens 2T --batch 1024 --seq 8192
   astra rent llama-3-70b --tokens 2T --gpus H100,H200,B200 --max-gpus 1024 --market reserved
   astra rent qwen3-8b --tokens 300B --budget 100k --providers AWS,Lambda,CoreWeave
   astra rent llama-3-8b --tokens 1T --deadline 10d --market spot --goodput expected --json
+  astra rent llama-3-8b --tokens 1T --idle 24h --storage 50@23 --egress 2@90
 """
 
 
@@ -35,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpus", metavar="A,B", default="any", help="GPU types, or any (default any)")
     group.add_argument("--max-gpus", metavar="N", type=options.whole("--max-gpus", at_most=100_000), default=2048,
                        help="rent at most so many (default 2048)")  # fmt: skip
+    group.add_argument("--mixes", metavar="WORD", type=options.one_of("--mixes", MIXES), default="some",
+                       help="mixes of two types: some plans the most promising that are not proven dominated, "
+                            "all every one of them, or none (default some)")  # fmt: skip
     group.add_argument("--known-nodes", action="store_true", help="only node types whose links are in the catalog")
     _add_workload(parser)
     money.add_objective(parser.add_argument_group("objective"))
@@ -75,8 +80,8 @@ def run(args: argparse.Namespace) -> Answer:
     if args.batch is None:
         args.batch = options.DEFAULT_BATCH
         notes.append(f"--batch {args.batch} (samples) was assumed.")
-    names = ("gpus", "max_gpus", "known_nodes", "tokens", "batch", "seq", "precision", "optimizer", "task", "lora_rank",
-             "runtime", "headroom", "objective", "budget", "deadline")  # fmt: skip
+    names = ("gpus", "max_gpus", "known_nodes", "mixes", "tokens", "batch", "seq", "precision", "optimizer", "task",
+             "lora_rank", "runtime", "headroom", "objective", "budget", "deadline")  # fmt: skip
     report = _search(args.model, {name: getattr(args, name) for name in names} | {"money": money.money(args)})
     if notes:
         from msgspec.structs import replace  # noqa: PLC0415

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from astra.report import drawing, explain
-from astra.result import Choice, Cost, Estimate, PlanSet, RentReport
+from astra.result import Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, Range, RentReport
 from astra.units import show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def render_rent(
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
         if report.popular:
             parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
-        parts += [drawing.blank(), *drawing.bullets(restart_sentences(report.chosen[0].cost))]
+        first = report.chosen[0]
+        parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
         parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
         parts += _unused(report, full=full)
         parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
@@ -46,7 +47,9 @@ def _header(report: RentReport) -> list[RenderableType]:
     tokens = (
         f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}"
     )
-    limit = f"up to {report.request['max_gpus']:,} GPUs, {report.request['money']['market']} prices"
+    own = report.front[0].cost.price.provider == "you"
+    prices = "a price of your own" if own else f"{report.request['money']['market']} prices"
+    limit = f"up to {report.request['max_gpus']:,} GPUs, {prices}"
     title = drawing.text((f"What to rent for {report.request['model']}", "bold"))
     return [title, drawing.prose((f"{tokens}; {limit}; {report.request['runtime']}", "dim"))]
 
@@ -72,43 +75,40 @@ def _said(choice: Choice) -> str:
     days, usd = f"{show_seconds(cost.days * 86400)}", f"{show_dollars(cost.usd)} ({_range(cost)})"
     expected = cost.expected
     more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
-    return f"{choice.name}, {days} for {usd}{more}"
+    return f"{choice.name}, {days} for {usd}{more}{_extras(cost)}"
+
+
+def _extras(cost: Cost) -> str:
+    """What is in the bill besides training."""
+    extras = [f"{show_dollars(usd)} {name}" for name, usd in cost.parts.items() if name != "gpus"]
+    return f"; of it {', '.join(extras)}" if extras else ""
 
 
 def front_table(front: Sequence[Choice], width: int) -> RenderableType:
-    """One row per choice, fastest first."""
-    wide = width >= 110
+    """One row per choice, fastest first; a narrow page has no room for prices, which are listed below it anyway."""
+    wide, narrow = width >= 110, width < 96
     expected = any(choice.cost.expected for choice in front)
-    columns = [
-        ("", "left"),
-        ("GPUs", "left"),
-        ("from", "wrap"),
-        ("$/GPU-h", "right"),
-        ("time", "right"),
-        ("cost", "right"),
-    ]
-    columns += [("range", "right")] + [("time*", "right"), ("cost*", "right")] * expected
+    columns = [("", "left"), ("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
+    columns += [("time", "right"), ("cost", "right"), ("range", "right")]
+    columns += [("time*", "right")] * (expected and not narrow) + [("cost*", "right")] * expected
     columns += [("strategy", "wrap")] * wide
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for choice in front:
         cost, restarts = choice.cost, choice.cost.expected
-        cells = [_mark(choice), f"{choice.gpus}x{choice.gpu}", choice.cost.price.provider]
-        cells += [
-            f"{cost.price.usd_per_gpu_h:.2f}",
-            show_seconds(cost.days * 86400),
-            show_dollars(cost.usd),
-            _range(cost),
-        ]
+        types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
+        cells = [_mark(choice), types, cost.price.provider] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
+        cells += [show_seconds(cost.days * 86400), show_dollars(cost.usd), _range(cost)]
         if expected:
-            cells += [show_seconds(restarts.days * 86400), show_dollars(restarts.usd)] if restarts else ["-", "-"]
-        cells += [" ".join(explain.short_strategy(choice.strategy)[:1])] * wide
+            shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
+            cells += shown[narrow:]
+        cells += [explain.short_strategy(choice.strategy)[0] if len(choice.parts) == 1 else choice.strategy] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
 
 
 def picture(points: Sequence[tuple[float, float]], marks: Sequence[str], width: int) -> str:
     """Points of (days, dollars) on logarithmic axes; later marks lie above earlier ones, unmarked points are dots."""
-    cells = min(max(width - 14, 20), 72)
+    cells = min(max(width - 14, 20), 100)
     days, usd = [math.log(point[0]) for point in points], [math.log(point[1]) for point in points]
     grid = [[" "] * cells for _ in range(PICTURE_ROWS)]
     order = sorted(range(len(points)), key=lambda place: marks[place] != " ")
@@ -142,18 +142,18 @@ def waste_words(choice: Choice) -> str:
     """What a common choice loses, and against what."""
     if choice.waste is None:
         return "nothing: it is on the front"
-    slower = show_seconds(choice.waste.days * 86400)
-    return f"{show_dollars(choice.waste.usd)} and {slower} against {choice.waste.instead}"
+    slower, spread = show_seconds(choice.waste.days * 86400), _spread(choice.waste.usd_range)
+    return f"{show_dollars(choice.waste.usd)} ({spread}) and {slower} against {choice.waste.instead}"
 
 
-def restart_sentences(cost: Cost) -> list[str]:
+def restart_sentences(cost: Cost, whose: str = "") -> list[str]:
     """What is to be expected besides the ideal run, and where that is known from."""
     found = cost.expected
     if found is None:
         return []
     interval = show_seconds(found.checkpoint_interval_s)
     return [
-        f"* With restarts: {found.interruptions:.3g} interruptions expected, one every {found.mtbf_h:,.0f} h; a "
+        f"* With restarts{whose}: {found.interruptions:.3g} interruptions expected, one every {found.mtbf_h:,.0f} h; a "
         f"checkpoint of {found.checkpoint_gib:,.0f} GiB every {interval} of work takes "
         f"{show_seconds(found.checkpoint_write_s)}; {found.goodput:.1%} of the time is useful.",
         *(f"{source[:1].upper()}{source[1:]}." for source in found.sources),
@@ -161,18 +161,16 @@ def restart_sentences(cost: Cost) -> list[str]:
 
 
 def _prices(front: Sequence[Choice]) -> list[RenderableType]:
-    seen: dict[str, None] = {}
-    for choice in front:
-        seen[price_words(choice.cost)] = None
+    seen = dict.fromkeys(price_words(part.price) for choice in front for part in choice.parts)
     return [drawing.heading("Prices"), *drawing.bullets(seen)]
 
 
-def price_words(cost: Cost) -> str:
+def price_words(price: PriceTag) -> str:
     """Who asks how much, when, and who says so."""
-    price = cost.price
     what = " ".join(word for word in (price.provider, price.instance, price.market) if word)
     seen = f", {price.date}" if price.date else ""
-    return f"{what}: ${price.usd_per_gpu_h:.4g} per GPU and hour{seen} ({price.source})."
+    why = f"; {price.why}" if price.why else ""
+    return f"{what}: ${price.usd_per_gpu_h:.2f} per GPU and hour{seen} ({price.source}){why}."
 
 
 def _unused(report: RentReport, *, full: bool) -> list[RenderableType]:
@@ -187,16 +185,29 @@ def _unused(report: RentReport, *, full: bool) -> list[RenderableType]:
 def search_sentence(report: RentReport) -> str:
     """What the search did."""
     found = report.search
-    return (
+    out = (
         f"Considered {found.offers:,} prices of {found.gpu_types:,} GPU types in {found.choices:,} sizes "
         f"({show_count(found.considered)} strategies) in {show_seconds(found.seconds)}."
+    )
+    return f"{out} {mixes_sentence(found.mixes)}".strip()
+
+
+def mixes_sentence(found: MixSearch) -> str:
+    """What became of the mixes; empty if there were none."""
+    if not found.considered:
+        return ""
+    rest = f", {found.open:,} open (--mixes all plans them)" if found.open else ""
+    return (
+        f"Mixes of two types: {found.considered:,} considered, {found.dominated:,} proven dominated, "
+        f"{found.planned:,} planned, {found.on_front:,} on the front{rest}."
     )
 
 
 def bill(planset: PlanSet) -> list[RenderableType]:
-    """The best plan's bill, what it saves, and the front where that was asked for; nothing without a price."""
+    """The best plan's bill, what it saves, and the front where that was asked for; without a price what it saves."""
     if not planset.plans or planset.best.estimate.cost is None:
-        return []
+        saved = saved_sentences(planset)
+        return [drawing.blank(), *drawing.bullets(saved)] if saved else []
     best, parts = planset.best.estimate, [drawing.blank(), drawing.heading("The bill")]
     if planset.objective == "pareto" and len(planset.plans) > 1:
         parts += _plan_front([plan.estimate for plan in planset.plans])
@@ -211,13 +222,15 @@ def bill_sentences(estimate: Estimate) -> list[str]:
     per_billion = show_dollars(cost.usd_per_billion_tokens)
     ideal = (
         f"Ideal: {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} ({_range(cost)}) on "
-        f"{cost.gpus:,} GPUs, {per_billion} per billion tokens."
+        f"{cost.gpus:,} GPUs, {per_billion} per billion tokens{_extras(cost)}."
     )
     out = [ideal]
     if cost.expected is not None:
-        out.append(f"Expected: {show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)}.")
+        spread = _spread(cost.expected.usd_range)
+        expected = f"{show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)} ({spread})"
+        out.append(f"Expected: {expected}.")
         out += restart_sentences(cost)
-    return [*out, price_words(cost)]
+    return [*out, price_words(cost.price)]
 
 
 def saved_sentences(planset: PlanSet) -> list[str]:
@@ -226,16 +239,22 @@ def saved_sentences(planset: PlanSet) -> list[str]:
     if base is None:
         return []
     ratio = base.estimate.step_s / planset.best.estimate.step_s
-    out = (
-        f"Against {base.estimate.strategy} ({'fits' if base.estimate.fits else 'does not fit'}): {ratio:.2f}x the speed"
-    )
+    fits = "" if base.estimate.fits else ", which does not fit"
+    out = [f"Against what you do now ({base.estimate.strategy}{fits}): {ratio:.2f}x the speed"]
     if base.days_saved is not None:
-        out += f", {show_seconds(base.days_saved * 86400)} saved"
+        out.append(_saved(base.days_saved, show_seconds(abs(base.days_saved) * 86400)))
     if base.usd_saved is not None:
-        out += f", {show_dollars(base.usd_saved)} saved"
+        spread = (
+            f" ({_spread(base.usd_saved_range)})" if base.usd_saved_range is not None and base.usd_saved > 0 else ""
+        )
+        out.append(_saved(base.usd_saved, show_dollars(abs(base.usd_saved)) + spread))
     if base.expected_usd_saved is not None:
-        out += f" ({show_dollars(base.expected_usd_saved)} with restarts)"
-    return [f"{out}."]
+        out.append(f"with restarts {_saved(base.expected_usd_saved, show_dollars(abs(base.expected_usd_saved)))}")
+    return [f"{', '.join(out)}."]
+
+
+def _saved(amount: float, words: str) -> str:
+    return f"{words} {'saved' if amount >= 0 else 'more'}"
 
 
 def _plan_front(estimates: Sequence[Estimate]) -> list[RenderableType]:
@@ -251,7 +270,11 @@ def _plan_front(estimates: Sequence[Estimate]) -> list[RenderableType]:
 
 
 def _range(cost: Cost) -> str:
-    return f"{show_dollars(cost.usd_range.low)}-{show_dollars(cost.usd_range.high).removeprefix('$')}"
+    return _spread(cost.usd_range)
+
+
+def _spread(usd: Range) -> str:
+    return f"{show_dollars(usd.low)}-{show_dollars(usd.high).removeprefix('$')}"
 
 
 def _days(choice: Choice, by: str) -> float:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from astra.errors import InputError, NoFeasiblePlan
-from astra.result import Baseline, Estimate, PriceTag
+from astra.result import Baseline, Estimate, PriceTag, Range
 from astra.search.bill import Money, cost_of, stale_warning, tag_of
 from astra.search.counts import on
 from astra.search.hunt import Found, Hunt, Progress, Refined, choose, front_of, hunt, refine
@@ -28,7 +28,7 @@ def with_run(job: Job, result: Estimate, options: Money, tag: PriceTag | None) -
     warnings = [*result.warnings, *([stale_warning(tag)] if tag is not None and stale_warning(tag) else [])]
     return msgspec.structs.replace(
         result,
-        train_days=job.workload.tokens / result.tokens_per_s / 86400,
+        train_days=cost.days if cost is not None else job.workload.tokens / result.tokens_per_s / 86400,
         train_usd=cost.usd if cost is not None else None,
         price_source=f"{tag.provider} {tag.date or ''}".strip() if tag is not None else None,
         cost=cost,
@@ -87,7 +87,7 @@ def parts_of(
 
 def use_notes(job: Job, chosen: Refined) -> list[str]:
     """How many GPUs are left unused."""
-    gpus = chosen.found.gpus
+    gpus = chosen.gpus
     return [f"uses {gpus:,} of the {job.pool.gpus:,} GPUs"] if gpus < job.pool.gpus else []
 
 
@@ -100,15 +100,23 @@ def _add(state: Hunt, offer: Offer, job: Job, restrictions: Restrictions, rules:
         state.found.append(Found(offer, job.pool.gpus, best.strategy, best.step_s, best.step_s, 0.0))
 
 
+def shared_range(result: Estimate, usd: float) -> Range:
+    """A difference of dollars between two runs whose step times are off by the same factor."""
+    low, high = (usd * end / result.step_s for end in (result.step_s_range.low, result.step_s_range.high))
+    return Range(low=min(low, high), high=max(low, high))
+
+
 def against(best: Estimate, now: Estimate) -> Baseline:
     """What the best plan saves."""
     mine, theirs = best.cost, now.cost
     expected = (mine.expected, theirs.expected) if mine and theirs else (None, None)
+    saved = theirs.usd - mine.usd if mine and theirs else None
     return Baseline(
         estimate=now,
         step_s_saved=now.step_s - best.step_s,
         days_saved=None if best.train_days is None or now.train_days is None else now.train_days - best.train_days,
-        usd_saved=theirs.usd - mine.usd if mine and theirs else None,
+        usd_saved=saved,
         expected_days_saved=expected[1].days - expected[0].days if expected[0] and expected[1] else None,
         expected_usd_saved=expected[1].usd - expected[0].usd if expected[0] and expected[1] else None,
+        usd_saved_range=None if saved is None else shared_range(best, saved),
     )

@@ -128,7 +128,7 @@ def plan(
     if strict and ranked[0][1].provenance_worst == "assumed":
         raise NoCoverage(no_coverage(ranked[0][1]))
     request = request_record(found.ranked[0][0], restrictions.describe(), str(rules) if rules else None, top)
-    request |= {"objective": goal.objective.name, "cap": None if goal.cap == float("inf") else goal.cap}
+    request |= goal.record()
     return PlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -181,7 +181,7 @@ def _answer(
         if goal.objective.direction == "front":
             return _front(job, chosen, state)
         notes = use_notes(job, chosen[0])
-        job = on(job, chosen[0].found.gpus)
+        job = on(job, chosen[0].gpus)
     found = search(job, restrictions, user_rules=user_rules, keep=top + SPARE, progress=progress)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found))
@@ -196,7 +196,7 @@ def _answer(
 
 def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
-    ranked = [(on(job, one.found.gpus), one.found.strategy, one.estimate) for one in chosen]
+    ranked = [(on(job, one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(ranked), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
@@ -207,7 +207,10 @@ def _baseline(job: Job, baseline: str | Strategy | None, user_rules: Sequence[Ru
     """What is done now, on all of the GPUs."""
     if baseline is None:
         return None
-    strategy = parse_strategy(baseline, gpus=job.pool.gpus) if isinstance(baseline, str) else baseline
+    try:
+        strategy = parse_strategy(baseline, gpus=job.pool.gpus) if isinstance(baseline, str) else baseline
+    except InputError as error:
+        raise InputError("baseline", error.got, want=error.want, fix=error.fix) from None
     _check_computable(job, strategy, user_rules, where="baseline")
     return estimate_job(job, [strategy], user_rules=user_rules)[0]
 

@@ -41,6 +41,11 @@ class Money(Spec, frozen=True, kw_only=True):
     restart_s: float | None = None
     write_bytes_per_s_per_gpu: float | None = None
     preemptions_per_node_day: float | None = None
+    idle_s: float = 0.0  # GPUs paid for without training: set-up, data staging, evaluation
+    storage_tb: float = 0.0  # kept for the whole run
+    usd_per_tb_month: float = 0.0
+    egress_tb: float = 0.0  # taken out once
+    usd_per_tb_egress: float = 0.0
 
     def __post_init__(self) -> None:
         if self.market not in MARKETS:
@@ -53,7 +58,8 @@ class Money(Spec, frozen=True, kw_only=True):
         )  # fmt: skip
         check_not_negative(
             "money", usd_per_kwh=self.usd_per_kwh, usd_per_gpu=self.usd_per_gpu, restart_s=self.restart_s,
-            preemptions_per_node_day=self.preemptions_per_node_day,
+            preemptions_per_node_day=self.preemptions_per_node_day, idle_s=self.idle_s, storage_tb=self.storage_tb,
+            usd_per_tb_month=self.usd_per_tb_month, egress_tb=self.egress_tb, usd_per_tb_egress=self.usd_per_tb_egress,
         )  # fmt: skip
         check(1 <= self.pue <= 5, "pue", self.pue, "power usage effectiveness from 1 to 5")
         check(
@@ -65,6 +71,16 @@ class Money(Spec, frozen=True, kw_only=True):
     def owned(self) -> bool:
         """Whether the GPUs are one's own."""
         return self.usd_per_kwh is not None or self.usd_per_gpu is not None
+
+    @property
+    def storage_usd_per_s(self) -> float:
+        """What the data costs while it is kept."""
+        return self.storage_tb * self.usd_per_tb_month / money.MONTH_S
+
+    @property
+    def egress_usd(self) -> float:
+        """What taking the result out costs, once."""
+        return self.egress_tb * self.usd_per_tb_egress
 
 
 def own_tag(options: Money, pool: Pool) -> PriceTag | None:
@@ -96,10 +112,14 @@ def tag_of(options: Money, pool: Pool, *, today: dt.date | None = None) -> Price
     if options.providers:
         offers = tuple(price for price in offers if fold(price.provider) in wanted_providers(options, offers))
     found = node_price(pool.node, options.market, offers=offers)
-    if found is None and options.prices is not None:  # a user's own list comes before the catalog's median
-        found = default_price(pool.device.name, options.market, offers=set(offers) - set(book()))
-    found = found or default_price(pool.device.name, options.market, offers=offers)
-    return offer_tag(found, today) if found is not None else None
+    if found is not None:
+        return offer_tag(found, today, why="the newest offer of this node type")
+    whole = pool.gpus >= pool.node.gpus
+    if options.prices is not None:  # a user's own list comes before the catalog's median
+        found = default_price(pool.device.name, options.market, offers=set(offers) - set(book()), whole=whole)
+    found = found or default_price(pool.device.name, options.market, offers=offers, whole=whole)
+    why = "the median of the providers that sell whole servers" if whole else "the median of the providers"
+    return offer_tag(found, today, why=why) if found is not None else None
 
 
 def wanted_providers(options: Money, offers: tuple[Price, ...]) -> set[str]:
@@ -111,12 +131,12 @@ def wanted_providers(options: Money, offers: tuple[Price, ...]) -> set[str]:
     return {fold(name) for name in options.providers}
 
 
-def offer_tag(price: Price, today: dt.date | None = None) -> PriceTag:
+def offer_tag(price: Price, today: dt.date | None = None, why: str = "") -> PriceTag:
     """An offer as a price."""
     return PriceTag(
         usd_per_gpu_h=price.usd_per_gpu_h, provider=price.provider, instance=price.instance, region=price.region,
         market=price.market, currency=price.currency, date=price.date.isoformat(), source=price.source,
-        age_days=((today or dt.date.today()) - price.date).days,
+        age_days=((today or dt.date.today()) - price.date).days, why=why,
     )  # fmt: skip
 
 
@@ -174,45 +194,88 @@ def checkpoint_bytes(job: Job) -> float:
     return trained * money.CHECKPOINT_BYTES[job.workload.optimizer]
 
 
-def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag) -> Cost | None:
-    """The bill of an estimate; None without tokens to train."""
+class Hired(NamedTuple):
+    """GPUs of a job, over all its pools."""
+
+    used: int
+    billed: int  # whole nodes
+    nodes: int
+
+
+def hired(pool: Pool) -> Hired:
+    """One pool."""
+    return Hired(pool.gpus, int(money.billed_gpus(pool.gpus, pool.gpus_per_node)), -(-pool.gpus // pool.node.gpus))
+
+
+def bill_usd(options: Money, tag: PriceTag, gpus: int, train_s: float) -> dict[str, float]:
+    """Dollars by what they are for; GPUs and storage are paid while training and while idle."""
+    trained, idle = (float(money.rent_usd(tag.usd_per_gpu_h, gpus, each)) for each in (train_s, options.idle_s))
+    storage = options.storage_usd_per_s * (train_s + options.idle_s)
+    extra = {"idle": idle, "storage": storage, "egress": options.egress_usd}
+    return {"gpus": trained} | {name: usd for name, usd in extra.items() if usd > 0}
+
+
+def judged_by(
+    job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None
+) -> tuple[float, float]:
+    """Seconds and dollars of the run, with restarts where they are to be judged by; of one step without tokens."""
+    machines = machines or hired(job.pool)
+    train_s = result.step_s if job.workload.tokens is None else job.workload.tokens / result.tokens_per_s
+    if options.goodput == "expected":
+        useful = float(_outlook_of(job, options, tag, machines).goodput[0])
+        train_s = train_s / useful if useful > 0 else float("inf")
+    return train_s + options.idle_s, sum(bill_usd(options, tag, machines.billed, train_s).values())
+
+
+def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None) -> Cost | None:
+    """The bill of an estimate; None without tokens to train. ``machines`` are those of several pools."""
     tokens = job.workload.tokens
     if tokens is None:
         return None
-    low, high = result.step_s_range.low / result.step_s, result.step_s_range.high / result.step_s
-    gpus = int(money.billed_gpus(job.pool.gpus, job.pool.gpus_per_node))
-    seconds = tokens / result.tokens_per_s
-    usd = float(money.rent_usd(tag.usd_per_gpu_h, gpus, seconds))
+    machines = machines or hired(job.pool)
+    bar = (result.step_s_range.low / result.step_s, result.step_s_range.high / result.step_s)
+    train_s = tokens / result.tokens_per_s
+    parts = bill_usd(options, tag, machines.billed, train_s)
+    low, high = ((train_s * end + options.idle_s) / money.DAY_S for end in bar)
     return Cost(
-        gpus=gpus,
-        days=seconds / money.DAY_S,
-        days_range=Range(low=seconds * low / money.DAY_S, high=seconds * high / money.DAY_S),
-        usd=usd,
-        usd_range=Range(low=usd * low, high=usd * high),
-        usd_per_billion_tokens=usd / tokens * 1e9,
+        gpus=machines.billed,
+        days=(train_s + options.idle_s) / money.DAY_S,
+        days_range=Range(low=low, high=high),
+        usd=sum(parts.values()),
+        usd_range=_usd_range(options, tag, machines.billed, train_s, bar),
+        usd_per_billion_tokens=sum(parts.values()) / tokens * 1e9,
         price=tag,
-        expected=None if options.goodput == "off" else _expected(job, options, tag, seconds, usd, (low, high)),
+        parts=parts,
+        expected=None if options.goodput == "off" else _expected(job, options, tag, train_s, bar, machines),
     )
 
 
+def _usd_range(options: Money, tag: PriceTag, gpus: int, train_s: float, bar: tuple[float, float]) -> Range:
+    low, high = (sum(bill_usd(options, tag, gpus, train_s * end).values()) for end in bar)
+    return Range(low=low, high=high)
+
+
+def _outlook_of(job: Job, options: Money, tag: PriceTag, machines: Hired) -> Outlook:
+    used, nodes = np.array([machines.used]), np.array([machines.nodes])
+    return outlook(options, checkpoint_bytes(job), used, nodes, tag.market)
+
+
 def _expected(
-    job: Job, options: Money, tag: PriceTag, seconds: float, usd: float, bar: tuple[float, float]
+    job: Job, options: Money, tag: PriceTag, train_s: float, bar: tuple[float, float], machines: Hired
 ) -> Restarts | None:
-    nbytes, gpus = checkpoint_bytes(job), job.pool.gpus
-    nodes = -(-gpus // job.pool.node.gpus)
-    found = outlook(options, nbytes, np.array([gpus]), np.array([nodes]), tag.market)
+    found = _outlook_of(job, options, tag, machines)
     useful = float(found.goodput[0])
     if useful <= 0:
         return None
-    elapsed_s = seconds / useful
+    elapsed_s = train_s / useful
     return Restarts(
         goodput=useful,
-        days=elapsed_s / money.DAY_S,
-        usd=usd / useful,
-        usd_range=Range(low=usd / useful * bar[0], high=usd / useful * bar[1]),
+        days=(elapsed_s + options.idle_s) / money.DAY_S,
+        usd=sum(bill_usd(options, tag, machines.billed, elapsed_s).values()),
+        usd_range=_usd_range(options, tag, machines.billed, elapsed_s, bar),
         interruptions=elapsed_s / float(found.mtbf_s[0]),
         mtbf_h=float(found.mtbf_s[0]) / money.HOUR_S,
-        checkpoint_gib=nbytes / GIB,
+        checkpoint_gib=checkpoint_bytes(job) / GIB,
         checkpoint_write_s=float(found.write_s[0]),
         checkpoint_interval_s=float(found.interval_s[0]),
         restart_s=restart_s(options),

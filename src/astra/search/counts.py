@@ -29,11 +29,12 @@ from astra.cost.stage import (
 )
 from astra.cost.step import Savers, evaluate, makespan, reserved_bytes
 from astra.families import transformer
+from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds
 from astra.families.operators import Shard
 from astra.families.split import kinds
 from astra.provenance import Bools, Floats, Ints
-from astra.search.planner import UNSAVED, _blocks, _by_depth, _growing, _Leaders, to_strategy
+from astra.search.planner import UNSAVED, Leaders, blocks, by_depth, growing, to_strategy
 from astra.space.enumerate import Space, cross, divisors
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
@@ -179,6 +180,20 @@ def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
     return microbatches * whole / space.cores["pp"][cores] + job.runtime.step_host_s
 
 
+def flops_bound_s(job: Job, counts: Ints) -> Floats:
+    """By count, a lower bound that needs no table: every matrix product at the GPU's peak, nothing else."""
+    model, work = job.model, job.workload
+    forward = weights_of.forward_flops_per_token(model, work.seq) - weights_of.attention_flops_per_token(
+        model, work.seq
+    )
+    passes = 2 if work.task == "lora" else 3  # the weights of a LoRA run have no gradients of their own
+    peak = max(job.pool.device.peak(name) for name in {work.precision, "bf16"} & set(job.pool.device.flops_per_s))
+    flops = passes * forward * work.global_batch * work.seq
+    waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
+    bound_s: Floats = (flops / (counts * peak * job.runtime.clock_gain) + job.runtime.step_host_s) * waits
+    return bound_s
+
+
 def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
     """The lowest bound of each count; infinite where no core may fit."""
     least = np.full(len(shelf.space.counts), np.inf)
@@ -189,8 +204,9 @@ def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
 def climb(job: Job, shelf: Shelf, limits: Limits) -> Rungs:
     """The best strategy of each count among those faster than its limit."""
     ladder = _Ladder(job, shelf, limits)
-    gpu_seconds = shelf.bound_s * shelf.space.counts[shelf.place]
-    for block in _growing(np.argsort(gpu_seconds, kind="stable")):
+    rows = np.flatnonzero(shelf.bound_s < ladder.limit_s(shelf.place))
+    gpu_seconds = shelf.bound_s[rows] * shelf.space.counts[shelf.place[rows]]
+    for block in growing(rows[np.argsort(gpu_seconds, kind="stable")]):
         ladder.cost_cores(block)
     ladder.finish()
     return Rungs(shelf.space.counts, ladder.best_s, ladder.strategies, ladder.evaluated)
@@ -205,7 +221,7 @@ class _Waiting(NamedTuple):
     place: Ints
 
 
-class _Ladder(_Leaders):
+class _Ladder(Leaders):
     """The best plan of each count so far."""
 
     def __init__(self, job: Job, shelf: Shelf, limits: Limits) -> None:
@@ -233,11 +249,11 @@ class _Ladder(_Leaders):
         slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
         bound_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
         bound_s = bound_s * shelf.waits[place]
-        fits = reserved_bytes(self.job, self._least_bytes(costs)) <= self.job.limit_bytes
+        fits = reserved_bytes(self.job, self.least_bytes(costs)) <= self.job.limit_bytes
         reached_s = np.full(len(meshes), np.inf)
         possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))
         possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]
-        for block in _blocks(possible, len(self.space.holders) * costs.forward_s.shape[1]):
+        for block in blocks(possible, len(self.space.holders) * costs.forward_s.shape[1]):
             some = block[bound_s[block] < self.limit_s(place[block])]
             if len(some):
                 found = self._attempt(meshes.take(some), take(costs, some), place[some], self.quickest)
@@ -256,9 +272,9 @@ class _Ladder(_Leaders):
         bound_s, place = (np.concatenate([getattr(w, name) for w in self._waiting]) for name in ("bound_s", "place"))
         self._waiting.clear()
         order = np.argsort(bound_s * self.shelf.space.counts[place], kind="stable")
-        for some in _growing(order):
+        for some in growing(order):
             promising = some[bound_s[some] < self.limit_s(place[some])]
-            for block in _by_depth(promising, costs, len(self.space.holders)):
+            for block in by_depth(promising, costs, len(self.space.holders)):
                 rows = block[bound_s[block] < self.limit_s(place[block])]
                 if len(rows):
                     savers = self.space.savers.up_to(int(costs.chunk_layers[rows].max()))

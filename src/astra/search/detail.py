@@ -99,7 +99,7 @@ def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[R
     rows = [as_row(job, strategy) for strategy in strategies]
     shared = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
     gathered = gather_parts(job, shared)
-    return [_estimate(job, row, gathered.take(np.array([place])), user_rules) for place, row in enumerate(rows)]
+    return [in_full(job, row, gathered.take(np.array([place])), user_rules) for place, row in enumerate(rows)]
 
 
 def as_row(job: Job, strategy: Strategy) -> Row:
@@ -113,7 +113,8 @@ def as_row(job: Job, strategy: Strategy) -> Row:
     return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((layout,))), savers, holders, layout)
 
 
-def _estimate(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
+def in_full(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
+    """One row in full, its parts already costed."""
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
     static, update, between = states(job, row.meshes, costs, row.holders)

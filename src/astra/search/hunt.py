@@ -13,15 +13,14 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from astra.cost.money import billed_gpus, rent_usd
 from astra.cost.stage import SHARD_COLUMNS, gather_parts
 from astra.errors import NoFeasiblePlan
 from astra.families import weights as weights_of
-from astra.provenance import Floats
-from astra.result import Estimate, PriceTag
-from astra.search.bill import Money, checkpoint_bytes, cost_of, outlook
-from astra.search.counts import CountSpace, Rungs, Shelf, climb, compute_bound_s, least_by_count, shelve
-from astra.search.detail import _estimate, as_row
+from astra.provenance import Floats, Ints
+from astra.result import Estimate
+from astra.search.bill import Money, checkpoint_bytes, cost_of, judged_by, outlook
+from astra.search.counts import CountSpace, Rungs, Shelf, climb, compute_bound_s, flops_bound_s, least_by_count, shelve
+from astra.search.detail import as_row, in_full
 from astra.search.objectives import Goal
 from astra.search.offers import Offer
 from astra.search.pareto import first_dominated, front
@@ -44,8 +43,8 @@ class Found(NamedTuple):
     gpus: int
     strategy: Strategy
     step_s: float
-    time_s: float  # with restarts where they are asked for
-    usd: float
+    time_s: float  # with restarts and its share of idle time where they are asked for
+    usd: float  # without egress, which is the same for all
 
 
 class Hunt:
@@ -57,17 +56,16 @@ class Hunt:
         self._shelves: dict[tuple[str, bytes], tuple[Job, Shelf]] = {}  # by GPU and counts, of the first offer of them
         self.found: list[Found] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
-        self.choices = self.considered = self.evaluated = 0
+        self._idle_s = 0.0
+        self.choices = self.considered = self.evaluated = self.passed = 0
 
     def factors(self, offer: Offer) -> tuple[Floats, Floats]:
         """By count: elapsed time over useful time, and dollars per second."""
         nodes = -(-offer.counts // offer.node.gpus)
-        slower = np.ones(len(offer.counts))
-        if self._options.goodput == "expected":
-            job = self._job_of(offer, int(offer.counts[-1]))
-            useful = outlook(self._options, checkpoint_bytes(job), offer.counts, nodes, offer.tag.market).goodput
-            slower = np.divide(1.0, useful, out=np.full_like(useful, np.inf), where=useful > 0)
-        return slower, offer.counts * offer.tag.usd_per_gpu_h / 3600
+        slower = waiting(
+            self._job_of(offer, int(offer.counts[-1])), self._options, offer.counts, nodes, offer.tag.market
+        )
+        return slower, offer.counts * offer.tag.usd_per_gpu_h / 3600 + self._options.storage_usd_per_s
 
     def try_offer(self, offer: Offer) -> None:
         """Search an offer in every count it is sold in."""
@@ -75,12 +73,17 @@ class Hunt:
         if not may_hold(job):
             return
         slower, usd_per_s = self.factors(offer)
+        self.choices += len(offer.counts)
+        self._idle_s = idle_step_s(job, self._options)
+        if not (flops_bound_s(job, offer.counts) * slower < self._limit(usd_per_s)).any():
+            self.passed += 1
+            return
         space, kind = self._space(job, offer), (offer.device.name, offer.counts.tobytes())
         known = self._shelves.get(kind)
         if known is not None:
             least = least_by_count(known[1], compute_bound_s(*known))
             if not (least * slower < self._limit(usd_per_s)).any():
-                self._account(space, 0)
+                self.passed += 1
                 return
         shelf = shelve(job, space)
         self._shelves.setdefault(kind, (job, shelf))
@@ -91,17 +94,19 @@ class Hunt:
         others = self._limit(usd_per_s)
 
         def limits(best_s: Floats) -> Floats:
-            own = front(best_s * slower, best_s * slower * usd_per_s)
-            ours = first_dominated(usd_per_s, (best_s * slower)[own], (best_s * slower * usd_per_s)[own])
-            return np.minimum(others, ours * (1 + BAND)) / slower
+            time_s = best_s * slower + self._idle_s
+            own = front(time_s, time_s * usd_per_s)
+            ours = first_dominated(usd_per_s, time_s[own], (time_s * usd_per_s)[own])
+            return np.minimum(others, ours * (1 + BAND) - self._idle_s) / slower
 
         rungs = climb(job, shelf, limits)
-        self._account(shelf.space, rungs.evaluated)
+        self.considered += shelf.space.considered
+        self.evaluated += rungs.evaluated
         return rungs
 
     def _limit(self, usd_per_s: Floats) -> Floats:
-        """By count, the time from which the front so far is better even by more than the band."""
-        return first_dominated(usd_per_s, self.times, self.dollars) * (1 + BAND)
+        """By count, the training time from which the front so far is better even by more than the band."""
+        return first_dominated(usd_per_s, self.times, self.dollars) * (1 + BAND) - self._idle_s
 
     def _space(self, job: Job, offer: Offer) -> CountSpace:
         for known in self._spaces:
@@ -111,16 +116,11 @@ class Hunt:
         self._spaces.append(CountSpace(job, offer.counts, self._restrictions))
         return self._spaces[-1]
 
-    def _account(self, space: CountSpace, evaluated: int) -> None:
-        self.choices += len(np.unique(space.gpus()))
-        self.considered += space.considered
-        self.evaluated += evaluated
-
     def _add(self, offer: Offer, rungs: Rungs, slower: Floats, usd_per_s: Floats) -> None:
         for place, strategy in enumerate(rungs.strategies):
             if strategy is not None:
                 step_s = float(rungs.step_s[place])
-                time_s = step_s * float(slower[place])
+                time_s = step_s * float(slower[place]) + self._idle_s
                 self.found.append(
                     Found(offer, int(rungs.counts[place]), strategy, step_s, time_s, time_s * float(usd_per_s[place]))
                 )
@@ -165,23 +165,67 @@ def hunt(
     return state
 
 
+def waiting(job: Job, options: Money, gpus: Ints, nodes: Ints, market: str) -> Floats:
+    """Elapsed time over useful time of jobs of several sizes; 1 where restarts are not to be judged by."""
+    if options.goodput != "expected":
+        return np.ones(len(gpus))
+    useful = outlook(options, checkpoint_bytes(job), gpus, nodes, market).goodput
+    return np.divide(1.0, useful, out=np.full_like(useful, np.inf), where=useful > 0)
+
+
+def idle_step_s(job: Job, options: Money) -> float:
+    """The share of a step in the time that GPUs are paid for without training."""
+    steps = steps_of(job)
+    return options.idle_s / steps if np.isfinite(steps) else 0.0
+
+
+def steps_of(job: Job) -> float:
+    """Steps of the whole run; infinite where the tokens are not known."""
+    tokens = job.workload.tokens
+    return np.inf if tokens is None else tokens / (job.workload.global_batch * job.workload.seq)
+
+
+class Part(NamedTuple):
+    """So many GPUs of an offer."""
+
+    offer: Offer
+    gpus: int
+
+    @property
+    def nodes(self) -> int:
+        """Servers, the last one perhaps in part."""
+        return -(-self.gpus // self.offer.node.gpus)
+
+
 class Refined(NamedTuple):
     """A choice as simulated, with its bill; times and dollars are those it is judged by, of the whole run."""
 
-    found: Found
+    parts: tuple[Part, ...]  # one, or two for a mix
     estimate: Estimate
     time_s: float
     usd: float
+
+    @property
+    def gpus(self) -> int:
+        """All of them."""
+        return sum(part.gpus for part in self.parts)
+
+    @property
+    def name(self) -> str:
+        """``64xH100-SXM5-80GB from Lambda``."""
+        types, tag = " + ".join(f"{part.gpus}x{part.offer.device.name}" for part in self.parts), self.parts[0].offer.tag
+        own = {"owned": "of your own", "given": "at your price"}
+        return f"{types} {own.get(tag.market, f'from {tag.provider}')}"
 
 
 def refine(job_of: JobOf, options: Money, found: Sequence[Found]) -> list[Refined]:
     """Simulate choices; those the detailed account of memory turns down are left out."""
     out = []
     for one, job, result in _estimates(job_of, found):
-        time_s, usd = judged(job, result, options, one.offer.tag)
         if result.fits and result.legal:
             priced = msgspec.structs.replace(result, cost=cost_of(job, result, options, one.offer.tag))
-            out.append(Refined(one, priced, time_s, usd))
+            judged = judged_by(job, result, options, one.offer.tag)
+            out.append(Refined((Part(one.offer, one.gpus),), priced, *judged))
     return out
 
 
@@ -196,17 +240,7 @@ def _estimates(job_of: JobOf, found: Sequence[Found]) -> Iterator[tuple[Found, J
         shards = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
         gathered = gather_parts(jobs[0], shards)
         for place, (one, job, row) in enumerate(zip(some, jobs, rows, strict=True)):
-            yield one, job, _estimate(job, row, gathered.take(np.array([place])), ())
-
-
-def judged(job: Job, result: Estimate, options: Money, tag: PriceTag) -> tuple[float, float]:
-    """Seconds and dollars of the run, with restarts where they are to be judged by; of one step without tokens."""
-    seconds = result.step_s if job.workload.tokens is None else job.workload.tokens / result.tokens_per_s
-    if options.goodput == "expected":
-        nodes = np.array([-(-job.pool.gpus // job.pool.node.gpus)])
-        useful = outlook(options, checkpoint_bytes(job), np.array([job.pool.gpus]), nodes, tag.market).goodput
-        seconds = seconds / float(useful[0]) if useful[0] > 0 else float("inf")
-    return seconds, float(rent_usd(tag.usd_per_gpu_h, billed_gpus(job.pool.gpus, job.pool.gpus_per_node), seconds))
+            yield one, job, in_full(job, row, gathered.take(np.array([place])), ())
 
 
 def front_of(choices: Sequence[Refined]) -> list[Refined]:
@@ -220,19 +254,36 @@ def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
     table = {"time_s": np.array([one.time_s for one in choices]), "usd": np.array([one.usd for one in choices])}
     table["usd_per_token"] = table["usd"] / np.array([tokens_of(one) for one in choices])
     rows = goal.objective.rank(table, goal.cap)
+    within = rows[table["usd"][rows] <= goal.most_usd]
+    if len(within):
+        return [choices[row] for row in within]
     if len(rows):
-        return [choices[row] for row in rows]
+        raise NoFeasiblePlan(_over_budget(choices[rows[0]], choices, goal))
     if goal.objective.name == "budget":
         least = choices[int(table["usd"].argmin())]
         raise NoFeasiblePlan(
             f"Nothing costs {show_dollars(goal.cap)} or less. The least it could cost is {show_dollars(least.usd)}, in "
-            f"{show_seconds(least.time_s)}: {least.found.offer.name(least.found.gpus)}."
+            f"{show_seconds(least.time_s)}: {least.name}."
         )
     least = choices[int(table["time_s"].argmin())]
     raise NoFeasiblePlan(
         f"Nothing takes {show_seconds(goal.cap)} or less. The fastest takes {show_seconds(least.time_s)}, for "
-        f"{show_dollars(least.usd)}: {least.found.offer.name(least.found.gpus)}."
+        f"{show_dollars(least.usd)}: {least.name}."
     )
+
+
+def _over_budget(cheapest: Refined, choices: Sequence[Refined], goal: Goal) -> str:
+    """A deadline that can be met, but not for the money; ``cheapest`` is the cheapest that meets it."""
+    text = (
+        f"Nothing takes {show_seconds(goal.cap)} or less and costs {show_dollars(goal.most_usd)} or less. The cheapest "
+        f"in time costs {show_dollars(cheapest.usd)}: {cheapest.name}."
+    )
+    paid = [one for one in choices if one.usd <= goal.most_usd]
+    if not paid:
+        least = min(choices, key=lambda one: one.usd)
+        return f"{text} The least it could cost is {show_dollars(least.usd)}, in {show_seconds(least.time_s)}."
+    fastest = min(paid, key=lambda one: one.time_s)
+    return f"{text} The fastest within the budget takes {show_seconds(fastest.time_s)}: {fastest.name}."
 
 
 def tokens_of(choice: Refined) -> float:

@@ -67,6 +67,12 @@ class Goal(NamedTuple):
 
     objective: Objective
     cap: float = np.inf  # dollars or seconds
+    most_usd: float = np.inf  # a budget beside a deadline
+
+    def record(self) -> dict[str, str | float | None]:
+        """For the request that is kept with an answer."""
+        caps = {"cap": self.cap, "most_usd": self.most_usd}
+        return {"objective": self.objective.name} | {k: float(v) if np.isfinite(v) else None for k, v in caps.items()}
 
 
 def find(name: str) -> Objective:
@@ -81,21 +87,19 @@ def goal_of(
 ) -> Goal:
     """The user's goal from the options, which may contradict each other."""
     given = [name for name, value in (("budget", budget), ("deadline", deadline)) if value is not None]
-    if len(given) == 2:
-        raise InputError("deadline", deadline, want="a budget or a deadline, not both", fix="See --objective pareto.")
-    if objective is not None and given and objective != given[0]:
+    if objective is not None and given and objective not in given:
         raise InputError("objective", objective, want=f"no objective beside --{given[0]}, which is one")
-    chosen = find(given[0] if given else objective or "fastest")
+    chosen = find(given[-1] if given else objective or "fastest")  # with both: the cheapest in time, within the budget
     if chosen.cap and not given:
         raise InputError(
             chosen.name, None, want=f"a number with the objective {chosen.name}", fix=_EXAMPLE[chosen.name]
         )
     if chosen.needs_tokens and tokens is None:
         raise InputError("tokens", None, want=f"the tokens to train, for {chosen.sentence}", fix="Such as --tokens 2T.")
-    cap = np.inf
-    if given:
-        cap = dollars_of(budget) if given[0] == "budget" else seconds_of(deadline)
-    return Goal(chosen, cap)
+    most_usd = dollars_of(budget) if "budget" in given else np.inf
+    if "deadline" in given:
+        return Goal(chosen, seconds_of(deadline), most_usd)
+    return Goal(chosen, most_usd)
 
 
 _EXAMPLE: Final = {"budget": "Such as --budget 400k.", "deadline": "Such as --deadline 14d."}

@@ -42,10 +42,6 @@ class Offer(NamedTuple):
             price_source=f"{self.tag.provider} {self.tag.date or ''}".strip(),
         )  # fmt: skip
 
-    def name(self, gpus: int) -> str:
-        """``64xH100-SXM5-80GB from Lambda``."""
-        return f"{gpus}x{self.device.name} from {self.tag.provider}"
-
 
 class Market(NamedTuple):
     """The offers worth a look, and why the others are not."""
@@ -53,6 +49,7 @@ class Market(NamedTuple):
     offers: list[Offer]
     unused: list[Unused]
     prices: int
+    mixable: list[Offer]  # what each provider sells in a region, also where an equal node is cheaper elsewhere
 
 
 def market(
@@ -74,13 +71,14 @@ def market(
         if device not in fit:
             unused.setdefault(f"the GPU has no {precision}", []).append(device.name)
     if options.owned or options.usd_per_gpu_h is not None:
-        found = [_owned(options, device, max_gpus) for device in fit]
+        found = every = [_owned(options, device, max_gpus) for device in fit]
         prices = len(found)
     else:
         chosen = _priced(fit, options, unused)
         prices = len(chosen)
         every = [_offer(price, max_gpus, today) for price in chosen]
-        found = _cheapest([offer for offer in every if offer.node_known or not known_nodes], unused)
+        every = [offer for offer in every if offer.node_known or not known_nodes]
+        found = _cheapest(every, unused)
     offers = [offer for offer in found if len(offer.counts)]
     if found and not offers:
         least = min(offer.node.gpus for offer in found)
@@ -90,7 +88,8 @@ def market(
             "gpus", gpus if isinstance(gpus, str) else ",".join(gpus), want=f"GPUs with a {options.market} price",
             fix="See astra catalog prices, choose another --market or --providers, or give --prices FILE.",
         )  # fmt: skip
-    return Market(offers, [Unused(reason=reason, offers=names) for reason, names in unused.items()], prices)
+    gone = [Unused(reason=reason, offers=names) for reason, names in unused.items()]
+    return Market(offers, gone, prices, _by_place(every))
 
 
 def wanted_gpus(gpus: str | Sequence[str]) -> list[Device]:
@@ -141,6 +140,14 @@ def _owned(options: Money, device: Device, max_gpus: int) -> Offer:
     if tag is None:
         raise InputError("price", None, want="a price of your own")
     return Offer(tag, device, node, True, np.arange(node.gpus, max_gpus + 1, node.gpus))
+
+
+def _by_place(offers: list[Offer]) -> list[Offer]:
+    """Of each provider and region the cheapest offer of each kind of node."""
+    places: dict[tuple[str, str], list[Offer]] = {}
+    for offer in offers:
+        places.setdefault((offer.tag.provider, offer.tag.region), []).append(offer)
+    return [offer for some in places.values() for offer in _cheapest(some, {})]
 
 
 def _cheapest(offers: list[Offer], unused: dict[str, list[str]]) -> list[Offer]:

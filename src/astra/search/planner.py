@@ -80,12 +80,12 @@ def search(
     """The best ``keep`` groups of strategies."""
     started = time.perf_counter()
     space = Space(job, restrictions, user_rules)
-    leaders = _Leaders(job, space, keep)
+    leaders = Leaders(job, space, keep)
     if len(space.strategies) and len(space.holders) and len(space.savers):
         gathered = gather_parts(job, space.cores | {"flash": space.flash})
         bound_s = core_bound_s(job, space, gathered)
         order = np.argsort(bound_s, kind="stable")
-        for block in _growing(order):
+        for block in growing(order):
             if bound_s[block[0]] >= leaders.worst_s():
                 break
             leaders.cost(block, gathered)
@@ -102,7 +102,7 @@ def core_bound_s(job: Job, space: Space, gathered: Gathered) -> Floats:
     return (microbatches * whole / space.cores["pp"] + job.runtime.step_host_s) * (1 + job.straggling)
 
 
-def _growing(order: Ints) -> Iterator[Ints]:
+def growing(order: Ints) -> Iterator[Ints]:
     """Rows in blocks that double, so that an easy search stops early and a hard one runs at full width."""
     start, size = 0, FIRST_CORES
     while start < len(order):
@@ -118,7 +118,7 @@ class _Pending(NamedTuple):
     bound_s: Floats
 
 
-class _Leaders:
+class Leaders:
     """The best plans so far and the ledger."""
 
     def __init__(self, job: Job, space: Space, keep: int) -> None:
@@ -148,7 +148,7 @@ class _Leaders:
         costs = stage_costs(self.job, meshes, parts)
         rows = self._possible(meshes, strategies, costs)
         bound_s, reached_s = np.full(len(meshes), np.inf), np.full(len(meshes), np.inf)
-        for block in _blocks(rows, len(self.space.holders) * costs.forward_s.shape[1]):
+        for block in blocks(rows, len(self.space.holders) * costs.forward_s.shape[1]):
             part = meshes.take(block), take(costs, block)
             bound_s[block], reached_s[block] = self._offer(*part, self.quickest, first=True)
             if self.quickest.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
@@ -168,9 +168,9 @@ class _Leaders:
         bound_s = np.concatenate([pending.bound_s for pending in self._pending])
         self._pending.clear()
         order = np.argsort(bound_s, kind="stable")
-        for some in _growing(order):
+        for some in growing(order):
             promising = some[bound_s[some] < self.worst_s()]
-            for block in _by_depth(promising, costs, len(self.space.holders)):
+            for block in by_depth(promising, costs, len(self.space.holders)):
                 deepest = int(costs.chunk_layers[block].max())
                 self._offer(
                     meshes.take(block),
@@ -184,7 +184,7 @@ class _Leaders:
         slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
         pipeline_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0]
         bound_s = (pipeline_s + self.job.runtime.step_host_s) * (1 + self.job.straggling)
-        fits = reserved_bytes(self.job, self._least_bytes(costs)) <= self.job.limit_bytes
+        fits = reserved_bytes(self.job, self.least_bytes(costs)) <= self.job.limit_bytes
         if fits.any() or self.best:
             self.unfit += float(strategies[~fits].sum())
         else:
@@ -192,7 +192,7 @@ class _Leaders:
         rows = np.flatnonzero(fits & (bound_s < self.worst_s()))
         return rows[np.argsort(bound_s[rows], kind="stable")]
 
-    def _least_bytes(self, costs: StageCosts) -> Floats:
+    def least_bytes(self, costs: StageCosts) -> Floats:
         """The least each mesh could need: all states sharded or offloaded, one checkpoint per chunk."""
         most = (np.array([self.space.holders.zero.max()]), np.array([self.space.holders.offload.max()]))
         static = static_bytes(
@@ -287,18 +287,18 @@ class _Leaders:
         )
 
 
-def _blocks(rows: Ints, width: int) -> list[Ints]:
+def blocks(rows: Ints, width: int) -> list[Ints]:
     """Rows in blocks whose arrays, ``width`` entries a row, have a good size."""
     size = max(CELLS // width, 8)
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def _by_depth(rows: Ints, costs: StageCosts, holders: int) -> Iterator[Ints]:
+def by_depth(rows: Ints, costs: StageCosts, holders: int) -> Iterator[Ints]:
     """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
     depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
     for level in np.unique(depth):
         savers = 2 + 2 * 4 ** (int(level) + 1)
-        yield from _blocks(rows[depth == level], savers * holders * costs.forward_s.shape[1])
+        yield from blocks(rows[depth == level], savers * holders * costs.forward_s.shape[1])
 
 
 def to_strategy(meshes: Meshes, savers: Savers, holders: Holders, mesh: int, saver: int, holder: int) -> Strategy:

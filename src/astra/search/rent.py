@@ -13,11 +13,14 @@ import numpy as np
 import astra
 from astra.catalog import runtimes
 from astra.catalog.hardware import catalog_hash
-from astra.errors import InputError, NoFeasiblePlan
-from astra.result import Choice, RentReport, RentSearch, Unused, Waste
+from astra.errors import InputError, NoFeasiblePlan, UnknownName
+from astra.result import Choice, ChoicePart, RentReport, RentSearch, Unused, Waste
+from astra.search.afford import shared_range
 from astra.search.api import DEFAULT_BATCH, make_job
-from astra.search.bill import Money, stale_warning
+from astra.search.bill import MARKETS, Money, stale_warning
 from astra.search.hunt import Found, Hunt, JobOf, Refined, choose, front_of, hunt, refine
+from astra.search.mixed_records import MixedEstimate
+from astra.search.mixes import WHICH, Mixed, Which, mix
 from astra.search.objectives import Goal, goal_of
 from astra.search.offers import ANY, Market, Offer, market
 from astra.search.pareto import knee
@@ -53,12 +56,18 @@ def rent(
     deadline: float | str | None = None,
     money: Money | None = None,
     known_nodes: bool = False,
+    mixes: Which = "some",
     today: dt.date | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> RentReport:
-    """Every trade of time for money worth making, over GPU types, counts and strategies."""
+    """Every trade of time for money worth making, over GPU types, counts, strategies and mixes of two types.
+
+    ``mixes``: "some" plans the most promising mixes that are not proven dominated, "all" every one of them.
+    """
     started = time.perf_counter()
     options = money or Money()
+    if mixes not in WHICH:
+        raise UnknownName("mixes", mixes, WHICH, fix=f"It is one of {', '.join(WHICH)}.")
     if tokens is None:
         raise InputError("tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
     shown = market(gpus, options, max_gpus=max_gpus, precision=precision, known_nodes=known_nodes, today=today)
@@ -76,10 +85,11 @@ def rent(
     refined = refine(job_of, options, state.near_front())
     if not refined:
         raise NoFeasiblePlan(_nothing(base, shown, max_gpus))
-    best = front_of(refined)
+    mixed = mix(shown.mixable, job_of, options, refined, max_gpus, mixes)
+    best = front_of([*refined, *mixed.refined])
     popular = _popular(shown.offers, state, job_of, options)
     request = _request(base, shown, options, goal, max_gpus)
-    return _report(best, choose(best, goal), popular, shown, state, goal, options, request, started)
+    return _report(best, choose(best, goal), popular, shown, state, mixed, goal, options, request, started)
 
 
 def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money) -> list[Refined]:
@@ -114,6 +124,7 @@ def _report(
     popular: list[Refined],
     shown: Market,
     state: Hunt,
+    mixed: Mixed,
     goal: Goal,
     options: Money,
     request: dict[str, Any],
@@ -126,7 +137,7 @@ def _report(
     if goal.objective.direction != "front":
         roles[best.index(chosen[0])].append("chosen")
     choices = [_choice(one, roles[place]) for place, one in enumerate(best)]
-    on_front = {(one.found.offer.tag, one.found.gpus) for one in best}
+    on_front = {one.name for one in best}
     return RentReport(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -135,36 +146,46 @@ def _report(
         judged_by="expected" if options.goodput == "expected" else "ideal",
         front=choices,
         chosen=[choices[best.index(one)] for one in chosen],
-        popular=[
-            _choice(one, [], None if (one.found.offer.tag, one.found.gpus) in on_front else _waste(one, best))
-            for one in popular
-        ],
+        popular=[_choice(one, [], None if one.name in on_front else _waste(one, best)) for one in popular],
         unused=shown.unused,
         search=RentSearch(
             offers=shown.prices,
             gpu_types=len({offer.device.name for offer in shown.offers}),
             choices=state.choices,
+            passed=state.passed,
             considered=state.considered,
             evaluated=state.evaluated,
-            refined=len(state.near_front()) + len(popular),
+            refined=len(state.near_front()) + len(popular) + len(mixed.refined),
             seconds=time.perf_counter() - started,
+            mixes=mixed.record(on_front=sum(len(one.parts) > 1 for one in best)),
         ),
         notes=_notes(best, options),
-        warnings=_warnings(best, chosen, goal),
+        warnings=_warnings([*best, *popular], chosen, goal),
     )
 
 
 def _choice(one: Refined, roles: list[str], waste: Waste | None = None) -> Choice:
-    found, result = one.found, one.estimate
+    result, parts = one.estimate, one.parts
     if result.cost is None:
         raise InputError("tokens", None, want="the tokens to train")
     return Choice(
-        name=found.offer.name(found.gpus),
-        gpu=found.offer.device.name,
-        gpus=found.gpus,
-        nodes=-(-found.gpus // found.offer.node.gpus),
-        node=found.offer.node.name,
-        node_known=found.offer.node_known,
+        name=one.name,
+        gpu=" + ".join(part.offer.device.name for part in parts),
+        gpus=one.gpus,
+        nodes=sum(part.nodes for part in parts),
+        node=" + ".join(part.offer.node.name for part in parts),
+        node_known=all(part.offer.node_known for part in parts),
+        parts=[
+            ChoicePart(
+                gpu=part.offer.device.name,
+                gpus=part.gpus,
+                nodes=part.nodes,
+                node=part.offer.node.name,
+                node_known=part.offer.node_known,
+                price=part.offer.tag,
+            )
+            for part in parts
+        ],
         strategy=result.strategy,
         step_s=result.step_s,
         step_s_range=result.step_s_range,
@@ -185,30 +206,38 @@ def _waste(one: Refined, best: list[Refined]) -> Waste | None:
     if not better:
         return None
     instead = min(better, key=lambda other: other.usd)
-    days = (one.time_s - instead.time_s) / 86400
-    return Waste(instead=instead.found.offer.name(instead.found.gpus), days=days, usd=one.usd - instead.usd)
+    days, usd = (one.time_s - instead.time_s) / 86400, one.usd - instead.usd
+    return Waste(instead=instead.name, days=days, usd=usd, usd_range=shared_range(one.estimate, usd))
 
 
 def _notes(best: list[Refined], options: Money) -> list[str]:
     notes = []
-    assumed = sorted({one.found.offer.tag.provider for one in best if not one.found.offer.node_known})
+    if any(part.offer.tag.market in MARKETS for one in best for part in one.parts):
+        notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
+    offers = [part.offer for one in best for part in one.parts]
+    assumed = sorted({offer.tag.provider for offer in offers if not offer.node_known})
     if assumed:
         notes.append(
             f"The links of {', '.join(assumed)} are not in the catalog: those of the usual server for the GPU were "
             "taken, between servers too. Ask before you rent, or keep to --known-nodes."
         )
-    if any(one.found.offer.tag.market == "spot" for one in best):
+    for one in best:
+        if len(one.parts) > 1 and isinstance(one.estimate, MixedEstimate):
+            runs = ", ".join(one.estimate.runs_on) or "no runtime of the catalog"
+            notes.append(f"{one.name}: {runs} can run this mix as it is.")
+    if any(offer.tag.market == "spot" for offer in offers):
         notes.append("Spot: waiting for a replacement of a node that was taken away is not counted.")
-    if any(one.found.offer.tag.market == "owned" for one in best) and options.watts_per_gpu is None:
+    if any(offer.tag.market == "owned" for offer in offers) and options.watts_per_gpu is None:
         notes.append("Energy is of the GPU boards alone; --watts-per-gpu adds their share of the server.")
     return notes
 
 
-def _warnings(best: list[Refined], chosen: list[Refined], goal: Goal) -> list[str]:
-    warnings = [stale_warning(one.found.offer.tag) for one in best]
+def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal) -> list[str]:
+    warnings = [stale_warning(part.offer.tag) for one in shown for part in one.parts]
     top = chosen[0].estimate
     high = top.step_s_range.high / top.step_s
-    if goal.objective.name == "budget" and chosen[0].usd * high > goal.cap:
+    budget = goal.cap if goal.objective.name == "budget" else goal.most_usd
+    if chosen[0].usd * high > budget:
         most = show_dollars(chosen[0].usd * high)
         warnings.append(f"At the upper end of its error bar the chosen plan costs {most}, above the budget.")
     if goal.objective.name == "deadline" and chosen[0].time_s * high > goal.cap:
@@ -225,8 +254,7 @@ def _request(job: Job, shown: Market, options: Money, goal: Goal, max_gpus: int)
         "workload": msgspec.to_builtins(job.workload),
         "runtime": job.runtime.name,
         "headroom": job.headroom,
-        "objective": goal.objective.name,
-        "cap": None if np.isinf(goal.cap) else goal.cap,
+        **goal.record(),
         "money": msgspec.to_builtins(options),
     }
 
