@@ -11,7 +11,7 @@ import pytest
 
 from astra.space import partition
 from astra.space.one_pool import applies, solve_one
-from astra.space.partition import Choice, Problem, Run, bound, solve, stage_times, value
+from astra.space.partition import Choice, Problem, Run, bound, end_times, solve, solve_ended, stage_times, value
 
 
 @lru_cache(maxsize=64)
@@ -73,6 +73,7 @@ def best_split(
         return float(np.inf)
     left = depth - np.concatenate((np.zeros((len(ways), 1), np.int64), np.cumsum(ways, axis=1)), axis=1)
     longest, total, able = np.zeros(len(ways)), np.zeros(len(ways)), np.ones(len(ways), bool)
+    end = np.zeros(len(ways))
     for place, (pool, number) in enumerate(owners):
         choice = problem.pools[pool][number]
         before, after = left[:, place], left[:, place + 1]
@@ -87,7 +88,10 @@ def best_split(
             seconds = seconds + hop(problem, owners[place], owners[place + 1])
         able &= need <= choice.limit_bytes
         longest, total = np.maximum(longest, seconds), total + seconds
-    values = np.where(able, problem.sum_weight * total + problem.max_weight * longest, np.inf)
+        if problem.ends:
+            row = problem.ends[pool][number][int(place == 0) + 2 * int(place == len(owners) - 1)]
+            end = np.maximum(end, row[before - after] if row.ndim == 1 else row[before, after])
+    values = np.where(able, problem.sum_weight * total + problem.max_weight * longest + end, np.inf)
     return float(values.min())
 
 
@@ -203,6 +207,76 @@ def test_many_pools_without_order_first(seed: int, monkeypatch: pytest.MonkeyPat
         assert quick.value_s == pytest.approx(plain.value_s, rel=1e-9)
         assert close.least <= plain.value_s * (1 + 1e-9)
         assert close.pipeline is None or fits(problem, close.pipeline.runs)
+
+
+def with_ends(rng: np.random.Generator, problem: Problem, *, alike: bool) -> Problem:
+    """What follows the pipeline: grows with the layers, more or less, and matters more or less."""
+    depth = len(problem.pools[0][0].time_s) - 1
+    size = rng.choice([0.1, 1.0, 10.0, 100.0])
+
+    def table() -> np.ndarray:
+        base = size * (rng.uniform(0, 1, (4, 1)) + rng.uniform(0.1, 1) * np.arange(depth + 1) / depth)
+        base = base + size * rng.uniform(0, 0.5) / np.maximum(np.arange(depth + 1), 1)  # short stages hide less
+        if alike:
+            return base
+        apart = np.maximum(np.subtract.outer(np.arange(depth + 1), np.arange(depth + 1)), 0)
+        return base[:, apart] + size * rng.uniform(0, 0.2, (4, depth + 1, depth + 1))
+
+    return problem._replace(ends=tuple(tuple(table() for _ in pool) for pool in problem.pools))
+
+
+def agree_with_ends(problem: Problem) -> None:
+    """The whole step, pipeline and what follows it, against brute force."""
+    expected, found = brute_force(problem), solve_ended(problem)
+    if not np.isfinite(expected):
+        assert found is None
+        return
+    assert found is not None
+    runs = found.pipeline.runs
+    assert fits(problem, runs)
+    whole = value(problem, stage_times(problem, runs)) + max(end_times(problem.ends, runs))
+    assert found.total_s == pytest.approx(whole, rel=1e-12)
+    assert found.total_s == pytest.approx(expected, rel=1e-9)
+    assert solve_ended(problem, below=found.total_s) is None
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_whole_step_equals_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(7000 + seed)
+    kinds = int(rng.integers(1, 3))
+    problem = random_problem(
+        rng, int(rng.integers(1, 4)), int(rng.integers(1, 9)), most_stages=int(rng.integers(1, 4)), kinds=kinds
+    )
+    agree_with_ends(with_ends(rng, problem, alike=kinds == 1))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_whole_step_of_deep_models_equals_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(8000 + seed)
+    problem = random_problem(rng, pools=2, depth=int(rng.integers(14, 25)), most_stages=2)
+    agree_with_ends(with_ends(rng, problem, alike=seed % 2 == 0))
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 2), (3, 2, 3), (1, 2, 4), (2, 2, 2)])
+def test_the_whole_step_of_three_full_pools_equals_brute_force(sizes: tuple[int, ...]) -> None:
+    """24 layers on up to 8 stages in every order."""
+    rng = np.random.default_rng(9000 + sum(sizes))
+    problem = random_problem(rng, pools=3, depth=24, most_stages=4)
+    choices = tuple((pool[0]._replace(stages=size),) for pool, size in zip(problem.pools, sizes, strict=True))
+    hops = {pair: hop[:1, :1] for pair, hop in problem.hop_s.items()}
+    agree_with_ends(with_ends(rng, problem._replace(pools=choices, hop_s=hops, every=True), alike=True))
+
+
+def test_twelve_stages_of_three_pools_whole_step() -> None:
+    """1.35 million splits of one order, which the hops leave as the only one."""
+    rng = np.random.default_rng(12)
+    problem = random_problem(rng, pools=3, depth=24, most_stages=4)
+    choices = tuple((pool[0]._replace(stages=4),) for pool in problem.pools)
+    hops = {p: hop[:1, :1] + (0 if p in ((0, 1), (1, 2)) else 1e6) for p, hop in problem.hop_s.items()}
+    problem = with_ends(rng, problem._replace(pools=choices, hop_s=hops, every=True), alike=True)
+    expected = best_split(problem, (0, 1, 2), (0, 0, 0), (4, 4, 4), 24)
+    found = solve_ended(problem)
+    assert (found.total_s if found else np.inf) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(60))

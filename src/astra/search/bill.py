@@ -174,13 +174,29 @@ def checkpoint_bytes(job: Job) -> float:
     return trained * money.CHECKPOINT_BYTES[job.workload.optimizer]
 
 
-def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag) -> Cost | None:
-    """The bill of an estimate; None without tokens to train."""
+class Hired(NamedTuple):
+    """GPUs of a job, over all its pools."""
+
+    used: int
+    billed: int  # whole nodes
+    nodes: int
+
+
+def hired(pool: Pool) -> Hired:
+    """One pool."""
+    return Hired(pool.gpus, int(money.billed_gpus(pool.gpus, pool.gpus_per_node)), -(-pool.gpus // pool.node.gpus))
+
+
+def cost_of(
+    job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None
+) -> Cost | None:
+    """The bill of an estimate; None without tokens to train. ``machines`` are those of several pools."""
     tokens = job.workload.tokens
     if tokens is None:
         return None
+    machines = machines or hired(job.pool)
     low, high = result.step_s_range.low / result.step_s, result.step_s_range.high / result.step_s
-    gpus = int(money.billed_gpus(job.pool.gpus, job.pool.gpus_per_node))
+    gpus = machines.billed
     seconds = tokens / result.tokens_per_s
     usd = float(money.rent_usd(tag.usd_per_gpu_h, gpus, seconds))
     return Cost(
@@ -191,16 +207,15 @@ def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag) -> Cost |
         usd_range=Range(low=usd * low, high=usd * high),
         usd_per_billion_tokens=usd / tokens * 1e9,
         price=tag,
-        expected=None if options.goodput == "off" else _expected(job, options, tag, seconds, usd, (low, high)),
+        expected=None if options.goodput == "off" else _expected(job, options, tag, seconds, usd, (low, high), machines),
     )
 
 
 def _expected(
-    job: Job, options: Money, tag: PriceTag, seconds: float, usd: float, bar: tuple[float, float]
+    job: Job, options: Money, tag: PriceTag, seconds: float, usd: float, bar: tuple[float, float], machines: Hired
 ) -> Restarts | None:
-    nbytes, gpus = checkpoint_bytes(job), job.pool.gpus
-    nodes = -(-gpus // job.pool.node.gpus)
-    found = outlook(options, nbytes, np.array([gpus]), np.array([nodes]), tag.market)
+    nbytes = checkpoint_bytes(job)
+    found = outlook(options, nbytes, np.array([machines.used]), np.array([machines.nodes]), tag.market)
     useful = float(found.goodput[0])
     if useful <= 0:
         return None

@@ -14,13 +14,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.errors import NoFeasiblePlan
-from astra.search.mixed_after import After
 from astra.search.mixed_detail import Fleet, estimate
+from astra.search.mixed_limits import Limits
+from astra.search.mixed_lone import best_alone
 from astra.search.mixed_records import MixedEstimate
 from astra.search.mixed_shares import Share, deal
 from astra.search.mixed_space import Bench, Counts, Found, Frame
-from astra.space.rules import Rule
-from astra.spec.mixed import MixedStrategy
+from astra.space.partition import end_times
+from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
 
 SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they are this close
@@ -43,24 +44,22 @@ class Candidate(NamedTuple):
 class Costed(NamedTuple):
     """A strategy in full."""
 
-    strategy: MixedStrategy
+    strategy: MixedStrategy | OnePool
     estimate: MixedEstimate
 
 
 class Planner:
     """One fleet, planned for different numbers of GPUs."""
 
-    def __init__(self, fleet: Fleet, *, exact: bool, user_rules: Sequence[Rule] = ()) -> None:
-        self.fleet, self.exact, self.user_rules = fleet, exact, user_rules
-        stages = fleet.job.runtime.zero_stages
-        self.bench = Bench(fleet, zero=1 if 1 in stages else 0)
+    def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None) -> None:
+        self.exact, self.limits = exact, limits or Limits(fleet.job)
+        self.user_rules = self.limits.user_rules
+        self.bench = Bench(fleet, self.limits)
         self.fleet = fleet._replace(columns=tuple(way.columns for way in self.bench.ways))
-        self.after = After(self.bench)
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[Found]] = {}
-        self._after: dict[int, tuple[float, Found]] = {}
-        self._alone: dict[int, Costed | None] = {}
+        self._alone: dict[tuple[int, int], Costed | None] = {}
 
     @property
     def host_s(self) -> float:
@@ -93,15 +92,14 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= limit:
                 break
-            after_s = self.after.least_s(counts, frame.dp, frame.cp)
+            after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
             if bound_s + after_s >= limit:
                 continue
-            solved = self.bench.solve(counts, frame, every=every, below=limit - after_s, must=must)
+            solved = self.bench.solve(counts, frame, every=every, below=limit, must=must)
             if solved is None:
                 continue
-            total_s = solved.value_s + self.after.seconds(solved)
-            found.append((total_s, solved))
-            limit = min(limit, total_s)
+            found.append((solved.total_s, solved))
+            limit = min(limit, solved.total_s)
         return sorted(found, key=lambda entry: entry[0])[:keep]
 
     def _closer(
@@ -114,14 +112,13 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= limit:
                 break
-            after_s = self.after.least_s(counts, frame.dp, frame.cp)
+            after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
             if bound_s + after_s >= limit:
                 continue
             least_s, met = self.bench.bound(counts, frame, every=every, below=limit - after_s, must=must)
             if met is not None:
-                total_s = met.value_s + self.after.seconds(met)
-                found.append((total_s, met))
-                limit = min(limit, total_s)
+                found.append((met.total_s, met))
+                limit = min(limit, met.total_s)
             if met is None or least_s < CLOSE * met.value_s:
                 close.append((least_s, frame))
         return sorted(close, key=lambda entry: entry[0]), found
@@ -129,7 +126,7 @@ class Planner:
     def strategy(self, *parts: tuple[Found, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
         groups = tuple(found.group(self.fleet.names, m) for found, m in parts)
-        return MixedStrategy(groups=groups, zero=self.bench.zero)
+        return MixedStrategy(groups=groups, zero=self.bench.zero, overlap=self.limits.overlap)
 
     def alike(self, counts: Counts, **how: bool | float | int | Counts) -> list[Candidate]:
         """Strategies whose replicas are all the same pipeline."""
@@ -203,21 +200,23 @@ class Planner:
         shares, rounds = [], []
         for found in groups:
             fixed_s, each_s = found.line()
-            size = found.frame.stages or 1
+            size = found.frame.stages or 1 if found.frame.vp > 1 else 1
             rounds.append(size)
             shares.append(Share(found.frame.dp * found.frame.mbs * size, fixed_s, each_s * size))
         dealt = deal(shares, self.bench.batch)
         if dealt is None:
             return None
         seconds, units = dealt
-        after_s = max(self._after_s(found) for found in groups)
         parts = [(found, count * size) for found, count, size in zip(groups, units, rounds, strict=True)]
-        return Candidate(seconds + after_s, self.strategy(*parts))
+        return Candidate(seconds + self._end_s(groups), self.strategy(*parts))
 
-    def _after_s(self, found: Found) -> float:
-        if id(found) not in self._after:
-            self._after[id(found)] = (self.after.seconds(found), found)  # kept alive, so that its id stays its own
-        return self._after[id(found)][0]
+    def _end_s(self, groups: Sequence[Found]) -> float:
+        """The longest end of any stage of groups whose gradients meet over the slowest wire."""
+        used = sorted({run.pool for found in groups for run in found.pipeline.runs})
+        wires = [self.bench.wires[a, b] for a in used for b in used if a < b]
+        way = min(wires, key=lambda wire: wire.bytes_per_s) if len(groups) > 1 else None
+        ends = (self.bench.ends(found.frame, found.shapes, len(groups), way) for found in groups)
+        return max(max(end_times(end, found.pipeline.runs)) for end, found in zip(ends, groups, strict=True))
 
     def cost(self, candidates: Sequence[Candidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
@@ -244,16 +243,24 @@ class Planner:
         costed = {str(each.strategy): each for each in (*self.cost([*alike[:2], *groups[:2]], most=4), *launchable)}
         return sorted(costed.values(), key=lambda each: each.estimate.step_s), launchable
 
-    def alone(self, pool: int) -> Costed | None:
-        """The best plan on one pool."""
-        if pool not in self._alone:
-            counts = tuple(gpus if place == pool else 0 for place, gpus in enumerate(self.counts))
-            found = self.cost(self.alike(counts), most=1)
-            self._alone[pool] = found[0] if found else None
-        return self._alone[pool]
+    def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
+        """The best plan on one pool: what the planner for one GPU type says, or better where GPUs are left over."""
+        have = self.counts[pool] if gpus is None else gpus
+        if (pool, have) not in self._alone:
+            lone = best_alone(self.fleet, pool, have, self.limits.restrictions, self.user_rules)
+            found = [Costed(*lone)] if lone is not None else []
+            counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
+            found += self.cost(self.alike(counts, below=self._before(found[0]) if found else np.inf), most=1)
+            self._alone[pool, have] = min(found, key=lambda each: each.estimate.step_s, default=None)
+        return self._alone[pool, have]
 
-    def without(self, pool: int, *, mixed: bool) -> Costed | None:
-        """The best plan on all other pools; ``mixed``: pipelines over pools are searched too."""
+    def _before(self, costed: Costed) -> float:
+        """Pipeline and end of a plan: what the search compares, without the host's work and stragglers."""
+        around = (costed.estimate.breakdown.get(name, 0.0) for name in ("host", "stragglers"))
+        return costed.estimate.step_s - sum(around)
+
+    def without(self, pool: int) -> Costed | None:
+        """The best plan on all other pools; pipelines over them are searched too unless they are many."""
         counts = tuple(0 if place == pool else gpus for place, gpus in enumerate(self.counts))
         others = [place for place, gpus in enumerate(counts) if gpus]
         if len(others) == 1:
@@ -261,7 +268,7 @@ class Planner:
         found = [each for size in (len(others) - 1, len(others)) for some in combinations(others, size)
                  for each in self.apart(self.counts, some, every=False)]  # fmt: skip
         found.sort(key=lambda entry: entry.step_s)
-        if (mixed or not found) and len(others) < MANY_POOLS:
+        if len(others) < MANY_POOLS:
             found += self.alike(counts, below=found[0].step_s if found else np.inf)
         costed = self.cost(found, most=1) + [each for place in others if (each := self.alone(place)) is not None]
         return min(costed, key=lambda each: each.estimate.step_s, default=None)
@@ -270,8 +277,12 @@ class Planner:
         """The best plan with one more node of a pool, which is the best plan itself where that brings nothing."""
         node = self.fleet.cluster.pools[pool].node.gpus
         counts = tuple(gpus + (node if place == pool else 0) for place, gpus in enumerate(self.counts))
-        after = best.estimate.step_s - sum(best.estimate.breakdown.get(k, 0.0) for k in ("host", "stragglers"))
-        found = self.cost(self.alike(counts, below=after, fewer=self.counts), most=1)
+        found = self.cost(self.alike(counts, below=self._before(best), fewer=self.counts), most=1)
+        alone = self.alone(pool)
+        # A pool by itself gains at most in proportion, so that most need not be planned again.
+        if alone is not None and alone.estimate.step_s * self.counts[pool] / counts[pool] < 1.02 * best.estimate.step_s:
+            more = self.alone(pool, counts[pool])
+            found += [more] if more is not None else []
         return min([best, *found], key=lambda each: each.estimate.step_s)
 
     def with_pool(self, pool: int) -> Costed | None:

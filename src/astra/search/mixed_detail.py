@@ -34,7 +34,7 @@ from astra.result import Range, StageEstimate
 from astra.schedule import legal, step_s
 from astra.search import detail
 from astra.search.mixed_records import GroupEstimate, MixedEstimate, MixedStage
-from astra.search.mixed_runtimes import runtimes_for
+from astra.search.mixed_runtimes import Fitted, runtimes_for
 from astra.space.names import facts_of
 from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
@@ -372,7 +372,8 @@ def _tell(
     again = sum(part.recomputed * shares[stage_group] for part, stage_group in _groups_of(strategy, parts))
     broken = list(dict.fromkeys(sentence for part in parts for sentence in part.violations))
     vendors = {jobs[name].pool.device.vendor for name in used}
-    runs_on, needs = runtimes_for(strategy, vendors=len(vendors))
+    precisions = {jobs[name].workload.precision for name in used}
+    runs_on, needs = runtimes_for(strategy, Fitted(job.model, vendors=len(vendors), precisions=len(precisions)))
     return MixedEstimate(
         model=job.model.name,
         gpus=" + ".join(f"{count}x{jobs[name].pool.device.name}" for name, count in used.items()),
@@ -402,7 +403,7 @@ def _tell(
         memory_limit_gib=fullest.memory_limit_gib,
         provenance={term: source.word for term, source in provenance.items()},
         provenance_worst=worst.word,
-        warnings=_warnings(vendors, {jobs[name].workload.precision for name in used}),
+        warnings=_warnings(vendors, precisions),
         groups=groups,
         used=used,
         idle={

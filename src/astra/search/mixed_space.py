@@ -16,12 +16,14 @@ from astra.cost import mixed as cost
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats
+from astra.search.mixed_after import After
 from astra.search.mixed_bounds import LONG, Frames, Rates, best_first
 from astra.search.mixed_detail import Fleet
+from astra.search.mixed_limits import Limits
 from astra.space.enumerate import divisors
 from astra.space.names import facts_of
 from astra.space.one_pool import applies, solve_one
-from astra.space.partition import Choice, Pipeline, Problem, bound, solve
+from astra.space.partition import Choice, Ends, Pipeline, Problem, bound, end_times, solve, solve_ended
 from astra.space.rules import check
 from astra.spec.job import Job
 from astra.spec.mixed import Group, Segment
@@ -45,7 +47,7 @@ class Frame(NamedTuple):
     mbs: int
     cp: int
     vp: int
-    stages: int | None  # only given with chunks, whose activations in flight depend on it
+    stages: int | None  # given with chunks, whose activations in flight depend on it, or where pp is restricted
     microbatches: float
     only: tuple[int, int, str] | None  # the tp, ep and recompute of every stage, where they must agree
 
@@ -56,12 +58,14 @@ class Shape(NamedTuple):
     tp: int
     ep: int
     recompute: str
+    row: int  # of its pool's shardings
 
 
 class Found(NamedTuple):
     """The optimum of a frame."""
 
     value_s: float  # pipeline by the closed form
+    total_s: float  # with gradients and optimizer
     frame: Frame
     pipeline: Pipeline
     shapes: tuple[tuple[Shape, ...], ...]  # by pool and choice
@@ -126,15 +130,27 @@ class _Ways(NamedTuple):
 class Bench:
     """Everything about a fleet that is computed once: the columns of each pool and the wires between pools."""
 
-    def __init__(self, fleet: Fleet, *, zero: int) -> None:
-        self.fleet, self.zero = fleet, zero
+    def __init__(self, fleet: Fleet, limits: Limits | None = None) -> None:
+        self.fleet, self.limits = fleet, limits or Limits(fleet.job)
+        self.zero = self.limits.zero
         self.model, self.batch = fleet.job.model, fleet.job.workload.global_batch
         self.depth = len(layer_kinds(self.model))
         self.uniform = len(kinds(self.model)) == 1
         seq = fleet.job.workload.seq
-        self.mbs = [n for n in divisors(self.batch) if n == 1 or n * seq <= MOST_TOKENS]
-        self.cp = [1] if seq <= LONG_SEQUENCE else [n for n in (1, 2, 4, 8, 16, 32) if seq % (2 * n) == 0]
+        large = self.limits.names("mbs")
+        self.mbs = self.limits.filter(
+            "mbs", [n for n in divisors(self.batch) if large or n == 1 or n * seq <= MOST_TOKENS]
+        )
+        rings = seq > LONG_SEQUENCE or self.limits.names("cp")
+        self.cp = self.limits.filter(
+            "cp", [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or (rings and seq % (2 * n) == 0)]
+        )
         self.ways = [self._ways(job) for job in fleet.jobs]
+        self.after = After([(way.job, way.columns) for way in self.ways], self.limits.settings)
+        allowed = self.limits.filter("recompute", RECOMPUTES)
+        saved = any(self._saves(way.columns, row) for way in self.ways for row in range(len(way.columns.shards.tp)))
+        # Fused attention leaves selective recompute nothing to save, so that it is tried where it does or must be.
+        self.recomputes = [name for name in allowed if name != "selective" or saved or "none" not in allowed]
         places = range(len(fleet.jobs))
         self.wires = {(a, b): cost.wire(fleet.cluster, a, b) for a in places for b in places if a != b}
         self._choices: dict[tuple[int, int, int, int, bool], tuple[tuple[Choice, ...], tuple[Shape, ...]]] = {}
@@ -155,7 +171,7 @@ class Bench:
     def _rates(self, way: _Ways) -> Rates:
         """A pool's ways to hold layers, for bounds."""
         rows = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
-        codes = (0, RECOMPUTES.index("full"))
+        codes = [RECOMPUTES.index(name) for name in self.recomputes]
         ways = {(tp, ep, code): n for n, ((tp, ep), code) in enumerate(product(self.settings, codes))}
         job, columns, count = way.job, way.columns, len(kinds(self.model))
         shape = (len(rows), len(ways))
@@ -163,14 +179,14 @@ class Bench:
         weights = self._weights()
         one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count] / weights for dp in (1, 2))
         limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
-        work = {0: columns.work_s, codes[1]: columns.work_s + columns.again_s}
+        work = {code: columns.work_s + self._again_s(columns, name) for code, name in enumerate(RECOMPUTES)}
         for row, (tp, cp, ep, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
             for code in codes:
                 at = rows[mbs, cp], ways[tp, ep, code]
                 layer_s[at] = (work[code][row, :count] / weights).min()
                 head_s[at] = columns.work_s[row, count + 1]
                 stay[at], shared[at] = (2 * two - one)[row].min(), 2 * (one - two)[row].min()
-                least = columns.checkpoint if code else np.minimum(columns.whole, columns.selective)
+                least = columns.checkpoint if code == 2 else np.minimum(columns.whole, columns.selective)
                 kept[at] = (least[row, :count] / weights).min()
                 room[at] = limit - columns.working[row] - columns.ends_bytes[row] - job.runtime.workspace_bytes
         settings = [self.settings.index((tp, ep)) for tp, ep, _ in ways]
@@ -181,8 +197,9 @@ class Bench:
     def _ways(self, job: Job) -> _Ways:
         links = job.pool.node.links
         reach = min(links[0].reach if links else 1, job.pool.gpus, MOST_TP)
-        tp = [n for n in divisors(self.model.heads) if n <= reach]
-        ep = [1] if self.model.moe is None else [n for n in divisors(self.model.moe.experts) if n <= 64]
+        tp = self.limits.filter("tp", [n for n in divisors(self.model.heads) if n <= reach])
+        experts = 1 if self.model.moe is None else self.model.moe.experts
+        ep = self.limits.filter("ep", [n for n in divisors(experts) if n <= 64])
         rows = np.array(list(product(tp, self.cp, ep, self.mbs)), np.int64).reshape(-1, 4)
         sp = rows[:, 0] > 1
         facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
@@ -190,10 +207,12 @@ class Bench:
             "sp": sp,
             "etp": np.ones_like(rows[:, 0]),
         }
-        legal = check(columns, facts).ok
-        found = cost.pool_columns(job, cost.Shards(*rows[legal].T))
-        if self.model.moe is not None:
-            found = cost.pool_columns(job, cost.Shards(*rows[legal][self._few_experts(job, found)].T))
+        legal = check(columns, facts).ok & self.limits.sequence_parallel(rows[:, 0])
+        overlap_tp = "tp" in self.limits.overlap
+        found = cost.pool_columns(job, cost.Shards(*rows[legal].T), overlap_tp=overlap_tp)
+        if self.model.moe is not None and len(found.shards.tp):
+            few = rows[legal][self._few_experts(job, found)]
+            found = cost.pool_columns(job, cost.Shards(*few.T), overlap_tp=overlap_tp)
         count = len(kinds(self.model))
         return _Ways(job, found, found.work_s[:, :count].min(axis=1))
 
@@ -235,7 +254,7 @@ class Bench:
         limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
         made: list[tuple[Choice, Shape]] = []
         for place, row in enumerate(rows.tolist()):
-            for recompute in self._recomputes(columns, row):
+            for recompute in self.recomputes:
                 time_s, kept = self._prefix(pool, row, recompute)
                 working = columns.working[row] + (columns.layer_whole[row] if recompute == "full" else 0.0)
                 choice = Choice(
@@ -252,12 +271,15 @@ class Bench:
                     limit_bytes=limit,
                 )
                 if stay[place, -1] / self.depth + choice.fixed_bytes <= limit:
-                    made.append((choice, Shape(int(shards.tp[row]), int(shards.ep[row]), recompute)))
+                    made.append((choice, Shape(int(shards.tp[row]), int(shards.ep[row]), recompute, row)))
         return tuple(choice for choice, _ in made), tuple(shape for _, shape in made)
 
-    def _recomputes(self, columns: cost.PoolColumns, row: int) -> list[str]:
-        saves = bool((columns.selective[row] < WORTH_SELECTIVE * columns.whole[row]).any())
-        return [name for name in RECOMPUTES if name != "selective" or saves]
+    def _saves(self, columns: cost.PoolColumns, row: int) -> bool:
+        return bool((columns.selective[row] < WORTH_SELECTIVE * columns.whole[row]).any())
+
+    def _again_s(self, columns: cost.PoolColumns, recompute: str) -> Floats:
+        """What recompute adds to a micro-batch."""
+        return {"none": 0.0 * columns.again_s, "selective": columns.attention_s, "full": columns.again_s}[recompute]
 
     def _prefix(self, pool: int, row: int, recompute: str) -> tuple[Floats, Floats]:
         """Seconds and kept bytes of the last j layers."""
@@ -265,11 +287,8 @@ class Bench:
         if key not in self._prefixes:
             job, columns, _ = self.ways[pool]
             count = len(kinds(self.model))
-            again = {"none": 0.0 * columns.again_s, "selective": columns.attention_s, "full": columns.again_s}[
-                recompute
-            ]
             kept = {"none": columns.whole, "selective": columns.selective, "full": columns.checkpoint}[recompute]
-            seconds = (columns.work_s + again)[row : row + 1, :count]
+            seconds = (columns.work_s + self._again_s(columns, recompute))[row : row + 1, :count]
             self._prefixes[key] = (
                 cost.from_the_end(job, seconds)[0],
                 cost.from_the_end(job, kept[row : row + 1, :count])[0],
@@ -289,8 +308,9 @@ class Bench:
                 for choice, shape in zip(made, named, strict=True)
                 if (need := frame.dp * frame.cp * shape.tp) <= gpus
                 and (not every or (gpus % need == 0 and gpus // need <= self.depth // frame.vp))
-                and (frame.only is None or tuple(shape) == frame.only)
+                and (frame.only is None or shape[:3] == frame.only)
             ]
+            kept = self._ruled(pool, frame, kept)
             pools.append(tuple(choice for choice, _ in kept))
             shapes.append(tuple(shape for _, shape in kept))
         hops = {}
@@ -302,7 +322,8 @@ class Bench:
         most = min(sum(max((choice.stages for choice in pool), default=0) for pool in pools), self.depth // frame.vp)
         places = np.arange(most + 1)
         m, v = frame.microbatches, frame.vp
-        if frame.stages is not None:
+        if v > 1:
+            assert frame.stages is not None
             alive = np.minimum(2 * (places - 1) + (v - 1) * frame.stages + 1, m * v) / v
         else:
             alive = np.minimum(places, m)
@@ -318,6 +339,26 @@ class Bench:
         )
         return problem, tuple(shapes)
 
+    def _ruled(self, pool: int, frame: Frame, kept: list[tuple[Choice, Shape]]) -> list[tuple[Choice, Shape]]:
+        """The ways to take stages that the user's own rules leave."""
+        if not self.limits.early_rules:
+            return kept
+        told = frame._asdict() | {"pp": frame.stages or 0}
+        tp, ep = (np.array([shape[place] for _, shape in kept], np.int64) for place in (0, 1))
+        recompute = np.array([RECOMPUTES.index(shape.recompute) for _, shape in kept], np.int64)
+        ok = self.limits.kept(self.ways[pool].job, told, tp, ep, recompute)
+        return [entry for entry, fine in zip(kept, ok.tolist(), strict=True) if fine]
+
+    def ends(
+        self, frame: Frame, shapes: tuple[tuple[Shape, ...], ...], groups: int = 1, way: cost.Wire | None = None
+    ) -> Ends:
+        """What follows the pipeline on every stage there can be, by pool and choice, in units of the frame."""
+        out = []
+        for pool, named in enumerate(shapes):
+            table = self.after.table(pool, frame.dp, groups, way) if named else np.zeros(0)
+            out.append(tuple(table[shape.row][..., :: frame.vp] for shape in named))
+        return tuple(out)
+
     def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
         """A close lower bound of a frame's value, and a pipeline if one was met; ``below`` if nothing can beat that."""
         problem, shapes = self.problem(counts, frame, every=every, must=must)
@@ -325,17 +366,22 @@ class Bench:
         if not any(problem.pools) or not all(needed):
             return Bounded(below, None)
         least, pipeline = bound(problem, below=below)
-        return Bounded(least, None if pipeline is None else Found(pipeline.value_s, frame, pipeline, shapes))
+        if pipeline is None:
+            return Bounded(least, None)
+        end_s = max(end_times(self.ends(frame, shapes), pipeline.runs))
+        return Bounded(least, Found(pipeline.value_s, pipeline.value_s + end_s, frame, pipeline, shapes))
 
     def solve(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Found | None:
-        """The best pipeline of a frame that beats ``below``."""
+        """The best pipeline of a frame, with what follows it, that beats ``below``."""
         problem, shapes = self.problem(counts, frame, every=every, must=must)
         needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
         if not any(problem.pools) or not all(needed):
             return None
         self.solved += 1
-        pipeline = solve_one(problem, below=below) if applies(problem) else solve(problem, below=below)
-        return None if pipeline is None else Found(pipeline.value_s, frame, pipeline, shapes)
+        problem = problem._replace(ends=self.ends(frame, shapes))
+        least_s = self.after.least_s(counts, frame.dp, frame.cp)
+        found = solve_ended(problem, below=below, least_s=least_s, first=solve_one if applies(problem) else solve)
+        return None if found is None else Found(found.pipeline.value_s, found.total_s, frame, found.pipeline, shapes)
 
     def bounded_frames(
         self,
@@ -377,11 +423,12 @@ class Bench:
             for dp in self._pipelines(counts, samples, mbs, whole=whole, aligned=aligned):
                 m = samples / (dp * mbs)
                 few = None if whole else -FEW_CHUNKS
-                shapes = [(1, 0), *((v, p) for p in self._depths(counts, dp, m) for v in self._chunks(p)[few:])]
+                shapes = [(1, p) for p in self._plain_depths(counts, dp)]
+                shapes += [(v, p) for p in self._depths(counts, dp, m) for v in self._chunks(p)[few:]]
                 rows += [(dp, mbs, cp, v, p, m) for cp in self.cp for v, p in shapes]
         table = np.array(rows, np.float64).reshape(-1, 6)
-        full = RECOMPUTES.index("full")
-        kinds_of = list(product(range(len(self.settings)), (0, full))) if uniform else [(-1, -1)]
+        codes = [RECOMPUTES.index(name) for name in self.recomputes]
+        kinds_of = list(product(range(len(self.settings)), codes)) if uniform else [(-1, -1)]
         chosen = np.tile(np.array(kinds_of, np.int64), (len(table), 1))
         table = np.repeat(table, len(kinds_of), axis=0)
         pipelines, samples_each, ring, chunks, stages = (table[:, column].astype(np.int64) for column in range(5))
@@ -389,6 +436,10 @@ class Bench:
 
     def _pipelines(self, counts: Counts, samples: float, mbs: int, *, whole: bool, aligned: bool) -> list[int]:
         """Numbers of pipelines to try."""
+        found = self._replicas(counts, samples, mbs, whole=whole, aligned=aligned)
+        return self.limits.filter("dp", found)
+
+    def _replicas(self, counts: Counts, samples: float, mbs: int, *, whole: bool, aligned: bool) -> list[int]:
         most = int(min(samples // mbs, sum(counts)))
         if whole:
             return [n for n in divisors(int(samples) // mbs) if n <= most] if samples % mbs == 0 else []
@@ -399,8 +450,21 @@ class Bench:
         tried = {gpus // size for gpus in counts if gpus for size in sizes}
         return sorted(n for n in tried if 1 <= n <= most and self.batch % n)
 
+    def _plain_depths(self, counts: Counts, dp: int) -> list[int]:
+        """Stages of a pipeline without chunks: 0 for any number, each of them where it is restricted."""
+        if not self.limits.chunks(1):
+            return []
+        if not self.limits.staged:
+            return [0]
+        least = min((tp for tp, _ in self.settings), default=1)
+        deepest = min(sum(gpus // (dp * least) for gpus in counts), self.depth)
+        return self.limits.filter("pp", range(1, deepest + 1))
+
     def _depths(self, counts: Counts, dp: int, microbatches: float) -> list[int]:
         """Stages of an interleaved pipeline: micro-batches come in whole groups of them."""
+        return self.limits.filter("pp", self._interleaved_depths(counts, dp, microbatches))
+
+    def _interleaved_depths(self, counts: Counts, dp: int, microbatches: float) -> list[int]:
         if not self.uniform or "interleaved" not in self.fleet.job.runtime.schedules:
             return []
         least = min((tp for tp, _ in self.settings), default=1)
@@ -412,4 +476,7 @@ class Bench:
 
     def _chunks(self, stages: int) -> list[int]:
         """Chunks per stage: those that divide the layers, so that the chunks of a stage are equal."""
-        return [n for n in divisors(self.depth) if 2 <= n <= MOST_CHUNKS and n * stages <= self.depth]
+        most = MOST_CHUNKS if not self.limits.names("vp") else self.depth
+        return [
+            n for n in divisors(self.depth) if 2 <= n <= most and n * stages <= self.depth and self.limits.chunks(n)
+        ]
