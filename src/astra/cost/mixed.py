@@ -203,9 +203,9 @@ def hop_s(way: Wire, nbytes: Floats | float) -> Floats:
     return ramped(np.full(size.shape, way.latency_s), size / way.bytes_per_s, load().rules.send_ramp_far)
 
 
-def p2p_s(job: Job, nbytes: Floats, apart: Ints) -> Floats:
-    """One activation to the neighbouring stage of the same pool."""
-    ranks = np.full(nbytes.shape, 2)
+def p2p_s(job: Job, nbytes: Floats, apart: Ints, stages: int) -> Floats:
+    """One activation to the neighbouring stage of the same pool, in a pipeline of so many."""
+    ranks = np.full(nbytes.shape, stages)
     return collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=ranks, stride=apart).seconds
 
 

@@ -98,8 +98,9 @@ class Planner:
             solved = self.bench.solve(counts, frame, every=every, below=limit, must=must)
             if solved is None:
                 continue
-            found.append((solved.total_s, solved))
-            limit = min(limit, solved.total_s)
+            total_s = self._told_s(solved) if whole else solved.total_s
+            found.append((total_s, solved))
+            limit = min(limit, total_s)
         return sorted(found, key=lambda entry: entry[0])[:keep]
 
     def _closer(
@@ -117,11 +118,19 @@ class Planner:
                 continue
             least_s, met = self.bench.bound(counts, frame, every=every, below=limit - after_s, must=must)
             if met is not None:
-                found.append((met.total_s, met))
-                limit = min(limit, met.total_s)
+                total_s = self._told_s(met)
+                found.append((total_s, met))
+                limit = min(limit, total_s)
             if met is None or least_s < CLOSE * met.value_s:
-                close.append((least_s, frame))
+                close.append((max(least_s, bound_s), frame))
         return sorted(close, key=lambda entry: entry[0]), found
+
+    def _told_s(self, found: Found) -> float:
+        """A pipeline's time in the search; simulated where transfers stall it, which no closed form knows."""
+        if not found.late or found.frame.microbatches != int(found.frame.microbatches):
+            return found.total_s
+        costed = self._in_full(self.strategy((found, int(found.frame.microbatches))))
+        return max(found.total_s, self._before(costed))
 
     def strategy(self, *parts: tuple[Found, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
@@ -222,13 +231,17 @@ class Planner:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
         out = []
         for candidate in sorted(candidates, key=lambda entry: entry.step_s)[:most]:
-            text = str(candidate.strategy)
-            if text not in self._costed:
-                result = estimate(self.fleet, candidate.strategy, user_rules=self.user_rules)
-                self._costed[text] = Costed(candidate.strategy, result)
-            out.append(self._costed[text])
+            out.append(self._in_full(candidate.strategy))
         fitting = [each for each in out if each.estimate.fits and each.estimate.legal]
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
+
+    def _in_full(self, strategy: MixedStrategy) -> Costed:
+        text = str(strategy)
+        if text not in self._costed:
+            if strategy.samples != self.bench.batch:  # a share that is costed by itself
+                return Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
+            self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
+        return self._costed[text]
 
     def best(self, counts: Counts, *, every: bool) -> tuple[list[Costed], list[Costed]]:
         """Plans for some GPUs, best first, and those that Megatron-LM can run as they are.
@@ -279,8 +292,9 @@ class Planner:
         counts = tuple(gpus + (node if place == pool else 0) for place, gpus in enumerate(self.counts))
         found = self.cost(self.alike(counts, below=self._before(best), fewer=self.counts), most=1)
         alone = self.alone(pool)
+        whole = counts[pool] % node == 0  # a part of a node has no next one
         # A pool by itself gains at most in proportion, so that most need not be planned again.
-        if alone is not None and alone.estimate.step_s * self.counts[pool] / counts[pool] < 1.02 * best.estimate.step_s:
+        if whole and alone is not None and alone.estimate.step_s * self.counts[pool] / counts[pool] < 1.02 * best.estimate.step_s:
             more = self.alone(pool, counts[pool])
             found += [more] if more is not None else []
         return min([best, *found], key=lambda each: each.estimate.step_s)
@@ -315,7 +329,7 @@ class Planner:
         least = np.inf
         for dp in (1, self.bench.batch):
             for mbs, cp in product(self.bench.mbs[:1], self.bench.cp):
-                made, _ = self.bench.choices(pool, dp, mbs, cp, True)
+                made, _ = self.bench.choices(pool, dp, mbs, cp, 2)
                 for choice in made:
                     one = choice.stay_bytes[1] + choice.kept_bytes[1] + choice.fixed_bytes
                     least = min(least, float(one))

@@ -105,7 +105,7 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
         placed = _placed(number, group, costed, sends, start=len(stages))
         stages += placed
-        records.append(_group_record(number, group, placed, seconds, longest))
+        records.append(_group_record(number, group, placed, sends, seconds, longest))
     slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
     alone_s = longest + after_s + fleet.job.runtime.step_host_s
     total_s = alone_s * (1 + _straggling(fleet, strategy))
@@ -313,13 +313,14 @@ def _placed(
 
 
 def _group_record(
-    number: int, group: Group, stages: Sequence[MixedStage], seconds: float, longest: float
+    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, longest: float
 ) -> GroupEstimate:
     gpus: dict[str, int] = {}
     for segment in group.segments:
         gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
     times = [stage.microbatch_s + (stage.transfer_s if group.vp == 1 else 0.0) for stage in stages]
     closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
+    closed += 2 * sum(sends) if group.vp > 1 else 0.0  # hidden but for fill and drain
     return GroupEstimate(
         index=number,
         text=str(group),

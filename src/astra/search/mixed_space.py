@@ -34,6 +34,7 @@ LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
 MOST_CHUNKS: Final = 10
 FEW_CHUNKS: Final = 2  # of a group that shares the batch with others: the largest numbers of chunks
 MOST_SHARED_STAGES: Final = 8  # of a group that shares the batch with others
+FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
 RECOMPUTES: Final = ("none", "selective", "full")
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
 
@@ -64,11 +65,13 @@ class Shape(NamedTuple):
 class Found(NamedTuple):
     """The optimum of a frame."""
 
-    value_s: float  # pipeline by the closed form
-    total_s: float  # with gradients and optimizer
+    value_s: float  # pipeline by the closed form, without what transfers add to fill and drain where they are hidden
+    fill_s: float  # that
+    total_s: float  # with both, gradients and optimizer
     frame: Frame
     pipeline: Pipeline
     shapes: tuple[tuple[Shape, ...], ...]  # by pool and choice
+    late: bool = False  # transfers longer than a slot, which stall the schedule: the simulator must say how much
 
     def group(self, names: Sequence[str], microbatches: int) -> Group:
         """As part of a strategy."""
@@ -99,7 +102,7 @@ class Found(NamedTuple):
     def line(self) -> tuple[float, float]:
         """Pipeline seconds for m micro-batches are ``fixed + m * each``."""
         slowest = max(self.stage_s)
-        return (sum(self.stage_s) - slowest) / self.frame.vp, slowest
+        return (sum(self.stage_s) - slowest) / self.frame.vp + self.fill_s, slowest
 
 
 class Bounded(NamedTuple):
@@ -231,24 +234,47 @@ class Bench:
             kept |= {front[0], front[len(front) // 2], front[-1]}
         return sorted(kept)
 
+    def spans(self, counts: Counts, frame: Frame) -> list[int]:
+        """Numbers of stages up to which transfers inside a pool take the same links, the most stages last.
+
+        How far neighbours are apart at worst depends on the length of the pipeline. With chunks transfers are hidden
+        and the length is given: 0.
+        """
+        if frame.vp > 1:
+            return [0]
+        if frame.stages is not None:
+            return [frame.stages]
+        inner = frame.dp * frame.cp
+        degrees = sorted({tp for tp, _ in self.settings})
+        deepest = min(sum(gpus // (inner * degrees[0]) for gpus in counts), self.depth) if degrees else 0
+        reaches = {link.reach for gpus, job in zip(counts, self.fleet.jobs, strict=True) if gpus
+                   for link in job.pool.node.links[:-1]}  # fmt: skip
+        turns = {reach // (inner * tp) for reach in reaches for tp in degrees}
+        return [*sorted(turn for turn in turns if 2 <= turn < deepest), max(deepest, 1)]
+
     def choices(
-        self, pool: int, dp: int, mbs: int, cp: int, blocking: bool
+        self, pool: int, dp: int, mbs: int, cp: int, span: int
     ) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
         """Ways for a pool to take stages of a frame; the numbers of stages are filled in later."""
-        key = (pool, dp, mbs, cp, blocking)
+        links = self.fleet.jobs[pool].pool.node.links
+        if span and (len(links) < 2 or span * dp * cp > links[-2].reach):
+            span = FAR  # all of them leave the inner links
+        key = (pool, dp, mbs, cp, span)
         if key not in self._choices:
             self._choices[key] = self._make_choices(*key)
         return self._choices[key]
 
     def _make_choices(
-        self, pool: int, dp: int, mbs: int, cp: int, blocking: bool
+        self, pool: int, dp: int, mbs: int, cp: int, span: int
     ) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
         job, columns, _ = self.ways[pool]
         shards = columns.shards
         usable = (shards.mbs == mbs) & (shards.cp == cp) & (dp * cp * shards.tp % shards.ep == 0)
         rows = np.flatnonzero(usable & (dp * cp * shards.tp <= job.pool.gpus * 2))
         resident = cost.resident_bytes(job, columns, dp, self.zero)
-        sends = cost.p2p_s(job, columns.stream_bytes[rows], shards.tp[rows] * cp * dp) if len(rows) else np.zeros(0)
+        sends = np.zeros(len(rows))
+        if span > 1 and len(rows):
+            sends = cost.p2p_s(job, columns.stream_bytes[rows], shards.tp[rows] * cp * dp, span)
         count = len(kinds(self.model))
         stay = cost.from_the_end(job, resident[rows, :count])
         limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
@@ -262,7 +288,7 @@ class Bench:
                     time_s=time_s,
                     first_s=float(columns.work_s[row, count]),
                     last_s=float(columns.work_s[row, count + 1]),
-                    send_s=float(sends[place]) if blocking else 0.0,
+                    send_s=float(sends[place]),
                     stay_bytes=stay[place],
                     kept_bytes=kept,
                     fixed_bytes=float(working + columns.ends_bytes[row] + job.runtime.workspace_bytes),
@@ -297,12 +323,13 @@ class Bench:
         return found[0], found[1]
 
     def problem(
-        self, counts: Counts, frame: Frame, *, every: bool, must: int = 0
+        self, counts: Counts, frame: Frame, *, every: bool, must: int = 0, span: int | None = None
     ) -> tuple[Problem, tuple[tuple[Shape, ...], ...]]:
-        """The partition problem of a frame."""
+        """The partition problem of a frame, for pipelines of at most ``span`` stages (see ``spans``)."""
+        span = self.spans(counts, frame)[-1] if span is None else span
         pools, shapes = [], []
         for pool, gpus in enumerate(counts):
-            made, named = self.choices(pool, frame.dp, frame.mbs, frame.cp, frame.vp == 1)
+            made, named = self.choices(pool, frame.dp, frame.mbs, frame.cp, span)
             kept = [
                 (_in_units(choice, min(gpus // need, self.depth // frame.vp), frame.vp), shape)
                 for choice, shape in zip(made, named, strict=True)
@@ -320,7 +347,7 @@ class Bench:
             nbytes = whole / np.minimum(here[:, None], there[None, :])
             hops[a, b] = cost.hop_s(way, nbytes) if frame.vp == 1 else np.zeros(nbytes.shape)
         most = min(sum(max((choice.stages for choice in pool), default=0) for pool in pools), self.depth // frame.vp)
-        places = np.arange(most + 1)
+        places = np.arange((min(most, span) if span else most) + 1)
         m, v = frame.microbatches, frame.vp
         if v > 1:
             assert frame.stages is not None
@@ -361,6 +388,8 @@ class Bench:
 
     def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
         """A close lower bound of a frame's value, and a pipeline if one was met; ``below`` if nothing can beat that."""
+        if len(self.spans(counts, frame)) > 1:
+            return Bounded(0.0, None)
         problem, shapes = self.problem(counts, frame, every=every, must=must)
         needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
         if not any(problem.pools) or not all(needed):
@@ -369,19 +398,51 @@ class Bench:
         if pipeline is None:
             return Bounded(least, None)
         end_s = max(end_times(self.ends(frame, shapes), pipeline.runs))
-        return Bounded(least, Found(pipeline.value_s, pipeline.value_s + end_s, frame, pipeline, shapes))
+        return Bounded(least, self._found(frame, pipeline, shapes, pipeline.value_s + end_s))
+
+    def _found(
+        self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...], total_s: float
+    ) -> Found:
+        sends = self._sends(frame, pipeline, shapes)
+        fill_s = 2 * sum(sends)
+        slot_s = min(pipeline.stage_s) / (3 * frame.vp)  # a forward of one chunk, about
+        late = bool(sends) and max(sends) > slot_s
+        return Found(pipeline.value_s, fill_s, total_s + fill_s, frame, pipeline, shapes, late)
+
+    def _sends(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...]) -> list[float]:
+        """Seconds of each transfer between virtual stages, where they are hidden but for fill and drain."""
+        if frame.vp == 1:
+            return []
+        owners = [(run.pool, shapes[run.pool][run.choice]) for run in pipeline.runs for _ in run.layers]
+        ring = [
+            self._send_s(frame, here, there) for here, there in zip(owners, [*owners[1:], owners[0]], strict=True)
+        ]
+        return (ring * frame.vp)[:-1] if len(owners) > 1 else []
+
+    def _send_s(self, frame: Frame, here: tuple[int, Shape], there: tuple[int, Shape]) -> float:
+        (a, one), (b, other) = here, there
+        if a == b:
+            job, columns, _ = self.ways[a]
+            apart = np.array([one.tp * frame.cp * frame.dp])
+            return float(cost.p2p_s(job, columns.stream_bytes[[one.row]], apart, frame.stages or 2)[0])
+        whole = 2.0 * frame.mbs * self.fleet.job.workload.seq / frame.cp * self.model.hidden
+        return float(cost.hop_s(self.wires[a, b], whole / min(one.tp, other.tp)))
 
     def solve(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Found | None:
         """The best pipeline of a frame, with what follows it, that beats ``below``."""
-        problem, shapes = self.problem(counts, frame, every=every, must=must)
-        needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
-        if not any(problem.pools) or not all(needed):
-            return None
+        best: Found | None = None
         self.solved += 1
-        problem = problem._replace(ends=self.ends(frame, shapes))
-        least_s = self.after.least_s(counts, frame.dp, frame.cp)
-        found = solve_ended(problem, below=below, least_s=least_s, first=solve_one if applies(problem) else solve)
-        return None if found is None else Found(found.pipeline.value_s, found.total_s, frame, found.pipeline, shapes)
+        for span in self.spans(counts, frame):
+            problem, shapes = self.problem(counts, frame, every=every, must=must, span=span)
+            needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
+            if not any(problem.pools) or not all(needed):
+                continue
+            problem = problem._replace(ends=self.ends(frame, shapes))
+            least_s = self.after.least_s(counts, frame.dp, frame.cp)
+            found = solve_ended(problem, below=below, least_s=least_s, first=solve_one if applies(problem) else solve)
+            if found is not None:
+                best, below = self._found(frame, found.pipeline, shapes, found.total_s), found.total_s
+        return best
 
     def bounded_frames(
         self,
