@@ -28,6 +28,7 @@ SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
+WORTH_TELLING: Final = 0.99  # of what is known without a pool: a loss is told in whole percents
 MENU: Final = 2  # pipelines of a pool that may become a group
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
@@ -95,7 +96,8 @@ class Planner:
             after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
             if bound_s + after_s >= limit:
                 continue
-            solved = self.bench.solve(counts, frame, every=every, below=limit, must=must)
+            # A share will still be rounded, so that the last of its end is not worth the search.
+            solved = self.bench.solve(counts, frame, every=every, below=limit, must=must, quick=not whole)
             if solved is None:
                 continue
             total_s = self._told_s(solved) if whole else solved.total_s
@@ -257,13 +259,13 @@ class Planner:
         return sorted(costed.values(), key=lambda each: each.estimate.step_s), launchable
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
-        """The best plan on one pool: what the planner for one GPU type says, or better where GPUs are left over."""
+        """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
         have = self.counts[pool] if gpus is None else gpus
         if (pool, have) not in self._alone:
             lone = best_alone(self.fleet, pool, have, self.limits.restrictions, self.user_rules)
             found = [Costed(*lone)] if lone is not None else []
             counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
-            found += self.cost(self.alike(counts, below=self._before(found[0]) if found else np.inf), most=1)
+            found = found or self.cost(self.alike(counts), most=1)
             self._alone[pool, have] = min(found, key=lambda each: each.estimate.step_s, default=None)
         return self._alone[pool, have]
 
@@ -272,8 +274,8 @@ class Planner:
         around = (costed.estimate.breakdown.get(name, 0.0) for name in ("host", "stragglers"))
         return costed.estimate.step_s - sum(around)
 
-    def without(self, pool: int) -> Costed | None:
-        """The best plan on all other pools; pipelines over them are searched too unless they are many."""
+    def without(self, pool: int, *, mixed: bool) -> Costed | None:
+        """The best plan on all other pools; ``mixed``: pipelines over pools are searched too, unless they are many."""
         counts = tuple(0 if place == pool else gpus for place, gpus in enumerate(self.counts))
         others = [place for place, gpus in enumerate(counts) if gpus]
         if len(others) == 1:
@@ -281,8 +283,8 @@ class Planner:
         found = [each for size in (len(others) - 1, len(others)) for some in combinations(others, size)
                  for each in self.apart(self.counts, some, every=False)]  # fmt: skip
         found.sort(key=lambda entry: entry.step_s)
-        if len(others) < MANY_POOLS:
-            found += self.alike(counts, below=found[0].step_s if found else np.inf)
+        if (mixed or not found) and len(others) < MANY_POOLS:
+            found += self.alike(counts, below=WORTH_TELLING * found[0].step_s if found else np.inf)
         costed = self.cost(found, most=1) + [each for place in others if (each := self.alone(place)) is not None]
         return min(costed, key=lambda each: each.estimate.step_s, default=None)
 

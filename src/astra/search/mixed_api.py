@@ -18,7 +18,7 @@ from astra.result import Plan, Reject, Search
 from astra.search.afford import against
 from astra.search.bill import Money
 from astra.search.ledger import lost_by, no_coverage
-from astra.search.mixed import MANY_POOLS, Costed, Planner
+from astra.search.mixed import CLOSE, MANY_POOLS, Costed, Planner
 from astra.search.mixed_bill import with_run
 from astra.search.mixed_detail import Fleet, check_strategy, make_fleet
 from astra.search.mixed_detail import estimate as estimate_fleet
@@ -141,7 +141,8 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
     without = {} if exact or len(names) < 3 else {
-        place: planner.without(place) for place in range(len(names)) if names[place] in best.estimate.used
+        place: planner.without(place, mixed=len(best.estimate.groups) == 1) for place in range(len(names))
+        if names[place] in best.estimate.used
     }  # fmt: skip
     marginal = [] if exact else _marginal(planner, best)
     return MixedPlanSet(
@@ -184,12 +185,14 @@ def _limits_of(planner: Planner, best: Costed) -> list[str]:
         "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
         "a pool alone with all that astra plan has"
     ]
-    if len(planner.counts) >= MANY_POOLS and not planner.exact:
+    pools = len(planner.counts)
+    if not planner.exact and (pools > MANY_POOLS or (pools > 2 and len(best.estimate.groups) > 1)):
         notes.append(
-            f"with {len(planner.counts)} pools, what is lost without a pool is an upper bound: "
-            "pipelines over all the others are not searched again"
+            "what is lost without a pool is an upper bound: the others are planned as groups of their own or alone, "
+            "not again as pipelines over several of them"
         )
-    del best
+    if pools >= MANY_POOLS:
+        notes.append(f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind")
     return notes
 
 

@@ -7,6 +7,7 @@ bound from its pools' rates, so frames are visited best first and most are never
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -428,8 +429,10 @@ class Bench:
         whole = 2.0 * frame.mbs * self.fleet.job.workload.seq / frame.cp * self.model.hidden
         return float(cost.hop_s(self.wires[a, b], whole / min(one.tp, other.tp)))
 
-    def solve(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Found | None:
-        """The best pipeline of a frame, with what follows it, that beats ``below``."""
+    def solve(
+        self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0, quick: bool = False
+    ) -> Found | None:
+        """The best pipeline of a frame, with what follows it, that beats ``below``; ``quick``: best without that."""
         best: Found | None = None
         self.solved += 1
         for span in self.spans(counts, frame):
@@ -437,9 +440,10 @@ class Bench:
             needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
             if not any(problem.pools) or not all(needed):
                 continue
-            problem = problem._replace(ends=self.ends(frame, shapes))
+            ends = partial(self.ends, frame, shapes)
             least_s = self.after.least_s(counts, frame.dp, frame.cp)
-            found = solve_ended(problem, below=below, least_s=least_s, first=solve_one if applies(problem) else solve)
+            first = solve_one if applies(problem) else solve
+            found = solve_ended(problem, below=below, least_s=least_s, ends=ends, first=first, quick=quick)
             if found is not None:
                 best, below = self._found(frame, found.pipeline, shapes, found.total_s), found.total_s
         return best

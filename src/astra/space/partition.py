@@ -64,27 +64,39 @@ class Ended(NamedTuple):
 
 
 def solve_ended(
-    problem: Problem, *, below: float = np.inf, least_s: float = 0.0, first: Callable[..., Pipeline | None] | None = None
+    problem: Problem,
+    *,
+    below: float = np.inf,
+    least_s: float = 0.0,
+    ends: Callable[[], Ends] | None = None,
+    first: Callable[..., Pipeline | None] | None = None,
+    quick: bool = False,
 ) -> Ended | None:
-    """The pipeline with the least value plus longest end (``problem.ends``) under ``below``, or None.
+    """The pipeline with the least value plus longest end under ``below``, or None.
+
+    ``ends`` makes the table of ends, unless the problem has it; most problems are done before it is needed.
 
     The pipeline of least value comes first. Any other that ends the step sooner has a shorter longest end, so the
     problem is solved again with only stages whose ends are shorter, until even the least end there is, at least
-    ``least_s``, would not make the next value win. ``first`` may solve the unrestricted problem in a quicker way.
+    ``least_s``, would not make the next value win. ``first`` may solve the unrestricted problem in a quicker way;
+    ``quick`` leaves it at that pipeline.
     """
+    pipeline = (first or solve)(problem, below=below - least_s)
+    if pipeline is None:
+        return None
+    if ends is not None:
+        problem = problem._replace(ends=ends())
     least_s = max(least_s, _least_end(problem))
     best: Ended | None = None
-    ends_below = np.inf
-    while ends_below > least_s:
-        limited = problem._replace(ends_below=ends_below)
-        how = first if first is not None and ends_below == np.inf else solve
-        pipeline = how(limited, below=below - least_s)
-        if pipeline is None:
-            break
+    while pipeline is not None:
         ends_below = max(end_times(problem.ends, pipeline.runs))
         total_s = pipeline.value_s + ends_below
         if total_s < below:
             best, below = Ended(total_s, pipeline), total_s
+        ends_below = min(ends_below, below - pipeline.value_s)  # no other value is less
+        if quick or ends_below <= least_s:
+            break
+        pipeline = solve(problem._replace(ends_below=ends_below), below=below - least_s)
     return best
 
 
@@ -148,6 +160,15 @@ def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
     return Bounded(least, best)
 
 
+def _most_layers(table: Floats, ends_below: float) -> int:
+    """The most layers of any stage whose end is short enough."""
+    short = (table < ends_below).any(axis=0)
+    if short.ndim == 1:
+        return int(np.flatnonzero(short).max(initial=0))
+    front, back = np.nonzero(short)
+    return int((front - back).max(initial=0))
+
+
 class _Search:
     """The shortest paths of one problem."""
 
@@ -175,6 +196,10 @@ class _Search:
             stay, kept = lightest(choice.stay_bytes), lightest(choice.kept_bytes)
             held = stay + kept * alive[: choice.stages, None]
             self._caps[row, : choice.stages] = (held <= room * _SLACK).sum(axis=1).clip(1) - 1 if room > 0 else 0
+        if self.problem.ends_below < np.inf:
+            tables = [table for pool in self.problem.ends for table in pool]
+            most = [_most_layers(table, self.problem.ends_below) for table in tables]
+            self._caps = np.minimum(self._caps, np.array(most, np.float64)[:, None])
         self._windows = np.stack([lightest(choice.time_s) for choice in self.every])
         self._layer_min = [
             np.min([np.diff(choice.time_s) for choice in pool], axis=0) if pool else np.full(self.depth, np.inf)
