@@ -15,6 +15,7 @@ from astra.result import PLAN_SCHEMA
 from astra.spec._base import decode
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
+from astra.spec.mixed import on_one_pool
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
@@ -107,10 +108,38 @@ def _mixed(
     for name, pool in _part(request, "pools", dict, inside).items():
         at = f"{inside}: pools.{name}"
         gpus, gpu = _part(pool, "gpus", int, at), _part(pool, "gpu", str, at)
-        pools[name] = parse_gpus(f"{gpus}x{gpu}", node=_part(pool, "node", str, at))
-    launch = mixed_launch(_estimated_text(plan, place), pools, model, workload, place=place)
-    runtime, version = _part(request, "runtime", str, inside), str(record.get("version", ""))
+        if "pool" in pool:
+            pools[name] = decode(Pool, pool["pool"], where=f"{at}.pool")
+        else:
+            pools[name] = parse_gpus(f"{gpus}x{gpu}", node=_part(pool, "node", str, at))
+    text, runtime = _estimated_text(plan, place), _part(request, "runtime", str, inside)
+    version = str(record.get("version", ""))
+    named = on_one_pool(text)
+    if named is not None:
+        return _alone(request, pools, model, named, where=inside)._replace(version=version, step_s=_step_s(plan, place))
+    launch = mixed_launch(text, pools, model, workload, place=place)
     return launch._replace(runtime=runtime, version=version, step_s=_step_s(plan, place))
+
+
+def _alone(
+    request: Mapping[str, Any], pools: Mapping[str, Pool], model: ModelSpec, named: tuple[str, str], where: str
+) -> Launch:
+    """A plan over several pools that leaves all but one idle."""
+    from astra.catalog import runtimes  # noqa: PLC0415
+    from astra.search.detail import layers_of  # noqa: PLC0415
+
+    name, text = named
+    if name not in pools:
+        raise InputError(f"{where}: pools", name, want=f"a pool of the request: {', '.join(pools)}", fix=_AGAIN)
+    workload: Workload = decode(Workload, _part(request, "workload", dict, where), where=f"{where}: workload")
+    precision = request["pools"][name].get("precision", workload.precision)
+    strategy = parse_strategy(text, gpus=pools[name].gpus)
+    job = Job(
+        model=model, pool=msgspec.structs.replace(pools[name], gpus=strategy.gpus),
+        workload=msgspec.structs.replace(workload, precision=precision),
+        runtime=runtimes.runtime(_part(request, "runtime", str, where)),
+    )  # fmt: skip
+    return launch_of(job, strategy, layers_of(job, strategy), "", None)
 
 
 def launch_of(job: Job, strategy: Strategy, layers: tuple[int, ...], version: str, step_s: float | None) -> Launch:

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.cost import mixed as cost
+from astra.cost.step import reserved_bytes
 from astra.errors import NoFeasiblePlan
 from astra.search.mixed_detail import Fleet, estimate
 from astra.search.mixed_limits import Limits
@@ -29,7 +31,10 @@ KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
 WORTH_TELLING: Final = 0.99  # of what is known without a pool: a loss is told in whole percents
-MENU: Final = 2  # pipelines of a pool that may become a group
+MENU: Final = 2  # pipelines of some pools that may become a group
+VARIED: Final = 4  # of one pool, with few pools
+NEAR: Final = 1.04  # as slow as a group may be against its pool's best: it may share the batch more evenly
+MOST_MET: Final = 64
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]
@@ -80,8 +85,12 @@ class Planner:
         must: int = 0,
         fewer: Counts | None = None,
         aligned: bool = True,
+        spread: float = 1.0,
     ) -> list[tuple[float, Found]]:
-        """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames."""
+        """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames.
+
+        ``spread``: frames that may come that close to the best are solved too.
+        """
         frames: Iterable[tuple[float, Frame]] = self.bench.bounded_frames(
             counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned
         )
@@ -91,13 +100,13 @@ class Planner:
             frames, found = self._closer(counts, frames, below, every=every, must=must)
             limit = min([below, *(total_s for total_s, _ in found)])
         for bound_s, frame in frames:
-            if bound_s >= limit:
+            if bound_s >= spread * limit:
                 break
             after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
-            if bound_s + after_s >= limit:
+            if bound_s + after_s >= spread * limit:
                 continue
             # A share will still be rounded, so that the last of its end is not worth the search.
-            solved = self.bench.solve(counts, frame, every=every, below=limit, must=must, quick=not whole)
+            solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=not whole)
             if solved is None:
                 continue
             total_s = self._told_s(solved) if whole else solved.total_s
@@ -161,14 +170,26 @@ class Planner:
             inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
             share = self.bench.batch * sum(r for pool, r in enumerate(rates) if mask >> pool & 1) / sum(rates)
             # A mixed block must beat what is known; a pool by itself is part of many partitions.
-            several = mask & (mask - 1)
-            below = best_s if several else np.inf
-            found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=below)
-            if not several and not (found and self._uses_all(found[0][1], inside)):
-                limit = found[0][0] if found else np.inf
-                found += self.pipelines(inside, share, keep=1, whole=False, every=every, below=limit, aligned=False)
+            if mask & (mask - 1):
+                found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
+            else:
+                found = self._varied(inside, share, every=every)
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
+
+    def _varied(self, counts: Counts, share: float, *, every: bool) -> list[tuple[float, Found]]:
+        """Pipelines of one pool with unlike numbers of samples at a time, so that some shares come out even."""
+        found = self.pipelines(counts, share, keep=MOST_MET, whole=False, every=every, spread=NEAR)
+        if not (found and self._uses_all(found[0][1], counts)):
+            limit = NEAR * found[0][0] if found else np.inf
+            found += self.pipelines(
+                counts, share, keep=MOST_MET, whole=False, every=every, below=limit, aligned=False, spread=NEAR
+            )
+        best: dict[int, tuple[float, Found]] = {}
+        for total_s, each in sorted(found, key=lambda entry: entry[0]):
+            best.setdefault(each.samples, (total_s, each))
+        few = MENU if len(self.counts) > MOST_BLOCKS else VARIED
+        return sorted(best.values(), key=lambda entry: entry[0])[:few]
 
     def _uses_all(self, found: Found, counts: Counts) -> bool:
         """Whether a pipeline's replicas leave no GPU over."""
@@ -211,9 +232,8 @@ class Planner:
         shares, rounds = [], []
         for found in groups:
             fixed_s, each_s = found.line()
-            size = found.frame.stages or 1 if found.frame.vp > 1 else 1
-            rounds.append(size)
-            shares.append(Share(found.frame.dp * found.frame.mbs * size, fixed_s, each_s * size))
+            rounds.append(found.round)
+            shares.append(Share(found.samples, fixed_s, each_s * found.round))
         dealt = deal(shares, self.bench.batch)
         if dealt is None:
             return None
@@ -293,6 +313,12 @@ class Planner:
         node = self.fleet.cluster.pools[pool].node.gpus
         counts = tuple(gpus + (node if place == pool else 0) for place, gpus in enumerate(self.counts))
         found = self.cost(self.alike(counts, below=self._before(best), fewer=self.counts), most=1)
+        # Or as groups: the pool's own pipelines anew, those of the others as they are.
+        used = [place for place, gpus in enumerate(counts) if gpus]
+        menus = [self.menu(counts if place == pool else self.counts, 1 << place, every=False, best_s=np.inf)[:1]
+                 for place in used]  # fmt: skip
+        dealt = [each for chosen in product(*menus) if (each := self._dealt(chosen)) is not None]
+        found += self.cost([each for each in dealt if each.step_s < self._before(best)], most=1)
         alone = self.alone(pool)
         whole = counts[pool] % node == 0  # a part of a node has no next one
         # A pool by itself gains at most in proportion, so that most need not be planned again.
@@ -314,6 +340,8 @@ class Planner:
         reasons = [
             f"{name}: {self.why_not(place)}" for place, name in enumerate(self.fleet.names) if self.why_not(place)
         ]
+        if self.limits:
+            reasons.append("The restrictions and rules may leave nothing to choose from: drop one of them.")
         fix = (
             "With --exact every GPU must have a place; drop it to use what helps."
             if self.exact
@@ -327,16 +355,13 @@ class Planner:
         """Why no stage fits on a pool; empty if one does."""
         job, columns, _ = self.bench.ways[pool]
         if not len(columns.shards.tp):
-            return "no tensor-parallel degree is legal for the model here."
-        least = np.inf
-        for dp in (1, self.bench.batch):
-            for mbs, cp in product(self.bench.mbs[:1], self.bench.cp):
-                made, _ = self.bench.choices(pool, dp, mbs, cp, 2)
-                for choice in made:
-                    one = choice.stay_bytes[1] + choice.kept_bytes[1] + choice.fixed_bytes
-                    least = min(least, float(one))
+            return "no tensor-parallel degree is legal for the model here, or allowed."
+        sorts = columns.checkpoint.shape[1] - 2
+        resident = cost.resident_bytes(job, columns, self.bench.batch, self.bench.zero)[:, :sorts].min(axis=1)
+        working = columns.working + columns.layer_whole + columns.ends_bytes + job.runtime.workspace_bytes
+        need = resident + columns.checkpoint[:, :sorts].min(axis=1) + working
+        least = float(reserved_bytes(job, need).min())
         limit = job.limit_bytes
         if least <= limit:
             return ""
-        shown = f"{least / GIB:.1f} GiB" if np.isfinite(least) else "more than there is"
-        return f"a stage with a single layer needs {shown} of the {limit / GIB:.1f} GiB a GPU may use."
+        return f"a stage with a single layer needs {least / GIB:.1f} GiB of the {limit / GIB:.1f} GiB a GPU may use."

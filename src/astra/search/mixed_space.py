@@ -100,6 +100,16 @@ class Found(NamedTuple):
         """Seconds of a micro-batch on each stage."""
         return self.pipeline.stage_s
 
+    @property
+    def round(self) -> int:
+        """Micro-batches come in whole groups of so many."""
+        return self.frame.stages or 1 if self.frame.vp > 1 else 1
+
+    @property
+    def samples(self) -> int:
+        """Of the batch, that all pipelines take at a time."""
+        return self.frame.dp * self.frame.mbs * self.round
+
     def line(self) -> tuple[float, float]:
         """Pipeline seconds for m micro-batches are ``fixed + m * each``."""
         slowest = max(self.stage_s)
@@ -463,6 +473,8 @@ class Bench:
         ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded. ``fewer``:
         leave out frames in which that many GPUs make as many stages. ``aligned``: a share's pipelines divide the batch.
         """
+        if not self.settings:
+            return
         frames = self._frames(counts, samples, whole=whole, uniform=uniform, aligned=aligned)
         if fewer is not None:
             stride = (frames.dp * frames.cp)[:, None] * np.array([tp for tp, _ in self.settings])
