@@ -12,9 +12,9 @@ from astra.search import api
 from astra.search.mixed import Planner
 from astra.search.mixed_api import fleet_of
 from astra.search.mixed_detail import Fleet, check_strategy, estimate
+from astra.search.mixed_frames import Found
 from astra.search.mixed_limits import Limits
 from astra.search.mixed_records import MixedEstimate
-from astra.search.mixed_space import Found
 from astra.space.restrictions import parse_restrictions
 from tests.space.brute_force import brute_force
 

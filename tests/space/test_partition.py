@@ -127,9 +127,9 @@ def with_ends(rng: np.random.Generator, problem: Problem, *, alike: bool) -> Pro
         base = size * (rng.uniform(0, 1, (4, 1)) + rng.uniform(0.1, 1) * np.arange(depth + 1) / depth)
         base = base + size * rng.uniform(0, 0.5) / np.maximum(np.arange(depth + 1), 1)  # short stages hide less
         if alike:
-            return base
+            return np.asarray(base)
         apart = np.maximum(np.subtract.outer(np.arange(depth + 1), np.arange(depth + 1)), 0)
-        return base[:, apart] + size * rng.uniform(0, 0.2, (4, depth + 1, depth + 1))
+        return np.asarray(base[:, apart] + size * rng.uniform(0, 0.2, (4, depth + 1, depth + 1)))
 
     return problem._replace(ends=tuple(tuple(table() for _ in pool) for pool in problem.pools))
 

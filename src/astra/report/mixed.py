@@ -222,8 +222,12 @@ def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_st
     words += 11 if any(row.stage.recompute != "none" for row in rows) else 0
     cells = min(max((width - FIGURES - words) // 2, 0), BAR)
     drawn = cells >= LEAST_BAR
-    columns = [("stage", "left"), ("pool", "left"), ("GPUs", "right"), ("tp", "right"), ("layers", "right"),
-               ("ms", "right")] + [("time", "left")] * drawn + [("GiB", "right")] + [("memory", "left")] * drawn
+    columns = (
+        [("stage", "left"), ("pool", "left"), ("GPUs", "right"), ("tp", "right"), ("layers", "right"), ("ms", "right")]
+        + [("time", "left")] * drawn
+        + [("GiB", "right")]
+        + [("memory", "left")] * drawn
+    )
     columns += [("recompute", "left")] * any(row.stage.recompute != "none" for row in rows)  # fmt: skip
     out = drawing.table(*columns)
     for row in shown:
@@ -233,7 +237,7 @@ def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_st
                 drawing.text((drawing.bar(full, cells), "yellow" if stage.fits else "red"))]  # fmt: skip
         gib = f"{'' if stage.fits else '! '}{stage.peak_reserved_gib:.1f}/{stage.memory_limit_gib:.1f}"
         entries: list[RenderableType] = [row.name, stage.pool, str(stage.gpus), str(stage.tp), str(stage.layers)]
-        entries += [f"{shown_s(stage) * 1e3:.1f}"] + bars[:1] * drawn + [gib] + bars[1:] * drawn
+        entries += [f"{shown_s(stage) * 1e3:.1f}", *bars[:1] * drawn, gib, *bars[1:] * drawn]
         out.add_row(*entries, *[stage.recompute] * (len(columns) - len(entries)))
     return out
 

@@ -24,16 +24,7 @@ from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
 from astra.search.hunt import Hunt, Refined
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, rejects_of
-from astra.search.mixed_api import (
-    COUNTS,
-    Wanted,
-    any_pool,
-    check_cluster,
-    estimate_mixed,
-    fleet_of,
-    plan_fleet,
-    several,
-)
+from astra.search.mixed_api import Wanted, estimate_mixed, plan_fleet, requested, several
 from astra.search.mixed_detail import Fleet
 from astra.search.objectives import Goal, goal_of
 from astra.search.planner import search
@@ -97,7 +88,7 @@ def plan(
     objective: str | None = None,
     budget: float | str | None = None,
     deadline: float | str | None = None,
-    baseline: str | Strategy | MixedStrategy | OnePool | None = None,
+    baseline: str | Strategy | None = None,
     money: Money | None = None,
     counts: str = "at-most",
     launchable: bool = False,
@@ -116,16 +107,13 @@ def plan(
     if mixed is not None:
         work = {"batch": batch, "seq": seq, "tokens": tokens, "precision": precision, "optimizer": optimizer,
                 "task": task, "lora_rank": lora_rank, "runtime": runtime, "headroom": headroom}  # fmt: skip
-        fleet, left_out = _fleet(model, mixed, work, counts, (objective, budget, deadline))
-        if isinstance(baseline, Strategy):
-            raise InputError("baseline", str(baseline), want="a strategy that names its pools (docs/mixed.md)")
+        asked = objective, budget, deadline
         wanted = Wanted(
-            exact=counts == "exact", top=top, launchable=launchable, strict=strict, money=options,
+            counts=counts, top=top, launchable=launchable, strict=strict, money=options, rules=rules, goal=asked,
             restrictions=parse_restrictions(fix=fix, forbid=forbid, maximum=maximum, minimum=minimum),
-            user_rules=read_rules(rules) if rules is not None else (), rules=str(rules) if rules else None,
-            baseline=baseline,
+            baseline=None if baseline is None else str(baseline),
         )  # fmt: skip
-        return plan_fleet(fleet, left_out, wanted)
+        return plan_fleet(*_fleet(model, mixed, work, counts), wanted)
     job = make_job(
         model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=tokens, precision=precision,
         optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
@@ -134,8 +122,6 @@ def plan(
     user_rules = read_rules(rules) if rules is not None else ()
     goal = goal_of(objective, budget, deadline, job.workload.tokens)
     tag = price(job, options, goal)
-    if isinstance(baseline, MixedStrategy | OnePool):
-        raise InputError("baseline", str(baseline), want="a plain strategy for one pool of GPUs")
     now = _baseline(job, baseline, user_rules)
     found = _answer(job, goal, options, tag, restrictions, user_rules, top, progress)
     ranked = [(strategy, with_run(part, result, options, tag)) for part, strategy, result in found.ranked]
@@ -248,7 +234,9 @@ def estimate(
 ) -> Estimate:
     """How a given strategy would do, legal or not; one in brackets is over several pools (docs/mixed.md)."""
     gpus, mixed = several(gpus, cluster, node)
-    if mixed is None and (isinstance(strategy, MixedStrategy | OnePool) or (isinstance(strategy, str) and is_mixed(strategy))):
+    if mixed is None and (
+        isinstance(strategy, MixedStrategy | OnePool) or (isinstance(strategy, str) and is_mixed(strategy))
+    ):
         mixed = Cluster(pools=(_pool(gpus, cluster, node),))
     if mixed is not None:
         work = {"batch": batch, "seq": seq, "tokens": tokens, "precision": precision, "optimizer": optimizer,
@@ -272,22 +260,10 @@ def estimate(
     return result
 
 
-def _fleet(
-    model: str | ModelSpec,
-    cluster: Cluster,
-    work: dict[str, Any],
-    counts: str,
-    goal: tuple[object, object, object] = (None, None, None),
-) -> tuple[Fleet, dict[str, str]]:
+def _fleet(model: str | ModelSpec, cluster: Cluster, work: dict[str, Any], counts: str) -> tuple[Fleet, dict[str, str]]:
     """Several pools with a job each, and those that cannot take part."""
-    for name, value in zip(("objective", "budget", "deadline"), goal, strict=True):
-        if value is not None and value != "fastest":
-            fix = "With several pools the fastest plan is found; --tokens adds days and dollars to each."
-            raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
-    _choice("counts", counts, COUNTS)
-    check_cluster(cluster)
-    job = make_job(model, gpus=None, cluster=any_pool(cluster, work["precision"]), node=None, **work)
-    return fleet_of(cluster, job, exact=counts == "exact")
+    return requested(cluster, counts, lambda one: make_job(model, gpus=None, cluster=one, node=None, **work),
+                     work["precision"])  # fmt: skip
 
 
 def describe_model(model: str | ModelSpec, *, seq: int | None = None) -> ModelReport:

@@ -187,9 +187,7 @@ def hired(pool: Pool) -> Hired:
     return Hired(pool.gpus, int(money.billed_gpus(pool.gpus, pool.gpus_per_node)), -(-pool.gpus // pool.node.gpus))
 
 
-def cost_of(
-    job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None
-) -> Cost | None:
+def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None) -> Cost | None:
     """The bill of an estimate; None without tokens to train. ``machines`` are those of several pools."""
     tokens = job.workload.tokens
     if tokens is None:
@@ -207,7 +205,9 @@ def cost_of(
         usd_range=Range(low=usd * low, high=usd * high),
         usd_per_billion_tokens=usd / tokens * 1e9,
         price=tag,
-        expected=None if options.goodput == "off" else _expected(job, options, tag, seconds, usd, (low, high), machines),
+        expected=None
+        if options.goodput == "off"
+        else _expected(job, options, tag, seconds, usd, (low, high), machines),
     )
 
 

@@ -17,11 +17,12 @@ from astra.cost import mixed as cost
 from astra.cost.step import reserved_bytes
 from astra.errors import NoFeasiblePlan
 from astra.search.mixed_detail import Fleet, estimate
+from astra.search.mixed_frames import Counts, Found, Frame
 from astra.search.mixed_limits import Limits
 from astra.search.mixed_lone import best_alone
 from astra.search.mixed_records import MixedEstimate
 from astra.search.mixed_shares import Share, deal
-from astra.search.mixed_space import Bench, Counts, Found, Frame
+from astra.search.mixed_space import Bench
 from astra.space.partition import end_times
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
@@ -251,10 +252,12 @@ class Planner:
 
     def cost(self, candidates: Sequence[Candidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
-        out = []
-        for candidate in sorted(candidates, key=lambda entry: entry.step_s)[:most]:
-            out.append(self._in_full(candidate.strategy))
-        fitting = [each for each in out if each.estimate.fits and each.estimate.legal]
+        best = sorted(candidates, key=lambda entry: entry.step_s)[:most]
+        fitting = [
+            each
+            for one in best
+            if (each := self._in_full(one.strategy)).estimate.fits and each.estimate.fits and each.estimate.legal
+        ]
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
 
     def _in_full(self, strategy: MixedStrategy) -> Costed:
@@ -265,8 +268,8 @@ class Planner:
             self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
         return self._costed[text]
 
-    def best(self, counts: Counts, *, every: bool) -> tuple[list[Costed], list[Costed]]:
-        """Plans for some GPUs, best first, and those that Megatron-LM can run as they are.
+    def best(self, counts: Counts, *, every: bool) -> list[Costed]:
+        """Plans for some GPUs, best first; some with one shape for all stages, as most runtimes want.
 
         The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat.
         """
@@ -276,7 +279,7 @@ class Planner:
         alike = self.alike(counts, every=every, below=limit)
         launchable = self.cost(plain, most=2)
         costed = {str(each.strategy): each for each in (*self.cost([*alike[:2], *groups[:2]], most=4), *launchable)}
-        return sorted(costed.values(), key=lambda each: each.estimate.step_s), launchable
+        return sorted(costed.values(), key=lambda each: each.estimate.step_s)
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
@@ -322,7 +325,11 @@ class Planner:
         alone = self.alone(pool)
         whole = counts[pool] % node == 0  # a part of a node has no next one
         # A pool by itself gains at most in proportion, so that most need not be planned again.
-        if whole and alone is not None and alone.estimate.step_s * self.counts[pool] / counts[pool] < 1.02 * best.estimate.step_s:
+        if (
+            whole
+            and alone is not None
+            and alone.estimate.step_s * self.counts[pool] / counts[pool] < 1.02 * best.estimate.step_s
+        ):
             more = self.alone(pool, counts[pool])
             found += [more] if more is not None else []
         return min([best, *found], key=lambda each: each.estimate.step_s)

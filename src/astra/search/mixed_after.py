@@ -1,4 +1,4 @@
-"""What follows the pipeline in a step (gradients, optimizer, weights): of every stage there can be, and a lower bound."""
+"""What follows the pipeline in a step (gradients, optimizer, weights), of every stage there can be."""
 
 from __future__ import annotations
 

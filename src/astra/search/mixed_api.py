@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,7 @@ from astra.search.mixed_detail import estimate as estimate_fleet
 from astra.search.mixed_limits import Limits
 from astra.search.mixed_lone import check_alone, estimate_alone, read_alone
 from astra.search.mixed_records import Alternative, Marginal, MixedEstimate, MixedPlanSet
+from astra.space.expression import read_rules
 from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule
 from astra.spec.cluster import Cluster
@@ -90,6 +91,16 @@ def fleet_of(cluster: Cluster, job: Job, *, exact: bool) -> tuple[Fleet, dict[st
     return make_fleet(kept, jobs), left_out
 
 
+def requested(
+    cluster: Cluster, counts: str, job_on: Callable[[Cluster], Job], precision: str
+) -> tuple[Fleet, dict[str, str]]:
+    """The fleet of a request, which is checked on one pool, and the pools that cannot take part."""
+    if counts not in COUNTS:
+        raise InputError("counts", counts, want=f"one of {', '.join(COUNTS)}")
+    check_cluster(cluster)
+    return fleet_of(cluster, job_on(any_pool(cluster, precision)), exact=counts == "exact")
+
+
 def any_pool(cluster: Cluster, precision: str) -> Cluster:
     """One pool that has the precision, to check the rest of a request with; an unknown precision is told later."""
     for pool in cluster.pools:
@@ -108,24 +119,38 @@ def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, s
 class Wanted(NamedTuple):
     """How to plan, beside the work itself."""
 
-    exact: bool
+    counts: str
     top: int
     launchable: bool  # rank only what the runtime can run as it is
     strict: bool
     money: Money
     restrictions: Restrictions
-    user_rules: Sequence[Rule] = ()
-    rules: str | None = None
-    baseline: str | MixedStrategy | OnePool | None = None
+    rules: str | Path | None = None
+    baseline: str | None = None
+    goal: tuple[object, object, object] = (None, None, None)  # objective, budget, deadline
+
+    @property
+    def exact(self) -> bool:
+        """Whether every GPU must be used."""
+        return self.counts == "exact"
+
+    def check(self) -> None:
+        """Refuse what is only found for one pool."""
+        for name, value in zip(("objective", "budget", "deadline"), self.goal, strict=True):
+            if value is not None and value != "fastest":
+                fix = "With several pools the fastest plan is found; --tokens adds days and dollars to each."
+                raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
 
 
 def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedPlanSet:
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
     started = time.perf_counter()
+    wanted.check()
     exact, money = wanted.exact, wanted.money
-    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, wanted.restrictions, wanted.user_rules))
-    now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, wanted.user_rules, "baseline")
-    found, plain = planner.best(planner.counts, every=exact)
+    own_rules = read_rules(wanted.rules) if wanted.rules is not None else ()
+    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, wanted.restrictions, own_rules))
+    now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, own_rules, "baseline")
+    found = planner.best(planner.counts, every=exact)
     names = planner.fleet.names
     alone = {} if exact else {place: planner.alone(place) for place in range(len(names))}
     candidates = sorted(
@@ -192,7 +217,9 @@ def _limits_of(planner: Planner, best: Costed) -> list[str]:
             "not again as pipelines over several of them"
         )
     if pools >= MANY_POOLS:
-        notes.append(f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind")
+        notes.append(
+            f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind"
+        )
     return notes
 
 
@@ -301,13 +328,13 @@ def _request(fleet: Fleet, wanted: Wanted) -> dict[str, Any]:
         },
         "between": None if fleet.cluster.between is None else msgspec.to_builtins(fleet.cluster.between),
         "links": [msgspec.to_builtins(joint) for joint in fleet.cluster.joints],
-        "counts": "exact" if wanted.exact else "at-most",
+        "counts": wanted.counts,
         "launchable_only": wanted.launchable,
         "workload": workload,
         "runtime": job.runtime.name,
         "headroom": job.headroom,
         "restrictions": wanted.restrictions.describe(),
-        "rules": wanted.rules,
+        "rules": str(wanted.rules) if wanted.rules else None,
         "top": wanted.top,
         "objective": "fastest",
         "model_spec": msgspec.to_builtins(job.model),

@@ -373,7 +373,7 @@ def _tell(
     again = sum(part.recomputed * shares[stage_group] for part, stage_group in _groups_of(strategy, parts))
     broken = list(dict.fromkeys(sentence for part in parts for sentence in part.violations))
     vendors = {jobs[name].pool.device.vendor for name in used}
-    precisions = {jobs[name].workload.precision for name in used}
+    precisions: set[str] = {jobs[name].workload.precision for name in used}
     runs_on, needs = runtimes_for(strategy, Fitted(job.model, vendors=len(vendors), precisions=len(precisions)))
     return MixedEstimate(
         model=job.model.name,

@@ -79,9 +79,7 @@ class Limits:
         """Whether stages may have so many chunks, with the schedule and the overlap that belong to it."""
         interleaved = vp > 1
         schedule = "interleaved" if interleaved else "1f1b"
-        return (
-            self.allows("vp", vp) and self.allows("schedule", schedule) and self.allows("overlap_p2p", interleaved)
-        )
+        return self.allows("vp", vp) and self.allows("schedule", schedule) and self.allows("overlap_p2p", interleaved)
 
     def kept(self, job: Job, frame: Mapping[str, Any], tp: Column, ep: Column, recompute: Column) -> Bools:
         """Which ways to shard stages of a frame the user's rules allow; ``pp`` of 0 is not known."""

@@ -22,6 +22,7 @@ from astra.space.rules import Rule
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
 from astra.spec.strategy import Strategy, parse_strategy
+from astra.units import GIB
 
 KEEP: Final = 8  # strategies that may be simulated, as many as ``astra plan`` takes by default
 MARGIN: Final = 1.065  # the closed form is within -2% and +4.2% of the simulator (docs/schedules.md)
@@ -128,7 +129,7 @@ def _stage(job: Job, plan: OnePool, stage: StageEstimate, microbatches: int) -> 
         recompute=plan.strategy.recompute,
         microbatch_s=(stage.compute_s + inside) / microbatches,
         transfer_s=traffic / microbatches,
-        memory_limit_gib=job.limit_bytes / detail.GIB,
+        memory_limit_gib=job.limit_bytes / GIB,
     )
 
 

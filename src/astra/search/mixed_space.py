@@ -6,7 +6,7 @@ bound from its pools' rates, so frames are visited best first and most are never
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from typing import Final, NamedTuple
@@ -18,8 +18,9 @@ from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats
 from astra.search.mixed_after import After
-from astra.search.mixed_bounds import LONG, Frames, Rates, best_first
+from astra.search.mixed_bounds import LONG, Rates, best_first
 from astra.search.mixed_detail import Fleet
+from astra.search.mixed_frames import RECOMPUTES, Bounded, Counts, Found, Frame, Framing, Shape, in_units
 from astra.search.mixed_limits import Limits
 from astra.space.enumerate import divisors
 from astra.space.names import facts_of
@@ -27,110 +28,12 @@ from astra.space.one_pool import applies, solve_one
 from astra.space.partition import Choice, Ends, Pipeline, Problem, bound, end_times, solve, solve_ended
 from astra.space.rules import check
 from astra.spec.job import Job
-from astra.spec.mixed import Group, Segment
 
 MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no GPU
 MOST_TP: Final = 64
 LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
-MOST_CHUNKS: Final = 10
-FEW_CHUNKS: Final = 2  # of a group that shares the batch with others: the largest numbers of chunks
-MOST_SHARED_STAGES: Final = 8  # of a group that shares the batch with others
 FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
-RECOMPUTES: Final = ("none", "selective", "full")
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
-
-Counts = tuple[int, ...]  # GPUs of each pool that may be used
-
-
-class Frame(NamedTuple):
-    """What all stages of a group share."""
-
-    dp: int
-    mbs: int
-    cp: int
-    vp: int
-    stages: int | None  # given with chunks, whose activations in flight depend on it, or where pp is restricted
-    microbatches: float
-    only: tuple[int, int, str] | None  # the tp, ep and recompute of every stage, where they must agree
-
-
-class Shape(NamedTuple):
-    """What a choice stands for."""
-
-    tp: int
-    ep: int
-    recompute: str
-    row: int  # of its pool's shardings
-
-
-class Found(NamedTuple):
-    """The optimum of a frame."""
-
-    value_s: float  # pipeline by the closed form, without what transfers add to fill and drain where they are hidden
-    fill_s: float  # that
-    total_s: float  # with both, gradients and optimizer
-    frame: Frame
-    pipeline: Pipeline
-    shapes: tuple[tuple[Shape, ...], ...]  # by pool and choice
-    late: bool = False  # transfers longer than a slot, which stall the schedule: the simulator must say how much
-
-    def group(self, names: Sequence[str], microbatches: int) -> Group:
-        """As part of a strategy."""
-        segments = []
-        for run in self.pipeline.runs:
-            shape = self.shapes[run.pool][run.choice]
-            layers = run.layers * self.frame.vp  # with chunks, the problem's unit is one layer of every chunk
-            segments.append(
-                Segment(
-                    pool=names[run.pool],
-                    tp=shape.tp,
-                    ep=shape.ep,
-                    pp=len(run.layers),
-                    layers=layers,
-                    recompute=shape.recompute,  # type: ignore[arg-type]
-                )
-            )
-        frame = self.frame
-        return Group(
-            dp=frame.dp, mbs=frame.mbs, cp=frame.cp, vp=frame.vp, microbatches=microbatches, segments=tuple(segments)
-        )
-
-    @property
-    def stage_s(self) -> tuple[float, ...]:
-        """Seconds of a micro-batch on each stage."""
-        return self.pipeline.stage_s
-
-    @property
-    def round(self) -> int:
-        """Micro-batches come in whole groups of so many."""
-        return self.frame.stages or 1 if self.frame.vp > 1 else 1
-
-    @property
-    def samples(self) -> int:
-        """Of the batch, that all pipelines take at a time."""
-        return self.frame.dp * self.frame.mbs * self.round
-
-    def line(self) -> tuple[float, float]:
-        """Pipeline seconds for m micro-batches are ``fixed + m * each``."""
-        slowest = max(self.stage_s)
-        return (sum(self.stage_s) - slowest) / self.frame.vp + self.fill_s, slowest
-
-
-class Bounded(NamedTuple):
-    """A lower bound of a frame's value, and a pipeline of it."""
-
-    least_s: float
-    found: Found | None
-
-
-def _in_units(choice: Choice, stages: int, chunks: int) -> Choice:
-    """With a number of stages, and layers taken ``chunks`` at a time."""
-    return choice._replace(
-        stages=stages,
-        time_s=choice.time_s[::chunks],
-        stay_bytes=choice.stay_bytes[::chunks],
-        kept_bytes=choice.kept_bytes[::chunks],
-    )
 
 
 class _Ways(NamedTuple):
@@ -141,7 +44,7 @@ class _Ways(NamedTuple):
     layer_s: Floats  # [row] the cheapest layer, for bounds
 
 
-class Bench:
+class Bench(Framing):
     """Everything about a fleet that is computed once: the columns of each pool and the wires between pools."""
 
     def __init__(self, fleet: Fleet, limits: Limits | None = None) -> None:
@@ -167,7 +70,7 @@ class Bench:
         self.recomputes = [name for name in allowed if name != "selective" or saved or "none" not in allowed]
         places = range(len(fleet.jobs))
         self.wires = {(a, b): cost.wire(fleet.cluster, a, b) for a in places for b in places if a != b}
-        self._choices: dict[tuple[int, int, int, int, bool], tuple[tuple[Choice, ...], tuple[Shape, ...]]] = {}
+        self._choices: dict[tuple[int, int, int, int, int], tuple[tuple[Choice, ...], tuple[Shape, ...]]] = {}
         self._prefixes: dict[tuple[int, int, int], tuple[Floats, ...]] = {}
         found = {pair for way in self.ways for pair in zip(*way.columns.shards[::2], strict=True)}
         self.settings = sorted((int(tp), int(ep)) for tp, ep in found)
@@ -263,9 +166,7 @@ class Bench:
         turns = {reach // (inner * tp) for reach in reaches for tp in degrees}
         return [*sorted(turn for turn in turns if 2 <= turn < deepest), max(deepest, 1)]
 
-    def choices(
-        self, pool: int, dp: int, mbs: int, cp: int, span: int
-    ) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
+    def choices(self, pool: int, dp: int, mbs: int, cp: int, span: int) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
         """Ways for a pool to take stages of a frame; the numbers of stages are filled in later."""
         links = self.fleet.jobs[pool].pool.node.links
         if span and (len(links) < 2 or span * dp * cp > links[-2].reach):
@@ -342,7 +243,7 @@ class Bench:
         for pool, gpus in enumerate(counts):
             made, named = self.choices(pool, frame.dp, frame.mbs, frame.cp, span)
             kept = [
-                (_in_units(choice, min(gpus // need, self.depth // frame.vp), frame.vp), shape)
+                (in_units(choice, min(gpus // need, self.depth // frame.vp), frame.vp), shape)
                 for choice, shape in zip(made, named, strict=True)
                 if (need := frame.dp * frame.cp * shape.tp) <= gpus
                 and (not every or (gpus % need == 0 and gpus // need <= self.depth // frame.vp))
@@ -411,9 +312,7 @@ class Bench:
         end_s = max(end_times(self.ends(frame, shapes), pipeline.runs))
         return Bounded(least, self._found(frame, pipeline, shapes, pipeline.value_s + end_s))
 
-    def _found(
-        self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...], total_s: float
-    ) -> Found:
+    def _found(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...], total_s: float) -> Found:
         sends = self._sends(frame, pipeline, shapes)
         fill_s = 2 * sum(sends)
         slot_s = min(pipeline.stage_s) / (3 * frame.vp)  # a forward of one chunk, about
@@ -425,9 +324,7 @@ class Bench:
         if frame.vp == 1:
             return []
         owners = [(run.pool, shapes[run.pool][run.choice]) for run in pipeline.runs for _ in run.layers]
-        ring = [
-            self._send_s(frame, here, there) for here, there in zip(owners, [*owners[1:], owners[0]], strict=True)
-        ]
+        ring = [self._send_s(frame, here, there) for here, there in zip(owners, [*owners[1:], owners[0]], strict=True)]
         return (ring * frame.vp)[:-1] if len(owners) > 1 else []
 
     def _send_s(self, frame: Frame, here: tuple[int, Shape], there: tuple[int, Shape]) -> float:
@@ -487,73 +384,3 @@ class Bench:
         place = np.array([keys[pair] for pair in zip(frames.mbs.tolist(), frames.cp.tolist(), strict=True)])
         for bound_s, row in best_first(frames, place, self.rates, counts, self.depth):
             yield bound_s, self._frame(frames, row)
-
-    def _frame(self, frames: Frames, row: int) -> Frame:
-        dp, mbs, cp, vp, stages, m, setting, recompute = (column[row].item() for column in frames)
-        only = None if setting < 0 else (*self.settings[setting], RECOMPUTES[recompute])
-        return Frame(dp, mbs, cp, vp, stages or None, m, only)
-
-    def _frames(self, counts: Counts, samples: float, *, whole: bool, uniform: bool, aligned: bool) -> Frames:
-        rows: list[tuple[float, ...]] = []
-        # With chunks larger bottlenecks are spread thinner, so every number of chunks is a frame of its own.
-        for mbs in self.mbs:
-            for dp in self._pipelines(counts, samples, mbs, whole=whole, aligned=aligned):
-                m = samples / (dp * mbs)
-                few = None if whole else -FEW_CHUNKS
-                shapes = [(1, p) for p in self._plain_depths(counts, dp)]
-                shapes += [(v, p) for p in self._depths(counts, dp, m) for v in self._chunks(p)[few:]]
-                rows += [(dp, mbs, cp, v, p, m) for cp in self.cp for v, p in shapes]
-        table = np.array(rows, np.float64).reshape(-1, 6)
-        codes = [RECOMPUTES.index(name) for name in self.recomputes]
-        kinds_of = list(product(range(len(self.settings)), codes)) if uniform else [(-1, -1)]
-        chosen = np.tile(np.array(kinds_of, np.int64), (len(table), 1))
-        table = np.repeat(table, len(kinds_of), axis=0)
-        pipelines, samples_each, ring, chunks, stages = (table[:, column].astype(np.int64) for column in range(5))
-        return Frames(pipelines, samples_each, ring, chunks, stages, table[:, 5], chosen[:, 0], chosen[:, 1])
-
-    def _pipelines(self, counts: Counts, samples: float, mbs: int, *, whole: bool, aligned: bool) -> list[int]:
-        """Numbers of pipelines to try."""
-        found = self._replicas(counts, samples, mbs, whole=whole, aligned=aligned)
-        return self.limits.filter("dp", found)
-
-    def _replicas(self, counts: Counts, samples: float, mbs: int, *, whole: bool, aligned: bool) -> list[int]:
-        most = int(min(samples // mbs, sum(counts)))
-        if whole:
-            return [n for n in divisors(int(samples) // mbs) if n <= most] if samples % mbs == 0 else []
-        if aligned:
-            return [n for n in divisors(self.batch) if n <= most]
-        # A share is rounded later, so any number will do: those that leave few GPUs over.
-        sizes = {tp * stages for tp, _ in self.settings for stages in range(1, MOST_SHARED_STAGES + 1)}
-        tried = {gpus // size for gpus in counts if gpus for size in sizes}
-        return sorted(n for n in tried if 1 <= n <= most and self.batch % n)
-
-    def _plain_depths(self, counts: Counts, dp: int) -> list[int]:
-        """Stages of a pipeline without chunks: 0 for any number, each of them where it is restricted."""
-        if not self.limits.chunks(1):
-            return []
-        if not self.limits.staged:
-            return [0]
-        least = min((tp for tp, _ in self.settings), default=1)
-        deepest = min(sum(gpus // (dp * least) for gpus in counts), self.depth)
-        return self.limits.filter("pp", range(1, deepest + 1))
-
-    def _depths(self, counts: Counts, dp: int, microbatches: float) -> list[int]:
-        """Stages of an interleaved pipeline: micro-batches come in whole groups of them."""
-        return self.limits.filter("pp", self._interleaved_depths(counts, dp, microbatches))
-
-    def _interleaved_depths(self, counts: Counts, dp: int, microbatches: float) -> list[int]:
-        if not self.uniform or "interleaved" not in self.fleet.job.runtime.schedules:
-            return []
-        least = min((tp for tp, _ in self.settings), default=1)
-        deepest = min(sum(gpus // (dp * least) for gpus in counts), self.depth // 2)
-        if microbatches != int(microbatches):  # a share, to be rounded to whole groups
-            few = range(2, min(deepest, MOST_SHARED_STAGES) + 1)
-            return [n for n in few if n <= microbatches and self.batch // dp % n == 0]
-        return [n for n in divisors(int(microbatches)) if 2 <= n <= deepest]
-
-    def _chunks(self, stages: int) -> list[int]:
-        """Chunks per stage: those that divide the layers, so that the chunks of a stage are equal."""
-        most = MOST_CHUNKS if not self.limits.names("vp") else self.depth
-        return [
-            n for n in divisors(self.depth) if 2 <= n <= most and n * stages <= self.depth and self.limits.chunks(n)
-        ]

@@ -10,7 +10,6 @@ import numpy as np
 
 from astra.provenance import Floats
 
-
 Ends = tuple[tuple[Floats, ...], ...]  # by pool and choice
 
 
