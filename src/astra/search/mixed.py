@@ -168,6 +168,8 @@ class Planner:
         key = (counts, mask)
         if key not in self._menus:
             rates = self.rates(counts)
+            if not sum(rates):
+                return []
             inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
             share = self.bench.batch * sum(r for pool, r in enumerate(rates) if mask >> pool & 1) / sum(rates)
             # A mixed block must beat what is known; a pool by itself is part of many partitions.
@@ -364,10 +366,13 @@ class Planner:
         if not len(columns.shards.tp):
             return "no tensor-parallel degree is legal for the model here, or allowed."
         sorts = columns.checkpoint.shape[1] - 2
-        resident = cost.resident_bytes(job, columns, self.bench.batch, self.bench.zero)[:, :sorts].min(axis=1)
         working = columns.working + columns.layer_whole + columns.ends_bytes + job.runtime.workspace_bytes
-        need = resident + columns.checkpoint[:, :sorts].min(axis=1) + working
-        least = float(reserved_bytes(job, need).min())
+        least = np.inf
+        for tp in set(columns.shards.tp.tolist()):  # with as many replicas as the pool has room for
+            replicas = max(min(job.pool.gpus // tp, self.bench.batch), 1)
+            resident = cost.resident_bytes(job, columns, replicas, self.bench.zero)[:, :sorts].min(axis=1)
+            need = reserved_bytes(job, resident + columns.checkpoint[:, :sorts].min(axis=1) + working)
+            least = min(least, float(need[columns.shards.tp == tp].min()))
         limit = job.limit_bytes
         if least <= limit:
             return ""

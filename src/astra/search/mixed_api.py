@@ -153,9 +153,9 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
     found = planner.best(planner.counts, every=exact)
     names = planner.fleet.names
     alone = {} if exact else {place: planner.alone(place) for place in range(len(names))}
-    candidates = sorted(
-        [*found, *(each for each in alone.values() if each is not None)], key=lambda each: each.estimate.step_s
-    )
+    known = {names[place]: each for place, each in alone.items() if each is not None}
+    better = [each for each in found if not _told_alone(each, known)]
+    candidates = sorted([*better, *known.values()], key=lambda each: each.estimate.step_s)
     if not candidates:
         raise planner.nothing_fits()
     able = [each for each in candidates if "Megatron-LM" in each.estimate.runs_on]
@@ -189,6 +189,13 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
         conceivable=_plan(1, candidates[0], best, fleet, money),
         left_out=left_out,
     )  # fmt: skip
+
+
+def _told_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
+    """Whether a plan uses one pool and is no faster than that pool's own plan, which is told anyway."""
+    used = list(each.estimate.used)
+    own = alone.get(used[0])
+    return len(used) == 1 and own is not None and own.estimate.step_s <= each.estimate.step_s * (1 + 1e-6)
 
 
 def _search_record(planner: Planner, feasible: int, seconds: float) -> Search:
