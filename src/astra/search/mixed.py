@@ -182,11 +182,12 @@ class Planner:
 
     def _varied(self, counts: Counts, share: float, *, every: bool) -> list[tuple[float, Found]]:
         """Pipelines of one pool with unlike numbers of samples at a time, so that some shares come out even."""
-        found = self.pipelines(counts, share, keep=MOST_MET, whole=False, every=every, spread=NEAR)
+        near = NEAR if self.bench.uniform else 1.0  # unlike layers take long
+        found = self.pipelines(counts, share, keep=MOST_MET, whole=False, every=every, spread=near)
         if not (found and self._uses_all(found[0][1], counts)):
-            limit = NEAR * found[0][0] if found else np.inf
+            limit = near * found[0][0] if found else np.inf
             found += self.pipelines(
-                counts, share, keep=MOST_MET, whole=False, every=every, below=limit, aligned=False, spread=NEAR
+                counts, share, keep=MOST_MET, whole=False, every=every, below=limit, aligned=False, spread=near
             )
         best: dict[int, tuple[float, Found]] = {}
         for total_s, each in sorted(found, key=lambda entry: entry[0]):

@@ -79,11 +79,19 @@ class Bench(Framing):
         self.frames = 0
 
     def _weights(self) -> Floats:
-        """[kind] what a layer counts for in bounds: its time on the first pool, an average layer being 1."""
+        """[kind] what a layer counts for in bounds, an average layer being 1.
+
+        No sharding takes less time for a layer's weight than for that of the commonest kind, which thus makes the bound.
+        """
         order = kinds(self.model)
-        seconds = self.ways[0].columns.work_s[0, : len(order)] if len(self.ways[0].layer_s) else np.ones(len(order))
         counts = np.array([sum(kind == other for other in layer_kinds(self.model)) for kind in order])
-        return np.asarray(seconds * self.depth / (seconds * counts).sum())
+        common = int(counts.argmax())
+        seconds = np.concatenate(
+            [each[:, : len(order)] for way in self.ways
+             for each in (way.columns.work_s, way.columns.work_s + way.columns.again_s)]
+        )  # fmt: skip
+        least = (seconds / seconds[:, common : common + 1]).min(axis=0) if len(seconds) else np.ones(len(order))
+        return np.asarray(least * self.depth / (least * counts).sum())
 
     def _rates(self, way: _Ways) -> Rates:
         """A pool's ways to hold layers, for bounds."""

@@ -160,6 +160,13 @@ def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
     return Bounded(least, best)
 
 
+def _distinct(values: Floats) -> Floats:
+    """Sorted, and of those that differ by rounding alone the largest."""
+    ordered = np.unique(values)
+    last: Floats = ordered[np.append(np.diff(ordered) > (_SLACK - 1) * ordered[1:], True)] if len(ordered) else ordered
+    return last
+
+
 def _most_layers(table: Floats, ends_below: float) -> int:
     """The most layers of any stage whose end is short enough."""
     short = (table < ends_below).any(axis=0)
@@ -236,7 +243,7 @@ class _Search:
             first = int(np.argmax(self._enough(tried)))  # the last is high itself
             low, high = (float(tried[first - 1]) if first else low), float(tried[first])
         found = [self._values(i, a, low, most) for i, pool in enumerate(problem.pools) for a in range(len(pool))]
-        values = np.unique(np.concatenate(found))
+        values = _distinct(np.concatenate(found))
         relaxed = self._relaxed(values)
         able = np.isfinite(relaxed) & (problem.sum_weight * relaxed + problem.max_weight * values < below)
         return values[able], relaxed[able]
@@ -277,7 +284,7 @@ class _Search:
         if self.uniform:
             layers = choice.time_s[1:]
         else:
-            layers = np.unique((choice.time_s[:, None] - choice.time_s)[np.tri(self.depth + 1, k=-1, dtype=bool)])
+            layers = _distinct((choice.time_s[:, None] - choice.time_s)[np.tri(self.depth + 1, k=-1, dtype=bool)])
         values = (layers[:, None] + fixed).ravel()
         within: Floats = values[(values >= low / _SLACK**2) & (values <= high * _SLACK)]
         return within
