@@ -2,100 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from itertools import combinations, permutations, product
-
 import numpy as np
 import pytest
 
 from astra.space import partition
 from astra.space.one_pool import applies, solve_one
-from astra.space.partition import Choice, Problem, Run, bound, solve, stage_times, value
-
-
-@lru_cache(maxsize=64)
-def compositions(total: int, parts: int, least: int) -> np.ndarray:
-    """Every way to deal ``total`` layers to ``parts`` stages with at least ``least`` each: [way, stage]."""
-    spare = total - parts * least
-    if spare < 0:
-        return np.zeros((0, parts), np.int64)
-    cuts = list(combinations(range(spare + parts - 1), parts - 1))
-    bars = np.array(cuts, np.int64).reshape(len(cuts), parts - 1)
-    edges = np.full((len(bars), 1), -1), bars, np.full((len(bars), 1), spare + parts - 1)
-    return np.diff(np.concatenate(edges, axis=1), axis=1) - 1 + least
-
-
-def fits(problem: Problem, runs: tuple[Run, ...]) -> bool:
-    """Memory of every stage, in plain terms."""
-    stages = [(run.pool, run.choice, count) for run in runs for count in run.layers]
-    left = sum(count for _, _, count in stages)
-    for place, (pool, number, count) in enumerate(stages):
-        choice = problem.pools[pool][number]
-        from_end = len(stages) - place
-        need = choice.stay_bytes[left] - choice.stay_bytes[left - count]
-        need += (choice.kept_bytes[left] - choice.kept_bytes[left - count]) * problem.in_flight[from_end]
-        need += choice.fixed_bytes
-        need += choice.first_bytes if place == 0 else 0.0
-        need += choice.last_bytes if from_end == 1 else 0.0
-        if need > choice.limit_bytes:
-            return False
-        left -= count
-    return True
-
-
-def brute_force(problem: Problem) -> float:
-    """The least value over everything there is."""
-    depth = len(problem.pools[0][0].time_s) - 1
-    best = np.inf
-    pools = range(len(problem.pools))
-    for used in range(1, len(problem.pools) + 1):
-        if problem.every and used < len(problem.pools):
-            continue
-        for order in permutations(pools, used):
-            for numbers in product(*(range(len(problem.pools[pool])) for pool in order)):
-                most = [problem.pools[pool][number].stages for pool, number in zip(order, numbers, strict=True)]
-                counts = [[n] if problem.every else range(1, n + 1) for n in most]
-                for stages in product(*counts):
-                    best = min(best, best_split(problem, order, numbers, stages, depth))
-    return best
-
-
-def best_split(
-    problem: Problem, order: Sequence[int], numbers: Sequence[int], stages: Sequence[int], depth: int
-) -> float:
-    """The best of all layer splits of one skeleton, as columns over the splits."""
-    if problem.stages is not None and sum(stages) != problem.stages:
-        return float(np.inf)
-    owners = [(pool, number) for pool, number, count in zip(order, numbers, stages, strict=True) for _ in range(count)]
-    ways = compositions(depth, len(owners), problem.least_layers)
-    if not len(ways):
-        return float(np.inf)
-    left = depth - np.concatenate((np.zeros((len(ways), 1), np.int64), np.cumsum(ways, axis=1)), axis=1)
-    longest, total, able = np.zeros(len(ways)), np.zeros(len(ways)), np.ones(len(ways), bool)
-    for place, (pool, number) in enumerate(owners):
-        choice = problem.pools[pool][number]
-        before, after = left[:, place], left[:, place + 1]
-        seconds = choice.time_s[before] - choice.time_s[after]
-        need = choice.stay_bytes[before] - choice.stay_bytes[after] + choice.fixed_bytes
-        need = need + (choice.kept_bytes[before] - choice.kept_bytes[after]) * problem.in_flight[len(owners) - place]
-        seconds = seconds + (choice.first_s if place == 0 else hop(problem, owners[place - 1], owners[place]))
-        need = need + (choice.first_bytes if place == 0 else 0.0)
-        if place == len(owners) - 1:
-            seconds, need = seconds + choice.last_s, need + choice.last_bytes
-        else:
-            seconds = seconds + hop(problem, owners[place], owners[place + 1])
-        able &= need <= choice.limit_bytes
-        longest, total = np.maximum(longest, seconds), total + seconds
-    values = np.where(able, problem.sum_weight * total + problem.max_weight * longest, np.inf)
-    return float(values.min())
-
-
-def hop(problem: Problem, here: tuple[int, int], there: tuple[int, int]) -> float:
-    """Seconds of a transfer between two stages."""
-    if here[0] == there[0]:
-        return problem.pools[here[0]][here[1]].send_s
-    return float(problem.hop_s[here[0], there[0]][here[1], there[1]])
+from astra.space.partition import Choice, Problem, bound, end_times, solve, solve_ended, stage_times, value
+from tests.space.brute_force import best_split, brute_force, fits
 
 
 def random_problem(rng: np.random.Generator, pools: int, depth: int, most_stages: int, *, kinds: int = 1) -> Problem:
@@ -203,6 +116,76 @@ def test_many_pools_without_order_first(seed: int, monkeypatch: pytest.MonkeyPat
         assert quick.value_s == pytest.approx(plain.value_s, rel=1e-9)
         assert close.least <= plain.value_s * (1 + 1e-9)
         assert close.pipeline is None or fits(problem, close.pipeline.runs)
+
+
+def with_ends(rng: np.random.Generator, problem: Problem, *, alike: bool) -> Problem:
+    """What follows the pipeline: grows with the layers, more or less, and matters more or less."""
+    depth = len(problem.pools[0][0].time_s) - 1
+    size = rng.choice([0.1, 1.0, 10.0, 100.0])
+
+    def table() -> np.ndarray:
+        base = size * (rng.uniform(0, 1, (4, 1)) + rng.uniform(0.1, 1) * np.arange(depth + 1) / depth)
+        base = base + size * rng.uniform(0, 0.5) / np.maximum(np.arange(depth + 1), 1)  # short stages hide less
+        if alike:
+            return np.asarray(base)
+        apart = np.maximum(np.subtract.outer(np.arange(depth + 1), np.arange(depth + 1)), 0)
+        return np.asarray(base[:, apart] + size * rng.uniform(0, 0.2, (4, depth + 1, depth + 1)))
+
+    return problem._replace(ends=tuple(tuple(table() for _ in pool) for pool in problem.pools))
+
+
+def agree_with_ends(problem: Problem) -> None:
+    """The whole step, pipeline and what follows it, against brute force."""
+    expected, found = brute_force(problem), solve_ended(problem)
+    if not np.isfinite(expected):
+        assert found is None
+        return
+    assert found is not None
+    runs = found.pipeline.runs
+    assert fits(problem, runs)
+    whole = value(problem, stage_times(problem, runs)) + max(end_times(problem.ends, runs))
+    assert found.total_s == pytest.approx(whole, rel=1e-12)
+    assert found.total_s == pytest.approx(expected, rel=1e-9)
+    assert solve_ended(problem, below=found.total_s) is None
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_whole_step_equals_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(7000 + seed)
+    kinds = int(rng.integers(1, 3))
+    problem = random_problem(
+        rng, int(rng.integers(1, 4)), int(rng.integers(1, 9)), most_stages=int(rng.integers(1, 4)), kinds=kinds
+    )
+    agree_with_ends(with_ends(rng, problem, alike=kinds == 1))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_whole_step_of_deep_models_equals_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(8000 + seed)
+    problem = random_problem(rng, pools=2, depth=int(rng.integers(14, 25)), most_stages=2)
+    agree_with_ends(with_ends(rng, problem, alike=seed % 2 == 0))
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 2), (3, 2, 3), (1, 2, 4), (2, 2, 2)])
+def test_the_whole_step_of_three_full_pools_equals_brute_force(sizes: tuple[int, ...]) -> None:
+    """24 layers on up to 8 stages in every order."""
+    rng = np.random.default_rng(9000 + sum(sizes))
+    problem = random_problem(rng, pools=3, depth=24, most_stages=4)
+    choices = tuple((pool[0]._replace(stages=size),) for pool, size in zip(problem.pools, sizes, strict=True))
+    hops = {pair: hop[:1, :1] for pair, hop in problem.hop_s.items()}
+    agree_with_ends(with_ends(rng, problem._replace(pools=choices, hop_s=hops, every=True), alike=True))
+
+
+def test_twelve_stages_of_three_pools_whole_step() -> None:
+    """1.35 million splits of one order, which the hops leave as the only one."""
+    rng = np.random.default_rng(12)
+    problem = random_problem(rng, pools=3, depth=24, most_stages=4)
+    choices = tuple((pool[0]._replace(stages=4),) for pool in problem.pools)
+    hops = {p: hop[:1, :1] + (0 if p in ((0, 1), (1, 2)) else 1e6) for p, hop in problem.hop_s.items()}
+    problem = with_ends(rng, problem._replace(pools=choices, hop_s=hops, every=True), alike=True)
+    expected = best_split(problem, (0, 1, 2), (0, 0, 0), (4, 4, 4), 24)
+    found = solve_ended(problem)
+    assert (found.total_s if found else np.inf) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -146,9 +146,20 @@ def _check_export(args: argparse.Namespace) -> None:
 
 
 def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
+    """The best plan's files; over several pools, those of the best plan that the target can express."""
     from astra.cli import export  # noqa: PLC0415
+    from astra.export.base import CannotExport  # noqa: PLC0415
     from astra.export.reading import from_record  # noqa: PLC0415
 
-    launch, job = from_record(planset.to_dict(), where="plan")
-    record = export.write(launch, job, args.export, folder=args.export_out)
-    return [f"Files for {args.export} are in {record['folder']}."]
+    refused: CannotExport | None = None
+    for plan in planset.plans if "pools" in planset.request else planset.plans[:1]:
+        try:
+            launch, job = from_record(planset.to_dict(), plan.rank, where="plan")
+            record = export.write(launch, job, args.export, folder=args.export_out)
+        except CannotExport as error:
+            refused = refused or error
+            continue
+        which = f" (plan {plan.rank}: {refused})" if refused is not None else ""
+        return [f"Files for {args.export} are in {record['folder']}{which}."]
+    assert refused is not None
+    raise refused

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.cost.between import Sync
-from astra.cost.stage import Gathered, StageMemory, StageTimes, gather_parts
+from astra.cost.stage import Gathered, StageMemory, StageTimes, expert_groups, gather_parts
 from astra.cost.state import Held, gradient_bytes, local, static_bytes
 from astra.efficiency import collectives
 from astra.efficiency.collective_curves import load, ramped
@@ -24,6 +24,8 @@ from astra.provenance import Floats, Ints, Source, worst
 from astra.spec.cluster import Cluster, Link, Pool
 from astra.spec.job import Job
 from astra.table import Column
+
+_ONE = np.array(1)
 
 
 class Shards(NamedTuple):
@@ -38,6 +40,11 @@ class Shards(NamedTuple):
         """Where a sharding is, if it is among them."""
         found = np.flatnonzero((self.tp == tp) & (self.cp == cp) & (self.ep == ep) & (self.mbs == mbs))
         return int(found[0]) if len(found) else None
+
+    def expert_groups(self, dp: int) -> tuple[Ints, Ints]:
+        """How many ranks an expert's parameters are replicated on with ``dp`` pipelines, and how far apart."""
+        replicas, apart = expert_groups({"tp": self.tp, "cp": self.cp, "ep": self.ep, "dp": np.array(dp), "etp": _ONE})
+        return np.maximum(replicas, 1), apart
 
     def columns(self, job: Job, overlap_tp: bool = True) -> dict[str, Column]:
         """The strategy columns that a layer's cost depends on; sequence parallelism wherever tp is above 1."""
@@ -61,6 +68,7 @@ class PoolColumns(NamedTuple):
 
     shards: Shards
     work_s: Floats  # forward and backward of one micro-batch with exposed communication
+    forward_s: Floats  # of it
     again_s: Floats  # [row, sort] forward once more
     attention_s: Floats  # attention's forward once more
     whole: Floats  # activations kept without recompute
@@ -75,9 +83,9 @@ class PoolColumns(NamedTuple):
     gathered: Gathered  # the parts themselves, for plans in full
 
 
-def pool_columns(job: Job, shards: Shards) -> PoolColumns:
+def pool_columns(job: Job, shards: Shards, *, overlap_tp: bool = True) -> PoolColumns:
     """Cost every sharding on one pool."""
-    columns = shards.columns(job)
+    columns = shards.columns(job, overlap_tp)
     gathered = gather_parts(job, columns)
     table = _sorts(job, len(shards.tp))
     times, memory = StageTimes(job, gathered, table, columns), StageMemory(job, gathered, table)
@@ -85,6 +93,7 @@ def pool_columns(job: Job, shards: Shards) -> PoolColumns:
     return PoolColumns(
         shards,
         times.forward + times.backward,
+        times.forward,
         times.recompute,
         times.attention,
         memory.layers("whole"),
@@ -139,9 +148,8 @@ def _held(job: Job, gathered: Gathered) -> Held:
 
 def resident_bytes(job: Job, columns: PoolColumns, dp: int, zero: int) -> Floats:
     """[row, sort] weights, gradients and optimizer state with ``dp`` replicas."""
-    tp, cp, ep, _ = columns.shards
-    ranks = (dp * cp)[:, None]
-    expert_ranks = np.maximum(tp * cp * dp // ep, 1)[:, None]
+    ranks = (dp * columns.shards.cp)[:, None]
+    expert_ranks = columns.shards.expert_groups(dp)[0][:, None]
     static = static_bytes(
         job,
         columns.held,
@@ -195,13 +203,13 @@ def hop_s(way: Wire, nbytes: Floats | float) -> Floats:
     return ramped(np.full(size.shape, way.latency_s), size / way.bytes_per_s, load().rules.send_ramp_far)
 
 
-def p2p_s(job: Job, nbytes: Floats, apart: Ints) -> Floats:
-    """One activation to the neighbouring stage of the same pool."""
-    ranks = np.full(nbytes.shape, 2)
+def p2p_s(job: Job, nbytes: Floats, apart: Ints, stages: int) -> Floats:
+    """One activation to the neighbouring stage of the same pool, in a pipeline of so many."""
+    ranks = np.full(nbytes.shape, stages)
     return collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=ranks, stride=apart).seconds
 
 
-def with_other_groups(job: Job, moved: Sync, held: Held, ranks: int, groups: int, way: Wire | None) -> Sync:
+def with_other_groups(job: Job, moved: Sync, held: Held, ranks: int | Ints, groups: int, way: Wire | None) -> Sync:
     """Gradients also summed with groups of other shapes.
 
     A rank first sums its gradients inside its group, which leaves it 1/ranks of its shard; that part meets its like in

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from astra.result import PLAN_SCHEMA
 from astra.spec._base import decode
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
+from astra.spec.mixed import on_one_pool
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
@@ -74,14 +74,15 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     request = _part(record, "request", dict, where)
     plan, place = _plan(record, rank, where)
     if "pools" in request:
-        alone = _ALONE.fullmatch(_estimated_text(plan, place))
+        alone = on_one_pool(_estimated_text(plan, place))
         if alone is None:
             return _mixed(record, request, plan, where, place), None
-        pools = _pools(request, f"{where}: request")
-        if alone.group(1) not in pools:
-            raise InputError(f"{place}.strategy", alone.group(1), want=f"a pool of the request: {', '.join(pools)}")
-        text, job = alone.group(2), _job_on(request, pools[alone.group(1)], f"{where}: request")
-        strategy = parse_strategy(text, gpus=None)
+        (name, text), pools = alone, _pools(request, f"{where}: request")
+        if name not in pools:
+            raise InputError(f"{place}.strategy", name, want=f"a pool of the request: {', '.join(pools)}")
+        job, strategy = _job_on(request, pools[name], f"{where}: request"), parse_strategy(text, gpus=None)
+        precision = request["pools"][name].get("precision", job.workload.precision)  # an A100 has no fp8
+        job = msgspec.structs.replace(job, workload=msgspec.structs.replace(job.workload, precision=precision))
     else:
         job = _job(request, f"{where}: request")
         strategy = _strategy(plan, place, job)
@@ -104,10 +105,6 @@ def _check_estimate(estimate: Mapping[str, Any], launch: Launch, place: str) -> 
     if said != launch.microbatches:
         want = f"{launch.microbatches}, as the strategy makes of the batch: the plan was edited"
         raise InputError(f"{place}.estimate.microbatches", said, want=want, fix=_AGAIN)
-
-
-# A plan over several pools that uses one of them alone: ``POOL: strategy``.
-_ALONE: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._#-]*)\s*:\s+([^\[\]]*)")
 
 
 def _step_s(plan: Mapping[str, Any], place: str) -> float:

@@ -35,7 +35,8 @@ def mixed_launch(text: str, pools: Mapping[str, Pool], model: ModelSpec, workloa
 def _strategy(mixed: MixedStrategy, group: Group) -> Strategy:
     """What all stages share, and the first segment's degrees where they differ."""
     first = group.segments[0]
-    overlap = tuple(name for name in OVERLAPS if name in mixed.overlap and (name != "p2p" or group.vp > 1))
+    hidden = (*mixed.overlap, "p2p") if group.vp > 1 and group.stages > 1 else mixed.overlap
+    overlap = tuple(name for name in OVERLAPS if name in hidden and (name != "p2p" or group.vp > 1))
     spread = any(segment.tp > 1 for segment in group.segments)
     fields: dict[str, Any] = {"recompute": first.recompute, "schedule": "interleaved" if group.vp > 1 else "1f1b"}
     return Strategy(

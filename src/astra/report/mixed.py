@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from astra.report import drawing, explain
+from astra.report import drawing, explain, money
 from astra.search.mixed_records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
 from astra.units import show_count, show_dollars
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 BAR: Final = 14
+LEAST_BAR: Final = 5
+FIGURES: Final = 49  # columns of a stage's figures and the gaps, without the pool's name and the bars
 MOST_ROWS: Final = 16
 
 
@@ -81,7 +83,7 @@ def marginal_sentences(planset: MixedPlanSet) -> list[str]:
     """What one more node of each pool would bring."""
     return [
         f"one more node of {each.pool} ({each.gpus} GPUs): "
-        + (f"+{each.gain:.1%} tokens/s" if each.gain > 0.0005 else "nothing, no plan can use it")
+        + (f"+{each.gain:.1%} tokens/s" if each.gain > 0.0005 else "nothing, no plan with it is faster")
         for each in planset.marginal
     ]
 
@@ -120,9 +122,12 @@ def render_mixed(
     ]
     if not brief:
         parts += [drawing.blank(), drawing.heading("The best plan"), drawing.text(best.strategy)]
-        parts += picture(best, every_stage=full)
+        parts += picture(best, columns, every_stage=full)
         parts += [drawing.blank(), drawing.heading("What each pool is worth")]
         parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset)])
+        parts += money.bill(planset)
+        if planset.baseline is not None and best.cost is None:
+            parts += [drawing.blank(), *drawing.bullets(money.saved_sentences(planset))]
         parts += _launch(planset)
         parts += [drawing.blank(), drawing.prose(explain.certainty(best))]
         counts = planset.search
@@ -157,20 +162,22 @@ def render_estimate(
         ),
     ]
     if not brief:
-        parts += picture(estimate, every_stage=full)
+        parts += picture(estimate, columns, every_stage=full)
+        if estimate.cost is not None:
+            parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
         parts += [drawing.blank(), drawing.prose(runs_sentence(estimate)), drawing.prose(explain.certainty(estimate))]
         parts += drawing.bullets(estimate.warnings, mark="note:", style="dim")
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
-def picture(estimate: MixedEstimate, *, every_stage: bool = False) -> list[RenderableType]:
+def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -> list[RenderableType]:
     """Every group as a row of pools and a table of its stages."""
     out: list[RenderableType] = []
-    slowest = max((stage.microbatch_s + stage.transfer_s for stage in _stages(estimate)), default=1.0)
+    slowest = max(map(shown_s, _stages(estimate)), default=1.0)
     for group in estimate.groups:
         stages = [stage for stage in _stages(estimate) if stage.group == group.index]
         out += [drawing.blank(), drawing.text((group_line(group), "bold")), drawing.text(chain(stages))]
-        out.append(_table(stages, slowest, every_stage=every_stage))
+        out.append(_table(stages, slowest, width, every_stage=every_stage))
         if group.waits_s > 0.01 * group.pipeline_s:
             out.append(drawing.prose((f"waits {group.waits_s:.2f} s for the slowest group", "dim")))
     return out
@@ -202,56 +209,67 @@ def _stages(estimate: MixedEstimate) -> list[MixedStage]:
     return [stage for stage in estimate.stages if isinstance(stage, MixedStage)]
 
 
-def _table(stages: Sequence[MixedStage], slowest: float, *, every_stage: bool) -> RenderableType:
-    out = drawing.table(
-        ("stage", "left"), ("pool", "left"), ("GPUs", "right"), ("tp", "right"), ("layers", "right"),
-        ("time of a micro-batch", "left"), ("ms", "right"), ("memory", "left"), ("GiB", "right"), ("recompute", "left"),
-    )  # fmt: skip
+def shown_s(stage: MixedStage) -> float:
+    """A micro-batch on a stage, with its transfers where nothing hides them."""
+    return stage.microbatch_s + (stage.transfer_s if "pp" in stage.exposed_s else 0.0)
+
+
+def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_stage: bool) -> RenderableType:
+    """One row per stage, equal neighbours together; bars as wide as the page leaves room for."""
     rows = [StageRow(n, n, stage) for n, stage in enumerate(stages)] if every_stage else stage_rows(stages)
     shown = rows if every_stage or len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
+    words = max(len(row.stage.pool) for row in rows)
+    words += 11 if any(row.stage.recompute != "none" for row in rows) else 0
+    cells = min(max((width - FIGURES - words) // 2, 0), BAR)
+    drawn = cells >= LEAST_BAR
+    columns = (
+        [("stage", "left"), ("pool", "left"), ("GPUs", "right"), ("tp", "right"), ("layers", "right"), ("ms", "right")]
+        + [("time", "left")] * drawn
+        + [("GiB", "right")]
+        + [("memory", "left")] * drawn
+    )
+    columns += [("recompute", "left")] * any(row.stage.recompute != "none" for row in rows)  # fmt: skip
+    out = drawing.table(*columns)
     for row in shown:
         stage = row.stage
-        seconds = stage.microbatch_s + stage.transfer_s
         full = stage.peak_reserved_gib / stage.memory_limit_gib
-        out.add_row(
-            row.name,
-            stage.pool,
-            str(stage.gpus),
-            str(stage.tp),
-            str(stage.layers),
-            drawing.text((drawing.bar(seconds / slowest, BAR), "green")),
-            f"{seconds * 1e3:.1f}",
-            drawing.text((drawing.bar(full, BAR), "yellow" if stage.fits else "red")),
-            f"{'' if stage.fits else '! '}{stage.peak_reserved_gib:.1f}/{stage.memory_limit_gib:.1f}",
-            stage.recompute,
-        )
+        bars = [drawing.text((drawing.bar(shown_s(stage) / slowest, cells), "green")),
+                drawing.text((drawing.bar(full, cells), "yellow" if stage.fits else "red"))]  # fmt: skip
+        gib = f"{'' if stage.fits else '! '}{stage.peak_reserved_gib:.1f}/{stage.memory_limit_gib:.1f}"
+        entries: list[RenderableType] = [row.name, stage.pool, str(stage.gpus), str(stage.tp), str(stage.layers)]
+        entries += [f"{shown_s(stage) * 1e3:.1f}", *bars[:1] * drawn, gib, *bars[1:] * drawn]
+        out.add_row(*entries, *[stage.recompute] * (len(columns) - len(entries)))
     return out
 
 
 def _ranking(planset: MixedPlanSet) -> RenderableType:
     priced = any(plan.estimate.train_usd is not None for plan in planset.plans)
-    columns = [("#", "right"), ("GPUs", "left"), ("groups", "wrap"), ("step time", "right"), ("tokens/s", "right")]
-    columns += [("MFU", "right"), ("bubble", "right")] + [("cost", "right")] * priced
+    columns = [("#", "right"), ("plan", "wrap"), ("step time", "right"), ("tokens/s", "right")]
+    columns += [("MFU", "right"), ("bubble", "right")] + [("days", "right"), ("cost", "right")] * priced
     out = drawing.table(*columns)
     for plan in planset.plans:
         estimate = plan.estimate
         assert isinstance(estimate, MixedEstimate)
-        shapes = " | ".join(_shape(estimate, group) for group in estimate.groups)
+        shapes = "\n".join(_shape(estimate, group) for group in estimate.groups)
         cells = [explain.show_step(estimate.step_s), f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
         cells += [explain.show_share(estimate.bubble_fraction)]
-        cells += [show_dollars(estimate.train_usd) if estimate.train_usd is not None else "-"] * priced
-        gpus = "\n".join(f"{count} {name}" for name, count in estimate.used.items())
-        out.add_row(str(plan.rank), gpus, shapes, *cells)
+        if priced:
+            cells += [f"{estimate.train_days:.3g}" if estimate.train_days is not None else "-"]
+            cells += [show_dollars(estimate.train_usd) if estimate.train_usd is not None else "-"]
+        out.add_row(str(plan.rank), shapes, *cells)
     return out
 
 
 def _shape(estimate: MixedEstimate, group: GroupEstimate) -> str:
+    """A group in a few lines: what its pipelines share, then its pools in pipeline order."""
     stages = [stage for stage in _stages(estimate) if stage.group == group.index]
     seen: dict[str, list[MixedStage]] = {}
     for stage in stages:
         seen.setdefault(stage.pool, []).append(stage)
-    runs = " + ".join(f"{pool} tp{of[0].tp} pp{len(of)}" for pool, of in seen.items())
-    return f"dp{group.dp} mbs{group.mbs} m{group.microbatches}: {runs}"
+    chunks = [word for word in group.text.strip("[").partition(":")[0].split() if word.startswith(("vp", "cp"))]
+    lines = [" ".join([f"dp{group.dp}", f"mbs{group.mbs}", f"m{group.microbatches}", *chunks])]
+    lines += [f"  {group.gpus[pool]} {pool} tp{of[0].tp} pp{len(of)}" for pool, of in seen.items()]
+    return "\n".join(lines)
 
 
 def _launch(planset: MixedPlanSet) -> list[RenderableType]:

@@ -24,7 +24,7 @@ from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
 from astra.search.hunt import Hunt, Refined
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, rejects_of
-from astra.search.mixed_api import COUNTS, any_pool, check_cluster, estimate_mixed, fleet_of, plan_fleet, several
+from astra.search.mixed_api import Wanted, estimate_mixed, plan_fleet, requested, several
 from astra.search.mixed_detail import Fleet
 from astra.search.objectives import Goal, goal_of
 from astra.search.planner import search
@@ -33,7 +33,7 @@ from astra.space.restrictions import Restrictions, parse_restrictions
 from astra.space.rules import Rule
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
-from astra.spec.mixed import MixedStrategy, is_mixed
+from astra.spec.mixed import MixedStrategy, OnePool, is_mixed
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import PRECISIONS, Workload
@@ -105,15 +105,15 @@ def plan(
     started, options = time.perf_counter(), money or Money()
     gpus, mixed = several(gpus, cluster, node)
     if mixed is not None:
-        refused = {"objective": objective, "budget": budget, "deadline": deadline, "baseline": baseline,
-                   "fix": fix, "forbid": forbid, "max": maximum, "min": minimum}  # fmt: skip
         work = {"batch": batch, "seq": seq, "tokens": tokens, "precision": precision, "optimizer": optimizer,
                 "task": task, "lora_rank": lora_rank, "runtime": runtime, "headroom": headroom}  # fmt: skip
-        fleet, left_out = _fleet(model, mixed, work, counts, refused)
-        return plan_fleet(
-            fleet, left_out, exact=counts == "exact", top=top, launchable=launchable, strict=strict, money=options,
-            user_rules=read_rules(rules) if rules is not None else (), rules=str(rules) if rules else None,
+        asked = objective, budget, deadline
+        wanted = Wanted(
+            counts=counts, top=top, launchable=launchable, strict=strict, money=options, rules=rules, goal=asked,
+            restrictions=parse_restrictions(fix=fix, forbid=forbid, maximum=maximum, minimum=minimum),
+            baseline=None if baseline is None else str(baseline),
         )  # fmt: skip
+        return plan_fleet(*_fleet(model, mixed, work, counts), wanted)
     job = make_job(
         model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=tokens, precision=precision,
         optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
@@ -218,7 +218,7 @@ def _baseline(job: Job, baseline: str | Strategy | None, user_rules: Sequence[Ru
 def estimate(
     model: str | ModelSpec,
     *,
-    strategy: str | Strategy | MixedStrategy,
+    strategy: str | Strategy | MixedStrategy | OnePool,
     gpus: str | Sequence[str] | None = None,
     cluster: str | Path | Cluster | None = None,
     node: str | None = None,
@@ -237,17 +237,18 @@ def estimate(
 ) -> Estimate:
     """How a given strategy would do, legal or not; one in brackets is over several pools (docs/mixed.md)."""
     gpus, mixed = several(gpus, cluster, node)
-    if mixed is None and (isinstance(strategy, MixedStrategy) or (isinstance(strategy, str) and is_mixed(strategy))):
+    if mixed is None and (
+        isinstance(strategy, MixedStrategy | OnePool) or (isinstance(strategy, str) and is_mixed(strategy))
+    ):
         mixed = Cluster(pools=(_pool(gpus, cluster, node),))
     if mixed is not None:
         work = {"batch": batch, "seq": seq, "tokens": tokens, "precision": precision, "optimizer": optimizer,
                 "task": task, "lora_rank": lora_rank, "runtime": runtime, "headroom": headroom}  # fmt: skip
-        if isinstance(strategy, Strategy) or (isinstance(strategy, str) and not is_mixed(strategy)):
-            raise InputError("strategy", str(strategy), want="groups in brackets for several pools (docs/mixed.md)")
-        fleet, _ = _fleet(model, mixed, work, "at-most", {})
+        fleet, _ = _fleet(model, mixed, work, "at-most")
+        strategy = str(strategy) if isinstance(strategy, Strategy) else strategy
         own_rules = read_rules(rules) if rules is not None else ()
         return estimate_mixed(fleet, strategy, money=money or Money(), strict=strict, user_rules=own_rules)
-    assert not isinstance(strategy, MixedStrategy)
+    assert not isinstance(strategy, MixedStrategy | OnePool)
     job = make_job(
         model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=tokens, precision=precision,
         optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
@@ -262,18 +263,10 @@ def estimate(
     return result
 
 
-def _fleet(
-    model: str | ModelSpec, cluster: Cluster, work: dict[str, Any], counts: str, refused: dict[str, Any]
-) -> tuple[Fleet, dict[str, str]]:
+def _fleet(model: str | ModelSpec, cluster: Cluster, work: dict[str, Any], counts: str) -> tuple[Fleet, dict[str, str]]:
     """Several pools with a job each, and those that cannot take part."""
-    for name, value in refused.items():
-        if value:
-            fix = "Plan each pool by itself, or leave it out."
-            raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
-    _choice("counts", counts, COUNTS)
-    check_cluster(cluster)
-    job = make_job(model, gpus=None, cluster=any_pool(cluster, work["precision"]), node=None, **work)
-    return fleet_of(cluster, job, exact=counts == "exact")
+    return requested(cluster, counts, lambda one: make_job(model, gpus=None, cluster=one, node=None, **work),
+                     work["precision"])  # fmt: skip
 
 
 def describe_model(model: str | ModelSpec, *, seq: int | None = None) -> ModelReport:

@@ -13,21 +13,29 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.cost import mixed as cost
+from astra.cost.step import reserved_bytes
 from astra.errors import NoFeasiblePlan
-from astra.search.mixed_after import After
 from astra.search.mixed_detail import Fleet, estimate
+from astra.search.mixed_frames import Counts, Found, Frame
+from astra.search.mixed_limits import Limits
+from astra.search.mixed_lone import best_alone
 from astra.search.mixed_records import MixedEstimate
 from astra.search.mixed_shares import Share, deal
-from astra.search.mixed_space import Bench, Counts, Found, Frame
-from astra.space.rules import Rule
-from astra.spec.mixed import MixedStrategy
+from astra.search.mixed_space import Bench
+from astra.space.partition import end_times
+from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
 
 SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they are this close
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
-MENU: Final = 2  # pipelines of a pool that may become a group
+WORTH_TELLING: Final = 0.99  # of what is known without a pool: a loss is told in whole percents
+MENU: Final = 2  # pipelines of some pools that may become a group
+VARIED: Final = 4  # of one pool, with few pools
+NEAR: Final = 1.04  # as slow as a group may be against its pool's best: it may share the batch more evenly
+MOST_MET: Final = 64
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]
@@ -43,24 +51,22 @@ class Candidate(NamedTuple):
 class Costed(NamedTuple):
     """A strategy in full."""
 
-    strategy: MixedStrategy
+    strategy: MixedStrategy | OnePool
     estimate: MixedEstimate
 
 
 class Planner:
     """One fleet, planned for different numbers of GPUs."""
 
-    def __init__(self, fleet: Fleet, *, exact: bool, user_rules: Sequence[Rule] = ()) -> None:
-        self.fleet, self.exact, self.user_rules = fleet, exact, user_rules
-        stages = fleet.job.runtime.zero_stages
-        self.bench = Bench(fleet, zero=1 if 1 in stages else 0)
+    def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None) -> None:
+        self.exact, self.limits = exact, limits or Limits(fleet.job)
+        self.user_rules = self.limits.user_rules
+        self.bench = Bench(fleet, self.limits)
         self.fleet = fleet._replace(columns=tuple(way.columns for way in self.bench.ways))
-        self.after = After(self.bench)
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[Found]] = {}
-        self._after: dict[int, tuple[float, Found]] = {}
-        self._alone: dict[int, Costed | None] = {}
+        self._alone: dict[tuple[int, int], Costed | None] = {}
 
     @property
     def host_s(self) -> float:
@@ -80,8 +86,12 @@ class Planner:
         must: int = 0,
         fewer: Counts | None = None,
         aligned: bool = True,
+        spread: float = 1.0,
     ) -> list[tuple[float, Found]]:
-        """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames."""
+        """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames.
+
+        ``spread``: frames that may come that close to the best are solved too.
+        """
         frames: Iterable[tuple[float, Frame]] = self.bench.bounded_frames(
             counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned
         )
@@ -91,15 +101,16 @@ class Planner:
             frames, found = self._closer(counts, frames, below, every=every, must=must)
             limit = min([below, *(total_s for total_s, _ in found)])
         for bound_s, frame in frames:
-            if bound_s >= limit:
+            if bound_s >= spread * limit:
                 break
-            after_s = self.after.least_s(counts, frame.dp, frame.cp)
-            if bound_s + after_s >= limit:
+            after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
+            if bound_s + after_s >= spread * limit:
                 continue
-            solved = self.bench.solve(counts, frame, every=every, below=limit - after_s, must=must)
+            # A share will still be rounded, so that the last of its end is not worth the search.
+            solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=not whole)
             if solved is None:
                 continue
-            total_s = solved.value_s + self.after.seconds(solved)
+            total_s = self._told_s(solved) if whole else solved.total_s
             found.append((total_s, solved))
             limit = min(limit, total_s)
         return sorted(found, key=lambda entry: entry[0])[:keep]
@@ -114,22 +125,29 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= limit:
                 break
-            after_s = self.after.least_s(counts, frame.dp, frame.cp)
+            after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
             if bound_s + after_s >= limit:
                 continue
             least_s, met = self.bench.bound(counts, frame, every=every, below=limit - after_s, must=must)
             if met is not None:
-                total_s = met.value_s + self.after.seconds(met)
+                total_s = self._told_s(met)
                 found.append((total_s, met))
                 limit = min(limit, total_s)
             if met is None or least_s < CLOSE * met.value_s:
-                close.append((least_s, frame))
+                close.append((max(least_s, bound_s), frame))
         return sorted(close, key=lambda entry: entry[0]), found
+
+    def _told_s(self, found: Found) -> float:
+        """A pipeline's time in the search; simulated where transfers stall it, which no closed form knows."""
+        if not found.late or found.frame.microbatches != int(found.frame.microbatches):
+            return found.total_s
+        costed = self._in_full(self.strategy((found, int(found.frame.microbatches))))
+        return max(found.total_s, self._before(costed))
 
     def strategy(self, *parts: tuple[Found, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
         groups = tuple(found.group(self.fleet.names, m) for found, m in parts)
-        return MixedStrategy(groups=groups, zero=self.bench.zero)
+        return MixedStrategy(groups=groups, zero=self.bench.zero, overlap=self.limits.overlap)
 
     def alike(self, counts: Counts, **how: bool | float | int | Counts) -> list[Candidate]:
         """Strategies whose replicas are all the same pipeline."""
@@ -150,17 +168,32 @@ class Planner:
         key = (counts, mask)
         if key not in self._menus:
             rates = self.rates(counts)
+            if not sum(rates):
+                return []
             inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
             share = self.bench.batch * sum(r for pool, r in enumerate(rates) if mask >> pool & 1) / sum(rates)
             # A mixed block must beat what is known; a pool by itself is part of many partitions.
-            several = mask & (mask - 1)
-            below = best_s if several else np.inf
-            found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=below)
-            if not several and not (found and self._uses_all(found[0][1], inside)):
-                limit = found[0][0] if found else np.inf
-                found += self.pipelines(inside, share, keep=1, whole=False, every=every, below=limit, aligned=False)
+            if mask & (mask - 1):
+                found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
+            else:
+                found = self._varied(inside, share, every=every)
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
+
+    def _varied(self, counts: Counts, share: float, *, every: bool) -> list[tuple[float, Found]]:
+        """Pipelines of one pool with unlike numbers of samples at a time, so that some shares come out even."""
+        near = NEAR if self.bench.uniform else 1.0  # unlike layers take long
+        found = self.pipelines(counts, share, keep=MOST_MET, whole=False, every=every, spread=near)
+        if not (found and self._uses_all(found[0][1], counts)):
+            limit = near * found[0][0] if found else np.inf
+            found += self.pipelines(
+                counts, share, keep=MOST_MET, whole=False, every=every, below=limit, aligned=False, spread=near
+            )
+        best: dict[int, tuple[float, Found]] = {}
+        for total_s, each in sorted(found, key=lambda entry: entry[0]):
+            best.setdefault(each.samples, (total_s, each))
+        few = MENU if len(self.counts) > MOST_BLOCKS else VARIED
+        return sorted(best.values(), key=lambda entry: entry[0])[:few]
 
     def _uses_all(self, found: Found, counts: Counts) -> bool:
         """Whether a pipeline's replicas leave no GPU over."""
@@ -203,36 +236,43 @@ class Planner:
         shares, rounds = [], []
         for found in groups:
             fixed_s, each_s = found.line()
-            size = found.frame.stages or 1
-            rounds.append(size)
-            shares.append(Share(found.frame.dp * found.frame.mbs * size, fixed_s, each_s * size))
+            rounds.append(found.round)
+            shares.append(Share(found.samples, fixed_s, each_s * found.round))
         dealt = deal(shares, self.bench.batch)
         if dealt is None:
             return None
         seconds, units = dealt
-        after_s = max(self._after_s(found) for found in groups)
         parts = [(found, count * size) for found, count, size in zip(groups, units, rounds, strict=True)]
-        return Candidate(seconds + after_s, self.strategy(*parts))
+        return Candidate(seconds + self._end_s(groups), self.strategy(*parts))
 
-    def _after_s(self, found: Found) -> float:
-        if id(found) not in self._after:
-            self._after[id(found)] = (self.after.seconds(found), found)  # kept alive, so that its id stays its own
-        return self._after[id(found)][0]
+    def _end_s(self, groups: Sequence[Found]) -> float:
+        """The longest end of any stage of groups whose gradients meet over the slowest wire."""
+        used = sorted({run.pool for found in groups for run in found.pipeline.runs})
+        wires = [self.bench.wires[a, b] for a in used for b in used if a < b]
+        way = min(wires, key=lambda wire: wire.bytes_per_s) if len(groups) > 1 else None
+        ends = (self.bench.ends(found.frame, found.shapes, len(groups), way) for found in groups)
+        return max(max(end_times(end, found.pipeline.runs)) for end, found in zip(ends, groups, strict=True))
 
     def cost(self, candidates: Sequence[Candidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
-        out = []
-        for candidate in sorted(candidates, key=lambda entry: entry.step_s)[:most]:
-            text = str(candidate.strategy)
-            if text not in self._costed:
-                result = estimate(self.fleet, candidate.strategy, user_rules=self.user_rules)
-                self._costed[text] = Costed(candidate.strategy, result)
-            out.append(self._costed[text])
-        fitting = [each for each in out if each.estimate.fits and each.estimate.legal]
+        best = sorted(candidates, key=lambda entry: entry.step_s)[:most]
+        fitting = [
+            each
+            for one in best
+            if (each := self._in_full(one.strategy)).estimate.fits and each.estimate.fits and each.estimate.legal
+        ]
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
 
-    def best(self, counts: Counts, *, every: bool) -> tuple[list[Costed], list[Costed]]:
-        """Plans for some GPUs, best first, and those that Megatron-LM can run as they are.
+    def _in_full(self, strategy: MixedStrategy) -> Costed:
+        text = str(strategy)
+        if text not in self._costed:
+            if strategy.samples != self.bench.batch:  # a share that is costed by itself
+                return Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
+            self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
+        return self._costed[text]
+
+    def best(self, counts: Counts, *, every: bool) -> list[Costed]:
+        """Plans for some GPUs, best first; some with one shape for all stages, as most runtimes want.
 
         The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat.
         """
@@ -242,18 +282,26 @@ class Planner:
         alike = self.alike(counts, every=every, below=limit)
         launchable = self.cost(plain, most=2)
         costed = {str(each.strategy): each for each in (*self.cost([*alike[:2], *groups[:2]], most=4), *launchable)}
-        return sorted(costed.values(), key=lambda each: each.estimate.step_s), launchable
+        return sorted(costed.values(), key=lambda each: each.estimate.step_s)
 
-    def alone(self, pool: int) -> Costed | None:
-        """The best plan on one pool."""
-        if pool not in self._alone:
-            counts = tuple(gpus if place == pool else 0 for place, gpus in enumerate(self.counts))
-            found = self.cost(self.alike(counts), most=1)
-            self._alone[pool] = found[0] if found else None
-        return self._alone[pool]
+    def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
+        """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
+        have = self.counts[pool] if gpus is None else gpus
+        if (pool, have) not in self._alone:
+            lone = best_alone(self.fleet, pool, have, self.limits.restrictions, self.user_rules)
+            found = [Costed(*lone)] if lone is not None else []
+            counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
+            found = found or self.cost(self.alike(counts), most=1)
+            self._alone[pool, have] = min(found, key=lambda each: each.estimate.step_s, default=None)
+        return self._alone[pool, have]
+
+    def _before(self, costed: Costed) -> float:
+        """Pipeline and end of a plan: what the search compares, without the host's work and stragglers."""
+        around = (costed.estimate.breakdown.get(name, 0.0) for name in ("host", "stragglers"))
+        return costed.estimate.step_s - sum(around)
 
     def without(self, pool: int, *, mixed: bool) -> Costed | None:
-        """The best plan on all other pools; ``mixed``: pipelines over pools are searched too."""
+        """The best plan on all other pools; ``mixed``: pipelines over pools are searched too, unless they are many."""
         counts = tuple(0 if place == pool else gpus for place, gpus in enumerate(self.counts))
         others = [place for place, gpus in enumerate(counts) if gpus]
         if len(others) == 1:
@@ -262,7 +310,7 @@ class Planner:
                  for each in self.apart(self.counts, some, every=False)]  # fmt: skip
         found.sort(key=lambda entry: entry.step_s)
         if (mixed or not found) and len(others) < MANY_POOLS:
-            found += self.alike(counts, below=found[0].step_s if found else np.inf)
+            found += self.alike(counts, below=WORTH_TELLING * found[0].step_s if found else np.inf)
         costed = self.cost(found, most=1) + [each for place in others if (each := self.alone(place)) is not None]
         return min(costed, key=lambda each: each.estimate.step_s, default=None)
 
@@ -270,8 +318,23 @@ class Planner:
         """The best plan with one more node of a pool, which is the best plan itself where that brings nothing."""
         node = self.fleet.cluster.pools[pool].node.gpus
         counts = tuple(gpus + (node if place == pool else 0) for place, gpus in enumerate(self.counts))
-        after = best.estimate.step_s - sum(best.estimate.breakdown.get(k, 0.0) for k in ("host", "stragglers"))
-        found = self.cost(self.alike(counts, below=after, fewer=self.counts), most=1)
+        found = self.cost(self.alike(counts, below=self._before(best), fewer=self.counts), most=1)
+        # Or as groups: the pool's own pipelines anew, those of the others as they are.
+        used = [place for place, gpus in enumerate(counts) if gpus]
+        menus = [self.menu(counts if place == pool else self.counts, 1 << place, every=False, best_s=np.inf)[:1]
+                 for place in used]  # fmt: skip
+        dealt = [each for chosen in product(*menus) if (each := self._dealt(chosen)) is not None]
+        found += self.cost([each for each in dealt if each.step_s < self._before(best)], most=1)
+        alone = self.alone(pool)
+        whole = counts[pool] % node == 0  # a part of a node has no next one
+        # A pool by itself gains at most in proportion, so that most need not be planned again.
+        if (
+            whole
+            and alone is not None
+            and alone.estimate.step_s * self.counts[pool] / counts[pool] < 1.02 * best.estimate.step_s
+        ):
+            more = self.alone(pool, counts[pool])
+            found += [more] if more is not None else []
         return min([best, *found], key=lambda each: each.estimate.step_s)
 
     def with_pool(self, pool: int) -> Costed | None:
@@ -287,6 +350,8 @@ class Planner:
         reasons = [
             f"{name}: {self.why_not(place)}" for place, name in enumerate(self.fleet.names) if self.why_not(place)
         ]
+        if self.limits:
+            reasons.append("The restrictions and rules may leave nothing to choose from: drop one of them.")
         fix = (
             "With --exact every GPU must have a place; drop it to use what helps."
             if self.exact
@@ -300,16 +365,16 @@ class Planner:
         """Why no stage fits on a pool; empty if one does."""
         job, columns, _ = self.bench.ways[pool]
         if not len(columns.shards.tp):
-            return "no tensor-parallel degree is legal for the model here."
+            return "no tensor-parallel degree is legal for the model here, or allowed."
+        sorts = columns.checkpoint.shape[1] - 2
+        working = columns.working + columns.layer_whole + columns.ends_bytes + job.runtime.workspace_bytes
         least = np.inf
-        for dp in (1, self.bench.batch):
-            for mbs, cp in product(self.bench.mbs[:1], self.bench.cp):
-                made, _ = self.bench.choices(pool, dp, mbs, cp, True)
-                for choice in made:
-                    one = choice.stay_bytes[1] + choice.kept_bytes[1] + choice.fixed_bytes
-                    least = min(least, float(one))
+        for tp in set(columns.shards.tp.tolist()):  # with as many replicas as the pool has room for
+            replicas = max(min(job.pool.gpus // tp, self.bench.batch), 1)
+            resident = cost.resident_bytes(job, columns, replicas, self.bench.zero)[:, :sorts].min(axis=1)
+            need = reserved_bytes(job, resident + columns.checkpoint[:, :sorts].min(axis=1) + working)
+            least = min(least, float(need[columns.shards.tp == tp].min()))
         limit = job.limit_bytes
         if least <= limit:
             return ""
-        shown = f"{least / GIB:.1f} GiB" if np.isfinite(least) else "more than there is"
-        return f"a stage with a single layer needs {shown} of the {limit / GIB:.1f} GiB a GPU may use."
+        return f"a stage with a single layer needs {least / GIB:.1f} GiB of the {limit / GIB:.1f} GiB a GPU may use."

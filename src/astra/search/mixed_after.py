@@ -1,8 +1,9 @@
-"""What follows the pipeline in a step (gradients, optimizer, weights), per found pipeline and as a lower bound."""
+"""What follows the pipeline in a step (gradients, optimizer, weights), of every stage there can be."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,116 +11,102 @@ from astra.cost import mixed as cost
 from astra.cost.between import replicas, sync
 from astra.cost.state import Held, optimizer_s
 from astra.efficiency import collectives
+from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
-from astra.provenance import Floats
-from astra.search.mixed_space import Bench, Counts, Found, Frame
+from astra.provenance import Floats, Ints
+from astra.spec.job import Job
 
-_ON = np.array(1)
 _OFF = np.array(0)
 
 
+class Settings(NamedTuple):
+    """What all pipelines share."""
+
+    zero: int
+    overlap_grad: bool
+    overlap_param: bool
+
+
 class After:
-    """Remembers bounds."""
+    """The ends of all stages of each pool, as tables that are made once for each number of replicas."""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
+    def __init__(self, pools: list[tuple[Job, cost.PoolColumns]], settings: Settings) -> None:
+        self.pools, self.settings = pools, settings
         self.least_s = lru_cache(maxsize=4096)(self._least_s)
+        self.table = lru_cache(maxsize=1024)(self._table)
 
-    def _least_s(self, counts: Counts, dp: int, cp: int) -> float:
+    def _least_s(self, counts: tuple[int, ...], dp: int, cp: int) -> float:
         """Some GPU holds at least an even share of the parameters, on one of the pools."""
-        bench = self.bench
         found = []
-        for pool, gpus in enumerate(counts):
-            if not gpus:
+        for gpus, (job, columns) in zip(counts, self.pools, strict=True):
+            if not gpus or not len(columns.shards.tp):
                 continue
-            job, columns, _ = bench.ways[pool]
             held = columns.held
             whole = cost.from_the_end(job, (held.trained_dense * columns.shards.tp[:, None])[:1])[0, -1]
             share = np.array([whole * dp * cp / sum(counts)]) if job.model.moe is None else np.zeros(1)
             part = Held(share, 0 * share, share, 0 * share, 0 * share)
-            seconds, _ = optimizer_s(
-                job, part, zero=np.array(bench.zero), offload=_OFF, ranks=np.array(dp * cp), expert_ranks=np.array(1)
-            )
-            moved = sync(
-                job,
-                part,
-                ranks=np.array([dp * cp]),
-                stride=np.array([1]),
-                expert_ranks=np.array([1]),
-                expert_stride=np.array([1]),
-            )
-            busy = moved.reduce_scatter_s + moved.all_gather_s if bench.zero else moved.all_reduce_s
+            zero, ranks, one = np.array(self.settings.zero), np.array([dp * cp]), np.array([1])
+            seconds, _ = optimizer_s(job, part, zero=zero, offload=_OFF, ranks=ranks[0], expert_ranks=one[0])
+            moved = sync(job, part, ranks=ranks, stride=one, expert_ranks=one, expert_stride=one)
+            busy = moved.reduce_scatter_s + moved.all_gather_s if self.settings.zero else moved.all_reduce_s
             slowdown = min(collectives.overlap_slowdown(job.pool, "cluster"), 1.0)
             found.append(float(seconds[0] + slowdown * busy[0]))
         return min(found, default=0.0)
 
-    def seconds(self, found: Found) -> float:
-        """The longest over the stages, close to what the full estimate says."""
-        frame, start, longest = found.frame, 0, 0.0
-        depth = sum(sum(run.layers) for run in found.pipeline.runs)
-        left = depth
-        last = len(found.pipeline.runs) - 1
-        for place, run in enumerate(found.pipeline.runs):
-            ends = left - np.concatenate(([0], np.cumsum(run.layers)))
-            stage_s = np.array(found.stage_s[start : start + len(run.layers)])
-            shape = found.shapes[run.pool][run.choice]
-            after = self._stages(
-                frame, run.pool, (shape.tp, shape.ep), ends * frame.vp, stage_s, place == 0, place == last
-            )
-            longest = max(longest, float(after.max()))
-            left, start = int(ends[-1]), start + len(run.layers)
-        return longest
+    def _table(self, pool: int, dp: int, groups: int = 1, way: cost.Wire | None = None) -> Floats:
+        """[sharding, first + 2 * last, stage] seconds; a stage is its layers, or its place where layers differ.
 
-    def _stages(
-        self,
-        frame: Frame,
-        pool: int,
-        shape: tuple[int, int],
-        ends: Floats,
-        stage_s: Floats,
-        first: bool,
-        last: bool,
-    ) -> Floats:
-        """Each stage of a run; ``ends`` are layers from the model's end at the stages' borders."""
-        bench = self.bench
-        job, columns, _ = bench.ways[pool]
-        shards, count = columns.shards, len(kinds(bench.model))
-        tp, ep = shape
-        row = shards.row(tp=tp, cp=frame.cp, ep=ep, mbs=frame.mbs)
-        assert row is not None
+        With other groups of pipelines the gradients are also summed with those, over ``way``.
+        """
+        job, columns = self.pools[pool]
+        mixes, place = stages_of(job)
+        count = len(kinds(job.model))
+        ends = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])
+        sums = np.concatenate((np.tile(mixes, (4, 1)), np.repeat(ends, len(mixes), axis=0)), axis=1).T  # [sort, stage]
 
         def of_stages(by_sort: Floats) -> Floats:
-            sums = cost.from_the_end(job, by_sort[row : row + 1, :count])[0]
-            held = sums[ends[:-1]] - sums[ends[1:]]
-            held[0] += by_sort[row, count] * first
-            held[-1] += by_sort[row, count + 1] * last
-            wide: Floats = held[None, :]
-            return wide
+            return np.asarray(by_sort[:, : count + 2] @ sums)
 
+        shards = columns.shards
         held = Held(*(of_stages(column) for column in columns.held))
-        ranks, expert_ranks = frame.dp * frame.cp, max(tp * frame.cp * frame.dp // ep, 1)
-        zero = np.array(bench.zero)
-        update_s, _ = optimizer_s(
-            job, held, zero=zero, offload=_OFF, ranks=np.array(ranks), expert_ranks=np.array(expert_ranks)
-        )
+        replicated = (dp * shards.cp)[:, None]
+        expert_ranks, expert_stride = (column[:, None] for column in shards.expert_groups(dp))
+        zero = np.array(self.settings.zero)
+        update_s, _ = optimizer_s(job, held, zero=zero, offload=_OFF, ranks=replicated, expert_ranks=expert_ranks)
         moved = sync(
-            job,
-            held,
-            ranks=np.array([[ranks]]),
-            stride=np.array([[tp]]),
-            expert_ranks=np.array([[expert_ranks]]),
-            expert_stride=np.array([[ep]]),
-        )
+            job, held, ranks=replicated, stride=shards.tp[:, None], expert_ranks=expert_ranks,
+            expert_stride=expert_stride,
+        )  # fmt: skip
+        moved = cost.with_other_groups(job, moved, held, replicated, groups, way)
+        forward_s = of_stages(columns.forward_s)
         between = replicas(
             job,
             moved,
             zero=zero,
-            overlap_grad=_ON,
-            overlap_param=_ON,
-            layers=(ends[:-1] - ends[1:]).astype(np.float64)[None, :],
+            overlap_grad=np.array(self.settings.overlap_grad),
+            overlap_param=np.array(self.settings.overlap_param),
+            layers=np.tile(mixes.sum(axis=1), 4).astype(np.float64),
             microbatches=np.array(1),
-            forward_s=stage_s[None, :] / 3,
-            backward_s=stage_s[None, :] * 2 / 3,
+            forward_s=forward_s,
+            backward_s=of_stages(columns.work_s) - forward_s,
         )
-        after: Floats = (update_s + between.exposed_s)[0]
-        return after
+        table: Floats = (update_s + between.exposed_s).reshape(len(shards.tp), 4, len(mixes))
+        return table if place is None else table[:, :, place]
+
+
+@lru_cache(maxsize=16)
+def _mixes(pattern: tuple[int, ...], sorts: int) -> tuple[Ints, Ints | None]:
+    depth = len(pattern)
+    if sorts == 1:
+        return np.arange(depth + 1)[:, None], None
+    steps = np.eye(sorts, dtype=np.int64)[list(reversed(pattern))]
+    sums = np.concatenate((np.zeros((1, sorts), np.int64), np.cumsum(steps, axis=0)))
+    gaps = np.maximum(sums[:, None] - sums[None], 0)  # [left at the front, at the back, kind]
+    mixes, place = np.unique(gaps.reshape(-1, sorts), axis=0, return_inverse=True)
+    return mixes, place.reshape(depth + 1, depth + 1)
+
+
+def stages_of(job: Job) -> tuple[Ints, Ints | None]:
+    """[stage, kind] how many layers of each kind a stage can hold, and [front, back] which stage lies between."""
+    order = {kind: place for place, kind in enumerate(kinds(job.model))}
+    return _mixes(tuple(order[kind] for kind in layer_kinds(job.model)), len(order))

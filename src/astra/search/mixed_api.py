@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -15,16 +15,22 @@ from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage
 from astra.families.kinds import layer_kinds
 from astra.result import Plan, Reject, Search
-from astra.search.bill import Money, tag_of
+from astra.search.afford import against
+from astra.search.bill import Money
 from astra.search.ledger import lost_by, no_coverage
-from astra.search.mixed import Costed, Planner
+from astra.search.mixed import CLOSE, MANY_POOLS, Costed, Planner
+from astra.search.mixed_bill import with_run
 from astra.search.mixed_detail import Fleet, check_strategy, make_fleet
 from astra.search.mixed_detail import estimate as estimate_fleet
+from astra.search.mixed_limits import Limits
+from astra.search.mixed_lone import check_alone, estimate_alone, read_alone
 from astra.search.mixed_records import Alternative, Marginal, MixedEstimate, MixedPlanSet
+from astra.space.expression import read_rules
+from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
-from astra.spec.mixed import MixedStrategy, parse_mixed
+from astra.spec.mixed import MixedStrategy, OnePool, is_mixed, on_one_pool, parse_mixed
 from astra.spec.workload import PRECISIONS
 
 MOST_POOLS: Final = 8
@@ -85,6 +91,16 @@ def fleet_of(cluster: Cluster, job: Job, *, exact: bool) -> tuple[Fleet, dict[st
     return make_fleet(kept, jobs), left_out
 
 
+def requested(
+    cluster: Cluster, counts: str, job_on: Callable[[Cluster], Job], precision: str
+) -> tuple[Fleet, dict[str, str]]:
+    """The fleet of a request, which is checked on one pool, and the pools that cannot take part."""
+    if counts not in COUNTS:
+        raise InputError("counts", counts, want=f"one of {', '.join(COUNTS)}")
+    check_cluster(cluster)
+    return fleet_of(cluster, job_on(any_pool(cluster, precision)), exact=counts == "exact")
+
+
 def any_pool(cluster: Cluster, precision: str) -> Cluster:
     """One pool that has the precision, to check the rest of a request with; an unknown precision is told later."""
     for pool in cluster.pools:
@@ -100,104 +116,158 @@ def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, s
     return InputError("precision", wanted, want=f"one that every pool has ({reasons})", fix=fix)
 
 
-def plan_fleet(
-    fleet: Fleet,
-    left_out: dict[str, str],
-    *,
-    exact: bool,
-    top: int,
-    launchable: bool,
-    strict: bool,
-    money: Money,
-    user_rules: Sequence[Rule] = (),
-    rules: str | None = None,
-) -> MixedPlanSet:
+class Wanted(NamedTuple):
+    """How to plan, beside the work itself."""
+
+    counts: str
+    top: int
+    launchable: bool  # rank only what the runtime can run as it is
+    strict: bool
+    money: Money
+    restrictions: Restrictions
+    rules: str | Path | None = None
+    baseline: str | None = None
+    goal: tuple[object, object, object] = (None, None, None)  # objective, budget, deadline
+
+    @property
+    def exact(self) -> bool:
+        """Whether every GPU must be used."""
+        return self.counts == "exact"
+
+    def check(self) -> None:
+        """Refuse what is only found for one pool."""
+        for name, value in zip(("objective", "budget", "deadline"), self.goal, strict=True):
+            if value is not None and value != "fastest":
+                fix = "With several pools the fastest plan is found; --tokens adds days and dollars to each."
+                raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
+
+
+def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedPlanSet:
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
     started = time.perf_counter()
-    planner = Planner(fleet, exact=exact, user_rules=user_rules)
-    found, plain = planner.best(planner.counts, every=exact)
-    if not found:
-        raise planner.nothing_fits()
+    wanted.check()
+    exact, money = wanted.exact, wanted.money
+    own_rules = read_rules(wanted.rules) if wanted.rules is not None else ()
+    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, wanted.restrictions, own_rules))
+    now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, own_rules, "baseline")
+    found = planner.best(planner.counts, every=exact)
     names = planner.fleet.names
     alone = {} if exact else {place: planner.alone(place) for place in range(len(names))}
-    candidates = [*found, *(each for each in alone.values() if each is not None)]
-    conceivable = min(candidates, key=lambda each: each.estimate.step_s)
-    shown = plain if launchable and plain else sorted(candidates, key=lambda each: each.estimate.step_s)
-    shown = list({str(each.strategy): each for each in shown}.values())[:top]
+    known = {names[place]: each for place, each in alone.items() if each is not None}
+    better = [each for each in found if not _told_alone(each, known)]
+    candidates = sorted([*better, *known.values()], key=lambda each: each.estimate.step_s)
+    if not candidates:
+        raise planner.nothing_fits()
+    able = [each for each in candidates if "Megatron-LM" in each.estimate.runs_on]
+    shown = able if wanted.launchable and able else candidates
+    shown = list({str(each.strategy): each for each in shown}.values())[: wanted.top]
     best = shown[0]
-    if strict and best.estimate.provenance_worst == "assumed":
+    if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
-    mixed_best = len(best.strategy.groups) == 1
     without = {} if exact or len(names) < 3 else {
-        place: planner.without(place, mixed=mixed_best) for place in range(len(names))
+        place: planner.without(place, mixed=len(best.estimate.groups) == 1) for place in range(len(names))
         if names[place] in best.estimate.used
     }  # fmt: skip
     marginal = [] if exact else _marginal(planner, best)
-    records = {
-        "alone": [_alternative(planner, place, each, best) for place, each in alone.items()],
-        "without": [_alternative(planner, place, each, best) for place, each in without.items()],
-    }
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=_request(fleet, exact=exact, launchable=launchable, rules=rules, top=top),
+        request=_request(fleet, wanted),
         plans=plans,
-        search=Search(
-            considered=planner.bench.frames,
-            evaluated=planner.bench.solved,
-            feasible=len(candidates),
-            seconds=(seconds := time.perf_counter() - started),
-            strategies_per_s=planner.bench.frames / seconds,
-        ),
-        rejects=[
-            Reject(
-                reason="bound",
-                sentence="frames (pipelines, micro-batch, chunks, stages) proven slower by a lower bound",
-                strategies=planner.bench.frames - planner.bench.solved,
-            )
+        search=_search_record(planner, len(candidates), time.perf_counter() - started),
+        rejects=_rejects(planner),
+        notes=[
+            f"runtime {fleet.job.runtime.title}", *_idle(planner, best, candidates, left_out),
+            *_limits_of(planner, best),
         ],
-        notes=[f"runtime {fleet.job.runtime.title}", *_idle(planner, best, candidates, left_out)],
-        alone=records["alone"],
-        without=records["without"],
+        baseline=None if now is None else against(plans[0].estimate, now),
+        alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
+        without=[_alternative(planner, place, each, best) for place, each in without.items()],
         marginal=marginal,
-        launchable=_plan(1, plain[0], best, fleet, money) if plain else None,
-        conceivable=_plan(1, conceivable, best, fleet, money),
+        launchable=_plan(1, able[0], best, fleet, money) if able else None,
+        conceivable=_plan(1, candidates[0], best, fleet, money),
         left_out=left_out,
-    )
+    )  # fmt: skip
+
+
+def _told_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
+    """Whether a plan uses one pool and is no faster than that pool's own plan, which is told anyway."""
+    used = list(each.estimate.used)
+    own = alone.get(used[0])
+    return len(used) == 1 and own is not None and own.estimate.step_s <= each.estimate.step_s * (1 + 1e-6)
+
+
+def _search_record(planner: Planner, feasible: int, seconds: float) -> Search:
+    bench = planner.bench
+    return Search(
+        considered=bench.frames, evaluated=bench.solved, feasible=feasible, seconds=seconds,
+        strategies_per_s=bench.frames / seconds,
+    )  # fmt: skip
+
+
+def _rejects(planner: Planner) -> list[Reject]:
+    sentence = "frames (pipelines, micro-batch, chunks, stages) proven slower by a lower bound"
+    return [Reject(reason="bound", sentence=sentence, strategies=planner.bench.frames - planner.bench.solved)]
+
+
+def _limits_of(planner: Planner, best: Costed) -> list[str]:
+    """What was not searched, so that nobody takes the answer for more than it is."""
+    notes = [
+        "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
+        "a pool alone with all that astra plan has"
+    ]
+    pools = len(planner.counts)
+    if not planner.exact and (pools > MANY_POOLS or (pools > 2 and len(best.estimate.groups) > 1)):
+        notes.append(
+            "what is lost without a pool is an upper bound: the others are planned as groups of their own or alone, "
+            "not again as pipelines over several of them"
+        )
+    if pools >= MANY_POOLS:
+        notes.append(
+            f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind"
+        )
+    return notes
 
 
 def estimate_mixed(
-    fleet: Fleet, strategy: str | MixedStrategy, *, money: Money, strict: bool, user_rules: Sequence[Rule] = ()
+    fleet: Fleet,
+    strategy: str | MixedStrategy | OnePool,
+    *,
+    money: Money,
+    strict: bool,
+    user_rules: Sequence[Rule] = (),
 ) -> MixedEstimate:
-    """How a given strategy over several pools would do."""
-    chosen = parse_mixed(strategy) if isinstance(strategy, str) else strategy
-    check_strategy(fleet, chosen)
-    result = _with_run(fleet, estimate_fleet(fleet, chosen, user_rules=user_rules), money)
+    """How a given strategy over several pools, or on one of them, would do."""
+    result = _estimated(fleet, strategy, money, user_rules, "strategy")
     if strict and result.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(result))
     return result
 
 
+def _estimated(
+    fleet: Fleet, strategy: str | MixedStrategy | OnePool, money: Money, user_rules: Sequence[Rule], where: str
+) -> MixedEstimate:
+    named = on_one_pool(strategy) if isinstance(strategy, str) else None
+    if named is not None:
+        strategy = read_alone(fleet, *named)
+    elif isinstance(strategy, str):
+        if not is_mixed(strategy):
+            fix = f"Such as {fleet.names[0]}: {strategy}, for that pool by itself."
+            raise InputError(where, strategy, want="groups in brackets for several pools (docs/mixed.md)", fix=fix)
+        strategy = parse_mixed(strategy)
+    if isinstance(strategy, OnePool):
+        check_alone(fleet, strategy, user_rules, where)
+        result = estimate_alone(fleet, strategy, user_rules=user_rules)
+    else:
+        check_strategy(fleet, strategy)
+        result = estimate_fleet(fleet, strategy, user_rules=user_rules)
+    return with_run(fleet, result, money)
+
+
 def _plan(rank: int, each: Costed, best: Costed, fleet: Fleet, money: Money) -> Plan:
-    result = _with_run(fleet, each.estimate, money)
+    result = with_run(fleet, each.estimate, money)
     return Plan(rank=rank, strategy=str(each.strategy), estimate=result, lost_by=lost_by(best.estimate, each.estimate))
-
-
-def _with_run(fleet: Fleet, result: MixedEstimate, money: Money) -> MixedEstimate:
-    """Days and dollars of the whole run, each pool at its own price."""
-    tokens = fleet.job.workload.tokens
-    if tokens is None:
-        return result
-    seconds = tokens / result.tokens_per_s
-    tags = {name: tag_of(money, pool) for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)}
-    known = [tags[name] for name in result.used]
-    usd = None
-    if all(tag is not None for tag in known):
-        hourly = sum(count * tag.usd_per_gpu_h for tag, count in zip(known, result.used.values(), strict=True) if tag)
-        usd = hourly * seconds / 3600
-    source = "; ".join(f"{tag.provider} {tag.date or ''}".strip() for tag in known if tag is not None)
-    return msgspec.structs.replace(result, train_days=seconds / 86400, train_usd=usd, price_source=source or None)
 
 
 def _alternative(planner: Planner, place: int, each: Costed | None, best: Costed) -> Alternative:
@@ -250,24 +320,29 @@ def _idle(planner: Planner, best: Costed, candidates: Sequence[Costed], left_out
     return notes
 
 
-def _request(fleet: Fleet, *, exact: bool, launchable: bool, rules: str | None, top: int) -> dict[str, Any]:
+def _request(fleet: Fleet, wanted: Wanted) -> dict[str, Any]:
+    """The resolved request: enough to launch a plan of it, or to plan it again."""
     job = fleet.job
     workload: dict[str, Any] = msgspec.to_builtins(job.workload)
-    between = fleet.cluster.between
     return {
         "model": job.model.name,
         "gpus": fleet.cluster.gpus,
         "gpu": " + ".join(f"{pool.gpus}x{pool.device.name}" for pool in fleet.cluster.pools),
         "pools": {
-            name: {"gpus": pool.gpus, "gpu": pool.device.name, "node": pool.node.name}
-            for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)
+            name: {"gpus": pool.gpus, "gpu": pool.device.name, "node": pool.node.name, "zone": pool.zone,
+                   "precision": each.workload.precision, "pool": msgspec.to_builtins(pool)}
+            for name, pool, each in zip(fleet.names, fleet.cluster.pools, fleet.jobs, strict=True)
         },
-        "between": None if between is None else msgspec.to_builtins(between),
-        "counts": "exact" if exact else "at-most",
-        "launchable_only": launchable,
+        "between": None if fleet.cluster.between is None else msgspec.to_builtins(fleet.cluster.between),
+        "links": [msgspec.to_builtins(joint) for joint in fleet.cluster.joints],
+        "counts": wanted.counts,
+        "launchable_only": wanted.launchable,
         "workload": workload,
         "runtime": job.runtime.name,
         "headroom": job.headroom,
-        "rules": rules,
-        "top": top,
-    }
+        "restrictions": wanted.restrictions.describe(),
+        "rules": str(wanted.rules) if wanted.rules else None,
+        "top": wanted.top,
+        "objective": "fastest",
+        "model_spec": msgspec.to_builtins(job.model),
+    }  # fmt: skip

@@ -34,7 +34,7 @@ from astra.result import Range, StageEstimate
 from astra.schedule import legal, step_s
 from astra.search import detail
 from astra.search.mixed_records import GroupEstimate, MixedEstimate, MixedStage
-from astra.search.mixed_runtimes import runtimes_for
+from astra.search.mixed_runtimes import Fitted, runtimes_for
 from astra.space.names import facts_of
 from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
@@ -105,7 +105,7 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
         placed = _placed(number, group, costed, sends, start=len(stages))
         stages += placed
-        records.append(_group_record(number, group, placed, seconds, longest))
+        records.append(_group_record(number, group, placed, sends, seconds, longest))
     slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
     alone_s = longest + after_s + fleet.job.runtime.step_host_s
     total_s = alone_s * (1 + _straggling(fleet, strategy))
@@ -313,13 +313,14 @@ def _placed(
 
 
 def _group_record(
-    number: int, group: Group, stages: Sequence[MixedStage], seconds: float, longest: float
+    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, longest: float
 ) -> GroupEstimate:
     gpus: dict[str, int] = {}
     for segment in group.segments:
         gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
     times = [stage.microbatch_s + (stage.transfer_s if group.vp == 1 else 0.0) for stage in stages]
     closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
+    closed += 2 * sum(sends) if group.vp > 1 else 0.0  # hidden but for fill and drain
     return GroupEstimate(
         index=number,
         text=str(group),
@@ -372,7 +373,8 @@ def _tell(
     again = sum(part.recomputed * shares[stage_group] for part, stage_group in _groups_of(strategy, parts))
     broken = list(dict.fromkeys(sentence for part in parts for sentence in part.violations))
     vendors = {jobs[name].pool.device.vendor for name in used}
-    runs_on, needs = runtimes_for(strategy, vendors=len(vendors))
+    precisions: set[str] = {jobs[name].workload.precision for name in used}
+    runs_on, needs = runtimes_for(strategy, Fitted(job.model, vendors=len(vendors), precisions=len(precisions)))
     return MixedEstimate(
         model=job.model.name,
         gpus=" + ".join(f"{count}x{jobs[name].pool.device.name}" for name, count in used.items()),
@@ -402,7 +404,7 @@ def _tell(
         memory_limit_gib=fullest.memory_limit_gib,
         provenance={term: source.word for term, source in provenance.items()},
         provenance_worst=worst.word,
-        warnings=_warnings(vendors, {jobs[name].workload.precision for name in used}),
+        warnings=_warnings(vendors, precisions),
         groups=groups,
         used=used,
         idle={

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from astra.spec.mixed import MixedStrategy
+from astra.spec.model import ModelSpec
 
 RUNTIMES: Final = ("Megatron-LM", "torch.distributed.pipelining", "FlagScale", "HexiScale", "Sailor")
+_FORKS: Final = ("FlagScale", "HexiScale", "Sailor")  # of older code, with ZeRO 1 at most
 
 
-def runtimes_for(strategy: MixedStrategy, *, vendors: int = 1) -> tuple[list[str], dict[str, str]]:
-    """Who can execute a strategy as it is, and what the others lack (their documentation and code of 2026).
+class Fitted(NamedTuple):
+    """What a plan asks of a runtime beside its shape."""
 
-    GPUs of several vendors share no collective library; FlagScale joins them (FlagCX, or gloo).
-    """
+    model: ModelSpec
+    vendors: int = 1  # GPUs of several vendors share no collective library; FlagScale joins them (FlagCX, or gloo)
+    precisions: int = 1
+    zero: int = 1  # plans on one pool may go further than pipelines over several
+    offload: bool = False
+
+
+def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict[str, str]]:
+    """Who can execute a strategy as it is, and what the others lack (their documentation and code of 2026)."""
     segments = [segment for group in strategy.groups for segment in group.segments]
     one_shape = len({(segment.tp, segment.ep) for segment in segments}) == 1
     one_recompute = len({segment.recompute for segment in segments}) == 1
     one_group, one_mbs = len(strategy.groups) == 1, len({group.mbs for group in strategy.groups}) == 1
     chunks = any(group.vp > 1 for group in strategy.groups)
+    shapes = [group.segments for group in strategy.groups]
+    ends_differ = any(inside[0].tp != inside[-1].tp for inside in shapes)
     lacks = {
         "Megatron-LM": {
             "one tp for all stages": not one_shape,
@@ -33,10 +44,12 @@ def runtimes_for(strategy: MixedStrategy, *, vendors: int = 1) -> tuple[list[str
             "one chunk per stage (no vp)": chunks,
             "one pipeline shape": not one_group,
             "one cp": len({group.cp for group in strategy.groups}) > 1,
+            "the first stage's tp on the last one too (tied embeddings)": asks.model.tied_embeddings and ends_differ,
         },
         "HexiScale": {
+            "a Llama-2 model": not asks.model.name.startswith("llama-2"),
             "one chunk per stage (no vp)": chunks,
-            "tp alone inside a stage": max(s.ep for s in segments) > 1,
+            "tp alone inside a stage": max(s.ep for s in segments) > 1 or max(g.cp for g in strategy.groups) > 1,
         },
         "Sailor": {
             "one chunk per stage (no vp)": chunks,
@@ -45,6 +58,9 @@ def runtimes_for(strategy: MixedStrategy, *, vendors: int = 1) -> tuple[list[str
         },
     }
     for name, wants in lacks.items():
-        wants["GPUs of one vendor"] = vendors > 1 and name != "FlagScale"
+        wants["zero 1 at most"] = name in _FORKS and asks.zero > 1
+        wants["the optimizer on the GPU"] = asks.offload and name != "Megatron-LM"
+        wants["GPUs of one vendor"] = asks.vendors > 1 and name != "FlagScale"
+        wants["one precision on all GPUs"] = asks.precisions > 1
     missing = {name: "; ".join(want for want, broken in wants.items() if broken) for name, wants in lacks.items()}
     return [name for name in RUNTIMES if not missing[name]], {name: text for name, text in missing.items() if text}

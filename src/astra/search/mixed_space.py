@@ -6,7 +6,8 @@ bound from its pools' rates, so frames are visited best first and most are never
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -16,103 +17,23 @@ from astra.cost import mixed as cost
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats
-from astra.search.mixed_bounds import LONG, Frames, Rates, best_first
+from astra.search.mixed_after import After
+from astra.search.mixed_bounds import LONG, Rates, best_first
 from astra.search.mixed_detail import Fleet
+from astra.search.mixed_frames import RECOMPUTES, Bounded, Counts, Found, Frame, Framing, Shape, in_units
+from astra.search.mixed_limits import Limits
 from astra.space.enumerate import divisors
 from astra.space.names import facts_of
 from astra.space.one_pool import applies, solve_one
-from astra.space.partition import Choice, Pipeline, Problem, bound, solve
+from astra.space.partition import Choice, Ends, Pipeline, Problem, bound, end_times, solve, solve_ended
 from astra.space.rules import check
 from astra.spec.job import Job
-from astra.spec.mixed import Group, Segment
 
 MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no GPU
 MOST_TP: Final = 64
 LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
-MOST_CHUNKS: Final = 10
-FEW_CHUNKS: Final = 2  # of a group that shares the batch with others: the largest numbers of chunks
-MOST_SHARED_STAGES: Final = 8  # of a group that shares the batch with others
-RECOMPUTES: Final = ("none", "selective", "full")
+FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
-
-Counts = tuple[int, ...]  # GPUs of each pool that may be used
-
-
-class Frame(NamedTuple):
-    """What all stages of a group share."""
-
-    dp: int
-    mbs: int
-    cp: int
-    vp: int
-    stages: int | None  # only given with chunks, whose activations in flight depend on it
-    microbatches: float
-    only: tuple[int, int, str] | None  # the tp, ep and recompute of every stage, where they must agree
-
-
-class Shape(NamedTuple):
-    """What a choice stands for."""
-
-    tp: int
-    ep: int
-    recompute: str
-
-
-class Found(NamedTuple):
-    """The optimum of a frame."""
-
-    value_s: float  # pipeline by the closed form
-    frame: Frame
-    pipeline: Pipeline
-    shapes: tuple[tuple[Shape, ...], ...]  # by pool and choice
-
-    def group(self, names: Sequence[str], microbatches: int) -> Group:
-        """As part of a strategy."""
-        segments = []
-        for run in self.pipeline.runs:
-            shape = self.shapes[run.pool][run.choice]
-            layers = run.layers * self.frame.vp  # with chunks, the problem's unit is one layer of every chunk
-            segments.append(
-                Segment(
-                    pool=names[run.pool],
-                    tp=shape.tp,
-                    ep=shape.ep,
-                    pp=len(run.layers),
-                    layers=layers,
-                    recompute=shape.recompute,  # type: ignore[arg-type]
-                )
-            )
-        frame = self.frame
-        return Group(
-            dp=frame.dp, mbs=frame.mbs, cp=frame.cp, vp=frame.vp, microbatches=microbatches, segments=tuple(segments)
-        )
-
-    @property
-    def stage_s(self) -> tuple[float, ...]:
-        """Seconds of a micro-batch on each stage."""
-        return self.pipeline.stage_s
-
-    def line(self) -> tuple[float, float]:
-        """Pipeline seconds for m micro-batches are ``fixed + m * each``."""
-        slowest = max(self.stage_s)
-        return (sum(self.stage_s) - slowest) / self.frame.vp, slowest
-
-
-class Bounded(NamedTuple):
-    """A lower bound of a frame's value, and a pipeline of it."""
-
-    least_s: float
-    found: Found | None
-
-
-def _in_units(choice: Choice, stages: int, chunks: int) -> Choice:
-    """With a number of stages, and layers taken ``chunks`` at a time."""
-    return choice._replace(
-        stages=stages,
-        time_s=choice.time_s[::chunks],
-        stay_bytes=choice.stay_bytes[::chunks],
-        kept_bytes=choice.kept_bytes[::chunks],
-    )
 
 
 class _Ways(NamedTuple):
@@ -123,21 +44,33 @@ class _Ways(NamedTuple):
     layer_s: Floats  # [row] the cheapest layer, for bounds
 
 
-class Bench:
+class Bench(Framing):
     """Everything about a fleet that is computed once: the columns of each pool and the wires between pools."""
 
-    def __init__(self, fleet: Fleet, *, zero: int) -> None:
-        self.fleet, self.zero = fleet, zero
+    def __init__(self, fleet: Fleet, limits: Limits | None = None) -> None:
+        self.fleet, self.limits = fleet, limits or Limits(fleet.job)
+        self.zero = self.limits.zero
         self.model, self.batch = fleet.job.model, fleet.job.workload.global_batch
         self.depth = len(layer_kinds(self.model))
         self.uniform = len(kinds(self.model)) == 1
         seq = fleet.job.workload.seq
-        self.mbs = [n for n in divisors(self.batch) if n == 1 or n * seq <= MOST_TOKENS]
-        self.cp = [1] if seq <= LONG_SEQUENCE else [n for n in (1, 2, 4, 8, 16, 32) if seq % (2 * n) == 0]
+        large = self.limits.names("mbs")
+        self.mbs = self.limits.filter(
+            "mbs", [n for n in divisors(self.batch) if large or n == 1 or n * seq <= MOST_TOKENS]
+        )
+        rings = seq > LONG_SEQUENCE or self.limits.names("cp")
+        self.cp = self.limits.filter(
+            "cp", [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or (rings and seq % (2 * n) == 0)]
+        )
         self.ways = [self._ways(job) for job in fleet.jobs]
+        self.after = After([(way.job, way.columns) for way in self.ways], self.limits.settings)
+        allowed = self.limits.filter("recompute", RECOMPUTES)
+        saved = any(self._saves(way.columns, row) for way in self.ways for row in range(len(way.columns.shards.tp)))
+        # Fused attention leaves selective recompute nothing to save, so that it is tried where it does or must be.
+        self.recomputes = [name for name in allowed if name != "selective" or saved or "none" not in allowed]
         places = range(len(fleet.jobs))
         self.wires = {(a, b): cost.wire(fleet.cluster, a, b) for a in places for b in places if a != b}
-        self._choices: dict[tuple[int, int, int, int, bool], tuple[tuple[Choice, ...], tuple[Shape, ...]]] = {}
+        self._choices: dict[tuple[int, int, int, int, int], tuple[tuple[Choice, ...], tuple[Shape, ...]]] = {}
         self._prefixes: dict[tuple[int, int, int], tuple[Floats, ...]] = {}
         found = {pair for way in self.ways for pair in zip(*way.columns.shards[::2], strict=True)}
         self.settings = sorted((int(tp), int(ep)) for tp, ep in found)
@@ -146,16 +79,24 @@ class Bench:
         self.frames = 0
 
     def _weights(self) -> Floats:
-        """[kind] what a layer counts for in bounds: its time on the first pool, an average layer being 1."""
+        """[kind] what a layer counts for in bounds, an average layer being 1.
+
+        No sharding takes less time for a layer's weight than for that of the commonest kind, which thus makes the bound.
+        """
         order = kinds(self.model)
-        seconds = self.ways[0].columns.work_s[0, : len(order)] if len(self.ways[0].layer_s) else np.ones(len(order))
         counts = np.array([sum(kind == other for other in layer_kinds(self.model)) for kind in order])
-        return np.asarray(seconds * self.depth / (seconds * counts).sum())
+        common = int(counts.argmax())
+        seconds = np.concatenate(
+            [each[:, : len(order)] for way in self.ways
+             for each in (way.columns.work_s, way.columns.work_s + way.columns.again_s)]
+        )  # fmt: skip
+        least = (seconds / seconds[:, common : common + 1]).min(axis=0) if len(seconds) else np.ones(len(order))
+        return np.asarray(least * self.depth / (least * counts).sum())
 
     def _rates(self, way: _Ways) -> Rates:
         """A pool's ways to hold layers, for bounds."""
         rows = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
-        codes = (0, RECOMPUTES.index("full"))
+        codes = [RECOMPUTES.index(name) for name in self.recomputes]
         ways = {(tp, ep, code): n for n, ((tp, ep), code) in enumerate(product(self.settings, codes))}
         job, columns, count = way.job, way.columns, len(kinds(self.model))
         shape = (len(rows), len(ways))
@@ -163,14 +104,14 @@ class Bench:
         weights = self._weights()
         one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count] / weights for dp in (1, 2))
         limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
-        work = {0: columns.work_s, codes[1]: columns.work_s + columns.again_s}
+        work = {code: columns.work_s + self._again_s(columns, name) for code, name in enumerate(RECOMPUTES)}
         for row, (tp, cp, ep, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
             for code in codes:
                 at = rows[mbs, cp], ways[tp, ep, code]
                 layer_s[at] = (work[code][row, :count] / weights).min()
                 head_s[at] = columns.work_s[row, count + 1]
                 stay[at], shared[at] = (2 * two - one)[row].min(), 2 * (one - two)[row].min()
-                least = columns.checkpoint if code else np.minimum(columns.whole, columns.selective)
+                least = columns.checkpoint if code == 2 else np.minimum(columns.whole, columns.selective)
                 kept[at] = (least[row, :count] / weights).min()
                 room[at] = limit - columns.working[row] - columns.ends_bytes[row] - job.runtime.workspace_bytes
         settings = [self.settings.index((tp, ep)) for tp, ep, _ in ways]
@@ -181,8 +122,9 @@ class Bench:
     def _ways(self, job: Job) -> _Ways:
         links = job.pool.node.links
         reach = min(links[0].reach if links else 1, job.pool.gpus, MOST_TP)
-        tp = [n for n in divisors(self.model.heads) if n <= reach]
-        ep = [1] if self.model.moe is None else [n for n in divisors(self.model.moe.experts) if n <= 64]
+        tp = self.limits.filter("tp", [n for n in divisors(self.model.heads) if n <= reach])
+        experts = 1 if self.model.moe is None else self.model.moe.experts
+        ep = self.limits.filter("ep", [n for n in divisors(experts) if n <= 64])
         rows = np.array(list(product(tp, self.cp, ep, self.mbs)), np.int64).reshape(-1, 4)
         sp = rows[:, 0] > 1
         facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
@@ -190,10 +132,12 @@ class Bench:
             "sp": sp,
             "etp": np.ones_like(rows[:, 0]),
         }
-        legal = check(columns, facts).ok
-        found = cost.pool_columns(job, cost.Shards(*rows[legal].T))
-        if self.model.moe is not None:
-            found = cost.pool_columns(job, cost.Shards(*rows[legal][self._few_experts(job, found)].T))
+        legal = check(columns, facts).ok & self.limits.sequence_parallel(rows[:, 0])
+        overlap_tp = "tp" in self.limits.overlap
+        found = cost.pool_columns(job, cost.Shards(*rows[legal].T), overlap_tp=overlap_tp)
+        if self.model.moe is not None and len(found.shards.tp):
+            few = rows[legal][self._few_experts(job, found)]
+            found = cost.pool_columns(job, cost.Shards(*few.T), overlap_tp=overlap_tp)
         count = len(kinds(self.model))
         return _Ways(job, found, found.work_s[:, :count].min(axis=1))
 
@@ -212,30 +156,51 @@ class Bench:
             kept |= {front[0], front[len(front) // 2], front[-1]}
         return sorted(kept)
 
-    def choices(
-        self, pool: int, dp: int, mbs: int, cp: int, blocking: bool
-    ) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
+    def spans(self, counts: Counts, frame: Frame) -> list[int]:
+        """Numbers of stages up to which transfers inside a pool take the same links, the most stages last.
+
+        How far neighbours are apart at worst depends on the length of the pipeline. With chunks transfers are hidden
+        and the length is given: 0.
+        """
+        if frame.vp > 1:
+            return [0]
+        if frame.stages is not None:
+            return [frame.stages]
+        inner = frame.dp * frame.cp
+        degrees = sorted({tp for tp, _ in self.settings})
+        deepest = min(sum(gpus // (inner * degrees[0]) for gpus in counts), self.depth) if degrees else 0
+        reaches = {link.reach for gpus, job in zip(counts, self.fleet.jobs, strict=True) if gpus
+                   for link in job.pool.node.links[:-1]}  # fmt: skip
+        turns = {reach // (inner * tp) for reach in reaches for tp in degrees}
+        return [*sorted(turn for turn in turns if 2 <= turn < deepest), max(deepest, 1)]
+
+    def choices(self, pool: int, dp: int, mbs: int, cp: int, span: int) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
         """Ways for a pool to take stages of a frame; the numbers of stages are filled in later."""
-        key = (pool, dp, mbs, cp, blocking)
+        links = self.fleet.jobs[pool].pool.node.links
+        if span and (len(links) < 2 or span * dp * cp > links[-2].reach):
+            span = FAR  # all of them leave the inner links
+        key = (pool, dp, mbs, cp, span)
         if key not in self._choices:
             self._choices[key] = self._make_choices(*key)
         return self._choices[key]
 
     def _make_choices(
-        self, pool: int, dp: int, mbs: int, cp: int, blocking: bool
+        self, pool: int, dp: int, mbs: int, cp: int, span: int
     ) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
         job, columns, _ = self.ways[pool]
         shards = columns.shards
         usable = (shards.mbs == mbs) & (shards.cp == cp) & (dp * cp * shards.tp % shards.ep == 0)
         rows = np.flatnonzero(usable & (dp * cp * shards.tp <= job.pool.gpus * 2))
         resident = cost.resident_bytes(job, columns, dp, self.zero)
-        sends = cost.p2p_s(job, columns.stream_bytes[rows], shards.tp[rows] * cp * dp) if len(rows) else np.zeros(0)
+        sends = np.zeros(len(rows))
+        if span > 1 and len(rows):
+            sends = cost.p2p_s(job, columns.stream_bytes[rows], shards.tp[rows] * cp * dp, span)
         count = len(kinds(self.model))
         stay = cost.from_the_end(job, resident[rows, :count])
         limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
         made: list[tuple[Choice, Shape]] = []
         for place, row in enumerate(rows.tolist()):
-            for recompute in self._recomputes(columns, row):
+            for recompute in self.recomputes:
                 time_s, kept = self._prefix(pool, row, recompute)
                 working = columns.working[row] + (columns.layer_whole[row] if recompute == "full" else 0.0)
                 choice = Choice(
@@ -243,7 +208,7 @@ class Bench:
                     time_s=time_s,
                     first_s=float(columns.work_s[row, count]),
                     last_s=float(columns.work_s[row, count + 1]),
-                    send_s=float(sends[place]) if blocking else 0.0,
+                    send_s=float(sends[place]),
                     stay_bytes=stay[place],
                     kept_bytes=kept,
                     fixed_bytes=float(working + columns.ends_bytes[row] + job.runtime.workspace_bytes),
@@ -252,12 +217,15 @@ class Bench:
                     limit_bytes=limit,
                 )
                 if stay[place, -1] / self.depth + choice.fixed_bytes <= limit:
-                    made.append((choice, Shape(int(shards.tp[row]), int(shards.ep[row]), recompute)))
+                    made.append((choice, Shape(int(shards.tp[row]), int(shards.ep[row]), recompute, row)))
         return tuple(choice for choice, _ in made), tuple(shape for _, shape in made)
 
-    def _recomputes(self, columns: cost.PoolColumns, row: int) -> list[str]:
-        saves = bool((columns.selective[row] < WORTH_SELECTIVE * columns.whole[row]).any())
-        return [name for name in RECOMPUTES if name != "selective" or saves]
+    def _saves(self, columns: cost.PoolColumns, row: int) -> bool:
+        return bool((columns.selective[row] < WORTH_SELECTIVE * columns.whole[row]).any())
+
+    def _again_s(self, columns: cost.PoolColumns, recompute: str) -> Floats:
+        """What recompute adds to a micro-batch."""
+        return {"none": 0.0 * columns.again_s, "selective": columns.attention_s, "full": columns.again_s}[recompute]
 
     def _prefix(self, pool: int, row: int, recompute: str) -> tuple[Floats, Floats]:
         """Seconds and kept bytes of the last j layers."""
@@ -265,11 +233,8 @@ class Bench:
         if key not in self._prefixes:
             job, columns, _ = self.ways[pool]
             count = len(kinds(self.model))
-            again = {"none": 0.0 * columns.again_s, "selective": columns.attention_s, "full": columns.again_s}[
-                recompute
-            ]
             kept = {"none": columns.whole, "selective": columns.selective, "full": columns.checkpoint}[recompute]
-            seconds = (columns.work_s + again)[row : row + 1, :count]
+            seconds = (columns.work_s + self._again_s(columns, recompute))[row : row + 1, :count]
             self._prefixes[key] = (
                 cost.from_the_end(job, seconds)[0],
                 cost.from_the_end(job, kept[row : row + 1, :count])[0],
@@ -278,19 +243,21 @@ class Bench:
         return found[0], found[1]
 
     def problem(
-        self, counts: Counts, frame: Frame, *, every: bool, must: int = 0
+        self, counts: Counts, frame: Frame, *, every: bool, must: int = 0, span: int | None = None
     ) -> tuple[Problem, tuple[tuple[Shape, ...], ...]]:
-        """The partition problem of a frame."""
+        """The partition problem of a frame, for pipelines of at most ``span`` stages (see ``spans``)."""
+        span = self.spans(counts, frame)[-1] if span is None else span
         pools, shapes = [], []
         for pool, gpus in enumerate(counts):
-            made, named = self.choices(pool, frame.dp, frame.mbs, frame.cp, frame.vp == 1)
+            made, named = self.choices(pool, frame.dp, frame.mbs, frame.cp, span)
             kept = [
-                (_in_units(choice, min(gpus // need, self.depth // frame.vp), frame.vp), shape)
+                (in_units(choice, min(gpus // need, self.depth // frame.vp), frame.vp), shape)
                 for choice, shape in zip(made, named, strict=True)
                 if (need := frame.dp * frame.cp * shape.tp) <= gpus
                 and (not every or (gpus % need == 0 and gpus // need <= self.depth // frame.vp))
-                and (frame.only is None or tuple(shape) == frame.only)
+                and (frame.only is None or shape[:3] == frame.only)
             ]
+            kept = self._ruled(pool, frame, kept)
             pools.append(tuple(choice for choice, _ in kept))
             shapes.append(tuple(shape for _, shape in kept))
         hops = {}
@@ -300,9 +267,10 @@ class Bench:
             nbytes = whole / np.minimum(here[:, None], there[None, :])
             hops[a, b] = cost.hop_s(way, nbytes) if frame.vp == 1 else np.zeros(nbytes.shape)
         most = min(sum(max((choice.stages for choice in pool), default=0) for pool in pools), self.depth // frame.vp)
-        places = np.arange(most + 1)
+        places = np.arange((min(most, span) if span else most) + 1)
         m, v = frame.microbatches, frame.vp
-        if frame.stages is not None:
+        if v > 1:
+            assert frame.stages is not None
             alive = np.minimum(2 * (places - 1) + (v - 1) * frame.stages + 1, m * v) / v
         else:
             alive = np.minimum(places, m)
@@ -318,24 +286,82 @@ class Bench:
         )
         return problem, tuple(shapes)
 
+    def _ruled(self, pool: int, frame: Frame, kept: list[tuple[Choice, Shape]]) -> list[tuple[Choice, Shape]]:
+        """The ways to take stages that the user's own rules leave."""
+        if not self.limits.early_rules:
+            return kept
+        told = frame._asdict() | {"pp": frame.stages or 0}
+        tp, ep = (np.array([shape[place] for _, shape in kept], np.int64) for place in (0, 1))
+        recompute = np.array([RECOMPUTES.index(shape.recompute) for _, shape in kept], np.int64)
+        ok = self.limits.kept(self.ways[pool].job, told, tp, ep, recompute)
+        return [entry for entry, fine in zip(kept, ok.tolist(), strict=True) if fine]
+
+    def ends(
+        self, frame: Frame, shapes: tuple[tuple[Shape, ...], ...], groups: int = 1, way: cost.Wire | None = None
+    ) -> Ends:
+        """What follows the pipeline on every stage there can be, by pool and choice, in units of the frame."""
+        out = []
+        for pool, named in enumerate(shapes):
+            table = self.after.table(pool, frame.dp, groups, way) if named else np.zeros(0)
+            out.append(tuple(table[shape.row][..., :: frame.vp] for shape in named))
+        return tuple(out)
+
     def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
         """A close lower bound of a frame's value, and a pipeline if one was met; ``below`` if nothing can beat that."""
+        if len(self.spans(counts, frame)) > 1:
+            return Bounded(0.0, None)
         problem, shapes = self.problem(counts, frame, every=every, must=must)
         needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
         if not any(problem.pools) or not all(needed):
             return Bounded(below, None)
         least, pipeline = bound(problem, below=below)
-        return Bounded(least, None if pipeline is None else Found(pipeline.value_s, frame, pipeline, shapes))
+        if pipeline is None:
+            return Bounded(least, None)
+        end_s = max(end_times(self.ends(frame, shapes), pipeline.runs))
+        return Bounded(least, self._found(frame, pipeline, shapes, pipeline.value_s + end_s))
 
-    def solve(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Found | None:
-        """The best pipeline of a frame that beats ``below``."""
-        problem, shapes = self.problem(counts, frame, every=every, must=must)
-        needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
-        if not any(problem.pools) or not all(needed):
-            return None
+    def _found(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...], total_s: float) -> Found:
+        sends = self._sends(frame, pipeline, shapes)
+        fill_s = 2 * sum(sends)
+        slot_s = min(pipeline.stage_s) / (3 * frame.vp)  # a forward of one chunk, about
+        late = bool(sends) and max(sends) > slot_s
+        return Found(pipeline.value_s, fill_s, total_s + fill_s, frame, pipeline, shapes, late)
+
+    def _sends(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...]) -> list[float]:
+        """Seconds of each transfer between virtual stages, where they are hidden but for fill and drain."""
+        if frame.vp == 1:
+            return []
+        owners = [(run.pool, shapes[run.pool][run.choice]) for run in pipeline.runs for _ in run.layers]
+        ring = [self._send_s(frame, here, there) for here, there in zip(owners, [*owners[1:], owners[0]], strict=True)]
+        return (ring * frame.vp)[:-1] if len(owners) > 1 else []
+
+    def _send_s(self, frame: Frame, here: tuple[int, Shape], there: tuple[int, Shape]) -> float:
+        (a, one), (b, other) = here, there
+        if a == b:
+            job, columns, _ = self.ways[a]
+            apart = np.array([one.tp * frame.cp * frame.dp])
+            return float(cost.p2p_s(job, columns.stream_bytes[[one.row]], apart, frame.stages or 2)[0])
+        whole = 2.0 * frame.mbs * self.fleet.job.workload.seq / frame.cp * self.model.hidden
+        return float(cost.hop_s(self.wires[a, b], whole / min(one.tp, other.tp)))
+
+    def solve(
+        self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0, quick: bool = False
+    ) -> Found | None:
+        """The best pipeline of a frame, with what follows it, that beats ``below``; ``quick``: best without that."""
+        best: Found | None = None
         self.solved += 1
-        pipeline = solve_one(problem, below=below) if applies(problem) else solve(problem, below=below)
-        return None if pipeline is None else Found(pipeline.value_s, frame, pipeline, shapes)
+        for span in self.spans(counts, frame):
+            problem, shapes = self.problem(counts, frame, every=every, must=must, span=span)
+            needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
+            if not any(problem.pools) or not all(needed):
+                continue
+            ends = partial(self.ends, frame, shapes)
+            least_s = self.after.least_s(counts, frame.dp, frame.cp)
+            first = solve_one if applies(problem) else solve
+            found = solve_ended(problem, below=below, least_s=least_s, ends=ends, first=first, quick=quick)
+            if found is not None:
+                best, below = self._found(frame, found.pipeline, shapes, found.total_s), found.total_s
+        return best
 
     def bounded_frames(
         self,
@@ -352,6 +378,8 @@ class Bench:
         ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded. ``fewer``:
         leave out frames in which that many GPUs make as many stages. ``aligned``: a share's pipelines divide the batch.
         """
+        if not self.settings:
+            return
         frames = self._frames(counts, samples, whole=whole, uniform=uniform, aligned=aligned)
         if fewer is not None:
             stride = (frames.dp * frames.cp)[:, None] * np.array([tp for tp, _ in self.settings])
@@ -364,52 +392,3 @@ class Bench:
         place = np.array([keys[pair] for pair in zip(frames.mbs.tolist(), frames.cp.tolist(), strict=True)])
         for bound_s, row in best_first(frames, place, self.rates, counts, self.depth):
             yield bound_s, self._frame(frames, row)
-
-    def _frame(self, frames: Frames, row: int) -> Frame:
-        dp, mbs, cp, vp, stages, m, setting, recompute = (column[row].item() for column in frames)
-        only = None if setting < 0 else (*self.settings[setting], RECOMPUTES[recompute])
-        return Frame(dp, mbs, cp, vp, stages or None, m, only)
-
-    def _frames(self, counts: Counts, samples: float, *, whole: bool, uniform: bool, aligned: bool) -> Frames:
-        rows: list[tuple[float, ...]] = []
-        # With chunks larger bottlenecks are spread thinner, so every number of chunks is a frame of its own.
-        for mbs in self.mbs:
-            for dp in self._pipelines(counts, samples, mbs, whole=whole, aligned=aligned):
-                m = samples / (dp * mbs)
-                few = None if whole else -FEW_CHUNKS
-                shapes = [(1, 0), *((v, p) for p in self._depths(counts, dp, m) for v in self._chunks(p)[few:])]
-                rows += [(dp, mbs, cp, v, p, m) for cp in self.cp for v, p in shapes]
-        table = np.array(rows, np.float64).reshape(-1, 6)
-        full = RECOMPUTES.index("full")
-        kinds_of = list(product(range(len(self.settings)), (0, full))) if uniform else [(-1, -1)]
-        chosen = np.tile(np.array(kinds_of, np.int64), (len(table), 1))
-        table = np.repeat(table, len(kinds_of), axis=0)
-        pipelines, samples_each, ring, chunks, stages = (table[:, column].astype(np.int64) for column in range(5))
-        return Frames(pipelines, samples_each, ring, chunks, stages, table[:, 5], chosen[:, 0], chosen[:, 1])
-
-    def _pipelines(self, counts: Counts, samples: float, mbs: int, *, whole: bool, aligned: bool) -> list[int]:
-        """Numbers of pipelines to try."""
-        most = int(min(samples // mbs, sum(counts)))
-        if whole:
-            return [n for n in divisors(int(samples) // mbs) if n <= most] if samples % mbs == 0 else []
-        if aligned:
-            return [n for n in divisors(self.batch) if n <= most]
-        # A share is rounded later, so any number will do: those that leave few GPUs over.
-        sizes = {tp * stages for tp, _ in self.settings for stages in range(1, MOST_SHARED_STAGES + 1)}
-        tried = {gpus // size for gpus in counts if gpus for size in sizes}
-        return sorted(n for n in tried if 1 <= n <= most and self.batch % n)
-
-    def _depths(self, counts: Counts, dp: int, microbatches: float) -> list[int]:
-        """Stages of an interleaved pipeline: micro-batches come in whole groups of them."""
-        if not self.uniform or "interleaved" not in self.fleet.job.runtime.schedules:
-            return []
-        least = min((tp for tp, _ in self.settings), default=1)
-        deepest = min(sum(gpus // (dp * least) for gpus in counts), self.depth // 2)
-        if microbatches != int(microbatches):  # a share, to be rounded to whole groups
-            few = range(2, min(deepest, MOST_SHARED_STAGES) + 1)
-            return [n for n in few if n <= microbatches and self.batch // dp % n == 0]
-        return [n for n in divisors(int(microbatches)) if 2 <= n <= deepest]
-
-    def _chunks(self, stages: int) -> list[int]:
-        """Chunks per stage: those that divide the layers, so that the chunks of a stage are equal."""
-        return [n for n in divisors(self.depth) if 2 <= n <= MOST_CHUNKS and n * stages <= self.depth]

@@ -11,7 +11,7 @@ Letters: L layers, j layers placed so far (counted from the model's end), f plac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -19,7 +19,18 @@ import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
 from astra.space.partition_paths import Paths
-from astra.space.partition_problem import Choice, Pipeline, Problem, Run, lightest, packed, stage_times, value
+from astra.space.partition_problem import (
+    Choice,
+    Ends,
+    Pipeline,
+    Problem,
+    Run,
+    end_times,
+    lightest,
+    packed,
+    stage_times,
+    value,
+)
 
 _SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
 _BLOCK: Final = 256  # bottlenecks bounded at a time
@@ -43,6 +54,67 @@ def solve(problem: Problem, *, below: float = np.inf) -> Pipeline | None:
     far, the range is done; otherwise it is halved.
     """
     return _ranges(problem, below, exact=True).pipeline
+
+
+class Ended(NamedTuple):
+    """A pipeline and the whole step with what follows it."""
+
+    total_s: float
+    pipeline: Pipeline
+
+
+def solve_ended(
+    problem: Problem,
+    *,
+    below: float = np.inf,
+    least_s: float = 0.0,
+    ends: Callable[[], Ends] | None = None,
+    first: Callable[..., Pipeline | None] | None = None,
+    quick: bool = False,
+) -> Ended | None:
+    """The pipeline with the least value plus longest end under ``below``, or None.
+
+    ``ends`` makes the table of ends, unless the problem has it; most problems are done before it is needed.
+
+    The pipeline of least value comes first. Any other that ends the step sooner has a shorter longest end, so the
+    problem is solved again with only stages whose ends are shorter, until even the least end there is, at least
+    ``least_s``, would not make the next value win. ``first`` may solve the unrestricted problem in a quicker way;
+    ``quick`` leaves it at that pipeline.
+    """
+    pipeline = (first or solve)(problem, below=below - least_s)
+    if pipeline is None:
+        return None
+    if ends is not None:
+        problem = problem._replace(ends=ends())
+    least_s = max(least_s, _least_end(problem))
+    best: Ended | None = None
+    while pipeline is not None:
+        ends_below = max(end_times(problem.ends, pipeline.runs))
+        total_s = pipeline.value_s + ends_below
+        if total_s < below:
+            best, below = Ended(total_s, pipeline), total_s
+        ends_below = min(ends_below, below - pipeline.value_s)  # no other value is less
+        if quick or ends_below <= least_s:
+            break
+        pipeline = solve(problem._replace(ends_below=ends_below), below=below - least_s)
+    return best
+
+
+def _least_end(problem: Problem) -> float:
+    """Some stage holds at least an even share of the layers."""
+    most = sum(max((choice.stages for choice in pool), default=0) for pool in problem.pools)
+    most = max(min(most, len(problem.in_flight) - 1), 1) if problem.stages is None else problem.stages
+    least = np.inf
+    for tables in problem.ends:
+        for table in tables:
+            depth = table.shape[-1] - 1
+            share = -(-depth // most)
+            if table.ndim == 2:
+                least = min(least, float(table[:, share:].min()))
+            else:
+                apart = np.subtract.outer(np.arange(depth + 1), np.arange(depth + 1)) >= share
+                least = min(least, float(table[:, apart].min()))
+    return least
 
 
 def bound(problem: Problem, *, below: float = np.inf) -> Bounded:
@@ -88,6 +160,22 @@ def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
     return Bounded(least, best)
 
 
+def _distinct(values: Floats) -> Floats:
+    """Sorted, and of those that differ by rounding alone the largest."""
+    ordered = np.unique(values)
+    last: Floats = ordered[np.append(np.diff(ordered) > (_SLACK - 1) * ordered[1:], True)] if len(ordered) else ordered
+    return last
+
+
+def _most_layers(table: Floats, ends_below: float) -> int:
+    """The most layers of any stage whose end is short enough."""
+    short = (table < ends_below).any(axis=0)
+    if short.ndim == 1:
+        return int(np.flatnonzero(short).max(initial=0))
+    front, back = np.nonzero(short)
+    return int((front - back).max(initial=0))
+
+
 class _Search:
     """The shortest paths of one problem."""
 
@@ -115,6 +203,10 @@ class _Search:
             stay, kept = lightest(choice.stay_bytes), lightest(choice.kept_bytes)
             held = stay + kept * alive[: choice.stages, None]
             self._caps[row, : choice.stages] = (held <= room * _SLACK).sum(axis=1).clip(1) - 1 if room > 0 else 0
+        if self.problem.ends_below < np.inf:
+            tables = [table for pool in self.problem.ends for table in pool]
+            most = [_most_layers(table, self.problem.ends_below) for table in tables]
+            self._caps = np.minimum(self._caps, np.array(most, np.float64)[:, None])
         self._windows = np.stack([lightest(choice.time_s) for choice in self.every])
         self._layer_min = [
             np.min([np.diff(choice.time_s) for choice in pool], axis=0) if pool else np.full(self.depth, np.inf)
@@ -151,7 +243,7 @@ class _Search:
             first = int(np.argmax(self._enough(tried)))  # the last is high itself
             low, high = (float(tried[first - 1]) if first else low), float(tried[first])
         found = [self._values(i, a, low, most) for i, pool in enumerate(problem.pools) for a in range(len(pool))]
-        values = np.unique(np.concatenate(found))
+        values = _distinct(np.concatenate(found))
         relaxed = self._relaxed(values)
         able = np.isfinite(relaxed) & (problem.sum_weight * relaxed + problem.max_weight * values < below)
         return values[able], relaxed[able]
@@ -192,7 +284,7 @@ class _Search:
         if self.uniform:
             layers = choice.time_s[1:]
         else:
-            layers = np.unique((choice.time_s[:, None] - choice.time_s)[np.tri(self.depth + 1, k=-1, dtype=bool)])
+            layers = _distinct((choice.time_s[:, None] - choice.time_s)[np.tri(self.depth + 1, k=-1, dtype=bool)])
         values = (layers[:, None] + fixed).ravel()
         within: Floats = values[(values >= low / _SLACK**2) & (values <= high * _SLACK)]
         return within
@@ -247,6 +339,9 @@ class _Search:
             no_worse = a.first_s <= b.first_s and a.last_s <= b.last_s and a.send_s <= b.send_s
             no_worse = no_worse and bool((np.diff(a.time_s) <= np.diff(b.time_s)).all())
             better = a.time_s[-1] < b.time_s[-1]
+            if self.problem.ends_below < np.inf:
+                mine, theirs = self.problem.ends[pool][one], self.problem.ends[pool][other]
+                better = better and bool((mine <= theirs).all())
             self._replaced[pool, one, other] = bool(
                 stages and no_worse and better and all((mine <= theirs).all() for mine, theirs in hops)
             )
@@ -268,7 +363,7 @@ class _Search:
         found = unordered.arranged(self.problem, answer, bottleneck)
         if not exact:
             return answer.sum_s, found
-        if found is not None:
+        if found is not None and self.problem.ends_below == np.inf:
             attained = sum(found.stage_s) <= answer.sum_s * (1 + 1e-9)
             if attained and max(found.stage_s) <= bottleneck * _SLACK**2:
                 return sum(found.stage_s), found
@@ -281,4 +376,19 @@ class _Search:
         return paths.shortest()
 
 
-__all__ = ["Bounded", "Choice", "Pipeline", "Problem", "Run", "bound", "packed", "solve", "stage_times", "value"]
+__all__ = [
+    "Bounded",
+    "Choice",
+    "Ended",
+    "Ends",
+    "Pipeline",
+    "Problem",
+    "Run",
+    "bound",
+    "end_times",
+    "packed",
+    "solve",
+    "solve_ended",
+    "stage_times",
+    "value",
+]

@@ -220,6 +220,10 @@ class Paths:
             return None
         ends = self.search._all[low : high + 1]
         allowed = (ends >= starts[:, None] + least) & (ends <= top[starts, None])
+        if self.problem.ends_below < np.inf:
+            row = self.problem.ends[stage.pool][stage.choice][int(stage.first) + 2 * int(stage.last)]
+            end_s = row[np.maximum(ends - starts[:, None], 0)] if row.ndim == 1 else row[ends, starts[:, None]]
+            allowed &= end_s < self.problem.ends_below
         costs = np.where(allowed, (source.cost[starts] - times[starts])[:, None], np.inf)
         chosen = costs.argmin(axis=0)
         some = costs[chosen, np.arange(len(ends))] + times[low : high + 1] + stage.fixed_s

@@ -10,6 +10,8 @@ import numpy as np
 
 from astra.provenance import Floats
 
+Ends = tuple[tuple[Floats, ...], ...]  # by pool and choice
+
 
 class Choice(NamedTuple):
     """One way for a pool to take stages: its degrees and recompute, as seconds and bytes of a rank."""
@@ -39,6 +41,8 @@ class Problem(NamedTuple):
     least_layers: int = 1  # of a stage
     stages: int | None = None  # of the pipeline; None: any number
     must: int = 0  # bits of the pools that must take part
+    ends: Ends = ()  # seconds that follow the pipeline on every stage there can be, see end_times
+    ends_below: float = np.inf  # what no stage's end may reach
 
 
 class Run(NamedTuple):
@@ -71,6 +75,22 @@ def stage_times(problem: Problem, runs: tuple[Run, ...]) -> tuple[float, ...]:
         out.append(float(seconds))
         left -= count
     return tuple(out)
+
+
+def end_times(ends: Ends, runs: tuple[Run, ...]) -> list[float]:
+    """What follows the pipeline on each stage (gradients, optimizer): the step ends with the longest.
+
+    Tables are [first + 2 * last, layers] where layers are alike, else [.., layers left at the front, at the back].
+    """
+    out, left = [], sum(sum(run.layers) for run in runs)
+    place = sum(len(run.layers) for run in runs)
+    for number, run in enumerate(runs):
+        table = ends[run.pool][run.choice]
+        for stage, count in enumerate(run.layers):
+            row = table[int(number == 0 and stage == 0) + 2 * int(place == 1)]
+            out.append(float(row[count] if row.ndim == 1 else row[left, left - count]))
+            left, place = left - count, place - 1
+    return out
 
 
 def _send(problem: Problem, here: tuple[int, int], there: tuple[int, int]) -> float:

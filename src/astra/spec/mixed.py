@@ -4,7 +4,8 @@
 
 A bracket is a *group*: ``dp`` equal pipelines that each take ``m`` micro-batches of ``mbs`` samples. Its *segments*,
 joined by ``+`` in pipeline order, are runs of stages on one pool, each with its own tensor-parallel degree, recompute
-and layers. Several brackets share the batch.
+and layers. Several brackets share the batch. A plan that leaves all pools but one idle may be a plain strategy behind
+the pool's name: ``H100: tp8 pp4 dp16 mbs1 sp zero2``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, Literal
 
 from astra.errors import InputError
 from astra.spec._base import Spec, check
-from astra.spec.strategy import MAX_DEGREE, OVERLAPS, RECOMPUTES, _pack, _unpack
+from astra.spec.strategy import MAX_DEGREE, OVERLAPS, RECOMPUTES, Strategy, _pack, _unpack
 
 MOST_GROUPS: Final = 16
 MOST_SEGMENTS: Final = 64
@@ -152,9 +153,33 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         return " ".join(words)
 
 
+class OnePool(Spec, frozen=True, kw_only=True):
+    """A plain strategy on one pool; the others are idle."""
+
+    pool: str
+    strategy: Strategy
+
+    @property
+    def gpus_by_pool(self) -> dict[str, int]:
+        """GPUs used of each pool."""
+        return {self.pool: self.strategy.gpus}
+
+    def __str__(self) -> str:
+        return f"{self.pool}: {self.strategy}"
+
+
+_ONE_POOL: Final = re.compile(rf"\s*({_NAME.pattern})\s*:\s+([^\[\]]*)")
+
+
+def on_one_pool(text: str) -> tuple[str, str] | None:
+    """The pool and the plain strategy of ``POOL: strategy``; None if the text is of another form."""
+    found = _ONE_POOL.fullmatch(text)
+    return None if found is None else (found.group(1), found.group(2))
+
+
 def is_mixed(text: str) -> bool:
-    """Whether a strategy's text is of this form."""
-    return "[" in text
+    """Whether a strategy's text names its pools."""
+    return "[" in text or on_one_pool(text) is not None
 
 
 def parse_mixed(text: str) -> MixedStrategy:

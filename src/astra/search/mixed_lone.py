@@ -1,0 +1,156 @@
+"""One pool of several by itself: the planner for one GPU type, and its plans as records of a mixed answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from astra.cost.stage import gather_parts, stage_costs
+from astra.cost.step import states
+from astra.errors import InputError
+from astra.families.kinds import layer_kinds
+from astra.result import Estimate, StageEstimate
+from astra.search import detail
+from astra.search.mixed_detail import Fleet
+from astra.search.mixed_records import GroupEstimate, MixedEstimate, MixedStage
+from astra.search.mixed_runtimes import Fitted, runtimes_for
+from astra.search.planner import search
+from astra.space.restrictions import Restrictions
+from astra.space.rules import Rule
+from astra.spec.job import Job
+from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
+from astra.spec.strategy import Strategy, parse_strategy
+from astra.units import GIB
+
+KEEP: Final = 8  # strategies that may be simulated, as many as ``astra plan`` takes by default
+MARGIN: Final = 1.065  # the closed form is within -2% and +4.2% of the simulator (docs/schedules.md)
+
+
+def best_alone(
+    fleet: Fleet, place: int, gpus: int, restrictions: Restrictions, user_rules: Sequence[Rule] = ()
+) -> tuple[OnePool, MixedEstimate] | None:
+    """What ``astra plan`` with that pool by itself puts first; None if nothing is legal and fits."""
+    job = part_of(fleet.jobs[place], gpus)
+    found = search(job, restrictions, user_rules=user_rules, keep=KEEP)
+    if not found.candidates:
+        return None
+    within = MARGIN * found.candidates[0].step_s
+    strategies = [candidate.strategy for candidate in found.candidates if candidate.step_s <= within]
+    results = detail.estimate(job, strategies, user_rules=user_rules)
+    fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
+    if not fitting:
+        return None
+    strategy, result = min(fitting, key=lambda pair: pair[1].step_s)
+    plan = OnePool(pool=fleet.names[place], strategy=strategy)
+    return plan, _told(fleet, job, plan, result)
+
+
+def part_of(job: Job, gpus: int) -> Job:
+    """A job on so many GPUs of its pool."""
+    if gpus == job.pool.gpus:
+        return job
+    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=gpus))
+
+
+def read_alone(fleet: Fleet, pool: str, text: str) -> OnePool:
+    """The plain strategy that stands behind a pool's name."""
+    job = fleet.jobs[fleet.place(pool)]
+    strategy = parse_strategy(text, gpus=job.pool.gpus)
+    if strategy.gpus > job.pool.gpus:
+        raise InputError("strategy", f"{strategy.gpus} GPUs of {pool}", want=f"at most the {job.pool.gpus} there are")
+    return OnePool(pool=pool, strategy=strategy)
+
+
+def check_alone(fleet: Fleet, plan: OnePool, user_rules: Sequence[Rule], where: str) -> None:
+    """Refuse numbers that do not define a run; what is only illegal is estimated."""
+    job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus)
+    strategy, depth = plan.strategy, len(layer_kinds(job.model))
+    undefined = (
+        strategy.pp * strategy.vp > depth
+        or strategy.dp * strategy.mbs > job.workload.global_batch
+        or (strategy.layers and sum(strategy.layers) != depth)
+        or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)
+    )
+    if undefined:
+        broken = "; ".join(detail.legality(job, strategy, user_rules))
+        raise InputError(where, str(plan), want="a strategy that defines a run", fix=f"It breaks: {broken}.")
+
+
+def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
+    """The record of a plain strategy on one pool."""
+    job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus)
+    return _told(fleet, job, plan, detail.estimate(job, [plan.strategy], user_rules=user_rules)[0])
+
+
+def _told(fleet: Fleet, job: Job, plan: OnePool, result: Estimate) -> MixedEstimate:
+    """An estimate of one pool with what an answer over several pools adds."""
+    strategy, used = plan.strategy, {plan.pool: plan.strategy.gpus}
+    stages = [_stage(job, plan, stage, result.microbatches) for stage in result.stages]
+    times = [stage.microbatch_s + (0.0 if "p2p" in strategy.overlap else stage.transfer_s) for stage in stages]
+    group = GroupEstimate(
+        index=0,
+        text=str(strategy),
+        dp=strategy.dp,
+        mbs=strategy.mbs,
+        microbatches=result.microbatches,
+        samples=job.workload.global_batch,
+        gpus=used,
+        pipeline_s=_pipeline_s(job, strategy),
+        closed_form_s=(sum(times) - max(times)) / strategy.vp + result.microbatches * max(times),
+        waits_s=0.0,
+    )
+    runs_on, needs = runtimes_for(
+        _as_group(job, plan), Fitted(job.model, zero=strategy.zero, offload=strategy.offload != "none")
+    )
+    fields = {name: getattr(result, name) for name in Estimate.__struct_fields__}
+    fields |= {"strategy": str(plan), "stages": stages}
+    idle = {
+        name: pool.gpus - used.get(name, 0)
+        for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)
+        if pool.gpus > used.get(name, 0)
+    }
+    return MixedEstimate(
+        **fields, groups=[group], used=used, idle=idle, precision={plan.pool: job.workload.precision}, runs_on=runs_on,
+        needs=needs,
+    )  # fmt: skip
+
+
+def _stage(job: Job, plan: OnePool, stage: StageEstimate, microbatches: int) -> MixedStage:
+    inside = sum(seconds for kind, seconds in stage.exposed_s.items() if kind not in ("dp", "pp"))
+    traffic = stage.communication_s["pp"] if plan.strategy.pp > 1 else 0.0
+    fields = {name: getattr(stage, name) for name in StageEstimate.__struct_fields__}
+    return MixedStage(
+        **fields,
+        group=0,
+        pool=plan.pool,
+        tp=plan.strategy.tp,
+        recompute=plan.strategy.recompute,
+        microbatch_s=(stage.compute_s + inside) / microbatches,
+        transfer_s=traffic / microbatches,
+        memory_limit_gib=job.limit_bytes / GIB,
+    )
+
+
+def _pipeline_s(job: Job, strategy: Strategy) -> float:
+    row = detail.as_row(job, strategy)
+    gathered = gather_parts(job, row.meshes.columns)
+    costs = stage_costs(job, row.meshes, gathered, every_rank=True)
+    between = states(job, row.meshes, costs, row.holders)[2]
+    return detail.simulated_s(job, row, gathered, costs, between.per_microbatch_s[0, 0])
+
+
+def _as_group(job: Job, plan: OnePool) -> MixedStrategy:
+    """The same pipelines in brackets, for what runtimes ask of a shape; ZeRO stands beside it."""
+    strategy = plan.strategy
+    segment = Segment(
+        pool=plan.pool, tp=strategy.tp, pp=strategy.pp, ep=strategy.ep, layers=detail.layers_of(job, strategy),
+        recompute=strategy.recompute,
+    )  # fmt: skip
+    batch = job.workload.global_batch
+    group = Group(
+        dp=strategy.dp, mbs=strategy.mbs, cp=strategy.cp, vp=strategy.vp, segments=(segment,),
+        microbatches=max(batch // (strategy.dp * strategy.mbs), 1),
+    )  # fmt: skip
+    return MixedStrategy(groups=(group,), zero=min(strategy.zero, 1))
