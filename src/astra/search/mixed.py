@@ -97,7 +97,8 @@ class Planner:
         )
         found: list[tuple[float, Found]] = []
         limit = below
-        if sum(gpus > 0 for gpus in counts) >= MANY_POOLS and self.bench.uniform:
+        many = sum(gpus > 0 for gpus in counts) >= MANY_POOLS
+        if many and self.bench.uniform:
             frames, found = self._closer(counts, frames, below, every=every, must=must)
             limit = min([below, *(total_s for total_s, _ in found)])
         for bound_s, frame in frames:
@@ -106,8 +107,9 @@ class Planner:
             after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
             if bound_s + after_s >= spread * limit:
                 continue
-            # A share will still be rounded, so that the last of its end is not worth the search.
-            solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=not whole)
+            # A share will still be rounded, so that the last of its end is not worth the search; nor is it with many.
+            quick = many or not whole
+            solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=quick)
             if solved is None:
                 continue
             total_s = self._told_s(solved) if whole else solved.total_s
