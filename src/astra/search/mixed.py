@@ -184,18 +184,20 @@ class Planner:
 
     def _varied(self, counts: Counts, share: float, *, every: bool) -> list[tuple[float, Found]]:
         """Pipelines of one pool with unlike numbers of samples at a time, so that some shares come out even."""
-        near = NEAR if self.bench.uniform else 1.0  # unlike layers take long
+        few = len(self.counts) <= MOST_BLOCKS
+        near = NEAR if few and self.bench.uniform else 1.0  # unlike layers take long
         found = self.pipelines(counts, share, keep=MOST_MET, whole=False, every=every, spread=near)
         if not (found and self._uses_all(found[0][1], counts)):
             limit = near * found[0][0] if found else np.inf
             found += self.pipelines(
                 counts, share, keep=MOST_MET, whole=False, every=every, below=limit, aligned=False, spread=near
             )
+        if not few:  # odd numbers of many pools hardly ever add up to the batch: those that divide it come first
+            return found[:MENU]
         best: dict[int, tuple[float, Found]] = {}
         for total_s, each in sorted(found, key=lambda entry: entry[0]):
             best.setdefault(each.samples, (total_s, each))
-        few = MENU if len(self.counts) > MOST_BLOCKS else VARIED
-        return sorted(best.values(), key=lambda entry: entry[0])[:few]
+        return sorted(best.values(), key=lambda entry: entry[0])[:VARIED]
 
     def _uses_all(self, found: Found, counts: Counts) -> bool:
         """Whether a pipeline's replicas leave no GPU over."""
