@@ -83,7 +83,12 @@ def test_rules_hold_in_every_plan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fix", "wanted"),
-    [("zero=3", "zero0 or zero1"), ("offload=optimizer", "offload=none"), ("etp=2", "etp=1"), ("flash=off", "flash=on")],
+    [
+        ("zero=3", "zero0 or zero1"),
+        ("offload=optimizer", "offload=none"),
+        ("etp=2", "etp=1"),
+        ("flash=off", "flash=on"),
+    ],
 )
 def test_what_pipelines_over_pools_have_not_is_refused(fix: str, wanted: str) -> None:
     with pytest.raises(InputError, match=wanted):
