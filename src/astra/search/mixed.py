@@ -97,7 +97,8 @@ class Planner:
         )
         found: list[tuple[float, Found]] = []
         limit = below
-        if sum(gpus > 0 for gpus in counts) >= MANY_POOLS and self.bench.uniform:
+        many = sum(gpus > 0 for gpus in counts) >= MANY_POOLS
+        if many and self.bench.uniform:
             frames, found = self._closer(counts, frames, below, every=every, must=must)
             limit = min([below, *(total_s for total_s, _ in found)])
         for bound_s, frame in frames:
@@ -106,8 +107,9 @@ class Planner:
             after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
             if bound_s + after_s >= spread * limit:
                 continue
-            # A share will still be rounded, so that the last of its end is not worth the search.
-            solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=not whole)
+            # A share will still be rounded, so that the last of its end is not worth the search; nor is it with many.
+            quick = many or not whole
+            solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=quick)
             if solved is None:
                 continue
             total_s = self._told_s(solved) if whole else solved.total_s
@@ -182,18 +184,20 @@ class Planner:
 
     def _varied(self, counts: Counts, share: float, *, every: bool) -> list[tuple[float, Found]]:
         """Pipelines of one pool with unlike numbers of samples at a time, so that some shares come out even."""
-        near = NEAR if self.bench.uniform else 1.0  # unlike layers take long
+        few = len(self.counts) <= MOST_BLOCKS
+        near = NEAR if few and self.bench.uniform else 1.0  # unlike layers take long
         found = self.pipelines(counts, share, keep=MOST_MET, whole=False, every=every, spread=near)
         if not (found and self._uses_all(found[0][1], counts)):
             limit = near * found[0][0] if found else np.inf
             found += self.pipelines(
                 counts, share, keep=MOST_MET, whole=False, every=every, below=limit, aligned=False, spread=near
             )
+        if not few:  # odd numbers of many pools hardly ever add up to the batch: those that divide it come first
+            return found[:MENU]
         best: dict[int, tuple[float, Found]] = {}
         for total_s, each in sorted(found, key=lambda entry: entry[0]):
             best.setdefault(each.samples, (total_s, each))
-        few = MENU if len(self.counts) > MOST_BLOCKS else VARIED
-        return sorted(best.values(), key=lambda entry: entry[0])[:few]
+        return sorted(best.values(), key=lambda entry: entry[0])[:VARIED]
 
     def _uses_all(self, found: Found, counts: Counts) -> bool:
         """Whether a pipeline's replicas leave no GPU over."""

@@ -81,7 +81,7 @@ class Bench(Framing):
     def _weights(self) -> Floats:
         """[kind] what a layer counts for in bounds, an average layer being 1.
 
-        No sharding takes less time for a layer's weight than for that of the commonest kind, which thus makes the bound.
+        No sharding takes less time for a layer's weight than for that of the commonest kind: it makes the bound.
         """
         order = kinds(self.model)
         counts = np.array([sum(kind == other for other in layer_kinds(self.model)) for kind in order])
