@@ -1,7 +1,9 @@
-"""Runtime profiles by name."""
+"""Runtime profiles by name, and how far off their step times are."""
 
 from __future__ import annotations
 
+import csv
+import io
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -12,7 +14,8 @@ from astra.spec._base import decode
 from astra.spec.runtime import Runtime
 
 DEFAULT: Final = "megatron"
-_FOLDER: Final = files("astra.catalog") / "data" / "runtimes"
+_DATA: Final = files("astra.catalog") / "data"
+_FOLDER: Final = _DATA / "runtimes"
 
 
 @cache
@@ -31,3 +34,16 @@ def runtime_names() -> tuple[str, ...]:
     """Every runtime there is a profile for."""
     files_there = (entry.name for entry in _FOLDER.iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in files_there if name.endswith(".toml")))
+
+
+def step_error(runtime: str, *, moe: bool) -> float:
+    """The relative error that four in five step times of such runs stay below, each predicted without its source."""
+    bars, model = _step_errors(), "moe" if moe else "dense"
+    return bars.get((runtime, model)) or bars["", model]
+
+
+@cache
+def _step_errors() -> dict[tuple[str, str], float]:
+    """Error bars by runtime (empty: all runtimes) and kind of model, written by astra.calibrate.leave_out."""
+    lines = csv.DictReader(io.StringIO((_DATA / "step_errors.csv").read_text(encoding="utf-8")))
+    return {(line["runtime"], line["model"]): float(line["error"]) for line in lines}

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.axes import AXES
+from astra.catalog.runtimes import step_error
 from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.parts import Direction, worst_source
@@ -43,9 +44,7 @@ from astra.spec.strategy import Strategy
 from astra.table import code, from_strategy
 from astra.units import GIB
 
-# Relative error of a time by how it is known: held-out errors of the operator and collective fits, and the spread
-# between GPUs of one generation for what is borrowed. Whole-step errors against published runs are wider.
-TIME_ERROR: Final = {Source.MEASURED: 0.05, Source.INTERPOLATED: 0.07, Source.TRANSFERRED: 0.12, Source.ASSUMED: 0.25}
+ASSUMED_ERROR: Final = 0.25  # least relative error of a time with assumed parts: no measurement stands behind it
 MEMORY_ERROR: Final = 0.06
 PLAUSIBLE_MFU: Final = 0.65  # above the best published large runs (about 0.60 in bf16, MLPerf and vendor tables)
 BUBBLE: Final = "pipeline bubble and p2p"
@@ -284,7 +283,7 @@ def _tell(
         violations=broken,
         fits=fits,
         step_s=total_s,
-        step_s_range=Range(low=total_s * (1 - TIME_ERROR[worst]), high=total_s * (1 + TIME_ERROR[worst])),
+        step_s_range=step_range(job, total_s, worst),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / job.pool.gpus,
         model_tflops_per_gpu=flops_per_s / 1e12,
@@ -303,6 +302,13 @@ def _tell(
         provenance_worst=worst.word,
         warnings=_warnings(job, row.strategy, mfu, reserved, fits=fits),
     )
+
+
+def step_range(job: Job, step_s: float, worst: Source) -> Range:
+    """Where four in five measured steps lie, by the errors (predicted over measured, less one) of published runs."""
+    error = step_error(job.runtime.name, moe=job.model.moe is not None)
+    error = max(error, ASSUMED_ERROR) if worst == Source.ASSUMED else error
+    return Range(low=step_s / (1 + error), high=step_s / (1 - error))
 
 
 def training_flops_per_token(job: Job) -> float:

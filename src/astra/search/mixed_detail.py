@@ -367,7 +367,7 @@ def _tell(
     if len(used) > 1:
         provenance["between pools"] = Source.ASSUMED
     worst = max(provenance.values())
-    error = detail.TIME_ERROR[max(source for term, source in provenance.items() if term != "between pools")]
+    known = max(source for term, source in provenance.items() if term != "between pools")
     fullest = max(stages, key=lambda stage: stage.peak_reserved_gib / stage.memory_limit_gib)
     shares = [group.samples / strategy.samples for group in strategy.groups]
     again = sum(part.recomputed * shares[stage_group] for part, stage_group in _groups_of(strategy, parts))
@@ -384,7 +384,7 @@ def _tell(
         violations=broken,
         fits=all(stage.fits for stage in stages),
         step_s=total_s,
-        step_s_range=Range(low=total_s * (1 - error), high=total_s * (1 + error)),
+        step_s_range=detail.step_range(job, total_s, known),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / strategy.gpus,
         model_tflops_per_gpu=flops_per_s / strategy.gpus / 1e12,

@@ -1,0 +1,168 @@
+"""Published runs predicted without their own source: every fitted constant of a runtime is found anew without it.
+
+``python -m astra.calibrate.leave_out`` prints the errors by source and writes the error bars of a step time, which are
+what most of these errors stay below (``catalog/data/step_errors.csv``). It takes minutes.
+
+Runtimes with the same kernels share their constants, so that a source is predicted by those of its kin. A source
+without kin is predicted with neutral constants: GPUs at the clocks of their operator measurements, a common host,
+nothing that was learned from its own runs. What is counted from a framework's code stays.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from astra.calibrate.replay import ReplayedRun, replay
+from astra.calibrate.runs import Run
+from astra.calibrate.runs_table import published
+from astra.calibrate.validate import errors_of
+from astra.catalog import runtimes
+from astra.spec.job import Job
+from astra.spec.runtime import Runtime
+
+
+class Constant(NamedTuple):
+    """One fitted constant of a runtime, the value it has without data, and where it is looked for among kin."""
+
+    name: str
+    neutral: float
+    grid: tuple[float, ...] = ()
+
+
+CONSTANTS: Final = (
+    Constant("clock_gain", 1.0, (0.84, 0.88, 0.92, 0.96, 1.0, 1.04)),
+    Constant("fp8_cast", 6.0, (6.0, 8.0, 9.5, 11.0, 12.5)),  # bytes per element, both ways
+    Constant("straggling", 0.0, (0.0, 0.002, 0.0035, 0.005)),
+)
+# Fitted too, in runtimes whose constants nobody shares: common values, or the mechanism off.
+OTHERS: Final = {
+    "attention_gain": 1.0,
+    "launch_s": 4e-5,
+    "launch_backward_s": 2.5e-5,
+    "step_host_s": 0.01,
+    "pipelined_collective_s": 0.0,
+    "gather_host_s": 0.0,
+    "update_bytes": None,
+}
+KIN: Final = {"nemo": "megatron", "megatron-bridge": "megatron"}  # runtimes with the kernels of another
+COVERED: Final = 0.8  # share of the runs whose error an error bar covers
+FEWEST: Final = 20  # runs of a class; a smaller one takes the bar of all runs of its kind of model
+SAMPLE: Final = 40  # runs of a source that constants are found on
+TARGET: Final = Path(str(files("astra.catalog"))) / "data" / "step_errors.csv"
+Values = tuple[float, ...]
+
+
+def kind_of(runtime: str) -> str:
+    """The runtime whose constants this one shares."""
+    return KIN.get(runtime, runtime)
+
+
+def with_constants(runs: Sequence[Run], values: Values, *, alone: bool = False) -> list[Run]:
+    """The runs, with other constants in their runtimes; runs of one job still share it."""
+    jobs: dict[int, Job] = {}
+    for run in runs:
+        if id(run.job) not in jobs:
+            jobs[id(run.job)] = replace(run.job, runtime=_changed(run.job.runtime, values, alone=alone))
+    return [run._replace(job=jobs[id(run.job)]) for run in runs]
+
+
+def _changed(runtime: Runtime, values: Values, *, alone: bool) -> Runtime:
+    clock_gain, cast_bytes, straggling = values
+    cast = replace(runtime.kernels["fp8_cast"], forward_bytes=cast_bytes, backward_bytes=cast_bytes)
+    changed = replace(
+        runtime, clock_gain=clock_gain, straggling=straggling, kernels=runtime.kernels | {"fp8_cast": cast}
+    )
+    return replace(changed, **OTHERS) if alone else changed
+
+
+def loss(rows: Iterable[ReplayedRun]) -> float:
+    """Mean size of the logarithmic error, each source with the same weight."""
+    sizes: dict[str, list[float]] = {}
+    for row in rows:
+        if row.error is not None:
+            sizes.setdefault(row.source, []).append(abs(float(np.log1p(row.error))))
+    return float(np.mean([np.mean(part) for part in sizes.values()])) if sizes else 0.0
+
+
+def fitted(runs: Sequence[Run]) -> Values:
+    """The constants that predict a sample of these runs best, one at a time, twice around; neutral ones for none."""
+    values = [constant.neutral for constant in CONSTANTS]
+    sample = [run for source in sorted({run.source for run in runs}) for run in _spread(runs, source)]
+    for place, constant in [*enumerate(CONSTANTS)] * 2 if sample else []:
+        trials = [(*values[:place], trial, *values[place + 1 :]) for trial in constant.grid]
+        losses = [loss(replay(with_constants(sample, trial))) for trial in trials]
+        values[place] = constant.grid[int(np.argmin(losses))]
+    return tuple(values)
+
+
+def _spread(runs: Sequence[Run], source: str) -> list[Run]:
+    """Runs of a source, evenly spread over its table."""
+    own = [run for run in runs if run.source == source]
+    return own[:: -(-len(own) // SAMPLE)]
+
+
+def left_out(runs: Sequence[Run]) -> tuple[list[ReplayedRun], dict[tuple[str, str], Values]]:
+    """Every scored run predicted by constants that never saw its source, and those constants."""
+    rows: list[ReplayedRun] = []
+    constants: dict[tuple[str, str], Values] = {}
+    for source in sorted({run.source for run in runs}):
+        own = [run for run in runs if run.source == source]
+        for kind in sorted({kind_of(run.job.runtime.name) for run in own}):
+            kin = [run for run in runs if kind_of(run.job.runtime.name) == kind]
+            others = [run for run in kin if run.source != source]
+            constants[source, kind] = fitted(others)
+            mine = [run for run in own if kind_of(run.job.runtime.name) == kind]
+            rows += replay(with_constants(mine, constants[source, kind], alone=not others))
+    return rows, constants
+
+
+def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
+    """(runtime, kind of model, runs, error bar), with a line for all runtimes first."""
+    lines: list[tuple[str, str, int, float]] = []
+    for runtime in ("", *runtimes.runtime_names()):
+        for model, moe in (("dense", False), ("moe", True)):
+            part = [row for row in rows if not runtime or kind_of(row.runtime) == kind_of(runtime)]
+            sizes = [abs(row.error) for row in part if row.error is not None and ("moe" in row.family) == moe]
+            if len(sizes) >= FEWEST:
+                lines.append((runtime, model, len(sizes), float(np.quantile(sizes, COVERED))))
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the errors by source, and write the error bars."""
+    runs = [run for run in published() if isinstance(run, Run) and not run.aside and run.measured.step_s]
+    rows, constants = left_out(runs)
+    names = ", ".join(constant.name for constant in CONSTANTS)
+    print(f"Leave one source out: {len(rows):,} runs; constants found without the source: {names}")
+    for source in ("", *sorted({row.source for row in rows})):
+        errors = errors_of(row.error for row in rows if row.source == source or not source)
+        if errors is None:
+            continue
+        found = "; ".join(
+            f"{kind} {' '.join(f'{value:g}' for value in values)}"
+            for (whose, kind), values in constants.items()
+            if whose == source
+        )
+        print(
+            f"{source or 'all':16} {errors.runs:6,} mean {errors.mean:6.1%} median {errors.median:6.1%} "
+            f"p90 {errors.p90:6.1%} bias {errors.bias:+6.1%}  {found}"
+        )
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(("runtime", "model", "runs", "error"))
+    writer.writerows((runtime, model, count, f"{error:.3f}") for runtime, model, count, error in bars(rows))
+    TARGET.write_text(page.getvalue(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
