@@ -4,8 +4,10 @@
 what most of these errors stay below (``catalog/data/step_errors.csv``). It takes minutes.
 
 Runtimes with the same kernels share their constants, so that a source is predicted by those of its kin. A source
-without kin is predicted with neutral constants: GPUs at the clocks of their operator measurements, a common host,
-nothing that was learned from its own runs. What is counted from a framework's code stays.
+without kin is predicted as an unknown framework would be: with the constants that suit all other sources best, a common
+host, and nothing that was learned from its own runs. What is counted from a framework's code stays.
+
+Error bars of a runtime without kin come from the runs of its source that it was not fitted on.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from astra.calibrate.replay import ReplayedRun, replay
+from astra.calibrate.replay import ReplayedRun, is_fit, replay
 from astra.calibrate.runs import Run
 from astra.calibrate.runs_table import published
 from astra.calibrate.validate import errors_of
@@ -31,11 +33,11 @@ from astra.spec.runtime import Runtime
 
 
 class Constant(NamedTuple):
-    """One fitted constant of a runtime, the value it has without data, and where it is looked for among kin."""
+    """One fitted constant of a runtime, where the search for it starts and where it is looked for."""
 
     name: str
-    neutral: float
-    grid: tuple[float, ...] = ()
+    first: float
+    grid: tuple[float, ...]
 
 
 CONSTANTS: Final = (
@@ -57,6 +59,7 @@ KIN: Final = {"nemo": "megatron", "megatron-bridge": "megatron"}  # runtimes wit
 COVERED: Final = 0.8  # share of the runs whose error an error bar covers
 FEWEST: Final = 20  # runs of a class; a smaller one takes the bar of all runs of its kind of model
 SAMPLE: Final = 40  # runs of a source that constants are found on
+RESULT: Final = Path(__file__).parent / "data" / "left_out.csv"
 TARGET: Final = Path(str(files("astra.catalog"))) / "data" / "step_errors.csv"
 Values = tuple[float, ...]
 
@@ -94,10 +97,10 @@ def loss(rows: Iterable[ReplayedRun]) -> float:
 
 
 def fitted(runs: Sequence[Run]) -> Values:
-    """The constants that predict a sample of these runs best, one at a time, twice around; neutral ones for none."""
-    values = [constant.neutral for constant in CONSTANTS]
+    """The constants that predict a sample of these runs best, one at a time, twice around."""
+    values = [constant.first for constant in CONSTANTS]
     sample = [run for source in sorted({run.source for run in runs}) for run in _spread(runs, source)]
-    for place, constant in [*enumerate(CONSTANTS)] * 2 if sample else []:
+    for place, constant in [*enumerate(CONSTANTS)] * 2:
         trials = [(*values[:place], trial, *values[place + 1 :]) for trial in constant.grid]
         losses = [loss(replay(with_constants(sample, trial))) for trial in trials]
         values[place] = constant.grid[int(np.argmin(losses))]
@@ -110,19 +113,27 @@ def _spread(runs: Sequence[Run], source: str) -> list[Run]:
     return own[:: -(-len(own) // SAMPLE)]
 
 
-def left_out(runs: Sequence[Run]) -> tuple[list[ReplayedRun], dict[tuple[str, str], Values]]:
-    """Every scored run predicted by constants that never saw its source, and those constants."""
-    rows: list[ReplayedRun] = []
-    constants: dict[tuple[str, str], Values] = {}
-    for source in sorted({run.source for run in runs}):
-        own = [run for run in runs if run.source == source]
-        for kind in sorted({kind_of(run.job.runtime.name) for run in own}):
-            kin = [run for run in runs if kind_of(run.job.runtime.name) == kind]
-            others = [run for run in kin if run.source != source]
-            constants[source, kind] = fitted(others)
-            mine = [run for run in own if kind_of(run.job.runtime.name) == kind]
-            rows += replay(with_constants(mine, constants[source, kind], alone=not others))
-    return rows, constants
+class LeftOut(NamedTuple):
+    """A source predicted by constants that never saw it."""
+
+    source: str
+    kind: str
+    constants: Values
+    rows: list[ReplayedRun]
+    kin: bool  # whether other sources ran on such a runtime
+
+
+def left_out(runs: Sequence[Run]) -> list[LeftOut]:
+    """Every scored run predicted by constants that never saw its source."""
+    found = []
+    for source, kind in sorted({(run.source, kind_of(run.job.runtime.name)) for run in runs}):
+        others = [run for run in runs if run.source != source]
+        kin = [run for run in others if kind_of(run.job.runtime.name) == kind]
+        constants = fitted(kin or others)
+        own = [run for run in runs if run.source == source and kind_of(run.job.runtime.name) == kind]
+        rows = replay(with_constants(own, constants, alone=not kin))
+        found.append(LeftOut(source, kind, constants, rows, kin=bool(kin)))
+    return found
 
 
 def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
@@ -130,38 +141,48 @@ def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
     lines: list[tuple[str, str, int, float]] = []
     for runtime in ("", *runtimes.runtime_names()):
         for model, moe in (("dense", False), ("moe", True)):
-            part = [row for row in rows if not runtime or kind_of(row.runtime) == kind_of(runtime)]
+            every = not runtime  # but for steps that nobody timed
+            part = [row for row in rows if every or kind_of(row.runtime) == kind_of(runtime)]
+            part = [row for row in part if not every or row.runtime != "vtrain"]
             sizes = [abs(row.error) for row in part if row.error is not None and ("moe" in row.family) == moe]
             if len(sizes) >= FEWEST:
-                lines.append((runtime, model, len(sizes), float(np.quantile(sizes, COVERED))))
+                lines.append((runtime, model, len(sizes), round(float(np.quantile(sizes, COVERED)), 3)))
     return lines
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the errors by source, and write the error bars."""
+    """Print and keep the errors by source, and write the error bars."""
     runs = [run for run in published() if isinstance(run, Run) and not run.aside and run.measured.step_s]
-    rows, constants = left_out(runs)
-    names = ", ".join(constant.name for constant in CONSTANTS)
-    print(f"Leave one source out: {len(rows):,} runs; constants found without the source: {names}")
-    for source in ("", *sorted({row.source for row in rows})):
-        errors = errors_of(row.error for row in rows if row.source == source or not source)
-        if errors is None:
-            continue
-        found = "; ".join(
-            f"{kind} {' '.join(f'{value:g}' for value in values)}"
-            for (whose, kind), values in constants.items()
-            if whose == source
-        )
-        print(
-            f"{source or 'all':16} {errors.runs:6,} mean {errors.mean:6.1%} median {errors.median:6.1%} "
-            f"p90 {errors.p90:6.1%} bias {errors.bias:+6.1%}  {found}"
-        )
+    found = left_out(runs)
+    print(f"Constants found without the source: {', '.join(constant.name for constant in CONSTANTS)}")
+    lines = [_line("all", [row for each in found for row in each.rows], "")]
+    for source in sorted({each.source for each in found}):
+        mine = [each for each in found if each.source == source]
+        how = "; ".join(f"{each.kind}{'' if each.kin else ' (no kin)'} {each.constants}" for each in mine)
+        lines.append(_line(source, [row for each in mine for row in each.rows], how))
+    _write(RESULT, ("source", "runs", "mean", "median", "p90", "bias", "constants"), lines)
+    shipped = replay([run for run in runs if not is_fit(run.source, run.job.model.name)])
+    kept = {(each.source, each.kind) for each in found if each.kin}
+    rows = [row for each in found if each.kin for row in each.rows]
+    rows += [row for row in shipped if (row.source, kind_of(row.runtime)) not in kept]
+    _write(TARGET, ("runtime", "model", "runs", "error"), bars(rows))
+    return 0
+
+
+def _line(name: str, rows: Sequence[ReplayedRun], how: str) -> tuple[object, ...]:
+    errors = errors_of(row.error for row in rows)
+    assert errors is not None
+    shares = (errors.mean, errors.median, errors.p90, errors.bias)
+    print(f"{name:16} {errors.runs:6,}" + "".join(f" {share:7.1%}" for share in shares) + f"  {how}")
+    return name, errors.runs, *(f"{share:.4f}" for share in shares), how
+
+
+def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(("runtime", "model", "runs", "error"))
-    writer.writerows((runtime, model, count, f"{error:.3f}") for runtime, model, count, error in bars(rows))
-    TARGET.write_text(page.getvalue(), encoding="utf-8")
-    return 0
+    writer.writerow(header)
+    writer.writerows(lines)
+    path.write_text(page.getvalue(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -167,6 +167,18 @@ def why_lost(best: Plan, other: Plan) -> str:
     return f"{text}; within the error bars." if loss.within_error else f"{text}."
 
 
+def plain_choice(plans: Sequence[Plan]) -> str | None:
+    """A sentence naming the first plan without warnings, where the best one has some."""
+    if not plans or not plans[0].estimate.warnings:
+        return None
+    plain = next((plan for plan in plans if not plan.estimate.warnings), None)
+    if plain is None:
+        return None
+    slower = plain.estimate.step_s / plans[0].estimate.step_s - 1
+    loss = "as fast" if slower < 0.0005 else f"{_percent(slower)} slower"
+    return f"There are warnings about #1 (below); #{plain.rank} has none and is {loss}."
+
+
 def headroom(estimate: Estimate) -> Headroom | None:
     """The stage closest to the limit; None when the estimate has no stages."""
     if not estimate.stages:

@@ -218,7 +218,8 @@ def _memory(estimate: Estimate, width: int, *, full: bool) -> list[RenderableTyp
 def _others(planset: PlanSet) -> list[RenderableType]:
     if len(planset.plans) < 2 or planset.objective == "pareto":  # none of a front has lost
         return []
-    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]]
+    plain = explain.plain_choice(planset.plans)
+    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]] + ([plain] if plain else [])
     return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)]
 
 
