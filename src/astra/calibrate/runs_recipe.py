@@ -34,7 +34,7 @@ def recipe_for(
     wanted = fold(name)
     found = [
         row
-        for row in _recipes()
+        for row in recipes()
         if wanted.startswith(fold(row["model"]))
         and fold(gpu).startswith(row["gpu"])
         and row["precision"] == precision
@@ -45,7 +45,8 @@ def recipe_for(
 
 
 @cache
-def _recipes() -> tuple[dict[str, str], ...]:
+def recipes() -> tuple[dict[str, str], ...]:
+    """Every recipe, by column name."""
     text = (files("astra.calibrate") / "data" / "recipes.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 

@@ -190,6 +190,11 @@ ADVICE: Final = _rules(
         "pp > 1 and dp > 1 and zero >= 2",
     ),
     (
+        "sharded_experts",
+        "no published run checks experts that zero 2 or 3 shards and no expert parallelism spreads",
+        "moe and ep == 1 and dp > 1 and zero >= 2",
+    ),
+    (
         "fsdp_streams",
         "before Blackwell, Megatron-FSDP and tp or cp want opposite settings of CUDA_DEVICE_MAX_CONNECTIONS",
         'runtime == "megatron" and not blackwell and zero >= 2 and (tp > 1 or cp > 1)',
