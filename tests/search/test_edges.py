@@ -136,7 +136,7 @@ def test_a_single_strategy() -> None:
     assert answer.search.considered <= 4
 
 
-@pytest.mark.parametrize("runtime", runtimes.runtime_names())
+@pytest.mark.parametrize("runtime", runtimes.planned_with())
 def test_every_runtime_gets_plans_it_can_run(runtime: str) -> None:
     answer = plan("llama-2-7b", "16xH100", batch=128, runtime=runtime, minimum=["pp=2"])
     check(answer, 16)

@@ -134,7 +134,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--lora-rank", metavar="N", type=whole("--lora-rank", at_most=65536), default=16,
                        help="of --task lora (default 16)")  # fmt: skip
     group.add_argument("--runtime", metavar="NAME", default=DEFAULT_RUNTIME,
-                       help="training framework (default megatron)")  # fmt: skip
+                       help="training framework (astra catalog runtimes; default megatron)")  # fmt: skip
     group.add_argument("--strict", action="store_true", help="refuse to answer from assumed data (exit code 4)")
 
 

@@ -122,13 +122,23 @@ def _read_baseline(args: argparse.Namespace, notes: list[str]) -> None:
     """A baseline that names a file is read from it, with the batch and model it states."""
     import os  # noqa: PLC0415
 
-    if args.baseline is None or not os.path.isfile(args.baseline):
+    if args.baseline is None:
+        return
+    if not os.path.isfile(args.baseline):
+        _check_words(args.baseline)
         return
     from astra.cli import import_  # noqa: PLC0415
 
     if args.gpus is None and args.cluster is None:
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
     args.baseline = import_.fill(args, args.baseline, notes)
+
+
+def _check_words(baseline: str) -> None:
+    """What looks like the name of a file, and is none, is not taken for a strategy."""
+    if " " not in baseline.strip() and ("/" in baseline or "." in baseline):
+        want = "a launch script that exists, or a strategy such as 'tp8 pp4 dp2'"
+        raise InputError("--baseline", baseline, want=want, fix="There is no such file.")
 
 
 def _check_export(args: argparse.Namespace) -> None:

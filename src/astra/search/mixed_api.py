@@ -138,7 +138,10 @@ class Wanted(NamedTuple):
         """Refuse what is only found for one pool."""
         for name, value in zip(("objective", "budget", "deadline"), self.goal, strict=True):
             if value is not None and value != "fastest":
-                fix = "With several pools the fastest plan is found; --tokens adds days and dollars to each."
+                fix = (
+                    "With several pools the fastest plan is found, and --tokens adds days and dollars to each; "
+                    "astra rent looks for mixes by money."
+                )
                 raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
 
 
