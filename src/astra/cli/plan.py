@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("export")
     group.add_argument("--export", metavar="TARGET", help="also write the best plan for a target (astra export)")
     group.add_argument("--export-out", metavar="DIR", help="folder to write (default MODEL-TARGET)")
+    group.add_argument("--nearest", action="store_true", help="if refused, export the closest plan it can express")
     options.add_output(parser)
 
 
@@ -144,8 +145,9 @@ def _check_words(baseline: str) -> None:
 def _check_export(args: argparse.Namespace) -> None:
     """Say at once what would fail after the search."""
     if args.export is None:
-        if args.export_out is not None:
-            raise InputError("--export-out", args.export_out, want="--export TARGET with it")
+        for flag, given in (("--export-out", args.export_out), ("--nearest", args.nearest or None)):
+            if given is not None:
+                raise InputError(flag, args.export_out, want="--export TARGET with it")
         return
     from astra.cli import export  # noqa: PLC0415
     from astra.export.writing import check_folder  # noqa: PLC0415
@@ -165,11 +167,13 @@ def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
     for plan in planset.plans if "pools" in planset.request else planset.plans[:1]:
         try:
             launch, job = from_record(planset.to_dict(), plan.rank, where="plan")
-            record = export.write(launch, job, args.export, folder=args.export_out)
+            record = export.write(launch, job, args.export, folder=args.export_out, nearest=args.nearest)
         except CannotExport as error:
             refused = refused or error
             continue
         which = f" (plan {plan.rank}: {refused})" if refused is not None else ""
+        near = record["nearest"]
+        which += f" for {record['strategy']}, the closest it can express: {'; '.join(near['reasons'])}" if near else ""
         return [f"Files for {args.export} are in {record['folder']}{which}."]
     assert refused is not None
     raise refused

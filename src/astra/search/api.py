@@ -129,11 +129,10 @@ def plan(
     if strict and ranked[0][1].provenance_worst == "assumed":
         raise NoCoverage(no_coverage(ranked[0][1]))
     request = request_record(found.ranked[0][0], restrictions.describe(), str(rules) if rules else None, top)
-    request |= goal.record()
     return PlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=request | {"gpus_given": job.pool.gpus},
+        request=request | goal.record() | {"gpus_given": job.pool.gpus},
         plans=[
             Plan(rank=place, strategy=str(strategy), estimate=result, lost_by=lost_by(ranked[0][1], result))
             for place, (strategy, result) in enumerate(ranked, start=1)
