@@ -47,6 +47,14 @@ def test_the_bill_has_both_figures_and_the_source() -> None:
     assert money.bill_sentences(records.estimate()) == []
 
 
+def test_own_prices_are_called_so() -> None:
+    from msgspec.structs import replace
+
+    own = replace(TAG, provider="you", instance="", market="owned", date=None, source="700 W")
+    assert money.price_words(own) == "Your own hardware: $2.50 per GPU and hour (700 W)."
+    assert money.price_words(replace(own, market="given")).startswith("A price of your own: $2.50")
+
+
 def test_what_is_saved() -> None:
     from msgspec.structs import replace
 

@@ -64,7 +64,10 @@ def nothing_fits(job: Job, found: Found, restrictions: Restrictions) -> str:
             if not restrictions.filter(field, values):
                 spoken = "; ".join(line for line in restrictions.describe() if line.startswith(f"{field} is"))
                 words = ", ".join(map(str, values))
-                return f"{start} The restrictions ask that {spoken}, and here {field} can be {words or 'nothing'}."
+                return (
+                    f"{start} The restrictions ask that {spoken}, and here {field} can be {words or 'nothing'}. "
+                    "Change --fix, --forbid, --max or --min, the batch or the number of GPUs."
+                )
     if found.least is None and not found.considered:
         return (
             f"{start} The restrictions leave nothing to choose from: --fix, --forbid, --max and --min together exclude "
