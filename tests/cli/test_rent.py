@@ -74,6 +74,7 @@ def test_assumed_values_are_said(astra_command: Command) -> None:
         ((*RENT, "--watts-per-gpu", "900"), 2, "--usd-per-kwh with it"),
         ((*RENT, "--lifetime-years", "3"), 2, "--usd-per-gpu with it"),
         ((*PLAN, "--tokens", "1B", "--baseline", "train.sh"), 2, "There is no such file"),
+        ((*RENT, "--gpus", "V100-32"), 2, "All of them have fp16"),
         ((*RENT, "--max-gpus", "0"), 2, "--max-gpus"),
         ((*RENT, "--prices", "/nowhere/prices.csv"), 2, "no such file"),
         ((*RENT, "--gpus", "H100", "--budget", "0.01"), 3, "least it could cost"),

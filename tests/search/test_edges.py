@@ -188,7 +188,8 @@ def test_a_value_that_is_not_on_offer_is_named(limits: dict[str, Any], says: str
 def test_strategies_that_fit_only_by_the_closed_form_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     from msgspec.structs import replace
 
-    real = api.estimate_job
+    from astra.search.detail import estimate as real
+
     monkeypatch.setattr(
         api, "estimate_job", lambda *given, **more: [replace(one, fits=False) for one in real(*given, **more)]
     )

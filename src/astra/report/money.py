@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PICTURE_ROWS: Final = 12
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
-_MARKS: Final = {"fastest": "F", "cheapest": "C", "knee": "K", "chosen": "*"}
+_MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
 
 
 def render_rent(
@@ -101,18 +101,19 @@ def _extras(cost: Cost) -> str:
 
 def front_table(front: Sequence[Choice], width: int) -> RenderableType:
     """One row per choice, fastest first; a narrow page has no room for prices, which are listed below it anyway."""
-    wide, narrow = width >= 110, width < 96
+    wide, narrow, tiny = width >= 110, width < 96, width < 76
     expected = any(choice.cost.expected for choice in front)
     columns = [("", "left"), ("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
-    columns += [("time", "right"), ("cost", "right"), ("range", "right")]
+    columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny)
     columns += [("time*", "right")] * (expected and not narrow) + [("cost*", "right")] * expected
     columns += [("strategy", "wrap")] * wide
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for choice in front:
         cost, restarts = choice.cost, choice.cost.expected
         types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
-        cells = [_mark(choice), types, cost.price.provider] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
-        cells += [show_seconds(cost.days * 86400), show_dollars(cost.usd), _range(cost)]
+        marks = "".join(mark for role, mark in _MARKS.items() if role in choice.roles)
+        cells = [marks, types, cost.price.provider] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
+        cells += [show_seconds(cost.days * 86400), show_dollars(cost.usd)] + [_range(cost)] * (not tiny)
         if expected:
             shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
             cells += shown[narrow:]
@@ -303,7 +304,7 @@ def _usd(choice: Choice, by: str) -> float:
 
 
 def _mark(choice: Choice) -> str:
-    return next((mark for role, mark in reversed(_MARKS.items()) if role in choice.roles), " ")
+    return next((mark for role, mark in _MARKS.items() if role in choice.roles), " ")
 
 
 def _closing(warnings: list[str], notes: list[str]) -> list[RenderableType]:
