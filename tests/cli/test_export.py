@@ -85,6 +85,8 @@ def test_plan_exports_the_nearest(astra_command: Command, tmp_path: Path, monkey
     assert any("the closest it can express" in note for note in record["notes"])
     assert Path("job/ds_config.json").is_file()
     assert astra_command("plan", "llama-2-7b", *SMALL, "--nearest").code == 2
+    quiet = astra_command(*command[:-1], "quiet", "--nearest", "-q")
+    assert "Files for deepspeed are in quiet for tp" in quiet.out
 
 
 def test_plan_exports(astra_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> Answer:
     arguments |= {"counts": args.counts} if args.counts else {}
     arguments |= {"launchable": True} if options.named(args.runtime) else {}
     planset = _with_notes(_search(args.model, arguments), notes)
-    if args.export is not None:
-        planset = _with_notes(planset, _export(planset, args))
+    written = _export(planset, args) if args.export is not None else []
+    planset = _with_notes(planset, written)
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.mixed import render_mixed  # noqa: PLC0415
@@ -90,8 +90,10 @@ def run(args: argparse.Namespace) -> Answer:
         from astra.search.mixed_records import MixedPlanSet  # noqa: PLC0415
 
         if isinstance(planset, MixedPlanSet):
-            return render_mixed(planset, width, color, brief=args.quiet, full=args.verbose)
-        return render_plans(planset, width, color, brief=args.quiet, full=args.verbose)
+            shown = render_mixed(planset, width, color, brief=args.quiet, full=args.verbose)
+        else:
+            shown = render_plans(planset, width, color, brief=args.quiet, full=args.verbose)
+        return "\n".join([shown, *written, ""]) if args.quiet and written else shown
 
     return Answer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
 
