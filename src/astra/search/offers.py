@@ -90,7 +90,7 @@ def market(
         raise InputError("max_gpus", max_gpus, want=f"room for one node, {least} GPUs or more")
     if not offers:
         raise InputError(
-            "gpus", gpus if isinstance(gpus, str) else ",".join(gpus), want=f"GPUs with a price ({options.market})",
+            "gpus", gpus if isinstance(gpus, str) else ",".join(gpus), want=f"GPUs with {options.market} prices",
             fix="See astra catalog prices, choose another --market or --providers, or give --prices FILE.",
         )  # fmt: skip
     gone = [Unused(reason=reason, offers=names) for reason, names in unused.items()]
