@@ -26,7 +26,7 @@ BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
         f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
-        f"{OBJECTIVE} --baseline --export --export-out {MONEY} {OUTPUT}"
+        f"{OBJECTIVE} --baseline --export --export-out --nearest {MONEY} {OUTPUT}"
     ),
     "estimate": f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {OUTPUT}",
     "rent": (

@@ -63,6 +63,32 @@ def test_refusal_and_nearest(astra_command: Command, plan: str) -> None:
     assert "step" in shown.out
 
 
+def test_a_plan_for_another_runtime_is_costed_again(astra_command: Command, plan: str) -> None:
+    command = ("plan", "llama-2-7b", *SMALL, "--fix", "pp=2", "--runtime", "internevo", "--out", "other.json", "--json")
+    assert astra_command(*command).code == 0
+    record = astra_command("export", "other.json", "--to", "megatron", "--json").record
+    there = record["estimated"]
+    assert (there["planned_runtime"], there["runtime"], there["fits"]) == ("internevo", "megatron", True)
+    assert there["step_s"] < there["planned_step_s"]
+    assert f"about {there['step_s']:.3g} s" in Path("llama-2-7b-megatron/README.md").read_text(encoding="utf-8")
+    assert astra_command("export", plan, "--to", "megatron", "--out", "same", "--json").record["estimated"] is None
+    refused = astra_command("export", "other.json", "--to", "slurm", "--nearest")
+    assert refused.code == 2
+    assert "the plan is for another runtime" in refused.err
+
+
+def test_plan_exports_the_nearest(astra_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("plan", "llama-2-7b", *SMALL, "--fix", "pp=2", "--export", "deepspeed", "--export-out", "job")
+    assert "--nearest" in astra_command(*command).err
+    record = astra_command(*command, "--nearest", "--json").record
+    assert any("the closest it can express" in note for note in record["notes"])
+    assert Path("job/ds_config.json").is_file()
+    assert astra_command("plan", "llama-2-7b", *SMALL, "--nearest").code == 2
+    quiet = astra_command(*command[:-1], "quiet", "--nearest", "-q")
+    assert "Files for deepspeed are in quiet for tp" in quiet.out
+
+
 def test_plan_exports(astra_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = ("plan", "llama-2-7b", *SMALL, "--export", "slurm", "--export-out", "job")

@@ -70,6 +70,11 @@ def test_assumed_values_are_said(astra_command: Command) -> None:
         ((*RENT, "--usd-per-gpu-h", "-2"), 2, "--usd-per-gpu-h"),
         ((*RENT, "--usd-per-gpu-h", "nan"), 2, "--usd-per-gpu-h"),
         ((*RENT, "--pue", "0.4"), 2, "--pue"),
+        ((*RENT, "--pue", "1.4"), 2, "--usd-per-kwh with it"),
+        ((*RENT, "--watts-per-gpu", "900"), 2, "--usd-per-kwh with it"),
+        ((*RENT, "--lifetime-years", "3"), 2, "--usd-per-gpu with it"),
+        ((*PLAN, "--tokens", "1B", "--baseline", "train.sh"), 2, "There is no such file"),
+        ((*RENT, "--gpus", "V100-32"), 2, "All of them have fp16"),
         ((*RENT, "--max-gpus", "0"), 2, "--max-gpus"),
         ((*RENT, "--prices", "/nowhere/prices.csv"), 2, "no such file"),
         ((*RENT, "--gpus", "H100", "--budget", "0.01"), 3, "least it could cost"),
@@ -94,6 +99,46 @@ def test_a_price_file_with_a_wrong_column_is_named_by_line_and_column(astra_comm
     path.write_text(f"{header}Acme,box,H100,8,,on-demand,2,EUR,2026-01-01,acme,\n")
     shown = astra_command(*RENT, "--prices", str(path))
     assert "line 2, column currency" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("options", "usd_per_gpu_h", "source"),
+    [
+        (("--usd-per-kwh", "0.1"), 0.07, "700 W x PUE 1 x $0.1/kWh"),
+        (("--usd-per-gpu", "35064", "--lifetime-years", "2"), 2.0, "$35,064 over 2 years"),
+        (
+            ("--usd-per-gpu", "35.064k", "--usd-per-kwh", "0.1", "--pue", "1.2"),
+            1.084,
+            "PUE 1.2 x $0.1/kWh; $35,064 over",
+        ),
+    ],
+)
+def test_owned_hardware(astra_command: Command, options: tuple[str, ...], usd_per_gpu_h: float, source: str) -> None:
+    price = astra_command(*PLAN, "--tokens", "1B", *options, "--json").record["plans"][0]["estimate"]["cost"]["price"]
+    assert price["usd_per_gpu_h"] == pytest.approx(usd_per_gpu_h)
+    assert source in price["source"]
+    assert "Your own hardware: $" in astra_command(*PLAN, "--tokens", "1B", *options, "--width", "140").out
+
+
+def test_common_choices_at_a_price_of_ones_own_are_of_each_gpu(astra_command: Command) -> None:
+    own = ("--gpus", "H100,A100-80,H200", "--usd-per-gpu-h", "2", "--mixes", "none", "--json")
+    popular = astra_command(*RENT, *own).record["popular"]
+    assert [choice["parts"][0]["gpu"] for choice in popular] == ["H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB"]
+
+
+def test_dollars_per_token_shows_dollars_without_tokens(astra_command: Command) -> None:
+    record = astra_command(*PLAN, "--objective", "dollars-per-token", "--json").record
+    assert record["plans"][0]["estimate"]["cost"]["usd_per_billion_tokens"] > 0
+    assert "no --tokens: days and dollars are of a billion tokens" in record["notes"]
+
+
+def test_a_users_price_file_is_named(astra_command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    header = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
+    path.write_text(f"{header}Acme,box,H100,8,,on-demand,2,USD,2026-01-01,acme,\n")
+    record = astra_command(*PLAN, "--tokens", "1B", "--prices", str(path), "--json").record
+    price = record["plans"][0]["estimate"]["cost"]["price"]
+    assert (price["provider"], price["why"]) == ("Acme", f"from {path}")
 
 
 def test_a_budget_beside_a_deadline(astra_command: Command) -> None:

@@ -90,7 +90,7 @@ def test_plain_plan_is_taken(target: str) -> None:
 def test_training_in_fp32_is_refused(target: str) -> None:
     launch = plain(target)
     wide = launch._replace(workload=replace(launch.workload, precision="tf32"))
-    assert refusals(EXPORTERS[target], wide)[-1] == "training in fp32 is not exported"
+    assert refusals(EXPORTERS[target], wide)[-1] == "training in fp32 (precision tf32) is not exported"
 
 
 @pytest.mark.parametrize("field", CHANGES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import astra
 from astra.report import money
 from astra.result import Baseline, Cost, PriceTag, Range, Restarts
+from astra.units import show_dollars
 from tests.report import records
 
 TAG = PriceTag(
@@ -45,6 +47,34 @@ def test_the_bill_has_both_figures_and_the_source() -> None:
     assert "Failures: some paper." in text
     assert "Acme box on-demand: $2.50 per GPU and hour, 2026-11-01 (acme.example)." in text
     assert money.bill_sentences(records.estimate()) == []
+
+
+def test_no_figure_is_cut_off_on_a_narrow_page() -> None:
+    report = astra.rent("llama-3.2-1b", tokens="10B", batch=48, seq=2048, gpus="H100", max_gpus=16)
+    figures = [show_dollars(choice.cost.usd) for choice in report.front]
+    for width in (60, 80, 100, 140):
+        drawn = money.render_rent(report, width)
+        assert max(len(line) for line in drawn.splitlines()) <= width
+        assert all(f"{figure} " in drawn for figure in figures)
+
+
+def test_a_choice_as_fast_as_the_fastest_and_far_cheaper_is_named() -> None:
+    from msgspec.structs import replace
+
+    report = astra.rent("llama-3.2-1b", tokens="10B", batch=48, seq=2048, gpus="H100", max_gpus=8)
+    first = report.front[0]
+    close = replace(first, name="the twin", roles=[], cost=replace(first.cost, usd=first.cost.usd / 2))
+    assert "the twin" not in " ".join(money.advice(report))
+    said = money.advice(replace(report, front=[first, close, *report.front[1:]]))
+    assert f"the twin is as fast for {show_dollars(first.cost.usd / 2)} less." in " ".join(said)
+
+
+def test_own_prices_are_called_so() -> None:
+    from msgspec.structs import replace
+
+    own = replace(TAG, provider="you", instance="", market="owned", date=None, source="700 W")
+    assert money.price_words(own) == "Your own hardware: $2.50 per GPU and hour (700 W)."
+    assert money.price_words(replace(own, market="given")).startswith("A price of your own: $2.50")
 
 
 def test_what_is_saved() -> None:

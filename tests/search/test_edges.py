@@ -12,6 +12,7 @@ from astra.catalog import runtimes
 from astra.cli import main
 from astra.errors import InputError, NoFeasiblePlan
 from astra.result import PlanSet
+from astra.search import api
 from astra.spec.strategy import parse_strategy
 from tests.oracle.requests import model
 
@@ -136,7 +137,7 @@ def test_a_single_strategy() -> None:
     assert answer.search.considered <= 4
 
 
-@pytest.mark.parametrize("runtime", runtimes.runtime_names())
+@pytest.mark.parametrize("runtime", runtimes.planned_with())
 def test_every_runtime_gets_plans_it_can_run(runtime: str) -> None:
     answer = plan("llama-2-7b", "16xH100", batch=128, runtime=runtime, minimum=["pp=2"])
     check(answer, 16)
@@ -166,6 +167,44 @@ def test_restrictions_that_leave_nothing(limits: dict[str, Any]) -> None:
         plan("llama-2-7b", "8xH100", **limits)
     assert "0 strategies" not in str(caught.value)
     assert ": )" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"fix": ["vp=7"]}, "vp is 7, and here vp can be 1, 2, 3, 4, 6, 8, 16."),  # 32 layers in 2, 4 or 8 stages
+        ({"fix": ["vp=7", "pp=4"]}, "vp is 7, and here vp can be 1, 2, 3, 4, 8."),
+        ({"minimum": ["mbs=3"], "maximum": ["mbs=3"]}, "here mbs can be 1, 2, 4, 8, 16."),
+        ({"fix": ["ep=2"]}, "here ep can be 1."),
+        ({"fix": ["zero=2"], "runtime": "nanotron"}, "here zero can be 0, 1."),
+    ],
+)
+def test_a_value_that_is_not_on_offer_is_named(limits: dict[str, Any], says: str) -> None:
+    with pytest.raises(NoFeasiblePlan) as caught:
+        plan("llama-2-7b", "8xH100", **limits)
+    assert says in str(caught.value)
+
+
+def test_strategies_that_fit_only_by_the_closed_form_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from msgspec.structs import replace
+
+    from astra.search.detail import estimate as real
+
+    monkeypatch.setattr(
+        api, "estimate_job", lambda *given, **more: [replace(one, fits=False) for one in real(*given, **more)]
+    )
+    with pytest.raises(NoFeasiblePlan, match=r"needs [\d.]+ GiB .* larger --headroom"):
+        plan("llama-2-7b", "8xH100")
+
+
+def test_a_runtime_that_replays_a_table_is_not_planned_with() -> None:
+    assert "vtrain" in runtimes.runtime_names()
+    with pytest.raises(InputError, match="a framework to plan with") as caught:
+        plan("llama-2-7b", "8xH100", runtime="vtrain")
+    assert "megatron-apex" in str(caught.value)
+    with pytest.raises(InputError) as unknown:
+        plan("llama-2-7b", "8xH100", runtime="nothing")
+    assert "vtrain" not in str(unknown.value)
 
 
 def test_a_rule_that_refuses_everything(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_bad_requests(tmp_path: Path) -> None:
         asked(path, gpus="8xH100")
     with pytest.raises(UnknownName, match="providers"):
         rent(MODEL, tokens=TOKENS, money=Money(providers=("Nobody",)))
-    with pytest.raises(InputError, match="reserved price"):
+    with pytest.raises(InputError, match="reserved prices"):
         asked(path, gpus="H100", money={"market": "reserved"})
     with pytest.raises(NoFeasiblePlan, match="no strategy fits"):
         rent("llama-3.1-405b", tokens=TOKENS, batch=BATCH, seq=SEQ, gpus="L4", max_gpus=8)

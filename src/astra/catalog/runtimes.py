@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Final
 
 from astra.catalog.toml import load_toml
-from astra.errors import UnknownName, fold
+from astra.errors import InputError, UnknownName, fold
 from astra.spec._base import decode
 from astra.spec.runtime import Runtime
 
@@ -21,12 +21,26 @@ _FOLDER: Final = _DATA / "runtimes"
 @cache
 def runtime(name: str) -> Runtime:
     """The profile of one runtime."""
-    known = runtime_names()
-    chosen = {fold(candidate): candidate for candidate in known}.get(fold(name))
+    chosen = {fold(candidate): candidate for candidate in runtime_names()}.get(fold(name))
     if chosen is None:
+        known = planned_with()
         raise UnknownName("runtime", name, known, fix=f"Known runtimes: {', '.join(known)}.")
     parsed: Runtime = decode(Runtime, load_toml((_FOLDER / f"{chosen}.toml").read_bytes()), where=f"runtime {chosen}")
     return parsed
+
+
+def framework(name: str) -> Runtime:
+    """The profile of a runtime to plan with; one that only replays a published table is none."""
+    found = runtime(name)
+    if found.replay_only:
+        fix = f"This is {found.title}; choose among {', '.join(planned_with())}."
+        raise InputError("runtime", name, want="a framework to plan with", fix=fix)
+    return found
+
+
+def planned_with() -> tuple[str, ...]:
+    """The runtimes offered to users."""
+    return tuple(name for name in runtime_names() if not runtime(name).replay_only)
 
 
 @cache

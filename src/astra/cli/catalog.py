@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from astra.report.listing import ListingColumn
     from astra.spec.cluster import Device, NodeType
     from astra.spec.model import ModelSpec
+    from astra.spec.runtime import Runtime
 
-HELP: Final = "the GPUs, node types, models and prices known by name"
+HELP: Final = "the GPUs, node types, models, runtimes and prices known by name"
 DESCRIPTION: Final = (
     "List what Astra knows by name; give a NAME for one entry in full, or a part of one to narrow the list."
 )
@@ -132,6 +133,12 @@ def _prices() -> list[Any]:
     return list(prices.prices())
 
 
+def _runtimes() -> list[Any]:
+    from astra.catalog import runtimes  # noqa: PLC0415
+
+    return [runtimes.runtime(name) for name in runtimes.planned_with()]
+
+
 def _gpu_row(gpu: Device) -> Row:
     bf16 = gpu.flops_per_s.get("bf16")
     peaks = [gpu.flops_per_s.get("fp16", 0.0) if bf16 is None else bf16, gpu.flops_per_s.get("fp8")]
@@ -171,6 +178,11 @@ def _model_row(model: ModelSpec) -> Row:
     return [model.name, *sizes, *shape, model.date, model.source]
 
 
+def _runtime_row(runtime: Runtime) -> Row:
+    zero = ", ".join(map(str, runtime.zero_stages))
+    return [runtime.name, runtime.title, ", ".join(runtime.schedules), zero, runtime.date, runtime.source]
+
+
 def _price_row(price: Price) -> Row:
     offer = [price.provider, price.instance, price.gpu, str(price.gpus), price.region]
     return [*offer, price.market, f"{price.usd_per_gpu_h:.2f}", price.date.isoformat(), price.source]
@@ -178,6 +190,10 @@ def _price_row(price: Price) -> Row:
 
 def _names(entry: Any) -> tuple[str, ...]:
     return (entry.name, *entry.aliases)
+
+
+def _runtime_names(runtime: Runtime) -> tuple[str, ...]:
+    return (runtime.name,)
 
 
 def _price_names(price: Price) -> tuple[str, ...]:
@@ -204,6 +220,12 @@ SHELVES: Final[dict[str, Shelf]] = {
         (("name", "left", 0), ("total", "right", 0), ("active", "right", 0), ("layers", "right", 0),
          ("hidden", "right", 0), ("heads/kv", "right", 0), ("experts", "left", 110), _DATE, _SOURCE),
         _models, _model_row, _names,
+    ),
+    "runtimes": Shelf(
+        "Runtimes: training frameworks to plan with (--runtime)",
+        (("name", "left", 0), ("framework", "wrap", 0), ("schedules", "wrap", 76), ("zero", "left", 76),
+         _DATE, ("source", "cut", 150)),
+        _runtimes, _runtime_row, _runtime_names,
     ),
     "prices": Shelf(
         "Prices: dollars per GPU and hour",

@@ -13,6 +13,7 @@ from astra.errors import InputError, UnknownName
 if TYPE_CHECKING:
     from astra.export.base import Launch
     from astra.export.nearest import Nearest
+    from astra.result import Estimate
     from astra.spec.job import Job
 
 EXPORT_SCHEMA: Final = "astra.export/1"
@@ -81,15 +82,19 @@ def write(
         raise InputError("--out", folder, want="a folder name")
     place = folder if folder is not None else default_folder(launch.model.name, to)
     check_folder(place, overwrite=overwrite)
-    reasons, found = refusals(exporter, launch), None
+    reasons, found, there = refusals(exporter, launch), None, None
     near = strategy_could_help(exporter, launch)
     if reasons and (job is None or not nearest or not near):
         raise CannotExport(to, reasons, near=near)
-    if reasons and job is not None:
-        from astra.export.nearest import find  # noqa: PLC0415
+    if job is not None:
+        from astra.export.nearest import find, in_target  # noqa: PLC0415
 
-        found = find(exporter, launch, job)
-        launch = found.launch
+        if reasons:
+            found = find(exporter, launch, job)
+            launch = found.launch
+        else:
+            planned, there = launch, in_target(exporter, launch, job)
+            launch = planned if there is None else planned._replace(step_s=there.step_s)
     files = write_folder(place, exporter.files(launch), overwrite=overwrite)
     return {
         "schema": EXPORT_SCHEMA,
@@ -99,6 +104,20 @@ def write(
         "strategy": str(launch.strategy),
         "verified": exporter.verified,
         "nearest": _difference(reasons, found) if found is not None else None,
+        "estimated": None if there is None else _estimated(planned, there),
+    }
+
+
+def _estimated(planned: Launch, there: Estimate) -> dict[str, Any]:
+    """The plan in the target's runtime, where it was made for another."""
+    return {
+        "planned_runtime": planned.runtime,
+        "planned_step_s": planned.step_s,
+        "runtime": there.runtime,
+        "step_s": there.step_s,
+        "peak_gib": there.peak_reserved_gib,
+        "limit_gib": there.memory_limit_gib,
+        "fits": there.fits,
     }
 
 
@@ -124,7 +143,13 @@ def told(record: dict[str, Any]) -> str:
     lines = [f"Wrote {len(record['files'])} files for {record['target']} in {record['folder']}:"]
     lines += [f"  {name}" for name in record["files"]]
     lines += [f"strategy  {record['strategy']}", f"verified  {record['verified']}"]
-    near = record["nearest"]
+    near, there = record["nearest"], record["estimated"]
+    if there is not None:
+        lines += [f"step      {there['step_s']:.3g} s in {there['runtime']}; the plan was made for "
+                  f"{there['planned_runtime']}"]  # fmt: skip
+        if not there["fits"]:
+            lines += [f"warning   does not fit there: {there['peak_gib']:.1f} GiB per GPU, of {there['limit_gib']:.1f} "
+                      f"GiB; plan with --runtime {there['runtime']}"]  # fmt: skip
     if near is not None:
         slower = near["exported_step_s"] / near["asked_step_s"] - 1
         lines += ["", "This is the nearest plan the target can express, not the one asked for:"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
 from astra.errors import InputError
+from astra.units import parse_count
 
 if TYPE_CHECKING:
     from astra.search.bill import Money
@@ -22,10 +23,8 @@ def number(flag: str, *, least: float = 0.0, most: float = 1e12, above: bool = F
     """A reader of plain numbers, such as dollars or hours."""
 
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
+        value = parse_count(text.strip().removeprefix("$"))
+        value = math.nan if value is None else value
         if not (least < value if above else least <= value) or not value <= most:
             want = f"a number {'above' if above else 'from'} {least:g}{'' if above else f' to {most:g}'}"
             raise InputError(flag, text, want=want)
@@ -95,6 +94,7 @@ def money(args: argparse.Namespace) -> Money:
     providers = tuple(name.strip() for name in (args.providers or "").split(",") if name.strip())
     if args.providers is not None and not providers:
         raise InputError("--providers", args.providers, want="names of providers, such as AWS,Lambda")
+    _check_owned(args)
     stored, taken = (_priced(f"--{name}", getattr(args, name)) for name in ("storage", "egress"))
     return Money(
         **{name: getattr(args, name) for name in names},
@@ -108,6 +108,17 @@ def money(args: argparse.Namespace) -> Money:
         egress_tb=taken[0],
         usd_per_tb_egress=taken[1],
     )
+
+
+def _check_owned(args: argparse.Namespace) -> None:
+    """What only changes the price of energy or of a purchase is refused without it."""
+    energy = {"--pue": args.pue != 1.0, "--watts-per-gpu": args.watts_per_gpu is not None}
+    wants = {flag: "--usd-per-kwh" for flag, given in energy.items() if given and args.usd_per_kwh is None}
+    if args.lifetime_years != 4.0 and args.usd_per_gpu is None:
+        wants["--lifetime-years"] = "--usd-per-gpu"
+    for flag, beside in wants.items():
+        value = getattr(args, flag.removeprefix("--").replace("-", "_"))
+        raise InputError(flag, f"{value:g}", want=f"{beside} with it: alone it changes no price")
 
 
 def _priced(flag: str, text: str | None) -> tuple[float, float]:

@@ -126,7 +126,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tokens", metavar="N", type=amount("--tokens", at_most=1e18),
                        help="tokens to train in all, such as 1T: adds days and dollars")  # fmt: skip
     group.add_argument("--precision", metavar=_shown(PRECISIONS), type=one_of("--precision", PRECISIONS),
-                       default="bf16", help="of the matrix products (default bf16)")  # fmt: skip
+                       default="bf16", help="of the matrix products; tf32 trains in fp32 (default bf16)")  # fmt: skip
     group.add_argument("--optimizer", metavar=_shown(OPTIMIZERS), type=one_of("--optimizer", OPTIMIZERS),
                        default="adam", help="(default adam)")  # fmt: skip
     group.add_argument("--task", metavar=_shown(TASKS), type=one_of("--task", TASKS), default="pretrain",
@@ -134,7 +134,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--lora-rank", metavar="N", type=whole("--lora-rank", at_most=65536), default=16,
                        help="of --task lora (default 16)")  # fmt: skip
     group.add_argument("--runtime", metavar="NAME", default=DEFAULT_RUNTIME,
-                       help="training framework (default megatron)")  # fmt: skip
+                       help="training framework (astra catalog runtimes; default megatron)")  # fmt: skip
     group.add_argument("--strict", action="store_true", help="refuse to answer from assumed data (exit code 4)")
 
 

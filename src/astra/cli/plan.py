@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("export")
     group.add_argument("--export", metavar="TARGET", help="also write the best plan for a target (astra export)")
     group.add_argument("--export-out", metavar="DIR", help="folder to write (default MODEL-TARGET)")
+    group.add_argument("--nearest", action="store_true", help="if refused, export the closest plan it can express")
     options.add_output(parser)
 
 
@@ -80,8 +81,8 @@ def run(args: argparse.Namespace) -> Answer:
     arguments |= {"counts": args.counts} if args.counts else {}
     arguments |= {"launchable": True} if options.named(args.runtime) else {}
     planset = _with_notes(_search(args.model, arguments), notes)
-    if args.export is not None:
-        planset = _with_notes(planset, _export(planset, args))
+    written = _export(planset, args) if args.export is not None else []
+    planset = _with_notes(planset, written)
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.mixed import render_mixed  # noqa: PLC0415
@@ -89,8 +90,10 @@ def run(args: argparse.Namespace) -> Answer:
         from astra.search.mixed_records import MixedPlanSet  # noqa: PLC0415
 
         if isinstance(planset, MixedPlanSet):
-            return render_mixed(planset, width, color, brief=args.quiet, full=args.verbose)
-        return render_plans(planset, width, color, brief=args.quiet, full=args.verbose)
+            shown = render_mixed(planset, width, color, brief=args.quiet, full=args.verbose)
+        else:
+            shown = render_plans(planset, width, color, brief=args.quiet, full=args.verbose)
+        return "\n".join([shown, *written, ""]) if args.quiet and written else shown
 
     return Answer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
 
@@ -122,7 +125,10 @@ def _read_baseline(args: argparse.Namespace, notes: list[str]) -> None:
     """A baseline that names a file is read from it, with the batch and model it states."""
     import os  # noqa: PLC0415
 
-    if args.baseline is None or not os.path.isfile(args.baseline):
+    if args.baseline is None:
+        return
+    if not os.path.isfile(args.baseline):
+        _check_words(args.baseline)
         return
     from astra.cli import import_  # noqa: PLC0415
 
@@ -131,11 +137,19 @@ def _read_baseline(args: argparse.Namespace, notes: list[str]) -> None:
     args.baseline = import_.fill(args, args.baseline, notes)
 
 
+def _check_words(baseline: str) -> None:
+    """What looks like the name of a file, and is none, is not taken for a strategy."""
+    if " " not in baseline.strip() and ("/" in baseline or "." in baseline):
+        want = "a launch script that exists, or a strategy such as 'tp8 pp4 dp2'"
+        raise InputError("--baseline", baseline, want=want, fix="There is no such file.")
+
+
 def _check_export(args: argparse.Namespace) -> None:
     """Say at once what would fail after the search."""
     if args.export is None:
-        if args.export_out is not None:
-            raise InputError("--export-out", args.export_out, want="--export TARGET with it")
+        for flag, given in (("--export-out", args.export_out), ("--nearest", args.nearest or None)):
+            if given is not None:
+                raise InputError(flag, args.export_out, want="--export TARGET with it")
         return
     from astra.cli import export  # noqa: PLC0415
     from astra.export.writing import check_folder  # noqa: PLC0415
@@ -155,11 +169,13 @@ def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
     for plan in planset.plans if "pools" in planset.request else planset.plans[:1]:
         try:
             launch, job = from_record(planset.to_dict(), plan.rank, where="plan")
-            record = export.write(launch, job, args.export, folder=args.export_out)
+            record = export.write(launch, job, args.export, folder=args.export_out, nearest=args.nearest)
         except CannotExport as error:
             refused = refused or error
             continue
         which = f" (plan {plan.rank}: {refused})" if refused is not None else ""
+        near = record["nearest"]
+        which += f" for {record['strategy']}, the closest it can express: {'; '.join(near['reasons'])}" if near else ""
         return [f"Files for {args.export} are in {record['folder']}{which}."]
     assert refused is not None
     raise refused

@@ -147,12 +147,14 @@ def refusals(exporter: Exporter, launch: Launch) -> list[str]:
 
 
 def strategy_could_help(exporter: Exporter, launch: Launch) -> bool:
-    """Whether the limits a plan breaks are all of its strategy, not of the model, the workload or the GPUs."""
+    """Whether the limits a plan breaks are all of its strategy, not of the model, the workload, runtime or GPUs."""
     fields = {limit.field for limit in limits_of(exporter, launch) if limit.breaks(launch)}
-    return not fields & {"model", "workload", "cluster"}
+    return not fields & {"model", "workload", "runtime", *(() if launch.mixed else ("cluster",))}
 
 
-_FP32: Final = Limit("workload", "training in fp32 is not exported", lambda it: it.workload.precision == "tf32")
+_FP32: Final = Limit(
+    "workload", "training in fp32 (precision tf32) is not exported", lambda it: it.workload.precision == "tf32"
+)
 
 
 # Values of a strategy's fields that mean "not used".

@@ -42,7 +42,7 @@ class FlagScale:
         Limit("tp", "tied embeddings need the same tp on the first and last mesh",
               lambda it: it.model.tied_embeddings and it.meshes[0].tp != it.meshes[-1].tp),
         Limit("layers", "there must be one layer count per stage",
-              lambda it: len(it.layers) != sum(mesh.pp for mesh in it.meshes)),
+              lambda it: len(it.layers) != it.strategy.vp * sum(mesh.pp for mesh in it.meshes)),
         Limit("recompute", "recompute must be the same in every mesh",
               lambda it: len({mesh.recompute for mesh in it.meshes}) > 1),
         WHOLE_NODES,

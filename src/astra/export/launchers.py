@@ -37,11 +37,17 @@ NEEDED: Final = {"deepspeed": {"TRAIN_SCRIPT": "train.py"}}
 
 
 def framework(launch: Launch) -> Exporter:
-    """The framework the plan was made for: the first that its runtime names, else Megatron."""
-    for exporter in FRAMEWORKS:
-        if launch.runtime.startswith(exporter.name):
-            return exporter
-    return FRAMEWORKS[0]
+    """The framework the plan was made for: the first that its runtime names."""
+    return next((exporter for exporter in FRAMEWORKS if launch.runtime.startswith(exporter.name)), FRAMEWORKS[0])
+
+
+# A job that started another framework than the plan was made for would be another plan.
+STARTED: Final = Limit(
+    "runtime",
+    "a job starts Megatron-LM, torchtitan or DeepSpeed, and the plan is for another runtime (plan with --runtime "
+    "megatron, torchtitan or deepspeed)",
+    lambda it: not any(it.runtime.startswith(exporter.name) for exporter in FRAMEWORKS),
+)
 
 
 class Slurm:
@@ -51,7 +57,7 @@ class Slurm:
     title = "Slurm batch script"
     verified = "bash -n and shellcheck 0.11.0; Slurm itself was not run"
     runtime: str | None = None
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[Limit, ...] = (STARTED,)
     starts = staticmethod(framework)
 
     def files(self, launch: Launch) -> dict[str, str]:
@@ -109,6 +115,7 @@ class SkyPilot:
     verified = "SkyPilot 0.14.1: its own task schema and Task.from_yaml"
     runtime: str | None = None
     limits = (
+        STARTED,
         one_pool("SkyPilot"),
         Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
     )
@@ -172,7 +179,7 @@ class Kubernetes:
     title = "Kubernetes (Kubeflow Trainer) job"
     verified = "kubeflow-trainer-api 2.3.0: its own TrainJob model, read and written back unchanged"
     runtime: str | None = None
-    limits = (one_pool("A Kubeflow TrainJob"),)
+    limits = (STARTED, one_pool("A Kubeflow TrainJob"))
     starts = staticmethod(framework)
 
     def files(self, launch: Launch) -> dict[str, str]:

@@ -60,7 +60,7 @@ def notes(launch: Launch) -> str:
     ]
     model = f"{' and '.join(unknown)} of the model, not known here, " if unknown else ""
     order = (
-        " Which node gets which number matters: the head of the script lists the GPUs by it." if launch.mixed else ""
+        "\nWhich node gets which number matters: the head of the script lists the GPUs by it." if launch.mixed else ""
     )
     return _NOTES.format(model=model, order=order)
 

@@ -86,6 +86,13 @@ def find(exporter: Exporter, launch: Launch, job: Job) -> Nearest:
     return _told(launch, before, *found)
 
 
+def in_target(exporter: Exporter, launch: Launch, job: Job) -> Estimate | None:
+    """The plan as it is, costed with the runtime of the target; None if that is the one it was made for."""
+    if exporter.runtime is None or exporter.runtime == job.runtime.name:
+        return None
+    return estimate(_with_runtime(job, exporter.runtime), [launch.strategy])[0]
+
+
 def _with_runtime(job: Job, name: str) -> Job:
     return msgspec.structs.replace(job, runtime=runtimes.runtime(name))
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PICTURE_ROWS: Final = 12
-_MARKS: Final = {"fastest": "F", "cheapest": "C", "knee": "K", "chosen": "*"}
+ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
+_MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
 
 
 def render_rent(
@@ -65,9 +66,23 @@ def advice(report: RentReport) -> list[str]:
         if choice.name not in seen:
             names = [name for name in ("cheapest", "knee", "fastest") if name in choice.roles]
             shown = " and ".join("best trade" if name == "knee" else name for name in names)
-            out.append(f"{shown[:1].upper()}{shown[1:]}: {_said(choice)}.")
+            almost = _almost_as_fast(report, choice) if role == "fastest" else ""
+            out.append(f"{shown[:1].upper()}{shown[1:]}: {_said(choice)}{almost}.")
             seen.add(choice.name)
     return out
+
+
+def _almost_as_fast(report: RentReport, fastest: Choice) -> str:
+    """A choice far cheaper than the fastest and slower by less than anyone would notice."""
+    by = report.judged_by
+    days, usd = _days(fastest, by), _usd(fastest, by)
+    close = [one for one in report.front if _days(one, by) <= ALMOST * days and _usd(one, by) <= usd / CHEAPER]
+    if not close:
+        return ""
+    best = min(close, key=lambda one: _usd(one, by))
+    slower = _days(best, by) / days - 1
+    speed = f"{slower:.1%} slower" if slower >= 0.0005 else "as fast"
+    return f". {best.name} is {speed} for {show_dollars(usd - _usd(best, by))} less"
 
 
 def _said(choice: Choice) -> str:
@@ -86,18 +101,19 @@ def _extras(cost: Cost) -> str:
 
 def front_table(front: Sequence[Choice], width: int) -> RenderableType:
     """One row per choice, fastest first; a narrow page has no room for prices, which are listed below it anyway."""
-    wide, narrow = width >= 110, width < 96
+    wide, narrow, tiny = width >= 110, width < 96, width < 76
     expected = any(choice.cost.expected for choice in front)
     columns = [("", "left"), ("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
-    columns += [("time", "right"), ("cost", "right"), ("range", "right")]
+    columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny)
     columns += [("time*", "right")] * (expected and not narrow) + [("cost*", "right")] * expected
     columns += [("strategy", "wrap")] * wide
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for choice in front:
         cost, restarts = choice.cost, choice.cost.expected
         types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
-        cells = [_mark(choice), types, cost.price.provider] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
-        cells += [show_seconds(cost.days * 86400), show_dollars(cost.usd), _range(cost)]
+        marks = "".join(mark for role, mark in _MARKS.items() if role in choice.roles)
+        cells = [marks, types, cost.price.provider] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
+        cells += [show_seconds(cost.days * 86400), show_dollars(cost.usd)] + [_range(cost)] * (not tiny)
         if expected:
             shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
             cells += shown[narrow:]
@@ -153,9 +169,9 @@ def restart_sentences(cost: Cost, whose: str = "") -> list[str]:
         return []
     interval = show_seconds(found.checkpoint_interval_s)
     return [
-        f"* With restarts{whose}: {found.interruptions:.3g} interruptions expected, one every {found.mtbf_h:,.0f} h; a "
-        f"checkpoint of {found.checkpoint_gib:,.0f} GiB every {interval} of work takes "
-        f"{show_seconds(found.checkpoint_write_s)}; {found.goodput:.1%} of the time is useful.",
+        f"* With restarts{whose}: {found.interruptions:.3g} interruptions expected, one every "
+        f"{show_seconds(found.mtbf_h * 3600)}; a checkpoint of {found.checkpoint_gib:,.0f} GiB every {interval} of "
+        f"work takes {show_seconds(found.checkpoint_write_s)}; {found.goodput:.1%} of the time is useful.",
         *(f"{source[:1].upper()}{source[1:]}." for source in found.sources),
     ]
 
@@ -168,6 +184,8 @@ def _prices(front: Sequence[Choice]) -> list[RenderableType]:
 def price_words(price: PriceTag) -> str:
     """Who asks how much, when, and who says so."""
     what = " ".join(word for word in (price.provider, price.instance, price.market) if word)
+    if price.provider == "you":
+        what = "Your own hardware" if price.market == "owned" else "A price of your own"
     seen = f", {price.date}" if price.date else ""
     why = f"; {price.why}" if price.why else ""
     return f"{what}: ${price.usd_per_gpu_h:.2f} per GPU and hour{seen} ({price.source}){why}."
@@ -286,7 +304,7 @@ def _usd(choice: Choice, by: str) -> float:
 
 
 def _mark(choice: Choice) -> str:
-    return next((mark for role, mark in reversed(_MARKS.items()) if role in choice.roles), " ")
+    return next((mark for role, mark in _MARKS.items() if role in choice.roles), " ")
 
 
 def _closing(warnings: list[str], notes: list[str]) -> list[RenderableType]:

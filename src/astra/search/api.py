@@ -23,10 +23,10 @@ from astra.search.counts import on
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
 from astra.search.hunt import Hunt, Refined
-from astra.search.ledger import lost_by, no_coverage, nothing_fits, rejects_of
+from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.mixed_api import Wanted, estimate_mixed, plan_fleet, requested, several
 from astra.search.mixed_detail import Fleet
-from astra.search.objectives import Goal, goal_of
+from astra.search.objectives import Goal, goal_of, is_rate
 from astra.search.planner import search
 from astra.space.expression import read_rules
 from astra.space.restrictions import Restrictions, parse_restrictions
@@ -114,9 +114,10 @@ def plan(
             baseline=None if baseline is None else str(baseline),
         )  # fmt: skip
         return plan_fleet(*_fleet(model, mixed, work, counts), wanted)
+    a_billion = ["no --tokens: days and dollars are of a billion tokens"] * (tokens is None and is_rate(objective))
     job = make_job(
-        model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=tokens, precision=precision,
-        optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
+        model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=1e9 if a_billion else tokens,
+        precision=precision, optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
     )  # fmt: skip
     restrictions = parse_restrictions(fix=fix, forbid=forbid, maximum=maximum, minimum=minimum)
     user_rules = read_rules(rules) if rules is not None else ()
@@ -128,18 +129,17 @@ def plan(
     if strict and ranked[0][1].provenance_worst == "assumed":
         raise NoCoverage(no_coverage(ranked[0][1]))
     request = request_record(found.ranked[0][0], restrictions.describe(), str(rules) if rules else None, top)
-    request |= goal.record()
     return PlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=request | {"gpus_given": job.pool.gpus},
+        request=request | goal.record() | {"gpus_given": job.pool.gpus},
         plans=[
             Plan(rank=place, strategy=str(strategy), estimate=result, lost_by=lost_by(ranked[0][1], result))
             for place, (strategy, result) in enumerate(ranked, start=1)
         ],
         search=found.search_record(time.perf_counter() - started),
         rejects=found.rejects,
-        notes=[*_notes(job, gpus), *found.notes],
+        notes=[*_notes(job, gpus), *found.notes, *a_billion],
         objective=goal.objective.name,
         baseline=against(ranked[0][1], with_run(job, now, options, tag)) if now is not None else None,
     )
@@ -184,11 +184,13 @@ def _answer(
         job = on(job, chosen[0].gpus)
     found = search(job, restrictions, user_rules=user_rules, keep=top + SPARE, progress=progress)
     if not found.candidates:
-        raise NoFeasiblePlan(nothing_fits(job, found))
+        raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
     strategies = [candidate.strategy for candidate in found.candidates]
     estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=user_rules), strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
-    ranked = sorted(fitting or estimates, key=lambda pair: pair[1].step_s)[:top]
+    if not fitting:
+        raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
+    ranked = sorted(fitting, key=lambda pair: pair[1].step_s)[:top]
     rejects = rejects_of(found, user_rules, job)
     plans = [(job, strategy, result) for strategy, result in ranked]
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes)
@@ -328,7 +330,9 @@ def make_job(
         "task": _choice("task", task, ("pretrain", "finetune", "lora")),
         "lora_rank": lora_rank,
     }
-    return Job(model=spec, pool=pool, workload=Workload(**fields), runtime=runtimes.runtime(runtime), headroom=headroom)
+    return Job(
+        model=spec, pool=pool, workload=Workload(**fields), runtime=runtimes.framework(runtime), headroom=headroom
+    )
 
 
 def request_record(job: Job, restricted: list[str], rules: str | None, top: int) -> dict[str, Any]:

@@ -91,12 +91,11 @@ def own_tag(options: Money, pool: Pool) -> PriceTag | None:
         watts = options.watts_per_gpu if options.watts_per_gpu is not None else pool.device.power_w
         energy = float(money.energy_usd_per_gpu_h(watts, options.pue, options.usd_per_kwh or 0.0))
         bought = float(money.amortised_usd_per_gpu_h(options.usd_per_gpu or 0.0, options.lifetime_years))
-        parts = [f"{watts:.0f} W x PUE {options.pue:g} x ${options.usd_per_kwh:g}/kWh"] * (
-            options.usd_per_kwh is not None
-        )
-        parts += [f"${options.usd_per_gpu:,.0f} over {options.lifetime_years:g} years"] * (
-            options.usd_per_gpu is not None
-        )
+        parts = []
+        if options.usd_per_kwh is not None:
+            parts.append(f"{watts:.0f} W x PUE {options.pue:g} x ${options.usd_per_kwh:g}/kWh")
+        if options.usd_per_gpu is not None:
+            parts.append(f"${options.usd_per_gpu:,.0f} over {options.lifetime_years:g} years")
         return _tag(energy + bought, provider="you", market="owned", source="; ".join(parts))
     if pool.usd_per_gpu_h is not None:
         return _tag(pool.usd_per_gpu_h, provider="you", market="given", source=pool.price_source or "cluster file")
@@ -115,10 +114,11 @@ def tag_of(options: Money, pool: Pool, *, today: dt.date | None = None) -> Price
     if found is not None:
         return offer_tag(found, today, why="the newest offer of this node type")
     whole = pool.gpus >= pool.node.gpus
+    why = "the median of the providers that sell whole servers" if whole else "the median of the providers"
     if options.prices is not None:  # a user's own list comes before the catalog's median
         found = default_price(pool.device.name, options.market, offers=set(offers) - set(book()), whole=whole)
+        why = f"from {options.prices}" if found is not None else why
     found = found or default_price(pool.device.name, options.market, offers=offers, whole=whole)
-    why = "the median of the providers that sell whole servers" if whole else "the median of the providers"
     return offer_tag(found, today, why=why) if found is not None else None
 
 

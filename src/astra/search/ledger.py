@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from astra.families.kinds import layer_kinds
 from astra.result import Estimate, Reject
 from astra.search.planner import Found
+from astra.space.enumerate import chunk_counts, divisors
+from astra.space.restrictions import Restrictions
 from astra.space.rules import RULES, Rule
 from astra.spec.job import Job
+from astra.spec.strategy import SCHEDULES
 from astra.units import GIB, show_count
 
 
@@ -51,9 +56,18 @@ def lost_by(best: Estimate, other: Estimate) -> str:
     return f"{slower:.1%} slower: {causes[cause]:+.2f} s of {cause}"
 
 
-def nothing_fits(job: Job, found: Found) -> str:
+def nothing_fits(job: Job, found: Found, restrictions: Restrictions) -> str:
     """What it would take."""
     start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
+    if found.least is None:
+        for field, values in offered(job, restrictions).items():
+            if not restrictions.filter(field, values):
+                spoken = "; ".join(line for line in restrictions.describe() if line.startswith(f"{field} is"))
+                words = ", ".join(map(str, values))
+                return (
+                    f"{start} The restrictions ask that {spoken}, and here {field} can be {words or 'nothing'}. "
+                    "Change --fix, --forbid, --max or --min, the batch or the number of GPUs."
+                )
     if found.least is None and not found.considered:
         return (
             f"{start} The restrictions leave nothing to choose from: --fix, --forbid, --max and --min together exclude "
@@ -61,10 +75,11 @@ def nothing_fits(job: Job, found: Found) -> str:
             "Drop one of them, or change the batch or the number of GPUs."
         )
     if found.least is None:
+        sentences = {rule.name: rule.sentence for rule in RULES}
         most = sorted(found.refused.items(), key=lambda item: -item[1])[:3]
         return (
             f"{start} All {show_count(found.considered)} strategies break a rule "
-            f"(most often: {', '.join(name for name, _ in most)}). "
+            f"(most often: {'; '.join(sentences.get(name, name) for name, _ in most)}). "
             "Relax --fix, --forbid, --max, --min or the rules file, or change the batch or the number of GPUs."
         )
     return (
@@ -72,6 +87,31 @@ def nothing_fits(job: Job, found: Found) -> str:
         f"and {job.limit_bytes / GIB:.1f} GiB may be used. Try more GPUs, GPUs with more memory, a shorter sequence, "
         "a smaller --headroom, or allow zero3, full recompute and offload if they are restricted."
     )
+
+
+def nothing_simulated(job: Job, estimates: Sequence[Estimate]) -> str:
+    """Strategies that fit by the closed form alone: their schedules, simulated, hold more at once."""
+    least = min(estimates, key=lambda estimate: estimate.peak_reserved_gib)
+    return (
+        f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: the {len(estimates)} best strategies fit only "
+        f"before their schedules are simulated. The smallest of them needs {least.peak_reserved_gib:.1f} GiB per GPU "
+        f"({least.strategy}) and {job.limit_bytes / GIB:.1f} GiB may be used. Give a larger --headroom, so that the "
+        "search leaves more room."
+    )
+
+
+def offered(job: Job, restrictions: Restrictions) -> dict[str, list[Any]]:
+    """The values each field could take if nothing else were restricted but the pipeline's depth."""
+    gpus, depth, moe = job.pool.gpus, len(layer_kinds(job.model)), job.model.moe
+    parts = list(divisors(gpus))
+    stages = [n for n in parts if n <= depth]
+    chunks = {1, *(n for pp in restrictions.filter("pp", stages) if pp > 1 for n in chunk_counts(depth, pp))}
+    return {
+        "tp": parts, "pp": stages, "vp": sorted(chunks), "cp": parts, "dp": parts,
+        "ep": list(divisors(moe.experts)) if moe else [1], "etp": parts if moe else [1],
+        "mbs": list(divisors(job.workload.global_batch)), "zero": list(job.runtime.zero_stages),
+        "schedule": [name for name in SCHEDULES if name in job.runtime.schedules],
+    }  # fmt: skip
 
 
 def no_coverage(result: Estimate) -> str:

@@ -12,7 +12,7 @@ import msgspec
 import astra
 from astra.catalog.clusters import parse_cluster, read_cluster
 from astra.catalog.hardware import catalog_hash
-from astra.errors import InputError, NoCoverage
+from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.families.kinds import layer_kinds
 from astra.result import Plan, Reject, Search
 from astra.search.afford import against
@@ -138,7 +138,10 @@ class Wanted(NamedTuple):
         """Refuse what is only found for one pool."""
         for name, value in zip(("objective", "budget", "deadline"), self.goal, strict=True):
             if value is not None and value != "fastest":
-                fix = "With several pools the fastest plan is found; --tokens adds days and dollars to each."
+                fix = (
+                    "With several pools the fastest plan is found, and --tokens adds days and dollars to each; "
+                    "astra rent looks for mixes by money."
+                )
                 raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
 
 
@@ -157,7 +160,8 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
     better = [each for each in found if not _told_alone(each, known)]
     candidates = sorted([*better, *known.values()], key=lambda each: each.estimate.step_s)
     if not candidates:
-        raise planner.nothing_fits()
+        idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
+        raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
     able = [each for each in candidates if "Megatron-LM" in each.estimate.runs_on]
     shown = able if wanted.launchable and able else candidates
     shown = list({str(each.strategy): each for each in shown}.values())[: wanted.top]

@@ -82,6 +82,11 @@ def find(name: str) -> Objective:
     return OBJECTIVES[name]
 
 
+def is_rate(name: str | None) -> bool:
+    """Whether an objective is a rate, the same for any number of tokens."""
+    return name == "dollars-per-token"
+
+
 def goal_of(
     objective: str | None, budget: float | str | None, deadline: float | str | None, tokens: float | None
 ) -> Goal:

@@ -16,6 +16,7 @@ from astra.provenance import Ints
 from astra.result import PriceTag, Unused
 from astra.search.bill import Money, offer_tag, own_tag, wanted_providers
 from astra.spec.cluster import Device, NodeType, Pool
+from astra.spec.workload import PRECISIONS
 
 ANY: Final = "any"
 MOST_GPUS: Final = 100_000
@@ -70,6 +71,10 @@ def market(
     for device in devices:
         if device not in fit:
             unused.setdefault(f"the GPU has no {precision}", []).append(device.name)
+    if not fit:
+        have = [name for name in PRECISIONS if all(name in device.flops_per_s for device in devices)]
+        fix = f"All of them have {', '.join(have)}." if have else ""
+        raise InputError("precision", precision, want="one that at least one of the GPUs has", fix=fix)
     if options.owned or options.usd_per_gpu_h is not None:
         found = every = [_owned(options, device, max_gpus) for device in fit]
         prices = len(found)
@@ -85,7 +90,7 @@ def market(
         raise InputError("max_gpus", max_gpus, want=f"room for one node, {least} GPUs or more")
     if not offers:
         raise InputError(
-            "gpus", gpus if isinstance(gpus, str) else ",".join(gpus), want=f"GPUs with a {options.market} price",
+            "gpus", gpus if isinstance(gpus, str) else ",".join(gpus), want=f"GPUs with {options.market} prices",
             fix="See astra catalog prices, choose another --market or --providers, or give --prices FILE.",
         )  # fmt: skip
     gone = [Unused(reason=reason, offers=names) for reason, names in unused.items()]

@@ -95,7 +95,7 @@ def rent(
 def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money) -> list[Refined]:
     """What many would rent without looking: a common GPU in a common number, from a large provider."""
     chosen: list[Found] = []
-    known = {(one.offer.tag, one.gpus): one for one in state.found}
+    known = {(one.offer.device.name, one.offer.tag, one.gpus): one for one in state.found}
     for gpu in POPULAR_GPUS:
         some = [offer for offer in offers if offer.device.name == gpu and len(offer.counts) > 1]
         if not some:
@@ -104,7 +104,7 @@ def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money
         sizes = [2**n for n in range(20) if 2**n <= POPULAR_COUNT and 2**n in offer.counts]
         if not sizes:
             continue
-        one = known.get((offer.tag, sizes[-1]))
+        one = known.get((gpu, offer.tag, sizes[-1]))
         if one is None:
             found = search(job_of(offer, sizes[-1]), Restrictions(), keep=1).candidates
             if not found:

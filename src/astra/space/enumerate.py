@@ -40,6 +40,13 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
+def chunk_counts(depth: int, pp: int) -> list[int]:
+    """Chunks a stage may be cut into: one for each size of the largest chunk."""
+    per_stage = -(-depth // pp)
+    counts = sorted({-(-per_stage // size) for size in range(1, per_stage + 1)})
+    return [n for n in counts if n == 1 or pp * n <= depth]
+
+
 class Space:
     """The legal cores of a job, and the meshes that follow from each.
 
@@ -119,10 +126,8 @@ class Space:
         """Chunks, schedules and layer splits of a pipeline depth."""
         model = self.job.model
         depth = len(layer_kinds(model))
-        per_stage = -(-depth // pp)
-        chunks = sorted({-(-per_stage // size) for size in range(1, per_stage + 1)})
         found = []
-        for vp in self.allowed("vp", [n for n in chunks if n == 1 or pp * n <= depth]):
+        for vp in self.allowed("vp", chunk_counts(depth, pp)):
             savers = len(self._savers(-(-depth // (pp * vp))))
             known = [name for name in SCHEDULES if name in self.job.runtime.schedules]
             for schedule in self.allowed("schedule", known):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from astra.errors import InputError
 from astra.spec._base import Spec, check, check_not_negative, check_positive
+from astra.spec.workload import PRECISIONS
 
 
 class Device(Spec, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ class Device(Spec, frozen=True, kw_only=True):
             raise InputError(
                 "precision",
                 precision,
-                want=f"one that {self.name} has: {', '.join(sorted(self.flops_per_s))}",
+                want=f"one that {self.name} has: {', '.join(name for name in PRECISIONS if name in self.flops_per_s)}",
             ) from None
 
 

@@ -136,7 +136,7 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     """A transformer's shape. Letters: h hidden, f ffn, a heads, g kv_heads, d head_dim, V vocab, L layers."""
 
     name: str
-    family: str = "decoder"  # a key of families.FAMILIES
+    family: str = "decoder"
     layers: int
     hidden: int
     ffn: int  # of the dense layers

@@ -25,6 +25,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
 
     name: str
     title: str
+    replay_only: bool = False  # stands for one published table, not for a framework: not offered to plan with
     attention: str  # an attention kernel of efficiency.operators, or "best" for the GPU's usual one
     schedules: tuple[str, ...]  # pipeline schedules it can run
     zero_stages: tuple[int, ...]
