@@ -81,6 +81,12 @@ def model_of(sizes: Sizes) -> tuple[ModelSpec, str]:
     )
 
 
+def vocabulary_of(sizes: Sizes) -> int:
+    """The vocabulary of the catalog's model with these widths; 0 where it has none."""
+    twin = _twin(sizes)
+    return twin.vocab if twin else 0
+
+
 def _twin(sizes: Sizes) -> ModelSpec | None:
     """The catalog's model with these widths; of several, the one whose depth, vocabulary and name are nearest."""
     same = [model for model in models() if model.vision is None and model.encoder is None and _same(model, sizes)]
