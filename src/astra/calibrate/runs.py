@@ -189,6 +189,8 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
 
 def _pool(row: Row, filled: list[str]) -> Pool:
     gpu = words_of(row, "gpu_type")
+    if not gpu:
+        raise Missing("incomplete: GPU type is missing")
     far, near = words_of(row, "inter_node_link"), words_of(row, "intra_node_link")
     gpus, per_node = needed(row, "num_gpus", "number of GPUs"), count(row, "gpus_per_node")
     try:

@@ -21,9 +21,12 @@ class Missing(Exception):
 
 
 def words_of(row: Row, name: str) -> str:
-    """A cell without blanks around it; empty where there is none."""
+    """A cell as one line of printable text; empty where there is none."""
     cell = row.get(name)
-    return cell.strip() if isinstance(cell, str) else ""
+    if not isinstance(cell, str):
+        return ""
+    plain = cell if cell.isprintable() else "".join(letter if letter.isprintable() else " " for letter in cell)
+    return plain.strip()
 
 
 def number(row: Row, name: str) -> float | None:

@@ -64,7 +64,7 @@ def runtime_of(framework: str, version: str, told: str, flash: str) -> tuple[str
     named, notes = framework.lower(), told.lower()
     name = _profile(version if named == "other" else named)
     if name == "megatron" and "vtrain" in notes:
-        return "vtrain", "steps assembled by vTrain from its traces of single layers, not timed whole"
+        return "vtrain", "times read like sums of traced layers, not of whole steps (docs/vtrain.md)"
     if name == "megatron" and switch(flash) is False:  # TransformerEngine always fuses attention
         return "megatron-apex", ""
     if name == "torchtitan" and "no compile" in notes:
@@ -85,7 +85,7 @@ def strategy_of(
     """The strategy, and the rules by which what the table leaves open was filled."""
     filled: list[str] = []
     if runtime == "vtrain" and settings.recompute != "none":
-        filled.append("recompute stated, but vTrain's published times hold none (docs/vtrain.md)")
+        filled.append("recompute stated, but the times leave no room for it (docs/vtrain.md)")
         settings = settings._replace(recompute="none")
     sp = _switch(settings.sp, runtime in _TUNED and degrees.tp > 1, "sp", filled) and degrees.tp > 1
     zero = _zero(settings.zero, runtime, recipe, filled)

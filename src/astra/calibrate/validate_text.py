@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.calibrate.replay import FIT
+from astra.calibrate.replay import FIT, SIMULATED
 from astra.calibrate.targets import sections, why_of
-from astra.calibrate.validate import PUBLISHED, Confusion, Errors, Line, Pick, Validation, farthest
+from astra.calibrate.validate import LEAST_STRATEGIES, PUBLISHED, Confusion, Errors, Line, Pick, Validation, farthest
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +26,7 @@ _FIT_HEAD: Final = (
 )  # fmt: skip
 _PICK_HEAD: Final = ("", "groups", "of best", "worst", "regret", "worst", "rank corr.", "best of 3", "memory ignored")
 _WORST_HEAD: Final = ("run", "predicted", "measured", "error", "what it was, and why")
+_ALWAYS: Final = ("Skipped rows", "Times not scored", "The pick")
 _NARROWEST: Final = 92  # the widest table's numbers; narrower pages would cut them
 
 
@@ -34,7 +35,7 @@ def render_validation(found: Validation, width: int | None, color: bool, *, brie
     from astra.report import drawing  # noqa: PLC0415
 
     parts: list[RenderableType] = []
-    for title, note, head, rows in _sections(found, brief=brief, full=full):
+    for title, note, head, rows in _told(found, brief=brief, full=full):
         table = drawing.table((head[0], "wrap"), *((name, _side(name)) for name in head[1:]))
         for row in rows:
             table.add_row(*row)
@@ -50,17 +51,23 @@ def markdown(found: Validation, *, date: str, commit: str) -> str:
         "",
         f"Written by `astra validate --report` on {date}, commit {commit}, version {found.version}, catalog "
         f"{found.catalog}; table: {found.table}. An error is predicted over measured, less one; bias is the median of "
-        "the signed errors (above zero: predicted too slow or too large).",
+        f"the signed errors (above zero: predicted too slow or too large).{_simulated(found)}",
         "",
-        f"Runs that may be fitted on: {fitted}. All others, and every table of yours, are for testing only.",
+        f"Runs that may be fitted on: {fitted}. All others are for testing only.",
         "",
     ]
-    for title, note, head, rows in _sections(found, brief=False, full=True):
+    for title, note, head, rows in _told(found, brief=False, full=True):
         lines += [f"## {title}", *(["", note] if note else [])]
         if rows:
             lines += ["", _cells(head), "|" + " --- |" * len(head), *(_cells(row) for row in rows)]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _simulated(found: Validation) -> str:
+    names = [name for name in SIMULATED if any(line.name == name for line in found.by["source"])]
+    pages = ", ".join(f"`{name}` ([{name}.md]({name}.md))" for name in names)
+    return f" Rows of {pages} read like a simulator's: figures are also told without them." if names else ""
 
 
 def _cells(row: Sequence[str]) -> str:
@@ -72,6 +79,11 @@ def _side(name: str) -> str:
 
 
 Section = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
+
+
+def _told(found: Validation, *, brief: bool, full: bool) -> list[Section]:
+    """The sections that have something to say: rows, or that there are none."""
+    return [one for one in _sections(found, brief=brief, full=full) if one[3] or one[0] in _ALWAYS]
 
 
 def _sections(found: Validation, *, brief: bool, full: bool) -> Iterable[Section]:
@@ -94,13 +106,13 @@ def _sections(found: Validation, *, brief: bool, full: bool) -> Iterable[Section
         _FIT_HEAD,
         [_confusion(name, one) for name, one in found.fitting.items()],
     )
-    yield (
-        "The pick",
+    note = (
         "measured speed of the strategy predicted fastest, over the best measured; best of 3: of the first three "
-        "predicted, the best measured",
-        _PICK_HEAD,
-        [_pick(one) for one in found.picks],
+        "predicted, the best measured"
+        if found.picks
+        else f"no model, GPUs and batch with {LEAST_STRATEGIES} or more measured strategies to pick from"
     )
+    yield "The pick", note, _PICK_HEAD, [_pick(one) for one in found.picks]
     yield "Farthest from the measurement", "", _WORST_HEAD, _worst(found)
 
 
