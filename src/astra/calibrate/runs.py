@@ -38,8 +38,10 @@ _PRECISIONS: Final[dict[str, Precision]] = {
     "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "tf32": "tf32",
     "mxfp8": "fp8", "fp8-rowwise": "fp8", "fp8mx": "fp8", "fp8cs": "fp8",
 }  # fmt: skip
-_TASKS: Final[dict[str, Literal["pretrain", "finetune", "lora"]]] = {
+Task = Literal["pretrain", "finetune", "lora"]
+_TASKS: Final[dict[str, Task]] = {
     "pretrain": "pretrain",
+    "pretraining": "pretrain",
     "sft": "finetune",
     "finetune": "finetune",
     "lora": "lora",
@@ -167,7 +169,7 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
         global_batch=batch,
         seq=seq,
         precision=precision,
-        task=_TASKS.get(words_of(row, "task").lower(), "pretrain"),
+        task=_task(words_of(row, "task").lower(), rank is not None, filled),
         lora_rank=int(rank.group(1)) if rank else 16,
     )
     as_run = runtime_as_run(
@@ -200,6 +202,8 @@ def _pool(row: Row, filled: list[str]) -> Pool:
         if error.where == "gpu":
             raise Missing(f"unsupported hardware: {gpu}") from None
         raise
+    if per_node is None and gpus > 1:
+        filled.append(f"GPUs per node not stated: as {pool.node.name}")
     if not far and gpus > pool.node.gpus:
         filled.append(f"network between nodes not stated: as {pool.node.name}")
     if "products at" in pool.device.name:
@@ -249,6 +253,8 @@ def _model(row: Row, seq: int, notes: str, filled: list[str]) -> tuple[ModelSpec
     filled += [f"{name} not stated: as is usual" for name, size in sizes.items() if size is None]
     if experts > 1 and not count(row, "moe_topk"):
         filled.append("experts per token not stated: as the catalog's model of these sizes, else 1")
+    if experts > 1 and not moe_ffn:
+        filled.append("width of an expert not stated: as the feed-forward's")
     found = Sizes(
         name=words_of(row, "model_name") or "unnamed",
         layers=needed(row, "layers", "layers"),
@@ -294,6 +300,17 @@ def _precision(stated: str, device: Device, filled: list[str]) -> Precision:
     if chosen not in device.flops_per_s:
         raise Missing(f"unsupported hardware: {device.name} has no {chosen}")
     return chosen
+
+
+def _task(stated: str, ranked: bool, filled: list[str]) -> Task:
+    if stated not in _TASKS and stated not in ("", "unknown"):
+        raise Missing(f"task {stated} is not modelled")
+    if stated not in _TASKS:
+        filled.append("task not stated: taken as pretraining")
+    task = _TASKS.get(stated, "pretrain")
+    if task == "lora" and not ranked:
+        filled.append("LoRA rank not stated: taken as 16")
+    return task
 
 
 def _check(degrees: Degrees, gpus: int, model: ModelSpec, batch: int) -> None:
