@@ -360,6 +360,8 @@ def test_missing_columns_are_inferred_or_counted() -> None:
     plain = run(tp="", pp="", dp="16")
     assert (plain.strategy.tp, plain.strategy.pp) == (1, 1)
     assert any("tp and pp not stated" in rule for rule in plain.filled)
+    sparse = run(model_name="llama-3-8b", ffn="", kv_heads="", gated_mlp="", vocab="128256").job.model
+    assert (sparse.ffn, sparse.kv_heads, sparse.gated_mlp) == (14336, 8, True)
     assert run(vocab="").job.model.vocab == 32000  # the catalog's Llama-2 7B
     assert without("tp", "pp") == Skipped("mine-0001", "mine", "incomplete: tensor-parallel degree is missing")
     assert without("heads") == Skipped("mine-0001", "mine", "incomplete: attention heads is missing")

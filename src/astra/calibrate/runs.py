@@ -11,12 +11,12 @@ import io
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from astra.calibrate.runs_cells import Missing, Row, count, needed, number, switch, words_of
-from astra.calibrate.runs_model import Sizes, model_of, vocabulary_of
+from astra.calibrate.runs_model import Sizes, model_of, namesake, vocabulary_of
 from astra.calibrate.runs_pool import pool_of
 from astra.calibrate.runs_recipe import recipe_for, runtime_as_run
 from astra.calibrate.runs_strategy import Degrees, Settings, runtime_of, strategy_of
@@ -241,39 +241,46 @@ def _splits(row: Row, gpus: int, others: int, filled: list[str]) -> tuple[int, i
 
 
 def _model(row: Row, seq: int, notes: str, filled: list[str]) -> tuple[ModelSpec, str]:
-    hidden, heads = needed(row, "hidden", "hidden size"), needed(row, "heads", "attention heads")
-    stated = switch(words_of(row, "gated_mlp"))
-    gated = stated is None or stated
-    words = notes.lower()
-    tied = False if "untied embeddings" in words else True if "tied embeddings" in words else None
-    experts, moe_ffn = count(row, "moe_experts") or 0, count(row, "moe_ffn") or 0
-    sizes = {"ffn": count(row, "ffn"), "kv_heads": count(row, "kv_heads"), "gated_mlp": stated}
-    if moe_ffn:  # a model whose layers are all of experts has no other width
-        sizes.pop("ffn")
-    filled += [f"{name} not stated: as is usual" for name, size in sizes.items() if size is None]
-    if experts > 1 and not count(row, "moe_topk"):
-        filled.append("experts per token not stated: as the catalog's model of these sizes, else 1")
-    if experts > 1 and not moe_ffn:
-        filled.append("width of an expert not stated: as the feed-forward's")
-    found = Sizes(
+    stated, words = switch(words_of(row, "gated_mlp")), notes.lower()
+    experts = count(row, "moe_experts") or 0
+    given = Sizes(
         name=words_of(row, "model_name") or "unnamed",
         layers=needed(row, "layers", "layers"),
-        hidden=hidden,
-        ffn=count(row, "ffn") or (round(8 * hidden / 3) if gated else 4 * hidden),
-        heads=heads,
-        kv_heads=count(row, "kv_heads") or heads,
+        hidden=needed(row, "hidden", "hidden size"),
+        ffn=count(row, "ffn") or 0,
+        heads=needed(row, "heads", "attention heads"),
+        kv_heads=count(row, "kv_heads") or 0,
         vocab=count(row, "vocab") or 0,
         seq=seq,
-        gated=gated,
+        gated=stated is None or stated,
         experts=experts if experts > 1 else 0,
         topk=count(row, "moe_topk") or 0,
-        moe_ffn=moe_ffn,
-        tied=tied,
+        moe_ffn=count(row, "moe_ffn") or 0,
+        tied=False if "untied embeddings" in words else True if "tied embeddings" in words else None,
     )
+    found = _completed(given, gated_stated=stated is not None, filled=filled)
     if not found.vocab:
         found = found._replace(vocab=vocabulary_of(found) or needed(row, "vocab", "vocabulary"))
         filled.append("vocabulary not stated: that of the catalog's model of these sizes")
     return model_of(found)
+
+
+def _completed(given: Sizes, *, gated_stated: bool, filled: list[str]) -> Sizes:
+    """The sizes with those that are not stated: the catalog's for a model of this name and depth, else the usual."""
+    known = namesake(given)
+    gated = known.gated_mlp if known and not gated_stated else given.gated
+    moe = known.moe if known else None
+    usual: dict[str, Any] = {
+        "kv_heads": known.kv_heads if known else given.heads,
+        "ffn": known.ffn if known else round(8 * given.hidden / 3) if gated else 4 * given.hidden,
+    }
+    if given.experts:
+        usual["moe_ffn"] = moe.ffn if moe else given.ffn or usual["ffn"]
+        usual["topk"] = moe.topk if moe else 0  # that of a model with these widths, else 1
+    silent = [name for name in usual if not getattr(given, name) and not (name == "ffn" and given.moe_ffn)]
+    whose = "that of the catalog's model of this name and depth" if known else "as is usual"
+    filled += [f"{name} not stated: {whose}" for name in (*silent, *(() if gated_stated else ("gated_mlp",)))]
+    return given._replace(gated=gated, **{name: getattr(given, name) or size for name, size in usual.items()})
 
 
 def _batch(row: Row, degrees: Degrees, gpus: int, seq: int, filled: list[str]) -> int:
