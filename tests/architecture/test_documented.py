@@ -10,6 +10,8 @@ import pytest
 
 from astra.calibrate.profile_summary import PROFILE_SCHEMA, ProfileSummary, Speed
 from astra.calibrate.rehearse_compare import REHEARSAL_SCHEMA, Figures, Rehearsal, RehearsedStage
+from astra.calibrate.replay import ReplayedRun
+from astra.calibrate.validate import Confusion, Group, Pick, Validation
 from astra.cli import parser
 from astra.cli.catalog import CATALOG_SCHEMA, SHELVES
 from astra.cli.prices import PRICES_SCHEMA
@@ -38,6 +40,7 @@ from astra.search.api import ModelReport
 ROOT = Path(__file__).parents[2]
 RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
 RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
+RECORDS += [Validation, ReplayedRun, Confusion, Group, Pick]
 RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, ChoicePart, Waste, Unused, RentSearch, MixSearch]
 
 

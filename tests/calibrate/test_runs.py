@@ -53,7 +53,7 @@ def test_a_full_row() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tp": ""}, "tensor-parallel degree is missing"),
+        ({"tp": "", "dp": ""}, "tensor-parallel degree is missing"),
         ({"gpu_type": "TPU-v5p"}, "unsupported hardware: TPU-v5p"),
         ({"precision": "nvfp4"}, "nvfp4 is not modelled"),
         ({"gpu_type": "A100-SXM", "precision": "fp8"}, "has no fp8"),
@@ -265,7 +265,7 @@ def test_a_source_may_know_its_own_board() -> None:
 
 def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
-    path.write_text("id,layers\nx,1\n", encoding="utf-8")
+    path.write_text("name,depth\nx,1\n", encoding="utf-8")
     with pytest.raises(InputError, match="hidden"):
         read_runs(path)
 
@@ -275,7 +275,7 @@ def test_restating_and_reading_back_is_the_identity(tmp_path: Path, monkeypatch:
         ROW,
         ROW | {"id": "mine-0002", "gpu_type": "H100-SXM 96GB HBM2e 500W", "gpu_mem_gb": "96"},
         ROW | {"id": "mine-0003", "framework": "megatron-bridge", "task": "lora", "precision": "fp8"},
-        ROW | {"id": "mine-0004", "tp": ""},
+        ROW | {"id": "mine-0004", "tp": "", "dp": ""},
     ])  # fmt: skip
     lines, shared = runs_table.restate(rows)
     (tmp_path / "data").mkdir()
@@ -311,3 +311,73 @@ def test_steps_assembled_by_vtrain_are_read_as_such() -> None:
         two, four = alone.get((model, tp, dp, 2 * batch)), alone.get((model, tp, dp, 4 * batch))
         if step_s and two and four:
             assert four - two == pytest.approx(2 * (two - step_s), rel=1e-4)
+
+
+def test_a_table_with_other_habits_gives_the_same_runs(tmp_path: Path) -> None:
+    usual = ",".join(ROW), ",".join(ROW.values())
+    floats = {name: f"{value}.0" if value.isdigit() else value for name, value in ROW.items()}
+    habits = {
+        "semicolons": (";".join(ROW), ";".join(ROW.values())),
+        "tabs": ("\t".join(ROW), "\t".join(ROW.values())),
+        "a byte-order mark": ("\ufeff" + usual[0], usual[1]),
+        "floats": (usual[0], ",".join(floats.values())),
+    }
+    path = tmp_path / "runs.csv"
+
+    def read(lines: tuple[str, str], end: str = "\n") -> list[Run | Skipped]:
+        path.write_text(end.join(lines), encoding="utf-8", newline="")
+        return read_runs(path)
+
+    expected = read(usual)
+    assert isinstance(expected[0], Run)
+    assert read(usual, "\r\n") == expected
+    for name, lines in habits.items():
+        assert read(lines) == expected, name
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "reason"),
+    [
+        ("ffn", "many", "not a number: ffn"),
+        ("mbs", "1.5", "not a whole number: mbs"),
+        ("gbs", "-4", "out of range: gbs"),
+        ("measured_step_time_s", "1e30", "out of range: measured_step_time_s"),
+        ("gpu_type", "", "incomplete: GPU type is missing"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_not_taken_as_silence(column: str, cell: str, reason: str) -> None:
+    found = one(**{column: cell})
+    assert isinstance(found, Skipped)
+    assert found.reason == reason
+
+
+def test_missing_columns_are_inferred_or_counted() -> None:
+    def without(*names: str) -> Run | Skipped:
+        return runs_of([{name: value for name, value in ROW.items() if name not in names}])[0]
+
+    assert without("id").id == "row 1"
+    assert run(tp="").strategy.tp == 2  # 16 GPUs, pp 2, dp 4
+    plain = run(tp="", pp="", dp="16")
+    assert (plain.strategy.tp, plain.strategy.pp) == (1, 1)
+    assert any("tp and pp not stated" in rule for rule in plain.filled)
+    sparse = run(model_name="llama-3-8b", ffn="", kv_heads="", gated_mlp="", vocab="128256").job.model
+    assert (sparse.ffn, sparse.kv_heads, sparse.gated_mlp) == (14336, 8, True)
+    assert run(vocab="").job.model.vocab == 32000  # the catalog's Llama-2 7B
+    assert without("tp", "pp") == Skipped("mine-0001", "mine", "incomplete: tensor-parallel degree is missing")
+    assert without("heads") == Skipped("mine-0001", "mine", "incomplete: attention heads is missing")
+
+
+def test_a_damaged_file_is_an_input_error(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    for text in ("", "a,b\n1,2\n", ",".join(ROW) + '\n"' + "x" * 200_000):
+        path.write_text(text)
+        with pytest.raises(InputError):
+            read_runs(path)
+
+
+def test_scripts_and_runtimes_of_a_source_are_known_by_its_repository_too() -> None:
+    known = run(id="x1", source_repo_or_paper="eth-easl/sailor@cf2c8e3c", framework="deepspeed", precision="unknown")
+    assert known.job.workload.precision == "tf32"
+    assert run(id="x1", source_repo_or_paper="VIA-Research/vTrain@f8dda847").job.runtime.name == "vtrain"
+    other = run(id="x1", source_repo_or_paper="InternLM/InternEvo@c628a8c8", framework="other")
+    assert other.job.runtime.name == "internevo"

@@ -15,7 +15,8 @@ from astra.calibrate import scatter
 from astra.calibrate.replay import ReplayedRun, is_fit, replay
 from astra.calibrate.runs import Run, Skipped
 from astra.calibrate.runs_table import published
-from astra.calibrate.validate import errors_of, rank_correlation, scale_of, validate
+from astra.calibrate.targets import NO_REASON, targets, why_of
+from astra.calibrate.validate import PUBLISHED, errors_of, rank_correlation, scale_of, validate
 from astra.calibrate.validate_text import markdown, render_validation
 from astra.cli import main
 from astra.errors import InputError
@@ -55,6 +56,42 @@ def test_the_pick_is_among_what_is_predicted_to_fit() -> None:
     assert (found.picked, found.quality, found.quality_any) == ("b", 1.0, 0.5)
     refused = validate([row(one.id, 1.0 + n, 2.0 - n / 4, fits=False) for n, one in enumerate(rows)], table="t")
     assert refused.groups[0].picked == "a"  # where nothing fits, the fastest of all
+
+
+def test_the_first_three_are_tried_among_what_fits() -> None:
+    rows = [row("a", 1.0, 4.0), row("b", 2.0, 3.0), row("c", 3.0, 1.0, fits=False), row("d", 4.0, 2.0)]
+    found = validate([*rows, row("e", 5.0, 1.0)], table="t").groups[0]
+    assert (found.picked, found.quality, found.quality_of_three) == ("a", 0.25, 0.5)
+
+
+def test_figures_are_also_told_without_simulated_sources() -> None:
+    rows = [row("a", 1.0, 1.0, source="vtrain"), row("b", 2.0, 1.0)]
+    lines = {line.name: line for line in validate(rows, table="t").overall}
+    assert lines["without vtrain"].step is not None
+    assert lines["without vtrain"].step.mean == 1
+    assert "without vtrain" not in {line.name for line in validate(rows[1:], table="t").overall}
+
+
+def test_duplicate_identifiers_keep_their_own_numbers() -> None:
+    rows = [row("x", 1.0, 2.0), row("x", 9.0, 1.0)]
+    text = render_validation(validate(rows, table="t"), 100, False, brief=False, full=False)
+    assert "+800%" in text
+    assert "-50%" in text
+
+
+def test_narrow_pages_do_not_cut_numbers() -> None:
+    rows = [row(str(n), 1.0, 2.0, gpu="H100-SXM5-80GB (a board with a very long name indeed)") for n in range(12)]
+    text = render_validation(validate(rows * 100, table="t"), 60, False, brief=False, full=False)
+    assert text.count("1,200") >= 6
+
+
+def test_every_missed_target_and_far_run_is_explained() -> None:
+    assert why_of("sailor-0003") != NO_REASON
+    assert why_of("somebody-1") == NO_REASON
+    found = [row(str(n), 1.0 + n, 1.0, source="vtrain") for n in range(4)]
+    lines = targets(validate(found, table=PUBLISHED))
+    assert {line.name for line in lines if line.met is False} >= {"vTrain's single-node table, mean"}
+    assert all(line.why for line in lines if line.met is False)
 
 
 def test_small_groups_repeats_and_unscored_rows_are_not_picked_from() -> None:

@@ -18,11 +18,12 @@ from typing import Any, Final
 from astra.calibrate.rehearse_case import Case, write_cases
 from astra.errors import AstraError, InputError
 
-INSTALL: Final = (
-    "pip install 'astra-planner[rehearse]' on Python 3.12 or newer; before that, pip install torch, then pip install "
-    "--no-deps --only-binary :all: --python-version 3.12 --ignore-requires-python --target DIR megatron-core==0.19.2 "
-    "and put DIR on PYTHONPATH"
-)
+INSTALL: Final = {
+    "megatron": "pip install 'astra-planner[rehearse]' on Python 3.12 or newer; before that, pip install torch, then "
+    "pip install --no-deps --only-binary :all: --python-version 3.12 --ignore-requires-python --target DIR "
+    "megatron-core==0.19.2 and put DIR on PYTHONPATH",
+    "torch": "pip install torch",
+}
 _MOST_TRIES: Final = 3
 
 
@@ -41,7 +42,7 @@ def gpu_here(framework: str = "megatron") -> str | None:
             "rehearse",
             None,
             want=f"{' and '.join(missing)}, which this Python ({sys.executable}) does not have",
-            fix=f"Nothing could be checked, neither memory nor time. Install: {INSTALL}.",
+            fix=f"Nothing could be checked, neither memory nor time. Install: {INSTALL[framework]}.",
         )
     import torch
 

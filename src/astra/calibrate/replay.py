@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from astra.calibrate.runs import Run, Skipped
 from astra.calibrate.runs_strategy import refused
 from astra.errors import AstraError
@@ -14,6 +16,8 @@ from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
+HEADROOM: Final = next(field.default for field in msgspec.structs.fields(Job) if field.name == "headroom")
+SIMULATED: Final = ("vtrain",)  # sources whose numbers read like a simulator's (docs/vtrain.md)
 # Sources whose runs may shape the runtimes and the operator models; inside three of them, by model. Every other source,
 # known or not, is for testing only.
 FIT: Final[dict[str, tuple[str, ...]]] = {
@@ -37,6 +41,7 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
     measured_peak_gib: float | None = None
     compared_peak_gib: float | None = None  # the prediction of what was measured: a stage, the worst, or reserved
     fits: bool | None = None  # in memory, and the runtime does not refuse it
+    recommended: bool | None = None  # fits with the usual headroom kept free, as a plan would
     ran_out_of_memory: bool | None = None
     provenance: str | None = None
     not_scored: str | None = None  # why its time is not scored
@@ -123,6 +128,7 @@ def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
         measured_peak_gib=measured.peak_gib,
         compared_peak_gib=_compared(answer, measured.peak_of) if measured.peak_gib else None,
         fits=answer.fits and not stops,
+        recommended=answer.peak_reserved_gib <= answer.memory_usable_gib * (1 - HEADROOM) and answer.fits and not stops,
         ran_out_of_memory=measured.oom,
         provenance=answer.provenance_worst,
         not_scored=run.aside or None,

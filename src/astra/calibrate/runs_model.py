@@ -81,6 +81,24 @@ def model_of(sizes: Sizes) -> tuple[ModelSpec, str]:
     )
 
 
+def vocabulary_of(sizes: Sizes) -> int:
+    """The vocabulary of the catalog's model with these widths; 0 where it has none."""
+    twin = _twin(sizes)
+    return twin.vocab if twin else 0
+
+
+def namesake(sizes: Sizes) -> ModelSpec | None:
+    """The catalog's model of this family, depth, widths and experts, for the sizes a table leaves out."""
+    given = (sizes.layers, sizes.hidden, sizes.heads, sizes.experts)
+    same = [
+        model
+        for model in models()
+        if given == (model.layers, model.hidden, model.heads, model.moe.experts if model.moe else 0)
+        and _related(model, sizes)
+    ]
+    return min(same, key=lambda model: (model.vocab != sizes.vocab, model.ffn != sizes.ffn), default=None)
+
+
 def _twin(sizes: Sizes) -> ModelSpec | None:
     """The catalog's model with these widths; of several, the one whose depth, vocabulary and name are nearest."""
     same = [model for model in models() if model.vision is None and model.encoder is None and _same(model, sizes)]

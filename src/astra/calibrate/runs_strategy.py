@@ -9,6 +9,7 @@ import re
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
+from astra.calibrate.runs_cells import switch
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
@@ -55,20 +56,27 @@ class Settings(NamedTuple):
     notes: str
 
 
-def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[str, str]:
-    """The profile that stands for a framework (named with its version, where it is "other"), and what was assumed."""
-    named = framework.lower()
-    words = version.lower() if named == "other" else named
-    name = next((profile for word, profile in _RUNTIMES if word in words), "")
-    if name == "megatron" and "vtrain" in notes.lower():
-        return "vtrain", "steps assembled by vTrain from its traces of single layers, not timed whole"
-    if name == "megatron" and flash == "0":  # TransformerEngine always fuses attention
+def runtime_of(framework: str, version: str, told: str, flash: str) -> tuple[str, str]:
+    """The profile that stands for a framework, and what was assumed.
+
+    One that is called "other" is named with its version, or by what else is told of the run: notes and source.
+    """
+    named, notes = framework.lower(), told.lower()
+    name = _profile(version if named == "other" else named)
+    if name == "megatron" and "vtrain" in notes:
+        return "vtrain", "times read like sums of traced layers, not of whole steps (docs/vtrain.md)"
+    if name == "megatron" and switch(flash) is False:  # TransformerEngine always fuses attention
         return "megatron-apex", ""
-    if name == "torchtitan" and "no compile" in notes.lower():
+    if name == "torchtitan" and "no compile" in notes:
         return "fsdp-eager", ""
-    if not name and "mlperf" in notes.lower():
+    if not name and "mlperf" in notes:
         return "nemo", "MLPerf submission of a system vendor taken as NVIDIA's NeMo code"
+    name = name or (_profile(told) if named == "other" else "")
     return (name, "") if name else ("megatron", f"runtime of framework '{framework}' taken as megatron")
+
+
+def _profile(words: str) -> str:
+    return next((profile for word, profile in _RUNTIMES if word in words.lower()), "")
 
 
 def strategy_of(
@@ -77,7 +85,7 @@ def strategy_of(
     """The strategy, and the rules by which what the table leaves open was filled."""
     filled: list[str] = []
     if runtime == "vtrain" and settings.recompute != "none":
-        filled.append("recompute stated, but vTrain's published times hold none (docs/vtrain.md)")
+        filled.append("recompute stated, but the times leave no room for it (docs/vtrain.md)")
         settings = settings._replace(recompute="none")
     sp = _switch(settings.sp, runtime in _TUNED and degrees.tp > 1, "sp", filled) and degrees.tp > 1
     zero = _zero(settings.zero, runtime, recipe, filled)
@@ -96,7 +104,7 @@ def strategy_of(
 
 
 def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:
-    known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(text.strip().lower())
+    known = switch(text)
     if known is None:
         filled.append(f"{what} not stated: taken as {'on' if usual else 'off'}")
         return usual
@@ -105,10 +113,10 @@ def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:
 
 def _zero(text: str, runtime: str, recipe: dict[str, str] | None, filled: list[str]) -> int:
     words = text.lower()
-    stated = re.search(r"zero-?\s*([0-3])", words)
+    stated = re.search(r"(?:zero|stage)[-_= ]*([0-3])", words) or re.fullmatch(r"([0-3])(?:\.0)?", words)
     if stated:
         return int(stated.group(1))
-    for word, stage in (("hybrid", 3), ("full_shard", 3), ("fsdp", 3), ("shard_grad", 2), ("distributed", 1)):
+    for word, stage in (("hybrid", 3), ("full_shard", 3), ("fsdp", 3), ("shard_grad", 2), ("dist", 1)):
         if word in words:
             return stage
     if words in ("none", "0", "no", "ddp"):
@@ -126,8 +134,12 @@ def _recompute(
         filled.append("selective recompute of torchtitan taken as every second layer in full")
         half = max(-(-model.layers // (2 * degrees.pp * degrees.vp)), 1)
         return {"recompute": "full", "method": "block", "recompute_layers": half}
+    stated = switch(words)
+    words = words if stated is None else "full" if stated else "none"
     if words in ("none", "selective", "full"):
         return {"recompute": words}
+    if words not in ("", "unknown"):
+        filled.append("recompute stated in words of its own: taken as not stated")
     if recipe is None:
         filled.append("recompute not stated: taken as none")
         return {"recompute": "none"}

@@ -120,7 +120,7 @@ def _png(points: Sequence[Point], path: str) -> None:
         fix = "Install it (pip install 'astra-planner[plot]'), or ask for .html or .svg, which need nothing."
         raise InputError("--plot", path, want="matplotlib for a PNG", fix=fix) from None
     low, high = limits(points)
-    figure = Figure(figsize=(8, 7), dpi=120)
+    figure = Figure(figsize=(8, 7), dpi=120, layout="tight")
     axes = figure.add_subplot()
     line = [10.0**low, 10.0**high]
     axes.fill_between(line, [(1 - BAND) * x for x in line], [(1 + BAND) * x for x in line], color="#eee")
@@ -132,6 +132,7 @@ def _png(points: Sequence[Point], path: str) -> None:
             color=COLORS[place_of % len(COLORS)], label=f"{source} ({len(members)})",
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="measured, s", ylabel="predicted, s", xlim=line, ylim=line)
+    axes.set_title(f"Step time of {len(points):,} runs; the band is {BAND:.0%} either way", fontsize=10)
     axes.legend(fontsize=7, loc="lower right")
     try:
         figure.savefig(path)

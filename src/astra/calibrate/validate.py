@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 import astra
-from astra.calibrate.replay import ReplayedRun
+from astra.calibrate.replay import SIMULATED, ReplayedRun
 from astra.catalog.hardware import catalog_hash
 from astra.provenance import Floats
 from astra.result import Result
@@ -23,6 +23,8 @@ SCHEMA: Final = "astra.validate/1"
 LEAST_STRATEGIES: Final = 4  # in a group that is picked from
 SCALES: Final = ((8, "1-8 GPUs"), (64, "9-64 GPUs"), (512, "65-512 GPUs"))
 WORST: Final = 10
+PUBLISHED: Final = "published runs that come with Astra"
+TRIED: Final = 3  # plans a careful user tries
 GROUPINGS: Final[dict[str, Callable[[ReplayedRun], str]]] = {
     "source": lambda run: run.source,
     "framework": lambda run: run.framework,
@@ -62,6 +64,7 @@ class Confusion(Result, frozen=True, kw_only=True):
     refused_but_ran: int
     refused_and_failed: int
     right: float  # fraction
+    recommended_but_failed: int  # predicted to fit with the usual headroom kept free, ran out of memory
 
 
 class Group(Result, frozen=True, kw_only=True):
@@ -82,6 +85,7 @@ class Group(Result, frozen=True, kw_only=True):
     rank_correlation: float
     use: str
     quality_any: float  # of the strategy predicted fastest, whether predicted to fit or not
+    quality_of_three: float  # of the best measured among the first three predicted
 
 
 class Pick(Result, frozen=True, kw_only=True):
@@ -95,6 +99,7 @@ class Pick(Result, frozen=True, kw_only=True):
     worst_regret: float
     rank_correlation: float  # mean
     quality_any: float  # mean, if memory were no matter
+    quality_of_three: float  # mean, if the first three were tried and the best kept
 
 
 class Validation(Result, frozen=True, kw_only=True):
@@ -120,7 +125,6 @@ def validate(rows: Sequence[ReplayedRun], *, table: str) -> Validation:
     """Every figure from replayed runs."""
     replayed = [row for row in rows if row.skipped is None]
     groups = _groups(replayed)
-    ranked = sorted((row for row in replayed if row.error is not None), key=lambda row: -_factor(row))
     return Validation(
         version=astra.__version__,
         catalog=catalog_hash(),
@@ -137,9 +141,14 @@ def validate(rows: Sequence[ReplayedRun], *, table: str) -> Validation:
         },
         picks=_picks(groups),
         groups=groups,
-        worst=[row.id for row in ranked[:WORST]],
+        worst=[row.id for row in farthest(replayed)],
         rows=list(rows),
     )
+
+
+def farthest(rows: Iterable[ReplayedRun]) -> list[ReplayedRun]:
+    """The scored runs whose prediction is farthest from the measurement."""
+    return sorted((row for row in rows if row.error is not None), key=lambda row: -_factor(row))[:WORST]
 
 
 def errors_of(values: Iterable[float | None]) -> Errors | None:
@@ -190,6 +199,9 @@ def _counted(names: Iterable[str | None]) -> dict[str, int]:
 
 def _uses(rows: Sequence[ReplayedRun]) -> list[tuple[str, list[ReplayedRun]]]:
     parts = {"all": list(rows)} | {use: [row for row in rows if row.use == use] for use in ("fit", "test")}
+    others = [row for row in rows if row.source not in SIMULATED]
+    if 0 < len(others) < len(rows):
+        parts[f"without {', '.join(SIMULATED)}"] = others
     return [(name, part) for name, part in parts.items() if part]
 
 
@@ -217,12 +229,14 @@ def _lines(rows: Sequence[ReplayedRun], key: Callable[[ReplayedRun], str]) -> li
 def _confusion(rows: Sequence[ReplayedRun]) -> Confusion:
     seen = Counter((bool(row.fits), bool(row.ran_out_of_memory)) for row in rows if row.ran_out_of_memory is not None)
     right = seen[True, False] + seen[False, True]
+    failed = sum(bool(row.recommended and row.ran_out_of_memory) for row in rows)
     return Confusion(
         fits_and_ran=seen[True, False],
         fits_but_failed=seen[True, True],
         refused_but_ran=seen[False, False],
         refused_and_failed=seen[False, True],
         right=right / max(sum(seen.values()), 1),
+        recommended_but_failed=failed,
     )
 
 
@@ -243,7 +257,9 @@ def _group(by_strategy: dict[str, list[ReplayedRun]]) -> Group:
     predicted = np.array([by_strategy[name][0].predicted_step_s for name in strategies])
     fits = np.array([bool(by_strategy[name][0].fits) for name in strategies])
     fastest, best = int(predicted.argmin()), int(measured.argmin())
-    picked = int(np.where(fits, predicted, np.inf).argmin()) if fits.any() else fastest
+    order = np.argsort(np.where(fits, predicted, np.inf) if fits.any() else predicted, kind="stable")
+    tried = order[: min(TRIED, int(fits.sum()) or TRIED)]
+    picked = int(order[0])
     return Group(
         source=one.source,
         model=one.model,
@@ -260,12 +276,16 @@ def _group(by_strategy: dict[str, list[ReplayedRun]]) -> Group:
         rank_correlation=rank_correlation(predicted, measured),
         use=one.use,
         quality_any=float(measured[best] / measured[fastest]),
+        quality_of_three=float(measured[best] / measured[tried].min()),
     )
 
 
 def _picks(groups: Sequence[Group]) -> list[Pick]:
     parts = {"all": list(groups)}
     parts |= {use: [group for group in groups if group.use == use] for use in ("fit", "test")}
+    others = [group for group in groups if group.source not in SIMULATED]
+    if 0 < len(others) < len(groups):
+        parts[f"without {', '.join(SIMULATED)}"] = others
     parts |= {name: [group for group in groups if group.source == name] for name in sorted({g.source for g in groups})}
     return [_pick(name, part) for name, part in parts.items() if part]
 
@@ -281,4 +301,5 @@ def _pick(name: str, groups: Sequence[Group]) -> Pick:
         worst_regret=float(regret.max()),
         rank_correlation=float(np.mean([g.rank_correlation for g in groups])),
         quality_any=float(np.mean([g.quality_any for g in groups])),
+        quality_of_three=float(np.mean([g.quality_of_three for g in groups])),
     )

@@ -11,6 +11,8 @@ from astra.cli.output import Answer
 
 if TYPE_CHECKING:
     from astra.calibrate.rehearse_compare import Figures, Rehearsal, RehearsedStage
+    from astra.export.base import Launch
+    from astra.spec.job import Job
 
 HELP: Final = "run one rank of a plan on the GPU here, before paying for all of them"
 DESCRIPTION: Final = (
@@ -44,12 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
+def _plan(path: str, place: int) -> tuple[Launch, Job | None]:
+    """The plan asked for; an error names this verb's flag."""
+    from astra.errors import InputError  # noqa: PLC0415
+    from astra.export.reading import read_plan  # noqa: PLC0415
+
+    try:
+        return read_plan(path, place)
+    except InputError as error:
+        if error.where == "--rank":
+            raise InputError("--plan", place, want=error.want, fix=error.fix) from None
+        raise
+
+
 def run(args: argparse.Namespace) -> Answer:
     """Rehearse, and keep the comparison ready to be drawn."""
     from astra.calibrate import rehearse_compare, rehearse_here, rehearse_plan  # noqa: PLC0415
-    from astra.export.reading import read_plan  # noqa: PLC0415
 
-    launch, job = read_plan(args.plan, args.rank)
+    launch, job = _plan(args.plan, args.rank)
     if job is None:
         raise rehearse_plan.CannotRehearse(["plans on several GPU types"])
     stages = rehearse_plan.stages_of(args.stage, launch.strategy.pp)

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> Answer:
     from astra.calibrate.replay import replay  # noqa: PLC0415
     from astra.calibrate.runs import read_runs  # noqa: PLC0415
     from astra.calibrate.runs_table import published  # noqa: PLC0415
-    from astra.calibrate.validate import validate  # noqa: PLC0415
+    from astra.calibrate.validate import PUBLISHED, validate  # noqa: PLC0415
     from astra.calibrate.validate_text import markdown, render_validation  # noqa: PLC0415
     from astra.cli.progress import SearchProgress, watched  # noqa: PLC0415
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> Answer:
             rows = replay(runs, progress=progress)
     else:
         rows = replay(runs)
-    found = validate(rows, table=args.runs or "published runs that come with Astra")
+    found = validate(rows, table=args.runs or PUBLISHED)
     if args.plot:
         from astra.calibrate.scatter import draw  # noqa: PLC0415
 

@@ -1,0 +1,64 @@
+"""Cells of a table of runs: words, numbers and switches, or the reason a row cannot be replayed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+Row = Mapping[str, str]
+
+_SILENT: Final = frozenset(("", "-", "?", "na", "n/a", "nan", "none", "null", "unknown"))
+_GROUPED: Final = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")  # 1,024
+_LARGEST: Final = 1e15
+_SWITCHES: Final = dict.fromkeys(("1", "1.0", "true", "yes", "on"), True) | dict.fromkeys(
+    ("0", "0.0", "false", "no", "off"), False
+)
+
+
+class Missing(Exception):
+    """The row cannot be replayed, for this reason."""
+
+
+def words_of(row: Row, name: str) -> str:
+    """A cell as one line of printable text; empty where there is none."""
+    cell = row.get(name)
+    if not isinstance(cell, str):
+        return ""
+    plain = cell if cell.isprintable() else "".join(letter if letter.isprintable() else " " for letter in cell)
+    return plain.strip()
+
+
+def number(row: Row, name: str) -> float | None:
+    """A positive number; None where the cell is silent or zero. What is written but cannot be meant is refused."""
+    words = words_of(row, name)
+    if words.lower() in _SILENT:
+        return None
+    try:
+        value = float(words.replace(",", "") if _GROUPED.fullmatch(words) else words)
+    except ValueError:
+        raise Missing(f"not a number: {name}") from None
+    if not 0 <= value <= _LARGEST:
+        raise Missing(f"out of range: {name}")
+    return value or None
+
+
+def count(row: Row, name: str) -> int | None:
+    """A whole number, as `number`."""
+    value = number(row, name)
+    if value is not None and value != int(value):
+        raise Missing(f"not a whole number: {name}")
+    return None if value is None else int(value)
+
+
+def needed(row: Row, name: str, what: str) -> int:
+    """A whole number without which there is nothing to replay."""
+    value = count(row, name)
+    if value is None:
+        raise Missing(f"incomplete: {what} is missing")
+    return value
+
+
+def switch(words: str) -> bool | None:
+    """On or off, as tables write it; None where it is neither."""
+    return _SWITCHES.get(words.strip().lower())
