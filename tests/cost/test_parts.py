@@ -97,7 +97,7 @@ def clocked(gemm_s: float, stream_s: float, gain: float = 1.2) -> float:
     """Seconds of a part of GEMMs (at the full clock) and memory-bound kernels, its clock limited by power."""
     runtime = msgspec.structs.replace(job(2).runtime, clock_gain=gain, clock_follows_power=True)
     zero = np.zeros(1)
-    way = Direction(np.array([gemm_s]), zero, np.array([stream_s]), zero, zero, {}, {}, {}, zero)
+    way = Direction(np.array([gemm_s]), zero, np.array([stream_s]), zero, zero, {}, {}, {}, zero, np.array([gemm_s + stream_s]))
     return float(clock_loss(runtime, [way])[0] * gemm_s + stream_s)
 
 

@@ -54,7 +54,7 @@ def without_ends(asked: Job, meshes: Meshes) -> tuple[Gathered, StageCosts]:
         part = parts[key]
         nothing = np.zeros_like(part.weight_s)
         silent = dict.fromkeys(part.forward.busy_s, nothing)
-        still = Direction(nothing, nothing, nothing, nothing, nothing, silent, silent, silent, nothing)
+        still = Direction(nothing, nothing, nothing, nothing, nothing, silent, silent, silent, nothing, nothing)
         parts[key] = part._replace(forward=still, backward=still, weight_s=nothing)
     bare = gathered._replace(parts=parts)
     return bare, stage_costs(asked, meshes, bare, every_rank=True)
