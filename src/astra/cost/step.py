@@ -156,6 +156,23 @@ def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holder
     )
 
 
+def least_bytes(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
+    """No saver brings the allocated memory below this, [mesh, holder]: one input kept for each chunk."""
+    static = static_bytes(
+        job,
+        each(costs.held, lambda column: column[:, None, :]),
+        zero=holders.zero[None, :, None],
+        offload=holders.offload[None, :, None],
+        ranks=costs.replicas[:, None, None],
+        expert_ranks=costs.expert_replicas[:, None, None],
+        layers=costs.layers[:, None, :],
+    )
+    inputs = costs.kept_checkpoint * costs.in_flight / np.maximum(costs.layers, vp[:, None])
+    working = np.maximum(costs.layer_working, costs.head_bytes) + costs.buffer_bytes
+    least: Floats = (sum(static[1:], start=static[0]) + (inputs + working)[:, None, :]).max(axis=-1)
+    return least
+
+
 def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:
     """Whether a saver's number of layers fits the mesh's chunks, [mesh, saver]."""
     depth = len(layer_kinds(job.model))

@@ -236,6 +236,10 @@ class _Ladder(Leaders):
         limit: Floats = np.minimum(self.best_s, self._limits(self.best_s))[place]
         return limit
 
+    def found_any(self) -> bool:
+        """What does not fit is of no interest here."""
+        return True
+
     def cost_cores(self, rows: Ints) -> None:
         """Expand the cores that may matter to meshes and cost those that may, best first."""
         shelf = self.shelf
@@ -249,17 +253,16 @@ class _Ladder(Leaders):
         slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
         bound_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
         bound_s = bound_s * shelf.waits[place]
-        fits = reserved_bytes(self.job, self.least_bytes(costs)) <= self.job.limit_bytes
-        reached_s = np.full(len(meshes), np.inf)
-        possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))
+        held_s, reached_s = np.full((len(meshes), len(self.space.holders)), np.inf), np.full(len(meshes), np.inf)
+        possible = np.flatnonzero(self.may_fit(costs) & (bound_s < self.limit_s(place)))
         possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]
         for block in blocks(possible, len(self.space.holders) * costs.forward_s.shape[1]):
             some = block[bound_s[block] < self.limit_s(place[block])]
             if len(some):
                 found = self._attempt(meshes.take(some), take(costs, some), place[some], self.quickest)
-                bound_s[some], reached_s[some] = found
-        again = possible[(bound_s < reached_s)[possible] & (bound_s < self.limit_s(place))[possible]]
-        self._waiting.append(_Waiting(meshes.take(again), take(costs, again), bound_s[again], place[again]))
+                held_s[some], reached_s[some] = found
+        again, least_s = self.hopeful(possible, held_s, np.minimum(reached_s, self.limit_s(place)), meshes, costs)
+        self._waiting.append(_Waiting(meshes.take(again), take(costs, again), least_s, place[again]))
         if sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
             self.finish()
 
@@ -281,7 +284,10 @@ class _Ladder(Leaders):
                     self._attempt(meshes.take(rows), take(costs, rows), place[rows], savers)
 
     def _attempt(self, meshes: Meshes, costs: StageCosts, place: Ints, savers: Savers) -> tuple[Floats, Floats]:
-        """Cost meshes with some savers and every holder; the best step of each mesh, and the best that fits."""
+        """Cost meshes with some savers and every holder.
+
+        The best step of each mesh by holder, and the best of each mesh that fits.
+        """
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
         fits = result.known & (reserved_bytes(self.job, result.peak_bytes) <= self.job.limit_bytes)
@@ -302,4 +308,4 @@ class _Ladder(Leaders):
         bound_s = result.step_s
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
             bound_s = evaluate(self.job, meshes, costs, UNSAVED, holders).step_s
-        return (bound_s * waits).min(axis=(1, 2)), reached_s
+        return (bound_s * waits).min(axis=1), reached_s
