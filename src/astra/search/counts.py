@@ -41,7 +41,7 @@ from astra.space.restrictions import Restrictions
 from astra.space.rules import RULES
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import Column, Columns, distinct, joined, take
+from astra.table import Column, Columns, distinct, joined, largest, take
 
 MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
@@ -250,7 +250,7 @@ class _Ladder(Leaders):
         at = np.searchsorted(shelf.cores, core)
         place = shelf.place[at]
         costs = stage_costs(self.job, meshes, shelf.gathered.take(at))
-        slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
+        slowest = largest(costs.forward_s + costs.backward_s)[:, None, None]
         bound_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
         bound_s = bound_s * shelf.waits[place]
         held_s, reached_s = np.full((len(meshes), len(self.space.holders)), np.inf), np.full(len(meshes), np.inf)

@@ -33,7 +33,7 @@ from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule, check
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, Strategy
-from astra.table import CHOICES, joined, take
+from astra.table import CHOICES, joined, largest, take
 
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
 CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
@@ -185,7 +185,7 @@ class Leaders:
 
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
-        slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
+        slowest = largest(costs.forward_s + costs.backward_s)[:, None, None]
         pipeline_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0]
         bound_s = (pipeline_s + self.job.runtime.step_host_s) * (1 + self.job.straggling)
         fits = self.may_fit(costs)
@@ -233,7 +233,7 @@ class Leaders:
         one_input = costs.kept_checkpoint / np.maximum(costs.layers, 1)
         working = np.maximum(costs.layer_working, costs.head_bytes)
         states = static.weights + static.gradients + static.optimizer
-        least: Floats = (states + one_input * costs.in_flight + working).max(axis=-1)
+        least = largest(states + one_input * costs.in_flight + working)
         return np.asarray(reserved_bytes(self.job, least) <= self.job.limit_bytes)
 
     def _offer(self, meshes: Meshes, costs: StageCosts, savers: Savers, *, first: bool) -> tuple[Floats, Floats]:
