@@ -72,7 +72,7 @@ def distinct(*columns: Column) -> tuple[Column, Column]:
 def _ranked(column: Column) -> tuple[Column, int]:
     """The place of each value among the sorted distinct ones, and how many those are."""
     whole = column.dtype.kind in "bui" and len(column) > 0
-    if whole and 0 <= column.min() and column.max() < _DENSE:
+    if whole and column.min() >= 0 and column.max() < _DENSE:
         known = np.zeros(int(column.max()) + 1, bool)
         numbers = column.astype(np.int64, copy=False)
         known[numbers] = True

@@ -53,7 +53,8 @@ def compute_s(gpu_s: Floats, host_s: Floats, *, ahead: bool) -> Floats:
     """
     if ahead:
         return np.maximum(gpu_s, host_s)
-    return np.sqrt(np.sqrt(np.square(np.square(gpu_s)) + np.square(np.square(host_s))))
+    mean_s: Floats = np.sqrt(np.sqrt(np.square(np.square(gpu_s)) + np.square(np.square(host_s))))
+    return mean_s
 
 
 class Part(NamedTuple):
@@ -72,9 +73,7 @@ def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     layers, alike = layers_of(job, shard), Alike(shard)
     gemm_s = _gemm_seconds(job, layers, alike)
     return {
-        key: _part(
-            job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], _sends(job, key, shard), alike
-        )
+        key: _part(job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], _sends(job, key, shard), alike)
         for key, layer in layers.items()
     }
 
@@ -90,7 +89,7 @@ class Alike:
 
     def once(self, *columns: Floats | Ints | float) -> tuple[Ints, Ints | slice]:
         """Rows that have every combination of the columns, few if it can be, and where among them each row's is."""
-        wide = [column for column in columns if np.ndim(column)]
+        wide = [np.asarray(column) for column in columns if np.ndim(column)]
         for first, place in self._groups:
             if all(np.array_equal(column[first][place], column) for column in wide):
                 return first, place
