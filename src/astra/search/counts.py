@@ -68,6 +68,9 @@ class CountSpace(Space):
         columns = self.cores | {"flash": self.flash}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
+        self.place = np.searchsorted(counts, self.gpus())  # of each core's count
+        self.microbatches: Ints = job.workload.global_batch // (columns["dp"] * columns["mbs"])
+        self.chunks = self._finest(columns["pp"])
 
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
@@ -99,6 +102,11 @@ class CountSpace(Space):
         if pp not in self._known_below:
             self._known_below[pp] = super()._below(pp)
         return self._known_below[pp]
+
+    def _finest(self, pp: Ints) -> Ints:
+        """Chunks of the finest interleaving the micro-batches of each core allow."""
+        rounds = (self.microbatches >= pp) & (self.microbatches % pp == 0)
+        return np.where(rounds, len(layer_kinds(self.job.model)) // pp, 1)
 
     def gpus(self) -> Ints:
         """GPUs of each core."""
@@ -135,7 +143,7 @@ def shelve(job: Job, space: CountSpace) -> Shelf:
     moved = np.full(len(fits), -1)
     moved[fits] = gathered.place
     gathered = gathered._replace(place=moved[space.shard[cores]])
-    place = np.searchsorted(space.counts, space.gpus()[cores])
+    place = space.place[cores]
     waits = np.array([1 + on(job, gpus).straggling for gpus in space.counts.tolist()])
     bound_s = core_bound_s(job, space, cores, gathered) * waits[place]
     return Shelf(space, cores, place, gathered, bound_s, waits)
@@ -161,23 +169,21 @@ def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -
 
     On top comes the bubble of the finest interleaving its micro-batches allow; none where a runtime can avoid it.
     """
-    depth, (pp, dp, mbs) = len(layer_kinds(job.model)), (space.cores[name][cores] for name in ("pp", "dp", "mbs"))
+    depth, pp = len(layer_kinds(job.model)), space.cores["pp"][cores]
     whole = over_model(job, gathered, least_s)
     layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
     slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
-    microbatches = job.workload.global_batch // (dp * mbs)
-    chunks = np.where((microbatches % pp == 0) & (microbatches >= pp), depth // pp, 1)
-    bubble_s = np.where(space.facts["runtime"] == "megatron", (whole - slowest).clip(0) / chunks, 0.0)
-    bound_s: Floats = microbatches * slowest + bubble_s + job.runtime.step_host_s
-    return bound_s
+    bound_s: Floats = space.microbatches[cores] * slowest + job.runtime.step_host_s
+    if space.facts["runtime"] != "megatron":
+        return bound_s
+    return np.asarray(bound_s + np.maximum(whole - slowest, 0.0) / space.chunks[cores])
 
 
 def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
     """A lower bound without communication, which holds for the GPU in any node type."""
     space, cores = shelf.space, shelf.cores
     whole = over_model(job, shelf.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
-    microbatches = job.workload.global_batch // (space.cores["dp"][cores] * space.cores["mbs"][cores])
-    return microbatches * whole / space.cores["pp"][cores] + job.runtime.step_host_s
+    return np.asarray(space.microbatches[cores] * whole / space.cores["pp"][cores] + job.runtime.step_host_s)
 
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
