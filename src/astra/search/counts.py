@@ -242,10 +242,6 @@ class _Ladder(Leaders):
         limit: Floats = np.minimum(self.best_s, self._limits(self.best_s))[place]
         return limit
 
-    def found_any(self) -> bool:
-        """What does not fit is of no interest here."""
-        return True
-
     def cost_cores(self, rows: Ints) -> None:
         """Expand the cores that may matter to meshes and cost those that may, best first."""
         shelf = self.shelf
@@ -267,7 +263,11 @@ class _Ladder(Leaders):
             if len(some):
                 found = self._attempt(meshes.take(some), take(costs, some), place[some], self.quickest)
                 held_s[some], reached_s[some] = found
-        again, least_s = self.hopeful(possible, held_s, np.minimum(reached_s, self.limit_s(place)), meshes, costs)
+        limit_s = np.minimum(reached_s, self.limit_s(place))
+        again = possible[held_s.min(axis=1)[possible] < limit_s[possible]]
+        room = self.room(meshes.take(again), take(costs, again))
+        least_s = np.where(room, held_s[again], np.inf).min(axis=1)
+        again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
         self._waiting.append(_Waiting(meshes.take(again), take(costs, again), least_s, place[again]))
         if sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
             self.finish()

@@ -2,8 +2,8 @@
 
 Best first, and exact. Three lower bounds of the step time, each tighter and dearer than the one before, decide what is
 costed: of a core (compute spread evenly over the stages, no bubble), of a mesh (its slowest stage and its bubble), and
-of a mesh with its ZeRO stage and offload (no recompute). A strategy is left uncosted only if a bound is already above
-the plans kept, or its mesh cannot fit with every saver at once, or its mesh has reached its own bound.
+of a mesh with a ZeRO stage and offload that leave it room (no recompute). A strategy is left uncosted only if a bound
+is already above the plans kept, or its mesh cannot fit with every saver at once, or its mesh has reached its own bound.
 """
 
 from __future__ import annotations
@@ -158,7 +158,16 @@ class Leaders:
             if self.quickest.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
                 held_s[block] = evaluate(self.job, *part, UNSAVED, self.space.holders).step_s.min(axis=1)
         # A mesh that has reached its bound has nothing left to gain; the others may with recompute.
-        rows, bound_s = self.hopeful(rows, held_s, np.minimum(reached_s, self.worst_s()), meshes, costs)
+        limit_s = np.minimum(reached_s, self.worst_s())
+        rows = rows[held_s.min(axis=1)[rows] < limit_s[rows]]
+        bound_s = held_s[rows].min(axis=1)
+        if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
+            room = self.room(meshes.take(rows), take(costs, rows))
+            bound_s = np.where(room, held_s[rows], np.inf).min(axis=1)
+            lost = bound_s >= limit_s[rows]
+            savers = strategies[rows] / len(self.space.holders)
+            self.unfit += float(((savers - 1) * (~room).sum(axis=1))[lost].sum())
+            rows, bound_s = rows[~lost], bound_s[~lost]
         self._pending.append(_Pending(meshes.take(rows), take(costs, rows), bound_s))
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
@@ -196,26 +205,10 @@ class Leaders:
         rows = np.flatnonzero(fits & (bound_s < self.worst_s()))
         return rows[np.argsort(bound_s[rows], kind="stable")]
 
-    def hopeful(
-        self, rows: Ints, held_s: Floats, limit_s: Floats, meshes: Meshes, costs: StageCosts
-    ) -> tuple[Ints, Floats]:
-        """Of some meshes those that a holder with room for them could bring below a limit, and their bounds.
-
-        ``held_s`` is the step by mesh and holder with nothing recomputed. As long as nothing fits, room is not asked
-        for: advice then needs the smallest of all.
-        """
-        rows = rows[held_s[rows].min(axis=1, initial=np.inf) < limit_s[rows]]
-        bound_s = held_s[rows]
-        if self.found_any():
-            room = least_bytes(self.job, take(costs, rows), meshes.columns["vp"][rows], self.space.holders)
-            bound_s = np.where(reserved_bytes(self.job, room) <= self.job.limit_bytes, bound_s, np.inf)
-        least = bound_s.min(axis=1, initial=np.inf)
-        kept = least < limit_s[rows]
-        return rows[kept], least[kept]
-
-    def found_any(self) -> bool:
-        """Whether some strategy fits."""
-        return bool(self.best)
+    def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
+        """[mesh, holder] whether some saver could make the mesh fit."""
+        least = least_bytes(self.job, costs, meshes.columns["vp"], self.space.holders)
+        return np.asarray(reserved_bytes(self.job, least) <= self.job.limit_bytes)
 
     def may_fit(self, costs: StageCosts) -> Bools:
         """Whether a mesh could fit: all states sharded or offloaded, one checkpoint per chunk."""
