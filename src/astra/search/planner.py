@@ -251,7 +251,7 @@ class Leaders:
         best_s = step[rows, choice]
         if not np.isfinite(best_s).any():
             self._note_least(meshes, result, reserved, savers)
-        for row in np.argsort(best_s, kind="stable"):
+        for row in np.argsort(best_s, kind="stable")[: int(np.isfinite(best_s).sum())]:
             if best_s[row] > self.worst_s():  # and so are all that follow
                 break
             group = tuple(int(meshes.columns[name][row]) for name in GROUP)
