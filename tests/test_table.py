@@ -21,6 +21,7 @@ from astra.table import (
     each,
     from_strategy,
     joined,
+    largest,
     take,
     to_strategy,
 )
@@ -102,3 +103,17 @@ def test_distinct_rows(rows: list[tuple[int, float, bool]]) -> None:
     assert len(first) == len(set(rows))
     again = list(zip(*(column[first][place].tolist() for column in columns), strict=True))
     assert again == rows
+
+
+@law(60)
+@given(st.lists(st.integers(0, 70_000), min_size=1, max_size=30))
+def test_whole_numbers_are_told_apart_as_any_numbers_are(values: list[int]) -> None:
+    whole = np.array(values)
+    for column, same in zip(distinct(whole), distinct(whole.astype(np.float64)), strict=True):
+        assert column.tolist() == same.tolist()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (7, 1), (7, 3), (2, 9), (3, 4, 5)])
+def test_the_largest_of_the_last_axis(shape: tuple[int, ...]) -> None:
+    column = np.random.default_rng(7).normal(size=shape)
+    assert np.array_equal(largest(column), column.max(axis=-1))

@@ -26,6 +26,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 SWITCHES: Final = ("sp", "flash", *(f"overlap_{name}" for name in OVERLAPS))
 INTEGERS: Final = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs", "zero", "recompute_layers")
 FIELDS: Final = (*INTEGERS, *SWITCHES, *CHOICES)
+_DENSE: Final = 65536  # whole numbers below this are looked up, not sorted
 _SPARSE, _SMALL = 4, 65536  # a table of this many possible combinations per row, and in all, is worth it
 
 
@@ -55,9 +56,9 @@ def distinct(*columns: Column) -> tuple[Column, Column]:
     """The first row of each distinct combination, and the place of every row among them."""
     key, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        values = np.unique(column)
-        key = key * len(values) + np.searchsorted(values, column)
-        size *= len(values)
+        place, count = _ranked(column)
+        key = key * count + place
+        size *= count
     if size > _SPARSE * len(key) + _SMALL:
         _, first, place = np.unique(key, return_index=True, return_inverse=True)
         return first, place
@@ -66,6 +67,28 @@ def distinct(*columns: Column) -> tuple[Column, Column]:
     at[key[::-1]] = np.arange(len(key) - 1, -1, -1)  # of equal keys the first row is written last
     taken = at >= 0
     return at[taken], (np.cumsum(taken) - 1)[key]
+
+
+def _ranked(column: Column) -> tuple[Column, int]:
+    """The place of each value among the sorted distinct ones, and how many those are."""
+    whole = column.dtype.kind in "bui" and len(column) > 0
+    if whole and column.min() >= 0 and column.max() < _DENSE:
+        known = np.zeros(int(column.max()) + 1, bool)
+        numbers = column.astype(np.int64, copy=False)
+        known[numbers] = True
+        return (np.cumsum(known) - 1)[numbers], int(known.sum())
+    values = np.unique(column)
+    return np.searchsorted(values, column), len(values)
+
+
+def largest(column: Column) -> Column:
+    """The maximum over the last axis; NumPy's own is slow where that is short."""
+    if column.shape[-1] > column.size // column.shape[-1] or not column.size:
+        return np.asarray(column.max(axis=-1))
+    found = column[..., 0].copy()
+    for place in range(1, column.shape[-1]):
+        np.maximum(found, column[..., place], out=found)
+    return found
 
 
 def code(column: str, choice: str) -> int:

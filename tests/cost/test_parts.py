@@ -67,6 +67,27 @@ def test_each_sharding_costs_the_same_alone(asked: Job) -> None:
                     assert many.busy_s[axis.name][place] == pytest.approx(one.busy_s[axis.name][0])
 
 
+@law(20)
+@given(jobs)
+def test_shardings_that_are_alike_are_timed_once_and_alike(asked: Job) -> None:
+    degrees = np.array(np.meshgrid((1, 2), (1, 2), (1, 2), (1, 2), (1, 2, 4))).reshape(5, -1)
+    tp, cp, ep, etp, mbs = degrees[:, degrees[3] <= degrees[0]]
+    one = np.ones_like(tp)
+    ep, etp = (ep, etp) if asked.model.moe else (one, one)
+    columns = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sp": tp > 1, "flash": one.astype(bool)}
+    each = gather_parts(asked, columns)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("astra.cost.parts._FEW", 0)
+        once = gather_parts(asked, columns)
+    for key, part in each.parts.items():
+        assert np.array_equal(part.source["gemm"], once.parts[key].source["gemm"])
+        for one_way, way in zip(directions({key: part}), directions({key: once.parts[key]}), strict=True):
+            assert np.array_equal(one_way.gemm_s, way.gemm_s)
+            for axis in AXES:
+                assert np.array_equal(one_way.busy_s[axis.name], way.busy_s[axis.name])
+                assert np.array_equal(one_way.exposed_s[axis.name], way.exposed_s[axis.name])
+
+
 def test_backward_takes_longer_and_holds_the_weight_gradients() -> None:
     found = parts(job(2), shard(128))
     for part in found.values():
@@ -96,8 +117,8 @@ def test_a_fast_gpu_waits_for_its_host() -> None:
 def clocked(gemm_s: float, stream_s: float, gain: float = 1.2) -> float:
     """Seconds of a part of GEMMs (at the full clock) and memory-bound kernels, its clock limited by power."""
     runtime = msgspec.structs.replace(job(2).runtime, clock_gain=gain, clock_follows_power=True)
-    zero = np.zeros(1)
-    way = Direction(np.array([gemm_s]), zero, np.array([stream_s]), zero, zero, {}, {}, {}, zero)
+    zero, total_s = np.zeros(1), np.array([gemm_s + stream_s])
+    way = Direction(np.array([gemm_s]), zero, np.array([stream_s]), zero, zero, {}, {}, {}, zero, total_s)
     return float(clock_loss(runtime, [way])[0] * gemm_s + stream_s)
 
 

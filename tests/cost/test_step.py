@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from astra.cost.parts import Direction
 from astra.cost.stage import Gathered, Meshes, StageCosts, gather_parts, stage_costs
-from astra.cost.step import Evaluated, Holders, Savers, activations, evaluate, reserved_bytes
+from astra.cost.step import Evaluated, Holders, Savers, activations, evaluate, least_bytes, reserved_bytes
 from astra.schedule import lower_bound_s
 from astra.search.detail import Row, as_row, estimate, simulated_s
 from astra.spec.job import Job
@@ -54,7 +54,7 @@ def without_ends(asked: Job, meshes: Meshes) -> tuple[Gathered, StageCosts]:
         part = parts[key]
         nothing = np.zeros_like(part.weight_s)
         silent = dict.fromkeys(part.forward.busy_s, nothing)
-        still = Direction(nothing, nothing, nothing, nothing, nothing, silent, silent, silent, nothing)
+        still = Direction(nothing, nothing, nothing, nothing, nothing, silent, silent, silent, nothing, nothing)
         parts[key] = part._replace(forward=still, backward=still, weight_s=nothing)
     bare = gathered._replace(parts=parts)
     return bare, stage_costs(asked, meshes, bare, every_rank=True)
@@ -131,6 +131,21 @@ def test_savers() -> None:
     assert working[one] >= working[fourth] >= working[every] >= working[none]
     assert working[two] == working[none]  # six layers kept whole are given back before the first two are run again
     assert working[eight] == working[every]
+
+
+@law(60)
+@given(choices)
+def test_no_saver_needs_less_than_the_least(choice: Choice) -> None:
+    asked, strategy = choice
+    row = as_row(asked, strategy)
+    costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
+    deepest = int(costs.chunk_layers.max())
+    full = [("full", method, n) for method in ("uniform", "block") for n in range(1, deepest + 1)]
+    some = savers(("none", "uniform", 1), ("selective", "uniform", 1), *full)
+    holders = Holders(np.array([0, 1, 2, 3, 1]), np.array([0, 0, 0, 0, 1]))
+    least = least_bytes(asked, costs, row.meshes.columns["vp"], holders)
+    peak = evaluate(asked, row.meshes, costs, some, holders).peak_bytes
+    assert np.all(least <= peak.min(axis=1) * (1 + 1e-12))
 
 
 def test_a_saver_exists_only_where_its_layers_do() -> None:

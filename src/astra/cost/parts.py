@@ -17,7 +17,7 @@ from astra.cost.layers import EMBEDDING, HEAD, in_bf16, layers_of, trained
 from astra.efficiency import collectives, operators
 from astra.families.kinds import LayerKind
 from astra.families.operators import Attention, Gemm, Kept, Layer, Shard, Stream
-from astra.provenance import Codes, Floats, Source, Timed, worst
+from astra.provenance import Codes, Floats, Ints, Source, Timed, worst
 from astra.spec.cluster import Device
 from astra.spec.job import Job
 from astra.spec.runtime import Runtime
@@ -26,6 +26,7 @@ from astra.table import distinct
 FP32_KERNELS: Final = frozenset({"cross_entropy", "accumulate"})  # counted with fp32 values whatever the precision
 ATTENTION_POWER: Final = 0.5  # power of an attention kernel over that of a GEMM: it keeps half of the tensor cores busy
 _WIDEST: Final = 1.8  # beyond this ratio any clock is within the power limit
+_FEW: Final = 256  # rows that are timed sooner than they are compared
 
 
 class Direction(NamedTuple):
@@ -40,24 +41,20 @@ class Direction(NamedTuple):
     exposed_s: Mapping[str, Floats]  # not hidden, with the axis' overlap off
     overlapped_s: Mapping[str, Floats]  # not hidden, with the axis' overlap on
     members: Floats  # ranks of its tensor-parallel collectives, summed over them
-    ahead: bool = False  # the host never waits for the GPU: it catches up in long kernels what it loses in short ones
+    compute_s: Floats  # the kernels, or the host where issuing them takes longer
 
-    @property
-    def compute_s(self) -> Floats:
-        """Time of the kernels, or of the host where issuing them takes longer.
 
-        A layer's kernels differ in length, so that the GPU waits for the host here and there before it does on the
-        whole: the fourth-power mean fits rehearsed ranks better than the maximum (docs/rehearsal.md).
-        """
-        gpu_s = self.kernels_s + self.drained_s
-        if self.ahead:
-            return np.maximum(gpu_s, self.host_s)
-        return np.sqrt(np.sqrt(gpu_s**4 + self.host_s**4))
+def compute_s(gpu_s: Floats, host_s: Floats, *, ahead: bool) -> Floats:
+    """Time of the kernels, or of the host where issuing them takes longer.
 
-    @property
-    def kernels_s(self) -> Floats:
-        """Time of the kernels alone."""
-        return self.gemm_s + self.attention_s + self.stream_s
+    A layer's kernels differ in length, so that the GPU waits for the host here and there before it does on the whole:
+    the fourth-power mean fits rehearsed ranks better than the maximum (docs/rehearsal.md). A host that runs ``ahead``
+    never waits for the GPU: it catches up in long kernels what it loses in short ones.
+    """
+    if ahead:
+        return np.maximum(gpu_s, host_s)
+    mean_s: Floats = np.sqrt(np.sqrt(np.square(np.square(gpu_s)) + np.square(np.square(host_s))))
+    return mean_s
 
 
 class Part(NamedTuple):
@@ -73,12 +70,30 @@ class Part(NamedTuple):
 
 def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     """Every part of the model."""
-    layers = layers_of(job, shard)
-    gemm_s = _gemm_seconds(job, layers, len(shard.tp))
+    layers, alike = layers_of(job, shard), Alike(shard)
+    gemm_s = _gemm_seconds(job, layers, alike)
     return {
-        key: _part(job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], _sends(job, key, shard))
+        key: _part(job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], _sends(job, key, shard), alike)
         for key, layer in layers.items()
     }
+
+
+class Alike:
+    """Shardings that are alike to most operators: those ask for tokens and few degrees, whatever made the tokens."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.rows = len(shard.tp)
+        tokens = (shard.tokens, shard.tp, shard.sp)
+        several = self.rows > _FEW
+        self._groups = [distinct(*tokens), distinct(*tokens, shard.ep, shard.etp)] if several else []
+
+    def once(self, *columns: Floats | Ints | float) -> tuple[Ints, Ints | slice]:
+        """Rows that have every combination of the columns, few if it can be, and where among them each row's is."""
+        wide = [np.asarray(column) for column in columns if np.ndim(column)]
+        for first, place in self._groups:
+            if all(np.array_equal(column[first][place], column) for column in wide):
+                return first, place
+        return np.arange(self.rows), slice(None)
 
 
 class _GemmSeconds(NamedTuple):
@@ -89,7 +104,7 @@ class _GemmSeconds(NamedTuple):
 
 
 def _gemm_seconds(
-    job: Job, layers: Mapping[LayerKind | str, Layer], rows: int
+    job: Job, layers: Mapping[LayerKind | str, Layer], alike: Alike
 ) -> dict[tuple[LayerKind | str, str], _GemmSeconds]:
     """All GEMMs of all parts in one stacked call for each layout and precision."""
     entries = [(key, gemm) for key, layer in layers.items() for gemm in layer.gemms]
@@ -101,23 +116,32 @@ def _gemm_seconds(
         if not chosen:
             continue
         precision = job.workload.precision if low or job.workload.precision != "fp8" else "bf16"
-        sizes = (
-            np.concatenate([np.broadcast_to(np.asarray(getattr(gemm, dim), np.float64), rows) for _, gemm in chosen])
-            for dim in ("m", "n", "k", "groups")
-        )
-        forward, dgrad, wgrad = _three_layouts(job.pool.device, precision, job.runtime, *sizes)
-        for number, (key, gemm) in enumerate(chosen):
-            at = slice(number * rows, (number + 1) * rows)
-            source = worst(forward.source[at], dgrad.source[at], wgrad.source[at])
-            weight_s = wgrad.seconds[at] if trained(job, gemm) else np.zeros(rows)
-            out[key, gemm.name] = _GemmSeconds(forward.seconds[at], dgrad.seconds[at], weight_s, source)
+        shapes = [(gemm.m, gemm.n, gemm.k, gemm.groups) for _, gemm in chosen]
+        once = [alike.once(*shape) for shape in shapes]
+        ends = np.cumsum([0, *(len(first) for first, _ in once)])
+        sizes = [
+            np.concatenate(
+                [
+                    np.broadcast_to(np.asarray(shape[dim], np.float64), alike.rows)[first]
+                    for shape, (first, _) in zip(shapes, once, strict=True)
+                ]
+            )
+            for dim in range(4)
+        ]
+        timed = _three_layouts(job.pool.device, precision, job.runtime, *sizes)
+        source = worst(*(way.source for way in timed))
+        for number, ((key, gemm), (_, place)) in enumerate(zip(chosen, once, strict=True)):
+            at = slice(ends[number], ends[number + 1])
+            forward_s, dgrad_s, wgrad_s = (way.seconds[at][place] for way in timed)
+            weight_s = wgrad_s if trained(job, gemm) else np.zeros(alike.rows)
+            out[key, gemm.name] = _GemmSeconds(forward_s, dgrad_s, weight_s, source[at][place])
     return out
 
 
 def _three_layouts(
     device: Device, precision: str, runtime: Runtime, m: Floats, n: Floats, k: Floats, groups: Floats
 ) -> list[Timed]:
-    """Forward, input-gradient and weight-gradient times; shardings share many shapes, so each is timed once.
+    """Forward, input-gradient and weight-gradient times; GEMMs share many shapes, so each is timed once.
 
     A group is a kernel of its own in TransformerEngine: 4 to 5 us each beyond one kernel's work on B200 (108 grouped
     products of MooreThreads/SimuMax @4dcaae5).
@@ -144,10 +168,11 @@ def _sends(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]
     return {axis.name: axis.layer_sends(job.model, key, shard) for axis in AXES}
 
 
-def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends: dict[str, list[Send]]) -> Part:
+def _part(
+    job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends: dict[str, list[Send]], alike: Alike
+) -> Part:
     runtime, rows = job.runtime, len(shard.tp)
-    zero = np.zeros(rows)
-    attention_s = dict.fromkeys(("fwd", "bwd"), zero)
+    attention_s = {"fwd": np.zeros(rows), "bwd": np.zeros(rows)}
     attention_source: Codes = np.zeros(rows, np.int8)
     for attention in layer.attentions:
         for way, so_far in attention_s.items():
@@ -164,37 +189,55 @@ def _part(job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends
     host_s = host_seconds(runtime, layer, sends, rows)
     products_s = {"forward": _sum((g.forward for g in gemms), rows), "backward": dgrad_s + weight_s}
     directions = {
-        way: Direction(
-            gemm_s=products_s[way],
-            attention_s=attention_s[key],
-            stream_s=stream_s[place],
-            host_s=host_s[place],
-            drained_s=drained_s(layer, runtime, rows) if way == "forward" else np.zeros(rows),
-            busy_s={},
-            exposed_s={},
-            overlapped_s={},
-            members=_members(sends["tp"], way, rows),
-            ahead=runtime.launches_ahead,
+        way: _silent(
+            runtime,
+            Direction(
+                gemm_s=products_s[way],
+                attention_s=attention_s[key],
+                stream_s=stream_s[place],
+                host_s=host_s[place],
+                drained_s=drained_s(layer, runtime, rows) if way == "forward" else np.zeros(rows),
+                busy_s={},
+                exposed_s={},
+                overlapped_s={},
+                members=_members(sends["tp"], way, rows),
+                compute_s=np.zeros(rows),
+            ),
         )
         for place, (way, key) in enumerate((("forward", "fwd"), ("backward", "bwd")))
     }
-    slower = clock_loss(runtime, directions.values()) if runtime.clock_follows_power else np.ones(rows)
-    for way, full in directions.items():
-        silent = full._replace(gemm_s=full.gemm_s * slower, attention_s=full.attention_s * slower)
-        # Where kernels wait for the host, communication hides in the gaps too; else a faster GPU would be slower.
-        idle_s = silent.compute_s - silent.kernels_s
-        windows = {
-            "gemm": silent.gemm_s + idle_s,
-            "attention": silent.attention_s + idle_s,
-            "layer": silent.compute_s,
-        }
-        busy, exposed, overlapped = _communication(job, shard, sends, way, windows, sources)
+    if runtime.clock_follows_power:
+        slower = clock_loss(runtime, directions.values())
+        weight_s = weight_s * slower
+        directions = {way: _slowed(runtime, full, slower) for way, full in directions.items()}
+    timed = _timed_sends(job, sends, alike)
+    for way, silent in directions.items():
+        busy, exposed, overlapped = _communication(job, shard, timed, way, _windows(silent), sources)
         if runtime.launches_ahead:
             exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
     kept = layer.kept._replace(working=np.maximum(layer.kept.working, _gradient_bytes(job, layer.gemms, rows)))
-    return Part(directions["forward"], directions["backward"], weight_s * slower, adapters, kept, sources)
+    return Part(directions["forward"], directions["backward"], weight_s, adapters, kept, sources)
+
+
+def _silent(runtime: Runtime, way: Direction) -> Direction:
+    """A direction without its communication, its time of computing worked out."""
+    gpu_s = way.gemm_s + way.attention_s + way.stream_s + way.drained_s
+    return way._replace(compute_s=compute_s(gpu_s, way.host_s, ahead=runtime.launches_ahead))
+
+
+def _slowed(runtime: Runtime, way: Direction, slower: Floats) -> Direction:
+    return _silent(runtime, way._replace(gemm_s=way.gemm_s * slower, attention_s=way.attention_s * slower))
+
+
+def _windows(silent: Direction) -> dict[str, Floats]:
+    """What communication can hide behind.
+
+    Where kernels wait for the host, it hides in the gaps too; else a faster GPU would be slower.
+    """
+    idle_s = silent.compute_s - (silent.gemm_s + silent.attention_s + silent.stream_s)
+    return {"gemm": silent.gemm_s + idle_s, "attention": silent.attention_s + idle_s, "layer": silent.compute_s}
 
 
 def _gradient_bytes(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Floats:
@@ -265,35 +308,36 @@ def _ring(device: Device, shard: Shard, attention: Attention, **how: Any) -> tup
 
 def _streams(job: Job, streams: tuple[Stream, ...], rows: int) -> tuple[tuple[Floats, Floats], Codes]:
     """Seconds of the memory-bound operators, forward and backward."""
-    device, runtime = job.pool.device, job.runtime
-    forward_s, backward_s = np.zeros(rows), np.zeros(rows)
-    source: Codes = np.zeros(rows, np.int8)
+    runtime, zero = job.runtime, np.zeros(rows)
+    nbytes, kernels = {"forward": zero, "backward": zero}, {"forward": zero, "backward": zero}
+
+    def run(way: str, elements: Floats, times: Floats | float, bytes_each: float, kernels_each: float) -> None:
+        if bytes_each:
+            nbytes[way] = nbytes[way] + elements * bytes_each
+        if kernels_each:
+            kernels[way] = kernels[way] + kernels_each * times
+
     for stream in streams:
         kernel = runtime.kernels[stream.kernel]
         widening = 1.0 if stream.kernel in FP32_KERNELS else job.workload.widening
-        elements, times = stream.elements * stream.launches * widening, stream.launches * stream.groups
+        elements, times = stream.elements * (stream.launches * widening), stream.launches * stream.groups
         if stream.way != "backward":
-            timed = operators.streaming(
-                device, nbytes=elements * kernel.forward_bytes, kernels=kernel.forward_kernels * times
-            )
-            source = worst(source, timed.source)
-            if stream.way == "again":
-                backward_s = backward_s + timed.seconds
-            else:
-                forward_s = forward_s + timed.seconds
+            way = "backward" if stream.way == "again" else "forward"
+            run(way, elements, times, kernel.forward_bytes, kernel.forward_kernels)
         if stream.way in ("both", "backward"):
-            timed = operators.streaming(
-                device, nbytes=elements * kernel.backward_bytes, kernels=kernel.backward_kernels * times
-            )
-            backward_s, source = backward_s + timed.seconds, worst(source, timed.source)
-    return (forward_s, backward_s), source
+            run("backward", elements, times, kernel.backward_bytes, kernel.backward_kernels)
+    forward, backward = (
+        operators.streaming(job.pool.device, nbytes=nbytes[way], kernels=kernels[way]) for way in nbytes
+    )
+    return (forward.seconds, backward.seconds), worst(forward.source, backward.source)
 
 
 def _in_gaps(silent: Direction, exposed_s: Mapping[str, Floats]) -> dict[str, Floats]:
-    """What shows of communication that runs in the gaps in which kernels wait for the host."""
+    """What shows of communication that runs in the gaps in which kernels wait for a host that runs ahead."""
     rows = len(silent.host_s)
     total_s = _sum(exposed_s.values(), rows)
-    shown_s = silent._replace(stream_s=silent.stream_s + total_s).compute_s - silent.compute_s
+    gpu_s = silent.gemm_s + silent.attention_s + (silent.stream_s + total_s) + silent.drained_s
+    shown_s = compute_s(gpu_s, silent.host_s, ahead=True) - silent.compute_s
     share = np.divide(shown_s, total_s, out=np.ones(rows), where=total_s > 0)
     return {axis: share * seconds for axis, seconds in exposed_s.items()}
 
@@ -303,10 +347,34 @@ def _members(sends: list[Send], way: str, rows: int) -> Floats:
     return _sum((np.where(send.ranks > 1, getattr(send, way) * send.ranks, 0.0) for send in sends), rows)
 
 
+def _timed_sends(job: Job, sends: Mapping[str, list[Send]], alike: Alike) -> dict[str, list[tuple[Send, Timed]]]:
+    """Every collective that has something to send, with the time of one; both directions share many."""
+    known: dict[tuple[str, int, int, int], Timed] = {}
+
+    def timed(send: Send) -> Timed:
+        name = (send.op, id(send.nbytes), id(send.ranks), id(send.stride))
+        if name not in known:
+            first, place = alike.once(send.nbytes, send.ranks, send.stride)
+            few = send._replace(nbytes=send.nbytes[first], ranks=send.ranks[first], stride=send.stride[first])
+            nbytes = job.workload.widening * few.nbytes * _sent_once(job, few)
+            found = collectives.collective(job.pool, few.op, nbytes=nbytes, ranks=few.ranks, stride=few.stride)
+            known[name] = Timed(found.seconds[place], found.source[place])
+        return known[name]
+
+    return {
+        axis: [(send, timed(send)) for send in some if np.any(send.ranks > 1) and _ever(send)]
+        for axis, some in sends.items()
+    }
+
+
+def _ever(send: Send) -> bool:
+    return bool(np.any(np.asarray(send.forward) > 0) or np.any(np.asarray(send.backward) > 0))
+
+
 def _communication(
     job: Job,
     shard: Shard,
-    sends: Mapping[str, list[Send]],
+    sends: Mapping[str, list[tuple[Send, Timed]]],
     way: str,
     windows: Mapping[str, Floats],
     sources: dict[str, Codes],
@@ -320,20 +388,18 @@ def _communication(
     slowdown = collectives.overlap_slowdown(job.pool, "node")
     busy_by, exposed_by, overlapped_by = {}, {}, {}
     for axis in AXES:
-        bare, beside = np.zeros(rows), dict.fromkeys(windows, np.zeros(rows))
+        bare, beside = np.zeros(rows), dict[str, Floats]()
         pieces = getattr(shard, axis.degree or axis.name)
-        for send in sends[axis.name]:
-            times = np.broadcast_to(np.asarray(getattr(send, way), np.float64), rows)
-            if not (times > 0).any() or (send.ranks <= 1).all():
+        for send, timed in sends[axis.name]:
+            times = np.asarray(getattr(send, way), np.float64)
+            if not (times > 0).any():
                 continue
-            nbytes = job.workload.widening * send.nbytes * _sent_once(job, send)
-            timed = collectives.collective(job.pool, send.op, nbytes=nbytes, ranks=send.ranks, stride=send.stride)
             seconds = times * timed.seconds
             used = (seconds > 0).astype(np.int8)
             sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
             hidden_by = "layer" if send.op == "all_to_all" and job.runtime.hides_all_to_all else send.beside
             if hidden_by and (job.runtime.async_reduce or hidden_by != "gemm"):
-                beside[hidden_by] = beside[hidden_by] + seconds
+                beside[hidden_by] = beside.get(hidden_by, 0.0) + seconds
             else:
                 bare = bare + seconds
         hidden = {
@@ -341,12 +407,13 @@ def _communication(
             for name, seconds in beside.items()
         }
         outlasting = _sum(hidden.values(), rows)
-        first, rest = bare / pieces, bare - bare / pieces
-        room = np.maximum(windows["gemm"] - beside["gemm"], 0.0)
-        pipelined = first + np.maximum(rest - room, 0.0) + slowdown * np.minimum(rest, room)
         busy_by[axis.name] = bare + _sum(beside.values(), rows)
-        exposed_by[axis.name] = bare + outlasting
-        overlapped_by[axis.name] = (np.minimum(pipelined, bare) if axis.overlap else bare) + outlasting
+        exposed_by[axis.name] = overlapped_by[axis.name] = bare + outlasting
+        if axis.overlap:
+            first, rest = bare / pieces, bare - bare / pieces
+            room = np.maximum(windows["gemm"] - beside.get("gemm", 0.0), 0.0)
+            pipelined = first + np.maximum(rest - room, 0.0) + slowdown * np.minimum(rest, room)
+            overlapped_by[axis.name] = np.minimum(pipelined, bare) + outlasting
     return busy_by, exposed_by, overlapped_by
 
 

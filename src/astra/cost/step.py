@@ -17,7 +17,7 @@ from astra.families.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed
 from astra.schedule.registry import makespan_s
 from astra.spec.job import Job
-from astra.table import Column, code, each
+from astra.table import Column, code, each, largest
 
 _FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
 _BLOCK = code("method", "block")
@@ -140,20 +140,36 @@ def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holder
     total_again_s = recompute_s(
         costs.total_recompute_s[:, None, None],
         costs.total_attention_s[:, None, None],
-        (costs.layers / vp[:, None]).max(axis=1)[:, None, None],
+        largest(costs.layers / vp[:, None])[:, None, None],
         savers,
     )
     # The first micro-batch exchanges on every rank it passes; ranks differ little, so the slowest stands for all.
-    exchanged_s = meshes.columns["pp"][:, None, None] * between.per_microbatch_s.max(axis=-1)[:, None, :]
-    pipeline_s = makespan(meshes, costs, each_s.max(axis=-1), total_again_s + exchanged_s)
-    after_s = (between.exposed_s + update.seconds).max(axis=-1)
+    exchanged_s = meshes.columns["pp"][:, None, None] * largest(between.per_microbatch_s)[:, None, :]
+    pipeline_s = makespan(meshes, costs, largest(each_s), total_again_s + exchanged_s)
+    after_s = largest(between.exposed_s + update.seconds)
     resident = sum(static[1:], start=static[0])[:, None, :, :]
     peak = resident + (kept.kept_bytes + kept.working_bytes + costs.buffer_bytes[:, None, :])[:, :, None, :]
     return Evaluated(
         step_s=(pipeline_s + after_s[:, None, :] + job.runtime.step_host_s) * (1 + job.straggling),
-        peak_bytes=peak.max(axis=-1),
+        peak_bytes=largest(peak),
         known=exists(job, meshes, savers)[:, :, None] & np.ones(len(holders), bool),
     )
+
+
+def least_bytes(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
+    """No saver brings the allocated memory below this, [mesh, holder]: one input kept for each chunk."""
+    static = static_bytes(
+        job,
+        each(costs.held, lambda column: column[:, None, :]),
+        zero=holders.zero[None, :, None],
+        offload=holders.offload[None, :, None],
+        ranks=costs.replicas[:, None, None],
+        expert_ranks=costs.expert_replicas[:, None, None],
+        layers=costs.layers[:, None, :],
+    )
+    inputs = costs.kept_checkpoint * costs.in_flight / np.maximum(costs.layers, vp[:, None])
+    working = np.maximum(costs.layer_working, costs.head_bytes) + costs.buffer_bytes
+    return largest(sum(static[1:], start=static[0]) + (inputs + working)[:, None, :])
 
 
 def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:

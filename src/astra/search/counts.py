@@ -41,7 +41,7 @@ from astra.space.restrictions import Restrictions
 from astra.space.rules import RULES
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import Column, Columns, distinct, joined, take
+from astra.table import Column, Columns, distinct, joined, largest, take
 
 MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
@@ -68,6 +68,9 @@ class CountSpace(Space):
         columns = self.cores | {"flash": self.flash}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
+        self.place = np.searchsorted(counts, self.gpus())  # of each core's count
+        self.microbatches: Ints = job.workload.global_batch // (columns["dp"] * columns["mbs"])
+        self.chunks = self._finest(columns["pp"])
 
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
@@ -99,6 +102,11 @@ class CountSpace(Space):
         if pp not in self._known_below:
             self._known_below[pp] = super()._below(pp)
         return self._known_below[pp]
+
+    def _finest(self, pp: Ints) -> Ints:
+        """Chunks of the finest interleaving the micro-batches of each core allow."""
+        rounds = (self.microbatches >= pp) & (self.microbatches % pp == 0)
+        return np.where(rounds, len(layer_kinds(self.job.model)) // pp, 1)
 
     def gpus(self) -> Ints:
         """GPUs of each core."""
@@ -135,7 +143,7 @@ def shelve(job: Job, space: CountSpace) -> Shelf:
     moved = np.full(len(fits), -1)
     moved[fits] = gathered.place
     gathered = gathered._replace(place=moved[space.shard[cores]])
-    place = np.searchsorted(space.counts, space.gpus()[cores])
+    place = space.place[cores]
     waits = np.array([1 + on(job, gpus).straggling for gpus in space.counts.tolist()])
     bound_s = core_bound_s(job, space, cores, gathered) * waits[place]
     return Shelf(space, cores, place, gathered, bound_s, waits)
@@ -161,23 +169,21 @@ def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -
 
     On top comes the bubble of the finest interleaving its micro-batches allow; none where a runtime can avoid it.
     """
-    depth, (pp, dp, mbs) = len(layer_kinds(job.model)), (space.cores[name][cores] for name in ("pp", "dp", "mbs"))
+    depth, pp = len(layer_kinds(job.model)), space.cores["pp"][cores]
     whole = over_model(job, gathered, least_s)
     layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
     slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
-    microbatches = job.workload.global_batch // (dp * mbs)
-    chunks = np.where((microbatches % pp == 0) & (microbatches >= pp), depth // pp, 1)
-    bubble_s = np.where(space.facts["runtime"] == "megatron", (whole - slowest).clip(0) / chunks, 0.0)
-    bound_s: Floats = microbatches * slowest + bubble_s + job.runtime.step_host_s
-    return bound_s
+    bound_s: Floats = space.microbatches[cores] * slowest + job.runtime.step_host_s
+    if space.facts["runtime"] != "megatron":
+        return bound_s
+    return np.asarray(bound_s + np.maximum(whole - slowest, 0.0) / space.chunks[cores])
 
 
 def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
     """A lower bound without communication, which holds for the GPU in any node type."""
     space, cores = shelf.space, shelf.cores
     whole = over_model(job, shelf.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
-    microbatches = job.workload.global_batch // (space.cores["dp"][cores] * space.cores["mbs"][cores])
-    return microbatches * whole / space.cores["pp"][cores] + job.runtime.step_host_s
+    return np.asarray(space.microbatches[cores] * whole / space.cores["pp"][cores] + job.runtime.step_host_s)
 
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
@@ -246,20 +252,23 @@ class _Ladder(Leaders):
         at = np.searchsorted(shelf.cores, core)
         place = shelf.place[at]
         costs = stage_costs(self.job, meshes, shelf.gathered.take(at))
-        slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
+        slowest = largest(costs.forward_s + costs.backward_s)[:, None, None]
         bound_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
         bound_s = bound_s * shelf.waits[place]
-        fits = reserved_bytes(self.job, self.least_bytes(costs)) <= self.job.limit_bytes
-        reached_s = np.full(len(meshes), np.inf)
-        possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))
+        held_s, reached_s = np.full((len(meshes), len(self.space.holders)), np.inf), np.full(len(meshes), np.inf)
+        possible = np.flatnonzero(self.may_fit(costs) & (bound_s < self.limit_s(place)))
         possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]
         for block in blocks(possible, len(self.space.holders) * costs.forward_s.shape[1]):
             some = block[bound_s[block] < self.limit_s(place[block])]
             if len(some):
                 found = self._attempt(meshes.take(some), take(costs, some), place[some], self.quickest)
-                bound_s[some], reached_s[some] = found
-        again = possible[(bound_s < reached_s)[possible] & (bound_s < self.limit_s(place))[possible]]
-        self._waiting.append(_Waiting(meshes.take(again), take(costs, again), bound_s[again], place[again]))
+                held_s[some], reached_s[some] = found
+        limit_s = np.minimum(reached_s, self.limit_s(place))
+        again = possible[held_s.min(axis=1)[possible] < limit_s[possible]]
+        room = self.room(meshes.take(again), take(costs, again))
+        least_s = np.where(room, held_s[again], np.inf).min(axis=1)
+        again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
+        self._waiting.append(_Waiting(meshes.take(again), take(costs, again), least_s, place[again]))
         if sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
             self.finish()
 
@@ -281,7 +290,10 @@ class _Ladder(Leaders):
                     self._attempt(meshes.take(rows), take(costs, rows), place[rows], savers)
 
     def _attempt(self, meshes: Meshes, costs: StageCosts, place: Ints, savers: Savers) -> tuple[Floats, Floats]:
-        """Cost meshes with some savers and every holder; the best step of each mesh, and the best that fits."""
+        """Cost meshes with some savers and every holder.
+
+        The best step of each mesh by holder, and the best of each mesh that fits.
+        """
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
         fits = result.known & (reserved_bytes(self.job, result.peak_bytes) <= self.job.limit_bytes)
@@ -302,4 +314,4 @@ class _Ladder(Leaders):
         bound_s = result.step_s
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
             bound_s = evaluate(self.job, meshes, costs, UNSAVED, holders).step_s
-        return (bound_s * waits).min(axis=(1, 2)), reached_s
+        return (bound_s * waits).min(axis=1), reached_s

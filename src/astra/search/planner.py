@@ -2,8 +2,8 @@
 
 Best first, and exact. Three lower bounds of the step time, each tighter and dearer than the one before, decide what is
 costed: of a core (compute spread evenly over the stages, no bubble), of a mesh (its slowest stage and its bubble), and
-of a mesh with its ZeRO stage and offload (no recompute). A strategy is left uncosted only if a bound is already above
-the plans kept, or its mesh cannot fit with every saver at once, or its mesh has reached its own bound.
+of a mesh with a ZeRO stage and offload that leave it room (no recompute). A strategy is left uncosted only if a bound
+is already above the plans kept, or its mesh cannot fit with every saver at once, or its mesh has reached its own bound.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from astra.cost.stage import (
     stage_costs,
 )
 from astra.cost.state import static_bytes
-from astra.cost.step import Evaluated, Holders, Savers, evaluate, makespan, reserved_bytes
+from astra.cost.step import Evaluated, Holders, Savers, evaluate, least_bytes, makespan, reserved_bytes
 from astra.families.split import even
-from astra.provenance import Floats, Ints
+from astra.provenance import Bools, Floats, Ints
 from astra.space.enumerate import Space
 from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule, check
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, Strategy
-from astra.table import CHOICES, joined, take
+from astra.table import CHOICES, joined, largest, take
 
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
 CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
@@ -124,6 +124,7 @@ class Leaders:
     def __init__(self, job: Job, space: Space, keep: int) -> None:
         self.job, self.space, self.keep = job, space, keep
         self.best: dict[tuple[int, ...], tuple[float, Strategy]] = {}  # by group
+        self._worst_s = np.inf
         self.quickest = space.savers.take(slice(0, 1))  # no recompute, unless that is restricted
         self.cores = self.evaluated = self.feasible = 0
         self.too_large = 0.0
@@ -133,9 +134,12 @@ class Leaders:
 
     def worst_s(self) -> float:
         """The step time a plan must beat to enter the leaders."""
-        if len(self.best) < self.keep:
-            return float("inf")
-        return sorted(entry[0] for entry in self.best.values())[self.keep - 1]
+        return self._worst_s
+
+    def _enter(self, group: tuple[int, ...], step_s: float, strategy: Strategy) -> None:
+        self.best[group] = (step_s, strategy)
+        if len(self.best) >= self.keep:
+            self._worst_s = sorted(entry[0] for entry in self.best.values())[self.keep - 1]
 
     def cost(self, cores: Ints, gathered: Gathered) -> None:
         """Expand cores to meshes and cost those that may enter the leaders, best first."""
@@ -147,15 +151,24 @@ class Leaders:
         parts = gathered.take(origin) if alike else gather_parts(self.job, meshes.columns)
         costs = stage_costs(self.job, meshes, parts)
         rows = self._possible(meshes, strategies, costs)
-        bound_s, reached_s = np.full(len(meshes), np.inf), np.full(len(meshes), np.inf)
+        held_s, reached_s = np.full((len(meshes), len(self.space.holders)), np.inf), np.full(len(meshes), np.inf)
         for block in blocks(rows, len(self.space.holders) * costs.forward_s.shape[1]):
             part = meshes.take(block), take(costs, block)
-            bound_s[block], reached_s[block] = self._offer(*part, self.quickest, first=True)
+            held_s[block], reached_s[block] = self._offer(*part, self.quickest, first=True)
             if self.quickest.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
-                bound_s[block] = evaluate(self.job, *part, UNSAVED, self.space.holders).step_s.min(axis=(1, 2))
+                held_s[block] = evaluate(self.job, *part, UNSAVED, self.space.holders).step_s.min(axis=1)
         # A mesh that has reached its bound has nothing left to gain; the others may with recompute.
-        rows = rows[(bound_s[rows] < reached_s[rows]) & (bound_s[rows] < self.worst_s())]
-        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), bound_s[rows]))
+        limit_s = np.minimum(reached_s, self.worst_s())
+        rows = rows[held_s.min(axis=1)[rows] < limit_s[rows]]
+        bound_s = held_s[rows].min(axis=1)
+        if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
+            room = self.room(meshes.take(rows), take(costs, rows))
+            bound_s = np.where(room, held_s[rows], np.inf).min(axis=1)
+            lost = bound_s >= limit_s[rows]
+            savers = strategies[rows] / len(self.space.holders)
+            self.unfit += float(((savers - 1) * (~room).sum(axis=1))[lost].sum())
+            rows, bound_s = rows[~lost], bound_s[~lost]
+        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), bound_s))
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
 
@@ -181,10 +194,10 @@ class Leaders:
 
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
-        slowest = (costs.forward_s + costs.backward_s).max(axis=-1)[:, None, None]
+        slowest = largest(costs.forward_s + costs.backward_s)[:, None, None]
         pipeline_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0]
         bound_s = (pipeline_s + self.job.runtime.step_host_s) * (1 + self.job.straggling)
-        fits = reserved_bytes(self.job, self.least_bytes(costs)) <= self.job.limit_bytes
+        fits = self.may_fit(costs)
         if fits.any() or self.best:
             self.unfit += float(strategies[~fits].sum())
         else:
@@ -192,14 +205,20 @@ class Leaders:
         rows = np.flatnonzero(fits & (bound_s < self.worst_s()))
         return rows[np.argsort(bound_s[rows], kind="stable")]
 
-    def least_bytes(self, costs: StageCosts) -> Floats:
-        """The least each mesh could need: all states sharded or offloaded, one checkpoint per chunk."""
-        most = (np.array([self.space.holders.zero.max()]), np.array([self.space.holders.offload.max()]))
+    def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
+        """[mesh, holder] whether some saver could make the mesh fit."""
+        least = least_bytes(self.job, costs, meshes.columns["vp"], self.space.holders)
+        return np.asarray(reserved_bytes(self.job, least) <= self.job.limit_bytes)
+
+    def may_fit(self, costs: StageCosts) -> Bools:
+        """Whether a mesh could fit: all states sharded or offloaded, one checkpoint per chunk."""
+        holders = self.space.holders
+        most = Holders(np.array([holders.zero.max()]), np.array([holders.offload.max()]))
         static = static_bytes(
             self.job,
             costs.held,
-            zero=most[0],
-            offload=most[1],
+            zero=most.zero,
+            offload=most.offload,
             ranks=costs.replicas[:, None],
             expert_ranks=costs.expert_replicas[:, None],
             layers=costs.layers,
@@ -207,14 +226,17 @@ class Leaders:
         one_input = costs.kept_checkpoint / np.maximum(costs.layers, 1)
         working = np.maximum(costs.layer_working, costs.head_bytes)
         states = static.weights + static.gradients + static.optimizer
-        least: Floats = (states + one_input * costs.in_flight + working).max(axis=-1)
-        return least
+        least = largest(states + one_input * costs.in_flight + working)
+        return np.asarray(reserved_bytes(self.job, least) <= self.job.limit_bytes)
 
     def _offer(self, meshes: Meshes, costs: StageCosts, savers: Savers, *, first: bool) -> tuple[Floats, Floats]:
-        """Cost meshes with some savers and every holder; each mesh's best step, and the best legal one that fits."""
+        """Cost meshes with some savers and every holder.
+
+        The best step of each mesh by holder, and the best legal one of each mesh that fits.
+        """
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
-        least_s = result.step_s.min(axis=(1, 2))  # before rules: what they refuse here may be legal with another saver
+        held_s = result.step_s.min(axis=1)  # before rules: what they refuse here may be legal with another saver
         if self.space.late_rules:
             result = self._without_refused(meshes, result, savers, first=first)
         reserved = reserved_bytes(self.job, result.peak_bytes)
@@ -229,14 +251,15 @@ class Leaders:
         best_s = step[rows, choice]
         if not np.isfinite(best_s).any():
             self._note_least(meshes, result, reserved, savers)
-        groups = np.stack([meshes.columns[name] for name in GROUP], axis=1)
-        for row in np.argsort(best_s, kind="stable"):
-            group = tuple(groups[row].tolist())
-            if not best_s[row] < self.best.get(group, (self.worst_s(),))[0]:
-                continue
-            saver, holder = divmod(int(choice[row]), len(holders))
-            self.best[group] = (float(best_s[row]), to_strategy(meshes, savers, holders, int(row), saver, holder))
-        return least_s, best_s
+        for row in np.argsort(best_s, kind="stable")[: int(np.isfinite(best_s).sum())]:
+            if best_s[row] > self.worst_s():  # and so are all that follow
+                break
+            group = tuple(int(meshes.columns[name][row]) for name in GROUP)
+            if best_s[row] < self.best.get(group, (self.worst_s(),))[0]:
+                saver, holder = divmod(int(choice[row]), len(holders))
+                strategy = to_strategy(meshes, savers, holders, int(row), saver, holder)
+                self._enter(group, float(best_s[row]), strategy)
+        return held_s, best_s
 
     def _without_refused(self, meshes: Meshes, result: Evaluated, savers: Savers, *, first: bool) -> Evaluated:
         """Apply the rules that speak of recompute, ZeRO or offload."""

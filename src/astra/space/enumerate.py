@@ -82,7 +82,8 @@ class Space:
     def _make_cores(self) -> tuple[dict[str, Column], Floats, int]:
         """Degrees, then sequence parallelism, then micro-batches; rules refuse at each step."""
         columns = self._degrees()
-        below = np.array([self._below(int(pp)) for pp in columns["pp"]], dtype=np.float64)
+        depths, at = np.unique(columns["pp"], return_inverse=True)
+        below = np.array([self._below(int(pp)) for pp in depths], dtype=np.float64)[at]
         considered = below.sum() * len(self._mbs) * len(self._sp)
         columns, below = self._keep(columns, below, times=len(self._mbs) * len(self._sp))
         columns, rows = cross(columns, {"sp": np.array(self._sp, dtype=bool)})
