@@ -100,7 +100,7 @@ def batch_script(launch: Launch) -> str:
     # In a heterogeneous job every component counts its nodes from zero; the offset of the component comes first.
     rank = "$SLURM_NODEID" if not launch.mixed else "$SLURM_PROCID"
     lines += [*header(launch, Slurm.verified), "set -euo pipefail", ""]
-    lines += ['cd "$SLURM_SUBMIT_DIR"', f"HEAD=$(scontrol show hostnames {nodes} | head -n 1)"]
+    lines += ['cd "$SLURM_SUBMIT_DIR"', f"HEAD=$(scontrol show hostnames {nodes} | sed -n 1p)"]
     lines += ['export MASTER_ADDR="$HEAD" MASTER_PORT="${MASTER_PORT:-29500}"']
     lines += ["# shellcheck disable=SC2016  # every node reads its own number"]
     lines += [f'srun{groups} bash -c \'NODE_RANK="{rank}" exec bash launch.sh "$@"\' launch "$@"']
@@ -157,7 +157,7 @@ def task(launch: Launch) -> dict[str, Any]:
         resources["instance_type"] = node.name.removeprefix(f"{cloud}-")
     resources |= {"network_tier": "best", "use_spot": False}
     run = (
-        'HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
+        'HEAD=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n'
         'export MASTER_ADDR="$HEAD" MASTER_PORT=29500 NODE_RANK="$SKYPILOT_NODE_RANK"\n'
         "bash launch.sh\n"
     )
