@@ -104,9 +104,6 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= spread * limit:
                 break
-            after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
-            if bound_s + after_s >= spread * limit:
-                continue
             # A share will still be rounded, so that the last of its end is not worth the search; nor is it with many.
             quick = many or not whole
             solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=quick)
@@ -127,10 +124,9 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= limit:
                 break
-            after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
-            if bound_s + after_s >= limit:
+            least_s, met = self.bench.bound(counts, frame, every=every, below=limit, must=must)
+            if least_s >= limit:
                 continue
-            least_s, met = self.bench.bound(counts, frame, every=every, below=limit - after_s, must=must)
             if met is not None:
                 total_s = self._told_s(met)
                 found.append((total_s, met))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.provenance import Floats
+
+SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
 
 Ends = tuple[tuple[Floats, ...], ...]  # by pool and choice
 
@@ -114,6 +116,32 @@ def _lightest(running: bytes) -> Floats:
     sums = np.frombuffer(running)
     gaps = [(sums[n:] - sums[: len(sums) - n]).min() for n in range(len(sums))]
     return np.array(gaps)
+
+
+def memory_caps(problem: Problem) -> Floats:
+    """[choice, place] the most layers of every choice at each place from the end, by memory alone."""
+    alive = problem.in_flight[1:]
+    choices = [choice for pool in problem.pools for choice in pool]
+    caps = np.zeros((len(choices), len(alive)))
+    for row, choice in enumerate(choices):
+        room = choice.limit_bytes - choice.fixed_bytes
+        if room <= 0:
+            continue
+        stay, kept = lightest(choice.stay_bytes), lightest(choice.kept_bytes)
+        held = stay + kept * alive[: choice.stages, None]
+        caps[row, : choice.stages] = (held <= room * SLACK).sum(axis=1).clip(1) - 1
+    return caps
+
+
+def least_end_by_layers(table: Floats) -> Floats:
+    """[n] the least end of any stage with n layers or more; none has less than nothing."""
+    if table.ndim == 2:
+        least = table.min(axis=0)
+    else:
+        both = table.min(axis=0)
+        least = np.array([both.diagonal(-n).min() for n in range(len(both))])
+    least = np.minimum.accumulate(least[::-1])[::-1]
+    return np.concatenate((np.full(1, -np.inf), least[1:]))
 
 
 def packed(held: Floats, stages: int) -> Floats:
