@@ -93,7 +93,7 @@ class Planner:
         ``spread``: frames that may come that close to the best are solved too.
         """
         frames: Iterable[tuple[float, Frame]] = self.bench.bounded_frames(
-            counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned
+            counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned, below=spread * below
         )
         found: list[tuple[float, Found]] = []
         limit = below

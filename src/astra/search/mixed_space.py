@@ -378,11 +378,13 @@ class Bench(Framing):
         uniform: bool,
         fewer: Counts | None = None,
         aligned: bool = True,
+        below: float = np.inf,
     ) -> Iterator[tuple[float, Frame]]:
-        """Every frame with its lower bound of the pipeline's seconds, best first.
+        """Frames with their lower bounds of the pipeline's seconds, best first.
 
         ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded. ``fewer``:
         leave out frames in which that many GPUs make as many stages. ``aligned``: a share's pipelines divide the batch.
+        ``below``: only frames that may beat it.
         """
         if not self.settings:
             return
@@ -396,5 +398,5 @@ class Bench(Framing):
             return
         keys = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
         place = np.array([keys[pair] for pair in zip(frames.mbs.tolist(), frames.cp.tolist(), strict=True)])
-        for bound_s, row in best_first(frames, place, self.rates, counts, self.depth):
+        for bound_s, row in best_first(frames, place, self.rates, counts, self.depth, below):
             yield bound_s, self._frame(frames, row)
