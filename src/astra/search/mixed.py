@@ -161,15 +161,19 @@ class Planner:
             out.append(float(each.max()) * gpus if len(each) else 0.0)
         return out
 
+    def _share(self, counts: Counts, mask: int) -> float:
+        """Samples of the batch that fall to some pools by rate."""
+        rates = self.rates(counts)
+        inside = sum(rate for pool, rate in enumerate(rates) if mask >> pool & 1)
+        return self.bench.batch * inside / sum(rates) if inside else 0.0
+
     def menu(self, counts: Counts, mask: int, *, every: bool, best_s: float) -> list[Found]:
         """Pipelines of some pools that may become a group, for their share of the batch by rate."""
         key = (counts, mask)
         if key not in self._menus:
-            rates = self.rates(counts)
-            if not sum(rates):
+            if not (share := self._share(counts, mask)):
                 return []
             inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
-            share = self.bench.batch * sum(r for pool, r in enumerate(rates) if mask >> pool & 1) / sum(rates)
             # A mixed block must beat what is known; a pool by itself is part of many partitions.
             if mask & (mask - 1):
                 found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
@@ -321,8 +325,8 @@ class Planner:
         found = self.cost(self.alike(counts, below=self._before(best), fewer=self.counts), most=1)
         # Or as groups: the pool's own pipelines anew, those of the others as they are.
         used = [place for place, gpus in enumerate(counts) if gpus]
-        menus = [self.menu(counts if place == pool else self.counts, 1 << place, every=False, best_s=np.inf)[:1]
-                 for place in used]  # fmt: skip
+        menus = [self._grown(pool, counts) if place == pool
+                 else self.menu(self.counts, 1 << place, every=False, best_s=np.inf)[:1] for place in used]  # fmt: skip
         dealt = [each for chosen in product(*menus) if (each := self._dealt(chosen)) is not None]
         found += self.cost([each for each in dealt if each.step_s < self._before(best)], most=1)
         alone = self.alone(pool)
@@ -336,6 +340,23 @@ class Planner:
             more = self.alone(pool, counts[pool])
             found += [more] if more is not None else []
         return min([best, *found], key=lambda each: each.estimate.step_s)
+
+    def _grown(self, pool: int, counts: Counts) -> list[Found]:
+        """The pool's best pipelines for its share that more GPUs than it has make possible."""
+        old, new = (tuple(n if place == pool else 0 for place, n in enumerate(some)) for some in (self.counts, counts))
+        share = self._share(counts, 1 << pool)
+        limit = np.inf
+        for each in self.menu(self.counts, 1 << pool, every=False, best_s=np.inf):
+            fixed_s, each_s = each.line()
+            units = share / (each.frame.dp * each.frame.mbs)
+            limit = min(limit, fixed_s + units * each_s + each.total_s - each.value_s - each.fill_s)
+        found: list[tuple[float, Found]] = []
+        for aligned in (True, False):
+            found += self.pipelines(
+                new, share, keep=1, whole=False, below=min([limit, *(total_s for total_s, _ in found)]), fewer=old,
+                aligned=aligned,
+            )  # fmt: skip
+        return [each for _, each in found[-1:]]
 
     def with_pool(self, pool: int) -> Costed | None:
         """The best plan that uses a pool, wanted or not; with many pools, of those with one shape for all stages."""
