@@ -235,14 +235,14 @@ class Planner:
                 out += [candidate for candidate in made if candidate is not None]
         return sorted(out, key=lambda entry: entry.step_s)[:KEPT]
 
-    def _dealt(self, groups: Sequence[Found]) -> Candidate | None:
-        """Groups with the micro-batches that let the last one end soonest."""
+    def _dealt(self, groups: Sequence[Found], below: float = np.inf) -> Candidate | None:
+        """Groups with the micro-batches that let the last one end soonest; None if that is not ``below``."""
         shares, rounds = [], []
         for found in groups:
             fixed_s, each_s = found.line()
             rounds.append(found.round)
             shares.append(Share(found.samples, fixed_s, each_s * found.round))
-        dealt = deal(shares, self.bench.batch)
+        dealt = deal(shares, self.bench.batch, below)
         if dealt is None:
             return None
         seconds, units = dealt
@@ -327,8 +327,9 @@ class Planner:
         used = [place for place, gpus in enumerate(counts) if gpus]
         menus = [self._grown(pool, counts) if place == pool
                  else self.menu(self.counts, 1 << place, every=False, best_s=np.inf)[:1] for place in used]  # fmt: skip
-        dealt = [each for chosen in product(*menus) if (each := self._dealt(chosen)) is not None]
-        found += self.cost([each for each in dealt if each.step_s < self._before(best)], most=1)
+        before_s = self._before(best)
+        dealt = [each for chosen in product(*menus) if (each := self._dealt(chosen, before_s)) is not None]
+        found += self.cost([each for each in dealt if each.step_s < before_s], most=1)
         alone = self.alone(pool)
         whole = counts[pool] % node == 0  # a part of a node has no next one
         # A pool by itself gains at most in proportion, so that most need not be planned again.
@@ -351,7 +352,8 @@ class Planner:
             units = share / (each.frame.dp * each.frame.mbs)
             limit = min(limit, fixed_s + units * each_s + each.total_s - each.value_s - each.fill_s)
         found: list[tuple[float, Found]] = []
-        for aligned in (True, False):
+        few = len(self.counts) <= MOST_BLOCKS  # odd numbers of many pools hardly ever add up to the batch
+        for aligned in (True, False) if few else (True,):
             found += self.pipelines(
                 new, share, keep=1, whole=False, below=min([limit, *(total_s for total_s, _ in found)]), fewer=old,
                 aligned=aligned,

@@ -27,6 +27,7 @@ from astra.space.partition_problem import (
     Problem,
     Run,
     end_times,
+    ends_of_model,
     lightest,
     memory_caps,
     packed,
@@ -131,6 +132,7 @@ class _Search:
         ]
         self._replaced: dict[tuple[int, int, int], bool] = {}
         self._all = np.arange(self.depth + 1)
+        self._around_s = ends_of_model(problem)
         self._set_caps()
 
     def _set_caps(self) -> None:
@@ -168,7 +170,8 @@ class _Search:
         high = max(float(c.time_s[-1]) + c.first_s + c.last_s for c in self.every) + self._longest_sends()
         most = high
         if problem.max_weight > 0 and np.isfinite(below):
-            most = (below - problem.sum_weight * self.depth * min(self._cheapest)) / problem.max_weight
+            least = self.depth * min(self._cheapest) + self._around_s
+            most = (below - problem.sum_weight * least) / problem.max_weight
         low, high = 0.0, min(high, most)
         if high <= 0 or not self._enough(np.array([high]))[0]:
             return nothing
@@ -188,13 +191,13 @@ class _Search:
         for start in range(0, len(values), _BLOCK):
             held = self._capacities(values[start : start + _BLOCK])
             left = np.full(held.shape[1], float(self.depth))
-            total = np.zeros(held.shape[1])
+            total = np.full(held.shape[1], self._around_s)
             for pool in sorted(self._filled, key=lambda i: self._cheapest[i]):
                 taken = np.minimum(held[pool], left)
                 total += taken * self._cheapest[pool]
                 left -= taken
             if not self.uniform:
-                total = np.maximum(total, self.least_left(self._filled)[0])
+                total = np.maximum(total, self.least_left(self._filled)[0] + self._around_s)
             out[start : start + _BLOCK] = np.where(
                 (left > 0) | ~self._enough(values[start : start + _BLOCK]), np.inf, total / SLACK
             )

@@ -7,7 +7,6 @@ layers have long ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from astra.space.partition_problem import (
     Pipeline,
     Problem,
     end_times,
+    ends_of_model,
     least_end_by_layers,
     lightest,
     memory_caps,
@@ -71,17 +71,18 @@ def least_end(problem: Problem, below: float) -> float:
     """What the longest end of no pipeline that beats ``below`` with it can fall short of; infinite if there is none.
 
     Under the longest bottleneck that could win, stages hold at most so many layers by time, by memory, and by an end:
-    the ends must leave room for all layers.
+    the ends must leave room for all layers. Less room makes the sum and the end longer, which makes the longest
+    bottleneck shorter, and so on.
     """
     room = _Room(problem)
-    least_s = 0.0
+    least_s, sum_s = 0.0, room.least_sum(room.caps)
     for _ in range(_TURNS):
-        found_s = room.least_end(below - least_s)
-        if found_s <= _GAIN * least_s:
+        caps = room.under(below - least_s, sum_s)
+        sum_s = room.least_sum(caps)
+        found_s = room.least_end(room.under(below - least_s, sum_s))
+        if found_s <= _GAIN * least_s or found_s >= below:
             return max(found_s, least_s)
         least_s = found_s
-        if least_s >= below:
-            break
     return least_s
 
 
@@ -97,15 +98,27 @@ class _Room:
         self.depth = self.times.shape[1] - 1
         sizes = [len(pool) for pool in problem.pools if pool]
         self.starts = np.cumsum([0, *sizes])[:-1]
+        self.cheapest = np.minimum.reduceat(self.times[:, 1], self.starts)  # [pool]
+        self.around_s = ends_of_model(problem)
 
-    def least_end(self, below: float) -> float:
-        """The least end that leaves room for all layers in pipelines with values under ``below``."""
+    def under(self, below: float, sum_s: float) -> Floats:
+        """[choice, place] the most layers where the value must stay below a limit and the sum is at least so long."""
         problem = self.problem
-        longest_s = np.inf
-        if problem.max_weight > 0:
-            longest_s = (below - problem.sum_weight * self.depth * self.times[:, 1].min()) / problem.max_weight
+        longest_s = (below - problem.sum_weight * sum_s) / problem.max_weight if problem.max_weight > 0 else np.inf
         by_time = (self.times <= longest_s * SLACK**2).sum(axis=1) - 1
-        caps = np.minimum(self.caps, np.maximum(by_time, 0)[:, None])
+        return np.minimum(self.caps, np.maximum(by_time, 0)[:, None])
+
+    def least_sum(self, caps: Floats) -> float:
+        """Layers at their cheapest on every pool, as many as there is room for."""
+        held = np.maximum.reduceat(caps.sum(axis=1), self.starts)
+        total, left = self.around_s, float(self.depth)
+        for pool in np.argsort(self.cheapest):
+            taken = min(float(held[pool]), left)
+            total, left = total + taken * float(self.cheapest[pool]), left - taken
+        return total / SLACK if left <= 0 else np.inf
+
+    def least_end(self, caps: Floats) -> float:
+        """The least end that leaves room for all layers; infinite if there is none anyway."""
         low, high = 0.0, float(self.ends[np.arange(len(caps)), caps.max(axis=1).astype(np.int64)].max()) * SLACK
         if not self._enough(caps, np.array([np.inf]))[0]:
             return np.inf

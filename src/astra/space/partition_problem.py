@@ -133,6 +133,12 @@ def memory_caps(problem: Problem) -> Floats:
     return caps
 
 
+def ends_of_model(problem: Problem) -> float:
+    """The least that embedding and head add to the sum of the stages."""
+    choices = [choice for pool in problem.pools for choice in pool]
+    return min(choice.first_s for choice in choices) + min(choice.last_s for choice in choices)
+
+
 def least_end_by_layers(table: Floats) -> Floats:
     """[n] the least end of any stage with n layers or more; none has less than nothing."""
     if table.ndim == 2:
