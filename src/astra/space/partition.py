@@ -28,6 +28,7 @@ from astra.space.partition_problem import (
     Run,
     end_times,
     ends_of_model,
+    least_sum_of,
     lightest,
     memory_caps,
     packed,
@@ -81,6 +82,10 @@ def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
         low, high, known = ranges.pop()
         shortest = problem.max_weight * longest_s[low]
         if problem.sum_weight * max(relaxed[high], known) + shortest >= (limit if exact else least):
+            continue
+        if not known and problem.sum_weight * search.least(float(longest_s[high])) + shortest >= (
+            limit if exact else least
+        ):
             continue
         if not known:
             budget = ((limit if exact else least) - shortest) / problem.sum_weight
@@ -202,6 +207,12 @@ class _Search:
                 (left > 0) | ~self._enough(values[start : start + _BLOCK]), np.inf, total / SLACK
             )
         return out
+
+    def least(self, bottleneck: float) -> float:
+        """A closer bound of the sum under one bottleneck: each pool has one choice, and holds what that can."""
+        by_time = self._by_time(np.array([bottleneck]))
+        held = np.minimum(self._caps, by_time).sum(axis=1)
+        return (self._around_s + least_sum_of(self._windows, held, self._starts)) / SLACK
 
     def _longest_sends(self) -> float:
         hops = [float(hop.max()) for hop in self.problem.hop_s.values() if hop.size]

@@ -20,6 +20,7 @@ from astra.space.partition_problem import (
     end_times,
     ends_of_model,
     least_end_by_layers,
+    least_sum_of,
     lightest,
     memory_caps,
     packed,
@@ -98,7 +99,6 @@ class _Room:
         self.depth = self.times.shape[1] - 1
         sizes = [len(pool) for pool in problem.pools if pool]
         self.starts = np.cumsum([0, *sizes])[:-1]
-        self.cheapest = np.minimum.reduceat(self.times[:, 1], self.starts)  # [pool]
         self.around_s = ends_of_model(problem)
 
     def under(self, below: float, sum_s: float) -> Floats:
@@ -109,13 +109,8 @@ class _Room:
         return np.minimum(self.caps, np.maximum(by_time, 0)[:, None])
 
     def least_sum(self, caps: Floats) -> float:
-        """Layers at their cheapest on every pool, as many as there is room for."""
-        held = np.maximum.reduceat(caps.sum(axis=1), self.starts)
-        total, left = self.around_s, float(self.depth)
-        for pool in np.argsort(self.cheapest):
-            taken = min(float(held[pool]), left)
-            total, left = total + taken * float(self.cheapest[pool]), left - taken
-        return total / SLACK if left <= 0 else np.inf
+        """The sum where every pool takes as many layers as it has room for at most."""
+        return (self.around_s + least_sum_of(self.times, caps.sum(axis=1), self.starts)) / SLACK
 
     def least_end(self, caps: Floats) -> float:
         """The least end that leaves room for all layers; infinite if there is none anyway."""

@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from astra.provenance import Floats
+from astra.provenance import Floats, Ints
 
 SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
 
@@ -131,6 +132,22 @@ def memory_caps(problem: Problem) -> Floats:
         held = stay + kept * alive[: choice.stages, None]
         caps[row, : choice.stages] = (held <= room * SLACK).sum(axis=1).clip(1) - 1
     return caps
+
+
+def least_sum_of(times: Floats, held: Floats, starts: Ints) -> float:
+    """The least sum if each pool takes layers in one choice, no more than that holds, wherever they are cheapest.
+
+    ``times`` is [choice, n] for any n layers, ``held`` is [choice], and ``starts`` has the first choice of each pool.
+    """
+    depth = times.shape[1] - 1
+    best = np.minimum.reduceat(np.where(np.arange(depth + 1) <= held[:, None], times, np.inf), starts)
+    total = best[0]
+    for pool in best[1:]:
+        padded = np.concatenate((pool[::-1], np.full(depth, np.inf)))
+        # Entry [j, i] is what the pool adds with j - i layers.
+        added = sliding_window_view(padded, depth + 1)[::-1]
+        total = (total + added).min(axis=1)
+    return float(total[-1])
 
 
 def ends_of_model(problem: Problem) -> float:
