@@ -22,7 +22,7 @@ from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
-from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.strategy import parse_strategy
 from astra.units import GIB
 
 KEEP: Final = 8  # strategies that may be simulated, as many as ``astra plan`` takes by default

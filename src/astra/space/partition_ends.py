@@ -106,7 +106,7 @@ class _Room:
         problem = self.problem
         longest_s = (below - problem.sum_weight * sum_s) / problem.max_weight if problem.max_weight > 0 else np.inf
         by_time = (self.times <= longest_s * SLACK**2).sum(axis=1) - 1
-        return np.minimum(self.caps, np.maximum(by_time, 0)[:, None])
+        return np.asarray(np.minimum(self.caps, np.maximum(by_time, 0)[:, None]))
 
     def least_sum(self, caps: Floats) -> float:
         """The sum where every pool takes as many layers as it has room for at most."""
