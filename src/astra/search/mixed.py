@@ -124,15 +124,15 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= limit:
                 break
-            least_s, met = self.bench.bound(counts, frame, every=every, below=limit, must=must)
-            if least_s >= limit:
+            least_s, end_s, met = self.bench.bound(counts, frame, every=every, below=limit, must=must)
+            if least_s + end_s >= limit:
                 continue
             if met is not None:
                 total_s = self._told_s(met)
                 found.append((total_s, met))
                 limit = min(limit, total_s)
             if met is None or least_s < CLOSE * met.value_s:
-                close.append((max(least_s, bound_s), frame))
+                close.append((max(least_s, bound_s) + end_s, frame))
         return sorted(close, key=lambda entry: entry[0]), found
 
     def _told_s(self, found: Found) -> float:

@@ -307,25 +307,25 @@ class Bench(Framing):
         return tuple(out)
 
     def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
-        """A close lower bound of a frame's pipeline and end, and a pipeline if one was met.
+        """Close lower bounds of a frame's pipeline and end, together ``below`` if nothing can beat that.
 
-        The bound is ``below`` if nothing can beat that.
+        And a pipeline if one was met.
         """
         if len(self.spans(counts, frame)) > 1:
-            return Bounded(0.0, None)
+            return Bounded(0.0, 0.0, None)
         problem, shapes = self.problem(counts, frame, every=every, must=must)
         needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
         if not any(problem.pools) or not all(needed):
-            return Bounded(below, None)
+            return Bounded(below, 0.0, None)
         problem = problem._replace(ends=self.ends(frame, shapes))
         end_s = least_end(problem, below)
         if end_s >= below:
-            return Bounded(below, None)
+            return Bounded(below, 0.0, None)
         least, pipeline = bound(problem, below=below - end_s)
         if pipeline is None:
-            return Bounded(least + end_s, None)
+            return Bounded(least, end_s, None)
         longest_s = max(end_times(problem.ends, pipeline.runs))
-        return Bounded(least + end_s, self._found(frame, pipeline, shapes, pipeline.value_s + longest_s))
+        return Bounded(least, end_s, self._found(frame, pipeline, shapes, pipeline.value_s + longest_s))
 
     def _found(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...], total_s: float) -> Found:
         sends = self._sends(frame, pipeline, shapes)
