@@ -55,7 +55,9 @@ def least_sum(problem: Problem, bottleneck: float, budget: float) -> Answer | No
     stages = problem.stages or 0
     table = np.full((4, stages + 1, depth + 1), np.inf)
     table[0, 0, 0] = 0.0
-    hops = [[_least_hop(problem, pool, number) for number in range(len(ways))] for pool, ways in enumerate(problem.pools)]
+    hops = [
+        [_least_hop(problem, pool, number) for number in range(len(ways))] for pool, ways in enumerate(problem.pools)
+    ]
     steps: list[tuple[int, Floats, list[_Way]]] = []
     for pool, choices in enumerate(problem.pools):
         if not choices:
