@@ -283,6 +283,7 @@ class Bench(Framing):
             every=every,
             stages=frame.stages,
             must=must,
+            alike=self.uniform,
         )
         return problem, tuple(shapes)
 

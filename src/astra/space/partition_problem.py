@@ -42,6 +42,7 @@ class Problem(NamedTuple):
     max_weight: float
     every: bool = False  # use every stage of every pool that has a choice
     least_layers: int = 1  # of a stage
+    alike: bool = False  # all layers are known to be the same
     stages: int | None = None  # of the pipeline; None: any number
     must: int = 0  # bits of the pools that must take part
     ends: Ends = ()  # seconds that follow the pipeline on every stage there can be, see end_times
@@ -123,6 +124,8 @@ def memory_caps(problem: Problem) -> Floats:
     """[choice, place] the most layers of every choice at each place from the end, by memory alone."""
     alive = problem.in_flight[1:]
     choices = [choice for pool in problem.pools for choice in pool]
+    if problem.alike:
+        return _alike_caps(choices, alive)
     caps = np.zeros((len(choices), len(alive)))
     for row, choice in enumerate(choices):
         room = choice.limit_bytes - choice.fixed_bytes
@@ -132,6 +135,16 @@ def memory_caps(problem: Problem) -> Floats:
         held = stay + kept * alive[: choice.stages, None]
         caps[row, : choice.stages] = (held <= room * SLACK).sum(axis=1).clip(1) - 1
     return caps
+
+
+def _alike_caps(choices: list[Choice], alive: Floats) -> Floats:
+    """``memory_caps`` of equal layers."""
+    room, stay, kept, stages = np.array(
+        [(c.limit_bytes - c.fixed_bytes, c.stay_bytes[1], c.kept_bytes[1], c.stages) for c in choices]
+    ).T[:, :, None]
+    each = np.maximum(stay + kept * alive, 1e-300)
+    most = np.floor(np.maximum(room, 0.0) / each * SLACK**2).clip(0, len(choices[0].stay_bytes) - 1)
+    return np.asarray(np.where(np.arange(len(alive)) < stages, most, 0.0))
 
 
 def least_sum_of(times: Floats, held: Floats, starts: Ints) -> float:
