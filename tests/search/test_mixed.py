@@ -21,6 +21,7 @@ from astra.search.mixed_detail import Fleet, estimate
 from astra.search.mixed_records import MixedEstimate, MixedPlanSet
 from astra.search.mixed_shares import Share, deal
 from astra.space.partition import Run
+from astra.space.partition_ends import least_end
 from astra.spec.mixed import on_one_pool, parse_mixed
 from astra.spec.strategy import parse_strategy
 
@@ -82,7 +83,9 @@ def test_frames_left_out_by_a_bound_are_no_better() -> None:
         if found is not None:
             assert bound_s <= found.value_s
             after_s = found.total_s - found.value_s - found.fill_s
-            assert planner.bench.after.least_s(counts, frame.dp, frame.cp) <= after_s * (1 + 1e-9)
+            problem, shapes = planner.bench.problem(counts, frame, every=False)
+            problem = problem._replace(ends=planner.bench.ends(frame, shapes))
+            assert least_end(problem, (found.total_s - found.fill_s) * (1 + 1e-9)) <= after_s
             least = min(least, found.total_s)
     assert best_s == pytest.approx(least, rel=1e-9)
     assert best.value_s <= best_s

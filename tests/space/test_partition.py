@@ -7,7 +7,8 @@ import pytest
 
 from astra.space import partition
 from astra.space.one_pool import applies, solve_one
-from astra.space.partition import Choice, Problem, bound, end_times, solve, solve_ended, stage_times, value
+from astra.space.partition import Choice, Problem, bound, end_times, solve, stage_times, value
+from astra.space.partition_ends import solve_ended
 from tests.space.brute_force import best_split, brute_force, fits
 
 

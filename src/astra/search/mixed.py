@@ -93,7 +93,7 @@ class Planner:
         ``spread``: frames that may come that close to the best are solved too.
         """
         frames: Iterable[tuple[float, Frame]] = self.bench.bounded_frames(
-            counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned
+            counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned, below=spread * below
         )
         found: list[tuple[float, Found]] = []
         limit = below
@@ -104,9 +104,6 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= spread * limit:
                 break
-            after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
-            if bound_s + after_s >= spread * limit:
-                continue
             # A share will still be rounded, so that the last of its end is not worth the search; nor is it with many.
             quick = many or not whole
             solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=quick)
@@ -127,16 +124,15 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= limit:
                 break
-            after_s = self.bench.after.least_s(counts, frame.dp, frame.cp)
-            if bound_s + after_s >= limit:
+            least_s, end_s, met = self.bench.bound(counts, frame, every=every, below=limit, must=must)
+            if least_s + end_s >= limit:
                 continue
-            least_s, met = self.bench.bound(counts, frame, every=every, below=limit - after_s, must=must)
             if met is not None:
                 total_s = self._told_s(met)
                 found.append((total_s, met))
                 limit = min(limit, total_s)
             if met is None or least_s < CLOSE * met.value_s:
-                close.append((max(least_s, bound_s), frame))
+                close.append((max(least_s, bound_s) + end_s, frame))
         return sorted(close, key=lambda entry: entry[0]), found
 
     def _told_s(self, found: Found) -> float:
@@ -165,15 +161,19 @@ class Planner:
             out.append(float(each.max()) * gpus if len(each) else 0.0)
         return out
 
+    def _share(self, counts: Counts, mask: int) -> float:
+        """Samples of the batch that fall to some pools by rate."""
+        rates = self.rates(counts)
+        inside = sum(rate for pool, rate in enumerate(rates) if mask >> pool & 1)
+        return self.bench.batch * inside / sum(rates) if inside else 0.0
+
     def menu(self, counts: Counts, mask: int, *, every: bool, best_s: float) -> list[Found]:
         """Pipelines of some pools that may become a group, for their share of the batch by rate."""
         key = (counts, mask)
         if key not in self._menus:
-            rates = self.rates(counts)
-            if not sum(rates):
+            if not (share := self._share(counts, mask)):
                 return []
             inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
-            share = self.bench.batch * sum(r for pool, r in enumerate(rates) if mask >> pool & 1) / sum(rates)
             # A mixed block must beat what is known; a pool by itself is part of many partitions.
             if mask & (mask - 1):
                 found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
@@ -235,14 +235,14 @@ class Planner:
                 out += [candidate for candidate in made if candidate is not None]
         return sorted(out, key=lambda entry: entry.step_s)[:KEPT]
 
-    def _dealt(self, groups: Sequence[Found]) -> Candidate | None:
-        """Groups with the micro-batches that let the last one end soonest."""
+    def _dealt(self, groups: Sequence[Found], below: float = np.inf) -> Candidate | None:
+        """Groups with the micro-batches that let the last one end soonest; None if that is not ``below``."""
         shares, rounds = [], []
         for found in groups:
             fixed_s, each_s = found.line()
             rounds.append(found.round)
             shares.append(Share(found.samples, fixed_s, each_s * found.round))
-        dealt = deal(shares, self.bench.batch)
+        dealt = deal(shares, self.bench.batch, below)
         if dealt is None:
             return None
         seconds, units = dealt
@@ -325,10 +325,11 @@ class Planner:
         found = self.cost(self.alike(counts, below=self._before(best), fewer=self.counts), most=1)
         # Or as groups: the pool's own pipelines anew, those of the others as they are.
         used = [place for place, gpus in enumerate(counts) if gpus]
-        menus = [self.menu(counts if place == pool else self.counts, 1 << place, every=False, best_s=np.inf)[:1]
-                 for place in used]  # fmt: skip
-        dealt = [each for chosen in product(*menus) if (each := self._dealt(chosen)) is not None]
-        found += self.cost([each for each in dealt if each.step_s < self._before(best)], most=1)
+        menus = [self._grown(pool, counts) if place == pool
+                 else self.menu(self.counts, 1 << place, every=False, best_s=np.inf)[:1] for place in used]  # fmt: skip
+        before_s = self._before(best)
+        dealt = [each for chosen in product(*menus) if (each := self._dealt(chosen, before_s)) is not None]
+        found += self.cost([each for each in dealt if each.step_s < before_s], most=1)
         alone = self.alone(pool)
         whole = counts[pool] % node == 0  # a part of a node has no next one
         # A pool by itself gains at most in proportion, so that most need not be planned again.
@@ -340,6 +341,24 @@ class Planner:
             more = self.alone(pool, counts[pool])
             found += [more] if more is not None else []
         return min([best, *found], key=lambda each: each.estimate.step_s)
+
+    def _grown(self, pool: int, counts: Counts) -> list[Found]:
+        """The pool's best pipelines for its share that more GPUs than it has make possible."""
+        old, new = (tuple(n if place == pool else 0 for place, n in enumerate(some)) for some in (self.counts, counts))
+        share = self._share(counts, 1 << pool)
+        limit = np.inf
+        for each in self.menu(self.counts, 1 << pool, every=False, best_s=np.inf):
+            fixed_s, each_s = each.line()
+            units = share / (each.frame.dp * each.frame.mbs)
+            limit = min(limit, fixed_s + units * each_s + each.total_s - each.value_s - each.fill_s)
+        found: list[tuple[float, Found]] = []
+        few = len(self.counts) <= MOST_BLOCKS  # odd numbers of many pools hardly ever add up to the batch
+        for aligned in (True, False) if few else (True,):
+            found += self.pipelines(
+                new, share, keep=1, whole=False, below=min([limit, *(total_s for total_s, _ in found)]), fewer=old,
+                aligned=aligned,
+            )  # fmt: skip
+        return [each for _, each in found[-1:]]
 
     def with_pool(self, pool: int) -> Costed | None:
         """The best plan that uses a pool, wanted or not; with many pools, of those with one shape for all stages."""

@@ -10,11 +10,11 @@ import numpy as np
 from astra.cost import mixed as cost
 from astra.cost.between import replicas, sync
 from astra.cost.state import Held, optimizer_s
-from astra.efficiency import collectives
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
+from astra.table import distinct, take
 
 _OFF = np.array(0)
 
@@ -32,26 +32,7 @@ class After:
 
     def __init__(self, pools: list[tuple[Job, cost.PoolColumns]], settings: Settings) -> None:
         self.pools, self.settings = pools, settings
-        self.least_s = lru_cache(maxsize=4096)(self._least_s)
         self.table = lru_cache(maxsize=1024)(self._table)
-
-    def _least_s(self, counts: tuple[int, ...], dp: int, cp: int) -> float:
-        """Some GPU holds at least an even share of the parameters, on one of the pools."""
-        found = []
-        for gpus, (job, columns) in zip(counts, self.pools, strict=True):
-            if not gpus or not len(columns.shards.tp):
-                continue
-            held = columns.held
-            whole = cost.from_the_end(job, (held.trained_dense * columns.shards.tp[:, None])[:1])[0, -1]
-            share = np.array([whole * dp * cp / sum(counts)]) if job.model.moe is None else np.zeros(1)
-            part = Held(share, 0 * share, share, 0 * share, 0 * share)
-            zero, ranks, one = np.array(self.settings.zero), np.array([dp * cp]), np.array([1])
-            seconds, _ = optimizer_s(job, part, zero=zero, offload=_OFF, ranks=ranks[0], expert_ranks=one[0])
-            moved = sync(job, part, ranks=ranks, stride=one, expert_ranks=one, expert_stride=one)
-            busy = moved.reduce_scatter_s + moved.all_gather_s if self.settings.zero else moved.all_reduce_s
-            slowdown = min(collectives.overlap_slowdown(job.pool, "cluster"), 1.0)
-            found.append(float(seconds[0] + slowdown * busy[0]))
-        return min(found, default=0.0)
 
     def _table(self, pool: int, dp: int, groups: int = 1, way: cost.Wire | None = None) -> Floats:
         """[sharding, first + 2 * last, stage] seconds; a stage is its layers, or its place where layers differ.
@@ -68,16 +49,19 @@ class After:
             return np.asarray(by_sort[:, : count + 2] @ sums)
 
         shards = columns.shards
-        held = Held(*(of_stages(column) for column in columns.held))
-        replicated = (dp * shards.cp)[:, None]
-        expert_ranks, expert_stride = (column[:, None] for column in shards.expert_groups(dp))
+        # Parameters and who shares them do not depend on the micro-batch.
+        first, alike = distinct(shards.tp, shards.cp, shards.ep)
+        some = take(shards, first)
+        held = Held(*(of_stages(column[first]) for column in columns.held))
+        replicated = (dp * some.cp)[:, None]
+        expert_ranks, expert_stride = (column[:, None] for column in some.expert_groups(dp))
         zero = np.array(self.settings.zero)
         update_s, _ = optimizer_s(job, held, zero=zero, offload=_OFF, ranks=replicated, expert_ranks=expert_ranks)
         moved = sync(
-            job, held, ranks=replicated, stride=shards.tp[:, None], expert_ranks=expert_ranks,
+            job, held, ranks=replicated, stride=some.tp[:, None], expert_ranks=expert_ranks,
             expert_stride=expert_stride,
         )  # fmt: skip
-        moved = cost.with_other_groups(job, moved, held, replicated, groups, way)
+        moved = take(cost.with_other_groups(job, moved, held, replicated, groups, way), alike)
         forward_s = of_stages(columns.forward_s)
         between = replicas(
             job,
@@ -90,7 +74,7 @@ class After:
             forward_s=forward_s,
             backward_s=of_stages(columns.work_s) - forward_s,
         )
-        table: Floats = (update_s + between.exposed_s).reshape(len(shards.tp), 4, len(mixes))
+        table: Floats = (update_s[alike] + between.exposed_s).reshape(len(shards.tp), 4, len(mixes))
         return table if place is None else table[:, :, place]
 
 

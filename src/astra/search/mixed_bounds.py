@@ -63,15 +63,15 @@ class Rates(NamedTuple):
 
 
 def best_first(
-    frames: Frames, place: Ints, pools: list[Rates], counts: tuple[int, ...], depth: int
+    frames: Frames, place: Ints, pools: list[Rates], counts: tuple[int, ...], depth: int, below: float = np.inf
 ) -> Iterator[tuple[float, int]]:
-    """Frames by seconds no pipeline of theirs can beat, shortest first; those without a pipeline are left out.
+    """Frames by seconds no pipeline of theirs can beat, shortest first, as far as ``below``.
 
     ``place`` is that of a frame's (mbs, cp). A quick bound orders them, a closer one is worked out where it matters.
     """
     quick = bounds(frames._replace(stages=np.zeros_like(frames.stages)), frames.stages, place, pools, counts, depth)
     order = np.argsort(quick, kind="stable")
-    order = order[np.isfinite(quick[order])]
+    order = order[quick[order] < below]
     heap: list[tuple[float, int]] = []
     done = 0
     while heap or done < len(order):
@@ -80,7 +80,7 @@ def best_first(
             done += len(rows)
             closer = bounds(frames.take(rows), frames.stages[rows], place[rows], pools, counts, depth)
             for row, seconds in zip(rows.tolist(), np.maximum(closer, quick[rows]).tolist(), strict=True):
-                if np.isfinite(seconds):
+                if seconds < below:
                     heapq.heappush(heap, (seconds, row))
             continue
         yield heapq.heappop(heap)
@@ -134,26 +134,31 @@ def _block(
 
 
 def _table(frames: Frames, in_flight: Ints, place: Ints, rates: Rates, gpus: int, depth: int) -> _Pool:
-    setting, recompute = frames.setting[:, None], frames.recompute[:, None]
-    refused = (setting >= 0) & ((setting != rates.setting) | (recompute != rates.recompute))
-    seconds = np.where(refused, LONG, rates.layer_s[place])
-    stages = gpus // ((frames.dp * frames.cp)[:, None] * rates.tp)
+    """The ways of a pool in each frame; where a frame leaves no choice, the one it asks for."""
+    at: tuple[Ints, Ints | slice] = (place, slice(None))
+    tp = rates.tp[None, :]
+    if (frames.setting >= 0).all():
+        alike = (frames.setting[:, None] == rates.setting) & (frames.recompute[:, None] == rates.recompute)
+        way = alike.argmax(axis=1)[:, None]  # every pair is among a pool's ways, if only as one that is not legal
+        at, tp = (place[:, None], way), rates.tp[way]
+    seconds = rates.layer_s[at]
+    stages = gpus // ((frames.dp * frames.cp)[:, None] * tp)
     alive = np.minimum(((frames.vp - 1) * in_flight + 1) / frames.vp, frames.microbatches)[:, None]
-    layer = rates.stay_bytes[place] + rates.shared_bytes[place] / frames.dp[:, None] + rates.kept_bytes[place] * alive
-    units = rates.room_bytes[place] / np.maximum(layer, 1.0) / _LOOSE / frames.vp[:, None]
+    layer = rates.stay_bytes[at] + rates.shared_bytes[at] / frames.dp[:, None] + rates.kept_bytes[at] * alive
+    units = rates.room_bytes[at] / np.maximum(layer, 1.0) / _LOOSE / frames.vp[:, None]
     units = np.floor(units) if rates.lightest == 1 else units
     stages = np.where(
         (seconds < LONG) & (units >= rates.lightest), np.minimum(stages, (depth // frames.vp)[:, None]), 0
     )
-    return _Pool(seconds, rates.head_s[place], stages, np.maximum(units, 0.0), rates.lightest == 1)
+    return _Pool(seconds, rates.head_s[at], stages, np.maximum(units, 0.0), rates.lightest == 1)
 
 
 def _held(bottleneck: Floats, frames: Frames, tables: list[_Pool]) -> Floats:
     """The most layers a frame's stages hold under its bottleneck."""
     chunks, most = frames.vp, int(frames.stages.max(initial=0))
     free = np.zeros(frames.rows)
-    limited = np.zeros((frames.rows, most + 1))
     lost = np.full(frames.rows, LONG)
+    rooms: list[Floats] = []
     for table in tables:
         each_s = chunks[:, None] * table.layer_s
         units = np.minimum(table.whole(bottleneck[:, None] / each_s / _LOOSE), table.units)
@@ -163,17 +168,25 @@ def _held(bottleneck: Floats, frames: Frames, tables: list[_Pool]) -> Floats:
         each = np.where(able, units, 0.0)
         free += (table.stages * each).max(axis=1)
         if most:
-            limited = _joined(limited, table.stages, each, most)
-    held = np.where(frames.stages > 0, limited[np.arange(frames.rows), frames.stages], free)
+            counts = np.minimum(table.stages[:, :, None], np.arange(most + 1))
+            rooms.append((counts * each[:, :, None]).max(axis=1))
+    held = np.where(frames.stages > 0, _joined(rooms, frames.stages), free) if most else free
     # The stage with the head has less room for layers, whichever it is.
     layers: Floats = np.maximum(held - np.where(lost < LONG, lost, 0.0), 0.0) * chunks
     return layers
 
 
-def _joined(held: Floats, stages: Ints, each: Floats, most: int) -> Floats:
-    """The most units in at most q stages with one more pool."""
-    wider = held.copy()
-    for count in range(1, min(int(stages.max(initial=0)), most) + 1):
-        room = (np.minimum(stages, count) * each).max(axis=1)
-        np.maximum(wider[:, count:], held[:, : most + 1 - count] + room[:, None], out=wider[:, count:])
-    return wider
+def _joined(rooms: list[Floats], stages: Ints) -> Floats:
+    """The most units that pools hold in a frame's stages, from what each holds in at most q of them, [frame, q]."""
+    held, *others = rooms
+    rows, most = np.arange(len(stages)), held.shape[1] - 1
+    if not others:
+        return np.asarray(held[rows, stages])
+    for room in others[:-1]:
+        wider = held.copy()
+        for count in range(1, most + 1):
+            np.maximum(wider[:, count:], held[:, : most + 1 - count] + room[:, count : count + 1], out=wider[:, count:])
+        held = wider
+    left = stages[:, None] - np.arange(most + 1)
+    sums = np.where(left >= 0, held[rows[:, None], np.maximum(left, 0)] + others[-1], 0.0)
+    return np.asarray(sums.max(axis=1))

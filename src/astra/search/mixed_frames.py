@@ -98,9 +98,10 @@ class Found(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """A lower bound of a frame's value, and a pipeline of it."""
+    """Lower bounds of a frame's pipeline and of what follows it, and a pipeline of it."""
 
     least_s: float
+    end_s: float
     found: Found | None
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 
-from astra.cost.stage import gather_parts, stage_costs
+from astra.cost.stage import SHARD_COLUMNS, Gathered, gather_parts, stage_costs
 from astra.cost.step import states
 from astra.errors import InputError
 from astra.families.kinds import layer_kinds
@@ -21,7 +22,7 @@ from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
-from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.strategy import parse_strategy
 from astra.units import GIB
 
 KEEP: Final = 8  # strategies that may be simulated, as many as ``astra plan`` takes by default
@@ -38,13 +39,18 @@ def best_alone(
         return None
     within = MARGIN * found.candidates[0].step_s
     strategies = [candidate.strategy for candidate in found.candidates if candidate.step_s <= within]
-    results = detail.estimate(job, strategies, user_rules=user_rules)
-    fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
-    if not fitting:
-        return None
-    strategy, result = min(fitting, key=lambda pair: pair[1].step_s)
-    plan = OnePool(pool=fleet.names[place], strategy=strategy)
-    return plan, _told(fleet, job, plan, result)
+    rows = [detail.as_row(job, strategy) for strategy in strategies]
+    gathered = gather_parts(
+        job, {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
+    )
+    parts = [gathered.take(np.array([number])) for number in range(len(rows))]
+    timed = [_timed(job, row, part) for row, part in zip(rows, parts, strict=True)]
+    for number in sorted(range(len(rows)), key=lambda number: timed[number][0]):
+        result = detail.in_full(job, rows[number], parts[number], user_rules)
+        if result.fits and result.legal:
+            plan = OnePool(pool=fleet.names[place], strategy=strategies[number])
+            return plan, _told(fleet, job, plan, result, timed[number][1])
+    return None
 
 
 def part_of(job: Job, gpus: int) -> Job:
@@ -81,10 +87,13 @@ def check_alone(fleet: Fleet, plan: OnePool, user_rules: Sequence[Rule], where: 
 def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
     """The record of a plain strategy on one pool."""
     job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus)
-    return _told(fleet, job, plan, detail.estimate(job, [plan.strategy], user_rules=user_rules)[0])
+    row = detail.as_row(job, plan.strategy)
+    gathered = gather_parts(job, row.meshes.columns)
+    result = detail.in_full(job, row, gathered, user_rules)
+    return _told(fleet, job, plan, result, _timed(job, row, gathered)[1])
 
 
-def _told(fleet: Fleet, job: Job, plan: OnePool, result: Estimate) -> MixedEstimate:
+def _told(fleet: Fleet, job: Job, plan: OnePool, result: Estimate, pipeline_s: float) -> MixedEstimate:
     """An estimate of one pool with what an answer over several pools adds."""
     strategy, used = plan.strategy, {plan.pool: plan.strategy.gpus}
     stages = [_stage(job, plan, stage, result.microbatches) for stage in result.stages]
@@ -97,7 +106,7 @@ def _told(fleet: Fleet, job: Job, plan: OnePool, result: Estimate) -> MixedEstim
         microbatches=result.microbatches,
         samples=job.workload.global_batch,
         gpus=used,
-        pipeline_s=_pipeline_s(job, strategy),
+        pipeline_s=pipeline_s,
         closed_form_s=(sum(times) - max(times)) / strategy.vp + result.microbatches * max(times),
         waits_s=0.0,
     )
@@ -133,12 +142,13 @@ def _stage(job: Job, plan: OnePool, stage: StageEstimate, microbatches: int) -> 
     )
 
 
-def _pipeline_s(job: Job, strategy: Strategy) -> float:
-    row = detail.as_row(job, strategy)
-    gathered = gather_parts(job, row.meshes.columns)
+def _timed(job: Job, row: detail.Row, gathered: Gathered) -> tuple[float, float]:
+    """A step as it is told in full, and the pipeline in it."""
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
-    between = states(job, row.meshes, costs, row.holders)[2]
-    return detail.simulated_s(job, row, gathered, costs, between.per_microbatch_s[0, 0])
+    _, update, between = states(job, row.meshes, costs, row.holders)
+    pipeline_s = detail.simulated_s(job, row, gathered, costs, between.per_microbatch_s[0, 0])
+    after_s = float((between.exposed_s[0, 0] + update.seconds[0, 0]).max())
+    return (pipeline_s + after_s + job.runtime.step_host_s) * (1 + job.straggling), pipeline_s
 
 
 def _as_group(job: Job, plan: OnePool) -> MixedStrategy:

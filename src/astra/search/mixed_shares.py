@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from math import floor, gcd
+from math import floor, gcd, inf
 from typing import NamedTuple
 
 MOST_EVENTS = 20_000
@@ -22,8 +22,8 @@ class Share(NamedTuple):
     unit_s: float
 
 
-def deal(shares: Sequence[Share], batch: int) -> tuple[float, tuple[int, ...]] | None:
-    """The least longest time and the units of each group, or None if no whole numbers add up to the batch."""
+def deal(shares: Sequence[Share], batch: int, below: float = inf) -> tuple[float, tuple[int, ...]] | None:
+    """The least longest time and the units of each group; None if no whole numbers add up to the batch ``below``."""
     step = 0
     for share in shares:
         step = gcd(step, share.samples)
@@ -46,7 +46,9 @@ def deal(shares: Sequence[Share], batch: int) -> tuple[float, tuple[int, ...]] |
                 dealt = tuple(count - fewer for count, fewer in zip(units, less, strict=True))
                 ends = [share.fixed_s + share.unit_s * count for share, count in zip(shares, dealt, strict=True)]
                 return max(ends), dealt
-        _, which = heapq.heappop(coming)
+        next_s, which = heapq.heappop(coming)
+        if next_s >= below:
+            return None
         units[which] += 1
         share = shares[which]
         if share.samples * units[which] <= batch:

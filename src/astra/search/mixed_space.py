@@ -7,7 +7,6 @@ bound from its pools' rates, so frames are visited best first and most are never
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -25,7 +24,8 @@ from astra.search.mixed_limits import Limits
 from astra.space.enumerate import divisors
 from astra.space.names import facts_of
 from astra.space.one_pool import applies, solve_one
-from astra.space.partition import Choice, Ends, Pipeline, Problem, bound, end_times, solve, solve_ended
+from astra.space.partition import Choice, Ends, Pipeline, Problem, bound, end_times, solve
+from astra.space.partition_ends import least_end, solve_ended
 from astra.space.rules import check
 from astra.spec.job import Job
 
@@ -283,6 +283,7 @@ class Bench(Framing):
             every=every,
             stages=frame.stages,
             must=must,
+            alike=self.uniform,
         )
         return problem, tuple(shapes)
 
@@ -307,18 +308,25 @@ class Bench(Framing):
         return tuple(out)
 
     def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
-        """A close lower bound of a frame's value, and a pipeline if one was met; ``below`` if nothing can beat that."""
+        """Close lower bounds of a frame's pipeline and end, together ``below`` if nothing can beat that.
+
+        And a pipeline if one was met.
+        """
         if len(self.spans(counts, frame)) > 1:
-            return Bounded(0.0, None)
+            return Bounded(0.0, 0.0, None)
         problem, shapes = self.problem(counts, frame, every=every, must=must)
         needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
         if not any(problem.pools) or not all(needed):
-            return Bounded(below, None)
-        least, pipeline = bound(problem, below=below)
+            return Bounded(below, 0.0, None)
+        problem = problem._replace(ends=self.ends(frame, shapes))
+        end_s = least_end(problem, below)
+        if end_s >= below:
+            return Bounded(below, 0.0, None)
+        least, pipeline = bound(problem, below=below - end_s)
         if pipeline is None:
-            return Bounded(least, None)
-        end_s = max(end_times(self.ends(frame, shapes), pipeline.runs))
-        return Bounded(least, self._found(frame, pipeline, shapes, pipeline.value_s + end_s))
+            return Bounded(least, end_s, None)
+        longest_s = max(end_times(problem.ends, pipeline.runs))
+        return Bounded(least, end_s, self._found(frame, pipeline, shapes, pipeline.value_s + longest_s))
 
     def _found(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...], total_s: float) -> Found:
         sends = self._sends(frame, pipeline, shapes)
@@ -355,10 +363,9 @@ class Bench(Framing):
             needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
             if not any(problem.pools) or not all(needed):
                 continue
-            ends = partial(self.ends, frame, shapes)
-            least_s = self.after.least_s(counts, frame.dp, frame.cp)
+            problem = problem._replace(ends=self.ends(frame, shapes))
             first = solve_one if applies(problem) else solve
-            found = solve_ended(problem, below=below, least_s=least_s, ends=ends, first=first, quick=quick)
+            found = solve_ended(problem, below=below, first=first, quick=quick)
             if found is not None:
                 best, below = self._found(frame, found.pipeline, shapes, found.total_s), found.total_s
         return best
@@ -372,11 +379,13 @@ class Bench(Framing):
         uniform: bool,
         fewer: Counts | None = None,
         aligned: bool = True,
+        below: float = np.inf,
     ) -> Iterator[tuple[float, Frame]]:
-        """Every frame with its lower bound of the pipeline's seconds, best first.
+        """Frames with their lower bounds of the pipeline's seconds, best first.
 
         ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded. ``fewer``:
         leave out frames in which that many GPUs make as many stages. ``aligned``: a share's pipelines divide the batch.
+        ``below``: only frames that may beat it.
         """
         if not self.settings:
             return
@@ -390,5 +399,5 @@ class Bench(Framing):
             return
         keys = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
         place = np.array([keys[pair] for pair in zip(frames.mbs.tolist(), frames.cp.tolist(), strict=True)])
-        for bound_s, row in best_first(frames, place, self.rates, counts, self.depth):
+        for bound_s, row in best_first(frames, place, self.rates, counts, self.depth, below):
             yield bound_s, self._frame(frames, row)

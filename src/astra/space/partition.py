@@ -11,7 +11,7 @@ Letters: L layers, j layers placed so far (counted from the model's end), f plac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -20,19 +20,22 @@ import numpy as np
 from astra.provenance import Bools, Floats, Ints
 from astra.space.partition_paths import Paths
 from astra.space.partition_problem import (
+    SLACK,
     Choice,
     Ends,
     Pipeline,
     Problem,
     Run,
     end_times,
+    ends_of_model,
+    least_sum_of,
     lightest,
+    memory_caps,
     packed,
     stage_times,
     value,
 )
 
-_SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
 _BLOCK: Final = 256  # bottlenecks bounded at a time
 _MANY_POOLS: Final = 4  # from here on the problem without order is tried first
 _ROUNDS: Final = 5  # of a search for the least bottleneck, each on a grid
@@ -54,67 +57,6 @@ def solve(problem: Problem, *, below: float = np.inf) -> Pipeline | None:
     far, the range is done; otherwise it is halved.
     """
     return _ranges(problem, below, exact=True).pipeline
-
-
-class Ended(NamedTuple):
-    """A pipeline and the whole step with what follows it."""
-
-    total_s: float
-    pipeline: Pipeline
-
-
-def solve_ended(
-    problem: Problem,
-    *,
-    below: float = np.inf,
-    least_s: float = 0.0,
-    ends: Callable[[], Ends] | None = None,
-    first: Callable[..., Pipeline | None] | None = None,
-    quick: bool = False,
-) -> Ended | None:
-    """The pipeline with the least value plus longest end under ``below``, or None.
-
-    ``ends`` makes the table of ends, unless the problem has it; most problems are done before it is needed.
-
-    The pipeline of least value comes first. Any other that ends the step sooner has a shorter longest end, so the
-    problem is solved again with only stages whose ends are shorter, until even the least end there is, at least
-    ``least_s``, would not make the next value win. ``first`` may solve the unrestricted problem in a quicker way;
-    ``quick`` leaves it at that pipeline.
-    """
-    pipeline = (first or solve)(problem, below=below - least_s)
-    if pipeline is None:
-        return None
-    if ends is not None:
-        problem = problem._replace(ends=ends())
-    least_s = max(least_s, _least_end(problem))
-    best: Ended | None = None
-    while pipeline is not None:
-        ends_below = max(end_times(problem.ends, pipeline.runs))
-        total_s = pipeline.value_s + ends_below
-        if total_s < below:
-            best, below = Ended(total_s, pipeline), total_s
-        ends_below = min(ends_below, below - pipeline.value_s)  # no other value is less
-        if quick or ends_below <= least_s:
-            break
-        pipeline = solve(problem._replace(ends_below=ends_below), below=below - least_s)
-    return best
-
-
-def _least_end(problem: Problem) -> float:
-    """Some stage holds at least an even share of the layers."""
-    most = sum(max((choice.stages for choice in pool), default=0) for pool in problem.pools)
-    most = max(min(most, len(problem.in_flight) - 1), 1) if problem.stages is None else problem.stages
-    least = np.inf
-    for tables in problem.ends:
-        for table in tables:
-            depth = table.shape[-1] - 1
-            share = -(-depth // most)
-            if table.ndim == 2:
-                least = min(least, float(table[:, share:].min()))
-            else:
-                apart = np.subtract.outer(np.arange(depth + 1), np.arange(depth + 1)) >= share
-                least = min(least, float(table[:, apart].min()))
-    return least
 
 
 def bound(problem: Problem, *, below: float = np.inf) -> Bounded:
@@ -141,12 +83,16 @@ def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
         shortest = problem.max_weight * longest_s[low]
         if problem.sum_weight * max(relaxed[high], known) + shortest >= (limit if exact else least):
             continue
+        if not known and problem.sum_weight * search.least(float(longest_s[high])) + shortest >= (
+            limit if exact else least
+        ):
+            continue
         if not known:
             budget = ((limit if exact else least) - shortest) / problem.sum_weight
             sum_s, found = search.under(float(longest_s[high]), budget, exact=exact)
             if not np.isfinite(sum_s):
                 continue
-            known = sum_s / _SLACK
+            known = sum_s / SLACK
             if low == high:
                 least = min(least, problem.sum_weight * known + problem.max_weight * float(longest_s[low]))
             if found is not None and found.value_s < limit:
@@ -163,7 +109,7 @@ def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
 def _distinct(values: Floats) -> Floats:
     """Sorted, and of those that differ by rounding alone the largest."""
     ordered = np.unique(values)
-    last: Floats = ordered[np.append(np.diff(ordered) > (_SLACK - 1) * ordered[1:], True)] if len(ordered) else ordered
+    last: Floats = ordered[np.append(np.diff(ordered) > (SLACK - 1) * ordered[1:], True)] if len(ordered) else ordered
     return last
 
 
@@ -191,18 +137,13 @@ class _Search:
         ]
         self._replaced: dict[tuple[int, int, int], bool] = {}
         self._all = np.arange(self.depth + 1)
+        self._around_s = ends_of_model(problem)
         self._set_caps()
 
     def _set_caps(self) -> None:
         """The most layers of every choice at each place from the end, by memory alone, and its cheapest layer."""
-        alive = self.problem.in_flight[1:]
-        self._caps = np.zeros((len(self.every), len(alive)))
+        self._caps = memory_caps(self.problem)
         self._layer_s = np.array([np.diff(choice.time_s).min() for choice in self.every])
-        for row, choice in enumerate(self.every):
-            room = choice.limit_bytes - choice.fixed_bytes
-            stay, kept = lightest(choice.stay_bytes), lightest(choice.kept_bytes)
-            held = stay + kept * alive[: choice.stages, None]
-            self._caps[row, : choice.stages] = (held <= room * _SLACK).sum(axis=1).clip(1) - 1 if room > 0 else 0
         if self.problem.ends_below < np.inf:
             tables = [table for pool in self.problem.ends for table in pool]
             most = [_most_layers(table, self.problem.ends_below) for table in tables]
@@ -223,7 +164,7 @@ class _Search:
             choice = self.problem.pools[pool][number]
             held = choice.stay_bytes + choice.kept_bytes * self.problem.in_flight[place]
             room = choice.limit_bytes - choice.fixed_bytes - first * choice.first_bytes - last * choice.last_bytes
-            top = np.searchsorted(held, held + max(room, 0.0) * _SLACK, side="right") - 1
+            top = np.searchsorted(held, held + max(room, 0.0) * SLACK, side="right") - 1
             self._rooms[key] = top if room >= 0 else np.full(self.depth + 1, -1)
         return self._rooms[key]
 
@@ -234,7 +175,8 @@ class _Search:
         high = max(float(c.time_s[-1]) + c.first_s + c.last_s for c in self.every) + self._longest_sends()
         most = high
         if problem.max_weight > 0 and np.isfinite(below):
-            most = (below - problem.sum_weight * self.depth * min(self._cheapest)) / problem.max_weight
+            least = self.depth * min(self._cheapest) + self._around_s
+            most = (below - problem.sum_weight * least) / problem.max_weight
         low, high = 0.0, min(high, most)
         if high <= 0 or not self._enough(np.array([high]))[0]:
             return nothing
@@ -254,17 +196,23 @@ class _Search:
         for start in range(0, len(values), _BLOCK):
             held = self._capacities(values[start : start + _BLOCK])
             left = np.full(held.shape[1], float(self.depth))
-            total = np.zeros(held.shape[1])
+            total = np.full(held.shape[1], self._around_s)
             for pool in sorted(self._filled, key=lambda i: self._cheapest[i]):
                 taken = np.minimum(held[pool], left)
                 total += taken * self._cheapest[pool]
                 left -= taken
             if not self.uniform:
-                total = np.maximum(total, self.least_left(self._filled)[0])
+                total = np.maximum(total, self.least_left(self._filled)[0] + self._around_s)
             out[start : start + _BLOCK] = np.where(
-                (left > 0) | ~self._enough(values[start : start + _BLOCK]), np.inf, total / _SLACK
+                (left > 0) | ~self._enough(values[start : start + _BLOCK]), np.inf, total / SLACK
             )
         return out
+
+    def least(self, bottleneck: float) -> float:
+        """A closer bound of the sum under one bottleneck: each pool has one choice, and holds what that can."""
+        by_time = self._by_time(np.array([bottleneck]))
+        held = np.minimum(self._caps, by_time).sum(axis=1)
+        return (self._around_s + least_sum_of(self._windows, held, self._starts)) / SLACK
 
     def _longest_sends(self) -> float:
         hops = [float(hop.max()) for hop in self.problem.hop_s.values() if hop.size]
@@ -286,14 +234,14 @@ class _Search:
         else:
             layers = _distinct((choice.time_s[:, None] - choice.time_s)[np.tri(self.depth + 1, k=-1, dtype=bool)])
         values = (layers[:, None] + fixed).ravel()
-        within: Floats = values[(values >= low / _SLACK**2) & (values <= high * _SLACK)]
+        within: Floats = values[(values >= low / SLACK**2) & (values <= high * SLACK)]
         return within
 
     def _by_time(self, bottlenecks: Floats) -> Floats:
         """[choice, bottleneck] the most layers whose time is within it."""
         if self.uniform:
-            return np.asarray(np.floor(bottlenecks / self._layer_s[:, None] * _SLACK**2))
-        rows = [np.searchsorted(row, bottlenecks * _SLACK**2, side="right") - 1 for row in self._windows]
+            return np.asarray(np.floor(bottlenecks / self._layer_s[:, None] * SLACK**2))
+        rows = [np.searchsorted(row, bottlenecks * SLACK**2, side="right") - 1 for row in self._windows]
         return np.stack(rows).astype(np.float64)
 
     def least_left(self, free: Sequence[int]) -> Floats:
@@ -365,21 +313,20 @@ class _Search:
             return answer.sum_s, found
         if found is not None and self.problem.ends_below == np.inf:
             attained = sum(found.stage_s) <= answer.sum_s * (1 + 1e-9)
-            if attained and max(found.stage_s) <= bottleneck * _SLACK**2:
+            if attained and max(found.stage_s) <= bottleneck * SLACK**2:
                 return sum(found.stage_s), found
         found = self.least_sum(bottleneck, budget)
         return (np.inf, None) if found is None else (sum(found.stage_s), found)
 
     def least_sum(self, bottleneck: float, budget: float) -> Pipeline | None:
         """The pipeline with the least sum and no stage above the bottleneck."""
-        paths = Paths(self, bottleneck * _SLACK, budget)
+        paths = Paths(self, bottleneck * SLACK, budget)
         return paths.shortest()
 
 
 __all__ = [
     "Bounded",
     "Choice",
-    "Ended",
     "Ends",
     "Pipeline",
     "Problem",
@@ -388,7 +335,6 @@ __all__ = [
     "end_times",
     "packed",
     "solve",
-    "solve_ended",
     "stage_times",
     "value",
 ]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from astra.provenance import Floats
+from astra.provenance import Floats, Ints
+
+SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
 
 Ends = tuple[tuple[Floats, ...], ...]  # by pool and choice
 
@@ -39,6 +42,7 @@ class Problem(NamedTuple):
     max_weight: float
     every: bool = False  # use every stage of every pool that has a choice
     least_layers: int = 1  # of a stage
+    alike: bool = False  # all layers are known to be the same
     stages: int | None = None  # of the pipeline; None: any number
     must: int = 0  # bits of the pools that must take part
     ends: Ends = ()  # seconds that follow the pipeline on every stage there can be, see end_times
@@ -114,6 +118,66 @@ def _lightest(running: bytes) -> Floats:
     sums = np.frombuffer(running)
     gaps = [(sums[n:] - sums[: len(sums) - n]).min() for n in range(len(sums))]
     return np.array(gaps)
+
+
+def memory_caps(problem: Problem) -> Floats:
+    """[choice, place] the most layers of every choice at each place from the end, by memory alone."""
+    alive = problem.in_flight[1:]
+    choices = [choice for pool in problem.pools for choice in pool]
+    if problem.alike:
+        return _alike_caps(choices, alive)
+    caps = np.zeros((len(choices), len(alive)))
+    for row, choice in enumerate(choices):
+        room = choice.limit_bytes - choice.fixed_bytes
+        if room <= 0:
+            continue
+        stay, kept = lightest(choice.stay_bytes), lightest(choice.kept_bytes)
+        held = stay + kept * alive[: choice.stages, None]
+        caps[row, : choice.stages] = (held <= room * SLACK).sum(axis=1).clip(1) - 1
+    return caps
+
+
+def _alike_caps(choices: list[Choice], alive: Floats) -> Floats:
+    """``memory_caps`` of equal layers."""
+    room, stay, kept, stages = np.array(
+        [(c.limit_bytes - c.fixed_bytes, c.stay_bytes[1], c.kept_bytes[1], c.stages) for c in choices]
+    ).T[:, :, None]
+    each = np.maximum(stay + kept * alive, 1e-300)
+    most = np.floor(np.maximum(room, 0.0) / each * SLACK**2).clip(0, len(choices[0].stay_bytes) - 1)
+    return np.asarray(np.where(np.arange(len(alive)) < stages, most, 0.0))
+
+
+def least_sum_of(times: Floats, held: Floats, starts: Ints) -> float:
+    """The least sum if each pool takes layers in one choice, no more than that holds, wherever they are cheapest.
+
+    ``times`` is [choice, n] for any n layers, ``held`` is [choice], and ``starts`` has the first choice of each pool.
+    """
+    depth = times.shape[1] - 1
+    best = np.minimum.reduceat(np.where(np.arange(depth + 1) <= held[:, None], times, np.inf), starts)
+    total = best[0]
+    for pool in best[1:]:
+        padded = np.concatenate((pool[::-1], np.full(depth, np.inf)))
+        # Entry [j, i] is what the pool adds with j - i layers.
+        added = sliding_window_view(padded, depth + 1)[::-1]
+        total = (total + added).min(axis=1)
+    return float(total[-1])
+
+
+def ends_of_model(problem: Problem) -> float:
+    """The least that embedding and head add to the sum of the stages."""
+    choices = [choice for pool in problem.pools for choice in pool]
+    return min(choice.first_s for choice in choices) + min(choice.last_s for choice in choices)
+
+
+def least_end_by_layers(table: Floats) -> Floats:
+    """[n] the least end of any stage with n layers or more; none has less than nothing."""
+    if table.ndim == 2:
+        least = table.min(axis=0)
+    else:
+        both = table.min(axis=0)
+        least = np.array([both.diagonal(-n).min() for n in range(len(both))])
+    least = np.minimum.accumulate(least[::-1])[::-1]
+    return np.concatenate((np.full(1, -np.inf), least[1:]))
 
 
 def packed(held: Floats, stages: int) -> Floats:

@@ -55,12 +55,15 @@ def least_sum(problem: Problem, bottleneck: float, budget: float) -> Answer | No
     stages = problem.stages or 0
     table = np.full((4, stages + 1, depth + 1), np.inf)
     table[0, 0, 0] = 0.0
-    hop_s = min((float(hop.min()) for hop in problem.hop_s.values() if hop.size), default=0.0)
+    hops = [
+        [_least_hop(problem, pool, number) for number in range(len(ways))] for pool, ways in enumerate(problem.pools)
+    ]
     steps: list[tuple[int, Floats, list[_Way]]] = []
     for pool, choices in enumerate(problem.pools):
         if not choices:
             continue
-        ways = [way for number in range(len(choices)) for way in _ways(problem, choices, number, bottleneck, hop_s)]
+        ways = [way for number, hop_s in enumerate(hops[pool])
+                for way in _ways(problem, choices, number, bottleneck, hop_s)]  # fmt: skip
         steps.append((pool, table, ways))
         needed = problem.every or problem.must >> pool & 1
         after = np.full_like(table, np.inf) if needed else table.copy()
@@ -71,6 +74,13 @@ def least_sum(problem: Problem, bottleneck: float, budget: float) -> Answer | No
     if not total < budget:
         return None
     return Answer(total, _traced(steps, stages, depth, total))
+
+
+def _least_hop(problem: Problem, pool: int, number: int) -> float:
+    """The shortest transfer between a choice and any other pool."""
+    rows = [hop[number] for (here, _), hop in problem.hop_s.items() if here == pool]
+    rows += [hop[:, number] for (_, there), hop in problem.hop_s.items() if there == pool]
+    return min((float(row.min()) for row in rows if row.size), default=0.0)
 
 
 def _ways(problem: Problem, choices: tuple[Choice, ...], number: int, bottleneck: float, hop_s: float) -> list[_Way]:
