@@ -11,13 +11,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from astra.axes import AXES, Send
+from astra.axes import Send
+from astra.cost.alike import Alike
+from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
-from astra.cost.layers import EMBEDDING, HEAD, in_bf16, layers_of, trained
-from astra.efficiency import collectives, operators
+from astra.cost.layers import in_bf16, layers_of, trained
+from astra.efficiency import operators
 from astra.families.kinds import LayerKind
 from astra.families.operators import Attention, Gemm, Kept, Layer, Shard, Stream
-from astra.provenance import Codes, Floats, Ints, Source, Timed, worst
+from astra.provenance import Codes, Floats, Source, Timed, worst
 from astra.spec.cluster import Device
 from astra.spec.job import Job
 from astra.spec.runtime import Runtime
@@ -26,7 +28,6 @@ from astra.table import distinct
 FP32_KERNELS: Final = frozenset({"cross_entropy", "accumulate"})  # counted with fp32 values whatever the precision
 ATTENTION_POWER: Final = 0.5  # power of an attention kernel over that of a GEMM: it keeps half of the tensor cores busy
 _WIDEST: Final = 1.8  # beyond this ratio any clock is within the power limit
-_FEW: Final = 256  # rows that are timed sooner than they are compared
 
 
 class Direction(NamedTuple):
@@ -73,27 +74,11 @@ def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     layers, alike = layers_of(job, shard), Alike(shard)
     gemm_s = _gemm_seconds(job, layers, alike)
     return {
-        key: _part(job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], _sends(job, key, shard), alike)
+        key: _part(
+            job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], sends_of(job, key, shard), alike
+        )
         for key, layer in layers.items()
     }
-
-
-class Alike:
-    """Shardings that are alike to most operators: those ask for tokens and few degrees, whatever made the tokens."""
-
-    def __init__(self, shard: Shard) -> None:
-        self.rows = len(shard.tp)
-        tokens = (shard.tokens, shard.tp, shard.sp)
-        several = self.rows > _FEW
-        self._groups = [distinct(*tokens), distinct(*tokens, shard.ep, shard.etp)] if several else []
-
-    def once(self, *columns: Floats | Ints | float) -> tuple[Ints, Ints | slice]:
-        """Rows that have every combination of the columns, few if it can be, and where among them each row's is."""
-        wide = [np.asarray(column) for column in columns if np.ndim(column)]
-        for first, place in self._groups:
-            if all(np.array_equal(column[first][place], column) for column in wide):
-                return first, place
-        return np.arange(self.rows), slice(None)
 
 
 class _GemmSeconds(NamedTuple):
@@ -158,16 +143,6 @@ def _three_layouts(
     return [Timed((way.seconds / runtime.clock_gain + more_s)[place], way.source[place]) for way in timed]
 
 
-def _sends(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]]:
-    """What each axis sends in a part."""
-    if key == EMBEDDING:
-        return {axis.name: axis.embedding_sends(job.model, shard) for axis in AXES}
-    if key == HEAD:
-        return {axis.name: axis.head_sends(job.model, shard) for axis in AXES}
-    assert isinstance(key, LayerKind)
-    return {axis.name: axis.layer_sends(job.model, key, shard) for axis in AXES}
-
-
 def _part(
     job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends: dict[str, list[Send]], alike: Alike
 ) -> Part:
@@ -200,7 +175,7 @@ def _part(
                 busy_s={},
                 exposed_s={},
                 overlapped_s={},
-                members=_members(sends["tp"], way, rows),
+                members=members_of(sends["tp"], way, rows),
                 compute_s=np.zeros(rows),
             ),
         )
@@ -210,9 +185,9 @@ def _part(
         slower = clock_loss(runtime, directions.values())
         weight_s = weight_s * slower
         directions = {way: _slowed(runtime, full, slower) for way, full in directions.items()}
-    timed = _timed_sends(job, sends, alike)
+    timed = timed_sends(job, sends, alike)
     for way, silent in directions.items():
-        busy, exposed, overlapped = _communication(job, shard, timed, way, _windows(silent), sources)
+        busy, exposed, overlapped = communication(job, shard, timed, way, _windows(silent), sources)
         if runtime.launches_ahead:
             exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
@@ -342,95 +317,6 @@ def _in_gaps(silent: Direction, exposed_s: Mapping[str, Floats]) -> dict[str, Fl
     return {axis: share * seconds for axis, seconds in exposed_s.items()}
 
 
-def _members(sends: list[Send], way: str, rows: int) -> Floats:
-    """Ranks of each collective with more than one, summed over the collectives."""
-    return _sum((np.where(send.ranks > 1, getattr(send, way) * send.ranks, 0.0) for send in sends), rows)
-
-
-def _timed_sends(job: Job, sends: Mapping[str, list[Send]], alike: Alike) -> dict[str, list[tuple[Send, Timed]]]:
-    """Every collective that has something to send, with the time of one; both directions share many."""
-    known: dict[tuple[str, int, int, int], Timed] = {}
-
-    def timed(send: Send) -> Timed:
-        name = (send.op, id(send.nbytes), id(send.ranks), id(send.stride))
-        if name not in known:
-            first, place = alike.once(send.nbytes, send.ranks, send.stride)
-            few = send._replace(nbytes=send.nbytes[first], ranks=send.ranks[first], stride=send.stride[first])
-            nbytes = job.workload.widening * few.nbytes * _sent_once(job, few)
-            found = collectives.collective(job.pool, few.op, nbytes=nbytes, ranks=few.ranks, stride=few.stride)
-            known[name] = Timed(found.seconds[place], found.source[place])
-        return known[name]
-
-    return {
-        axis: [(send, timed(send)) for send in some if np.any(send.ranks > 1) and _ever(send)]
-        for axis, some in sends.items()
-    }
-
-
-def _ever(send: Send) -> bool:
-    return bool(np.any(np.asarray(send.forward) > 0) or np.any(np.asarray(send.backward) > 0))
-
-
-def _communication(
-    job: Job,
-    shard: Shard,
-    sends: Mapping[str, list[tuple[Send, Timed]]],
-    way: str,
-    windows: Mapping[str, Floats],
-    sources: dict[str, Codes],
-) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, Floats]]:
-    """Busy and exposed seconds by axis, without and with the axis' own overlap.
-
-    What runs beside compute is exposed only where it outlasts it, and slows that compute meanwhile. An overlapped axis
-    cuts each exchange into as many pieces as it has ranks: the first piece cannot be hidden.
-    """
-    rows = len(shard.tp)
-    slowdown = collectives.overlap_slowdown(job.pool, "node")
-    busy_by, exposed_by, overlapped_by = {}, {}, {}
-    for axis in AXES:
-        bare, beside = np.zeros(rows), dict[str, Floats]()
-        pieces = getattr(shard, axis.degree or axis.name)
-        for send, timed in sends[axis.name]:
-            times = np.asarray(getattr(send, way), np.float64)
-            if not (times > 0).any():
-                continue
-            seconds = times * timed.seconds
-            used = (seconds > 0).astype(np.int8)
-            sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
-            hidden_by = "layer" if send.op == "all_to_all" and job.runtime.hides_all_to_all else send.beside
-            if hidden_by and (job.runtime.async_reduce or hidden_by != "gemm"):
-                beside[hidden_by] = beside.get(hidden_by, 0.0) + seconds
-            else:
-                bare = bare + seconds
-        hidden = {
-            name: np.maximum(seconds - windows[name], 0.0) + slowdown * np.minimum(seconds, windows[name])
-            for name, seconds in beside.items()
-        }
-        outlasting = _sum(hidden.values(), rows)
-        busy_by[axis.name] = bare + _sum(beside.values(), rows)
-        exposed_by[axis.name] = overlapped_by[axis.name] = bare + outlasting
-        if axis.overlap:
-            first, rest = bare / pieces, bare - bare / pieces
-            room = np.maximum(windows["gemm"] - beside.get("gemm", 0.0), 0.0)
-            pipelined = first + np.maximum(rest - room, 0.0) + slowdown * np.minimum(rest, room)
-            overlapped_by[axis.name] = np.minimum(pipelined, bare) + outlasting
-    return busy_by, exposed_by, overlapped_by
-
-
-def _sent_once(job: Job, send: Send) -> Floats:
-    """Share of an exchange that remains where a token goes once to each rank, or node if there are several.
-
-    With k experts drawn from D places evenly, D (1 - (1 - 1/D)^k) of the places are met.
-    """
-    moe = job.model.moe
-    if send.op != "all_to_all" or job.runtime.dispatch == "copies" or moe is None:
-        return np.ones(np.shape(send.ranks))
-    near = job.pool.node.links[0].reach if job.pool.node.links else 1
-    nodes = send.ranks * send.stride / near
-    places = np.maximum(np.where(nodes > 1, nodes, send.ranks), 1)
-    return places * (1 - (1 - 1 / places) ** moe.topk) / moe.topk
-
-
 def worst_source(parts_by_key: Mapping[LayerKind | str, Part], row: int) -> dict[str, Source]:
     """Provenance by term for one sharding, the worst over the parts; an axis that is silent in it has none."""
     found: dict[str, int] = {}
@@ -441,6 +327,3 @@ def worst_source(parts_by_key: Mapping[LayerKind | str, Part], row: int) -> dict
                 continue
             found[term] = max(found.get(term, 0), int(codes[row]))
     return {term: Source(value) for term, value in found.items()}
-
-
-__all__ = ["EMBEDDING", "HEAD", "Direction", "Gemm", "Part", "parts", "worst_source"]

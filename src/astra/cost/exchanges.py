@@ -1,0 +1,115 @@
+"""What a part sends over each parallel axis, how long that takes, and how much of it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from astra.axes import AXES, Send
+from astra.cost.alike import Alike
+from astra.cost.layers import EMBEDDING, HEAD
+from astra.efficiency import collectives
+from astra.families.kinds import LayerKind
+from astra.families.operators import Shard
+from astra.provenance import Codes, Floats, Timed, worst
+from astra.spec.job import Job
+
+
+def sends_of(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]]:
+    """What each axis sends in a part."""
+    if key == EMBEDDING:
+        return {axis.name: axis.embedding_sends(job.model, shard) for axis in AXES}
+    if key == HEAD:
+        return {axis.name: axis.head_sends(job.model, shard) for axis in AXES}
+    assert isinstance(key, LayerKind)
+    return {axis.name: axis.layer_sends(job.model, key, shard) for axis in AXES}
+
+
+def members_of(sends: list[Send], way: str, rows: int) -> Floats:
+    """Ranks of each collective with more than one, summed over the collectives."""
+    return sum((np.where(send.ranks > 1, getattr(send, way) * send.ranks, 0.0) for send in sends), start=np.zeros(rows))
+
+
+def timed_sends(job: Job, sends: Mapping[str, list[Send]], alike: Alike) -> dict[str, list[tuple[Send, Timed]]]:
+    """Every collective that has something to send, with the time of one; both directions share many."""
+    known: dict[tuple[str, int, int, int], Timed] = {}
+
+    def timed(send: Send) -> Timed:
+        name = (send.op, id(send.nbytes), id(send.ranks), id(send.stride))
+        if name not in known:
+            first, place = alike.once(send.nbytes, send.ranks, send.stride)
+            few = send._replace(nbytes=send.nbytes[first], ranks=send.ranks[first], stride=send.stride[first])
+            nbytes = job.workload.widening * few.nbytes * _sent_once(job, few)
+            found = collectives.collective(job.pool, few.op, nbytes=nbytes, ranks=few.ranks, stride=few.stride)
+            known[name] = Timed(found.seconds[place], found.source[place])
+        return known[name]
+
+    return {
+        axis: [(send, timed(send)) for send in some if np.any(send.ranks > 1) and _ever(send)]
+        for axis, some in sends.items()
+    }
+
+
+def _ever(send: Send) -> bool:
+    return bool(np.any(np.asarray(send.forward) > 0) or np.any(np.asarray(send.backward) > 0))
+
+
+def communication(
+    job: Job,
+    shard: Shard,
+    sends: Mapping[str, list[tuple[Send, Timed]]],
+    way: str,
+    windows: Mapping[str, Floats],
+    sources: dict[str, Codes],
+) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, Floats]]:
+    """Busy and exposed seconds by axis, without and with the axis' own overlap.
+
+    What runs beside compute is exposed only where it outlasts it, and slows that compute meanwhile. An overlapped axis
+    cuts each exchange into as many pieces as it has ranks: the first piece cannot be hidden.
+    """
+    rows = len(shard.tp)
+    slowdown = collectives.overlap_slowdown(job.pool, "node")
+    busy_by, exposed_by, overlapped_by = {}, {}, {}
+    for axis in AXES:
+        bare, beside = np.zeros(rows), dict[str, Floats]()
+        pieces = getattr(shard, axis.degree or axis.name)
+        for send, timed in sends[axis.name]:
+            times = np.asarray(getattr(send, way), np.float64)
+            if not (times > 0).any():
+                continue
+            seconds = times * timed.seconds
+            used = (seconds > 0).astype(np.int8)
+            sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
+            hidden_by = "layer" if send.op == "all_to_all" and job.runtime.hides_all_to_all else send.beside
+            if hidden_by and (job.runtime.async_reduce or hidden_by != "gemm"):
+                beside[hidden_by] = beside.get(hidden_by, 0.0) + seconds
+            else:
+                bare = bare + seconds
+        hidden = {
+            name: np.maximum(seconds - windows[name], 0.0) + slowdown * np.minimum(seconds, windows[name])
+            for name, seconds in beside.items()
+        }
+        outlasting = sum(hidden.values(), start=np.zeros(rows))
+        busy_by[axis.name] = bare + sum(beside.values(), start=np.zeros(rows))
+        exposed_by[axis.name] = overlapped_by[axis.name] = bare + outlasting
+        if axis.overlap:
+            first, rest = bare / pieces, bare - bare / pieces
+            room = np.maximum(windows["gemm"] - beside.get("gemm", 0.0), 0.0)
+            pipelined = first + np.maximum(rest - room, 0.0) + slowdown * np.minimum(rest, room)
+            overlapped_by[axis.name] = np.minimum(pipelined, bare) + outlasting
+    return busy_by, exposed_by, overlapped_by
+
+
+def _sent_once(job: Job, send: Send) -> Floats:
+    """Share of an exchange that remains where a token goes once to each rank, or node if there are several.
+
+    With k experts drawn from D places evenly, D (1 - (1 - 1/D)^k) of the places are met.
+    """
+    moe = job.model.moe
+    if send.op != "all_to_all" or job.runtime.dispatch == "copies" or moe is None:
+        return np.ones(np.shape(send.ranks))
+    near = job.pool.node.links[0].reach if job.pool.node.links else 1
+    nodes = send.ranks * send.stride / near
+    places = np.maximum(np.where(nodes > 1, nodes, send.ranks), 1)
+    return places * (1 - (1 - 1 / places) ** moe.topk) / moe.topk
