@@ -20,7 +20,6 @@ from astra.export.import_megatron_model import pattern_shape
 from astra.export.imports import import_text
 from astra.export.megatron import layout
 from astra.export.megatron_model import expert_pattern
-from astra.export.reading import settled
 from astra.families.weights import count
 from astra.search.detail import legality
 from astra.spec.model import MoE
@@ -65,6 +64,11 @@ def launches(draw: Any, models: tuple[str, ...] = MODELS) -> Launch:
         uneven = (launch.layers[0] - 1, *launch.layers[1:-1], launch.layers[-1] + 1)
         launch = launched(job, replace(strategy, layers=uneven))
     return launch
+
+
+def settled(strategy: Strategy, layers: tuple[int, ...]) -> Strategy:
+    """A strategy with its layers written out where they are uneven, and left out where they are not."""
+    return replace(strategy, layers=() if len(set(layers)) == 1 else layers)
 
 
 def back(target: str, launch: Launch) -> Any:

@@ -139,11 +139,10 @@ def left_out(runs: Sequence[Run]) -> list[LeftOut]:
 def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
     """(runtime, kind of model, runs, error bar), with a line for all runtimes first."""
     lines: list[tuple[str, str, int, float]] = []
+    timed = [row for row in rows if not runtimes.runtime(row.runtime).replay_only]
     for runtime in ("", *runtimes.runtime_names()):
         for model, moe in (("dense", False), ("moe", True)):
-            every = not runtime  # but for steps that nobody timed
-            part = [row for row in rows if every or kind_of(row.runtime) == kind_of(runtime)]
-            part = [row for row in part if not every or row.runtime != "vtrain"]
+            part = [row for row in rows if kind_of(row.runtime) == kind_of(runtime)] if runtime else timed
             sizes = [abs(row.error) for row in part if row.error is not None and ("moe" in row.family) == moe]
             if len(sizes) >= FEWEST:
                 lines.append((runtime, model, len(sizes), round(float(np.quantile(sizes, COVERED)), 3)))

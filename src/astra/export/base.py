@@ -212,18 +212,6 @@ def no_overlap(target: str, *names: str) -> tuple[Limit, ...]:
     return tuple(Limit("overlap", f"{target} cannot overlap {name} communication", breaks(name)) for name in names)
 
 
-def always_overlaps(target: str, *names: str) -> tuple[Limit, ...]:
-    """Limits for overlaps a target cannot switch off where there are replicas."""
-
-    def breaks(name: str) -> Callable[[Launch], bool]:
-        return lambda launch: launch.strategy.dp > 1 and name not in launch.strategy.overlap
-
-    return tuple(
-        Limit("overlap", f"{target} always overlaps {name} communication between replicas", breaks(name))
-        for name in names
-    )
-
-
 # Ranks are numbered by node, so that a stage of one GPU type must not begin in the middle of a node of another.
 WHOLE_NODES: Final = Limit(
     "cluster",

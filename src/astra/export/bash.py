@@ -7,7 +7,6 @@ every assignment is taken in order. Anything else is left as it is written.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Final, NamedTuple
 
@@ -247,9 +246,3 @@ def _literal(word: Word) -> str:
 
 def _opens_array(word: Word) -> bool:
     return word[-1].quote == "" and word[-1].text.endswith("=(")
-
-
-def split_words(text: str) -> list[str]:
-    """A command line as words: with the rules of a script, so that nothing is run."""
-    commands = read_script(text).commands
-    return [word for command in commands for word in command if word != os.linesep]

@@ -249,8 +249,3 @@ def _pool(request: Mapping[str, Any], where: str) -> Pool:
 
     gpus, gpu = _part(request, "gpus", int, where), _part(request, "gpu", str, where)
     return parse_gpus(f"{gpus}x{gpu}", node=_part(request, "node", str, where))
-
-
-def settled(strategy: Strategy, layers: tuple[int, ...]) -> Strategy:
-    """A strategy with its layers written out where they are uneven, and left out where they are not."""
-    return msgspec.structs.replace(strategy, layers=() if len(set(layers)) == 1 else layers)
