@@ -54,7 +54,8 @@ def brute_force(problem: Problem) -> float:
                 most = [problem.pools[pool][number].stages for pool, number in zip(order, numbers, strict=True)]
                 counts = [[n] if problem.every else range(1, n + 1) for n in most]
                 for stages in product(*counts):
-                    best = min(best, best_split(problem, order, numbers, stages, depth))
+                    if sum(stages) < len(problem.in_flight):
+                        best = min(best, best_split(problem, order, numbers, stages, depth))
     return best
 
 

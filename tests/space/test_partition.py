@@ -81,6 +81,13 @@ def test_equals_brute_force_on_deep_models(seed: int) -> None:
     agree(random_problem(rng, pools=2, depth=int(rng.integers(14, 25)), most_stages=2))
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_equals_brute_force_with_more_pools_than_stages(seed: int) -> None:
+    rng = np.random.default_rng(5000 + seed)
+    problem = random_problem(rng, pools=4, depth=int(rng.integers(3, 7)), most_stages=int(rng.integers(1, 3)))
+    agree(problem._replace(in_flight=problem.in_flight[: int(rng.integers(2, 5))], every=False))
+
+
 @pytest.mark.parametrize("sizes", [(2, 3, 2), (3, 3, 2), (1, 2, 4), (4, 4, 4)])
 def test_equals_brute_force_on_up_to_twelve_stages(sizes: tuple[int, ...]) -> None:
     """Three pools, 24 layers: only full pools, so that every split can be listed; 1.4 million of each order at most."""

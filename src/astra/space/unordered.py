@@ -157,7 +157,9 @@ def _dealt(room: tuple[int, ...], layers: int) -> tuple[int, ...]:
 
 
 def arranged(problem: Problem, answer: Answer, bottleneck: float) -> Pipeline | None:
-    """The pieces in the best order found in which every stage fits; None if none does."""
+    """The pieces in the best order found in which every stage fits; None if none does or there are too many stages."""
+    if sum(len(piece.layers) for piece in answer.pieces) >= len(problem.in_flight):
+        return None
     first = [piece for piece in answer.pieces if piece.role & _FIRST]
     last = [piece for piece in answer.pieces if piece.role & _LAST and not piece.role & _FIRST]
     inside = [piece for piece in answer.pieces if not piece.role]
