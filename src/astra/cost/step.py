@@ -15,9 +15,10 @@ from astra.cost.stage import Meshes, StageCosts
 from astra.cost.state import Bytes, optimizer_s, static_bytes
 from astra.families.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed
-from astra.schedule.registry import makespan_s
+from astra.schedule.registry import SPLITTING, in_flight_chunks, legal
+from astra.schedule.screen import Ranks, Terms, terms
 from astra.spec.job import Job
-from astra.table import Column, code, each, largest
+from astra.table import code, each, largest
 
 _FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
 _BLOCK = code("method", "block")
@@ -53,23 +54,23 @@ class Holders(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """Activation memory and recompute time, [mesh, saver, sort]."""
+    """Activation memory, [mesh, saver, sort]."""
 
     kept_bytes: Floats  # alive at the worst moment
     working_bytes: Floats  # of the layer, recomputed stretch or loss in progress
-    recompute_s: Floats  # per micro-batch
 
 
 class Evaluated(NamedTuple):
     """[mesh, saver, holder] results."""
 
-    step_s: Floats
+    bound_s: Floats  # no more than the simulated step; equal to it where there is one stage
+    after_s: Floats  # [mesh, holder] of the step, what follows the pipeline
     peak_bytes: Floats  # allocated, on the worst rank
     known: Bools  # the saver exists for the mesh (its layers fit a chunk)
 
 
 def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
-    """Memory and time of each saver.
+    """Memory of each saver.
 
     Uniform recompute keeps one input for every n layers and recomputes n layers at a time; block recompute treats the
     first n layers of each chunk that way, one at a time, and keeps the rest whole.
@@ -88,17 +89,19 @@ def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
     at_once = np.where(block, np.floor(layers / chunks) <= n, np.minimum(n, chunk))
     stretch = np.where(full, at_once, 0) * costs.layer_whole[:, None, :]
     working = np.maximum(costs.layer_working[:, None, :] + stretch, costs.head_bytes[:, None, :])
-    again = recompute_s(costs.recompute_s[:, None, :], costs.recompute_attention_s[:, None, :], layers / chunks, savers)
-    return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working, again)
+    return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working)
 
 
 def recompute_s(all_layers_s: Floats, attention_s: Floats, layers: Floats | Ints, savers: Savers) -> Floats:
     """Time to run layers' forward again, [mesh, saver, sort]; ``layers`` are those of one chunk."""
-    full = (savers.recompute == _FULL)[None, :, None]
-    block = full & (savers.method == _BLOCK)[None, :, None]
-    n = savers.layers[None, :, None]
-    fraction = np.where(block, np.minimum(n / np.maximum(layers, 1), 1.0), 1.0)
-    selective = (savers.recompute == _SELECTIVE)[None, :, None]
+    return repeated_s(all_layers_s, attention_s, layers, Savers(*(column[None, :, None] for column in savers)))
+
+
+def repeated_s(all_layers_s: Floats, attention_s: Floats, layers: Floats | Ints, savers: Savers) -> Floats:
+    """The same where everything broadcasts."""
+    full, selective = savers.recompute == _FULL, savers.recompute == _SELECTIVE
+    block = full & (savers.method == _BLOCK)
+    fraction = np.where(block, np.minimum(savers.layers / np.maximum(layers, 1), 1.0), 1.0)
     return np.where(full, fraction * all_layers_s, 0.0) + np.where(selective, attention_s, 0.0)
 
 
@@ -135,25 +138,80 @@ def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holder
     vp = meshes.columns["vp"]
     kept = activations(costs, vp, savers)
     static, update, between = states(job, meshes, costs, holders)
-    each_s = (costs.forward_s + costs.backward_s)[:, None, None, :] + kept.recompute_s[:, :, None, :]
-    each_s = each_s + between.per_microbatch_s[:, None, :, :]
-    total_again_s = recompute_s(
-        costs.total_recompute_s[:, None, None],
-        costs.total_attention_s[:, None, None],
-        largest(costs.layers / vp[:, None])[:, None, None],
-        savers,
-    )
-    # The first micro-batch exchanges on every rank it passes; ranks differ little, so the slowest stands for all.
-    exchanged_s = meshes.columns["pp"][:, None, None] * largest(between.per_microbatch_s)[:, None, :]
-    pipeline_s = makespan(meshes, costs, largest(each_s), total_again_s + exchanged_s)
+    pipeline_s = pipeline_bound_s(meshes, costs, savers, between.per_microbatch_s)
     after_s = largest(between.exposed_s + update.seconds)
     resident = sum(static[1:], start=static[0])[:, None, :, :]
     peak = resident + (kept.kept_bytes + kept.working_bytes + costs.buffer_bytes[:, None, :])[:, :, None, :]
     return Evaluated(
-        step_s=(pipeline_s + after_s[:, None, :] + job.runtime.step_host_s) * (1 + job.straggling),
+        bound_s=whole_step_s(job, pipeline_s, after_s[:, None, :]),
+        after_s=after_s,
         peak_bytes=largest(peak),
         known=exists(job, meshes, savers)[:, :, None] & np.ones(len(holders), bool),
     )
+
+
+def whole_step_s(job: Job, pipeline_s: Floats, after_s: Floats) -> Floats:
+    """The pipeline, what follows it, the host's work of a step, and the wait for the slowest node."""
+    return (pipeline_s + after_s + job.runtime.step_host_s) * (1 + job.straggling)
+
+
+def pipeline_bound_s(meshes: Meshes, costs: StageCosts, savers: Savers, exchanged_s: Floats) -> Floats:
+    """A lower bound of the simulated pipeline, [mesh, saver, holder].
+
+    ``exchanged_s`` is what replicas exchange in every micro-batch, [mesh, holder, sort]. Stages before a rank repeat at
+    least the share of the deepest chunk, and exchange at least what the quickest rank does.
+    """
+    vp, m = meshes.columns["vp"], costs.microbatches[:, None]
+    deepest = costs.chunk_layers.max(axis=1, initial=0)[:, None, None]
+    again_s, again_before_s = (
+        recompute_s(all_s[:, None, :], attention_s[:, None, :], layers, savers)
+        for all_s, attention_s, layers in (
+            (costs.recompute_s, costs.recompute_attention_s, costs.chunk_layers[:, None, :]),
+            (costs.before.recompute_s, costs.before.attention_s, deepest),
+        )
+    )
+    least_exchanged_s = exchanged_s.min(axis=2, keepdims=True) / vp[:, None, None]
+    exchanged_before_s = costs.until[:, None, :] * least_exchanged_s
+    through_s, back_s, returns = bound_terms(meshes, costs)
+    more = (m[..., None] * again_s + returns[:, None, :] * again_before_s)[:, :, None, :]
+    shared = (m[..., None] * exchanged_s + returns[:, None, :] * exchanged_before_s)[:, None, :, :]
+    bound_s = largest(through_s[:, None, None, :] + more + shared)
+    lone = np.flatnonzero((vp == 1) & (meshes.columns["pp"] > 1))
+    if len(lone):
+        over_s = largest(again_before_s[lone] + again_s[lone])[..., None]
+        more = (over_s + (m[lone, None] - 1) * again_s[lone])[:, :, None, :]
+        over_s = largest(exchanged_before_s[lone] + exchanged_s[lone])[..., None]
+        shared = (over_s + (m[lone, None] - 1) * exchanged_s[lone])[:, None, :, :]
+        bound_s[lone] = np.maximum(bound_s[lone], largest(back_s[lone][:, None, None, :] + more + shared))
+    return bound_s
+
+
+def bound_terms(meshes: Meshes, costs: StageCosts) -> Terms:
+    """The terms of the bound without recompute and exchanges, [mesh, sort]."""
+    columns, before = meshes.columns, costs.before
+    split = np.isin(columns["schedule"], SPLITTING)[:, None]
+    p, v, m = columns["pp"][:, None], columns["vp"][:, None], costs.microbatches[:, None]
+    returning_s = before.backward_s - np.where(split, before.weight_s, 0.0)
+    own_s = costs.backward_s - np.where(split, costs.weight_s, 0.0)
+    ranks = Ranks(
+        p=p,
+        v=v,
+        m=m,
+        rank=costs.until,
+        ahead=in_flight_chunks(columns["schedule"][:, None], p=p, v=v, m=m, rank=costs.until),
+        forward_s=costs.forward_s,
+        backward_s=costs.backward_s,
+        weight_s=np.where(split, costs.weight_s, 0.0),
+        before_forward_s=before.forward_s,
+        before_backward_s=returning_s,
+        send_s=costs.p2p_s[:, None],
+        blocking=~columns["overlap_p2p"][:, None],
+    )
+    # The last stage comes after all others, so that what is before it and its own is the work over all of them.
+    over_s = largest(before.forward_s + returning_s + costs.forward_s + own_s)[:, None]
+    found = terms(ranks, over_s)
+    undefined = ~legal(columns["schedule"], p=p[:, 0], v=v[:, 0], m=m[:, 0])
+    return found._replace(through_s=np.where(undefined[:, None], np.inf, found.through_s))
 
 
 def least_bytes(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
@@ -177,27 +235,6 @@ def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:
     depth = len(layer_kinds(job.model))
     chunk = -(-depth // (meshes.columns["pp"] * meshes.columns["vp"]))
     return np.asarray((savers.recompute != _FULL)[None, :] | (savers.layers[None, :] <= chunk[:, None]))
-
-
-def makespan(meshes: Meshes, costs: StageCosts, slowest_s: Floats, recompute_s: Floats) -> Floats:
-    """Pipeline time from the slowest rank's micro-batch and all that is recomputed, [mesh, saver, holder]."""
-
-    def column(values: Column) -> Column:
-        return values[:, None, None]
-
-    columns = meshes.columns
-    return makespan_s(
-        column(columns["schedule"]),
-        p=column(columns["pp"]),
-        v=column(columns["vp"]),
-        m=column(costs.microbatches),
-        forward_s=column(costs.total_forward_s),
-        backward_s=column(costs.total_backward_s - costs.total_weight_s) + recompute_s,
-        weight_s=column(costs.total_weight_s),
-        slowest_s=slowest_s,
-        send_s=column(costs.p2p_s),
-        blocking=~column(columns["overlap_p2p"]),
-    )
 
 
 def reserved_bytes(job: Job, allocated: Floats) -> Floats:

@@ -40,7 +40,6 @@ from astra.spec.workload import PRECISIONS, Workload
 from astra.units import parse_count
 
 MODEL_SCHEMA: Final = "astra.model/1"
-SPARE: Final = 3  # groups refined by the simulator beyond those shown
 DEFAULT_BATCH: Final = 1024
 DEFAULT_SEQ: Final = 4096
 
@@ -182,7 +181,7 @@ def _answer(
             return _front(job, chosen, state)
         notes = use_notes(job, chosen[0])
         job = on(job, chosen[0].gpus)
-    found = search(job, restrictions, user_rules=user_rules, keep=top + SPARE, progress=progress)
+    found = search(job, restrictions, user_rules=user_rules, keep=top, progress=progress)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
     strategies = [candidate.strategy for candidate in found.candidates]

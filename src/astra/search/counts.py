@@ -27,14 +27,15 @@ from astra.cost.stage import (
     retention,
     stage_costs,
 )
-from astra.cost.step import Savers, evaluate, makespan, reserved_bytes
+from astra.cost.step import Savers, evaluate, reserved_bytes
 from astra.families import transformer
 from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds
 from astra.families.operators import Shard
 from astra.families.split import kinds
 from astra.provenance import Bools, Floats, Ints
-from astra.search.planner import UNSAVED, Leaders, blocks, by_depth, growing, to_strategy
+from astra.search.contest import to_strategy
+from astra.search.planner import UNSAVED, Leaders, blocks, by_depth, growing
 from astra.space.enumerate import Space, cross, divisors
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
@@ -65,7 +66,7 @@ class CountSpace(Space):
         self.counts = counts
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
-        columns = self.cores | {"flash": self.flash}
+        columns = self.cores | {"flash": np.full(len(self.strategies), self.flash_settings[0])}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
         self.place = np.searchsorted(counts, self.gpus())  # of each core's count

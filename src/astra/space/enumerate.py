@@ -178,9 +178,9 @@ class Space:
         return Savers(*self._savers(deepest).T)
 
     @property
-    def flash(self) -> Bools:
-        """[core] whether any setting of the switches has flash attention."""
-        return np.full(len(self.strategies), any(flags[FLAGS.index("flash")] for flags in self._flag_sets))
+    def flash_settings(self) -> Bools:
+        """Whether flash attention is on, in the settings of the switches: on before off where there are both."""
+        return np.array(sorted({flags[FLAGS.index("flash")] for flags in self._flag_sets}, reverse=True), dtype=bool)
 
     def expand(self, rows: Ints) -> tuple[Meshes, Floats, Ints]:
         """Meshes of some cores, how many strategies each stands for, and the core of each."""
