@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.cost.between import p2p
-from astra.cost.stage import Gathered, Layout, Layouts, Meshes, StageTimes, stage_costs, stage_table
-from astra.cost.step import Holders, Savers, repeated_s, states
+from astra.cost.stage import Gathered, Layout, Layouts, Meshes, StageTimes, stage_table
+from astra.cost.step import Savers, repeated_s
+from astra.families.split import sort_of_rank
 from astra.provenance import Floats, Ints
 from astra.schedule import legal, steps_s
 from astra.schedule.simulator import Stages
@@ -20,15 +21,18 @@ from astra.table import distinct
 _SHAPE: Final = ("schedule", "pp", "vp", "microbatches", "overlap_p2p")
 
 
-def pipelines_s(job: Job, meshes: Meshes, gathered: Gathered, savers: Savers, holders: Holders) -> Floats:
-    """Seconds of each pipeline; meshes, shardings, savers and holders are of one strategy per row."""
+def pipelines_s(job: Job, meshes: Meshes, gathered: Gathered, savers: Savers, exchanged_s: Floats) -> Floats:
+    """Seconds of each pipeline; meshes, shardings and savers are of one strategy per row.
+
+    ``exchanged_s`` is what replicas exchange in every micro-batch, [row, sort of rank].
+    """
     seconds = np.zeros(len(meshes))
     for rows in alike_in_shape(job, meshes):
         some, parts = only_own_layouts(meshes.take(rows)), gathered.take(rows)
-        held = Holders(*(column[rows] for column in holders))
-        exchanged_s = exchanged_by_rank_s(job, some, parts, held)
+        sorts = np.stack([sort_of_rank(job.model, *layout) for layout in some.layouts])[some.layout]
+        by_rank_s = np.take_along_axis(exchanged_s[rows], sorts, axis=1)
         chosen = Savers(*(column[rows] for column in savers))
-        seconds[rows] = of_one_shape_s(job, some, virtual_stages(job, some, parts, chosen, exchanged_s).stages)
+        seconds[rows] = of_one_shape_s(job, some, virtual_stages(job, some, parts, chosen, by_rank_s).stages)
     return seconds
 
 
@@ -49,18 +53,6 @@ def only_own_layouts(meshes: Meshes) -> Meshes:
 def microbatches(job: Job, meshes: Meshes) -> Ints:
     """Of each pipeline and step; at least one, so that an impossible strategy can be told about."""
     return np.maximum(job.workload.global_batch // (meshes.columns["dp"] * meshes.columns["mbs"]), 1)
-
-
-def exchanged_by_rank_s(job: Job, meshes: Meshes, gathered: Gathered, holders: Holders) -> Floats:
-    """What replicas exchange in every micro-batch, [row, rank]; ZeRO stages below 2 exchange nothing."""
-    found = np.zeros((len(meshes), int(meshes.columns["pp"][0])))
-    for zero in np.unique(holders.zero[holders.zero >= 2]):
-        rows = np.flatnonzero(holders.zero == zero)
-        some = meshes.take(rows)
-        costs = stage_costs(job, some, gathered.take(rows), every_rank=True)
-        stage = Holders(np.array([zero]), np.zeros(1, np.int64))
-        found[rows] = states(job, some, costs, stage)[2].per_microbatch_s[:, 0, :]
-    return found
 
 
 class Virtual(NamedTuple):

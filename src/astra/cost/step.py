@@ -64,6 +64,7 @@ class Evaluated(NamedTuple):
     """[mesh, saver, holder] results."""
 
     bound_s: Floats  # no more than the simulated step; equal to it where there is one stage
+    exchanged_s: Floats  # [mesh, holder, sort] of the pipeline, between replicas in every micro-batch
     after_s: Floats  # [mesh, holder] of the step, what follows the pipeline
     peak_bytes: Floats  # allocated, on the worst rank
     known: Bools  # the saver exists for the mesh (its layers fit a chunk)
@@ -144,6 +145,7 @@ def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holder
     peak = resident + (kept.kept_bytes + kept.working_bytes + costs.buffer_bytes[:, None, :])[:, :, None, :]
     return Evaluated(
         bound_s=whole_step_s(job, pipeline_s, after_s[:, None, :]),
+        exchanged_s=between.per_microbatch_s,
         after_s=after_s,
         peak_bytes=largest(peak),
         known=exists(job, meshes, savers)[:, :, None] & np.ones(len(holders), bool),

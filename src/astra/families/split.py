@@ -65,6 +65,15 @@ def stages(model: ModelSpec, pp: int, vp: int, layers: tuple[int, ...], every_ra
     return Stages(ranks, counts[ranks].astype(np.float64), ranks == 0, ranks == pp - 1, largest[ranks], until, before)
 
 
+@lru_cache(maxsize=4096)
+def sort_of_rank(model: ModelSpec, pp: int, vp: int, layers: tuple[int, ...]) -> Ints:
+    """Which of the sorts of ``stages`` each rank is."""
+    each, sorts = stages(model, pp, vp, layers, every_rank=True), stages(model, pp, vp, layers)
+    same = (each.counts[:, None] == sorts.counts).all(axis=2) & (each.chunk_layers[:, None] == sorts.chunk_layers)
+    same &= (each.first[:, None] == sorts.first) & (each.last[:, None] == sorts.last)
+    return np.asarray(same.argmax(axis=1))
+
+
 @lru_cache(maxsize=64)
 def _kind_prefix(model: ModelSpec) -> Ints:
     """Number of layers of each kind before each position: [L + 1, kinds]."""

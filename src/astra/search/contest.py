@@ -31,6 +31,7 @@ class Entries(NamedTuple):
     """Strategies that fit, one per row."""
 
     bound_s: Floats
+    exchanged_s: Floats  # [row, sort of rank]
     after_s: Floats
     group: Ints
     waits: Floats  # time with waiting for the slowest node, over time without
@@ -43,6 +44,7 @@ class Entries(NamedTuple):
         """Some of them."""
         return Entries(
             self.bound_s[rows],
+            self.exchanged_s[rows],
             self.after_s[rows],
             self.group[rows],
             self.waits[rows],
@@ -64,7 +66,7 @@ def join(several: list[Entries]) -> Entries:
         for name in ("savers", "holders")
     )
     meshes = join_meshes([one.meshes for one in several])
-    rest = (column(name) for name in ("bound_s", "after_s", "group", "waits"))
+    rest = (column(name) for name in ("bound_s", "exchanged_s", "after_s", "group", "waits"))
     return Entries(*rest, meshes, column("place"), Savers(*savers), Holders(*holders))
 
 
@@ -89,14 +91,14 @@ def least_savers(result: Evaluated, savers: Savers, fits: Bools) -> tuple[Ints, 
 class Contest:
     """The best strategy of each group by the simulated step."""
 
-    def __init__(self, job: Job, limits: Limits) -> None:
-        self.job, self._limits = job, limits
+    def __init__(self, job: Job, limits: Limits, *, at_once: int) -> None:
+        self.job, self._limits, self._at_once = job, limits, at_once
         self.best: dict[int, tuple[float, Strategy]] = {}
         self.simulated = 0
         self._waiting: list[tuple[Gathered, Entries]] = []
 
     def enter(self, entries: Entries, parts: Gathered) -> None:
-        """Add strategies; the most promising of each group is simulated at once, so that limits fall early."""
+        """Add strategies; the best of the most promising groups are simulated at once, so that limits fall early."""
         one = entries.meshes.columns["pp"] == 1  # the bound is the step
         for row in _first_of_each(entries, np.flatnonzero(one & (entries.bound_s < self._limits(entries.group)))):
             self._reach(entries, int(row), float(entries.bound_s[row]))
@@ -104,6 +106,7 @@ class Contest:
         if not len(entries.bound_s):
             return
         first = _first_of_each(entries, np.arange(len(entries.bound_s)))
+        first = first[np.argsort(entries.bound_s[first], kind="stable")][: self._at_once]
         self._simulate(entries, parts, first)
         rest = np.setdiff1d(np.arange(len(entries.bound_s)), first)
         self._waiting.append((parts, entries.take(rest)))
@@ -131,7 +134,8 @@ class Contest:
         if not len(rows):
             return
         some = entries.take(rows)
-        pipeline_s = pipelines_s(self.job, some.meshes, parts._replace(place=some.place), some.savers, some.holders)
+        own = parts._replace(place=some.place)
+        pipeline_s = pipelines_s(self.job, some.meshes, own, some.savers, some.exchanged_s)
         step_s = (pipeline_s + some.after_s + self.job.runtime.step_host_s) * some.waits
         self.simulated += len(rows)
         Contest.total = getattr(Contest,'total',0)+len(rows)

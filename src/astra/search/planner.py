@@ -145,7 +145,7 @@ class Leaders:
 
     def __init__(self, job: Job, space: Space, keep: int) -> None:
         self.job, self.space, self.keep = job, space, keep
-        self.contest = Contest(job, self.limit_s)
+        self.contest = Contest(job, self.limit_s, at_once=keep)
         self.quickest = space.savers.take(slice(0, 1))  # no recompute, unless that is restricted
         self.cores = self.evaluated = self.feasible = 0
         self.too_large = 0.0
@@ -359,6 +359,7 @@ def entries_of(
     mesh, saver, holder = least_savers(result, savers, fits)
     return Entries(
         result.bound_s[mesh, saver, holder],
+        result.exchanged_s[mesh, holder],
         result.after_s[mesh, holder],
         group[mesh],
         waits[mesh],
