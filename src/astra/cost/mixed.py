@@ -126,6 +126,7 @@ def _sorts(job: Job, rows: int) -> Stages:
         chunk_layers=wide(np.ones(sorts, np.int64)),
         until=wide(place),
         before=wide(np.zeros((sorts, count))),
+        final=wide(np.zeros((sorts, count))),
     )
 
 

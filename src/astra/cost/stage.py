@@ -65,8 +65,8 @@ class Meshes(NamedTuple):
         return Meshes({name: column[rows] for name, column in self.columns.items()}, self.layout[rows], self.layouts)
 
 
-class Before(NamedTuple):
-    """What one micro-batch does on the virtual stages it passes before it first comes to a rank, [mesh, sort]."""
+class Passes(NamedTuple):
+    """What one micro-batch does on some of the virtual stages."""
 
     forward_s: Floats
     backward_s: Floats
@@ -84,7 +84,10 @@ class StageCosts(NamedTuple):
     recompute_s: Floats  # running all layers' forward again
     recompute_attention_s: Floats
     until: Ints  # the last rank of the sort
-    before: Before
+    before: Passes  # the virtual stages that come before that rank
+    final: Passes  # [mesh] the last virtual stage
+    over: Passes  # [mesh] all of them
+    on_last: Ints  # [mesh] which sort the last rank is
     p2p_s: Floats  # [mesh] one activation to the next stage
     kept_whole: Floats
     kept_selective: Floats
@@ -167,6 +170,9 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         recompute_attention_s=times.attention,
         until=table.until,
         before=times.before(),
+        final=times.final(),
+        over=Passes(*(over_all(job, columns) for columns in times.by_part)),
+        on_last=np.argmax(table.last, axis=1),
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
         kept_whole=memory.layers("whole") * here + queued,
         kept_selective=memory.layers("selective") * here + queued,
@@ -225,16 +231,22 @@ class StageTimes:
         nothing = np.zeros(len(self._index))
         again = [*forward[:-2], nothing, nothing]
         attention = [*(part.forward.attention_s[self._index] for part in by_kind), nothing, nothing]
-        self._columns_of_parts = (forward, backward, weight, again, attention)
+        self.by_part = (forward, backward, weight, again, attention)
         self.forward, self.backward, self.weight, self.recompute, self.attention = (
-            over_stages(table, columns) for columns in self._columns_of_parts
+            over_stages(table, columns) for columns in self.by_part
         )
 
-    def before(self) -> Before:
-        """The same of the virtual stages before each sort's last rank."""
+    def before(self) -> Passes:
+        """The virtual stages before each sort's last rank."""
         table = self._table
         reached = table._replace(counts=table.before, first=table.until > 0, last=np.zeros_like(table.last))
-        return Before(*(over_stages(reached, columns) for columns in self._columns_of_parts))
+        return Passes(*(over_stages(reached, columns) for columns in self.by_part))
+
+    def final(self) -> Passes:
+        """The last virtual stage, [mesh]."""
+        one = each(self._table, lambda column: column[:, :1])
+        one = one._replace(counts=one.final, first=one.until < 0, last=one.until >= 0)
+        return Passes(*(over_stages(one, columns)[:, 0] for columns in self.by_part))
 
     def _seconds(self, direction: Direction) -> Floats:
         """Compute and exposed communication of a part, [mesh]."""

@@ -15,10 +15,11 @@ from astra.cost.stage import Meshes, StageCosts
 from astra.cost.state import Bytes, optimizer_s, static_bytes
 from astra.families.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed
+from astra.schedule.interleaved import group_size
 from astra.schedule.registry import SPLITTING, in_flight_chunks, legal
-from astra.schedule.screen import Ranks, Terms, terms
+from astra.schedule.screen import Ends, Ranks, Terms, interleaved_s, terms
 from astra.spec.job import Job
-from astra.table import code, each, largest
+from astra.table import code, each, largest, take
 
 _FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
 _BLOCK = code("method", "block")
@@ -178,14 +179,38 @@ def pipeline_bound_s(meshes: Meshes, costs: StageCosts, savers: Savers, exchange
     more = (m[..., None] * again_s + returns[:, None, :] * again_before_s)[:, :, None, :]
     shared = (m[..., None] * exchanged_s + returns[:, None, :] * exchanged_before_s)[:, None, :, :]
     bound_s = largest(through_s[:, None, None, :] + more + shared)
+    over_again_s = recompute_s(costs.over.recompute_s[:, None, None], costs.over.attention_s[:, None, None], deepest, savers)
+    over_exchanged_s = meshes.columns["pp"][:, None, None] * exchanged_s.min(axis=2, keepdims=True)
     lone = np.flatnonzero((vp == 1) & (meshes.columns["pp"] > 1))
     if len(lone):
-        over_s = largest(again_before_s[lone] + again_s[lone])[..., None]
-        more = (over_s + (m[lone, None] - 1) * again_s[lone])[:, :, None, :]
-        over_s = largest(exchanged_before_s[lone] + exchanged_s[lone])[..., None]
-        shared = (over_s + (m[lone, None] - 1) * exchanged_s[lone])[:, None, :, :]
+        more = (over_again_s[lone] + (m[lone, None] - 1) * again_s[lone])[:, :, None, :]
+        shared = (over_exchanged_s[lone] + (m[lone, None] - 1) * exchanged_s[lone])[:, None, :, :]
         bound_s[lone] = np.maximum(bound_s[lone], largest(back_s[lone][:, None, None, :] + more + shared))
+    chunked = np.flatnonzero(vp > 1)
+    if len(chunked):
+        at, rest = costs.on_last[chunked], (m - group_size(meshes.columns["pp"][:, None], m))[chunked]
+        more = over_again_s[chunked, :, 0] + rest * again_s[chunked, :, at]
+        shared = over_exchanged_s[chunked, :, 0] + rest * exchanged_s[chunked, :, at]
+        ends_s = interleaved_bound_s(meshes.take(chunked), take(costs, chunked))
+        bound_s[chunked] = np.maximum(bound_s[chunked], ends_s[:, None, None] + more[:, :, None] + shared[:, None, :])
     return bound_s
+
+
+def interleaved_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
+    """The bound of an interleaved pipeline by its last rank, without recompute and exchanges, [mesh]."""
+    mesh, at = np.arange(len(meshes)), costs.on_last
+    ends = Ends(
+        p=meshes.columns["pp"],
+        v=meshes.columns["vp"],
+        m=costs.microbatches,
+        over_s=costs.over.forward_s + costs.over.backward_s,
+        forward_s=costs.forward_s[mesh, at],
+        backward_s=costs.backward_s[mesh, at],
+        final_forward_s=costs.final.forward_s,
+        final_backward_s=costs.final.backward_s,
+        send_s=costs.p2p_s,
+    )
+    return interleaved_s(ends)
 
 
 def bound_terms(meshes: Meshes, costs: StageCosts) -> Terms:
@@ -194,7 +219,6 @@ def bound_terms(meshes: Meshes, costs: StageCosts) -> Terms:
     split = np.isin(columns["schedule"], SPLITTING)[:, None]
     p, v, m = columns["pp"][:, None], columns["vp"][:, None], costs.microbatches[:, None]
     returning_s = before.backward_s - np.where(split, before.weight_s, 0.0)
-    own_s = costs.backward_s - np.where(split, costs.weight_s, 0.0)
     ranks = Ranks(
         p=p,
         v=v,
@@ -209,9 +233,8 @@ def bound_terms(meshes: Meshes, costs: StageCosts) -> Terms:
         send_s=costs.p2p_s[:, None],
         blocking=~columns["overlap_p2p"][:, None],
     )
-    # The last stage comes after all others, so that what is before it and its own is the work over all of them.
-    over_s = largest(before.forward_s + returning_s + costs.forward_s + own_s)[:, None]
-    found = terms(ranks, over_s)
+    over_s = costs.over.forward_s + costs.over.backward_s - np.where(split[:, 0], costs.over.weight_s, 0.0)
+    found = terms(ranks, over_s[:, None])
     undefined = ~legal(columns["schedule"], p=p[:, 0], v=v[:, 0], m=m[:, 0])
     return found._replace(through_s=np.where(undefined[:, None], np.inf, found.through_s))
 

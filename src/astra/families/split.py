@@ -47,6 +47,7 @@ class Stages(NamedTuple):
     chunk_layers: Ints  # the largest chunk of the rank
     until: Ints  # the last rank of each sort
     before: Floats  # [sort, kind] layers that a micro-batch passes before it first comes to that rank
+    final: Floats  # [sort, kind] layers of the last virtual stage, whichever the sort
 
 
 @lru_cache(maxsize=4096)
@@ -62,7 +63,9 @@ def stages(model: ModelSpec, pp: int, vp: int, layers: tuple[int, ...], every_ra
         chosen.setdefault(key, []).append(rank)
     ranks, until = (np.array([some[place] for some in chosen.values()], dtype=np.int64) for place in (0, -1))
     before = prefix[ends[until]].astype(np.float64)
-    return Stages(ranks, counts[ranks].astype(np.float64), ranks == 0, ranks == pp - 1, largest[ranks], until, before)
+    final = np.repeat((prefix[-1] - prefix[ends[-2]])[None], len(ranks), axis=0).astype(np.float64)
+    mine = counts[ranks].astype(np.float64)
+    return Stages(ranks, mine, ranks == 0, ranks == pp - 1, largest[ranks], until, before, final)
 
 
 @lru_cache(maxsize=4096)

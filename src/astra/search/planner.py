@@ -32,6 +32,7 @@ from astra.cost.step import (
     Savers,
     bound_terms,
     evaluate,
+    interleaved_bound_s,
     least_bytes,
     reserved_bytes,
 )
@@ -282,7 +283,7 @@ class Leaders:
         self.too_large += float((result.known & ~fits)[:, new].sum())
         if fits.any():
             waits = np.full(len(meshes), 1 + self.job.straggling)
-            entries = entries_of(result, fits, meshes, parts, savers, holders, group_of(meshes), waits)
+            entries = entries_of(result, fits, meshes, parts, savers, holders, group_of(meshes), waits, first=first)
             self.contest.enter(entries, parts)
         else:
             self._note_least(meshes, result, reserved, savers)
@@ -348,15 +349,20 @@ def group_of(meshes: Meshes) -> Ints:
 def mesh_bound_s(job: Job, meshes: Meshes, costs: StageCosts) -> Floats:
     """A lower bound of the step of each mesh, without waiting for the slowest node."""
     found = bound_terms(meshes, costs)
-    return np.asarray(largest(np.maximum(found.through_s, found.back_s)) + job.runtime.step_host_s)
+    pipeline_s = largest(np.maximum(found.through_s, found.back_s))
+    chunked = meshes.columns["vp"] > 1
+    pipeline_s = np.maximum(pipeline_s, np.where(chunked, interleaved_bound_s(meshes, costs), 0.0))
+    return np.asarray(pipeline_s + job.runtime.step_host_s)
 
 
 def entries_of(
     result: Evaluated, fits: Bools, meshes: Meshes, parts: Gathered, savers: Savers, holders: Holders, group: Ints,
-    waits: Floats,
+    waits: Floats, *, first: bool,
 ) -> Entries:  # fmt: skip
-    """What fits and may win, as rows of the contest."""
+    """What fits and may win, as rows of the contest; the quickest saver enters the first time only."""
     mesh, saver, holder = least_savers(result, savers, fits)
+    if not first:
+        mesh, saver, holder = (column[saver > 0] for column in (mesh, saver, holder))
     return Entries(
         result.bound_s[mesh, saver, holder],
         result.exchanged_s[mesh, holder],
