@@ -23,6 +23,7 @@ from astra.table import CHOICES
 
 FIRST: Final = 16  # strategies simulated together at first; twice as many each time
 MOST: Final = 512
+WORTH: Final = 0.02  # by which a bound must be below what its group has reached, to be simulated before its turn
 
 Limits = Callable[[Ints], Floats]  # groups -> the step that a strategy of each must beat
 
@@ -39,6 +40,12 @@ class Entries(NamedTuple):
     place: Ints  # of the sharding among the parts
     savers: Savers
     holders: Holders
+
+    @property
+    def gpu_seconds(self) -> Floats:
+        """The bound times the GPUs, by which strategies of several numbers of GPUs compare."""
+        columns = self.meshes.columns
+        return np.asarray(self.bound_s * columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"])
 
     def take(self, rows: Ints | Bools) -> Entries:
         """Some of them."""
@@ -98,7 +105,7 @@ class Contest:
         self._waiting: list[tuple[Gathered, Entries]] = []
 
     def enter(self, entries: Entries, parts: Gathered) -> None:
-        """Add strategies; the best of the most promising groups are simulated at once, so that limits fall early."""
+        """Add strategies; those that promise the most are simulated at once, so that limits fall early."""
         one = entries.meshes.columns["pp"] == 1  # the bound is the step
         for row in _first_of_each(entries, np.flatnonzero(one & (entries.bound_s < self._limits(entries.group)))):
             self._reach(entries, int(row), float(entries.bound_s[row]))
@@ -106,7 +113,9 @@ class Contest:
         if not len(entries.bound_s):
             return
         first = _first_of_each(entries, np.arange(len(entries.bound_s)))
-        first = first[np.argsort(entries.bound_s[first], kind="stable")][: self._at_once]
+        reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in entries.group[first].tolist()])
+        first = first[entries.bound_s[first] < (1 - WORTH) * reached_s]
+        first = first[np.argsort(entries.gpu_seconds[first], kind="stable")][: self._at_once]
         self._simulate(entries, parts, first)
         rest = np.setdiff1d(np.arange(len(entries.bound_s)), first)
         self._waiting.append((parts, entries.take(rest)))
@@ -124,7 +133,7 @@ class Contest:
                 known.append(entries)
         for parts, several in tables:
             entries = join(several)
-            order = np.argsort(entries.bound_s, kind="stable")
+            order = np.argsort(entries.gpu_seconds, kind="stable")
             while len(order):
                 order = order[entries.bound_s[order] < self._limits(entries.group[order])]
                 self._simulate(entries, parts, order[:size])
@@ -138,7 +147,6 @@ class Contest:
         pipeline_s = pipelines_s(self.job, some.meshes, own, some.savers, some.exchanged_s)
         step_s = (pipeline_s + some.after_s + self.job.runtime.step_host_s) * some.waits
         self.simulated += len(rows)
-        Contest.total = getattr(Contest,'total',0)+len(rows)
         for row in np.argsort(step_s, kind="stable").tolist():
             self._reach(some, row, float(step_s[row]))
 
