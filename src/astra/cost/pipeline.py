@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.cost.between import p2p
+from astra.cost.savers import Savers, repeated_s
 from astra.cost.stage import Gathered, Layout, Layouts, Meshes, StageTimes, stage_table
-from astra.cost.step import Savers, repeated_s
 from astra.families.split import sort_of_rank
 from astra.provenance import Floats, Ints
 from astra.schedule import legal, steps_s
@@ -41,7 +41,8 @@ def alike_in_shape(job: Job, meshes: Meshes) -> Iterator[Ints]:
     columns = meshes.columns | {"microbatches": microbatches(job, meshes)}
     _, kind = distinct(*(columns[name] for name in _SHAPE))
     order = np.argsort(kind, kind="stable")
-    yield from np.split(order, np.flatnonzero(np.diff(kind[order])) + 1)
+    if len(order):
+        yield from np.split(order, np.flatnonzero(np.diff(kind[order])) + 1)
 
 
 def only_own_layouts(meshes: Meshes) -> Meshes:

@@ -52,11 +52,13 @@ def step_s(
 ) -> float:
     """``simulate(...).total_s``, faster. Arguments are the same."""
     stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
-    return float(steps_s(schedule, p=p, v=v, m=m, stages=Stages(*(t[None] for t in stages)), blocking_p2p=blocking_p2p)[0])
+    return float(
+        steps_s(schedule, p=p, v=v, m=m, stages=Stages(*(t[None] for t in stages)), blocking_p2p=blocking_p2p)[0]
+    )
 
 
 def steps_s(schedule: str | Schedule, *, p: int, v: int, m: int, stages: Stages, blocking_p2p: bool) -> Floats:
-    """The same for several pipelines of one shape; ``stages`` are ``[row, virtual stage]``, sends of a lone rank zero."""
+    """The same for several pipelines of one shape, ``[row, virtual stage]``; a lone rank must have no sends."""
     plan = find(schedule)
     plan.check(p, v, m)
     if any(times.shape[1] not in (p * v, p * v - 1) for times in stages):
@@ -92,7 +94,7 @@ def _fewer(plan: Schedule, p: int, v: int, m: int, steady: int, period: int) -> 
 def _extrapolated_s(
     plan: Schedule, p: int, v: int, m: int, fewer: int, period: int, stages: Stages, blocking: bool
 ) -> Floats:
-    """The totals of pipelines whose slots have entered a cycle after ``fewer`` micro-batches; not a number of others."""
+    """The totals of pipelines whose slots have entered a cycle after ``fewer`` micro-batches; NaN for the others."""
     slots = _slots(plan, p, v, fewer, period)
     total_s = np.full(len(stages.forward_s), np.nan)
     if not len(slots.periods):

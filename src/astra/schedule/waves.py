@@ -11,7 +11,7 @@ from astra.schedule.simulator import run
 
 
 class Waves(NamedTuple):
-    """Slots sorted by the longest chain of slots that leads to them; the last row stands for slots that wait for none."""
+    """Slots sorted by the longest chain of slots that leads to them; one past the end is waited for by none."""
 
     order: Ints  # flat places of the slots
     place: Ints  # where each flat place went

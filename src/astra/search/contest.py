@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from astra.cost.pipeline import pipelines_s
+from astra.cost.savers import Savers
 from astra.cost.stage import Gathered, Meshes, join_meshes
-from astra.cost.step import Evaluated, Holders, Savers
+from astra.cost.step import Evaluated, Holders
 from astra.families.split import even
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job

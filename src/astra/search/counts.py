@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from astra.cost.bound import mesh_bound_s
+from astra.cost.savers import Savers
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -27,7 +29,7 @@ from astra.cost.stage import (
     retention,
     stage_costs,
 )
-from astra.cost.step import Savers, evaluate, reserved_bytes
+from astra.cost.step import evaluate, reserved_bytes
 from astra.families import transformer
 from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds
@@ -42,7 +44,6 @@ from astra.search.planner import (
     entries_of,
     growing,
     join_parts,
-    mesh_bound_s,
 )
 from astra.space.enumerate import Space, cross, divisors
 from astra.space.names import facts_of
@@ -274,7 +275,7 @@ class _Ladder(Leaders):
         at = np.searchsorted(shelf.cores, core)
         place, parts = shelf.place[at], shelf.gathered.take(at)
         costs = stage_costs(self.job, meshes, parts)
-        bound_s = mesh_bound_s(self.job, meshes, costs) * shelf.waits[place]
+        bound_s = (mesh_bound_s(meshes, costs) + self.job.runtime.step_host_s) * shelf.waits[place]
         open_s = np.full((len(meshes), len(self.space.holders)), np.inf)
         possible = np.flatnonzero(self.may_fit(costs) & (bound_s < self.limit_s(place)))
         possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]
@@ -288,9 +289,7 @@ class _Ladder(Leaders):
         room = self.room(meshes.take(again), take(costs, again))
         least_s = np.where(room, open_s[again], np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
-        self._waiting.append(
-            _Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again])
-        )
+        self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))
         if sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
             self.finish()
 

@@ -16,6 +16,7 @@ from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
+from astra.cost.savers import Savers
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -29,7 +30,7 @@ from astra.cost.stage import (
     stage_table,
 )
 from astra.cost.state import Bytes
-from astra.cost.step import Activations, Holders, Savers, activations, reserved_bytes, states
+from astra.cost.step import Activations, Holders, activations, reserved_bytes, states
 from astra.families import weights as weights_of
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.split import Stages, even, kinds, split

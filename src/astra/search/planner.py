@@ -3,8 +3,8 @@
 Best first, and exact by the simulated step, which is the one reported. Four lower bounds of it, each tighter and dearer
 than the one before, decide what is looked at: of a core (compute spread evenly over the stages, no bubble), of a mesh
 (its slowest stage and the way there and back), of a mesh with a ZeRO stage and offload that leave it room (no
-recompute), and of the strategy itself. A strategy is passed over only if a bound is already above the plans kept, or its
-mesh cannot fit with every saver at once, or one of the same mesh that fits repeats less; the others are simulated.
+recompute), and of the strategy itself. A strategy is passed over only if a bound is already above the plans kept, or
+its mesh cannot fit with every saver at once, or one of the same mesh that fits repeats less. The rest is simulated.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.cost.bound import mesh_bound_s
+from astra.cost.savers import Savers
 from astra.cost.stage import (
     Gathered,
     Meshes,
@@ -26,16 +28,7 @@ from astra.cost.stage import (
     stage_costs,
 )
 from astra.cost.state import static_bytes
-from astra.cost.step import (
-    Evaluated,
-    Holders,
-    Savers,
-    bound_terms,
-    evaluate,
-    interleaved_bound_s,
-    least_bytes,
-    reserved_bytes,
-)
+from astra.cost.step import Evaluated, Holders, evaluate, least_bytes, reserved_bytes, whole_step_s
 from astra.provenance import Bools, Floats, Ints
 from astra.search.contest import Contest, Entries, least_savers, to_strategy
 from astra.space.enumerate import Space
@@ -230,7 +223,7 @@ class Leaders:
 
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
-        bound_s = mesh_bound_s(self.job, meshes, costs) * (1 + self.job.straggling)
+        bound_s = whole_step_s(self.job, mesh_bound_s(meshes, costs), np.zeros(1))
         fits = self.may_fit(costs)
         if fits.any() or self.best:
             self.unfit += float(strategies[~fits].sum())
@@ -344,15 +337,6 @@ def group_of(meshes: Meshes) -> Ints:
     for name in GROUP:
         numbers = numbers * _FEWER + meshes.columns[name]
     return numbers
-
-
-def mesh_bound_s(job: Job, meshes: Meshes, costs: StageCosts) -> Floats:
-    """A lower bound of the step of each mesh, without waiting for the slowest node."""
-    found = bound_terms(meshes, costs)
-    pipeline_s = largest(np.maximum(found.through_s, found.back_s))
-    chunked = meshes.columns["vp"] > 1
-    pipeline_s = np.maximum(pipeline_s, np.where(chunked, interleaved_bound_s(meshes, costs), 0.0))
-    return np.asarray(pipeline_s + job.runtime.step_host_s)
 
 
 def entries_of(
