@@ -118,7 +118,8 @@ class Contest:
         first = first[entries.bound_s[first] < (1 - WORTH) * reached_s]
         first = first[np.argsort(entries.gpu_seconds[first], kind="stable")][: self._at_once]
         self._simulate(entries, parts, first)
-        rest = np.setdiff1d(np.arange(len(entries.bound_s)), first)
+        rest = np.ones(len(entries.bound_s), bool)
+        rest[first] = False
         self._waiting.append((parts, entries.take(rest)))
 
     def decide(self) -> None:

@@ -31,11 +31,11 @@ from astra.cost.stage import (
 )
 from astra.cost.step import evaluate, reserved_bytes
 from astra.families import transformer
-from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds
 from astra.families.operators import Shard
 from astra.families.split import kinds
 from astra.provenance import Bools, Floats, Ints
+from astra.search.cores import products_s
 from astra.search.planner import (
     UNSAVED,
     Leaders,
@@ -101,12 +101,9 @@ class CountSpace(Space):
         columns = {n: c[r] for n, c, r in zip(("tp", "cp", "pp", "dp"), (tp, cp, pp, dp), rows, strict=True)}
         if model.moe is None:
             return columns | {"ep": np.ones_like(columns["tp"]), "etp": np.ones_like(columns["tp"])}
-        slices = [n for n in divisors(model.moe.ffn) if n <= self.facts["scaleup_gpus"]]
-        experts = {"ep": divisors(model.moe.experts), "etp": slices}
+        experts = {"ep": divisors(model.moe.experts), "etp": [n for n in divisors(model.moe.ffn) if n <= most]}
         ep, etp = (np.array(self.allowed(name, some), np.int64) for name, some in experts.items())
-        columns, _ = cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})
-        no_finer = columns["etp"] <= columns["tp"]  # an expert is split no further than the other layers
-        return {name: column[no_finer] for name, column in columns.items()}
+        return cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})[0]
 
     def _below(self, pp: int) -> float:
         """As for one count, worked out once for each depth."""
@@ -202,15 +199,8 @@ def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
     """By count, a lower bound that needs no table: every matrix product at the GPU's peak, nothing else."""
-    model, work = job.model, job.workload
-    forward = weights_of.forward_flops_per_token(model, work.seq) - weights_of.attention_flops_per_token(
-        model, work.seq
-    )
-    passes = 2 if work.task == "lora" else 3  # the weights of a LoRA run have no gradients of their own
-    peak = max(job.pool.device.peak(name) for name in {work.precision, "bf16"} & set(job.pool.device.flops_per_s))
-    flops = passes * forward * work.global_batch * work.seq
     waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
-    bound_s: Floats = (flops / (counts * peak * job.runtime.clock_gain) + job.runtime.step_host_s) * waits
+    bound_s: Floats = (products_s(job, counts) + job.runtime.step_host_s) * waits
     return bound_s
 
 

@@ -21,16 +21,14 @@ from astra.cost.stage import (
     Gathered,
     Meshes,
     StageCosts,
-    gather_parts,
     join_meshes,
-    least_s,
-    over_model,
     stage_costs,
 )
 from astra.cost.state import static_bytes
 from astra.cost.step import Evaluated, Holders, evaluate, least_bytes, reserved_bytes, whole_step_s
 from astra.provenance import Bools, Floats, Ints
 from astra.search.contest import Contest, Entries, least_savers, to_strategy
+from astra.search.cores import core_bound_s, gather_cores, sibling_bound_s, usual_cores
 from astra.space.enumerate import Space
 from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule, check
@@ -86,35 +84,15 @@ def search(
     space = Space(job, restrictions, user_rules)
     leaders = Leaders(job, space, keep)
     if len(space.strategies) and len(space.holders) and len(space.savers):
-        gathered = gather_cores(job, space)
-        bound_s = core_bound_s(job, space, gathered)
-        order = np.argsort(bound_s, kind="stable")
-        for block in growing(order):
-            if bound_s[block[0]] >= leaders.worst_s():
-                break
-            leaders.cost(block, gathered)
-            if progress is not None:
-                progress(leaders.cores / len(order))
-        leaders.finish()
-        leaders.contest.decide()
+        rows = usual_cores(job, space)
+        gathered = gather_cores(job, space, rows)
+        leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
+        rest = np.flatnonzero(gathered.place[: len(space.strategies)] < 0)
+        rest = rest[sibling_bound_s(job, space, gathered, rest) < leaders.worst_s()]
+        if len(rest):
+            gathered = gather_cores(job, space, rest)
+            leaders.race(rest, core_bound_s(job, space, gathered, rest), gathered, progress)
     return leaders.found(time.perf_counter() - started)
-
-
-def gather_cores(job: Job, space: Space) -> Gathered:
-    """The parts of every core: of all of them with flash attention (if that may be on), then of all without."""
-    settings, cores = space.flash_settings, len(space.strategies)
-    columns = {name: np.tile(column, len(settings)) for name, column in space.cores.items()}
-    return gather_parts(job, columns | {"flash": np.repeat(settings, cores)})
-
-
-def core_bound_s(job: Job, space: Space, gathered: Gathered) -> Floats:
-    """Compute and exposed communication of all micro-batches, spread evenly over the stages.
-
-    Flash attention, which comes first where it may be on, is never slower than none.
-    """
-    whole = over_model(job, gathered, least_s)[: len(space.strategies)]
-    microbatches = job.workload.global_batch // (space.cores["dp"] * space.cores["mbs"])
-    return (microbatches * whole / space.cores["pp"] + job.runtime.step_host_s) * (1 + job.straggling)
 
 
 def growing(order: Ints) -> Iterator[Ints]:
@@ -164,6 +142,18 @@ class Leaders:
         reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in known.tolist()])
         limit_s: Floats = np.minimum(reached_s, self.worst_s())[place]
         return limit_s
+
+    def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
+        """Cost cores by their bounds until none is left that could enter the leaders."""
+        order = np.argsort(bound_s, kind="stable")
+        for block in growing(order):
+            if bound_s[block[0]] >= self.worst_s():
+                break
+            self.cost(rows[block], gathered)
+            if progress is not None:
+                progress(self.cores / len(self.space.strategies))
+        self.finish()
+        self.contest.decide()
 
     def cost(self, cores: Ints, gathered: Gathered) -> None:
         """Expand cores to meshes and cost those that may enter the leaders, best first."""

@@ -112,11 +112,8 @@ class Space:
             one = {name: np.array(self.allowed(name, (1,)), dtype=np.int64) for name in ("ep", "etp")}
             return cross(cross(columns, {"ep": one["ep"]})[0], {"etp": one["etp"]})[0]
         ep = np.array(self.allowed("ep", divisors(model.moe.experts)), dtype=np.int64)
-        inside = [n for n in divisors(gpus) if n <= self.facts["scaleup_gpus"]]
-        etp = np.array(self.allowed("etp", inside), dtype=np.int64)
-        columns, _ = cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})
-        no_finer = columns["etp"] <= columns["tp"]  # an expert is split no further than the other layers
-        return {name: column[no_finer] for name, column in columns.items()}
+        etp = np.array(self.allowed("etp", divisors(gpus)), dtype=np.int64)
+        return cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})[0]
 
     def _below(self, pp: int) -> float:
         """Strategies that follow from one core: over pipelines, switches, savers and holders."""
