@@ -28,6 +28,7 @@ from astra.search.mixed_api import Wanted, estimate_mixed, plan_fleet, requested
 from astra.search.mixed_detail import Fleet
 from astra.search.objectives import Goal, goal_of, is_rate
 from astra.search.planner import search
+from astra.search.splits import best_splits
 from astra.space.expression import read_rules
 from astra.space.restrictions import Restrictions, parse_restrictions
 from astra.space.rules import Rule
@@ -184,7 +185,7 @@ def _answer(
     found = search(job, restrictions, user_rules=user_rules, keep=top, progress=progress)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
-    strategies = [candidate.strategy for candidate in found.candidates]
+    strategies = best_splits(job, found.candidates, user_rules)
     estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=user_rules), strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
