@@ -16,7 +16,7 @@ CODE = {name: code for code, name in enumerate(NAMES)}
 
 
 def assert_exact(schedule: Schedule, pipeline: Pipeline) -> None:
-    formula_s = float(schedule.makespan_s(pipelines.as_shape(pipeline)))
+    formula_s = float(schedule.makespan_s(pipelines.as_shape(schedule, pipeline)))
     assert formula_s == pytest.approx(simulate(schedule, **pipeline._asdict()).total_s, rel=1e-9)
 
 

@@ -32,7 +32,7 @@ class _Slots(NamedTuple):
     """The slots of a schedule with m micro-batches, [rank, slot], and where to look for its cycle."""
 
     m: int
-    orders: Ints
+    orders: Ints  # with (kind, micro-batch, chunk, virtual stage)
     source: Ints
     window: Ints  # flat places of the last period whose slots run alike whatever follows; empty if there is none
     periods: Ints  # [period]: how far before the window lie those that could be like it
@@ -51,18 +51,19 @@ def step_s(
     blocking_p2p: bool = False,
 ) -> float:
     """``simulate(...).total_s``, faster. Arguments are the same."""
-    stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
+    stages = as_stages(find(schedule), p, v, forward_s, backward_s, weight_s, send_s)
     return float(
         steps_s(schedule, p=p, v=v, m=m, stages=Stages(*(t[None] for t in stages)), blocking_p2p=blocking_p2p)[0]
     )
 
 
 def steps_s(schedule: str | Schedule, *, p: int, v: int, m: int, stages: Stages, blocking_p2p: bool) -> Floats:
-    """The same for several pipelines of one shape, ``[row, virtual stage]``; a lone rank must have no sends."""
+    """The same for several pipelines of one shape, ``[row, virtual stage]``."""
     plan = find(schedule)
     plan.check(p, v, m)
     if any(times.shape[1] not in (p * v, p * v - 1) for times in stages):
         raise InputError("stages", [times.shape for times in stages], want=f"{p * v} numbers per row, one per stage")
+    stages = stages._replace(send_s=stages.send_s[:, : p * v - 1] * plan.hops(p, v))
     if plan.exact_s is not None:
         backward_s = stages.backward_s if plan.splits_backward else stages.backward_s + stages.weight_s
         return plan.exact_s(m, stages.forward_s, backward_s, stages.send_s, blocking_p2p)
@@ -148,7 +149,7 @@ def _waves(plan: Schedule, p: int, v: int, m: int) -> Waves:
 @lru_cache(maxsize=256)
 def _slots(plan: Schedule, p: int, v: int, m: int, period: int) -> _Slots:
     """The slots of a pipeline; without a period no cycle is looked for."""
-    orders = np.stack([plan.order(p, v, m, rank) for rank in range(p)])
+    orders = plan.orders(p, v, m)
     source = inputs(orders, m=m)
     nothing = np.zeros(0, dtype=np.int64)
     if not period:

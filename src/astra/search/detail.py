@@ -14,14 +14,13 @@ from astra.axes import AXES
 from astra.catalog.runtimes import step_error
 from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
 from astra.cost.savers import Savers
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
-    Layout,
-    Layouts,
     Meshes,
     StageCosts,
     gather_parts,
@@ -105,12 +104,12 @@ def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[R
 def as_row(job: Job, strategy: Strategy) -> Row:
     """A one-row table of each sort."""
     columns = from_strategy(strategy)
-    layout = Layout(strategy.pp, strategy.vp, layers_of(job, strategy))
+    place = layout(strategy.schedule, strategy.pp, strategy.vp, layers_of(job, strategy))
     savers = Savers(
         columns["recompute"].astype(np.int64), columns["method"].astype(np.int64), columns["recompute_layers"]
     )
     holders = Holders(columns["zero"], columns["offload"].astype(np.int64))
-    return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((layout,))), savers, holders, layout)
+    return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((place,))), savers, holders, place)
 
 
 def in_full(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
@@ -136,7 +135,7 @@ def sources_between(row: Row, costs: StageCosts, update: Timed) -> dict[str, Sou
 def simulated(job: Job, row: Row, gathered: Gathered, per_microbatch_s: Floats) -> tuple[float, Floats]:
     """The pipeline's makespan, and what each rank repeats in it; ``per_microbatch_s`` is what replicas exchange."""
     found = virtual_stages(job, row.meshes, gathered, row.savers, per_microbatch_s[None])
-    again_s = found.again_s[0].reshape(row.layout.vp, row.layout.pp).sum(axis=0)
+    again_s = found.again_s[0][np.array(row.layout.place)].sum(axis=0)
     return float(of_one_shape_s(job, row.meshes, found.stages)[0]), again_s
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -22,7 +23,7 @@ from astra.errors import InputError
 from astra.families.kinds import layer_kinds
 from astra.provenance import Floats, Source
 from astra.result import Range, StageEstimate
-from astra.schedule import legal, step_s
+from astra.schedule import find, legal, step_s
 from astra.search import detail
 from astra.search.mixed_records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.mixed_runtimes import Fitted, runtimes_for
@@ -31,7 +32,7 @@ from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import Strategy, usual_schedule
 from astra.table import code, from_strategy
 from astra.units import GIB
 
@@ -159,11 +160,10 @@ def _costed(
     costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
     static, update, between = states(job, row.meshes, costs, row.holders)
-    pp, vp, _ = row.layout
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
-        job, row.meshes, gathered, row.savers, np.zeros((1, pp))
+        job, row.meshes, gathered, row.savers, np.zeros((1, row.layout.pp))
     )
-    by_rank_s = again_s[0].reshape(vp, pp).sum(axis=0)
+    by_rank_s = again_s[0][np.array(row.layout.place)].sum(axis=0)
     answer = detail.Answer(costs, saved, by_rank_s, static, between, update.seconds[0, 0], 0.0)
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
@@ -220,7 +220,7 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         zero=mixed.zero,
         recompute=segment.recompute,
         overlap=overlap,
-        schedule="interleaved" if group.vp > 1 else "1f1b",
+        schedule=usual_schedule(group.vp),
         layers=group.layers,
     )
 
@@ -237,14 +237,14 @@ def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
 def _simulated(fleet: Fleet, group: Group, costed: Sequence[_Costed]) -> tuple[float, list[float]]:
     """The makespan of one pipeline, and the seconds of each transfer between virtual stages."""
     p, v, m = group.stages, group.vp, group.microbatches
-    owner = [number for number, part in enumerate(costed) for _ in part.ranks]
-    stages = range(p * v)
-    sends = [_transfer_s(fleet, group, costed, owner[k % p], owner[(k + 1) % p]) if p > 1 else 0.0 for k in stages[:-1]]
+    schedule = usual_schedule(v)
+    by_rank = [number for number, part in enumerate(costed) for _ in part.ranks]
+    owner = [by_rank[rank] for rank in find(schedule).rank_of(p, v).tolist()]  # of each virtual stage
+    sends = [_transfer_s(fleet, group, costed, here, there) if p > 1 else 0.0 for here, there in pairwise(owner)]
 
     def column(name: str) -> Floats:
-        return np.array([getattr(costed[owner[k % p]], name)[k] for k in stages])
+        return np.array([getattr(costed[part], name)[k] for k, part in enumerate(owner)])
 
-    schedule = "interleaved" if v > 1 else "1f1b"
     defined = bool(legal(code("schedule", schedule), p=p, v=v, m=m).all())
     count = m if defined else -(-m // p) * p
     seconds = step_s(
@@ -279,10 +279,10 @@ def _placed(
 ) -> list[MixedStage]:
     """Stage records with their pool."""
     out: list[MixedStage] = []
-    p = group.stages
+    stages = find(usual_schedule(group.vp)).place(group.stages, group.vp)
     for segment, part in zip(group.segments, costed, strict=True):
         for rank, record in zip(part.ranks, part.stages, strict=True):
-            ks = range(rank, p * group.vp, p)
+            ks = stages[:, rank].tolist()
             work = sum(float(part.forward_s[k] + part.backward_s[k] + part.weight_s[k]) for k in ks)
             moved = sum((sends[k] if k < len(sends) else 0.0) + (sends[k - 1] if k else 0.0) for k in ks)
             fields = {name: getattr(record, name) for name in StageEstimate.__struct_fields__}

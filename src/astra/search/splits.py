@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
+from astra.cost.layout import Layouts, layout
 from astra.cost.pipeline import pipelines_s
 from astra.cost.savers import Savers
-from astra.cost.stage import Layout, Layouts, Meshes, gather_parts, stage_costs
+from astra.cost.stage import Meshes, gather_parts, stage_costs
 from astra.cost.step import evaluate, reserved_bytes, whole_step_s
 from astra.families.split import even
 from astra.search.detail import as_row, layers_of, legality
@@ -95,7 +96,7 @@ def simulated(job: Job, strategy: Strategy, splits: Sequence[Split], limit_s: fl
     row = as_row(job, strategy)
     place = np.zeros(len(splits), np.int64)
     columns = {name: column[place] for name, column in row.meshes.columns.items()}
-    layouts = Layouts(Layout(strategy.pp, strategy.vp, split) for split in splits)
+    layouts = Layouts(layout(strategy.schedule, strategy.pp, strategy.vp, split) for split in splits)
     meshes = Meshes(columns, np.arange(len(splits)), layouts)
     parts = gather_parts(job, row.meshes.columns).take(place)
     result = evaluate(job, meshes, stage_costs(job, meshes, parts), row.savers, row.holders)

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.savers import Savers
-from astra.cost.stage import Layout, Layouts, Meshes
+from astra.cost.stage import Meshes
 from astra.cost.step import Holders
 from astra.families import split
 from astra.families import weights as weights_of
@@ -133,7 +134,7 @@ class Space:
                 if (schedule == "interleaved") != (vp > 1):
                     continue
                 for layers in _splits(model, self.job.workload.seq, pp, vp):
-                    place = self._layout_places.setdefault(Layout(pp, vp, layers), len(self._layout_places))
+                    place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
                     found.append((vp, code("schedule", schedule), place, savers))
         self.layouts = Layouts(self._layout_places)
         return np.array(found, dtype=np.int64).reshape(-1, 4)

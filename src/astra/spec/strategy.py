@@ -85,7 +85,7 @@ class Strategy(Spec, frozen=True, kw_only=True):
         words.append(f"overlap={','.join(self.overlap) or 'none'}")
         if not self.flash:
             words.append("flash=off")
-        if self.schedule != _usual_schedule(self.vp):
+        if self.schedule != usual_schedule(self.vp):
             words.append(f"schedule={self.schedule}")
         if self.layers:
             words.append("layers=" + _pack(self.layers))
@@ -99,7 +99,8 @@ def _check_count(name: str, value: int, most: int, least: int = 1) -> None:
     check(least <= value <= most, f"strategy.{name}", value, f"a whole number from {least} to {most:,}")
 
 
-def _usual_schedule(vp: int) -> str:
+def usual_schedule(vp: int) -> str:
+    """The schedule of a strategy that names none."""
     return "interleaved" if vp > 1 else "1f1b"
 
 
@@ -135,7 +136,7 @@ def parse_strategy(text: str, *, gpus: int | None = None) -> Strategy:
         if key in given:
             raise InputError("strategy", word, want=f"each setting once; {key} is given twice")
         given[key] = value
-    given.setdefault("schedule", _usual_schedule(given.get("vp", 1)))
+    given.setdefault("schedule", usual_schedule(given.get("vp", 1)))
     if "dp" not in given and gpus is not None:
         inner = given.get("tp", 1) * given.get("cp", 1) * given.get("pp", 1)
         if inner == 0 or gpus < inner or gpus % inner:
