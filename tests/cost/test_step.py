@@ -98,7 +98,8 @@ def test_the_bound_is_never_above_the_simulation(choice: Choice, kind: str, n: i
     vp = int(rng.integers(1, depth // strategy.pp + 1)) if strategy.pp > 1 else 1
     cuts = np.sort(rng.integers(0, depth + 1, strategy.pp * vp - 1)).tolist()
     layers = tuple(int(count) for count in np.diff([0, *cuts, depth]))
-    schedule = "interleaved" if vp > 1 else str(rng.choice(["1f1b", "gpipe", "zb"]))
+    several = ("zbv", "interleaved")[int(rng.integers(0 if vp == 2 else 1, 2))]
+    schedule = several if vp > 1 else str(rng.choice(["1f1b", "gpipe", "zb"]))
     some = replace(
         strategy, vp=vp, layers=layers, schedule=schedule if strategy.pp > 1 else "1f1b", zero=zero, offload="none",
         recompute=kind, method="block" if kind == "full" else "uniform", recompute_layers=n if kind == "full" else 1,

@@ -145,7 +145,7 @@ def runtime(rng: random.Random | None = None) -> Runtime:
     if rng is None:
         return found
     if rng.random() < 0.2:
-        every = ("1f1b", "interleaved", "gpipe", "zb")
+        every = ("1f1b", "interleaved", "gpipe", "zb", "zbv")
         found = msgspec.structs.replace(
             found, name="torchtitan", schedules=every, async_reduce=False, update_bytes=30.0
         )

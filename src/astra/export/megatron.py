@@ -37,7 +37,7 @@ class Megatron:
         *MODEL_LIMITS,
         ROTARY_LIMIT,
         Limit("schedule", "Megatron-LM has 1f1b and interleaved alone",
-              lambda it: it.strategy.schedule in ("gpipe", "zb")),
+              lambda it: it.strategy.schedule not in ("1f1b", "interleaved")),
         Limit("zero", "Megatron-FSDP (zero 2 and 3) does not offload the optimizer", _offloads_fsdp),
         Limit("cluster", "Megatron-LM has one tp, cp, dp and recompute setting for every stage", _uneven_meshes),
         WHOLE_NODES,

@@ -36,7 +36,7 @@ RECIPES: Final = (
 )
 # What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
 _BESIDE: Final = ("name", "aliases", "source", "date", "max_seq", "rotary", "norm_epsilon", "mtp_layers", "activation")
-SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
+SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble"}
 
 
 def recipe(model: ModelSpec) -> Recipe | None:

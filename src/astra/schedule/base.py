@@ -72,10 +72,16 @@ class Schedule:
     order: Callable[[int, int, int, int], Ints]  # p, v, m, rank -> rows of (kind, micro-batch, chunk)
     makespan_s: Callable[[Shape], Floats]  # exact for equal stages, a screening estimate otherwise
     in_flight: Callable[[Ints, Ints, Ints, Ints], Ints]  # p, v, m, rank -> peak (micro-batch, chunk) pairs alive
+    least_chunks: int = 1  # with fewer it is another schedule
     place: Callable[[int, int], Ints] = in_a_loop  # p, v -> the virtual stage of [chunk, rank]
     period: Callable[[int, int], int] = lambda p, m: 0  # p, m -> micro-batches after which the order repeats; 0: never
     # Exact for unequal stages too: m, forward, backward, send [..., stage], blocking.
     exact_s: Callable[[int, Floats, Floats, Floats, bool], Floats] | None = None
+
+    def takes(self, v: int) -> bool:
+        """Whether ranks with v chunks are run by this schedule."""
+        one = np.asarray(1)
+        return v >= self.least_chunks and bool(self.legal(one, np.asarray(v), one))
 
     def slots(self, p: int, v: int, m: int, rank: int) -> Ints:
         """The order of one rank: rows of (kind, micro-batch, chunk), kinds as indices into ``KINDS``."""

@@ -22,6 +22,7 @@ from astra.families import split
 from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
+from astra.schedule import find
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
 from astra.space.rules import RULES, Rule, check
@@ -131,7 +132,7 @@ class Space:
             savers = len(self._savers(-(-depth // (pp * vp))))
             known = [name for name in SCHEDULES if name in self.job.runtime.schedules]
             for schedule in self.allowed("schedule", known):
-                if (schedule == "interleaved") != (vp > 1):
+                if not find(schedule).takes(vp):
                     continue
                 for layers in _splits(model, self.job.workload.seq, pp, vp):
                     place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
@@ -190,9 +191,8 @@ class Space:
         wide |= {"vp": table[:, 0], "schedule": table[:, 1].astype(np.int16)}
         flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
         wide, origin = cross(wide, {name: flags[:, place] for place, name in enumerate(FLAGS)})
-        interleaved = wide["schedule"] == code("schedule", "interleaved")
         wide["overlap_tp"] = wide["overlap_tp"] & wide["sp"] & (wide["tp"] <= self.facts["scaleup_gpus"])
-        wide["overlap_p2p"] = wide["overlap_p2p"] & interleaved
+        wide["overlap_p2p"] = wide["overlap_p2p"] & (wide["vp"] > 1)
         wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
         strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)
         self.dominated += round(float(strategies.sum()) / len(flags) * (self._flag_space - len(flags)))

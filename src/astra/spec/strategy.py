@@ -12,7 +12,7 @@ from astra.spec._base import Spec, check
 
 DEGREES: Final = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")
 OVERLAPS: Final = ("grad", "param", "tp", "p2p")
-SCHEDULES: Final = ("1f1b", "interleaved", "gpipe", "zb")
+SCHEDULES: Final = ("1f1b", "interleaved", "gpipe", "zb", "zbv")
 RECOMPUTES: Final = ("none", "selective", "full")
 METHODS: Final = ("uniform", "block")
 OFFLOADS: Final = ("none", "optimizer")
@@ -43,7 +43,7 @@ class Strategy(Spec, frozen=True, kw_only=True):
     offload: Literal["none", "optimizer"] = "none"
     overlap: tuple[str, ...] = ("grad", "param")  # communication hidden behind compute
     flash: bool = True
-    schedule: Literal["1f1b", "interleaved", "gpipe", "zb"] = "1f1b"
+    schedule: Literal["1f1b", "interleaved", "gpipe", "zb", "zbv"] = "1f1b"
     layers: tuple[int, ...] = ()  # layers of each virtual stage in pipeline order; empty: even
 
     def __post_init__(self) -> None:
