@@ -36,7 +36,7 @@ RECIPES: Final = (
 )
 # What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
 _BESIDE: Final = ("name", "aliases", "source", "date", "max_seq", "rotary", "norm_epsilon", "mtp_layers", "activation")
-SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble"}
+SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
 
 
 def recipe(model: ModelSpec) -> Recipe | None:
@@ -83,7 +83,8 @@ class TorchTitan:
               lambda it: it.strategy.recompute == "selective"),
         Limit("recompute_layers", "torchtitan checkpoints every layer by itself",
               lambda it: (it.strategy.method, it.strategy.recompute_layers) != ("uniform", 1)),
-        Limit("schedule", "torchtitan has no ZB-H1 schedule", lambda it: it.strategy.schedule == "zb"),
+        Limit("schedule", "torchtitan compiles its blocks, whose backward cannot be split then",
+              lambda it: it.strategy.schedule not in SCHEDULES),
         Limit("overlap", "torchtitan always overlaps gradient reduction", lambda it: "grad" not in it.strategy.overlap),
         Limit("overlap", "torchtitan prefetches weights exactly where they are sharded (zero 2 or 3)",
               lambda it: ("param" in it.strategy.overlap) != (it.strategy.zero >= 2)),
