@@ -74,7 +74,7 @@ def plain_total_s(schedule: Schedule, pipeline: Pipeline) -> float:
     p, v, m, forward_s, backward_s, weight_s, send_s, blocking = pipeline
     last, place = p * v - 1, schedule.place(p, v).tolist()
     rank_of = {k: rank for held in place for rank, k in enumerate(held)}
-    send_s = [seconds if rank_of[k] != rank_of[k + 1] else 0.0 for k, seconds in enumerate(send_s.tolist())]
+    send_s = np.array([s if rank_of[k] != rank_of[k + 1] else 0.0 for k, s in enumerate(send_s)])
     orders = [readable(schedule.slots(p, v, m, rank)) for rank in range(p)]
     made: dict[tuple[str, int, int], float] = {}
     clocks, taken = [0.0] * p, [0] * p

@@ -174,7 +174,7 @@ def _slots(plan: Schedule, p: int, v: int, m: int, period: int) -> _Slots:
 def _alike(orders: Ints, longer: Ints) -> Ints:
     """How many slots of each rank, from the first, are the same in both orders."""
     differ = (orders != longer[:, : orders.shape[1]]).any(axis=2)
-    return np.where(differ.any(axis=1), np.argmax(differ, axis=1), orders.shape[1])
+    return np.asarray(np.where(differ.any(axis=1), np.argmax(differ, axis=1), orders.shape[1]))
 
 
 def _closed(last: Ints, source: Ints) -> Ints:

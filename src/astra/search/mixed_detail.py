@@ -15,10 +15,12 @@ import msgspec
 import numpy as np
 
 from astra.cost import mixed as cost
+from astra.cost import step
+from astra.cost.memory import activations
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
-from astra.cost.step import activations, states
+from astra.cost.step import states
 from astra.errors import InputError
 from astra.families.kinds import layer_kinds
 from astra.provenance import Floats, Source
@@ -91,7 +93,7 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     groups = [_costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
     longest = max(seconds for seconds, _ in pipelines)
-    after_s = max(float(part.after_s.max()) for costed in groups for part in costed)
+    last_s = max(float(part.after_s.max()) for costed in groups for part in costed)
     stages: list[MixedStage] = []
     records: list[GroupEstimate] = []
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
@@ -99,8 +101,8 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
         stages += placed
         records.append(_group_record(number, group, placed, sends, seconds, longest))
     slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
-    alone_s = longest + after_s + fleet.job.runtime.step_host_s
-    total_s = alone_s * (1 + _straggling(fleet, strategy))
+    waits = 1 + _straggling(fleet, strategy)
+    total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.step_host_s, "stragglers": total_s - alone_s}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return _tell(fleet, strategy, records, stages, [part for costed in groups for part in costed], total_s, causes)
@@ -164,7 +166,8 @@ def _costed(
         job, row.meshes, gathered, row.savers, np.zeros((1, row.layout.pp))
     )
     by_rank_s = again_s[0][np.array(row.layout.place)].sum(axis=0)
-    answer = detail.Answer(costs, saved, by_rank_s, static, between, update.seconds[0, 0], 0.0)
+    following_s = step.after_s(update, between)[0, 0]
+    answer = detail.Answer(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0)
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(moved.source.max()))
@@ -176,7 +179,7 @@ def _costed(
         costs,
         ranks,
         [records[rank] for rank in ranks],
-        (between.exposed_s[0, 0] + update.seconds[0, 0])[ranks.start : ranks.stop],
+        following_s[ranks.start : ranks.stop],
         forward_s[0],
         backward_s[0],
         weight_s[0],

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from astra.cost.layout import Layout, Layouts, layout
+from astra.cost.memory import Holders
 from astra.cost.savers import Savers
 from astra.cost.stage import Meshes
-from astra.cost.step import Holders
 from astra.families import split
 from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds

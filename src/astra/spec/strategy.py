@@ -99,7 +99,7 @@ def _check_count(name: str, value: int, most: int, least: int = 1) -> None:
     check(least <= value <= most, f"strategy.{name}", value, f"a whole number from {least} to {most:,}")
 
 
-def usual_schedule(vp: int) -> str:
+def usual_schedule(vp: int) -> Literal["1f1b", "interleaved"]:
     """The schedule of a strategy that names none."""
     return "interleaved" if vp > 1 else "1f1b"
 
