@@ -72,7 +72,7 @@ choices = seeds.filter(lambda seed: bool(leaders(seed))).flatmap(
 
 
 def best_s(job: Job) -> float:
-    """The best step by the closed form; infinite if nothing fits."""
+    """The best simulated step; infinite if nothing fits."""
     found = search(job, FREE, keep=1).candidates
     return found[0].step_s if found else float(np.inf)
 

@@ -44,7 +44,7 @@ REAL: tuple[tuple[str, str, str, int, int, str], ...] = (
 def real(place: int) -> Job:
     """A catalog model on catalog GPUs."""
     name, gpus, runtime, batch, seq, precision = REAL[place]
-    work = Workload(global_batch=batch, seq=seq, precision=precision)
+    work = msgspec.convert({"global_batch": batch, "seq": seq, "precision": precision}, Workload)
     return Job(
         model=model(name), pool=parse_gpus(gpus), workload=work, runtime=runtimes.runtime(runtime), headroom=0.08
     )

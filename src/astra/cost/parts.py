@@ -151,7 +151,7 @@ def _part(
     attention_source: Codes = np.zeros(rows, np.int8)
     for attention in layer.attentions:
         for way, so_far in attention_s.items():
-            seconds, source = _attention_once(job, shard, attention, way, alike)
+            seconds, source = _attention(job, shard, attention, way)
             attention_s[way] = so_far + seconds / runtime.attention_gain
             attention_source = worst(attention_source, source)
     stream_s, stream_source = _streams(job, layer.streams, rows)
@@ -245,20 +245,6 @@ def clock_loss(runtime: Runtime, ways: Iterable[Direction]) -> Floats:
 
 def _sum(columns: Iterable[Floats], rows: int) -> Floats:
     return sum(columns, start=np.zeros(rows))
-
-
-def _attention_once(job: Job, shard: Shard, attention: Attention, way: str, alike: Alike) -> tuple[Floats, Codes]:
-    """Attention of every sharding, timed once for those that are alike to it."""
-    columns = (attention.batch, attention.seq_q, attention.seq_kv, attention.heads, attention.kv_heads)
-    first, place = alike.once(*columns, shard.cp, shard.flash)
-    some = attention._replace(
-        **{
-            name: column[first] if np.ndim(column) else column
-            for name, column in zip(("batch", "seq_q", "seq_kv", "heads", "kv_heads"), columns, strict=True)
-        }
-    )
-    seconds, source = _attention(job, shard._replace(cp=shard.cp[first], flash=shard.flash[first]), some, way)
-    return seconds[place], source[place]
 
 
 def _attention(job: Job, shard: Shard, attention: Attention, way: str) -> tuple[Floats, Codes]:
