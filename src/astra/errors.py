@@ -79,5 +79,8 @@ def fold(name: str) -> str:
 
 
 def _shown(got: object) -> str:
-    text = repr(got)
+    try:
+        text = repr(got)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists inside each other
+        text = f"a {type(got).__name__} too long to show"
     return text if len(text) <= 80 else text[:77] + "..."

@@ -11,6 +11,7 @@ import astra
 SOURCE = Path(astra.__file__).parent
 LAYERS = (
     ("__init__", "units", "errors", "provenance"),
+    ("files", "atomic"),
     ("spec",),
     ("table", "result"),
     ("catalog",),

@@ -14,8 +14,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold
+from astra.files import load_toml
 from astra.spec._base import decode
 from astra.spec.cluster import Device, NodeType
 

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", metavar="N", type=options.whole("--rank", at_most=1000), default=1,
                         help="which plan of the file (default 1, the best)")  # fmt: skip
     parser.add_argument("--nearest", action="store_true", help="if refused, export the closest plan it can express")
-    parser.add_argument("--overwrite", action="store_true", help="replace files in a folder that is not empty")
+    parser.add_argument("--overwrite", action="store_true", help="replace the folder of an older export, as a whole")
     options.add_output(parser, detail=False, file=False)
 
 
@@ -74,13 +74,14 @@ def write(
     launch: Launch, job: Job | None, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False
 ) -> dict[str, Any]:
     """Export one plan; the record of what was done."""
+    from astra.atomic import check_folder, write_folder  # noqa: PLC0415
     from astra.export.base import CannotExport, refusals, strategy_could_help  # noqa: PLC0415
-    from astra.export.writing import check_folder, default_folder, write_folder  # noqa: PLC0415
+    from astra.export.quoting import file_name  # noqa: PLC0415
 
     exporter = target(to, "--to")
     if folder is not None and not folder.strip():
         raise InputError("--out", folder, want="a folder name")
-    place = folder if folder is not None else default_folder(launch.model.name, to)
+    place = folder if folder is not None else f"{file_name(launch.model.name)}-{to}"
     check_folder(place, overwrite=overwrite)
     reasons, found, there = refusals(exporter, launch), None, None
     near = strategy_could_help(exporter, launch)

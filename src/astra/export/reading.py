@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ import msgspec
 
 from astra.errors import InputError
 from astra.export.base import Launch, Mesh
+from astra.files import read_json, whole_number
 from astra.result import PLAN_SCHEMA
 from astra.spec._base import decode
 from astra.spec.cluster import Pool
@@ -20,7 +20,6 @@ from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
 
-_LARGEST_BYTES: Final = 256 * 1024 * 1024
 _AGAIN: Final = "Make the plan again with astra plan --out PLAN.json."
 
 
@@ -28,26 +27,13 @@ def read_record(path: str | Path) -> dict[str, Any]:
     """The JSON record of a plan file, of a version this Astra reads."""
     shown = str(path)
     try:
-        source = Path(path)
-        if source.stat().st_size > _LARGEST_BYTES:
-            raise InputError(shown, None, want="a plan file below 256 MiB")
-        record = json.loads(source.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(shown, None, want=_why_unreadable(error), fix=_AGAIN) from None
-    except RecursionError:
-        raise InputError(shown, None, want="a plan, not JSON nested beyond reason", fix=_AGAIN) from None
+        record = read_json(path, "plan")
+    except InputError as error:
+        raise InputError(error.where, error.got, want=error.want, fix=f"{error.fix} {_AGAIN}".strip()) from None
     if not isinstance(record, dict):
         raise InputError(shown, None, want="the record of a plan, a JSON object", fix=_AGAIN)
     check_schema(record, shown)
     return record
-
-
-def _why_unreadable(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError):
-        return f"a plan file that can be read ({error.strerror or error})"
-    if isinstance(error, json.JSONDecodeError):
-        return f"whole JSON; it breaks off or is damaged at line {error.lineno}, column {error.colno} ({error.msg})"
-    return "a text file in UTF-8"
 
 
 def check_schema(record: Mapping[str, Any], where: str) -> None:
@@ -181,7 +167,8 @@ def _strategy(plan: Mapping[str, Any], place: str, job: Job) -> Strategy:
     strategy = parse_strategy(text, gpus=job.pool.gpus)
     # An objective may leave nodes out, so that a plan says itself how many GPUs it uses.
     said = str(plan["estimate"].get("gpus", "")).partition("x")[0]
-    used = int(said) if said.isdigit() and len(said) < 9 else job.pool.gpus
+    used = whole_number(said, 8)
+    used = job.pool.gpus if used is None else used
     if strategy.gpus != used:
         want = f"tp*cp*pp*dp = {used:,}, the GPUs of the plan"
         raise InputError(f"{place}.strategy", text, want=want, fix="The plan was edited.")
