@@ -2,6 +2,7 @@
 #   make plan    install Astra and plan a catalog model on catalog GPUs
 #   make test    install the development tools, then lint, type-check and test
 #   make check   lint and types alone    make bench  speed, recorded    make clean  start over
+#   make explore   the property tests with examples never drawn before; make test draws the same ones each time
 #   make test-frameworks   exports through the real frameworks, in cached environments under .venvs
 
 # The first interpreter that is new enough; PYTHON=... chooses another.
@@ -13,16 +14,19 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-frameworks check format bench clean venv-without-ensurepip
+.PHONY: help plan test explore test-frameworks check format bench clean venv-without-ensurepip
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 plan: $(VENV)/.installed
 	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest $(ARGS)
+
+explore: $(VENV)/.installed-dev
+	ASTRA_EXPLORE=1 $(BIN)/python -m pytest $(ARGS)
 
 # What cannot be installed is skipped with a printed reason; -s shows the versions that were used.
 test-frameworks: $(VENV)/.installed-dev

@@ -208,8 +208,25 @@ class _Reader:
                 parts = self._value(array.group(1))
                 self._spend(sum(map(len, parts)))
                 return parts
-        text = "".join(self._text(piece) for piece in word)
-        return text.split() if all(piece.quote == "" for piece in word) else [text]
+        done: list[str] = []
+        last: str | None = None  # the word so far; what is not quoted ends it at white space
+        for piece in word:
+            text = self._text(piece)
+            if piece.quote:
+                last = (last or "") + text
+                continue
+            if text[:1].isspace() and last is not None:
+                done.append(last)
+                last = None
+            for place, field in enumerate(text.split()):
+                if place and last is not None:
+                    done.append(last)
+                    last = None
+                last = (last or "") + field
+            if text[-1:].isspace() and last is not None:
+                done.append(last)
+                last = None
+        return done if last is None else [*done, last]
 
     def _value(self, name: str) -> list[str]:
         """The words of a variable; looking at them costs, be they empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -58,7 +59,7 @@ def read_plan(path: str | Path, rank: int = 1) -> tuple[Launch, Job | None]:
 def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan") -> tuple[Launch, Job | None]:
     """One plan of a record."""
     request = _part(record, "request", dict, where)
-    plan, place = _plan(record, rank, where)
+    plan, place = plan_of(record, rank, where)
     if "pools" in request:
         alone = on_one_pool(_estimated_text(plan, place))
         if alone is None:
@@ -78,7 +79,7 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     broken = legality(job, strategy)
     if broken:
         raise InputError(f"{place}.strategy", str(strategy), want=f"a legal strategy; {'; '.join(broken)}")
-    step_s = _step_s(plan, place)
+    step_s = figure(plan, "step_s", place)
     launch = launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), step_s)
     if "pools" not in request:
         _check_estimate(plan["estimate"], launch, place)
@@ -93,11 +94,17 @@ def _check_estimate(estimate: Mapping[str, Any], launch: Launch, place: str) -> 
         raise InputError(f"{place}.estimate.microbatches", said, want=want, fix=_AGAIN)
 
 
-def _step_s(plan: Mapping[str, Any], place: str) -> float:
-    step_s = _part(plan, "estimate", dict, place).get("step_s")
-    if not isinstance(step_s, int | float) or isinstance(step_s, bool):
-        raise InputError(f"{place}.estimate.step_s", step_s, want="a number of seconds", fix=_AGAIN)
-    return float(step_s)
+def figure(plan: Mapping[str, Any], name: str, place: str) -> float:
+    """A number above zero of a plan's estimate."""
+    value = _part(plan, "estimate", dict, place).get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise InputError(f"{place}.estimate.{name}", value, want="a number above zero", fix=_AGAIN)
+    return float(value)
+
+
+def on_several_pools(record: Mapping[str, Any], where: str) -> bool:
+    """Whether a plan was made for several pools."""
+    return "pools" in _part(record, "request", dict, where)
 
 
 def _mixed(
@@ -111,7 +118,7 @@ def _mixed(
     model = _model(request, _part(request, "model", str, inside), inside)
     launch = mixed_launch(_estimated_text(plan, place), _pools(request, inside), model, workload, place=place)
     runtime, version = _part(request, "runtime", str, inside), str(record.get("version", ""))
-    return launch._replace(runtime=runtime, version=version, step_s=_step_s(plan, place))
+    return launch._replace(runtime=runtime, version=version, step_s=figure(plan, "step_s", place))
 
 
 def _pools(request: Mapping[str, Any], inside: str) -> dict[str, Pool]:
@@ -154,7 +161,8 @@ def _part(record: Mapping[str, Any], name: str, kind: type[Any], where: str) -> 
 _KINDS: Final = {dict: "record", list: "list", str: "text", int: "whole number"}
 
 
-def _plan(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[str, Any], str]:
+def plan_of(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[str, Any], str]:
+    """The plan of a rank, and its place in the file."""
     plans = _part(record, "plans", list, where)
     for index, plan in enumerate(plans):
         if isinstance(plan, dict) and plan.get("rank") == rank:
