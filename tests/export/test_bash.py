@@ -31,7 +31,7 @@ gap = st.sampled_from([" ", "  ", "\t", " \\\n", "\\\n ", " \\\n  "])
 @st.composite
 def commands(draw: Any) -> str:
     """One command over one line or more, perhaps with a comment behind it."""
-    text = "show"
+    text: str = "show"
     for each in draw(st.lists(word, min_size=1, max_size=4)):
         text += draw(gap) + "_" + each
     return text + draw(st.sampled_from(["", " # and 'more\\", ";", " \\\n"])) + "\n"
