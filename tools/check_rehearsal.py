@@ -1,4 +1,4 @@
-"""Check the cost model against rehearsed ranks: ``python -m astra.calibrate.check_rehearsal ROWS.json [--markdown]``.
+"""Check the cost model against rehearsed ranks: ``python -m tools.check_rehearsal ROWS.json [--markdown] [--keep]``.
 
 Every row of a rehearsal file is costed as it was run (same shape, strategy, micro-batches and stage, runtime
 ``megatron-local``) and compared with what was measured. See docs/rehearsal.md for the fields of a row.
@@ -11,6 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,8 @@ from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
 from astra.units import GIB
+from astra.validate.score import errors_of
+from astra.validate.targets import REHEARSED
 
 GPU: Final = "H200-SXM5-141GB"  # of files that do not say
 RUNTIME: Final = "megatron-local"
@@ -307,20 +310,34 @@ def markdown(found: Sequence[Table]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def kept(checked: Sequence[Checked]) -> str:
+    """The errors of whole ranks that ``astra validate`` shows, as its data file."""
+    lines = ["measure,runs,mean,worst"]
+    for measure in ("compute", "memory"):
+        errors = errors_of(row.error(measure) for row in checked)
+        assert errors is not None
+        lines.append(f"{measure},{errors.runs},{errors.mean:.4f},{errors.worst:.4f}")
+    return "\n".join(lines) + "\n"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Command line of the check."""
-    parser = argparse.ArgumentParser(prog="python -m astra.calibrate.check_rehearsal", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.check_rehearsal", description=__doc__)
     parser.add_argument("file", metavar="ROWS.json", help="rehearsed rows, such as benchmarks/results/*rehearsal*.json")
     parser.add_argument("--together", metavar="NAME", help="count all rows as one set of this name")
     parser.add_argument("--markdown", action="store_true", help="tables for the documentation")
+    parser.add_argument("--keep", action="store_true", help="keep the errors of whole ranks for astra validate")
     args = parser.parse_args(argv)
     try:
         rows, device = read_rows(args.file)
-        found = tables(check([row | {"split": args.together or row["split"]} for row in rows], device))
+        checked = check([row | {"split": args.together or row["split"]} for row in rows], device)
     except AstraError as error:
         print(f"check_rehearsal: {error}", file=sys.stderr)
         return error.exit_code
+    found = tables(checked)
     sys.stdout.write(markdown(found) if args.markdown else text(found))
+    if args.keep:
+        (Path(str(files("astra.validate"))) / "data" / REHEARSED).write_text(kept(checked), encoding="utf-8")
     return 0
 
 

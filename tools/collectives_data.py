@@ -20,7 +20,7 @@ SOURCES: Final = (
     "one server: ai-dynamo/aiconfigurator @095f58a (2026-08-21, Apache-2.0), NCCL 2.27-2.29 sweeps",
     "beyond 512 MiB: stas00/ml-engineering @744d01e, NVIDIA/dgxc-benchmarking @841f546, "
     "aws-samples/awsome-distributed-training @7217859, VIA-Research/vTrain @f8dda84 (also V100)",
-    "several servers: the systems named in astra.calibrate.collectives_data",
+    "several servers: the systems named in tools.collectives_data",
     "latencies and sends: microsoft/vidur @7d47513; algorithms: NVIDIA/nccl @5067397 src/graph/tuning.cc",
     "meshes: MI300X all-reduce in stas00/ml-engineering @744d01e; SMs taken: calculon, deepseek-ai/DeepEP @0297fc8",
 )

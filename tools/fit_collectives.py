@@ -1,6 +1,6 @@
 """Make ``efficiency/data/collectives.json`` from public sweeps, and print how well it predicts what it has not seen.
 
-    python -m astra.calibrate.fit_collectives --aiconfigurator FILE.csv --nccl FILE.csv --out collectives.json
+    python -m tools.fit_collectives --aiconfigurator FILE.csv --nccl FILE.csv --out collectives.json
 
 ``--aiconfigurator`` has columns system, op, ngpu, bytes, us (ai-dynamo/aiconfigurator, nccl-tests in one server);
 ``--nccl`` has gpu, nodes, gpus, collective, bytes, busbw, latency_us, source (logs gathered from public repositories).
@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from astra.calibrate.collectives_data import BORROWED, GPUS, RELATIVES, SOURCES, Point, Run, read_points, read_runs
 from astra.efficiency.collective_curves import (
     FIRST_KNOT_BYTES,
     KNOT_COUNT,
@@ -37,6 +36,7 @@ from astra.efficiency.collectives import OPS as ALL_OPS
 from astra.efficiency.collectives import across_s
 from astra.provenance import Floats
 from astra.units import US
+from tools.collectives_data import BORROWED, GPUS, RELATIVES, SOURCES, Point, Run, read_points, read_runs
 
 MADE: Final = "2026-11-15"
 OPS: Final = ALL_OPS[:4]  # sends have no public sweep
@@ -345,7 +345,7 @@ def hold_out_systems(runs: Sequence[Run], fit: Fit, rules: Rules) -> list[tuple[
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
     """Fit, report, write."""
-    parser = argparse.ArgumentParser(prog="python -m astra.calibrate.fit_collectives", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.fit_collectives", description=__doc__)
     for name in ("--aiconfigurator", "--nccl", "--out"):
         parser.add_argument(name, required=True, metavar="FILE")
     options = parser.parse_args(argv)

@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from astra.calibrate.fit_surface import Rows, Weights, predict, train
-from astra.calibrate.operator_rows import Row, Sweep
 from astra.catalog import hardware
 from astra.efficiency.basis import Peaks
 from astra.efficiency.gemm import MEMORY_FRACTION, either, product_bytes
@@ -17,6 +15,8 @@ from astra.efficiency.surface import Card, Shapes, Surface, effective_flops
 from astra.errors import InputError
 from astra.provenance import Bools, Floats
 from astra.spec.cluster import Device
+from tools.fit_surface import Rows, Weights, predict, train
+from tools.operator_rows import Row, Sweep
 
 Key = tuple[str, str]  # GPU, precision
 

@@ -1,7 +1,7 @@
 """Fit the operator timing model from measurements and write the data files of ``astra.efficiency``.
 
-    python -m astra.calibrate.fit_operators --aiconfigurator systems/data --matmul M.csv --attention A.csv --out DIR
-    python -m astra.calibrate.fit_operators --profile h200.json --out DIR        (starts from the shipped files)
+    python -m tools.fit_operators --aiconfigurator systems/data --matmul M.csv --attention A.csv --out DIR
+    python -m tools.fit_operators --profile h200.json --out DIR        (starts from the shipped files)
 
 Held-out errors are printed and kept with the data. The same inputs give the same files.
 """
@@ -19,13 +19,13 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from astra.calibrate import fit_attention, fit_gemm, operator_rows
-from astra.calibrate.fit_gemm import Fitted, Key
-from astra.calibrate.operator_rows import Row, Sweep
 from astra.catalog import hardware
 from astra.efficiency.attention import Curve
 from astra.efficiency.basis import Peaks, read_json
 from astra.efficiency.surface import WEIGHTS, surfaces
+from tools import fit_attention, fit_gemm, operator_rows
+from tools.fit_gemm import Fitted, Key
+from tools.operator_rows import Row, Sweep
 
 FAMILIES: Final = {
     "A100-SXM4-80GB": "ampere",
@@ -55,7 +55,7 @@ EPOCHS: Final = 400
 
 def main(argv: list[str] | None = None) -> int:
     """Command line of the fit."""
-    parser = argparse.ArgumentParser(prog="python -m astra.calibrate.fit_operators", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.fit_operators", description=__doc__)
     parser.add_argument("--aiconfigurator", type=Path, help="systems/data of ai-dynamo/aiconfigurator (needs pyarrow)")
     parser.add_argument("--matmul", type=Path, help="CSV of products")
     parser.add_argument("--attention", type=Path, help="CSV of attention kernels")

@@ -1,6 +1,6 @@
 """Published runs predicted without their own source: every fitted constant of a runtime is found anew without it.
 
-``python -m astra.calibrate.leave_out`` prints the errors by source and writes the error bars of a step time, which are
+``python -m tools.leave_out`` prints the errors by source and writes the error bars of a step time, which are
 what most of these errors stay below (``catalog/data/step_errors.csv``). It takes minutes.
 
 Runtimes with the same kernels share their constants, so that a source is predicted by those of its kin. A source
@@ -23,13 +23,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from astra.calibrate.replay import ReplayedRun, is_fit, replay
-from astra.calibrate.runs import Run
-from astra.calibrate.runs_table import published
-from astra.calibrate.validate import errors_of
 from astra.catalog import runtimes
 from astra.spec.job import Job
 from astra.spec.runtime import Runtime
+from astra.validate.replay import ReplayedRun, is_fit, replay
+from astra.validate.runs import Run
+from astra.validate.score import errors_of
+from astra.validate.table import published
 
 
 class Constant(NamedTuple):
@@ -59,7 +59,7 @@ KIN: Final = {"nemo": "megatron", "megatron-bridge": "megatron"}  # runtimes wit
 COVERED: Final = 0.8  # share of the runs whose error an error bar covers
 FEWEST: Final = 20  # runs of a class; a smaller one takes the bar of all runs of its kind of model
 SAMPLE: Final = 40  # runs of a source that constants are found on
-RESULT: Final = Path(__file__).parent / "data" / "left_out.csv"
+RESULT: Final = Path(str(files("astra.validate"))) / "data" / "left_out.csv"
 TARGET: Final = Path(str(files("astra.catalog"))) / "data" / "step_errors.csv"
 Values = tuple[float, ...]
 

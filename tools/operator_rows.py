@@ -4,7 +4,7 @@
   attention in short bursts. Software versions disagree by 3-7% on the same GPU, so a shape's median over them is used.
 - matmul and attention CSV: columns gpu, dtype, m, n, k, tflops, source, layout / gpu, dtype, pass, batch, seq, heads,
   kv_heads, head_dim, causal, tflops, source, kernel.
-- profile JSON: what ``astra.calibrate.profile`` writes.
+- profile JSON: what ``astra.lab.profile.run`` writes.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.calibrate import profile_ops
-from astra.calibrate.profile_gpu import ClockWatch, kernel_kind, packages
-from astra.calibrate.profile_ops import _ATTENTION_CALLS, _STREAM_CALLS, _STREAMING, measure
-from astra.calibrate.profile_plan import KERNELS, PACKAGES, STREAMING, all_rows, linear_layers, row_key
-from astra.calibrate.profile_store import Store
-from astra.calibrate.profile_time import L2_SPAN_BYTES, MAX_SETS, sets_for
 from astra.errors import InputError
+from astra.lab.profile import ops
+from astra.lab.profile.gpu import ClockWatch, kernel_kind, packages
+from astra.lab.profile.ops import _ATTENTION_CALLS, _STREAM_CALLS, _STREAMING, measure
+from astra.lab.profile.plan import KERNELS, PACKAGES, STREAMING, all_rows, linear_layers, row_key
+from astra.lab.profile.store import Store
+from astra.lab.profile.timing import L2_SPAN_BYTES, MAX_SETS, sets_for
 
 
 def test_quick_rows_are_fewer_and_unique() -> None:
@@ -87,7 +87,7 @@ def test_each_package_is_called_in_its_own_layout(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "transformer_engine", SimpleNamespace())
     engine = SimpleNamespace(DotProductAttention=attention)
     monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", engine)
-    monkeypatch.setattr(profile_ops, "gpu_seconds", lambda torch, calls, **_: calls[0]() and 1.0)
+    monkeypatch.setattr(ops, "gpu_seconds", lambda torch, calls, **_: calls[0]() and 1.0)
     row = next(r for r in all_rows(False, ("flash_attn",)) if r.get("kernel") == "flash_attn"
                and r["direction"] == "fwd" and r["heads"] == 32 and r["kv_heads"] == 8)  # fmt: skip
     assert measure(torch, row)["seconds"] == 1.0

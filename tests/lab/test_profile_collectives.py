@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astra.calibrate.profile_collectives import OPS, collective_rows, groups
-from astra.calibrate.profile_plan import row_key
-from astra.calibrate.rehearse_here import _there
 from astra.catalog import clusters
 from astra.catalog.clusters import read_cluster
 from astra.efficiency.collectives import collective
 from astra.errors import InputError
+from astra.lab.profile.collectives import OPS, collective_rows, groups
+from astra.lab.profile.plan import row_key
+from astra.lab.rehearse.here import _there
 from astra.provenance import Source
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def measure(out: Path, processes: int, most_bytes: int) -> dict[str, Any]:
     """Profile collectives between real processes, by gloo."""
     paths = os.pathsep.join([str(ROOT / "src"), *(path for path in sys.path if path)])
     command = [torch_python(), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m",
-               "astra.calibrate.profile_collectives", "--backend", "gloo", "--quick", "--out", str(out),
+               "astra.lab.profile.collectives", "--backend", "gloo", "--quick", "--out", str(out),
                "--most-bytes", str(most_bytes)]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.calibrate import rehearse
-from astra.calibrate.check_rehearsal import model_of
-from astra.calibrate.profile_store import Store
-from astra.calibrate.rehearse_case import (
+from astra.errors import InputError
+from astra.lab.profile.store import Store
+from astra.lab.rehearse import run as rehearse
+from astra.lab.rehearse.case import (
     Case,
     Shape,
     coverage_order,
@@ -25,14 +25,14 @@ from astra.calibrate.rehearse_case import (
     read_cases,
     write_cases,
 )
-from astra.calibrate.rehearse_fabric import fill_seconds
-from astra.calibrate.rehearse_fake import Counter
-from astra.calibrate.rehearse_plan import CannotRehearse, case_of, refusals, stages_of
-from astra.calibrate.rehearse_run import net_of_before
-from astra.errors import InputError
+from astra.lab.rehearse.fabric import fill_seconds
+from astra.lab.rehearse.fake import Counter
+from astra.lab.rehearse.measure import net_of_before
+from astra.lab.rehearse.plan import CannotRehearse, case_of, refusals, stages_of
 from astra.spec.model import MLA
 from astra.spec.strategy import parse_strategy
 from astra.spec.workload import Workload
+from tools.check_rehearsal import model_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = Shape(name="toy", layers=24, hidden=64, ffn=128, heads=8, kv_heads=4, head_dim=8, vocab=1000)

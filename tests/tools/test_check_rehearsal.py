@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from astra.calibrate import check_rehearsal
-from astra.calibrate.rehearse_case import Case, Shape
 from astra.catalog.hardware import device
 from astra.errors import InputError
+from astra.lab.rehearse.case import Case, Shape
 from astra.search.detail import estimate
+from astra.validate.targets import REHEARSED
+from tools import check_rehearsal
 
 DENSE = Shape(name="toy", layers=8, hidden=2048, ffn=8192, heads=16, kv_heads=8, head_dim=128, vocab=32000)
 MOE = replace(DENSE, name="toy-moe", experts=8, topk=2, moe_ffn=1024)
@@ -112,3 +113,11 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError):
         check_rehearsal.read_rows(path)
     assert check_rehearsal.main([str(tmp_path / "none.json")]) == 2
+
+
+def test_the_kept_errors_are_those_of_the_rows_first_looked_at_when_the_model_was_fixed() -> None:
+    root = Path(check_rehearsal.__file__).parents[1]
+    rows = sorted((root / "benchmarks" / "results").glob("*_rehearsal-last_*.json"))
+    found = check_rehearsal.kept(check_rehearsal.check(*check_rehearsal.read_rows(rows[-1])))
+    kept = root / "src" / "astra" / "validate" / "data" / REHEARSED
+    assert kept.read_text(encoding="utf-8") == found, f"python -m tools.check_rehearsal {rows[-1]} --keep"

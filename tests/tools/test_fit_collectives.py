@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.calibrate import fit_collectives as fitting
-from astra.calibrate.collectives_data import BROKEN, GPUS, PUBLISHED, Point, read_points, read_runs
 from astra.efficiency.collective_curves import LAST_KNOT_BYTES, Fit, Rules, wire_factor
 from astra.efficiency.collectives import OPS
 from astra.errors import InputError
+from tools import fit_collectives as fitting
+from tools.collectives_data import BROKEN, GPUS, PUBLISHED, Point, read_points, read_runs
 
 SIZES = np.array([512.0 * 2**octave for octave in range(21)])
 MADE_WITH = {"a100": (14e-6, 0.75, 0.4), "h100": (8e-6, 0.8, 0.3), "h200": (8e-6, 0.8, 0.3), "b200": (13e-6, 0.75, 0.3)}

@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from astra.calibrate import fit_attention, fit_gemm, fit_operators, operator_rows
-from astra.calibrate.fit_surface import Rows, predict, train
-from astra.calibrate.operator_rows import Sweep
 from astra.catalog import hardware
 from astra.efficiency import operators
 from astra.efficiency.attention import OVERHEAD_S, Curve, curve_seconds, traffic_bytes
 from astra.efficiency.gemm import either, product_bytes
 from astra.efficiency.surface import Card, Shapes
 from astra.errors import InputError
+from tools import fit_attention, fit_gemm, fit_operators, operator_rows
+from tools.fit_surface import Rows, predict, train
+from tools.operator_rows import Sweep
 
 H200 = "H200-SXM5-141GB"
 PHYSICS: dict[str, Any] = {"flops_per_s": 1e15, "bytes_per_s": 4e12, "sms": 132}

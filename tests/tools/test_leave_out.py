@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from astra.calibrate import leave_out
-from astra.calibrate.replay import ReplayedRun, replay
-from astra.calibrate.runs import Run
-from astra.calibrate.runs_table import published
 from astra.catalog import runtimes
+from astra.validate.replay import ReplayedRun, replay
+from astra.validate.runs import Run
+from astra.validate.table import published
+from tools import leave_out
 
 
 def some(source: str, count: int) -> list[Run]:

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from astra.calibrate import runs_table
-from astra.calibrate.runs import Run, Skipped, read_runs, runs_of
-from astra.calibrate.runs_model import Sizes, model_of
-from astra.calibrate.runs_pool import find_device, pool_of, read_network
-from astra.calibrate.runs_recipe import recipe_for, runtime_as_run
-from astra.calibrate.runs_strategy import Degrees, nanotron_layers, refused
 from astra.catalog import models as catalog_models
 from astra.errors import InputError
 from astra.spec.runtime import Runtime
 from astra.spec.strategy import parse_strategy
 from astra.units import GIB
+from astra.validate import table
+from astra.validate.models import Sizes, model_of
+from astra.validate.pools import find_device, pool_of, read_network
+from astra.validate.recipes import recipe_for, runtime_as_run
+from astra.validate.runs import Run, Skipped, read_runs, runs_of
+from astra.validate.strategies import Degrees, nanotron_layers, refused
 
 ROW = {
     "id": "mine-0001", "framework": "megatron", "model_name": "llama2-7b", "layers": "32", "hidden": "4096",
@@ -270,27 +270,8 @@ def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
         read_runs(path)
 
 
-def test_restating_and_reading_back_is_the_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = runs_of([
-        ROW,
-        ROW | {"id": "mine-0002", "gpu_type": "H100-SXM 96GB HBM2e 500W", "gpu_mem_gb": "96"},
-        ROW | {"id": "mine-0003", "framework": "megatron-bridge", "task": "lora", "precision": "fp8"},
-        ROW | {"id": "mine-0004", "tp": "", "dp": ""},
-    ])  # fmt: skip
-    lines, shared = runs_table.restate(rows)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / runs_table.RUNS).write_text(lines, encoding="utf-8")
-    (tmp_path / "data" / runs_table.SHARED).write_text(shared, encoding="utf-8")
-    monkeypatch.setattr(runs_table, "files", lambda _: tmp_path)
-    again = runs_table.published()
-    assert again[:3] == rows[:3]
-    assert isinstance(again[2], Run)
-    assert again[2].job.runtime.adapted == "qkv"
-    assert isinstance(again[3], Skipped)
-
-
 def test_the_shipped_table() -> None:
-    found = runs_table.published()
+    found = table.published()
     replayable = [run for run in found if isinstance(run, Run)]
     assert len(replayable) > 3000
     assert len({run.id for run in replayable}) == len(replayable)
@@ -299,7 +280,7 @@ def test_the_shipped_table() -> None:
 
 
 def test_steps_assembled_by_vtrain_are_read_as_such() -> None:
-    runs = [run for run in runs_table.published() if isinstance(run, Run) and run.source == "vtrain"]
+    runs = [run for run in table.published() if isinstance(run, Run) and run.source == "vtrain"]
     assert {(run.job.runtime.name, run.strategy.recompute) for run in runs} == {("vtrain", "none")}
     # One stage: a straight line in micro-batches, which timed steps never are (docs/vtrain.md).
     alone = {

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.calibrate import scatter
-from astra.calibrate.replay import ReplayedRun, is_fit, replay
-from astra.calibrate.runs import Run, Skipped
-from astra.calibrate.runs_table import published
-from astra.calibrate.targets import NO_REASON, targets, why_of
-from astra.calibrate.validate import PUBLISHED, errors_of, rank_correlation, scale_of, validate
-from astra.calibrate.validate_text import markdown, render_validation
 from astra.cli import main
 from astra.errors import InputError
+from astra.validate import scatter
+from astra.validate.replay import ReplayedRun, is_fit, replay
+from astra.validate.runs import Run, Skipped
+from astra.validate.score import PUBLISHED, errors_of, rank_correlation, scale_of, validate
+from astra.validate.table import published
+from astra.validate.targets import NO_REASON, targets, why_of
+from astra.validate.text import markdown, render_validation
 
 
 def row(name: str, predicted: float, measured: float, **changes: Any) -> ReplayedRun:

@@ -1,1 +1,1 @@
-"""Measure, fit and validate; offline."""
+"""Published, measured runs replayed against the cost model: what ``astra validate`` needs."""

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from astra.calibrate.runs_strategy import Degrees
 from astra.catalog import runtimes
 from astra.errors import fold
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Kernel, Runtime
+from astra.validate.strategies import Degrees
 
 # Full-iteration graphs, with fused experts and hidden exchanges, are in the recipes of Megatron-Bridge 0.5.0 (container
 # 26.06) and not of 0.4.2; before, the same recipes captured attention and the router alone.
@@ -47,7 +47,7 @@ def recipe_for(
 @cache
 def recipes() -> tuple[dict[str, str], ...]:
     """Every recipe, by column name."""
-    text = (files("astra.calibrate") / "data" / "recipes.csv").read_text(encoding="utf-8")
+    text = (files("astra.validate") / "data" / "recipes.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 
 

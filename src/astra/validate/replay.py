@@ -7,14 +7,14 @@ from typing import Final
 
 import msgspec
 
-from astra.calibrate.runs import Run, Skipped
-from astra.calibrate.runs_strategy import refused
 from astra.errors import AstraError
 from astra.result import Estimate, Result
 from astra.search.detail import estimate
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
+from astra.validate.runs import Run, Skipped
+from astra.validate.strategies import refused
 
 HEADROOM: Final = next(field.default for field in msgspec.structs.fields(Job) if field.name == "headroom")
 SIMULATED: Final = ("vtrain",)  # sources whose numbers read like a simulator's (docs/vtrain.md)

@@ -15,11 +15,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from astra.calibrate.runs_cells import Missing, Row, count, needed, number, switch, words_of
-from astra.calibrate.runs_model import Sizes, model_of, namesake, vocabulary_of
-from astra.calibrate.runs_pool import pool_of
-from astra.calibrate.runs_recipe import recipe_for, runtime_as_run
-from astra.calibrate.runs_strategy import Degrees, Settings, runtime_of, strategy_of
 from astra.catalog.clusters import read_text
 from astra.errors import AstraError, InputError
 from astra.families.weights import forward_flops_per_token
@@ -28,6 +23,11 @@ from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
+from astra.validate.cells import Missing, Row, count, needed, number, switch, words_of
+from astra.validate.models import Sizes, model_of, namesake, vocabulary_of
+from astra.validate.pools import pool_of
+from astra.validate.recipes import recipe_for, runtime_as_run
+from astra.validate.strategies import Degrees, Settings, runtime_of, strategy_of
 
 # Allocated on the first stage or the worst rank; reserved by the allocator on the first stage or the worst rank.
 Peak = Literal["first", "most", "first reserved", "reserved"]

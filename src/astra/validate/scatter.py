@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from astra.calibrate.replay import ReplayedRun
 from astra.errors import InputError, OutputError
+from astra.validate.replay import ReplayedRun
 
 SIDE: Final = 640
 MARGIN: Final = 56

@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 
 import astra
-from astra.calibrate.replay import SIMULATED, ReplayedRun
 from astra.catalog.hardware import catalog_hash
 from astra.provenance import Floats
 from astra.result import Result
+from astra.validate.replay import SIMULATED, ReplayedRun
 
 SCHEMA: Final = "astra.validate/1"
 LEAST_STRATEGIES: Final = 4  # in a group that is picked from

@@ -9,9 +9,9 @@ import re
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from astra.calibrate.runs_cells import switch
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
+from astra.validate.cells import switch
 
 # Framework, as tables name it, to runtime profile; the first that occurs in the name.
 _RUNTIMES: Final = (

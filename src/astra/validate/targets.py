@@ -1,7 +1,7 @@
 """What was aimed at and what was reached: operators, rehearsals, published runs, what fits, the pick.
 
 Operator errors are those their fits kept (``efficiency/data``); runs predicted without their source are what
-``python -m astra.calibrate.leave_out`` last printed; rehearsed ranks are scored here, where their rows are at hand.
+``python -m tools.leave_out`` last kept, and errors of rehearsed ranks what ``python -m tools.check_rehearsal`` did.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from astra.calibrate.check_rehearsal import check, read_rows
-from astra.calibrate.validate import Errors, Validation, errors_of
+from astra.validate.score import Errors, Validation
 
-RESULTS: Final = Path(__file__).parents[3] / "benchmarks" / "results"  # in a checkout
-UNSEEN: Final = "*_rehearsal-last_*.json"  # first looked at when the model was fixed
+REHEARSED: Final = "rehearsed.csv"
 NO_REASON: Final = "no explanation yet"
 _FEWEST: Final = 2  # rows an attention curve needs before one can be held out
 
@@ -70,7 +67,7 @@ def left_out() -> list[tuple[str, Errors]]:
 
 
 def _table(name: str) -> list[dict[str, str]]:
-    file = files("astra.calibrate") / "data" / name
+    file = files("astra.validate") / "data" / name
     return list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))) if file.is_file() else []
 
 
@@ -112,24 +109,19 @@ def _ends(values: Sequence[tuple[float, str]]) -> str:
 
 def _rehearsal() -> Iterator[Target]:
     """Ranks that no constant was tuned on."""
-    paths = sorted(RESULTS.glob(UNSEEN))
     names = {"compute": "rehearsed ranks on H200, compute", "memory": "rehearsed ranks on H200, peak memory"}
     bounds = {"compute": (0.04, 0.10), "memory": (0.03, 0.06)}
-    checked = check(*read_rows(paths[-1])) if paths else []
+    kept = {row["measure"]: row for row in _table(REHEARSED)}
     for measure, name in names.items():
-        errors = errors_of(row.error(measure) for row in checked)
         for bound, part in zip(bounds[measure], ("mean", "worst"), strict=True):
-            if errors is None:
-                yield Target(f"{name}, {part}", f"at most {bound:.0%}", "rows are in the source tree only", None)
-            else:
-                yield _most(f"{name}, {part}", bound, getattr(errors, part), f" of {errors.runs}")
+            yield _most(f"{name}, {part}", bound, float(kept[measure][part]), f" of {kept[measure]['runs']}")
 
 
 def _left_out() -> Iterator[Target]:
     stored = dict(left_out())
     name = "published runs predicted without their source"
     if "all" not in stored:
-        yield Target(f"{name}, mean", "at most 10%", "not stored: python -m astra.calibrate.leave_out", None)
+        yield Target(f"{name}, mean", "at most 10%", "not stored: python -m tools.leave_out", None)
         return
     yield _most(f"{name}, mean", 0.10, stored["all"].mean, f" of {stored['all'].runs:,}")
     yield _most(f"{name}, median", 0.06, stored["all"].median)
@@ -170,7 +162,7 @@ def sections(found: Validation) -> Iterable[tuple[str, str, tuple[str, ...], lis
     stored = left_out()
     if stored:
         head = ("", "runs", "mean", "median", "p90", "bias")
-        note = "constants of the runtime found anew without the source's runs (python -m astra.calibrate.leave_out)"
+        note = "constants of the runtime found anew without the source's runs (python -m tools.leave_out)"
         shown: list[tuple[str, ...]] = [
             (name, f"{one.runs:,}", f"{one.mean:.1%}", f"{one.median:.1%}", f"{one.p90:.1%}", f"{one.bias:+.1%}")
             for name, one in stored

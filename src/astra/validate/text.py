@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.calibrate.replay import FIT, SIMULATED
-from astra.calibrate.targets import sections, why_of
-from astra.calibrate.validate import LEAST_STRATEGIES, PUBLISHED, Confusion, Errors, Line, Pick, Validation, farthest
+from astra.validate.replay import FIT, SIMULATED
+from astra.validate.score import LEAST_STRATEGIES, PUBLISHED, Confusion, Errors, Line, Pick, Validation, farthest
+from astra.validate.targets import sections, why_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -3,7 +3,7 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Measure collectives between GPUs: every process of ``torchrun`` runs this, rank 0 writes the rows.
 
-``torchrun --nproc-per-node 8 -m astra.calibrate.profile_collectives --out FILE``. A group is ``ranks`` members that are
+``torchrun --nproc-per-node 8 -m astra.lab.profile.collectives --out FILE``. A group is ``ranks`` members that are
 ``stride`` apart; its siblings run at the same time, as they do in training, and the slowest rank's median counts. Sizes
 are those of nccl-tests: the whole buffer of an all-reduce, of what is gathered or scattered, or one rank's of an
 all-to-all, and one message of a send.
@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from astra.calibrate.profile_plan import Row, row_key
-from astra.calibrate.profile_store import Store
+from astra.lab.profile.plan import Row, row_key
+from astra.lab.profile.store import Store
 
 OPS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 _BATCHES: Final = 5
@@ -195,14 +195,14 @@ def launch(gpus: int, out: str | Path, *, quick: bool) -> None:
     import subprocess
 
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
-    command += ["-m", "astra.calibrate.profile_collectives", "--out", str(out)] + ["--quick"] * quick
+    command += ["-m", "astra.lab.profile.collectives", "--out", str(out)] + ["--quick"] * quick
     paths = os.pathsep.join(path for path in sys.path if path)
     subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": paths})
 
 
 def main(argv: list[str] | None = None) -> int:
     """What every process runs."""
-    parser = argparse.ArgumentParser(prog="python -m astra.calibrate.profile_collectives", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m astra.lab.profile.collectives", description=__doc__)
     parser.add_argument("--out", required=True, help="JSON file to write or continue, by rank 0")
     parser.add_argument("--quick", action="store_true", help="every second size, up to 256 MiB")
     parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl", help="gloo: a trial without GPUs")

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from astra.calibrate.profile_plan import PACKAGES
+from astra.lab.profile.plan import PACKAGES
 
 _QUERY: Final = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
 

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from astra.calibrate.profile_time import Call, gpu_seconds, host_seconds, sets_for
+from astra.lab.profile.timing import Call, gpu_seconds, host_seconds, sets_for
 
 Row = dict[str, Any]
 _VOCAB: Final = 32768

@@ -3,7 +3,7 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Profile a GPU: how fast it runs the operators of transformer training, as torch calls them.
 
-``python -m astra.calibrate.profile --quick --out h200.json`` writes one resumable JSON document. See docs/profile.md.
+``python -m astra.lab.profile.run --quick --out h200.json`` writes one resumable JSON document. See docs/profile.md.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from astra.calibrate.profile_collectives import collective_rows
-from astra.calibrate.profile_gpu import ClockWatch, describe_gpu
-from astra.calibrate.profile_plan import all_rows, row_key
-from astra.calibrate.profile_store import Store
-from astra.calibrate.profile_time import own_stream
+from astra.lab.profile.collectives import collective_rows
+from astra.lab.profile.gpu import ClockWatch, describe_gpu
+from astra.lab.profile.plan import all_rows, row_key
+from astra.lab.profile.store import Store
+from astra.lab.profile.timing import own_stream
 
 _SAVE_EVERY_S: Final = 1.0
 OPS: Final = ("launch", "gemm", "streaming", "attention")
@@ -84,7 +84,7 @@ def _measure_rows(
 
 
 def _one(torch: Any, row: dict[str, Any]) -> dict[str, Any]:
-    from astra.calibrate.profile_ops import measure
+    from astra.lab.profile.ops import measure
 
     try:
         done = measure(torch, row)
@@ -130,7 +130,7 @@ def _sustained(torch: Any, watch: ClockWatch, duration_s: float) -> dict[str, An
 
 def main(argv: list[str] | None = None) -> int:
     """Command line of the profiler."""
-    parser = argparse.ArgumentParser(prog="python -m astra.calibrate.profile", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m astra.lab.profile.run", description=__doc__)
     parser.add_argument("--out", required=True, help="JSON file to write or continue")
     parser.add_argument("--quick", action="store_true", help="a sample of the shapes, under two minutes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop starting rows after this long")

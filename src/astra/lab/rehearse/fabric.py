@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from astra.calibrate.profile_time import gpu_seconds, own_stream
+from astra.lab.profile.timing import gpu_seconds, own_stream
 
 FILL_KINDS: Final = ("copy", "normal")
 

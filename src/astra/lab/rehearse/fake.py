@@ -3,7 +3,7 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse the memory of one rank without a GPU: the real framework over tensors that have sizes and no data.
 
-``python -m astra.calibrate.rehearse_fake`` reads one JSON list of cases and writes one JSON list of rows. Every tensor
+``python -m astra.lab.rehearse.fake`` reads one JSON list of cases and writes one JSON list of rows. Every tensor
 that megatron-core allocates is counted from its birth to its death, through its own model, schedule, data-parallel
 wrapper and optimizer. Not seen: what libraries allocate for themselves (cuBLAS, about 0.13 GiB on Hopper).
 """
@@ -22,9 +22,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from astra.calibrate import rehearse_fabric, rehearse_model, rehearse_modules
-from astra.calibrate.rehearse_case import Case, read_cases
-from astra.calibrate.rehearse_cpu import fused, pretend_gpu, redirect, without_random_states
+from astra.lab.rehearse import fabric, model, modules
+from astra.lab.rehearse.case import Case, read_cases
+from astra.lab.rehearse.cpu import fused, pretend_gpu, redirect, without_random_states
 
 _GRAIN_BYTES: Final = 512  # torch's allocator rounds up to this
 
@@ -101,12 +101,12 @@ def load() -> None:
     pretend_gpu()
     for name in ("all_reduce", "broadcast", "barrier", "_all_reduce"):
         if hasattr(dist, name):
-            setattr(dist, name, lambda *_, **options: rehearse_fabric._Done() if options.get("async_op") else None)
-    rehearse_fabric._same_storage = _same_storage
+            setattr(dist, name, lambda *_, **options: fabric._Done() if options.get("async_op") else None)
+    fabric._same_storage = _same_storage
     torch.compile = fused(COUNTER.only_results)
-    rehearse_model.load_runtime()
+    model.load_runtime()
     without_random_states()
-    rehearse_modules.sdpa_attention = _attention
+    modules.sdpa_attention = _attention
     torch.nn.functional.rms_norm = _rms_norm
     _balance_experts()
     logging.getLogger("megatron").setLevel(logging.ERROR)
@@ -194,7 +194,7 @@ def rehearse_memory(case: Case) -> dict[str, Any]:
     began = time.perf_counter()
     with FakeTensorMode(allow_non_fake_inputs=True), redirect(), COUNTER.mode():
         COUNTER.reset()
-        rank = rehearse_model.build(case)
+        rank = model.build(case)
         row.update(params=rank.params, built_bytes=COUNTER.live_bytes, **_buffers(rank))
         _step(rank)
         state = _adam_state(rank)
@@ -208,7 +208,7 @@ def rehearse_memory(case: Case) -> dict[str, Any]:
 
 
 def _buffers(rank: Any) -> dict[str, int]:
-    from astra.calibrate.rehearse_run import _buffer_bytes
+    from astra.lab.rehearse.measure import _buffer_bytes
 
     return _buffer_bytes(rank)
 
@@ -261,7 +261,7 @@ def _one(case: Case) -> dict[str, Any]:
     finally:
         with contextlib.suppress(Exception):
             parallel_state.destroy_model_parallel()
-        rehearse_fabric.leave()
+        fabric.leave()
 
 
 @contextlib.contextmanager

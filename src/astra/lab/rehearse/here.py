@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from astra.calibrate.rehearse_case import Case, write_cases
 from astra.errors import AstraError, InputError
+from astra.lab.rehearse.case import Case, write_cases
 
 INSTALL: Final = {
     "megatron": "pip install 'astra-planner[rehearse]' on Python 3.12 or newer; before that, pip install torch, then "
@@ -61,7 +61,7 @@ def run_on_gpu(cases: list[Case], say: Callable[[str], None]) -> list[dict[str, 
     with tempfile.TemporaryDirectory(prefix="astra-rehearse-") as folder:
         given, made = Path(folder) / "cases.json", Path(folder) / "rows.json"
         given.write_text(write_cases(cases), encoding="utf-8")
-        command = [sys.executable, "-m", "astra.calibrate.rehearse", "--cases", str(given), "--out", str(made)]
+        command = [sys.executable, "-m", "astra.lab.rehearse.run", "--cases", str(given), "--out", str(made)]
         rows: dict[str, dict[str, Any]] = {}
         words = ""
         for _ in range(_MOST_TRIES * len(cases)):
@@ -88,17 +88,17 @@ def _run(command: list[str], say: Callable[[str], None]) -> str:
 
 def run_without_gpu(cases: list[Case]) -> list[dict[str, Any]]:
     """Rows of the cases by counting megatron-core's tensors, in order."""
-    return _answers("rehearse_fake", cases, "megatron-core")
+    return _answers("fake", cases, "megatron-core")
 
 
 def run_in_torch(cases: list[Case]) -> list[dict[str, Any]]:
     """Rows of the cases in plain torch, on the GPU here or by counting tensors, in order."""
-    return _answers("rehearse_torch", cases, "torch")
+    return _answers("plain_torch", cases, "torch")
 
 
 def _answers(module: str, cases: list[Case], framework: str) -> list[dict[str, Any]]:
     """What a module that reads cases and writes rows says."""
-    command = [sys.executable, "-m", f"astra.calibrate.{module}"]
+    command = [sys.executable, "-m", f"astra.lab.rehearse.{module}"]
     ended = subprocess.run(
         command, input=write_cases(cases), capture_output=True, text=True, check=False, env=_environment()
     )

@@ -9,9 +9,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from astra.calibrate import rehearse_fabric
-from astra.calibrate.rehearse_case import Case, Shape
-from astra.calibrate.rehearse_model import padded_vocab
+from astra.lab.rehearse import fabric
+from astra.lab.rehearse.case import Case, Shape
+from astra.lab.rehearse.model import padded_vocab
 
 _EPS: Final = 1e-5
 _ROTARY_BASE: Final = 500000.0
@@ -23,7 +23,7 @@ def received(case: Case, device: str) -> Any:
 
     length = case.seq // (case.tp if case.sp else 1)
     tensor = torch.empty((length, case.mbs, case.shape.hidden), dtype=torch.bfloat16, device=device)
-    rehearse_fabric._irecv(tensor)
+    fabric._irecv(tensor)
     return tensor
 
 

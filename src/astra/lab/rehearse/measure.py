@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from astra.calibrate import rehearse_model
-from astra.calibrate.profile_gpu import ClockWatch, kernels_of
-from astra.calibrate.rehearse_case import Case
-from astra.calibrate.rehearse_fabric import FABRIC, fill_seconds
-from astra.calibrate.rehearse_model import Rank
+from astra.lab.profile.gpu import ClockWatch, kernels_of
+from astra.lab.rehearse import model
+from astra.lab.rehearse.case import Case
+from astra.lab.rehearse.fabric import FABRIC, fill_seconds
+from astra.lab.rehearse.model import Rank
 
 Costs = dict[str, tuple[float, float]]
 _LEAST_S: Final = 0.35  # repeat short steps for as long as this
@@ -67,7 +67,7 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
     import torch
 
     row = case.as_row()
-    rehearse_model.tear_down()  # what a case that failed may have left
+    model.tear_down()  # what a case that failed may have left
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     before = torch.cuda.memory_allocated()
@@ -82,7 +82,7 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
         row["oom"] = row["reached"] != "kernel count"
         row["allocated_at_oom_bytes"] = torch.cuda.max_memory_allocated()
     finally:
-        rehearse_model.tear_down()
+        model.tear_down()
     row["wall_s"] = round(time.perf_counter() - began, 3)
     return net_of_before(row)
 
@@ -98,11 +98,11 @@ def net_of_before(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
-    rank = rehearse_model.build(case)
+    rank = model.build(case)
     try:
         _measure_rank(rank, costs, steps, row, watch)
     finally:
-        rehearse_model.free(rank)
+        model.free(rank)
 
 
 def _measure_rank(rank: Rank, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
@@ -209,7 +209,7 @@ def _feed(case: Case, torch: Any) -> Callable[..., Any]:
 
 
 def _experts_kernel(case: Case) -> str | None:
-    from astra.calibrate.rehearse_modules import grouped_mm
+    from astra.lab.rehearse.modules import grouped_mm
 
     if not case.shape.experts:
         return None

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from astra.calibrate import rehearse_fabric
-from astra.calibrate.rehearse_case import Case
+from astra.lab.rehearse import fabric
+from astra.lab.rehearse.case import Case
 
 _COMPILE_LIMIT: Final = 256  # shapes differ from case to case; torch gives up compiling after 8 by default
 
@@ -38,7 +38,7 @@ def load_runtime() -> None:
     import torch
     import torch._dynamo  # reads the collectives it may trace, so before they are replaced
 
-    rehearse_fabric.install()
+    fabric.install()
     real_compile = torch.compile
     torch._dynamo.config.recompile_limit = _COMPILE_LIMIT
     torch._dynamo.config.accumulated_recompile_limit = 8 * _COMPILE_LIMIT
@@ -69,7 +69,7 @@ def build(case: Case) -> Rank:
         model_parallel_cuda_manual_seed,
     )
 
-    rehearse_fabric.join(case.rank, case.world)
+    fabric.join(case.rank, case.world)
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=case.tp,
         pipeline_model_parallel_size=case.pp,
@@ -207,20 +207,20 @@ def _block_spec(case: Case, config: Any, vp_stage: int | None) -> Any:
         get_num_layers_to_build,
     )
 
-    from astra.calibrate import rehearse_modules
+    from astra.lab.rehearse import modules
 
-    norm = rehearse_modules.torch_norm
+    norm = modules.torch_norm
     layer = get_gpt_layer_local_spec(
         num_experts=case.shape.experts or None, qk_layernorm=case.shape.qk_norm, normalization="RMSNorm"
     )
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = norm
     attention = parts.self_attention.submodules
-    attention.core_attention = rehearse_modules.sdpa_attention(case.attention)
+    attention.core_attention = modules.sdpa_attention(case.attention)
     if case.shape.qk_norm:
         attention.q_layernorm = attention.k_layernorm = norm
-    if case.shape.experts and rehearse_modules.grouped_mm() is not None:
-        parts.mlp.keywords["submodules"].experts = rehearse_modules.grouped_experts()
+    if case.shape.experts and modules.grouped_mm() is not None:
+        parts.mlp.keywords["submodules"].experts = modules.grouped_experts()
     layers = get_num_layers_to_build(config, vp_stage=vp_stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=norm)
 
@@ -329,7 +329,7 @@ def tear_down() -> None:
         RotaryEmbedding.forward.cache_clear()
         destroy_moe_metrics_tracker()
         parallel_state.destroy_model_parallel()
-    rehearse_fabric.leave()
+    fabric.leave()
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()

@@ -3,7 +3,7 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one rank in plain torch: linear shards, SDPA and torch norms, in the stage's own 1F1B order.
 
-``python -m astra.calibrate.rehearse_torch`` reads one JSON list of cases and writes one JSON list of rows: run on the
+``python -m astra.lab.rehearse.plain_torch`` reads one JSON list of cases and writes one JSON list of rows: run on the
 GPU of this machine, or counted over FakeTensors without one. Weights are bf16, gradients are added up in fp32, AdamW
 holds fp32 weights and two moments of the rank's share. See docs/rehearsal.md for what can be compared.
 """
@@ -19,9 +19,9 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, Final
 
-from astra.calibrate import rehearse_fabric, rehearse_fake
-from astra.calibrate.rehearse_case import Case, read_cases
-from astra.calibrate.rehearse_layers import build_stage, received
+from astra.lab.rehearse import fabric, fake
+from astra.lab.rehearse.case import Case, read_cases
+from astra.lab.rehearse.layers import build_stage, received
 from astra.schedule.base import FORWARD
 from astra.schedule.one_f_one_b import order
 
@@ -112,7 +112,7 @@ def rehearse_memory(case: Case) -> dict[str, Any]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    counter, row, began = rehearse_fake.COUNTER, case.as_row(), time.perf_counter()
+    counter, row, began = fake.COUNTER, case.as_row(), time.perf_counter()
     with FakeTensorMode(allow_non_fake_inputs=True), counter.mode():
         counter.reset()
         rank = Rank(case, gpu=False)
@@ -131,8 +131,8 @@ def rehearse_run(case: Case, costs: dict[str, tuple[float, float]]) -> dict[str,
     """Warm up and measure on the GPU; running out of memory is a result."""
     import torch
 
-    from astra.calibrate import rehearse_run as reading
-    from astra.calibrate.profile_gpu import kernels_of
+    from astra.lab.profile.gpu import kernels_of
+    from astra.lab.rehearse import measure as reading
 
     row = {**case.as_row(), "oom": False, "reached": "build"}
     torch.cuda.empty_cache()
@@ -149,7 +149,7 @@ def rehearse_run(case: Case, costs: dict[str, tuple[float, float]]) -> dict[str,
         torch.cuda.reset_peak_memory_stats()
         clocks, norms = [], []
         for _ in range(_STEPS):
-            rehearse_fabric.FABRIC.fills.clear()
+            fabric.FABRIC.fills.clear()
             clocks.append(reading.Clock(torch))
             norms.append(rank.step(clocks[-1]))
         torch.cuda.synchronize()
@@ -166,14 +166,14 @@ def rehearse_run(case: Case, costs: dict[str, tuple[float, float]]) -> dict[str,
 
 
 def _one(case: Case, costs: dict[str, tuple[float, float]] | None) -> dict[str, Any]:
-    rehearse_fabric.join(case.rank, case.world)
+    fabric.join(case.rank, case.world)
     try:
         return rehearse_memory(case) if costs is None else rehearse_run(case, costs)
     except Exception as error:  # a case that torch refuses must not stop the others
         where = traceback.format_exc().strip().splitlines()[-12:]
         return {**case.as_row(), "oom": False, "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
     finally:
-        rehearse_fabric.leave()
+        fabric.leave()
 
 
 def main() -> int:
@@ -181,11 +181,11 @@ def main() -> int:
     import torch
 
     cases = read_cases(sys.stdin.read())
-    rehearse_fabric.install()
-    costs = rehearse_fabric.measure_fills(torch) if torch.cuda.is_available() else None
+    fabric.install()
+    costs = fabric.measure_fills(torch) if torch.cuda.is_available() else None
     if costs is None:
-        rehearse_fabric._same_storage = rehearse_fake._same_storage
-        torch.nn.functional.rms_norm = rehearse_fake._rms_norm
+        fabric._same_storage = fake._same_storage
+        torch.nn.functional.rms_norm = fake._rms_norm
     json.dump([_one(case, costs) for case in cases], sys.stdout)
     return 0
 

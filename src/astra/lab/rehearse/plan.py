@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from astra.calibrate.rehearse_case import Case, Shape, fewest_microbatches
 from astra.errors import AstraError, InputError
+from astra.lab.rehearse.case import Case, Shape, fewest_microbatches
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload

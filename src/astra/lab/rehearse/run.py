@@ -20,10 +20,10 @@ import traceback
 from pathlib import Path
 from typing import Any, Final
 
-from astra.calibrate.profile_gpu import ClockWatch, describe_gpu
-from astra.calibrate.profile_store import Store
-from astra.calibrate.rehearse_case import Case, Shape, read_cases
 from astra.errors import AstraError, InputError
+from astra.lab.profile.gpu import ClockWatch, describe_gpu
+from astra.lab.profile.store import Store
+from astra.lab.rehearse.case import Case, Shape, read_cases
 
 _MOST_LEFT_BYTES: Final = 2**29
 
@@ -54,7 +54,7 @@ def run_cases(cases: list[Case], out: str | Path, *, seconds: float = float("inf
 
 
 def _one(case: Case, costs: Any, steps: int, watch: ClockWatch) -> dict[str, Any]:
-    from astra.calibrate.rehearse_run import rehearse
+    from astra.lab.rehearse.measure import rehearse
 
     try:
         return rehearse(case, costs, steps=steps, watch=watch)
@@ -69,8 +69,8 @@ def _prepare(store: Store) -> dict[str, tuple[float, float]]:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch
 
-    from astra.calibrate.rehearse_fabric import measure_fills
-    from astra.calibrate.rehearse_model import load_runtime
+    from astra.lab.rehearse.fabric import measure_fills
+    from astra.lab.rehearse.model import load_runtime
 
     load_runtime()
     logging.getLogger("megatron").setLevel(logging.ERROR)
@@ -103,11 +103,11 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """``python -m astra.calibrate.rehearse --shape F.json --strategy "tp8 pp4 dp4 sp" --seq 8192 --out F``.
+    """``python -m astra.lab.rehearse.run --shape F.json --strategy "tp8 pp4 dp4 sp" --seq 8192 --out F``.
 
     ``--cases F.json`` takes whole cases instead: a list of the fields of ``Case``.
     """
-    parser = argparse.ArgumentParser(prog="python -m astra.calibrate.rehearse", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m astra.lab.rehearse.run", description=__doc__)
     parser.add_argument("--cases", help="JSON file with a list of cases, instead of the three below")
     parser.add_argument("--shape", help="JSON file with the fields of a rehearsed shape")
     parser.add_argument("--strategy", help='such as "tp8 pp4 dp16 mbs1 sp zero1 recompute=selective"')
