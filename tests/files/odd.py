@@ -11,14 +11,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from astra.calibrate.runs_table import RUNS
 from astra.export import EXPORTERS
-from tests.calibrate.test_runs import ROW
 from tests.catalog.test_huggingface import DEEPSEEK, GLM4_MOE, GPT_OSS, LLAMA
 from tests.drill.test_user_files import CLUSTER, MODEL, RULES
 from tests.export.test_imports import AUTO, SCRIPT, TOML
-
-__all__ = ["FILES", "RUNS", "OddFile", "damaged", "plans"]
+from tests.validate.test_runs import ROW
 
 
 class OddFile(NamedTuple):

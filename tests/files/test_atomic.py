@@ -17,9 +17,9 @@ import pytest
 import astra
 from astra import atomic
 from astra.atomic import write_file, write_folder
-from astra.calibrate.profile_store import Store
 from astra.cli import output
 from astra.errors import OutputError
+from astra.lab.profile.store import Store
 
 FILES = {name: f"#!/bin/sh\n# {name}\n" * 50 for name in ("a.sh", "b.sh", "c.sh")}
 
