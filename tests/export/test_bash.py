@@ -34,7 +34,8 @@ def commands(draw: Any) -> str:
     text: str = "show"
     for each in draw(st.lists(word, min_size=1, max_size=4)):
         text += draw(gap) + "_" + each
-    return text + draw(st.sampled_from(["", " # and 'more\\", ";", " \\\n"])) + "\n"
+    ending: str = draw(st.sampled_from(["", " # and 'more\\", ";", " \\\n"]))
+    return f"{text}{ending}\n"
 
 
 def words_of_bash(script: str) -> list[str]:

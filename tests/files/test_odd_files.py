@@ -47,6 +47,12 @@ ODD: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "sums in Python": ("t.py", "config.activation_checkpoint = " + "f(1)." * 2_000 + "x", IMPORT),
     "a field beyond csv's limit": ("p.csv", "a" * 200_000, ("prices", "import", "FILE")),
     "a quoted field without end": ("p.csv", PRICES + '"' + "a,\n" * 100_000, ("prices", "import", "FILE")),
+    "a list of GPUs nobody knows": (
+        "vms.csv",
+        "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region\n"
+        + "".join(f"i{number},Gpu{number}x,8,1.0,,r\n" for number in range(15_000)),
+        ("prices", "import", "FILE"),
+    ),
     "digits in DeepSpeed": ("d.json", '{"train_micro_batch_size_per_gpu": ' + "9" * 5_000 + "}", IMPORT),
     "digits in torchtitan": ("t.toml", f"[parallelism]\ntensor_parallel_degree = {'9' * 5_000}", IMPORT),
     "hexadecimal digits": ("t.toml", f"[parallelism]\ntensor_parallel_degree = 0x{'f' * 5_000}", IMPORT),

@@ -176,10 +176,7 @@ def _gpu(name: str, row: Mapping[str, str]) -> str | None:
     said = f"{row['InstanceType']} {row.get('GpuInfo', '')}".upper()
     if "PCIE" in said and "SXM" not in said and name.upper() in PCIE:
         return PCIE[name.upper()]
-    try:
-        return RENAMED.get(name.upper()) or hardware.find("devices", name)
-    except InputError:
-        return None
+    return RENAMED.get(name.upper()) or hardware.guess("devices", name)
 
 
 def _count(cell: str, where: str) -> int:
