@@ -51,7 +51,9 @@ def _sequence(lines: list[str], indent: int) -> tuple[list[Any], list[str]]:
     while lines and _indent(lines[0]) == indent and lines[0][indent:].startswith("-"):
         line = lines[0][indent + 1 :]
         inner = _QUOTED.match(line[1:])
-        nested = line[1:] and not line[1:].startswith(("[", "{", "|")) and ":" in line[(inner.end() + 1 if inner else 1) :]
+        nested = (
+            line[1:] and not line[1:].startswith(("[", "{", "|")) and ":" in line[(inner.end() + 1 if inner else 1) :]
+        )
         if nested:
             value, lines = _block([" " * (indent + 2) + line[1:], *lines[1:]], indent + 2)
         else:
