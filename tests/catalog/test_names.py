@@ -129,8 +129,10 @@ def _write(path: Path, columns: tuple[str, ...], cells: dict[str, str]) -> None:
 
 
 SHAPE = {"layers": 2, "hidden": 64, "ffn": 128, "heads": 4, "kv_heads": 4, "head_dim": 16, "vocab": 100, "max_seq": 64}
-LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128,
-         "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 100, "max_position_embeddings": 64}  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 100, "max_position_embeddings": 64,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", ["name", "source", "date"])

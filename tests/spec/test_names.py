@@ -45,7 +45,8 @@ SAMPLES: dict[str, Spec] = {
 }  # fmt: skip
 # Texts of other kinds, each refused by a check of its own unless it is a known word or a path.
 OTHERS = {
-    ("Money", "prices"), ("Strategy", "overlap"), ("MixedStrategy", "overlap"), ("Segment", "pool"), ("OnePool", "pool"),
+    ("Money", "prices"), ("Strategy", "overlap"), ("MixedStrategy", "overlap"), ("Segment", "pool"),
+    ("OnePool", "pool"),
     ("Restrictions", "fixed"), ("Restrictions", "forbidden"), ("Restrictions", "maxima"), ("Restrictions", "minima"),
     ("_File", "gpu"), ("_File", "node"), ("_File", "between"), ("_File", "link"),
 }  # fmt: skip
@@ -123,7 +124,8 @@ def test_what_can_be_seen_is_a_name(text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("a\nb", r"name: got 'a\nb', wanted a name of 1 to 80 characters that can be seen. Take \n out, at position 2."),
+        ("a\nb", r"name: got 'a\nb', wanted a name of 1 to 80 characters that can be seen. "
+                 r"Take \n out, at position 2."),
         ("\x1b[2J", r"name: got '\x1b[2J', wanted a name of 1 to 80 characters that can be seen. "
                     r"Take \x1b out, at position 1."),
         ("x" * 81, f"name: got '{'x' * 76}..., wanted a name of 1 to 80 characters that can be seen. "
