@@ -84,7 +84,7 @@ def forged(launch: Launch, *places: tuple[str, str], name: str) -> Launch:
         msgspec.structs.force_setattr(pool, "device", _forged(pool.device, "device", places, name))
         msgspec.structs.force_setattr(pool, "node", _forged(pool.node, "node", places, name))
         meshes.append(mesh._replace(pool=pool))
-    own = {field: name for record, field in places if record == "launch"}
+    own: dict[str, Any] = {field: name for record, field in places if record == "launch"}
     return launch._replace(model=model, meshes=tuple(meshes))._replace(**own)
 
 
