@@ -87,7 +87,10 @@ def fold(name: str) -> str:
 
 
 def _shown(got: object) -> str:
-    text = visible(repr(got))
+    try:
+        text = visible(repr(got))
+    except Exception:  # a number of thousands of digits, or an object that cannot show itself
+        text = f"a value of the type {type(got).__name__}"
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
 
 
