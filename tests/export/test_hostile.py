@@ -217,10 +217,9 @@ def test_bash_reads_back_every_word() -> None:
 def test_each_language_reads_back_the_name(name: str) -> None:
     assert ast.literal_eval(python(name)) == name
     assert ast.literal_eval(python([name, {name: 1}])) == [name, {name: 1}]
-    value = {"a": name, "b": [1, name, {"c": [name]}], "text": "x\ny\n", "empty": [], "none": None, "on": True}
-    assert read_yaml(yaml(value)) == (
-        value if name != "\ud800" else json.loads(json.dumps(value).replace("\\ud", "\\\\ud"))
-    )
+    value = {"a": name, name: [1, name, {"c": [name]}], "text": f"x {name}\ny\n", "empty": [], "none": None, "on": True}
+    if name != "\ud800":  # no character of YAML
+        assert read_yaml(yaml(value)) == value
     assert comment(name).split("\n") == [f"# {visible(name)}"]
     assert re.fullmatch(r"#SBATCH --x=[\w.:-]+", directive("x", name), re.ASCII)
     assert re.fullmatch(r"[A-Za-z0-9._-]+", host_word(name))

@@ -74,7 +74,7 @@ def test_hostile_names_are_text(launchers: Harness, tmp_path: Path, name: str) -
     assert launchers.ask(trainjob=str(tmp_path / "trainjob.yaml"))["accepted"]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name != "\ud800"])  # no character of YAML
 def test_yaml_reads_back(launchers: Harness, name: str) -> None:
     value = {"a": name, name: [1, name, {"b": [name]}], "text": f"x {name}\ny\n", "empty": [], "none": None, "on": True}
     assert launchers.ask(yaml=yaml(value))["value"] == value
