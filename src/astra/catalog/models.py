@@ -18,6 +18,7 @@ from astra.errors import InputError, UnknownName, fold, nearest_names
 from astra.files import load_toml, parse_json, parse_toml, read_text
 from astra.spec._base import decode
 from astra.spec.model import ModelSpec
+from astra.spec.names import as_name
 
 _FOLDER: Final = Path(__file__).parent / "data" / "models"
 _ALIASES: Final = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)
@@ -134,7 +135,7 @@ def _no_file(path: Path, given: str) -> InputError:
 def _from_fields(fields: dict[str, Any], where: str, name: str) -> ModelSpec:
     _check_keys(fields, where)
     try:
-        spec: ModelSpec = decode(ModelSpec, {"name": name, **fields}, where=where)
+        spec: ModelSpec = decode(ModelSpec, {"name": as_name(name), **fields}, where=where)
     except InputError as error:
         if error.where.startswith(where):
             raise
