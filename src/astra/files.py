@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from astra.errors import InputError
+from astra.visible import shortened
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -142,7 +143,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         raise _too_deep(where) from None
     except ValueError as error:
         reason = "a number has too many digits" if "int_max_str_digits" in str(error) else str(error)
-        raise InputError(where, None, want=f"valid TOML ({shortened(reason)})") from None
+        raise InputError(where, None, want=f"valid TOML ({shortened(reason, 200)})") from None
     check_plain(found, where)
     return found
 
@@ -174,12 +175,6 @@ def check_plain(data: Any, where: str) -> None:
             return
         level = inside
     raise _too_deep(where)
-
-
-def shortened(text: str, most: int = 200) -> str:
-    """One line of text, cut where it is long."""
-    line = text.partition("\n")[0]
-    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def whole_number(text: str, most_digits: int = 9) -> int | None:
@@ -226,7 +221,7 @@ def _place(reason: str, raw: bytes) -> str:
     """The decoder's complaint with a line and a column for its byte."""
     found = _BYTE.search(reason)
     if found is None and "truncated" not in reason:
-        return shortened(reason[:1].lower() + reason[1:])
+        return shortened(reason[:1].lower() + reason[1:], 200)
     before = raw[: int(found.group(1))] if found else raw
     line, column = before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1
     plain = reason[: found.start() if found else None].removeprefix("JSON is malformed: ")

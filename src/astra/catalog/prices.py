@@ -13,10 +13,11 @@ from typing import Any, Final, Literal, get_args
 
 from astra.catalog import hardware
 from astra.errors import InputError, fold
-from astra.files import csv_rows, read_text, shortened, whole_number
+from astra.files import csv_rows, read_text, whole_number
 from astra.spec._base import Spec
 from astra.spec.cluster import NodeType
 from astra.spec.names import Line, Name, check_line, check_name, check_names
+from astra.visible import shortened
 
 Market = Literal["on-demand", "spot", "reserved"]
 
@@ -199,7 +200,7 @@ def _check_header(header: list[str], where: str) -> None:
     unknown = [name for name in header if name not in COLUMNS]
     if missing or unknown or len(set(header)) != len(header):
         faults = [f"{', '.join(missing)} missing"] * bool(missing)
-        faults += [f"{shortened(', '.join(unknown[:8]))} unknown"] * bool(unknown)
+        faults += [f"{shortened(', '.join(unknown[:8]), 200)} unknown"] * bool(unknown)
         raise InputError(
             f"{where}: line 1",
             None,

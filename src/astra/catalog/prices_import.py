@@ -19,8 +19,9 @@ from typing import Any, Final, Literal, NamedTuple
 from astra.catalog import hardware
 from astra.catalog.prices import COLUMNS, Market, Price, parse_prices
 from astra.errors import InputError
-from astra.files import csv_rows, read_text, shortened
+from astra.files import csv_rows, read_text
 from astra.spec.names import as_line, as_name, check_name
+from astra.visible import shortened
 
 SKYPILOT: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
 PLAIN: Final = ("gpu", "usd_per_gpu_h")  # what a plain CSV must have; the rest has defaults
@@ -93,7 +94,7 @@ def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None 
     missing = missing or [name for name in PLAIN if name not in header]
     unknown = [name for name in header if name not in (*COLUMNS, *SKYPILOT)]
     faults = [f"column {', '.join(missing)} missing"] * bool(missing)
-    faults += [f"column {shortened(', '.join(unknown[:8]))} unknown"] * bool(unknown)
+    faults += [f"column {shortened(', '.join(unknown[:8]), 200)} unknown"] * bool(unknown)
     raise InputError(f"{where}: line 1", None, want=wanted, fix=f"Here: {'; '.join(faults) or 'columns mixed'}.")
 
 
