@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -16,7 +18,7 @@ from tests.properties.test_best_laws import real
 
 
 def test_an_uneven_interleaved_pipeline_does_not_hide_a_plain_one() -> None:
-    asked = {"gpus": "1024xA10", "batch": 1536, "seq": 4096, "top": 1}
+    asked: dict[str, Any] = {"gpus": "1024xA10", "batch": 1536, "seq": 4096, "top": 1}
     free, plain = astra.plan("llama-2-70b", **asked), astra.plan("llama-2-70b", **asked, fix=["vp=1"])
     assert free.best.estimate.step_s <= plain.best.estimate.step_s * (1 + 1e-12)
 
@@ -63,7 +65,11 @@ def test_no_neighbouring_split_is_better(place: int) -> None:
     asked = real(place)
     name, runtime = asked.model.name, asked.runtime.name
     gpus = f"{asked.pool.gpus}x{asked.pool.device.name}"
-    work = {"batch": asked.workload.global_batch, "seq": asked.workload.seq, "precision": asked.workload.precision}
+    work: dict[str, Any] = {
+        "batch": asked.workload.global_batch,
+        "seq": asked.workload.seq,
+        "precision": asked.workload.precision,
+    }
     best = astra.plan(name, gpus=gpus, runtime=runtime, top=1, **work).best
     strategy = parse_strategy(best.strategy)
     if strategy.pp > 1:
