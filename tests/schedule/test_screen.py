@@ -25,8 +25,9 @@ def paths_s(schedule: Schedule, pipeline: pipelines.Pipeline) -> Floats:
     over_s = (forward_s + whole_s - weight).sum()
     rank, send = np.arange(p), float(send_s[0]) if len(send_s) else 0.0
     columns = [np.asarray(number) for number in (p, v, m)]
-    ahead = schedule.in_flight(*columns, rank)
-    found = paths(Ranks(*columns, rank, ahead, *ranks, *before, over_s, np.asarray(send), np.asarray(blocking)))
+    ahead = schedule.in_flight(columns[0], columns[1], columns[2], rank)
+    rest = (rank, ahead, *ranks, *before, over_s, np.asarray(send), np.asarray(blocking))
+    found = paths(Ranks._make((*columns, *rest)))
     seconds = [path.seconds for path in found]
     if schedule.name == "interleaved":
         own = [np.asarray(number) for number in (ranks[0][-1], ranks[1][-1], forward_s[-1], whole_s[-1], send)]
