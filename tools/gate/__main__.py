@@ -74,7 +74,12 @@ def answers(source: Path, requests: Sequence[grid.Request]) -> dict[str, dict[st
                 raise KeyboardInterrupt
             if ended.returncode != 0 and (missing := next((each for each in left if each.name not in found), None)):
                 last = ended.stderr.strip().splitlines()[-1:] or ["no message"]
-                died = {"code": f"died ({ended.returncode})", "messages": last[0], "record": None, "files": {}}
+                died: dict[str, Any] = {
+                    "code": f"died ({ended.returncode})",
+                    "messages": last[0],
+                    "record": None,
+                    "files": {},
+                }
                 found[missing.name] = {"name": missing.name, **died, "cpu_s": 0.0}
                 with results.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps(found[missing.name]) + "\n")
