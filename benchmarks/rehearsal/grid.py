@@ -9,12 +9,13 @@ hash of the strategy id (``Case.split``): all stages of a job fall into the same
 
 from __future__ import annotations
 
+import hashlib
 import random
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from astra.lab.rehearse.case import Case, coverage_order
+from astra.lab.rehearse.case import Case
 from astra.spec.model import ModelSpec, MoE
 from astra.spec.strategy import Strategy, parse_strategy
 
@@ -197,6 +198,11 @@ def sample(count: int, seed: int = 20, low: float = 4 * GIB, high: float = MOST_
 def edge(count: int = 30) -> list[Case]:
     """Cases about as large as the card: does the model know which of them fit?"""
     return sample(count, seed=7, low=110 * GIB, high=210 * GIB)
+
+
+def coverage_order(cases: list[Case]) -> list[Case]:
+    """Order in which any prefix is a fair sample of the whole: by hash of the id."""
+    return sorted(cases, key=lambda case: hashlib.sha256(case.id.encode()).digest())
 
 
 def cases(count: int = SAMPLE) -> list[Case]:

@@ -17,9 +17,7 @@ from astra.lab.profile.store import Store
 from astra.lab.rehearse import run as rehearse
 from astra.lab.rehearse.case import (
     Case,
-    coverage_order,
     fewest_microbatches,
-    in_flight,
     read_cases,
     write_cases,
 )
@@ -28,6 +26,7 @@ from astra.lab.rehearse.fake import Counter
 from astra.lab.rehearse.measure import net_of_before
 from astra.lab.rehearse.plan import CannotRehearse, case_of, refusals, stages_of
 from astra.lab.rehearse.rows import as_row, case_of_row
+from astra.schedule.in_flight import peak_activation_bytes
 from astra.spec.model import MLA, ModelSpec, MoE
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
@@ -47,10 +46,15 @@ def case_with(model: ModelSpec = MODEL, stage: int = 0, seq: int = 4096, **degre
     return Case(model=model, strategy=strategy, stage=stage, seq=seq)
 
 
-@given(pp=st.integers(1, 64), stage=st.integers(0, 63))
-def test_the_fewest_microbatches_fill_the_stage(pp: int, stage: int) -> None:
-    stage %= pp
-    assert in_flight(pp, stage, fewest_microbatches(pp, 1, stage)) == pp - stage
+@given(pp=st.integers(1, 16), vp=st.integers(1, 3), stage=st.integers(0, 15))
+def test_the_fewest_microbatches_fill_the_stage(pp: int, vp: int, stage: int) -> None:
+    schedule = "interleaved" if vp > 1 and pp > 1 else "1f1b"
+    vp, stage = vp if schedule == "interleaved" else 1, stage % pp
+    few, many = (
+        peak_activation_bytes(schedule, p=pp, v=vp, m=m, rank=stage, chunk_bytes=[1.0] * vp)
+        for m in (fewest_microbatches(pp, vp, stage), 8 * pp)
+    )
+    assert few == many
 
 
 @given(pp=st.integers(2, 64), vp=st.integers(2, 8))
@@ -125,6 +129,7 @@ def test_a_row_is_plain_data_and_rebuilds_the_case() -> None:
 
 def test_coverage_order_is_a_fixed_permutation() -> None:
     cases = [case_with(dp=dp) for dp in range(1, 50)]
+    coverage_order = _load_grid().coverage_order
     ordered = coverage_order(cases)
     assert ordered == coverage_order(cases[::-1])
     assert {c.id for c in ordered} == {c.id for c in cases}

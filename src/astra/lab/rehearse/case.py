@@ -108,7 +108,7 @@ class Case(Spec, frozen=True, kw_only=True):
     @property
     def split(self) -> str:
         """``fit`` or ``test``: first bit of the SHA-256 of the strategy id."""
-        return "fit" if _digest(self.strategy_id)[0] & 1 == 0 else "test"
+        return "fit" if hashlib.sha256(self.strategy_id.encode()).digest()[0] & 1 == 0 else "test"
 
 
 def write_cases(cases: list[Case]) -> str:
@@ -124,17 +124,3 @@ def read_cases(text: str) -> list[Case]:
 def fewest_microbatches(pp: int, vp: int, stage: int) -> int:
     """Micro-batches after which a stage has been as full as it gets, and has run one more."""
     return 2 * pp if vp > 1 else max(pp - stage + 1, 2)
-
-
-def in_flight(pp: int, stage: int, microbatches: int) -> int:
-    """Micro-batches whose activations a 1F1B stage holds at its fullest."""
-    return min(pp - stage, microbatches)
-
-
-def coverage_order(cases: list[Case]) -> list[Case]:
-    """Order in which any prefix is a fair sample of the whole: by hash of the id."""
-    return sorted(cases, key=lambda case: _digest(case.id))
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
