@@ -10,6 +10,7 @@ import astra
 
 SOURCE = Path(astra.__file__).parent
 LAYERS = (
+    ("visible",),
     ("__init__", "units", "errors", "provenance"),
     ("spec",),
     ("table", "result"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astra.cli import options
 from astra.cli.output import Answer
 from astra.errors import InputError
+from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.imported import Imported
@@ -117,4 +118,4 @@ def told(record: dict[str, Any]) -> str:
     elif record["model"] is not None:
         lines += [f"model     {record['model']}"]
     lines += [f"not used  {'; '.join(record['ignored'])}"] * bool(record["ignored"])
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"

@@ -21,6 +21,7 @@ from astra.families.weights import forward_flops_per_token
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
+from astra.spec.names import as_name
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
 from astra.validate.cells import Missing, Row, count, needed, number, switch, words_of
@@ -244,7 +245,7 @@ def _model(row: Row, seq: int, notes: str, filled: list[str]) -> tuple[ModelSpec
     stated, words = switch(words_of(row, "gated_mlp")), notes.lower()
     experts = count(row, "moe_experts") or 0
     given = Sizes(
-        name=words_of(row, "model_name") or "unnamed",
+        name=as_name(words_of(row, "model_name")),
         layers=needed(row, "layers", "layers"),
         hidden=needed(row, "hidden", "hidden size"),
         ffn=count(row, "ffn") or 0,
