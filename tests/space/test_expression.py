@@ -355,6 +355,7 @@ def test_arithmetic_at_the_edge_is_a_column_or_an_input_error(tail: list[tuple[s
         ("tp in (1) + 1", 7, "into parentheses"),
         ("(tp, 2) == 1", 4, ") to close the ( at 1"),
         ("tp not 5", 8, "in, as in tp not in"),
+        ("sp == not moe", 7, "Put not and what follows in parentheses"),
         ("tp > 1e999", 6, "at most 18 digits"),
         ('task == "é" or "full" == recompute < 1', 9, "task to be one of"),
         ('"é" != task and tp', 1, "task to be one of"),

@@ -37,19 +37,23 @@ _WORD: Final = re.compile(
 _TRUTHS: Final = {"true": "True", "false": "False", "True": "True", "False": "False"}
 _CLOSING: Final = {"(": ")", "[": "]"}
 _MISTAKES: Final = {"=": "==", "!": "not", "&": "and", "|": "or"}
-_INFIX: Final = ("==", "!=", "<", "<=", ">", ">=", "+", "*", "/", "//", "%", "and", "or")
-_VALUE: Final = {"value": "operator", "(": "value", "-": "value", "not": "value"}
+_SIGNS: Final = ("==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "//", "%")
+_INFIX: Final = (*_SIGNS, "and", "or")
+_SIDE: Final = {"value": "operator", "(": "value", "-": "side"}
+_VALUE: Final = {**_SIDE, "not": "value"}
 # What may come next, by what is due: values and operators take turns, and a list stands after in.
 _ORDER: Final[Mapping[str, Mapping[str, str]]] = {
     "value": _VALUE,
+    "side": _SIDE,  # of a sign
     "item": {**_VALUE, "close": "operator"},  # after a comma
     "list": {"(": "value", "[": "value"},
     "in": {"in": "list"},  # after the not of not in
-    "operator": {**dict.fromkeys((*_INFIX, "-"), "value"), "in": "list", "not": "in"}
+    "operator": {**dict.fromkeys(_SIGNS, "side"), **dict.fromkeys(("and", "or"), "value"), "in": "list", "not": "in"}
     | {"close": "operator", ",": "item", "end": ""},
 }
 _DUE: Final[Mapping[str, str]] = {
     "value": "a name, a number or a parenthesis",
+    "side": "a name, a number or a parenthesis",
     "item": "a name, a number or a parenthesis",
     "list": "a list in parentheses, as in tp in (4, 8)",
     "in": "in, as in tp not in (4, 8)",
@@ -169,7 +173,10 @@ def _unexpected(source: Source, word: Word, due: str, bracket: Word | None) -> N
         want = f"{_CLOSING[bracket.text]} to close the {bracket.text} at {bracket.position + 1}"
     if word.kind == "end":
         source.fail(word.position, None, f"{want}, but the rule ends here")
-    source.fail(word.position, word.text, want, f"Write {_MISTAKES[word.text]}." if word.text in _MISTAKES else "")
+    fix = f"Write {_MISTAKES[word.text]}." if word.text in _MISTAKES else ""
+    source.fail(
+        word.position, word.text, want, "Put not and what follows in parentheses." if word.text == "not" else fix
+    )
 
 
 def _spelled(source: Source, word: Word) -> str:
