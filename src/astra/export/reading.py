@@ -178,7 +178,7 @@ def _plan(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[str
 
 def _strategy(plan: Mapping[str, Any], place: str, job: Job) -> Strategy:
     text = _estimated_text(plan, place)
-    strategy = parse_strategy(text, gpus=job.pool.gpus)
+    strategy = job.strategy(text)
     # An objective may leave nodes out, so that a plan says itself how many GPUs it uses.
     said = str(plan["estimate"].get("gpus", "")).partition("x")[0]
     used = int(said) if said.isdigit() and len(said) < 9 else job.pool.gpus

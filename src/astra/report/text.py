@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from astra.report import drawing, explain, money, stages
 from astra.report.terms import words
 from astra.result import Estimate, Plan, PlanSet
+from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
     out = drawing.table(*columns, gap=1 if width < 100 else 2)
     for plan in plans:
         estimate = plan.estimate
-        degrees, switches = explain.short_strategy(plan.strategy)
+        degrees, switches = short_form(plan.strategy)
         cells = [
             f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}",
             f"{estimate.tokens_per_s:,.0f}",
