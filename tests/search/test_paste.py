@@ -86,7 +86,7 @@ def test_rows_of_a_plan(model: str, gpus: str, runtime: str, work: dict[str, Any
 
 @pytest.mark.parametrize(("model", "gpus", "runtime", "width"), FLEETS)
 def test_rows_of_a_plan_over_several_pools(model: str, gpus: tuple[str, ...], runtime: str, width: int) -> None:
-    asked = {"gpus": gpus, "runtime": runtime, "batch": 64, "seq": 1024}
+    asked: dict[str, Any] = {"gpus": gpus, "runtime": runtime, "batch": 64, "seq": 1024}
     answer = astra.plan(model, top=5, **asked)
     assert isinstance(answer, MixedPlanSet)
     check(answer, render_mixed(answer, width=width, brief=True), model, **asked)

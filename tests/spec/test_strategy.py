@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,8 @@ from astra.spec.strategy import (
     replace,
     usual_overlap,
 )
+from astra.spec.strategy_fields import GPU_DEGREES, STRATEGY_FIELDS
+from astra.table import from_strategy
 
 SMALL = st.integers(1, 64)
 DEGREE = st.one_of(SMALL, st.integers(1, MAX_DEGREE))
@@ -197,3 +201,23 @@ def test_gpus_that_do_not_divide_are_refused(gpus: int) -> None:
 def test_fields_out_of_range_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         Strategy(**fields)
+
+
+def test_the_documentation_tells_every_word() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "strategy.md").read_text(encoding="utf-8")
+    for field in STRATEGY_FIELDS:
+        word = f"`{field.name}`" if field.name not in DEGREES else f"`{field.name}"
+        told = word in text or f"{field.name}=" in text or f"`{field.name.removeprefix('overlap_')}`" in text
+        assert told or f"`{field.name}" in text, field.name
+        assert all(choice in text for choice in field.choices)
+
+
+def test_one_table_of_fields_makes_the_strategy_and_its_columns() -> None:
+    strategy = Strategy(overlap=(), zero=0)
+    for field in STRATEGY_FIELDS:
+        if not field.name.startswith("overlap_"):
+            assert getattr(strategy, field.name) == field.plain
+    columns = from_strategy(strategy)
+    assert set(columns) == {field.name for field in STRATEGY_FIELDS}
+    degrees: dict[str, Any] = dict(zip(DEGREES, (2, 3, 5, 7, 11, 13, 17, 19), strict=True))
+    assert Strategy(**degrees).gpus == math.prod(degrees[name] for name in GPU_DEGREES)
