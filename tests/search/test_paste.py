@@ -19,7 +19,7 @@ from astra.spec.mixed import short_form
 
 RUNTIMES = ("megatron", "torchtitan", "deepspeed", "nanotron", "fsdp-eager", "megatron-local", "internevo")
 POOLS = ("16xH100", "8xA100", "8xL40S", "8xH200", "4xGH200", "16xB200", "16xMI300X", "8xRTX6000-Ada")
-WIDTHS = (80, 100, 140)
+WIDTHS = (60, 70, 80, 100, 140)
 WORK: tuple[dict[str, Any], ...] = (
     {"batch": 32, "seq": 1024},
     {"batch": 24, "seq": 2048, "task": "lora"},
