@@ -52,9 +52,7 @@ _ORDER: Final[Mapping[str, Mapping[str, str]]] = {
     | {"close": "operator", ",": "item", "end": ""},
 }
 _DUE: Final[Mapping[str, str]] = {
-    "value": "a name, a number or a parenthesis",
-    "side": "a name, a number or a parenthesis",
-    "item": "a name, a number or a parenthesis",
+    **dict.fromkeys(("value", "side", "item"), "a name, a number or a parenthesis"),
     "list": "a list in parentheses, as in tp in (4, 8)",
     "in": "in, as in tp not in (4, 8)",
     "operator": "the end of the condition, or and/or",
