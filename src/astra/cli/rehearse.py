@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
 from astra.cli.output import Answer
+from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.base import Launch
@@ -100,7 +101,7 @@ def _say(line: str) -> None:
     from astra.cli.progress import watched  # noqa: PLC0415
 
     if watched():
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
 
 def told(found: Rehearsal, width: int | None, color: bool) -> str:

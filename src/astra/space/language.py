@@ -82,9 +82,9 @@ class Source(NamedTuple):
         text = self.text[line_start:].split("\n", 1)[0]
         first = max(0, column - _SHOWN_WIDTH // 2)
         shown = "".join(c if c.isprintable() else " " for c in text[first : first + _SHOWN_WIDTH])
-        picture = f"\n    {shown.rstrip()}\n    {' ' * (column - first)}^"
+        picture = f"    {shown.rstrip()}\n    {' ' * (column - first)}^"
         where = f"{self.where}:{self.line + before.count(chr(10))}:{column + 1}"
-        raise InputError(where, got, want=want, fix=fix + picture)
+        raise InputError(where, got, want=want, fix=fix, picture=picture)
 
     def too_deep(self, position: int) -> NoReturn:
         """Refuse a condition with too many nested parts."""

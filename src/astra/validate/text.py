@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from astra.validate.replay import FIT, SIMULATED
 from astra.validate.score import LEAST_STRATEGIES, PUBLISHED, Confusion, Errors, Line, Pick, Validation, farthest
 from astra.validate.targets import sections, why_of
+from astra.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,7 +72,7 @@ def _simulated(found: Validation) -> str:
 
 
 def _cells(row: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "/") for cell in row) + " |"
+    return "| " + " | ".join(visible(cell).replace("|", "/").replace("<", "&lt;") for cell in row) + " |"
 
 
 def _side(name: str) -> str:
