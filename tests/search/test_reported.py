@@ -9,7 +9,8 @@ import pytest
 
 import astra
 from astra.catalog.clusters import parse_gpus
-from astra.search.detail import BUBBLE, estimate, layers_of
+from astra.cost.stage import gather_parts
+from astra.search.detail import BUBBLE, as_row, estimate, layers_of
 from astra.search.splits import neighbours, simulated
 from astra.space.enumerate import Space
 from astra.spec.strategy import parse_strategy
@@ -75,4 +76,5 @@ def test_no_neighbouring_split_is_better(place: int) -> None:
     if strategy.pp > 1:
         step_s = estimate(asked, [strategy])[0].step_s
         assert step_s == pytest.approx(best.estimate.step_s, rel=1e-12)
-        assert not simulated(asked, strategy, neighbours(layers_of(asked, strategy)), step_s * (1 - 1e-8))
+        parts = gather_parts(asked, as_row(asked, strategy).meshes.columns)
+        assert not simulated(asked, strategy, parts, neighbours(layers_of(asked, strategy)), step_s * (1 - 1e-8))
