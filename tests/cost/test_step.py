@@ -106,7 +106,7 @@ def test_the_bound_is_never_above_the_simulation(choice: Choice, kind: str, n: i
         recompute=kind, method="block" if kind == "full" else "uniform", recompute_layers=n if kind == "full" else 1,
     )  # fmt: skip
     bound_s = float(in_columns(asked, as_row(asked, some)).bound_s[0, 0, 0])
-    assume(np.isfinite(bound_s))  # the schedule is defined for the micro-batches
+    assume(bool(np.isfinite(bound_s)))  # the schedule is defined for the micro-batches
     assert bound_s <= estimate(asked, [some])[0].step_s * (1 + 1e-12)
 
 

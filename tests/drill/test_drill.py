@@ -103,7 +103,7 @@ LINES = {
         ("from astra.schedule import gpipe,", "from astra.schedule import toy, gpipe,"),
         ("zbv.SCHEDULE\n)", "zbv.SCHEDULE, toy.SCHEDULE\n)"),
     ],
-    "spec/strategy.py": [('"zb", "zbv")', '"zb", "zbv", "toy")')],
+    "spec/strategy_fields.py": [('"zb", "zbv")', '"zb", "zbv", "toy")')],
     "axes/__init__.py": [
         ("from astra.axes.tp import TP", "from astra.axes.tp import TP\nfrom astra.axes.toy import TOY"),
         ("(TP, CP, EP)", "(TP, CP, EP, TOY)"),

@@ -30,10 +30,10 @@ REAL: tuple[tuple[str, str, str, int, int, str], ...] = (
     ("llama-2-70b", "48xA100", "megatron", 96, 4096, "bf16"),
     ("llama-3-8b", "24xH100", "torchtitan", 48, 512, "bf16"),
     ("gpt-3-175b", "96xH100", "megatron", 192, 2048, "fp8"),
-    ("mixtral-8x7b", "12xH200", "megatron", 36, 4096, "bf16"),
+    ("mixtral-8x7b", "24xH200", "megatron", 72, 4096, "bf16"),
     ("deepseek-v2-lite", "16xL40S", "megatron", 32, 4096, "bf16"),
     ("qwen3-30b-a3b", "24xA100", "torchtitan", 48, 2048, "bf16"),
-    ("t5-11b", "20xA100", "nanotron", 40, 512, "bf16"),
+    ("t5-11b", "24xA100", "nanotron", 48, 512, "bf16"),
     ("llama-2-13b", "7xA10G", "deepspeed", 14, 256, "fp16"),
     ("llama-2-70b", "120xA10", "megatron", 360, 4096, "bf16"),
     ("gpt-oss-20b", "8xRTX4090", "fsdp-eager", 24, 1024, "bf16"),
@@ -44,13 +44,12 @@ REAL: tuple[tuple[str, str, str, int, int, str], ...] = (
 def real(place: int) -> Job:
     """A catalog model on catalog GPUs."""
     name, gpus, runtime, batch, seq, precision = REAL[place]
-    work = Workload(global_batch=batch, seq=seq, precision=precision)
+    work = msgspec.convert({"global_batch": batch, "seq": seq, "precision": precision}, Workload)
     return Job(
         model=model(name), pool=parse_gpus(gpus), workload=work, runtime=runtimes.runtime(runtime), headroom=0.08
     )
 
 
-@cache
 def answer(asked: Job, **more: Any) -> PlanSet | None:
     """The plan, or None where there is none."""
     rest = {name: list(value) if isinstance(value, tuple) else value for name, value in more.items()}
@@ -103,7 +102,11 @@ def test_no_restriction_improves_the_step(asked: Job, seed: int) -> None:
 
 
 @law(12)
-@given(st.integers(0, len(REAL) - 1).map(real), st.integers(0, 2**32 - 1), st.sampled_from(("cheapest", "per-dollar")))
+@given(
+    st.integers(0, len(REAL) - 1).map(real),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(("cheapest", "dollars-per-token")),
+)
 def test_no_restriction_makes_it_cheaper(asked: Job, seed: int, objective: str) -> None:
     money: dict[str, Any] = {"objective": objective, "tokens": 1e9, "money": astra.Money(usd_per_gpu_h=2.0), "top": 1}
     free = answer(asked, **money)

@@ -25,13 +25,15 @@ def paths_s(schedule: Schedule, pipeline: pipelines.Pipeline) -> Floats:
     over_s = (forward_s + whole_s - weight).sum()
     rank, send = np.arange(p), float(send_s[0]) if len(send_s) else 0.0
     columns = [np.asarray(number) for number in (p, v, m)]
-    ahead, hops = schedule.in_flight(*columns, rank), schedule.hops(p, v).astype(int)
+    ahead = schedule.in_flight(columns[0], columns[1], columns[2], rank)
+    hops = schedule.hops(p, v).astype(int)
     sends = (np.append(hops, 0) + np.append(0, hops))[schedule.place(p, v)].sum(axis=0)
-    found = paths(Ranks(*columns, rank, sends, ahead, *ranks, *before, over_s, np.asarray(send), np.asarray(blocking)))
+    rest = (rank, sends, ahead, *ranks, *before, over_s, np.asarray(send), np.asarray(blocking))
+    found = paths(Ranks._make((*columns, *rest)))
     seconds = [path.seconds for path in found]
     if schedule.name == "interleaved":
-        last = (over_s, ranks[0][-1], ranks[1][-1], forward_s[-1], whole_s[-1], np.asarray(send), np.asarray(blocking))
-        seconds.append(interleaved_s(Ends(*columns, *last)))
+        own = [np.asarray(number) for number in (ranks[0][-1], ranks[1][-1], forward_s[-1], whole_s[-1], send)]
+        seconds.append(interleaved_s(Ends._make((*columns, over_s, *own, np.asarray(blocking)))))
     return np.concatenate([np.atleast_1d(each) for each in seconds])
 
 
@@ -78,7 +80,7 @@ def test_many_pipelines_are_simulated_as_one(name: str, data: st.DataObject) -> 
     sends = [row.send_s * (row.p > 1) for row in rows]
     columns = [np.stack([getattr(row, field) for row in rows]) for field in ("forward_s", "backward_s", "weight_s")]
     found = steps_s(
-        name, p=one.p, v=one.v, m=one.m, stages=Stages(*columns, np.stack(sends)), blocking_p2p=one.blocking_p2p
+        name, p=one.p, v=one.v, m=one.m, stages=Stages._make((*columns, np.stack(sends))), blocking_p2p=one.blocking_p2p
     )
     for total_s, row in zip(found, rows, strict=True):
         assert total_s == pytest.approx(simulate(name, **row._asdict()).total_s, rel=1e-11)

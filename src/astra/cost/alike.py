@@ -22,9 +22,8 @@ class Alike:
     def __init__(self, shard: Shard) -> None:
         self.rows = len(shard.tp)
         tokens = (shard.tokens, shard.tp, shard.sp)
-        split = (*tokens, shard.cp, shard.mbs, shard.flash)
         several = self.rows > _FEW
-        self._groups = [distinct(*some) for some in (tokens, split, (*tokens, shard.ep, shard.etp)) if several]
+        self._groups = [distinct(*tokens), distinct(*tokens, shard.ep, shard.etp)] if several else []
 
     def distinct(self, *columns: Floats | Ints | Bools | float) -> tuple[Ints, Ints | slice]:
         """Rows that have every combination of the columns, few if it can be, and where among them each row's is."""

@@ -20,7 +20,7 @@ from astra.cost.layers import in_bf16, layers_of, trained
 from astra.efficiency import operators
 from astra.families.kinds import LayerKind
 from astra.families.operators import Attention, Gemm, Kept, Layer, Shard, Stream
-from astra.provenance import Bools, Codes, Floats, Ints, Source, Timed, worst
+from astra.provenance import Codes, Floats, Source, Timed, worst
 from astra.spec.cluster import Device
 from astra.spec.job import Job
 from astra.spec.runtime import Runtime
@@ -155,7 +155,7 @@ def _part(
     attention_source: Codes = np.zeros(rows, np.int8)
     for attention in layer.attentions:
         for way, so_far in attention_s.items():
-            seconds, source = _attention_once(job, shard, attention, way, alike)
+            seconds, source = _attention(job, shard, attention, way)
             attention_s[way] = so_far + seconds / runtime.attention_gain
             attention_source = worst(attention_source, source)
     stream_s, stream_source = _streams(job, layer.streams, rows)
@@ -249,19 +249,6 @@ def clock_loss(runtime: Runtime, ways: Iterable[Direction]) -> Floats:
 
 def _sum(columns: Iterable[Floats], rows: int) -> Floats:
     return sum(columns, start=np.zeros(rows))
-
-
-def _attention_once(job: Job, shard: Shard, attention: Attention, way: str, alike: Alike) -> tuple[Floats, Codes]:
-    """Attention of every sharding, timed once for those that are alike to it."""
-    names = ("batch", "seq_q", "seq_kv", "heads", "kv_heads")
-
-    def timed(cp: Ints, flash: Bools, *columns: Floats) -> Timed:
-        own: dict[str, Any] = dict(zip(names, columns, strict=True))
-        some = attention._replace(**own)
-        return Timed(*_attention(job, shard._replace(cp=cp, flash=flash), some, way))
-
-    found = once(timed, shard.cp, shard.flash, *(getattr(attention, name) for name in names), alike=alike)
-    return found.seconds, found.source
 
 
 def _attention(job: Job, shard: Shard, attention: Attention, way: str) -> tuple[Floats, Codes]:

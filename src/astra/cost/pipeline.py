@@ -39,7 +39,7 @@ def pipelines_s(job: Job, meshes: Meshes, gathered: Gathered, savers: Savers, ex
 
 def alike_in_shape(job: Job, meshes: Meshes) -> Iterator[Ints]:
     """Rows whose pipelines have the same slots."""
-    columns = meshes.columns | {"microbatches": microbatches(job, meshes)}
+    columns = {**meshes.columns, "microbatches": microbatches(job, meshes)}
     _, kind = distinct(*(columns[name] for name in _SHAPE))
     order = np.argsort(kind, kind="stable")
     if len(order):
@@ -54,7 +54,7 @@ def only_own_layouts(meshes: Meshes) -> Meshes:
 
 def microbatches(job: Job, meshes: Meshes) -> Ints:
     """Of each pipeline and step; at least one, so that an impossible strategy can be told about."""
-    return np.maximum(job.workload.global_batch // (meshes.columns["dp"] * meshes.columns["mbs"]), 1)
+    return np.asarray(np.maximum(job.workload.global_batch // (meshes.columns["dp"] * meshes.columns["mbs"]), 1))
 
 
 class Virtual(NamedTuple):

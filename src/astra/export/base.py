@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from astra.errors import AstraError
+from astra.export.quoting import comment
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import STRATEGY_FIELDS
 from astra.spec.workload import Workload
 
 
@@ -158,22 +160,8 @@ _FP32: Final = Limit(
 
 
 # Values of a strategy's fields that mean "not used".
-UNUSED: Final[Mapping[str, Any]] = {
-    "tp": 1,
-    "pp": 1,
-    "vp": 1,
-    "cp": 1,
-    "ep": 1,
-    "etp": 1,
-    "sp": False,
-    "zero": 0,
-    "recompute": "none",
-    "method": "uniform",
-    "recompute_layers": 1,
-    "offload": "none",
-    "flash": True,
-    "schedule": "1f1b",
-}
+UNUSED: Final[Mapping[str, Any]] = {field.name: field.plain for field in STRATEGY_FIELDS}
+_TITLES: Final = {field.name: field.title for field in STRATEGY_FIELDS}
 
 
 def unused(target: str, *fields: str) -> tuple[Limit, ...]:
@@ -182,25 +170,7 @@ def unused(target: str, *fields: str) -> tuple[Limit, ...]:
     def breaks(field: str) -> Callable[[Launch], bool]:
         return lambda launch: getattr(launch.strategy, field) != UNUSED[field]
 
-    return tuple(Limit(field, f"{target} has no {_WORDS[field]} ({field})", breaks(field)) for field in fields)
-
-
-_WORDS: Final = {
-    "tp": "tensor parallelism",
-    "pp": "pipeline parallelism",
-    "vp": "interleaved pipeline",
-    "cp": "context parallelism of this kind",
-    "ep": "expert parallelism",
-    "etp": "tensor parallelism inside an expert",
-    "sp": "sequence parallelism",
-    "zero": "sharding of this kind",
-    "recompute": "recompute setting",
-    "method": "choice of recompute method",
-    "recompute_layers": "recompute of several layers at once",
-    "offload": "optimizer offload",
-    "flash": "switch for fused attention",
-    "schedule": "choice of schedule",
-}
+    return tuple(Limit(field, f"{target} has no {_TITLES[field]} ({field})", breaks(field)) for field in fields)
 
 
 def no_overlap(target: str, *names: str) -> tuple[Limit, ...]:
@@ -238,8 +208,8 @@ def by_name(*exporters: E) -> dict[str, E]:
     return found
 
 
-def header(launch: Launch, verified: str, comment: str = "#") -> list[str]:
-    """What every exported file says of itself. Names from users lose their line breaks: a comment is one line."""
+def header(launch: Launch, verified: str) -> list[str]:
+    """What every exported file says of itself, as comments."""
     timing = f", about {launch.step_s:.3g} s per step" if launch.step_s is not None else ""
     gpus = " + ".join(f"{mesh.gpus}x{mesh.pool.device.name}" for mesh in launch.meshes)
     lines = [
@@ -247,12 +217,7 @@ def header(launch: Launch, verified: str, comment: str = "#") -> list[str]:
         f"Strategy: {launch.strategy}",
         f"Verified with {verified}.",
     ]
-    return [f"{comment} {one_line(line)}" for line in lines]
-
-
-def one_line(text: str) -> str:
-    """Text with everything that could end a line, or hide in one, replaced."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return [comment(line) for line in lines]
 
 
 def joined(lines: Iterable[str]) -> str:

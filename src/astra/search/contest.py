@@ -76,8 +76,17 @@ def join(several: list[Entries]) -> Entries:
         for name in ("savers", "holders")
     )
     meshes = join_meshes([one.meshes for one in several])
-    rest = (column(name) for name in ("bound_s", "exchanged_s", "after_s", "group", "waits"))
-    return Entries(*rest, meshes, column("place"), Savers(*savers), Holders(*holders))
+    return Entries(
+        column("bound_s"),
+        column("exchanged_s"),
+        column("after_s"),
+        column("group"),
+        column("waits"),
+        meshes,
+        column("place"),
+        Savers(*savers),
+        Holders(*holders),
+    )
 
 
 def least_savers(result: Evaluated, savers: Savers, fits: Bools) -> tuple[Ints, Ints, Ints]:

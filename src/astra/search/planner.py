@@ -257,7 +257,7 @@ class Leaders:
             self.contest.enter(entries, parts)
         else:
             self._note_least(meshes, result, reserved, savers)
-        return held_s, fits.any(axis=1)
+        return held_s, np.asarray(fits.any(axis=1))
 
     def _without_refused(self, meshes: Meshes, result: Evaluated, savers: Savers, *, first: bool) -> Evaluated:
         """Apply the rules that speak of recompute, ZeRO or offload."""

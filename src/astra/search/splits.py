@@ -17,7 +17,7 @@ from astra.cost import memory, step
 from astra.cost.layout import Layouts, layout
 from astra.cost.pipeline import pipelines_s
 from astra.cost.savers import Savers
-from astra.cost.stage import Meshes, gather_parts, stage_costs
+from astra.cost.stage import Gathered, Meshes, gather_parts, stage_costs
 from astra.cost.step import evaluate
 from astra.families.split import even
 from astra.search.detail import as_row, layers_of, legality
@@ -28,7 +28,7 @@ from astra.spec.strategy import Strategy, replace
 
 ROUNDS: Final = 12
 FEW_STAGES: Final = 12  # up to here a layer may move from any stage to any other
-NEAR: Final = 0.02  # twice what the best split of a pipeline was ever seen to gain over the balanced one
+NEAR: Final = 0.01  # more than the best split of a pipeline was ever seen to gain over the balanced one
 LEAST_GAIN: Final = 1e-9  # of the step
 
 Split = tuple[int, ...]
@@ -48,11 +48,11 @@ def polished(job: Job, strategy: Strategy, step_s: float, user_rules: Sequence[R
     if strategy.pp == 1:
         return strategy, step_s
     best, layers = strategy, layers_of(job, strategy)
-    seen = {layers}
+    seen, parts = {layers}, gather_parts(job, as_row(job, strategy).meshes.columns)
     for _ in range(ROUNDS):
         others = [split for split in neighbours(layers) if split not in seen]
         seen.update(others)
-        for seconds, split in simulated(job, best, others, step_s * (1 - LEAST_GAIN)):
+        for seconds, split in simulated(job, best, parts, others, step_s * (1 - LEAST_GAIN)):
             plain = split == even(sum(split), len(split))
             moved = replace(best, layers=() if plain else split)
             if not legality(job, moved, user_rules):
@@ -90,7 +90,9 @@ def _edges(layers: Split) -> list[int]:
     return sorted(ends)[:FEW_STAGES]
 
 
-def simulated(job: Job, strategy: Strategy, splits: Sequence[Split], limit_s: float) -> list[tuple[float, Split]]:
+def simulated(
+    job: Job, strategy: Strategy, own: Gathered, splits: Sequence[Split], limit_s: float
+) -> list[tuple[float, Split]]:
     """Splits with which the strategy fits and takes less than the limit, best first, with the simulated step."""
     if not splits:
         return []
@@ -99,7 +101,7 @@ def simulated(job: Job, strategy: Strategy, splits: Sequence[Split], limit_s: fl
     columns = {name: column[place] for name, column in row.meshes.columns.items()}
     layouts = Layouts(layout(strategy.schedule, strategy.pp, strategy.vp, split) for split in splits)
     meshes = Meshes(columns, np.arange(len(splits)), layouts)
-    parts = gather_parts(job, row.meshes.columns).take(place)
+    parts = own.take(place)
     result = evaluate(job, meshes, stage_costs(job, meshes, parts), row.savers, row.holders)
     fits = memory.fits(job, result.peak_bytes[:, 0, 0])
     rows = np.flatnonzero(fits & (result.bound_s[:, 0, 0] < limit_s))
