@@ -203,6 +203,7 @@ class PlanSet(Result, frozen=True, kw_only=True):
     notes: list[str]
     objective: str = "fastest"
     baseline: Baseline | None = None
+    asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.plan`` that give this answer
 
     @property
     def best(self) -> Plan:

@@ -18,7 +18,8 @@ from astra.catalog.hardware import device
 from astra.errors import UnknownName
 from astra.result import RentReport
 from astra.search.api import make_job
-from astra.search.bill import Money, checkpoint_bytes, outlook
+from astra.search.bill import checkpoint_bytes, outlook
+from astra.spec.money import Money
 from astra.search.detail import estimate
 from astra.search.mixed import Planner
 from astra.search.mixed_api import fleet_of

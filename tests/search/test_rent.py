@@ -17,7 +17,8 @@ from astra.catalog.clusters import parse_gpus
 from astra.errors import InputError, NoFeasiblePlan, UnknownName
 from astra.result import Choice, RentReport
 from astra.search.api import make_job
-from astra.search.bill import Money, checkpoint_bytes, outlook
+from astra.search.bill import checkpoint_bytes, outlook
+from astra.spec.money import Money
 from astra.search.detail import estimate
 from astra.search.planner import search
 from astra.search.rent import rent

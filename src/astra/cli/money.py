@@ -12,7 +12,7 @@ from astra.errors import InputError
 from astra.units import parse_count
 
 if TYPE_CHECKING:
-    from astra.search.bill import Money
+    from astra.spec.money import Money
 
 OBJECTIVES: Final = ("fastest", "cheapest", "budget", "deadline", "dollars-per-token", "pareto")
 MARKETS: Final = ("on-demand", "reserved", "spot")

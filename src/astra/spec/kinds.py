@@ -246,15 +246,25 @@ class Batch(Kind):
 
     def read(self, value: Any, where: str) -> int | str:
         """Samples, or the text that says tokens."""
-        in_tokens = _TOKEN_BATCH.fullmatch(value) if isinstance(value, str) and len(value) <= _LONGEST_NUMBER else None
-        if in_tokens is not None:
-            self._tokens.read(in_tokens.group(1), where)
+        amount = _before_tokens(value) if isinstance(value, str) else None
+        if amount is not None:
+            self._tokens.read(amount, where)
             return str(value).strip()
         try:
             return self._samples.read(value, where)
         except InputError as error:
-            want = f"{error.want} samples per step, such as 1024, or tokens, such as '4M tokens'"
+            want = f"{error.want}, in samples per step, or tokens, such as '4M tokens'"
             raise InputError(where, value, want=want) from None
+
+
+def batch_tokens(batch: str) -> float:
+    """The tokens of a batch that was given in tokens."""
+    return parse_count(_before_tokens(batch) or "") or 0.0
+
+
+def _before_tokens(text: str) -> str | None:
+    found = _TOKEN_BATCH.fullmatch(text.strip()) if len(text) <= _LONGEST_NUMBER else None
+    return None if found is None else found.group(1)
 
 
 class Duration(Kind):

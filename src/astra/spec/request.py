@@ -9,8 +9,21 @@ import msgspec
 
 from astra.spec.cluster import Cluster
 from astra.spec.fields import Field, Fielded, fields_of, read_fields
-from astra.spec.kinds import Batch, Described, Duration, Fraction, Name, Number, OneOf, Pairs, Rules, Switch, Texts
-from astra.spec.kinds import Whole, Words
+from astra.spec.kinds import (
+    Batch,
+    Described,
+    Duration,
+    Fraction,
+    Name,
+    Number,
+    OneOf,
+    Pairs,
+    Rules,
+    Switch,
+    Texts,
+    Whole,
+    Words,
+)
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money, MoneyOptions
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
