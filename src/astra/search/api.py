@@ -16,6 +16,7 @@ from astra.search.mixed_api import estimate_fleet, plan_fleet
 from astra.search.one_pool import estimate_pool, plan_pool
 from astra.search.world import World, seq_of
 from astra.spec.fields import read_fields
+from astra.spec.job import Job
 from astra.spec.mixed import is_mixed
 from astra.spec.request import FIELDS, PlanRequest, read_request
 
@@ -57,6 +58,11 @@ def requested(verb: str, model: Any, asked: Mapping[str, Any]) -> PlanRequest:
     if isinstance(model, PlanRequest):
         return msgspec.structs.replace(model, **read_fields(PlanRequest, asked, taken=verb))
     return read_request(verb, {"model": model, **asked})
+
+
+def make_job(model: Asked, **asked: Unpack[PlanOptions]) -> Job:
+    """The job that ``plan`` searches, on one pool."""
+    return World.of(requested("plan", model, asked)).job
 
 
 class ModelReport(Result, frozen=True, kw_only=True):

@@ -42,10 +42,10 @@ class Field(NamedTuple):
     def told(self, verb: str) -> str:
         """The help of a verb's flag, with the default where it says something."""
         text = self.help if isinstance(self.help, str) else self.help[verb]
-        silent = self.default in (None, (), False) or "default" in text
-        return text if silent else f"{text} (default {self.default:g})" if isinstance(self.default, float) else (
-            f"{text} (default {self.default})"
-        )  # fmt: skip
+        if self.default in (None, (), False) or "default" in text:
+            return text
+        shown = f"{self.default:g}" if isinstance(self.default, float) else self.default
+        return f"{text[:-1]}; default {shown})" if text.endswith(")") else f"{text} (default {shown})"
 
     def read(self, value: Any, where: str) -> Any:
         """The plain form of a value; None stands for an absence that is the default."""

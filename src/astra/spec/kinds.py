@@ -68,10 +68,10 @@ class Whole(Kind):
 class Number(Kind):
     """A number: ``300B``, ``2.5``, ``$400k``; ``above`` leaves the least one out."""
 
-    metavar = "N"
-
-    def __init__(self, least: float = 0.0, most: float = 1e12, *, above: bool = False, example: str = "") -> None:
-        self._least, self._most, self._above = least, most, above
+    def __init__(
+        self, least: float = 0.0, most: float = 1e12, *, above: bool = False, example: str = "", unit: str = "N"
+    ) -> None:
+        self._least, self._most, self._above, self.metavar = least, most, above, unit
         self._example = f", such as {example}" if example else ""
 
     def read(self, value: Any, where: str) -> float:
@@ -158,6 +158,8 @@ class Texts(Kind):
             raise InputError(where, value, want=self._want)
         if self._split is not None:
             texts = [part.strip() for text in texts for part in self._split.split(text)]
+            if not all(texts):
+                raise InputError(where, value, want=self._want)
         return tuple(texts)
 
 
@@ -317,7 +319,8 @@ class Priced(Kind):
 class Words(Kind):
     """A strategy, in words or as a record."""
 
-    metavar = "STRATEGY"
+    def __init__(self, metavar: str = "TEXT") -> None:
+        self.metavar = metavar
 
     def read(self, value: Any, where: str) -> str:
         """The words."""

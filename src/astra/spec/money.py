@@ -13,8 +13,8 @@ from astra.units import MONTH_S
 
 MARKETS: Final = ("on-demand", "reserved", "spot")
 GOODPUT: Final = ("both", "expected", "off")
-_AMOUNT: Final = Number(0, 1e9)
-_PRICE: Final = Number(0, 1000, above=True)
+_AMOUNT: Final = Number(0, 1e9, unit="USD")
+_PRICE: Final = Number(0, 1000, above=True, unit="USD")
 _SPEED: Final = Number(0, 1e15, above=True)
 
 
@@ -32,10 +32,10 @@ class Money(Fielded, frozen=True, kw_only=True):
         str | None, Field(File("a CSV file of offers"), "a CSV of offers that replace the catalog's")
     ] = None  # fmt: skip
     usd_per_gpu_h: Annotated[float | None, Field(_PRICE, "a price of your own")] = None
-    usd_per_kwh: Annotated[float | None, Field(Number(0, 100), "owned hardware: energy")] = None
+    usd_per_kwh: Annotated[float | None, Field(Number(0, 100, unit="USD"), "owned hardware: energy")] = None
     pue: Annotated[float, Field(Number(1, 5), "power of the building over that of the machines")] = 1.0
     watts_per_gpu: Annotated[
-        float | None, Field(Number(0, 100_000, above=True),
+        float | None, Field(Number(0, 100_000, above=True, unit="W"),
                             "with its share of the server (default: the GPU's board power)")
     ] = None  # fmt: skip
     usd_per_gpu: Annotated[
@@ -50,7 +50,7 @@ class Money(Fielded, frozen=True, kw_only=True):
                                "(default both, judged by the ideal)")
     ] = "both"  # fmt: skip
     mtbf_gpu_h: Annotated[
-        float | None, Field(Number(above=True), "hours between failures of one GPU (default: published runs)")
+        float | None, Field(Number(above=True, unit="H"), "hours between failures of one GPU (default: published runs)")
     ] = None  # fmt: skip
     restart_s: Annotated[
         float | None, Field(Number(0, 6e7), "from a failure to training again (default 15)", flag="--restart-min",

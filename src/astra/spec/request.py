@@ -49,8 +49,8 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     gpus: Annotated[tuple[str, ...], Field(_POOLS, _GPUS, group="GPUs")] = ()
     cluster: Annotated[
         str | Cluster | None,
-        Field(Described(Cluster, "the path of a cluster's TOML file"), "a TOML file with your own GPUs, nodes and links",
-              "plan estimate", "GPUs")
+        Field(Described(Cluster, "the path of a cluster's TOML file"),
+              "a TOML file with your own GPUs, nodes and links", "plan estimate", "GPUs")
     ] = None  # fmt: skip
     node: Annotated[
         str | None, Field(Name("the name of a node type"), "node type, when not the usual one (astra catalog nodes)",
@@ -126,7 +126,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
                           "fastest, cheapest, budget, deadline, dollars-per-token or pareto", "plan rent", "goal")
     ] = None  # fmt: skip
     budget: Annotated[
-        float | None, Field(Number(0, 1e15, above=True, example="400k"),
+        float | None, Field(Number(0, 1e15, above=True, example="400k", unit="USD"),
                             "the fastest within this many dollars, such as 400k", "plan rent", "goal")
     ] = None  # fmt: skip
     deadline: Annotated[
@@ -134,7 +134,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         Field(Duration(), "the cheapest within this time, such as 14d or 36h", "plan rent", "goal")
     ] = None  # fmt: skip
     baseline: Annotated[
-        str | None, Field(Words(), "what you do now, or the script that does it: days and dollars saved", "plan",
+        str | None, Field(Words("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars saved", "plan",
                           "goal")
     ] = None  # fmt: skip
     money: Annotated[Money, Field(MoneyOptions(), "prices and restarts", flag=None)] = msgspec.field(
