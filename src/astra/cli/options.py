@@ -132,7 +132,13 @@ def request(verb: str, fields: Mapping[str, Any]) -> PlanRequest:
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
     if {"gpus", "cluster"} <= fields.keys():
         raise InputError("--gpus", fields["gpus"], want="either --gpus or --cluster, not both")
-    return read_request(verb, fields, lambda name: FIELDS[name].spelled if name in FIELDS else name)
+    try:
+        return read_request(verb, fields, lambda name: FIELDS[name].spelled)
+    except InputError as error:
+        name = error.where.removeprefix("money.")
+        if name == error.where or name not in MONEY_FIELDS:
+            raise
+        raise InputError(MONEY_FIELDS[name].spelled, error.got, want=error.want, fix=error.fix) from None
 
 
 def assumed(fields: Mapping[str, Any], seq: int, batch: int) -> list[str]:

@@ -13,6 +13,7 @@ from astra.catalog.models import is_known
 from astra.catalog.models import model as find_model
 from astra.errors import InputError
 from astra.search.objectives import Goal, goal_of, is_rate
+from astra.search.objectives import find as find_objective
 from astra.space.expression import rule_lines, rules_of
 from astra.space.restrictions import Restrictions, parse_restrictions
 from astra.space.rules import Rule
@@ -44,6 +45,8 @@ class World(NamedTuple):
     @classmethod
     def of(cls, request: PlanRequest, cluster: Cluster | None = None) -> World:
         """Look everything up, once; ``cluster`` where the request leaves the GPUs open."""
+        if request.objective is not None:
+            find_objective(request.objective)
         spec = find_model(request.model)
         length = seq_of(spec, request.seq)
         lines, rules = _rules(request)
@@ -153,15 +156,14 @@ def seq_of(spec: ModelSpec, seq: int | None) -> int:
 
 
 def _samples(batch: int | str, seq: int) -> int:
-    """Samples per step; ``4M tokens`` is divided by the sequence length."""
+    """Samples per step; ``4M tokens`` are 4,000,000, or 4,194,304 where only these are whole samples."""
     if isinstance(batch, int):
         return batch
-    count = batch_tokens(batch)
-    if count < seq:
-        raise InputError("batch", batch, want=f"at least one sample of {seq} tokens, such as 4M tokens")
-    if round(count) % seq and abs(count / seq - round(count / seq)) > 0.05:
-        raise InputError("batch", batch, want=f"a multiple of seq={seq} tokens")
-    return round(count / seq)
+    for count in batch_tokens(batch):
+        if count >= seq and abs(count / seq - round(count / seq)) <= 0.05:
+            return round(count / seq)
+    want = f"at least one sample of {seq} tokens" if batch_tokens(batch)[1] < seq else f"a multiple of seq={seq} tokens"
+    raise InputError("batch", batch, want=f"{want}, such as {8 * seq} tokens")
 
 
 def _tokens(request: PlanRequest) -> float | None:

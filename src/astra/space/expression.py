@@ -28,16 +28,6 @@ __all__ = [
     "rule_lines",
     "rules_of",
 ]
-    "MAX_DEPTH",
-    "MAX_FILE_BYTES",
-    "MAX_LENGTH",
-    "MAX_RULES",
-    "parse_condition",
-    "parse_rule",
-    "read_rules",
-    "rule_lines",
-    "rules_of",
-]
 
 MAX_FILE_BYTES: Final = 1024**2
 MAX_RULES: Final = 1_000

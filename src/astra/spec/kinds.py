@@ -140,6 +140,14 @@ class Name(Kind):
         return value.strip()
 
 
+class Word(Name):
+    """A name in small letters."""
+
+    def read(self, value: Any, where: str) -> str:
+        """The name."""
+        return super().read(value, where).lower()
+
+
 class Texts(Kind):
     """Texts in a list; one by itself may stand without it."""
 
@@ -259,9 +267,10 @@ class Batch(Kind):
             raise InputError(where, value, want=want) from None
 
 
-def batch_tokens(batch: str) -> float:
-    """The tokens of a batch that was given in tokens."""
-    return parse_count(_before_tokens(batch) or "") or 0.0
+def batch_tokens(batch: str) -> tuple[float, float]:
+    """The tokens of a batch that was given in tokens, with k and M as powers of 1,000 and of 1,024."""
+    amount = _before_tokens(batch) or ""
+    return parse_count(amount) or 0.0, parse_count(amount, kilo=1024.0) or 0.0
 
 
 def _before_tokens(text: str) -> str | None:

@@ -87,11 +87,11 @@ class Money(Fielded, frozen=True, kw_only=True):
         )  # fmt: skip
         alone = "{} with it: alone it changes no price"
         energy, bought = self.usd_per_kwh is not None, self.usd_per_gpu is not None
-        check(energy or self.pue == 1, "money.pue", self.pue, alone.format("usd_per_kwh"))
+        check(energy or self.pue == 1, "money.pue", self.pue, alone.format("--usd-per-kwh"))
         check(energy or self.watts_per_gpu is None, "money.watts_per_gpu", self.watts_per_gpu,
-              alone.format("usd_per_kwh"))  # fmt: skip
+              alone.format("--usd-per-kwh"))  # fmt: skip
         check(bought or self.lifetime_years == 4, "money.lifetime_years", self.lifetime_years,
-              alone.format("usd_per_gpu"))  # fmt: skip
+              alone.format("--usd-per-gpu"))  # fmt: skip
 
     @classmethod
     def place(cls) -> str:

@@ -22,6 +22,7 @@ from astra.spec.kinds import (
     Switch,
     Texts,
     Whole,
+    Word,
     Words,
 )
 from astra.spec.model import ModelSpec
@@ -36,7 +37,9 @@ _GPUS: Final = {
     "estimate": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
     "rent": "GPU types, such as H100,H200, or any (default any)",
 }
-_POOLS: Final = Texts("GPUs such as 512xH100, one text for each pool", "GPUS", split="+,")
+_POOLS: Final = Texts(
+    "GPUs such as 512xH100, a text for each pool, or GPU types to rent such as H100,H200", "GPUS", split="+,"
+)
 
 
 class PlanRequest(Fielded, frozen=True, kw_only=True):
@@ -122,7 +125,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     ] = False  # fmt: skip
 
     objective: Annotated[
-        str | None, Field(Name("the name of an objective, such as cheapest"),
+        str | None, Field(Word("the name of an objective, such as cheapest"),
                           "fastest, cheapest, budget, deadline, dollars-per-token or pareto", "plan rent", "goal")
     ] = None  # fmt: skip
     budget: Annotated[
@@ -134,8 +137,8 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         Field(Duration(), "the cheapest within this time, such as 14d or 36h", "plan rent", "goal")
     ] = None  # fmt: skip
     baseline: Annotated[
-        str | None, Field(Words("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars saved", "plan",
-                          "goal")
+        str | None, Field(Words("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars saved",
+                          "plan", "goal")
     ] = None  # fmt: skip
     money: Annotated[Money, Field(MoneyOptions(), "prices and restarts", flag=None)] = msgspec.field(
         default_factory=Money
