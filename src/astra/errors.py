@@ -27,7 +27,7 @@ class InputError(AstraError):
     def __init__(self, where: str, got: object, *, want: str, fix: str = "") -> None:
         self.where, self.got, self.want, self.fix = where, got, want, fix
         shown = f"got {_shown(got)}, " if got is not None else ""
-        super().__init__(f"{where}: {shown}wanted {want}.{' ' + fix if fix else ''}")
+        super().__init__(f"{_placed(where)}: {shown}wanted {want}.{' ' + fix if fix else ''}")
 
 
 class UnknownName(InputError):
@@ -79,5 +79,12 @@ def fold(name: str) -> str:
 
 
 def _shown(got: object) -> str:
-    text = repr(got)
+    try:
+        text = repr(got)
+    except Exception:  # a number of thousands of digits, or an object that cannot show itself
+        text = f"a value of the type {type(got).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _placed(where: str) -> str:
+    return where if len(where) <= 400 else f"{where[:200]}...{where[-197:]}"

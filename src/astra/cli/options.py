@@ -54,7 +54,8 @@ def add_fields(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def add_field(group: argparse._ArgumentGroup | argparse.ArgumentParser, field: Field, verb: str) -> None:
     """The flag of one field, or one flag for each of its words."""
-    kind, given = field.typed or field.kind, {"dest": field.name, "default": argparse.SUPPRESS}
+    kind = field.typed or field.kind
+    given: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
     if isinstance(kind, OneOf) and isinstance(field.help, Mapping):
         either = group.add_mutually_exclusive_group()
         for word, text in field.help.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,16 +14,19 @@ from astra.export.bash import read_script
 from astra.export.import_megatron import from_words
 from astra.export.imported import Imported, Numbers
 from astra.export.torchtitan import RECIPES, SCHEDULES
+from astra.spec.kinds import Whole, path_text
 from astra.spec.strategy import Strategy
 
 _LARGEST_BYTES: Final = 2_000_000
 
 
-def import_file(path: str | Path, *, gpus: int | None = None) -> Imported:
+def import_file(path: str | PathLike[str], *, gpus: int | None = None) -> Imported:
     """A file of any kind that is understood; ``gpus`` where the file does not say."""
-    shown = str(path)
+    shown = path_text(path, "file", "the path of a configuration")
+    if gpus is not None:
+        gpus = Whole(1, 10_000_000).read(gpus, "gpus")
     try:
-        source = Path(path)
+        source = Path(shown)
         if source.stat().st_size > _LARGEST_BYTES:
             raise InputError(shown, None, want="a file below 2 MB")
         text = source.read_text(encoding="utf-8")

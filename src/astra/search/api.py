@@ -15,6 +15,7 @@ from astra.search.ledger import no_coverage
 from astra.search.mixed_api import estimate_fleet, plan_fleet
 from astra.search.one_pool import estimate_pool, plan_pool
 from astra.search.world import World, seq_of
+from astra.spec._base import check
 from astra.spec.fields import read_fields
 from astra.spec.job import Job
 from astra.spec.mixed import is_mixed
@@ -36,6 +37,7 @@ def plan(model: Asked, *, progress: Callable[[float], None] | None = None, **ask
     is a ``MixedPlanSet``: ``counts`` says whether all GPUs must be used (``exact``), ``launchable`` keeps to what the
     runtime can run as it is. ``model`` may be a whole ``PlanRequest``; docs/requests.md lists the fields.
     """
+    check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
     world = World.of(requested("plan", model, asked))
     return plan_fleet(world) if world.several else plan_pool(world, progress)
 

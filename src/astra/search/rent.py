@@ -26,6 +26,7 @@ from astra.search.pareto import knee
 from astra.search.planner import search
 from astra.search.world import World
 from astra.space.restrictions import Restrictions
+from astra.spec._base import check
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.money import MARKETS, Money
@@ -55,8 +56,8 @@ def rent(
     one of them.
     """
     started, request = time.perf_counter(), requested("rent", model, asked)
-    if today is not None and not isinstance(today, dt.date):
-        raise InputError("today", today, want="a datetime.date")
+    check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
+    check(today is None or isinstance(today, dt.date), "today", today, "a datetime.date")
     if request.tokens is None:
         raise InputError("tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
     options, most = request.money, request.max_gpus

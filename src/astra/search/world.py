@@ -143,8 +143,13 @@ def cluster_of(request: PlanRequest) -> Cluster:
     if node is not None and (len(gpus) != 1):
         fix = "Write 64xH100@node for each pool." if gpus else "The file says which nodes it has."
         raise InputError("node", node, want="no --node with several pools or a cluster file", fix=fix)
+    if isinstance(cluster, str):
+        try:
+            return read_cluster(Path(cluster))
+        except InputError as error:
+            raise InputError(f"cluster {error.where}", error.got, want=error.want, fix=error.fix) from None
     if cluster is not None:
-        return cluster if isinstance(cluster, Cluster) else read_cluster(Path(cluster))
+        return cluster
     return Cluster(pools=(parse_gpus(gpus[0], node=node),)) if len(gpus) == 1 else parse_cluster("+".join(gpus))
 
 

@@ -28,7 +28,7 @@ class Field(NamedTuple):
     typed: Kind | None = None  # how a flag is read, where its unit is another one
     also: str = ""  # the second field that the flag sets
     name: str = ""
-    default: Any = None
+    default: Any = msgspec.NODEFAULT  # it must be given
 
     def on(self, verb: str) -> bool:
         """Whether a verb takes it."""
@@ -42,7 +42,7 @@ class Field(NamedTuple):
     def told(self, verb: str) -> str:
         """The help of a verb's flag, with the default where it says something."""
         text = self.help if isinstance(self.help, str) else self.help[verb]
-        if self.default in (None, (), False) or "default" in text:
+        if self.default in (None, (), False, msgspec.NODEFAULT) or "default" in text:
             return text
         shown = f"{self.default:g}" if isinstance(self.default, float) else self.default
         return f"{text[:-1]}; default {shown})" if text.endswith(")") else f"{text} (default {shown})"
@@ -74,7 +74,7 @@ def fields_of(record: type[Spec]) -> dict[str, Field]:
     for told in msgspec.structs.fields(record):
         field = next(each for each in hints[told.name].__metadata__ if isinstance(each, Field))
         default = told.default if told.default_factory is msgspec.NODEFAULT else told.default_factory()
-        found[told.name] = field._replace(name=told.name, default=None if default is msgspec.NODEFAULT else default)
+        found[told.name] = field._replace(name=told.name, default=default)
     return found
 
 

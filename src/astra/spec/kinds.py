@@ -345,15 +345,25 @@ def read_record(record: type[Spec], value: Any, where: str) -> Any:
     if not isinstance(value, record | Mapping):
         raise InputError(where, value, want=f"a {record.__name__}, or a table of its fields")
     try:
-        plain = msgspec.to_builtins(value) if isinstance(value, record) else value
+        plain = msgspec.to_builtins(value, enc_hook=_item) if isinstance(value, record) else value
         return decode(record, plain, where=where)
     except (TypeError, ValueError, OverflowError, RecursionError):
         raise InputError(where, None, want=f"a {record.__name__} with plain values") from None
 
 
+def _item(value: Any) -> Any:
+    """A number of numpy as Python's."""
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    raise TypeError(type(value).__name__)
+
+
 def path_text(value: Any, where: str, want: str) -> str:
     """A path or a name as text."""
-    found = os.fspath(value) if isinstance(value, os.PathLike) else value
+    try:
+        found = os.fspath(value)
+    except TypeError:
+        found = None
     if not isinstance(found, str) or not found.strip():
         raise InputError(where, value, want=want)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from numbers import Integral
 from typing import Any, Final, Literal
 
 import msgspec
@@ -129,6 +130,10 @@ def parse_strategy(text: str, *, gpus: int | None = None) -> Strategy:
 
     What is left out takes its default; ``dp`` is derived from ``gpus`` when that is given.
     """
+    check(isinstance(text, str), "strategy", text, "words such as tp8 pp4 dp2 mbs1 sp zero1 recompute=selective")
+    if gpus is not None:
+        check(isinstance(gpus, Integral) and not isinstance(gpus, bool), "gpus", gpus, "a whole number of GPUs")
+        gpus = int(gpus)
     given: dict[str, Any] = {}
     for word in text.replace(";", " ").split():
         key, value = _parse_word(word.lower(), text)
