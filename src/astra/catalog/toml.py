@@ -44,6 +44,8 @@ def _value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key((name,))} = {_value(each)}' for name, each in value.items())}}}"
     return _text(value) if isinstance(value, str) else repr(value)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import accumulate, groupby
 
 from astra.errors import InputError
+from astra.families.kinds import layer_kinds
 from astra.search.detail import layers_of
 from astra.search.mixed_detail import Fleet
 from astra.spec.mixed import Group, MixedStrategy, Segment
@@ -60,7 +61,11 @@ def _check(fleet: Fleet, strategy: Strategy, text: str, where: str) -> None:
         if pool.gpus % inner:
             want = f"tp*cp = {inner} that divides the {pool.gpus} GPUs of {name}: its ranks would be on two pools"
             raise InputError(where, text, want=want)
+    depth = len(layer_kinds(fleet.job.model))
+    if strategy.pp * strategy.vp > depth:
+        raise InputError(where, text, want=f"at most as many chunks of layers (pp*vp) as the {depth} layers")
     odd = {
+        "tensor parallelism without sp": strategy.tp > 1 and not strategy.sp,
         "zero2 and zero3": strategy.zero > 1,
         "offload": strategy.offload != "none",
         "flash=off": not strategy.flash,
