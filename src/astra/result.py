@@ -311,6 +311,7 @@ class RentReport(Result, frozen=True, kw_only=True):
     search: RentSearch
     notes: list[str]
     warnings: list[str]
+    asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.rent`` that give this answer
 
     def role(self, name: str) -> Choice:
         """The cheapest, fastest or knee of the front."""

@@ -32,7 +32,7 @@ FLAGS = {
     "estimate": (f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --save-request {OUTPUT}"),
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
-        f"--lora-rank --runtime --headroom {OBJECTIVE} {MONEY} {OUTPUT}"
+        f"--lora-rank --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus {BRIEF_OUTPUT}",

@@ -111,7 +111,7 @@ def test_a_saved_request_and_a_plan_file_give_the_same_answer(asked: dict[str, A
     asked = SMALL | {k: tmp_path / v if str(v).endswith((".toml", ".json")) else v for k, v in asked.items()}
     first = astra.plan(**asked)
     saved, planned, moved = tmp_path / "request.toml", tmp_path / "plan.json", tmp_path / "elsewhere"
-    saved.write_text(write_request(World.of(read_request("plan", asked)).resolved, "plan"))
+    saved.write_text(write_request(World.of(read_request("plan", asked)).resolved.plain("plan"), "plan"))
     planned.write_text(first.to_json())
     moved.mkdir()
     for name in ("own.toml", "pair.toml", "config.json"):
@@ -120,6 +120,13 @@ def test_a_saved_request_and_a_plan_file_give_the_same_answer(asked: dict[str, A
         fields = read_request_file(str(path))
         assert fields is not None
         same(astra.plan(**fields), first)
+
+
+def test_what_to_rent_is_answered_again() -> None:
+    asked: dict[str, Any] = {"tokens": "10B", "gpus": "H100,A100-80", "max_gpus": 16, "batch": 64, "mixes": "none"}
+    first = astra.rent("gpt2", **asked, money={"market": "spot"}, budget="1M")
+    again = astra.rent(**first.asked)
+    assert (again.front, again.chosen, again.asked) == (first.front, first.chosen, first.asked)
 
 
 def test_names_of_pools_are_read_back() -> None:

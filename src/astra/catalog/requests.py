@@ -14,7 +14,7 @@ from astra.spec.fields import fields_of, unknown_field
 from astra.spec.model import ModelSpec
 from astra.spec.request import FIELDS, PlanRequest
 
-PLAN: Final = "astra.plan"
+_ANSWERS: Final = ("astra.plan", "astra.rent")
 _LARGEST_TOML: Final = 2**20
 _LARGEST_JSON: Final = 64 * 2**20
 _PATHS: Final = ("model", "cluster", "rules")
@@ -30,10 +30,9 @@ def read_request_file(text: str) -> dict[str, Any] | None:
     return _from_toml(path) if kind == ".toml" else _from_json(path)
 
 
-def write_request(request: PlanRequest, verb: str) -> str:
-    """A request as TOML; a verb given the file answers the same."""
-    head = f"# A request of Astra, every name resolved: astra {verb} FILE\n"
-    return head + write_toml(request.plain(verb))
+def write_request(asked: Mapping[str, Any], verb: str) -> str:
+    """The plain form of a request as TOML; the verb given the file answers the same."""
+    return f"# A request of Astra, every name resolved: astra {verb} FILE\n{write_toml(asked)}"
 
 
 def _from_toml(path: Path) -> dict[str, Any] | None:
@@ -59,7 +58,7 @@ def _from_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(record, dict) or not str(record.get("schema")).startswith("astra."):
         return None
     asked = record.get("asked")
-    if str(record["schema"]).partition("/")[0] != PLAN or not isinstance(asked, dict) or not asked:
+    if str(record["schema"]).partition("/")[0] not in _ANSWERS or not isinstance(asked, dict) or not asked:
         fix = "Plan files of this version have it, under asked."
         raise InputError(str(path), record["schema"], want="a plan file that carries its request", fix=fix)
     _check_names(asked, f"{path}: asked")

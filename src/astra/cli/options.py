@@ -155,13 +155,18 @@ def resolve(verb: str, fields: Mapping[str, Any], save_to: str | None) -> tuple[
     made = request(verb, fields)
     world = World.of(made)
     notes = assumed(fields, world.workload.seq, world.workload.global_batch)
-    if save_to is not None:
-        from astra.catalog.requests import write_request  # noqa: PLC0415
-        from astra.cli import output  # noqa: PLC0415
+    return made, notes + save(world.resolved.plain(verb), verb, save_to)
 
-        output.write_file(save_to, write_request(world.resolved, verb))
-        notes.append(f"The request is in {save_to}.")
-    return made, notes
+
+def save(asked: Mapping[str, Any], verb: str, path: str | None) -> list[str]:
+    """Write the plain form of a request, if a file is named, and say so."""
+    if path is None:
+        return []
+    from astra.catalog.requests import write_request  # noqa: PLC0415
+    from astra.cli import output  # noqa: PLC0415
+
+    output.write_file(path, write_request(asked, verb))
+    return [f"The request is in {path}."]
 
 
 def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bool = True) -> None:

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
     options.add_model(parser)
     options.add_fields(parser, "rent")
+    options.add_save(parser)
     options.add_output(parser)
 
 
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> Answer:
     report = _search(options.request("rent", fields))
     work = report.request["workload"]
     notes = options.assumed(fields, work["seq"], work["global_batch"])
+    notes += options.save(report.asked, "rent", args.save_request)
     if notes:
         from msgspec.structs import replace  # noqa: PLC0415
 

@@ -78,8 +78,7 @@ def rent(
     mixed = mix(shown.mixable, job_of, options, refined, most, request.mixes)
     best = front_of([*refined, *mixed.refined])
     popular = _popular(shown.offers, state, job_of, options)
-    told = _record(world, shown)
-    return _report(best, choose(best, goal), popular, shown, state, mixed, goal, options, told, started)
+    return _report(best, choose(best, goal), popular, shown, state, mixed, world, started)
 
 
 def _with_usual_goal(request: PlanRequest) -> PlanRequest:
@@ -121,11 +120,10 @@ def _report(
     shown: Market,
     state: Hunt,
     mixed: Mixed,
-    goal: Goal,
-    options: Money,
-    request: dict[str, Any],
+    world: World,
     started: float,
 ) -> RentReport:
+    goal, options = world.goal, world.money
     roles: dict[int, list[str]] = {place: [] for place in range(len(best))}
     roles[0].append("fastest")
     roles[len(best) - 1].append("cheapest")
@@ -137,7 +135,8 @@ def _report(
     return RentReport(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=request,
+        request=_record(world, shown),
+        asked=world.resolved.plain("rent"),
         objective=goal.objective.name,
         judged_by="expected" if options.goodput == "expected" else "ideal",
         front=choices,

@@ -41,10 +41,11 @@ class World(NamedTuple):
     lines: tuple[str, ...]  # of the user's rules
     rules: tuple[Rule, ...]
     restrictions: Restrictions
+    rented: bool  # the request leaves the GPUs open
 
     @classmethod
     def of(cls, request: PlanRequest, cluster: Cluster | None = None) -> World:
-        """Look everything up, once; ``cluster`` where the request leaves the GPUs open."""
+        """Look everything up, once; ``cluster`` is one to begin with, where the request leaves the GPUs open."""
         if request.objective is not None:
             find_objective(request.objective)
         spec = find_model(request.model)
@@ -63,6 +64,7 @@ class World(NamedTuple):
             lines=lines,
             rules=rules,
             restrictions=parse_restrictions(request.fix, request.forbid, request.maximum, request.minimum),
+            rented=cluster is not None,
         )  # fmt: skip
 
     @property
@@ -95,18 +97,18 @@ class World(NamedTuple):
     @property
     def resolved(self) -> PlanRequest:
         """The request by itself: own models, clusters and rules are in it, not in files, and no default is left."""
-        asked, by_name = self.request, bool(self.request.gpus)
+        by_name = bool(self.request.gpus)
+        gpus = tuple(map(_pool_text, self.cluster.pools)) if by_name else ()
+        fleet = {} if self.rented else {"gpus": gpus, "cluster": None if by_name else self.cluster, "node": None}
         return msgspec.structs.replace(
-            asked,
+            self.request,
             model=self.model.name if is_known(self.model) else self.model,
-            gpus=tuple(map(_pool_text, self.cluster.pools)) if by_name else (),
-            cluster=None if by_name else self.cluster,
-            node=None,
             batch=self.workload.global_batch,
             seq=self.workload.seq,
             runtime=self.runtime.name,
             rules=self.lines or None,
-            money=_with_whole_path(asked.money),
+            money=_with_whole_path(self.money),
+            **fleet,
         )
 
     @property

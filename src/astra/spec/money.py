@@ -53,11 +53,11 @@ class Money(Fielded, frozen=True, kw_only=True):
         float | None, Field(Number(above=True, unit="H"), "hours between failures of one GPU (default: published runs)")
     ] = None  # fmt: skip
     restart_s: Annotated[
-        float | None, Field(Number(0, 6e7), "from a failure to training again (default 15)", flag="--restart-min",
+        float | None, Field(Number(0, 6e7), "from a failure to training again (default 15 minutes)", flag="--restart-min",
                             typed=Times(60.0, Number(0, 1e6), "MIN"))
     ] = None  # fmt: skip
     write_bytes_per_s_per_gpu: Annotated[
-        float | None, Field(_SPEED, "checkpoint writing per GPU (default 122)", flag="--write-mb-s",
+        float | None, Field(_SPEED, "checkpoint writing per GPU (default 122 MB/s)", flag="--write-mb-s",
                             typed=Times(1e6, Number(0, 1e9, above=True), "MB/S"))
     ] = None  # fmt: skip
     preemptions_per_node_day: Annotated[
