@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import assume, given, settings
@@ -83,6 +84,6 @@ def test_two_pools_of_the_same_gpus_are_one(text: str) -> None:
 )
 def test_what_pools_have_no_words_for_is_refused(text: str, says: str) -> None:
     for name in ("strategy", "baseline"):
-        call = astra.estimate if name == "strategy" else astra.plan
+        call: Callable[..., object] = astra.estimate if name == "strategy" else astra.plan
         with pytest.raises(InputError, match=re.escape(says)):
-            call("llama-2-13b", gpus=["8xH100", "16xA100"], batch=48, **{name: text})  # type: ignore[operator]
+            call("llama-2-13b", gpus=["8xH100", "16xA100"], batch=48, **{name: text})

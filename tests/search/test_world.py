@@ -182,7 +182,7 @@ def refused(call: Callable[[], object], name: str) -> None:
 
 @pytest.mark.parametrize(("verb", "name"), [(verb, name) for name in FIELDS for verb in USUAL if FIELDS[name].on(verb)])
 def test_nothing_that_is_given_ends_in_an_error_that_is_not_ours(verb: str, name: str) -> None:
-    call = {"plan": astra.plan, "estimate": astra.estimate, "rent": astra.rent}[verb]
+    call: Callable[..., object] = getattr(astra, verb)
     for value in VALUES:
         if (verb, name) == ("rent", "gpus") and (value is None or (isinstance(value, list) and not value)):
             continue  # any GPU: an answer, after a while

@@ -1,14 +1,14 @@
 """Records that are their own table of fields: name, type, default, how a value is read, flag, help and verbs.
 
-A field is written once, as ``name: Annotated[type, Field(kind, help)] = default``. Flags, keyword arguments, TOML and
-JSON are spellings of it, read by its kind.
+A field is written once, as ``name: Annotated[type, Field(kind, help)] = default``, in a module whose annotations are
+values, not text. Flags, keyword arguments, TOML and JSON are spellings of it, read by its kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -69,10 +69,9 @@ class Fielded(Spec, frozen=True, kw_only=True):
 @cache
 def fields_of(record: type[Spec]) -> dict[str, Field]:
     """The fields of a record, in its order."""
-    hints = get_type_hints(record, include_extras=True)
     found = {}
     for told in msgspec.structs.fields(record):
-        field = next(each for each in hints[told.name].__metadata__ if isinstance(each, Field))
+        field = next(each for each in record.__annotations__[told.name].__metadata__ if isinstance(each, Field))
         default = told.default if told.default_factory is msgspec.NODEFAULT else told.default_factory()
         found[told.name] = field._replace(name=told.name, default=default)
     return found

@@ -1,7 +1,5 @@
 """What a GPU-hour costs and how often runs are interrupted: the money options of a request."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -53,8 +51,8 @@ class Money(Fielded, frozen=True, kw_only=True):
         float | None, Field(Number(above=True, unit="H"), "hours between failures of one GPU (default: published runs)")
     ] = None  # fmt: skip
     restart_s: Annotated[
-        float | None, Field(Number(0, 6e7), "from a failure to training again (default 15 minutes)", flag="--restart-min",
-                            typed=Times(60.0, Number(0, 1e6), "MIN"))
+        float | None, Field(Number(0, 6e7), "from a failure to training again (default 15 minutes)",
+                            flag="--restart-min", typed=Times(60.0, Number(0, 1e6), "MIN"))
     ] = None  # fmt: skip
     write_bytes_per_s_per_gpu: Annotated[
         float | None, Field(_SPEED, "checkpoint writing per GPU (default 122 MB/s)", flag="--write-mb-s",

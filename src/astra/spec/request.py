@@ -1,7 +1,5 @@
 """The request: one record behind every verb. Flags, keyword arguments, TOML and JSON are spellings of its fields."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 

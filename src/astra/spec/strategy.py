@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from numbers import Integral
+from operator import index
 from typing import Any, Final, Literal
 
 import msgspec
@@ -131,9 +131,9 @@ def parse_strategy(text: str, *, gpus: int | None = None) -> Strategy:
     What is left out takes its default; ``dp`` is derived from ``gpus`` when that is given.
     """
     check(isinstance(text, str), "strategy", text, "words such as tp8 pp4 dp2 mbs1 sp zero1 recompute=selective")
-    if gpus is not None:
-        check(isinstance(gpus, Integral) and not isinstance(gpus, bool), "gpus", gpus, "a whole number of GPUs")
-        gpus = int(gpus)
+    if gpus is not None and (isinstance(gpus, bool) or not hasattr(gpus, "__index__")):
+        raise InputError("gpus", gpus, want="a whole number of GPUs")
+    gpus = None if gpus is None else index(gpus)
     given: dict[str, Any] = {}
     for word in text.replace(";", " ").split():
         key, value = _parse_word(word.lower(), text)
