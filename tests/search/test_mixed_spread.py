@@ -87,3 +87,10 @@ def test_what_pools_have_no_words_for_is_refused(text: str, says: str) -> None:
         call: Callable[..., object] = astra.estimate if name == "strategy" else astra.plan
         with pytest.raises(InputError, match=re.escape(says)):
             call("llama-2-13b", gpus=["8xH100", "16xA100"], batch=48, **{name: text})
+
+
+@pytest.mark.parametrize("text", ["x", "tp0", "[x]", "B200: tp8", "[dp1 m1: H100-SXM5-80GB layers=40]", "dp48"])
+def test_errors_in_a_baseline_name_it(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        astra.plan("llama-2-13b", gpus=["8xH100", "16xA100"], batch=48, baseline=text)
+    assert caught.value.where == "baseline"

@@ -23,7 +23,7 @@ from astra.search.mixed_limits import Limits
 from astra.search.mixed_lone import check_alone, estimate_alone, read_alone
 from astra.search.mixed_records import Alternative, Marginal, MixedEstimate, MixedPlanSet
 from astra.search.mixed_spread import spread
-from astra.search.world import World
+from astra.search.world import World, told_of
 from astra.space.rules import Rule
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
@@ -199,13 +199,14 @@ def estimate_fleet(world: World, strategy: str) -> MixedEstimate:
 
 def _estimated(fleet: Fleet, text: str, money: Money, user_rules: Sequence[Rule], where: str) -> MixedEstimate:
     """One pool by its name, groups in brackets, or a plain strategy dealt to the pools in their order."""
-    named = on_one_pool(text)
-    if named is not None:
-        alone = read_alone(fleet, *named)
-        check_alone(fleet, alone, user_rules, where)
-        return with_run(fleet, estimate_alone(fleet, alone, user_rules=user_rules), money)
-    strategy = parse_mixed(text) if is_mixed(text) else spread(fleet, text, where)
-    check_strategy(fleet, strategy)
+    with told_of(where):
+        named = on_one_pool(text)
+        if named is not None:
+            alone = read_alone(fleet, *named)
+            check_alone(fleet, alone, user_rules, where)
+            return with_run(fleet, estimate_alone(fleet, alone, user_rules=user_rules), money)
+        strategy = parse_mixed(text) if is_mixed(text) else spread(fleet, text, where)
+        check_strategy(fleet, strategy)
     return with_run(fleet, estimate_mixed(fleet, strategy, user_rules=user_rules), money)
 
 

@@ -20,7 +20,7 @@ from astra.search.hunt import Hunt, Progress, Refined
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.objectives import Goal
 from astra.search.planner import search
-from astra.search.world import World
+from astra.search.world import World, told_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, parse_strategy
 
@@ -127,10 +127,8 @@ def _record(world: World, job: Job, goal: Goal) -> dict[str, Any]:
 def estimated(world: World, text: str, where: str) -> Estimate:
     """A strategy on all of the GPUs; ``where`` is the field that gives it."""
     job = world.job
-    try:
+    with told_of(where):
         strategy = parse_strategy(text, gpus=job.pool.gpus)
-    except InputError as error:
-        raise error if where == "strategy" else InputError(where, error.got, want=error.want, fix=error.fix) from None
     broken = legality(job, strategy, world.rules)
     depth = job.model.layers + (job.model.encoder.layers if job.model.encoder else 0)
     # An illegal strategy is still estimated, unless its numbers do not define a run at all.

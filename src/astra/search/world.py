@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -153,6 +155,17 @@ def cluster_of(request: PlanRequest) -> Cluster:
     if cluster is not None:
         return cluster
     return Cluster(pools=(parse_gpus(gpus[0], node=node),)) if len(gpus) == 1 else parse_cluster("+".join(gpus))
+
+
+@contextmanager
+def told_of(field: str) -> Iterator[None]:
+    """Errors in a strategy name the field that gives it."""
+    try:
+        yield
+    except InputError as error:
+        if not error.where.startswith("strategy") or field == "strategy":
+            raise
+        raise InputError(field, error.got, want=error.want, fix=error.fix) from None
 
 
 def seq_of(spec: ModelSpec, seq: int | None) -> int:

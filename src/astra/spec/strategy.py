@@ -131,9 +131,10 @@ def parse_strategy(text: str, *, gpus: int | None = None) -> Strategy:
     What is left out takes its default; ``dp`` is derived from ``gpus`` when that is given.
     """
     check(isinstance(text, str), "strategy", text, "words such as tp8 pp4 dp2 mbs1 sp zero1 recompute=selective")
-    if gpus is not None and (isinstance(gpus, bool) or not hasattr(gpus, "__index__")):
-        raise InputError("gpus", gpus, want="a whole number of GPUs")
-    gpus = None if gpus is None else index(gpus)
+    try:
+        gpus = None if gpus is None else index(gpus)
+    except TypeError:
+        raise InputError("gpus", gpus, want="a whole number of GPUs") from None
     given: dict[str, Any] = {}
     for word in text.replace(";", " ").split():
         key, value = _parse_word(word.lower(), text)
