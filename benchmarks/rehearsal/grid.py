@@ -13,7 +13,7 @@ import random
 from dataclasses import replace
 from typing import Any, Final
 
-from astra.calibrate.rehearse_case import Case, Shape, coverage_order
+from astra.lab.rehearse.case import Case, Shape, coverage_order
 
 GIB: Final = 2**30
 MOST_BYTES: Final = 150 * GIB  # estimate; the card has about 139 GiB

@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "src")]
 
-from astra.calibrate.rehearse_case import Case, Shape  # noqa: E402
-from astra.calibrate.rehearse_compare import LIBRARY_BYTES  # noqa: E402
-from astra.calibrate.rehearse_here import run_without_gpu  # noqa: E402
+from astra.lab.rehearse.case import Case, Shape  # noqa: E402
+from astra.lab.rehearse.compare import LIBRARY_BYTES  # noqa: E402
+from astra.lab.rehearse.here import run_without_gpu  # noqa: E402
 
 
 def main() -> int:

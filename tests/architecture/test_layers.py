@@ -10,6 +10,7 @@ import astra
 
 SOURCE = Path(astra.__file__).parent
 LAYERS = (
+    ("visible",),
     ("__init__", "units", "errors", "provenance"),
     ("spec",),
     ("table", "result"),
@@ -22,7 +23,7 @@ LAYERS = (
     ("space",),
     ("search",),
     ("export", "report"),
-    ("calibrate",),
+    ("validate", "lab"),
     ("cli",),
     ("__main__",),
 )
@@ -80,3 +81,23 @@ def test_imports_go_downward_only() -> None:
 def test_the_rule_would_notice() -> None:
     tree = ast.parse("from astra.cli import main\ndef f():\n    import astra.search.api")
     assert list(imports(tree)) == [("cli", False), ("search", True)]
+
+
+def test_only_the_lab_imports_torch() -> None:
+    """And what is read but not run here: programs for other environments."""
+    users = {package_of(path) for path in files() if frameworks_of(ast.parse(path.read_text(encoding="utf-8")))}
+    assert users <= {"lab", "cli"}
+
+
+def frameworks_of(tree: ast.AST) -> set[str]:
+    """Torch and megatron, where a module imports them anywhere."""
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names} & {"torch", "megatron"}
+
+
+def test_nothing_shipped_imports_the_tools() -> None:
+    for path in files():
+        text = path.read_text(encoding="utf-8")
+        assert "import tools" not in text, path
+        assert "from tools" not in text, path

@@ -17,6 +17,7 @@ from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold
 from astra.spec._base import Spec, check, decode
 from astra.spec.cluster import Cluster, Device, Joint, Link, NodeType, Pool
+from astra.spec.names import Line, Name, as_line, check_names
 
 _LARGEST_FILE: Final = 2**20
 _WANTED: Final = "a number of GPUs and their type, such as 512xH100 or 512xH100@aws-p5.48xlarge"
@@ -24,6 +25,7 @@ _FORM: Final = re.compile(r"\s*([0-9]+)\s*[x×*]\s*([^@]*?)\s*(?:@\s*([^@]*?)\s*
 _NUMBER_FIRST: Final = re.compile(r"\s*([-+.0-9][-+.0-9e_]*|nan|[-+]?inf)\s*[x×*]", re.IGNORECASE)  # noqa: RUF001
 _REVERSED: Final = re.compile(r"\s*(.*?)\s*[x×*:]\s*([0-9]+)\s*", re.IGNORECASE)  # noqa: RUF001
 _MOST_DIGITS: Final = 8
+_MOST_BEFORE_NUMBER: Final = 70  # letters of a GPU's name in that of its second pool
 _MOST_GPUS: Final = 10_000_000
 _COUNTS: Final = f"a whole number of GPUs between 1 and {_MOST_GPUS:,}"
 
@@ -82,12 +84,15 @@ def read_text(path: str | Path, *, what: str, limit_bytes: int) -> str:
 
 class _PoolTable(Spec, frozen=True, kw_only=True):
     count: int
-    gpu: str = ""
-    node: str = ""
-    name: str = ""
-    zone: str = ""
+    gpu: Name = ""
+    node: Name = ""
+    name: Name = ""
+    zone: Name = ""
     usd_per_gpu_h: float | None = None
-    price_source: str = ""
+    price_source: Line = ""
+
+    def __post_init__(self) -> None:
+        check_names("pool", self)
 
 
 class _File(Spec, frozen=True, kw_only=True):
@@ -103,7 +108,7 @@ class _Own:
 
     def __init__(self, file: _File, where: str) -> None:
         self._folder = Path(where).parent
-        self._defaults = {"source": f"user file {Path(where).name}", "date": "undated"}
+        self._defaults = {"source": _file_source(where), "date": "undated"}
         self._devices: dict[str, Device] = {}
         self._nodes: dict[str, NodeType] = {}
         for number, table in enumerate(file.gpu):
@@ -172,7 +177,7 @@ def _build(file: _File, where: str) -> Cluster:
             pools.append(_pool_of(table, own, where))
     between = None
     if file.between is not None:
-        link = _sourced({"reach": hardware.ANY_REACH, **file.between}, f"user file {Path(where).name}")
+        link = _sourced({"reach": hardware.ANY_REACH, **file.between}, _file_source(where))
         with _placed("between"):
             between = decode(Link, link, where="")
     check(bool(pools), "pool", None, "at least one [[pool]] table")
@@ -183,6 +188,11 @@ def _build(file: _File, where: str) -> Cluster:
     return Cluster(pools=_named(pools), between=between, joints=tuple(joints))
 
 
+def _file_source(where: str) -> str:
+    """How a record says that it comes from a user's file."""
+    return as_line(f"user file {Path(where).name}")
+
+
 def _joint(table: dict[str, Any], where: str) -> Joint:
     """``[[link]]``: two pools or two zones, and a link without a reach."""
     ends = table.get("pools", table.get("zones"))
@@ -190,7 +200,7 @@ def _joint(table: dict[str, Any], where: str) -> Joint:
     good = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, str) and end for end in ends)
     check(good and not both, "ends", None, 'pools = ["a", "b"] or zones = ["a", "b"], with names from this file')
     rest = {key: value for key, value in table.items() if key not in ("pools", "zones")}
-    link = _sourced({"reach": hardware.ANY_REACH, **rest}, f"user file {Path(where).name}")
+    link = _sourced({"reach": hardware.ANY_REACH, **rest}, _file_source(where))
     assert isinstance(ends, list)
     return Joint(ends=(ends[0], ends[1]), link=decode(Link, link, where=""))
 
@@ -207,7 +217,7 @@ def _pool_of(table: _PoolTable, own: _Own, where: str) -> Pool:
     pool = _pool(device, node, table.count)
     price_source = table.price_source
     if table.usd_per_gpu_h is not None and not price_source:
-        price_source = f"user file {Path(where).name}"
+        price_source = _file_source(where)
     pool = msgspec.structs.replace(pool, zone=table.zone)
     return msgspec.structs.replace(pool, name=table.name, usd_per_gpu_h=table.usd_per_gpu_h, price_source=price_source)
 
@@ -266,7 +276,7 @@ def _named(pools: list[Pool]) -> tuple[Pool, ...]:
     for pool in pools:
         name, number = pool.name or pool.device.name, 2
         while not pool.name and fold(name) in taken:
-            name, number = f"{pool.device.name} #{number}", number + 1
+            name, number = f"{pool.device.name[:_MOST_BEFORE_NUMBER].rstrip()} #{number}", number + 1
         taken.add(fold(name))
         named.append(msgspec.structs.replace(pool, name=name))
     return tuple(named)

@@ -18,6 +18,7 @@ from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold, nearest_names
 from astra.spec._base import decode
 from astra.spec.model import ModelSpec
+from astra.spec.names import as_name
 
 _FOLDER: Final = Path(__file__).parent / "data" / "models"
 _ALIASES: Final = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)
@@ -156,7 +157,7 @@ def _from_toml(raw: bytes, where: str, name: str) -> ModelSpec:
         raise InputError(where, None, want=f"a TOML file in UTF-8 ({_reason(error)})") from None
     _check_keys(fields, where)
     try:
-        spec: ModelSpec = decode(ModelSpec, {"name": name, **fields}, where=where)
+        spec: ModelSpec = decode(ModelSpec, {"name": as_name(name), **fields}, where=where)
     except InputError as error:
         if error.where.startswith(where):
             raise

@@ -16,6 +16,7 @@ from astra.catalog.clusters import read_text
 from astra.errors import InputError, fold
 from astra.spec._base import Spec
 from astra.spec.cluster import NodeType
+from astra.spec.names import Line, Name, check_line, check_name, check_names
 
 Market = Literal["on-demand", "spot", "reserved"]
 
@@ -27,17 +28,20 @@ _DEAREST_USD: Final = 1000.0  # above this a price is surely per node or per mon
 class Price(Spec, frozen=True, kw_only=True):
     """One offer, in dollars per GPU and hour."""
 
-    provider: str
-    instance: str
-    gpu: str  # a device name
+    provider: Name
+    instance: Name
+    gpu: Name  # a device name
     gpus: int  # GPUs of the instance
-    region: str
+    region: Name = ""
     market: Market
     usd_per_gpu_h: float
     currency: Literal["USD"] = "USD"
     date: dt.date  # when it was last seen
-    source: str
-    notes: str = ""
+    source: Line
+    notes: Line = ""
+
+    def __post_init__(self) -> None:
+        check_names("price", self)
 
 
 COLUMNS: Final = Price.__struct_fields__
@@ -217,21 +221,30 @@ def _has_all(row: list[str], header: list[str], where: str) -> bool:
 def _price(cells: Mapping[str, str], where: str, today: dt.date) -> Price:
     fields: dict[str, Any] = {}
     for column, cell in cells.items():
-        fields[column] = _READERS.get(column, _words)(cell.strip(), f"{where}, column {column}")
+        fields[column] = _READERS.get(column, _name)(cell.strip(), f"{where}, column {column}")
     if fields["date"] > today:
         raise InputError(f"{where}, column date", cells["date"], want=f"no date after today ({today})")
     return Price(**fields)
 
 
-def _words(cell: str, where: str) -> str:
+def _name(cell: str, where: str) -> str:
     if not cell:
         raise InputError(where, None, want="some text; it is empty")
-    return cell
+    return check_name(where, cell)
 
 
-def _maybe(cell: str, where: str) -> str:
-    del where
-    return cell
+def _source(cell: str, where: str) -> str:
+    if not cell:
+        raise InputError(where, None, want="some text; it is empty")
+    return check_line(where, cell)
+
+
+def _region(cell: str, where: str) -> str:
+    return check_name(where, cell, empty=True)
+
+
+def _remark(cell: str, where: str) -> str:
+    return check_line(where, cell)
 
 
 def _gpu(cell: str, where: str) -> str:
@@ -276,10 +289,11 @@ def _one_of(*allowed: str) -> Callable[[str, str], str]:
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "gpu": _gpu,
     "gpus": _gpus,
-    "region": _maybe,
+    "region": _region,
     "market": _one_of(*get_args(Market)),
     "usd_per_gpu_h": _dollars,
     "currency": _one_of("USD"),
     "date": _date,
-    "notes": _maybe,
+    "source": _source,
+    "notes": _remark,
 }

@@ -20,6 +20,7 @@ from astra.catalog import hardware
 from astra.catalog.clusters import read_text
 from astra.catalog.prices import COLUMNS, Market, Price, parse_prices
 from astra.errors import InputError
+from astra.spec.names import as_line, as_name, check_name
 
 SKYPILOT: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
 PLAIN: Final = ("gpu", "usd_per_gpu_h")  # what a plain CSV must have; the rest has defaults
@@ -76,6 +77,7 @@ class Imported(NamedTuple):
 def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None = None) -> Imported:
     """Prices of a file, whichever of the forms it has; a wrong column or cell is named by line and column."""
     where = str(path)
+    check_name("provider", provider, empty=True)
     text = read_text(path, what="a CSV file of prices", limit_bytes=_LARGEST_FILE)
     header = next(csv.reader(io.StringIO(text, newline="")), [])
     if not header:
@@ -99,7 +101,7 @@ def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None 
 def _provider(path: str | Path) -> str:
     """By the file's name, or its folder's: a SkyPilot catalog keeps ``aws/vms.csv``."""
     name = Path(path).resolve().parent.name if Path(path).stem == "vms" else Path(path).stem
-    return PROVIDERS.get(name.lower(), name)
+    return PROVIDERS.get(name.lower()) or as_name(name)
 
 
 def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, ...]:
@@ -112,7 +114,7 @@ def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, .
         "market": "on-demand",
         "currency": "USD",
         "date": day.isoformat(),
-        "source": f"user file {Path(where).name}",
+        "source": as_line(f"user file {Path(where).name}"),
         "notes": "",
     }
     out = io.StringIO()
@@ -143,8 +145,10 @@ def _skypilot(text: str, where: str, provider: str, day: dt.date) -> Imported:
         if not instance:
             instance = MACHINES.get((name.upper(), gpus), "")
             machine = machines.get(_at(row, instance))
+        for column in ("InstanceType", "Region"):
+            check_name(f"{where}: line {line}, column {column}", row[column].strip(), empty=True)
         if gpu is None or (machine is None and not row["InstanceType"].strip()):
-            reason = f"unknown GPU {name}" if gpu is None else "a GPU priced without its instance"
+            reason = f"unknown GPU {as_name(name)}" if gpu is None else "a GPU priced without its instance"
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
         for market, column in _MARKETS.items():
@@ -153,7 +157,7 @@ def _skypilot(text: str, where: str, provider: str, day: dt.date) -> Imported:
             if usd is not None and more is not None:
                 seen.setdefault((gpu, instance, gpus, row["Region"].strip(), market), []).append((usd + more) / gpus)
     path = Path(where).resolve()
-    source = f"SkyPilot catalog file {f'{path.parent.name}/' if path.stem == 'vms' else ''}{path.name}"
+    source = as_line(f"SkyPilot catalog file {f'{path.parent.name}/' if path.stem == 'vms' else ''}{path.name}")
     prices = [
         Price(
             provider=provider, instance=instance, gpu=gpu, gpus=gpus, region=region, market=market,

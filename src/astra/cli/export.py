@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astra.cli import options
 from astra.cli.output import Answer
 from astra.errors import InputError, UnknownName
+from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.base import Launch
@@ -158,7 +159,7 @@ def told(record: dict[str, Any]) -> str:
         lines += [f"  step {near['asked_step_s']:.3g} s ({near['asked_runtime']}) -> {near['exported_step_s']:.3g} s "
                   f"({near['exported_runtime']}): {slower:+.1%}"]  # fmt: skip
         lines += [f"  peak memory {near['asked_peak_gib']:.1f} GiB -> {near['exported_peak_gib']:.1f} GiB"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"
 
 
 def _text(value: object) -> str:

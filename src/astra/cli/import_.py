@@ -11,6 +11,7 @@ from astra.cli import options
 from astra.cli.output import Answer
 from astra.errors import InputError
 from astra.spec.request import PlanRequest
+from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.imported import Imported
@@ -114,4 +115,4 @@ def told(record: dict[str, Any]) -> str:
     elif record["model"] is not None:
         lines += [f"model     {record['model']}"]
     lines += [f"not used  {'; '.join(record['ignored'])}"] * bool(record["ignored"])
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"

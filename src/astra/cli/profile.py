@@ -13,8 +13,8 @@ from astra.cli.output import Answer, check_destination
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.calibrate.profile_store import Store
-    from astra.calibrate.profile_summary import ProfileSummary, Speed
+    from astra.lab.profile.store import Store
+    from astra.lab.profile.summary import ProfileSummary, Speed
 
 HELP: Final = "measure the GPU here: products, attention, memory, launches, sustained load, collectives"
 DESCRIPTION: Final = (
@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> Answer:
         fix = "Give --resume to go on with it, or another name."
         raise InputError("--out", args.file, want="a file that does not exist yet", fix=fix)
     require_gpu()
-    from astra.calibrate.profile import planned_rows  # noqa: PLC0415
-    from astra.calibrate.profile_summary import summarize  # noqa: PLC0415
+    from astra.lab.profile.run import planned_rows  # noqa: PLC0415
+    from astra.lab.profile.summary import summarize  # noqa: PLC0415
 
     _collectives(args)
     store = _measure(args)
@@ -69,12 +69,12 @@ def _collectives(args: argparse.Namespace) -> None:
     """Among the processes of torchrun, or among processes on the GPUs here; nothing where there is one GPU."""
     import torch  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
 
-    from astra.calibrate import profile_collectives  # noqa: PLC0415
+    from astra.lab.profile import collectives  # noqa: PLC0415
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        profile_collectives.run_collectives(args.file, quick=args.quick)
+        collectives.run_collectives(args.file, quick=args.quick)
     elif torch.cuda.device_count() > 1:
-        profile_collectives.launch(torch.cuda.device_count(), args.file, quick=args.quick)
+        collectives.launch(torch.cuda.device_count(), args.file, quick=args.quick)
 
 
 def require_gpu() -> None:
@@ -92,8 +92,8 @@ def require_gpu() -> None:
 
 
 def _measure(args: argparse.Namespace) -> Store:
-    from astra.calibrate.profile import run_profile  # noqa: PLC0415
     from astra.cli.progress import SearchProgress, watched  # noqa: PLC0415
+    from astra.lab.profile.run import run_profile  # noqa: PLC0415
 
     sustain_s = _SUSTAIN_S[args.quick]
     if not watched():

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.spec.model import MLA, ModelSpec, MoE, Rotary
+from astra.spec.names import as_line, as_name
 
 
 class Arguments:
@@ -71,7 +72,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
     norm: Any = "rmsnorm" if args.text("--normalization", "LayerNorm") == "RMSNorm" else "layernorm"
     mla, window = _mla(args), args.text("--window-size")
     return ModelSpec(
-        name=f"the model of {name}",
+        name=as_name(f"the model of {name}"),
         layers=args.whole("--num-layers"),
         hidden=hidden,
         ffn=args.whole("--ffn-hidden-size", (hidden * 8 // 3) // 64 * 64 if gated else 4 * hidden),
@@ -96,7 +97,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         norm_epsilon=args.number("--norm-epsilon", 1e-5),
         mla=mla,
         moe=_moe(args, biased, name),
-        source=f"read from {name}",
+        source=as_line(f"read from {name}"),
     )
 
 

@@ -19,6 +19,7 @@ from astra.spec.job import Job
 from astra.spec.kinds import path_text
 from astra.spec.mixed import on_one_pool
 from astra.spec.model import ModelSpec
+from astra.spec.names import check_name
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
 
@@ -95,7 +96,7 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     if broken:
         raise InputError(f"{place}.strategy", str(strategy), want=f"a legal strategy; {'; '.join(broken)}")
     step_s = _step_s(plan, place)
-    launch = launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), step_s)
+    launch = launch_of(job, strategy, layers_of(job, strategy), _version(record, where), step_s)
     if "pools" not in request:
         _check_estimate(plan["estimate"], launch, place)
     return launch, job
@@ -120,20 +121,26 @@ def _mixed(
     record: Mapping[str, Any], request: Mapping[str, Any], plan: Mapping[str, Any], where: str, place: str
 ) -> Launch:
     """A plan over several pools."""
+    from astra.catalog import runtimes  # noqa: PLC0415
     from astra.export.reading_mixed import mixed_launch  # noqa: PLC0415
 
     inside = f"{where}: request"
     workload: Workload = decode(Workload, _part(request, "workload", dict, inside), where=f"{inside}: workload")
     model = _model(request, _part(request, "model", str, inside), inside)
     launch = mixed_launch(_estimated_text(plan, place), _pools(request, inside), model, workload, place=place)
-    runtime, version = _part(request, "runtime", str, inside), str(record.get("version", ""))
-    return launch._replace(runtime=runtime, version=version, step_s=_step_s(plan, place))
+    runtime = runtimes.runtime(_part(request, "runtime", str, inside)).name
+    return launch._replace(runtime=runtime, version=_version(record, where), step_s=_step_s(plan, place))
+
+
+def _version(record: Mapping[str, Any], where: str) -> str:
+    """The Astra that made the plan."""
+    return check_name(f"{where}: version", record.get("version", ""), empty=True)
 
 
 def _pools(request: Mapping[str, Any], inside: str) -> dict[str, Pool]:
     pools = {}
     for name, pool in _part(request, "pools", dict, inside).items():
-        at = f"{inside}: pools.{name}"
+        at = f"{inside}: pools.{check_name(f'{inside}: pools', name)}"
         _part(pool, "gpus", int, at)
         pools[name] = _pool(pool, at)
     return pools

@@ -18,6 +18,7 @@ import msgspec
 from astra.errors import InputError, UnknownName
 from astra.spec._base import Spec, decode
 from astra.spec.mixed import MixedStrategy, OnePool
+from astra.spec.names import check_name
 from astra.spec.strategy import Strategy
 from astra.units import DAY_S, parse_count, parse_seconds
 
@@ -127,20 +128,22 @@ class Switch(Kind):
         raise InputError(where, value, want="true or false")
 
 
-class Name(Kind):
+class Named(Kind):
     """A name that is looked up later, in a catalog or a registry."""
 
-    def __init__(self, want: str, metavar: str = "NAME") -> None:
-        self._want, self.metavar = want, metavar
+    metavar = "NAME"
+
+    def __init__(self, want: str) -> None:
+        self._want = want
 
     def read(self, value: Any, where: str) -> str:
         """The name as it was given."""
         if not isinstance(value, str) or not value.strip():
             raise InputError(where, value, want=self._want)
-        return value.strip()
+        return check_name(where, value.strip())
 
 
-class Word(Name):
+class Word(Named):
     """A name in small letters."""
 
     def read(self, value: Any, where: str) -> str:

@@ -7,6 +7,7 @@ from astra.errors import InputError
 from astra.spec._base import check
 from astra.spec.fields import Field, Fielded, fields_of, read_fields
 from astra.spec.kinds import File, Kind, Number, OneOf, Priced, Seconds, Texts, Times
+from astra.spec.names import Name, check_names
 from astra.units import MONTH_S
 
 MARKETS: Final = ("on-demand", "reserved", "spot")
@@ -23,7 +24,7 @@ class Money(Fielded, frozen=True, kw_only=True):
         Literal["on-demand", "reserved", "spot"], Field(OneOf(*MARKETS), "whose prices apply")
     ] = "on-demand"  # fmt: skip
     providers: Annotated[
-        tuple[str, ...], Field(Texts("names of providers, such as AWS,Lambda", "A,B", split=","),
+        tuple[Name, ...], Field(Texts("names of providers, such as AWS,Lambda", "A,B", split=","),
                                "only these (astra catalog prices)")
     ] = ()  # fmt: skip
     prices: Annotated[
@@ -79,6 +80,7 @@ class Money(Fielded, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_names("money", self)
         check(
             self.usd_per_gpu_h is None or not self.owned, "money.usd_per_gpu_h", self.usd_per_gpu_h,
             "a price per hour, or what owned hardware costs, not both",

@@ -12,7 +12,7 @@ from astra.spec.kinds import (
     Described,
     Duration,
     Fraction,
-    Name,
+    Named,
     Number,
     OneOf,
     Pairs,
@@ -54,7 +54,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
               "a TOML file with your own GPUs, nodes and links", "plan estimate", "GPUs")
     ] = None  # fmt: skip
     node: Annotated[
-        str | None, Field(Name("the name of a node type"), "node type, when not the usual one (astra catalog nodes)",
+        str | None, Field(Named("the name of a node type"), "node type, when not the usual one (astra catalog nodes)",
                           "plan estimate", "GPUs")
     ] = None  # fmt: skip
     max_gpus: Annotated[int, Field(Whole(1, 100_000), "rent at most so many", "rent", "GPUs")] = 2048
@@ -98,7 +98,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     ] = "pretrain"  # fmt: skip
     lora_rank: Annotated[int, Field(Whole(1, 65536), "of --task lora", group="workload")] = 16
     runtime: Annotated[
-        str, Field(Name("the name of a training framework"), "training framework (astra catalog runtimes)",
+        str, Field(Named("the name of a training framework"), "training framework (astra catalog runtimes)",
                    group="workload")
     ] = "megatron"  # fmt: skip
 
