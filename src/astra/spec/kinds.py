@@ -140,7 +140,7 @@ class Named(Kind):
         """The name as it was given."""
         if not isinstance(value, str) or not value.strip():
             raise InputError(where, value, want=self._want)
-        return check_name(where, value.strip())
+        return check_name(where, value.strip(" "))
 
 
 class Word(Named):
@@ -168,7 +168,7 @@ class Texts(Kind):
         if texts is None or not all(isinstance(text, str) for text in texts):
             raise InputError(where, value, want=self._want)
         if self._split is not None:
-            texts = [part.strip() for text in texts for part in self._split.split(text)]
+            texts = [part.strip(" ") for text in texts for part in self._split.split(text)]
             if not all(texts):
                 raise InputError(where, value, want=self._want)
         return tuple(texts)
