@@ -2,6 +2,7 @@
 #   make plan    install Astra and plan a catalog model on catalog GPUs
 #   make test    install the development tools, then lint, type-check and test
 #   make check   lint and types alone    make bench  speed, recorded    make clean  start over
+#   make explore   the property tests with examples never drawn before; make test draws the same ones each time
 #   make gate BASE=main    the answers of two states of Astra compared: equal, moved or broken
 #   make test-frameworks   exports through the real frameworks, in cached environments under .venvs
 
@@ -15,16 +16,19 @@ ARGS ?=
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-frameworks check format bench gate clean venv-without-ensurepip
+.PHONY: help plan test explore test-frameworks check format bench gate clean venv-without-ensurepip
 
 help:
-	@sed -n '2,7s/^# *//p' Makefile
+	@sed -n '2,8s/^# *//p' Makefile
 
 plan: $(VENV)/.installed
 	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest $(ARGS)
+
+explore: $(VENV)/.installed-dev
+	ASTRA_EXPLORE=1 $(BIN)/python -m pytest $(ARGS)
 
 # What cannot be installed is skipped with a printed reason; -s shows the versions that were used.
 test-frameworks: $(VENV)/.installed-dev

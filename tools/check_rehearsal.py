@@ -7,7 +7,6 @@ Every row of a rehearsal file is costed as it was run (same shape, strategy, mic
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from astra.cost.stage import SHARD_COLUMNS, gather_parts, over_stages, stage_tab
 from astra.errors import AstraError, InputError
 from astra.families.kinds import LayerKind
 from astra.families.split import kinds
+from astra.files import read_json
 from astra.provenance import Floats
 from astra.search.detail import as_row, estimate
 from astra.spec.cluster import Device, Pool
@@ -86,11 +86,9 @@ class Table(NamedTuple):
 def read_rows(path: str | Path) -> tuple[list[dict[str, Any]], Device]:
     """The rows of a rehearsal file that ran or ran out of memory, and the GPU they ran on."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = read_json(path, "rehearsal")
         rows = [row for row in document["rows"] if "error" not in row]
-    except OSError as error:
-        raise InputError(str(path), None, want=f"a file that can be read ({error.strerror or error})") from None
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise InputError(str(path), None, want="a rehearsal file: JSON with rows") from None
     if not rows:
         raise InputError(str(path), None, want="at least one row that was measured")

@@ -12,6 +12,7 @@ SOURCE = Path(astra.__file__).parent
 LAYERS = (
     ("visible",),
     ("__init__", "units", "errors", "provenance"),
+    ("files", "atomic"),
     ("spec",),
     ("table", "result"),
     ("catalog",),

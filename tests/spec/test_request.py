@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from astra.catalog.clusters import parse_gpus
 from astra.catalog.models import model
-from astra.catalog.toml import load_toml, write_toml
+from astra.catalog.toml import write_toml
 from astra.cli import options, parser
 from astra.errors import InputError
+from astra.files import load_toml
 from astra.search.options import EstimateOptions, PlanOptions, RentOptions
 from astra.spec.cluster import Cluster
 from astra.spec.model import ModelSpec

@@ -13,13 +13,12 @@ import msgspec
 
 from astra.catalog import hardware
 from astra.catalog.measured import read_sweeps
-from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold
+from astra.files import read_toml
 from astra.spec._base import Spec, check, decode
 from astra.spec.cluster import Cluster, Device, Joint, Link, NodeType, Pool
 from astra.spec.names import Line, Name, as_line, check_names
 
-_LARGEST_FILE: Final = 2**20
 _WANTED: Final = "a number of GPUs and their type, such as 512xH100 or 512xH100@aws-p5.48xlarge"
 _FORM: Final = re.compile(r"\s*([0-9]+)\s*[x×*]\s*([^@]*?)\s*(?:@\s*([^@]*?)\s*)?", re.IGNORECASE)  # noqa: RUF001
 _NUMBER_FIRST: Final = re.compile(r"\s*([-+.0-9][-+.0-9e_]*|nan|[-+]?inf)\s*[x×*]", re.IGNORECASE)  # noqa: RUF001
@@ -51,35 +50,9 @@ def parse_cluster(text: str) -> Cluster:
 def read_cluster(path: str | Path) -> Cluster:
     """The cluster a TOML file describes (docs/clusters.md); any fault is an InputError that names its place."""
     where = str(path)
-    text = read_text(path, what="a TOML file of a cluster", limit_bytes=_LARGEST_FILE)
-    try:
-        tables = load_toml(text.encode())
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(where, None, want=f"valid TOML ({reason})") from None
+    tables = read_toml(path, "cluster")
     with _placed(where):
         return _build(decode(_File, _plain(tables), where=where), where)
-
-
-def read_text(path: str | Path, *, what: str, limit_bytes: int) -> str:
-    """The text of a user's file, or an InputError that says why it cannot be used."""
-    where = str(path)
-    try:
-        if not Path(path).is_file():
-            fix = "It is not a regular file." if Path(path).exists() else "There is no such file."
-            raise InputError(where, None, want=what, fix=fix)
-        with Path(path).open("rb") as stream:
-            raw = stream.read(limit_bytes + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(where, None, want=f"{what} that can be read", fix=f"{reason}.") from None
-    check(len(raw) <= limit_bytes, where, None, f"{what} of at most {limit_bytes // 1024:,} KiB", "It is larger.")
-    check(b"\0" not in raw, where, None, what, "It is a binary file.")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{where}: line {line}", None, want="text in UTF-8", fix="Save the file as UTF-8.") from None
 
 
 class _PoolTable(Spec, frozen=True, kw_only=True):

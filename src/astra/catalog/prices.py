@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from astra.catalog import hardware
-from astra.catalog.clusters import read_text
 from astra.errors import InputError, fold
+from astra.files import csv_rows, read_text, whole_number
 from astra.spec._base import Spec
 from astra.spec.cluster import NodeType
 from astra.spec.names import Line, Name, check_line, check_name, check_names
+from astra.visible import shortened
 
 Market = Literal["on-demand", "spot", "reserved"]
 
 STALE_DAYS: Final = 90  # older prices are shown with a warning
-_LARGEST_FILE: Final = 16 * 2**20
 _DEAREST_USD: Final = 1000.0  # above this a price is surely per node or per month
 
 
@@ -140,7 +140,7 @@ def is_stale(price: Price, today: dt.date) -> bool:
 
 def read_prices(path: str | Path, *, today: dt.date | None = None) -> tuple[Price, ...]:
     """Offers from a CSV file with the catalog's columns; any fault is named by line and column."""
-    text = read_text(path, what="a CSV file of prices", limit_bytes=_LARGEST_FILE)
+    text = read_text(path, "prices")
     return parse_prices(text, where=str(path), today=today or dt.date.today())
 
 
@@ -185,24 +185,22 @@ def _is_instance(price: Price, node: NodeType, known: set[str]) -> bool:
 
 def parse_prices(text: str, *, where: str, today: dt.date) -> tuple[Price, ...]:
     """Offers from CSV text; no date may lie after ``today``."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = next(reader, [])
-        _check_header(header, where)
-        return tuple(
-            _price(dict(zip(header, row, strict=True)), f"{where}: line {reader.line_num}", today)
-            for row in reader
-            if _has_all(row, header, f"{where}: line {reader.line_num}")
-        )
-    except csv.Error as error:
-        raise InputError(f"{where}: line {reader.line_num}", None, want=f"well-formed CSV ({error})") from None
+    rows = csv_rows(text, where)
+    _, header = next(rows, (1, []))
+    _check_header(header, where)
+    return tuple(
+        _price(dict(zip(header, row, strict=True)), f"{where}: line {line}", today)
+        for line, row in rows
+        if _has_all(row, header, f"{where}: line {line}")
+    )
 
 
 def _check_header(header: list[str], where: str) -> None:
     missing = [name for name in COLUMNS if name not in header]
     unknown = [name for name in header if name not in COLUMNS]
     if missing or unknown or len(set(header)) != len(header):
-        faults = [f"{', '.join(missing)} missing"] * bool(missing) + [f"{', '.join(unknown)} unknown"] * bool(unknown)
+        faults = [f"{', '.join(missing)} missing"] * bool(missing)
+        faults += [f"{shortened(', '.join(unknown[:8]), 200)} unknown"] * bool(unknown)
         raise InputError(
             f"{where}: line 1",
             None,
@@ -212,10 +210,10 @@ def _check_header(header: list[str], where: str) -> None:
 
 
 def _has_all(row: list[str], header: list[str], where: str) -> bool:
-    """False for a blank line; an error if the number of fields is not that of the header."""
-    if row and len(row) != len(header):
+    """An error if the number of fields is not that of the header."""
+    if len(row) != len(header):
         raise InputError(where, len(row), want=f"{len(header)} fields, as in line 1", fix="Quote fields with commas.")
-    return bool(row)
+    return True
 
 
 def _price(cells: Mapping[str, str], where: str, today: dt.date) -> Price:
@@ -252,9 +250,10 @@ def _gpu(cell: str, where: str) -> str:
 
 
 def _gpus(cell: str, where: str) -> int:
-    if not (cell.isascii() and cell.isdigit() and len(cell) <= 6 and int(cell) >= 1):
+    gpus = whole_number(cell, 6)
+    if not gpus:
         raise InputError(where, cell, want="a whole number of GPUs, 1 or more")
-    return int(cell)
+    return gpus
 
 
 def _dollars(cell: str, where: str) -> float:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from astra.catalog.clusters import read_text
-from astra.catalog.toml import load_toml, write_toml
+from astra.catalog.toml import write_toml
 from astra.errors import InputError
+from astra.files import parse_json, parse_toml, read_text
 from astra.spec.fields import fields_of, unknown_field
 from astra.spec.model import ModelSpec
 from astra.spec.request import FIELDS, PlanRequest
 
 _ANSWERS: Final = ("astra.plan", "astra.rent")
-_LARGEST_TOML: Final = 2**20
-_LARGEST_JSON: Final = 64 * 2**20
+_ANSWER: Final = re.compile(r'\s*\{\s*"schema"\s*:\s*"astra\.')  # every answer begins with it
 _PATHS: Final = ("model", "cluster", "rules")
 _SHAPE: Final = {name for name in ModelSpec.__struct_fields__ if name != "name"}
 
@@ -36,33 +35,33 @@ def write_request(asked: Mapping[str, Any], verb: str) -> str:
 
 
 def _from_toml(path: Path) -> dict[str, Any] | None:
-    try:
-        fields = load_toml(read_text(path, what="a TOML file", limit_bytes=_LARGEST_TOML).encode())
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(str(path), None, want=f"valid TOML ({reason})") from None
-    if "model" not in fields and _SHAPE & set(fields):
+    text = _text(path, "request")
+    fields = {} if text is None else parse_toml(text, str(path))
+    if text is None or ("model" not in fields and _SHAPE & set(fields)):
         return None  # the shape of a model
     _check_names(fields, str(path))
     return {name: _placed(name, value, path.parent) for name, value in fields.items()}
 
 
 def _from_json(path: Path) -> dict[str, Any] | None:
-    text = read_text(path, what="a JSON file", limit_bytes=_LARGEST_JSON)
-    if '"schema"' not in text[:200]:
+    text = _text(path, "plan")
+    if text is None or not _ANSWER.match(text):
         return None  # a model's config.json
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return None  # told by the reader of models
-    if not isinstance(record, dict) or not str(record.get("schema")).startswith("astra."):
-        return None
-    asked = record.get("asked")
-    if str(record["schema"]).partition("/")[0] not in _ANSWERS or not isinstance(asked, dict) or not asked:
+    record = parse_json(text, str(path))
+    schema, asked = str(record["schema"]), record.get("asked")
+    if schema.partition("/")[0] not in _ANSWERS or not isinstance(asked, dict) or not asked:
         fix = "Plan files of this version have it, under asked."
-        raise InputError(str(path), record["schema"], want="a plan file that carries its request", fix=fix)
+        raise InputError(str(path), schema, want="a plan file that carries its request", fix=fix)
     _check_names(asked, f"{path}: asked")
     return asked
+
+
+def _text(path: Path, kind: Literal["request", "plan"]) -> str | None:
+    """The text of a file; None if it cannot be read, which is told by the reader of models."""
+    try:
+        return read_text(path, kind)
+    except InputError:
+        return None
 
 
 def _check_names(fields: Mapping[str, Any], where: str) -> None:

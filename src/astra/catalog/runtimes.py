@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold
+from astra.files import load_toml
 from astra.spec._base import decode
 from astra.spec.runtime import Runtime
 

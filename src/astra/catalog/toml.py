@@ -1,24 +1,13 @@
-"""The one TOML reader, and the one writer."""
+"""The one TOML writer; the reader is in ``astra.files``."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover
-    import tomli as tomllib
-
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def load_toml(raw: bytes) -> dict[str, Any]:
-    """Parse TOML bytes; raises UnicodeDecodeError or tomllib.TOMLDecodeError (both are ValueErrors)."""
-    return tomllib.loads(raw.decode("utf-8"))
 
 
 def write_toml(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:

@@ -57,11 +57,15 @@ def _count(fields: Mapping[str, Any]) -> int | None:
         from astra.search.world import cluster_of  # noqa: PLC0415
 
         return cluster_of(PlanRequest(model="any", cluster=fields["cluster"])).gpus
-    numbers = [text.strip().lower().partition("x")[0].strip() for text in fields.get("gpus", ())]
-    for text, number in zip(fields.get("gpus", ()), numbers, strict=True):
-        if not (number.isascii() and number.isdigit() and len(number) < 9) or not 1 <= int(number) <= 10_000_000:
+    from astra.files import whole_number  # noqa: PLC0415
+
+    total = 0
+    for text in fields.get("gpus", ()):
+        number = whole_number(text.strip().lower().partition("x")[0].strip(), 8)
+        if number is None or not 1 <= number <= 10_000_000:
             raise InputError("--gpus", text, want="a number of GPUs, such as 64 or 64xH100")
-    return sum(map(int, numbers)) if numbers else None
+        total += number
+    return total or None
 
 
 def fill(fields: dict[str, Any], file: str, notes: list[str]) -> Strategy:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import re
-import stat
 import sys
 from collections.abc import Callable
 from typing import Final, NamedTuple, TextIO
@@ -134,32 +133,8 @@ def check_destination(path: str | None) -> None:
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a file whole: a temporary file beside it is moved into place, so that no half of it is ever seen."""
+    """Write a file whole, or say why not."""
+    from astra.atomic import write_file as write_whole  # noqa: PLC0415
+
     check_destination(path)
-    target = os.path.realpath(path)
-    try:
-        if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
-            # A device or pipe takes the bytes; moving a file over /dev/null would replace it.
-            with open(target, "w", encoding="utf-8") as stream:
-                stream.write(text)
-        else:
-            _replace(target, text)
-    except OSError as error:
-        raise OutputError(f"{path}: {error.strerror or error}.") from None
-
-
-def _replace(target: str, text: str) -> None:
-    temporary = f"{target}.{os.getpid()}.tmp"
-    mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else None
-    try:
-        with open(temporary, "x", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if mode is not None:
-            os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_whole(path, text)

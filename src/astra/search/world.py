@@ -148,10 +148,8 @@ def cluster_of(request: PlanRequest) -> Cluster:
         fix = "Write 64xH100@node for each pool." if gpus else "The file says which nodes it has."
         raise InputError("node", node, want="no --node with several pools or a cluster file", fix=fix)
     if isinstance(cluster, str):
-        try:
+        with _file_of("cluster"):
             return read_cluster(Path(cluster))
-        except InputError as error:
-            raise InputError(f"cluster {error.where}", error.got, want=error.want, fix=error.fix) from None
     if cluster is not None:
         return cluster
     return Cluster(pools=(parse_gpus(gpus[0], node=node),)) if len(gpus) == 1 else parse_cluster("+".join(gpus))
@@ -193,9 +191,20 @@ def _tokens(request: PlanRequest) -> float | None:
 def _rules(request: PlanRequest) -> tuple[tuple[str, ...], tuple[Rule, ...]]:
     if request.rules is None:
         return (), ()
-    given = isinstance(request.rules, tuple)
-    lines = request.rules if isinstance(request.rules, tuple) else tuple(rule_lines(request.rules))
-    return lines, rules_of(lines, "rules" if given else str(request.rules))
+    if isinstance(request.rules, tuple):
+        return request.rules, rules_of(request.rules, "rules")
+    with _file_of("rules"):
+        lines = tuple(rule_lines(request.rules))
+    return lines, rules_of(lines, request.rules)
+
+
+@contextmanager
+def _file_of(field: str) -> Iterator[None]:
+    """Errors in a file name the field beside it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{field} {error.where}", error.got, want=error.want, fix=error.fix) from None
 
 
 def _pool_text(pool: Pool) -> str:

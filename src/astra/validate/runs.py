@@ -6,18 +6,17 @@ by a stated rule and remembered; what makes a measurement unfit for timing sets 
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from astra.catalog.clusters import read_text
 from astra.errors import AstraError, InputError
 from astra.families.weights import forward_flops_per_token
+from astra.files import csv_rows, read_text
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
@@ -33,7 +32,6 @@ from astra.validate.strategies import Degrees, Settings, runtime_of, strategy_of
 # Allocated on the first stage or the worst rank; reserved by the allocator on the first stage or the worst rank.
 Peak = Literal["first", "most", "first reserved", "reserved"]
 
-_LARGEST_FILE: Final = 256 * 2**20
 Precision = Literal["bf16", "fp16", "fp8", "tf32"]
 _PRECISIONS: Final[dict[str, Precision]] = {
     "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "tf32": "tf32",
@@ -95,15 +93,13 @@ class Skipped(NamedTuple):
 
 def read_runs(path: str | Path) -> list[Run | Skipped]:
     """Every row of a CSV file, with commas, semicolons or tabs."""
-    text = read_text(path, what="a CSV file of published runs", limit_bytes=_LARGEST_FILE)
-    header = text.partition("\n")[0]
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(_DELIMITERS, key=header.count))
-    try:
-        if not set(reader.fieldnames or ()).intersection(_NEEDED):
-            raise InputError(str(path), None, want=f"a header with columns such as {', '.join(_NEEDED)}")
-        return runs_of(list(reader))
-    except csv.Error as error:
-        raise InputError(str(path), None, want="a CSV file", fix=f"Near line {reader.line_num}: {error}.") from None
+    text = read_text(path, "runs")
+    first = text.partition("\n")[0]
+    rows = csv_rows(text, str(path), delimiter=max(_DELIMITERS, key=first.count), strict=False)
+    _, header = next(rows, (1, []))
+    if not set(header).intersection(_NEEDED):
+        raise InputError(str(path), None, want=f"a header with columns such as {', '.join(_NEEDED)}")
+    return runs_of(dict(zip_longest(header, row[: len(header)], fillvalue="")) for _, row in rows)
 
 
 def runs_of(rows: Iterable[Row]) -> list[Run | Skipped]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from astra.atomic import write_file
 from astra.errors import InputError, OutputError
 from astra.validate.replay import ReplayedRun
 
@@ -52,10 +53,7 @@ def draw(rows: Sequence[ReplayedRun], path: str) -> None:
     points = points_of(rows)
     if ending in (".html", ".svg"):
         text = page(points) if ending == ".html" else svg(points)
-        try:
-            Path(path).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"{path}: {error.strerror or error}.") from None
+        write_file(path, text)
     elif ending == ".png":
         _png(points, path)
     else:

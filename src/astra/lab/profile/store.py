@@ -6,11 +6,12 @@ A run that is cut short therefore leaves a valid file, and a second run continue
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from astra.atomic import write_file
 from astra.errors import InputError
+from astra.files import read_json
 
 Row = dict[str, Any]
 
@@ -29,9 +30,9 @@ class Store:
 
     def _load(self) -> None:
         try:
-            document = json.loads(self.path.read_text())
+            document = read_json(self.path, "profile")
             self.rows = list(document.pop("rows"))
-        except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
+        except (KeyError, AttributeError, TypeError) as error:
             raise InputError(str(self.path), None, want="a measurement file with rows", fix=f"({error})") from None
         self.header = document
 
@@ -63,8 +64,6 @@ class Store:
 
     def save(self) -> None:
         """Write to a sibling file and rename: readers never see half a document."""
-        partial = self.path.with_name(self.path.name + ".part")
         lines = ",\n".join(json.dumps(row) for row in self.rows)
         head = json.dumps(self.header)[1:-1]
-        partial.write_text("{" + head + (", " if head else "") + '"rows": [\n' + lines + "\n]}\n")
-        os.replace(partial, self.path)
+        write_file(self.path, "{" + head + (", " if head else "") + '"rows": [\n' + lines + "\n]}\n")

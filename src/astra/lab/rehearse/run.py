@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import logging
 import os
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astra.errors import AstraError, InputError
+from astra.files import read_json, read_text
 from astra.lab.profile.gpu import ClockWatch, describe_gpu
 from astra.lab.profile.store import Store
 from astra.lab.rehearse.case import Case, Shape, read_cases
@@ -118,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
     if not args.cases and not (args.shape and args.strategy):
         parser.error("give --cases, or --shape and --strategy")
     try:
-        cases = read_cases(Path(args.cases).read_text()) if args.cases else _cases_from(args)
+        cases = read_cases(read_text(args.cases, "rehearsal")) if args.cases else _cases_from(args)
     except AstraError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
 def _cases_from(args: argparse.Namespace) -> list[Case]:
     from astra.spec.strategy import parse_strategy
 
-    fields = json.loads(Path(args.shape).read_text())
+    fields = read_json(args.shape, "rehearsal")
     try:
         shape = Shape(**fields)
     except TypeError as error:
