@@ -87,6 +87,13 @@ def test_faults_of_a_file_are_named(astra_command: Command, tmp_path: Path, text
     assert says in shown.err
 
 
+def test_a_file_that_is_not_there(astra_command: Command) -> None:
+    shown = astra_command("plan", "nosuch.toml")
+    assert (shown.code, shown.err) == (
+        2, "astra: nosuch.toml: wanted a request or a model in a file. There is no such file.\n"
+    )  # fmt: skip
+
+
 def test_models_in_files_are_still_models(astra_command: Command, tmp_path: Path) -> None:
     shape = {"layers": 4, "hidden": 256, "ffn": 1024, "heads": 4, "kv_heads": 4, "head_dim": 64, "vocab": 1000,
              "max_seq": 1024}  # fmt: skip

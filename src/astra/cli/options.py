@@ -129,6 +129,7 @@ def request(verb: str, fields: Mapping[str, Any]) -> PlanRequest:
     """The request that fields make up; what cannot do without is asked for."""
     if "model" not in fields:
         raise InputError("MODEL", None, want="the model to train", fix=f"Such as astra {verb} llama-2-70b ...")
+    _check_there(fields["model"])
     if verb != "rent" and not {"gpus", "cluster"} & fields.keys():
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
     if {"gpus", "cluster"} <= fields.keys():
@@ -140,6 +141,14 @@ def request(verb: str, fields: Mapping[str, Any]) -> PlanRequest:
         if name == error.where or name not in MONEY_FIELDS:
             raise
         raise InputError(MONEY_FIELDS[name].spelled, error.got, want=error.want, fix=error.fix) from None
+
+
+def _check_there(model: object) -> None:
+    """A file that is not there is told before what it would have said is missed."""
+    import os  # noqa: PLC0415
+
+    if isinstance(model, str) and model.lower().endswith((".toml", ".json")) and not os.path.exists(model):
+        raise InputError(model, None, want="a request or a model in a file", fix="There is no such file.")
 
 
 def assumed(fields: Mapping[str, Any], seq: int, batch: int) -> list[str]:

@@ -37,7 +37,6 @@ from astra.spec.job import Job
 from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
-WHICH: Final = ("some", "all", "none")
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
 # Simulated over closed-form time before the host's work was 0.994 to 1.44 in 147 mixes of three models.
