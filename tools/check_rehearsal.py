@@ -25,13 +25,13 @@ from astra.errors import AstraError, InputError
 from astra.families.kinds import LayerKind
 from astra.families.split import kinds
 from astra.files import read_json
+from astra.lab.rehearse.rows import case_of_row
 from astra.provenance import Floats
 from astra.search.detail import as_row, estimate
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
-from astra.spec.model import ModelSpec, MoE
 from astra.spec.runtime import Runtime
-from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
 from astra.units import GIB
 from astra.validate.score import errors_of
@@ -95,34 +95,15 @@ def read_rows(path: str | Path) -> tuple[list[dict[str, Any]], Device]:
     return rows, hardware.device(document.get("gpu", GPU))
 
 
-def model_of(shape: Mapping[str, Any], seq: int) -> ModelSpec:
-    """The planner's model of a rehearsed shape."""
-    plain = ("name", "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "gated_mlp", "norm")
-    biases, moe = shape["biases"], None
-    if shape["experts"]:
-        moe = MoE(experts=shape["experts"], topk=shape["topk"], ffn=shape["moe_ffn"], shared_ffn=shape["shared_ffn"])
-    return ModelSpec(
-        **{name: shape[name] for name in plain},
-        max_seq=seq,
-        tied_embeddings=shape["tied_embeddings"],
-        qk_norm="per_head" if shape["qk_norm"] else "none",
-        qkv_bias=shape["qkv_bias"] or biases,
-        out_bias=biases,
-        mlp_bias=biases,
-        learned_positions=seq if shape["learned_positions"] else 0,
-        moe=moe,
-    )
-
-
 def job_of(row: Mapping[str, Any], device: Device) -> tuple[Job, Strategy]:
     """The job a row was one rank of, with as many micro-batches as were rehearsed."""
-    node = hardware.default_node(device)
-    node = replace(node, gpus=math.gcd(row["world"], node.gpus))  # a rehearsed world need not fill its nodes
-    strategy = parse_strategy(f"{row['strategy']} overlap={'grad,param' if row['overlap_grad'] else 'none'}")
+    case = case_of_row(row)
+    strategy, node = case.strategy, hardware.default_node(device)
+    node = replace(node, gpus=math.gcd(strategy.gpus, node.gpus))  # a rehearsed world need not fill its nodes
     job = Job(
-        model=model_of(row["shape"], row["seq"]),
-        pool=Pool(device=device, node=node, gpus=row["world"]),
-        workload=Workload(global_batch=row["microbatches"] * row["dp"] * row["mbs"], seq=row["seq"]),
+        model=case.model,
+        pool=Pool(device=device, node=node, gpus=strategy.gpus),
+        workload=Workload(global_batch=case.num_microbatches * strategy.dp * strategy.mbs, seq=case.seq),
         runtime=runtime_of(row),
     )
     return job, strategy

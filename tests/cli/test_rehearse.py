@@ -15,6 +15,7 @@ import pytest
 from astra.cli import main
 from astra.lab.rehearse import here
 from astra.lab.rehearse.case import Case
+from astra.lab.rehearse.rows import as_row
 from tests.cli.conftest import Shown
 
 Command = Callable[..., Shown]
@@ -34,7 +35,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> str:
 def ran(case: Case, **changes: Any) -> dict[str, Any]:
     """A row as a GPU would give it."""
     row = {
-        **case.as_row(), "oom": False, "params": 10, "peak_allocated_bytes": 20 * GIB, "peak_reserved_bytes": 21 * GIB,
+        **as_row(case), "oom": False, "params": 10, "peak_allocated_bytes": 20 * GIB, "peak_reserved_bytes": 21 * GIB,
         "compute_s": 0.5, "optimizer_s": 0.05, "zero_grad_s": 0.01, "chunk_layers": case.chunk_layers,
     }  # fmt: skip
     return row | changes
@@ -71,7 +72,7 @@ def test_first_middle_and_last_stage_are_rehearsed_by_default(
     asked = on_gpu(monkeypatch, "NVIDIA H100 80GB HBM3")
     assert astra_command("rehearse", plan).code == 0
     assert [case.stage for case in asked] == [0, 2, 3]
-    assert {case.pp for case in asked} == {4}
+    assert {case.strategy.pp for case in asked} == {4}
 
 
 def test_measured_time_is_stretched_to_the_plans_micro_batches(
@@ -80,7 +81,7 @@ def test_measured_time_is_stretched_to_the_plans_micro_batches(
     asked = on_gpu(monkeypatch, "NVIDIA H100 80GB HBM3")
     stage = astra_command("rehearse", plan, "--stage", "1", "--json").record["stages"][0]
     case = asked[0]
-    planned = 32 // (case.dp * case.mbs)
+    planned = 32 // (case.strategy.dp * case.strategy.mbs)
     assert stage["measured"]["compute_s"] == pytest.approx((0.5 - 0.05 - 0.01) / case.num_microbatches * planned)
     assert stage["measured"]["peak_allocated_gib"] == 20
     predicted = stage["rehearsed_runtime"]["peak_allocated_gib"]

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from astra.catalog.hardware import device
 from astra.errors import InputError
-from astra.lab.rehearse.case import Case, Shape
+from astra.lab.rehearse.case import Case
+from astra.lab.rehearse.rows import as_row
 from astra.search.detail import estimate
+from astra.spec.model import ModelSpec, MoE
+from astra.spec.strategy import parse_strategy
 from astra.validate.targets import REHEARSED
 from tools import check_rehearsal
 
-DENSE = Shape(name="toy", layers=8, hidden=2048, ffn=8192, heads=16, kv_heads=8, head_dim=128, vocab=32000)
-MOE = replace(DENSE, name="toy-moe", experts=8, topk=2, moe_ffn=1024)
+DENSE = ModelSpec(
+    name="toy", layers=8, hidden=2048, ffn=8192, heads=16, kv_heads=8, head_dim=128, vocab=32000, max_seq=8192
+)
+MOE = replace(DENSE, name="toy-moe", moe=MoE(experts=8, topk=2, ffn=1024))
 H200 = device("H200")
+
+
+def played(strategy: str, model: ModelSpec = DENSE, seq: int = 8192, stage: int = 0) -> Case:
+    return Case(model=model, strategy=parse_strategy(f"{strategy} overlap=none"), seq=seq, stage=stage)
 
 
 def row(case: Case, *, off: float = 1.0, wait: float = 1.0, **changes: Any) -> dict[str, Any]:
     """A row whose every measurement is ``off`` times the prediction, and whose host takes ``wait`` times as long."""
-    plain = json.loads(json.dumps(case.as_row()))
+    plain = json.loads(json.dumps(as_row(case)))
     job, strategy = check_rehearsal.job_of(plain, H200)
     stage = estimate(job, [strategy])[0].stages[case.stage]
     kinds = check_rehearsal.kernel_seconds(job, strategy, case.stage)
@@ -46,9 +55,9 @@ def by_id(rows: list[dict[str, Any]]) -> dict[str, check_rehearsal.Checked]:
 @pytest.mark.parametrize(
     "case",
     [
-        Case(shape=DENSE, tp=2, pp=2, dp=4, stage=1, sp=True, seq=4096, mbs=4, recompute="selective"),
-        Case(shape=DENSE, pp=4, vp=2, dp=2, seq=8192, recompute="full", method="block", recompute_layers=1),
-        Case(shape=MOE, ep=8, dp=8, seq=8192, mbs=2),
+        played("tp2 pp2 dp4 mbs4 sp recompute=selective", stage=1, seq=4096),
+        played("pp4 vp2 dp2 recompute=full method=block recompute_layers=1"),
+        played("ep8 dp8 mbs2", MOE),
     ],
 )
 def test_a_row_that_equals_the_prediction_has_no_error(case: Case) -> None:
@@ -56,19 +65,19 @@ def test_a_row_that_equals_the_prediction_has_no_error(case: Case) -> None:
     for measure in ("memory", "gemm", "attention", "rest"):
         assert found.error(measure) == pytest.approx(0, abs=1e-9)
     assert found.error("compute") == pytest.approx(0, abs=0.02)  # fills are kernels too
-    assert found.moe == (case.shape is MOE)
+    assert found.moe == (case.model is MOE)
 
 
 def test_kernels_add_up_to_the_stage_where_the_host_is_fast() -> None:
-    case = Case(shape=DENSE, dp=8, seq=32768, mbs=2, recompute="full")
-    job, strategy = check_rehearsal.job_of(case.as_row(), H200)
+    case = played("dp8 mbs2 recompute=full", seq=32768)
+    job, strategy = check_rehearsal.job_of(as_row(case), H200)
     stage = estimate(job, [strategy])[0].stages[0]
     assert sum(check_rehearsal.kernel_seconds(job, strategy, 0).values()) == pytest.approx(stage.compute_s, rel=0.01)
 
 
 def test_errors_are_signed_and_host_bound_rows_apart() -> None:
-    case = Case(shape=DENSE, dp=8, seq=8192, mbs=2)
-    slow = Case(shape=DENSE, dp=4, seq=8192, mbs=2)
+    case = played("dp8 mbs2")
+    slow = played("dp4 mbs2")
     found = by_id([row(case, off=1.25), row(slow, wait=3.0)])
     assert found[case.id].error("memory") == pytest.approx(-0.2)
     assert not found[case.id].host_bound
@@ -78,17 +87,17 @@ def test_errors_are_signed_and_host_bound_rows_apart() -> None:
 
 
 def test_variants_of_the_runtime() -> None:
-    plain = Case(shape=DENSE, dp=8).as_row()
+    plain = as_row(played("dp8", seq=4096))
     assert check_rehearsal.runtime_of(plain).attention == "sdpa"
     fused = check_rehearsal.runtime_of({**plain, "fused_cross_entropy": True, "attention": "cudnn"})
     assert (fused.logits_peak_bytes, fused.attention) == (10, "cudnn")
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = Case(shape=DENSE, dp=8, seq=8192)
-    huge = Case(shape=DENSE, dp=1, seq=8192, mbs=512)
+    small = played("dp8")
+    huge = played("dp1 mbs512")
     out = {"oom": True, "allocated_at_oom_bytes": 1}
-    failed = {**small.as_row(), "id": "x", "error": "refused"}
+    failed = {**as_row(small), "id": "x", "error": "refused"}
     path = tmp_path / "rows.json"
     rows = [row(small, off=1.25), {**row(huge), **out}, {**row(small), "id": "lie", **out}, failed]
     path.write_text(json.dumps({"gpu": "NVIDIA H200", "rows": rows}))

@@ -11,11 +11,14 @@ import argparse
 import collections
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -45,12 +48,10 @@ def checkout(commit: str | None) -> Iterator[Path]:
         yield ROOT / "src"
         return
     with tempfile.TemporaryDirectory(prefix="astra-gate-") as folder:
-        tree = Path(folder) / "tree"
-        git("worktree", "add", "--detach", "--quiet", str(tree), commit)
-        try:
-            yield tree / "src"
-        finally:
-            git("worktree", "remove", "--force", str(tree))
+        packed = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+        yield Path(folder) / "src"
 
 
 def answers(source: Path, requests: Sequence[grid.Request]) -> dict[str, dict[str, Any]]:
@@ -69,12 +70,19 @@ def answers(source: Path, requests: Sequence[grid.Request]) -> dict[str, dict[st
             )  # fmt: skip
             lines = results.read_text(encoding="utf-8").splitlines()
             found = {answer["name"]: answer for answer in map(json.loads, lines)}
+            if ended.returncode == -signal.SIGTERM:
+                raise KeyboardInterrupt
             if ended.returncode != 0 and (missing := next((each for each in left if each.name not in found), None)):
                 last = ended.stderr.strip().splitlines()[-1:] or ["no message"]
-                died = {"name": missing.name, "code": f"died ({ended.returncode})", "messages": last[0]}
+                died: dict[str, Any] = {
+                    "code": f"died ({ended.returncode})",
+                    "messages": last[0],
+                    "record": None,
+                    "files": {},
+                }
+                found[missing.name] = {"name": missing.name, **died, "cpu_s": 0.0}
                 with results.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps({**died, "record": None, "files": {}, "cpu_s": 0.0}) + "\n")
-                found[missing.name] = {**died, "record": None, "files": {}, "cpu_s": 0.0}
+                    stream.write(json.dumps(found[missing.name]) + "\n")
         return found
 
 

@@ -180,7 +180,7 @@ def plan_of(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[s
 
 def _strategy(plan: Mapping[str, Any], place: str, job: Job) -> Strategy:
     text = _estimated_text(plan, place)
-    strategy = parse_strategy(text, gpus=job.pool.gpus)
+    strategy = job.strategy(text)
     # An objective may leave nodes out, so that a plan says itself how many GPUs it uses.
     said = str(plan["estimate"].get("gpus", "")).partition("x")[0]
     used = whole_number(said, 8)

@@ -128,7 +128,7 @@ def estimated(world: World, text: str, where: str) -> Estimate:
     """A strategy on all of the GPUs; ``where`` is the field that gives it."""
     job = world.job
     with told_of(where):
-        strategy = parse_strategy(text, gpus=job.pool.gpus)
+        strategy = job.strategy(text)
     broken = legality(job, strategy, world.rules)
     depth = job.model.layers + (job.model.encoder.layers if job.model.encoder else 0)
     # An illegal strategy is still estimated, unless its numbers do not define a run at all.

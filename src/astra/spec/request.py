@@ -113,7 +113,9 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     maximum: Annotated[tuple[str, ...], Field(Pairs("KEY=N"), "at most this", "plan", "search", "--max")] = ()
     minimum: Annotated[tuple[str, ...], Field(Pairs("KEY=N"), "at least this", "plan", "search", "--min")] = ()
     rules: Annotated[
-        str | tuple[str, ...] | None, Field(Rules(), "a file with rules of your own", "plan estimate", "limits")
+        str | tuple[str, ...] | None,
+        Field(Rules(), "a file with rules of your own, one per line: 'refuse tp > 4' or 'require tp <= 4'; a bare "
+                       "condition is one to refuse", "plan estimate", "limits")
     ] = None  # fmt: skip
     headroom: Annotated[
         float, Field(Fraction(below=1.0), "share of the usable memory to keep free", group="limits")

@@ -190,6 +190,16 @@ class _Bench:
         return call
 
 
+def run_here(out: str | Path, *, quick: bool) -> None:
+    """Among the processes of torchrun, or among processes on the GPUs here; nothing where there is one GPU."""
+    import torch
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        run_collectives(out, quick=quick)
+    elif torch.cuda.device_count() > 1:
+        launch(torch.cuda.device_count(), out, quick=quick)
+
+
 def launch(gpus: int, out: str | Path, *, quick: bool) -> None:
     """Run this module on every GPU of this machine, by torchrun; the file shows how far it came."""
     import subprocess

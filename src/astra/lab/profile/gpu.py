@@ -10,13 +10,27 @@ import importlib
 import importlib.util
 import statistics
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from astra.errors import InputError
 from astra.lab.profile.plan import PACKAGES
 
 _QUERY: Final = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
+
+
+def require_gpu() -> None:
+    """Say what is missing before anything is written."""
+    if importlib.util.find_spec("torch") is None:
+        fix = "Install it: pip install 'astra-planner[gpu]' (or pip install torch), on the machine with the GPU."
+        raise InputError("profile", None, want=f"torch, which this Python ({sys.executable}) does not have", fix=fix)
+    import torch
+
+    if not torch.cuda.is_available():
+        fix = "Run it on the machine with the GPU, with its driver and a torch built for CUDA (see pytorch.org)."
+        raise InputError("profile", None, want=f"a CUDA GPU; torch {torch.__version__} sees none", fix=fix)
 
 
 def describe_gpu(torch: Any) -> dict[str, Any]:

@@ -38,17 +38,20 @@ class Fabric:
 FABRIC: Final = Fabric()
 
 
-class _Done:
+class Done:
     """A collective that has already happened."""
 
     def wait(self, *_: Any, **__: Any) -> bool:
+        """Nothing to wait for."""
         return True
 
     def is_completed(self) -> bool:
+        """Always."""
         return True
 
 
-def _same_storage(a: Any, b: Any) -> bool:
+def same_storage(a: Any, b: Any) -> bool:
+    """Whether two tensors share their memory."""
     return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
 
 
@@ -58,31 +61,31 @@ def _copy(into: Any, source: Any) -> None:
 
 
 def _all_gather_into_tensor(output: Any, shard: Any, group: Any = None, async_op: bool = False, **_: Any) -> Any:
-    if not _same_storage(output, shard) and output.numel():
+    if not same_storage(output, shard) and output.numel():
         _copy(output.detach().view(-1, shard.numel()), shard.detach().reshape(1, -1))
-    return _Done() if async_op else None
+    return Done() if async_op else None
 
 
 def _all_gather(outputs: list[Any], shard: Any, group: Any = None, async_op: bool = False, **_: Any) -> Any:
     for output in outputs:
         _fill_cyclic(output, shard)
-    return _Done() if async_op else None
+    return Done() if async_op else None
 
 
 def _reduce_scatter_tensor(output: Any, whole: Any, *_: Any, async_op: bool = False, **__: Any) -> Any:
-    if not _same_storage(output, whole) and output.numel():
+    if not same_storage(output, whole) and output.numel():
         _copy(output.detach().view(-1), whole.detach().reshape(-1)[: output.numel()])
-    return _Done() if async_op else None
+    return Done() if async_op else None
 
 
 def _reduce_scatter(output: Any, parts: list[Any], *_: Any, async_op: bool = False, **__: Any) -> Any:
     _fill_cyclic(output, parts[0])
-    return _Done() if async_op else None
+    return Done() if async_op else None
 
 
 def _all_to_all_single(output: Any, sent: Any, *_: Any, async_op: bool = False, **__: Any) -> Any:
     _fill_cyclic(output, sent)
-    return _Done() if async_op else None
+    return Done() if async_op else None
 
 
 def _fill_cyclic(output: Any, source: Any) -> None:
@@ -95,14 +98,15 @@ def _fill_cyclic(output: Any, source: Any) -> None:
         _copy(piece, data[: piece.numel()])
 
 
-def _irecv(tensor: Any, *_: Any, **__: Any) -> _Done:
+def irecv(tensor: Any, *_: Any, **__: Any) -> Done:
+    """Receive random numbers."""
     tensor.detach().normal_()
     FABRIC.note("normal", tensor.numel() * tensor.element_size())
-    return _Done()
+    return Done()
 
 
-def _isend(tensor: Any, *_: Any, **__: Any) -> _Done:
-    return _Done()
+def _isend(tensor: Any, *_: Any, **__: Any) -> Done:
+    return Done()
 
 
 class _P2POp:
@@ -112,7 +116,7 @@ class _P2POp:
         self.op, self.tensor = op, tensor
 
 
-def _batch_isend_irecv(ops: list[_P2POp]) -> list[_Done]:
+def _batch_isend_irecv(ops: list[_P2POp]) -> list[Done]:
     return [op.op(op.tensor) for op in ops]
 
 
@@ -122,8 +126,8 @@ def _all_gather_object(objects: list[Any], mine: Any, group: Any = None) -> None
 
 
 @contextlib.contextmanager
-def _coalescing_manager(*_: Any, **__: Any) -> Iterator[_Done]:
-    yield _Done()
+def _coalescing_manager(*_: Any, **__: Any) -> Iterator[Done]:
+    yield Done()
 
 
 def _new_group(ranks: Any = None, *rest: Any, **options: Any) -> Any:
@@ -143,7 +147,7 @@ _PATCHES: Final[dict[str, Any]] = {
     "_reduce_scatter_base": _reduce_scatter_tensor,
     "reduce_scatter": _reduce_scatter,
     "all_to_all_single": _all_to_all_single,
-    "irecv": _irecv,
+    "irecv": irecv,
     "isend": _isend,
     "P2POp": _P2POp,
     "batch_isend_irecv": _batch_isend_irecv,

@@ -22,9 +22,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from astra.lab.rehearse import fabric, model, modules
+from astra.lab.rehearse import fabric, megatron_rank, modules
 from astra.lab.rehearse.case import Case, read_cases
 from astra.lab.rehearse.cpu import fused, pretend_gpu, redirect, without_random_states
+from astra.lab.rehearse.rows import as_row
 
 _GRAIN_BYTES: Final = 512  # torch's allocator rounds up to this
 
@@ -101,18 +102,19 @@ def load() -> None:
     pretend_gpu()
     for name in ("all_reduce", "broadcast", "barrier", "_all_reduce"):
         if hasattr(dist, name):
-            setattr(dist, name, lambda *_, **options: fabric._Done() if options.get("async_op") else None)
-    fabric._same_storage = _same_storage
+            setattr(dist, name, lambda *_, **options: fabric.Done() if options.get("async_op") else None)
+    fabric.same_storage = same_storage
     torch.compile = fused(COUNTER.only_results)
-    model.load_runtime()
+    megatron_rank.load_runtime()
     without_random_states()
     modules.sdpa_attention = _attention
-    torch.nn.functional.rms_norm = _rms_norm
+    torch.nn.functional.rms_norm = rms_norm
     _balance_experts()
     logging.getLogger("megatron").setLevel(logging.ERROR)
 
 
-def _same_storage(a: Any, b: Any) -> bool:
+def same_storage(a: Any, b: Any) -> bool:
+    """Whether two tensors without data would share their memory."""
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
@@ -162,7 +164,8 @@ def _norm_function() -> Any:
     return FusedNorm
 
 
-def _rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """Torch's function of that name, as a GPU runs it."""
     return _norm_function().apply(x, weight)
 
 
@@ -190,12 +193,14 @@ def rehearse_memory(case: Case) -> dict[str, Any]:
     """Build the rank and take it through two steps; the second shows the peak."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    row = case.as_row()
+    from astra.lab.rehearse.measure import buffer_bytes
+
+    row = as_row(case)
     began = time.perf_counter()
     with FakeTensorMode(allow_non_fake_inputs=True), redirect(), COUNTER.mode():
         COUNTER.reset()
-        rank = model.build(case)
-        row.update(params=rank.params, built_bytes=COUNTER.live_bytes, **_buffers(rank))
+        rank = megatron_rank.build(case)
+        row.update(params=rank.params, built_bytes=COUNTER.live_bytes, **buffer_bytes(rank))
         _step(rank)
         state = _adam_state(rank)
         row["static_bytes"] = COUNTER.live_bytes
@@ -205,12 +210,6 @@ def rehearse_memory(case: Case) -> dict[str, Any]:
         del state
     row["wall_s"] = round(time.perf_counter() - began, 3)
     return row
-
-
-def _buffers(rank: Any) -> dict[str, int]:
-    from astra.lab.rehearse.measure import _buffer_bytes
-
-    return _buffer_bytes(rank)
 
 
 def _adam_state(rank: Any) -> list[Any]:
@@ -227,8 +226,8 @@ def _step(rank: Any) -> None:
     import torch
     from megatron.core.pipeline_parallel import schedules
 
-    case = rank.case
-    size = (case.mbs, case.seq)
+    case, strategy = rank.case, rank.case.strategy
+    size = (strategy.mbs, case.seq)
     tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
     positions = torch.zeros(size, dtype=torch.int64)
 
@@ -241,11 +240,11 @@ def _step(rank: Any) -> None:
     rank.optimizer.zero_grad()
     schedules.get_forward_backward_func()(
         forward_step_func=lambda _, model: (model(tokens, positions, None, labels=labels), loss),
-        data_iterator=[None] * case.vp,
+        data_iterator=[None] * strategy.vp,
         model=rank.chunks,
         num_microbatches=case.num_microbatches,
         seq_length=case.seq,
-        micro_batch_size=case.mbs,
+        micro_batch_size=strategy.mbs,
         forward_only=False,
     )
 
@@ -257,7 +256,7 @@ def _one(case: Case) -> dict[str, Any]:
         return rehearse_memory(case)
     except Exception as error:  # a case that megatron refuses must not stop the others
         where = traceback.format_exc().strip().splitlines()[-12:]
-        return {**case.as_row(), "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
+        return {**as_row(case), "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
     finally:
         with contextlib.suppress(Exception):
             parallel_state.destroy_model_parallel()

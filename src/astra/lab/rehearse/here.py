@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from astra.errors import AstraError, InputError
 from astra.lab.rehearse.case import Case, write_cases
+from astra.lab.rehearse.rows import as_row
 
 INSTALL: Final = {
     "megatron": "pip install 'astra-planner[rehearse]' on Python 3.12 or newer; before that, pip install torch, then "
@@ -73,7 +74,7 @@ def run_on_gpu(cases: list[Case], say: Callable[[str], None]) -> list[dict[str, 
     if not rows:
         raise RehearsalFailed(f"megatron-core could not be run: {words or 'it said nothing'}")
     lost = {"error": "it was not reached"}
-    return [{**case.as_row(), **rows.get(case.id, lost), "chunk_layers": case.chunk_layers} for case in cases]
+    return [{**as_row(case), **rows.get(case.id, lost), "chunk_layers": case.chunk_layers} for case in cases]
 
 
 def _run(command: list[str], say: Callable[[str], None]) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from astra.lab.rehearse import fabric
-from astra.lab.rehearse.case import Case, Shape
-from astra.lab.rehearse.model import padded_vocab
+from astra.lab.rehearse.case import Case
+from astra.lab.rehearse.megatron_rank import padded_vocab
+from astra.spec.model import ModelSpec
 
 _EPS: Final = 1e-5
 _ROTARY_BASE: Final = 500000.0
@@ -21,9 +22,10 @@ def received(case: Case, device: str) -> Any:
     """An activation, or its gradient, from the next rank: random, so that the GPU works as hard as it would."""
     import torch
 
-    length = case.seq // (case.tp if case.sp else 1)
-    tensor = torch.empty((length, case.mbs, case.shape.hidden), dtype=torch.bfloat16, device=device)
-    fabric._irecv(tensor)
+    strategy = case.strategy
+    length = case.seq // (strategy.tp if strategy.sp else 1)
+    tensor = torch.empty((length, strategy.mbs, case.model.hidden), dtype=torch.bfloat16, device=device)
+    fabric.irecv(tensor)
     return tensor
 
 
@@ -89,10 +91,10 @@ def _core(case: Case, q: Any, k: Any, v: Any) -> Any:
     return out.permute(2, 0, 1, 3).reshape(length, batch, -1)
 
 
-def _norm(shape: Shape, width: int, **where: Any) -> Any:
+def _norm(model: ModelSpec, width: int, **where: Any) -> Any:
     import torch
 
-    return (torch.nn.RMSNorm if shape.norm == "rmsnorm" else torch.nn.LayerNorm)(width, eps=_EPS, **where)
+    return (torch.nn.RMSNorm if model.norm == "rmsnorm" else torch.nn.LayerNorm)(width, eps=_EPS, **where)
 
 
 def _linear(inputs: int, outputs: int, bias: bool, where: dict[str, Any]) -> Any:
@@ -127,18 +129,20 @@ def _layer_class() -> Any:
 
         def __init__(self, case: Case, where: dict[str, Any]) -> None:
             super().__init__()
-            shape, tp = case.shape, case.tp
-            self.case, self.dim = case, shape.head_dim
-            self.heads, self.kv_heads = shape.heads // tp, max(shape.kv_heads // tp, 1)
-            self.enter, self.leave = _crossings(tp, case.sp)
+            model, tp = case.model, case.strategy.tp
+            self.case, self.dim = case, model.head_dim
+            self.heads, self.kv_heads = model.heads // tp, max(model.kv_heads // tp, 1)
+            self.enter, self.leave = _crossings(tp, case.strategy.sp)
             width, wide = self.heads * self.dim, (self.heads + 2 * self.kv_heads) * self.dim
-            inner = shape.ffn // tp
-            self.norm1, self.norm2 = (_norm(shape, shape.hidden, **where) for _ in range(2))
-            self.qkv = _linear(shape.hidden, wide, shape.qkv_bias or shape.biases, where)
-            self.out = _linear(width, shape.hidden, shape.biases, where)
-            self.up = _linear(shape.hidden, inner * (2 if shape.gated_mlp else 1), shape.biases, where)
-            self.down = _linear(inner, shape.hidden, shape.biases, where)
-            self.qk_norms = torch.nn.ModuleList(_norm(shape, self.dim, **where) for _ in range(2 * shape.qk_norm))
+            inner = model.ffn // tp
+            self.norm1, self.norm2 = (_norm(model, model.hidden, **where) for _ in range(2))
+            self.qkv = _linear(model.hidden, wide, model.qkv_bias or model.mlp_bias, where)
+            self.out = _linear(width, model.hidden, model.mlp_bias, where)
+            self.up = _linear(model.hidden, inner * (2 if model.gated_mlp else 1), model.mlp_bias, where)
+            self.down = _linear(inner, model.hidden, model.mlp_bias, where)
+            self.qk_norms = torch.nn.ModuleList(
+                _norm(model, self.dim, **where) for _ in range(2 if model.qk_norm == "per_head" else 0)
+            )
 
         def forward(self, x: Any, table: Any) -> Any:
             x = x + self.leave(self.out(self.attend(self.enter(self.norm1(x)), table)))
@@ -152,10 +156,10 @@ def _layer_class() -> Any:
             if table is not None:
                 q, k = _rotated(q, table), _rotated(k, table)
             core = functools.partial(_core, self.case)
-            return _again(core, q, k, v) if self.case.recompute == "selective" else core(q, k, v)
+            return _again(core, q, k, v) if self.case.strategy.recompute == "selective" else core(q, k, v)
 
         def activate(self, x: Any) -> Any:
-            if not self.case.shape.gated_mlp:
+            if not self.case.model.gated_mlp:
                 return torch.nn.functional.gelu(x, approximate="tanh")
             gate, up = x.chunk(2, -1)
             return torch.nn.functional.silu(gate) * up
@@ -173,20 +177,20 @@ def _stage_class() -> Any:
         def __init__(self, case: Case, device: str) -> None:
             super().__init__()
             where: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
-            shape, tp = case.shape, case.tp
-            rows = padded_vocab(shape.vocab, tp) // tp
+            model, tp = case.model, case.strategy.tp
+            rows = padded_vocab(model.vocab, tp) // tp
             self.case = case
-            self.enter, self.leave = _crossings(tp, case.sp)
+            self.enter, self.leave = _crossings(tp, case.strategy.sp)
             self.layers = torch.nn.ModuleList(_layer_class()(case, where) for _ in range(case.chunk_layers[0]))
-            first, last = case.stage == 0, case.stage == case.pp - 1
-            self.embedding = torch.nn.Embedding(rows, shape.hidden, **where) if first else None
-            learned = first and shape.learned_positions
-            self.positions = torch.nn.Embedding(case.seq, shape.hidden, **where) if learned else None
-            self.norm = _norm(shape, shape.hidden, **where) if last else None
-            self.head = _linear(shape.hidden, rows, False, where) if last else None
-            if self.head is not None and self.embedding is not None and shape.tied_embeddings:
+            first, last = case.stage == 0, case.stage == case.strategy.pp - 1
+            self.embedding = torch.nn.Embedding(rows, model.hidden, **where) if first else None
+            learned = first and model.learned_positions
+            self.positions = torch.nn.Embedding(case.seq, model.hidden, **where) if learned else None
+            self.norm = _norm(model, model.hidden, **where) if last else None
+            self.head = _linear(model.hidden, rows, False, where) if last else None
+            if self.head is not None and self.embedding is not None and model.tied_embeddings:
                 self.head.weight = self.embedding.weight
-            self.table = None if shape.learned_positions else _table(case, device)
+            self.table = None if model.learned_positions else _table(case, device)
 
         def forward(self, x: Any, labels: Any) -> Any:
             if self.embedding is not None:
@@ -202,11 +206,11 @@ def _stage_class() -> Any:
 
         def through(self, x: Any) -> Any:
             """The layers, recomputed in backward as the case says."""
-            case, layers = self.case, list(self.layers)
-            if case.recompute != "full":
+            strategy, layers = self.case.strategy, list(self.layers)
+            if strategy.recompute != "full":
                 return self.run(layers, x)
-            size = case.recompute_layers if case.method == "uniform" else 1
-            whole = len(layers) if case.method == "uniform" else min(case.recompute_layers, len(layers))
+            size = strategy.recompute_layers if strategy.method == "uniform" else 1
+            whole = len(layers) if strategy.method == "uniform" else min(strategy.recompute_layers, len(layers))
             for start in range(0, whole, size):
                 x = _again(self.run, layers[start : min(start + size, whole)], x)
             return self.run(layers[whole:], x)
@@ -223,7 +227,7 @@ def _table(case: Case, device: str) -> tuple[Any, Any]:
     """Cosines and sines of rotary positions, [s, 1, 1, dim]."""
     import torch
 
-    dim = case.shape.head_dim
+    dim = case.model.head_dim
     rates = _ROTARY_BASE ** (-torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim)
     angles = torch.outer(torch.arange(case.seq, device=device, dtype=torch.float32), rates).repeat(1, 2)
     cos, sin = (values.to(torch.bfloat16)[:, None, None] for values in (angles.cos(), angles.sin()))

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from astra.lab.profile.gpu import ClockWatch, kernels_of
-from astra.lab.rehearse import model
+from astra.lab.rehearse import megatron_rank
 from astra.lab.rehearse.case import Case
 from astra.lab.rehearse.fabric import FABRIC, fill_seconds
-from astra.lab.rehearse.model import Rank
+from astra.lab.rehearse.megatron_rank import Rank
+from astra.lab.rehearse.rows import as_row
 
 Costs = dict[str, tuple[float, float]]
 _LEAST_S: Final = 0.35  # repeat short steps for as long as this
@@ -66,8 +67,8 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
     """Build, warm up, measure and tear down; running out of memory is a result, not an error."""
     import torch
 
-    row = case.as_row()
-    model.tear_down()  # what a case that failed may have left
+    row = as_row(case)
+    megatron_rank.tear_down()  # what a case that failed may have left
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     before = torch.cuda.memory_allocated()
@@ -82,7 +83,7 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
         row["oom"] = row["reached"] != "kernel count"
         row["allocated_at_oom_bytes"] = torch.cuda.max_memory_allocated()
     finally:
-        model.tear_down()
+        megatron_rank.tear_down()
     row["wall_s"] = round(time.perf_counter() - began, 3)
     return net_of_before(row)
 
@@ -98,11 +99,11 @@ def net_of_before(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
-    rank = model.build(case)
+    rank = megatron_rank.build(case)
     try:
         _measure_rank(rank, costs, steps, row, watch)
     finally:
-        model.free(rank)
+        megatron_rank.free(rank)
 
 
 def _measure_rank(rank: Rank, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
@@ -110,7 +111,7 @@ def _measure_rank(rank: Rank, costs: Costs, steps: int, row: dict[str, Any], wat
 
     case = rank.case
     torch.cuda.synchronize()
-    row.update(params=rank.params, built_bytes=torch.cuda.memory_allocated(), **_buffer_bytes(rank))
+    row.update(params=rank.params, built_bytes=torch.cuda.memory_allocated(), **buffer_bytes(rank))
     row["experts_kernel"] = _experts_kernel(case)
     feed = _feed(case, torch)
     row["reached"] = "warm-up"
@@ -129,8 +130,8 @@ def _measure_rank(rank: Rank, costs: Costs, steps: int, row: dict[str, Any], wat
         clocks.append(clock)
     torch.cuda.synchronize()
     row.update(steps=len(clocks), clocks=watch.summary(mark) if watch else None)
-    _write_memory(row, torch)
-    _write_times(row, clocks, costs)
+    write_memory(row, torch)
+    write_times(row, clocks, costs)
     row["finite"] = all(norm is not None and math.isfinite(norm) for norm in norms)
     row["grad_norm"] = norms[-1]
     row["reached"] = "kernel count"
@@ -142,7 +143,7 @@ def _step(rank: Rank, feed: Any, clock: Clock, row: dict[str, Any] | None = None
     import torch
     from megatron.core.pipeline_parallel import schedules
 
-    case = rank.case
+    case, strategy = rank.case, rank.case.strategy
     schedule = schedules.get_forward_backward_func()
     with clock.span("step"):
         with clock.span("zero_grad"):
@@ -152,11 +153,11 @@ def _step(rank: Rank, feed: Any, clock: Clock, row: dict[str, Any] | None = None
         with _timed(schedules, "forward_step", clock, "fwd"), _timed(schedules, "backward_step", clock, "bwd"):
             losses = schedule(
                 forward_step_func=feed,
-                data_iterator=[None] * case.vp,
+                data_iterator=[None] * strategy.vp,
                 model=rank.chunks,
                 num_microbatches=case.num_microbatches,
                 seq_length=case.seq,
-                micro_batch_size=case.mbs,
+                micro_batch_size=strategy.mbs,
                 forward_only=False,
             )
         if row is not None:
@@ -192,8 +193,8 @@ def _timed(module: Any, name: str, clock: Clock, phase: str) -> Iterator[None]:
 
 def _feed(case: Case, torch: Any) -> Callable[..., Any]:
     """Megatron's forward_step_func: tokens from the rank's own vocabulary shard, so that rows are finite."""
-    own = case.shape.vocab // case.tp
-    size = (case.mbs, case.seq)
+    own = case.model.vocab // case.strategy.tp
+    size = (case.strategy.mbs, case.seq)
     tokens = torch.randint(own, size, device="cuda")
     labels = torch.randint(own, size, device="cuda")
     positions = torch.arange(case.seq, device="cuda").unsqueeze(0).expand(size).contiguous()
@@ -211,12 +212,12 @@ def _feed(case: Case, torch: Any) -> Callable[..., Any]:
 def _experts_kernel(case: Case) -> str | None:
     from astra.lab.rehearse.modules import grouped_mm
 
-    if not case.shape.experts:
+    if not case.experts:
         return None
     return "sequential" if grouped_mm() is None else "torch grouped_mm"
 
 
-def _buffer_bytes(rank: Rank) -> dict[str, int]:
+def buffer_bytes(rank: Rank) -> dict[str, int]:
     """Bytes of the parameter and gradient buffers of the data-parallel wrapper."""
     weights = grads = 0
     for chunk in rank.chunks:
@@ -237,7 +238,8 @@ def _gather_buffer_bytes() -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
 
-def _write_memory(row: dict[str, Any], torch: Any) -> None:
+def write_memory(row: dict[str, Any], torch: Any) -> None:
+    """Peaks, the allocator's reserve and what others hold, read after the measured steps."""
     free, total = torch.cuda.mem_get_info()
     reserved = torch.cuda.memory_reserved()
     row["peak_allocated_bytes"] = max(row["peak_train_bytes"], row["peak_optimizer_bytes"])
@@ -246,7 +248,7 @@ def _write_memory(row: dict[str, Any], torch: Any) -> None:
     row["alloc_retries"] = torch.cuda.memory_stats().get("num_alloc_retries", 0) - row.pop("retries_before")
 
 
-def _write_times(row: dict[str, Any], clocks: list[Clock], costs: Costs) -> None:
+def write_times(row: dict[str, Any], clocks: list[Clock], costs: Costs) -> None:
     """Medians over steps; the fills of the last step are representative of each."""
     for phase in ("fwd", "bwd", "optimizer", "zero_grad", "step"):
         spans = [s for clock in clocks for s in clock.seconds(phase)]

@@ -22,6 +22,7 @@ from typing import Any, Final
 from astra.lab.rehearse import fabric, fake
 from astra.lab.rehearse.case import Case, read_cases
 from astra.lab.rehearse.layers import build_stage, received
+from astra.lab.rehearse.rows import as_row
 from astra.schedule.base import FORWARD
 from astra.schedule.one_f_one_b import order
 
@@ -39,7 +40,7 @@ class Rank:
         self.device = "cuda" if gpu else "cpu"
         self.stage = build_stage(case, self.device)
         self.parameters = list(self.stage.parameters())
-        shards = case.dp if case.zero else 1
+        shards = case.strategy.dp if case.strategy.zero else 1
         for parameter in self.parameters:
             parameter.main_grad = torch.zeros(parameter.shape, dtype=torch.float32, device=self.device)
             parameter.register_post_accumulate_grad_hook(_accumulate)
@@ -49,7 +50,7 @@ class Rank:
             for parameter, share in zip(self.parameters, self.shares, strict=True)
         ]
         self.optimizer = torch.optim.AdamW(self.masters, lr=1e-4, weight_decay=0.1, fused=gpu or None)
-        own, size = case.shape.vocab // case.tp, (case.seq, case.mbs)
+        own, size = case.model.vocab // case.strategy.tp, (case.seq, case.strategy.mbs)
         self.tokens, self.labels = (torch.randint(own, size, device=self.device) for _ in range(2))
 
     def step(self, clock: Any) -> float:
@@ -59,7 +60,7 @@ class Rank:
             with clock.span("zero_grad"):
                 for parameter in self.parameters:
                     parameter.main_grad.zero_()
-            for kind, microbatch, _ in order(case.pp, 1, case.num_microbatches, case.stage).tolist():
+            for kind, microbatch, _ in order(case.strategy.pp, 1, case.num_microbatches, case.stage).tolist():
                 if kind == FORWARD:
                     with clock.span("fwd"):
                         alive[microbatch] = self.forward()
@@ -74,11 +75,11 @@ class Rank:
         case = self.case
         entered = self.tokens if case.stage == 0 else received(case, self.device).requires_grad_()
         out = self.stage(entered, self.labels)
-        return out if case.stage == case.pp - 1 else self.torch.autograd.graph.get_gradient_edge(out)
+        return out if case.stage == case.strategy.pp - 1 else self.torch.autograd.graph.get_gradient_edge(out)
 
     def backward(self, from_here: Any) -> None:
         """Of one micro-batch, from the loss or from a received gradient."""
-        last = self.case.stage == self.case.pp - 1
+        last = self.case.stage == self.case.strategy.pp - 1
         self.torch.autograd.backward([from_here], None if last else [received(self.case, self.device)])
 
     def update(self) -> float:
@@ -112,7 +113,7 @@ def rehearse_memory(case: Case) -> dict[str, Any]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    counter, row, began = fake.COUNTER, case.as_row(), time.perf_counter()
+    counter, row, began = fake.COUNTER, as_row(case), time.perf_counter()
     with FakeTensorMode(allow_non_fake_inputs=True), counter.mode():
         counter.reset()
         rank = Rank(case, gpu=False)
@@ -134,7 +135,7 @@ def rehearse_run(case: Case, costs: dict[str, tuple[float, float]]) -> dict[str,
     from astra.lab.profile.gpu import kernels_of
     from astra.lab.rehearse import measure as reading
 
-    row = {**case.as_row(), "oom": False, "reached": "build"}
+    row = {**as_row(case), "oom": False, "reached": "build"}
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -154,8 +155,8 @@ def rehearse_run(case: Case, costs: dict[str, tuple[float, float]]) -> dict[str,
             norms.append(rank.step(clocks[-1]))
         torch.cuda.synchronize()
         row["peak_train_bytes"] = row["peak_optimizer_bytes"] = torch.cuda.max_memory_allocated()
-        reading._write_memory(row, torch)
-        reading._write_times(row, clocks, costs)
+        reading.write_memory(row, torch)
+        reading.write_times(row, clocks, costs)
         row.update(finite=all(map(math.isfinite, norms)), grad_norm=norms[-1], steps=_STEPS, reached="kernel count")
         row.update(kernels_of(torch, lambda: rank.step(reading.Clock(torch))))
     except torch.cuda.OutOfMemoryError:
@@ -166,12 +167,12 @@ def rehearse_run(case: Case, costs: dict[str, tuple[float, float]]) -> dict[str,
 
 
 def _one(case: Case, costs: dict[str, tuple[float, float]] | None) -> dict[str, Any]:
-    fabric.join(case.rank, case.world)
+    fabric.join(case.rank, case.strategy.gpus)
     try:
         return rehearse_memory(case) if costs is None else rehearse_run(case, costs)
     except Exception as error:  # a case that torch refuses must not stop the others
         where = traceback.format_exc().strip().splitlines()[-12:]
-        return {**case.as_row(), "oom": False, "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
+        return {**as_row(case), "oom": False, "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
     finally:
         fabric.leave()
 
@@ -184,8 +185,8 @@ def main() -> int:
     fabric.install()
     costs = fabric.measure_fills(torch) if torch.cuda.is_available() else None
     if costs is None:
-        fabric._same_storage = fake._same_storage
-        torch.nn.functional.rms_norm = fake._rms_norm
+        fabric.same_storage = fake.same_storage
+        torch.nn.functional.rms_norm = fake.rms_norm
     json.dump([_one(case, costs) for case in cases], sys.stdout)
     return 0
 

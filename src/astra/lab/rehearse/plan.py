@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from astra.errors import AstraError, InputError
-from astra.lab.rehearse.case import Case, Shape, fewest_microbatches
+from astra.lab.rehearse.case import Case, fewest_microbatches
 from astra.spec.model import ModelSpec
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import Strategy, replace
 from astra.spec.workload import Workload
 
 _MODEL: Final[tuple[tuple[str, Callable[[ModelSpec], bool]], ...]] = (
@@ -74,32 +74,6 @@ def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -
     return found
 
 
-def shape_of(model: ModelSpec) -> Shape:
-    """The rehearsed shape of a model."""
-    moe = model.moe
-    return Shape(
-        name=model.name,
-        layers=model.layers,
-        hidden=model.hidden,
-        ffn=model.ffn,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        vocab=model.vocab,
-        gated_mlp=model.gated_mlp,
-        norm=model.norm,
-        biases=model.mlp_bias,
-        qkv_bias=model.qkv_bias,
-        qk_norm=model.qk_norm == "per_head",
-        learned_positions=model.learned_positions > 0,
-        tied_embeddings=model.tied_embeddings,
-        experts=moe.experts if moe else 0,
-        topk=moe.topk if moe else 0,
-        moe_ffn=moe.ffn if moe else 0,
-        shared_ffn=moe.shared_ffn if moe else 0,
-    )
-
-
 def case_of(
     model: ModelSpec,
     strategy: Strategy,
@@ -116,15 +90,14 @@ def case_of(
     if not 0 <= stage < strategy.pp:
         raise InputError("--stage", stage, want=f"a pipeline stage of the plan, 0 to {strategy.pp - 1}, or all")
     planned = workload.global_batch // (strategy.dp * strategy.mbs)
-    names = ("tp", "pp", "vp", "ep", "dp", "mbs", "sp", "zero", "recompute", "method", "recompute_layers")
+    overlap = ("grad", "param") if strategy.dp > 1 and "grad" in strategy.overlap else ()
+    uneven = layers if len(set(layers)) > 1 else ()
     return Case(
-        shape=shape_of(model),
+        model=model,
+        strategy=replace(strategy, overlap=overlap, layers=uneven),
         seq=workload.seq,
         stage=stage,
         microbatches=min(planned, fewest_microbatches(strategy.pp, strategy.vp, stage)),
-        overlap_grad=strategy.dp > 1 and "grad" in strategy.overlap,
-        layers=layers if len(set(layers)) > 1 else (),
-        **{name: getattr(strategy, name) for name in names},
     )
 
 

@@ -19,11 +19,12 @@ import traceback
 from pathlib import Path
 from typing import Any, Final
 
-from astra.errors import AstraError, InputError
-from astra.files import read_json, read_text
+from astra.errors import AstraError
+from astra.files import read_text
 from astra.lab.profile.gpu import ClockWatch, describe_gpu
 from astra.lab.profile.store import Store
-from astra.lab.rehearse.case import Case, Shape, read_cases
+from astra.lab.rehearse.case import Case, read_cases
+from astra.lab.rehearse.rows import as_row
 
 _MOST_LEFT_BYTES: Final = 2**29
 
@@ -60,7 +61,7 @@ def _one(case: Case, costs: Any, steps: int, watch: ClockWatch) -> dict[str, Any
         return rehearse(case, costs, steps=steps, watch=watch)
     except Exception as error:  # a case that megatron refuses must not stop the others
         where = traceback.format_exc().strip().splitlines()[-12:]
-        return {**case.as_row(), "oom": False, "error": f"{type(error).__name__}: {error}", "traceback": where}
+        return {**as_row(case), "oom": False, "error": f"{type(error).__name__}: {error}", "traceback": where}
 
 
 def _prepare(store: Store) -> dict[str, tuple[float, float]]:
@@ -70,7 +71,7 @@ def _prepare(store: Store) -> dict[str, tuple[float, float]]:
     import torch
 
     from astra.lab.rehearse.fabric import measure_fills
-    from astra.lab.rehearse.model import load_runtime
+    from astra.lab.rehearse.megatron_rank import load_runtime
 
     load_runtime()
     logging.getLogger("megatron").setLevel(logging.ERROR)
@@ -103,20 +104,20 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """``python -m astra.lab.rehearse.run --shape F.json --strategy "tp8 pp4 dp4 sp" --seq 8192 --out F``.
+    """``python -m astra.lab.rehearse.run --model llama-3-8b --strategy "tp8 pp4 dp4 sp" --out F``.
 
     ``--cases F.json`` takes whole cases instead: a list of the fields of ``Case``.
     """
     parser = argparse.ArgumentParser(prog="python -m astra.lab.rehearse.run", description=__doc__)
     parser.add_argument("--cases", help="JSON file with a list of cases, instead of the three below")
-    parser.add_argument("--shape", help="JSON file with the fields of a rehearsed shape")
+    parser.add_argument("--model", help="a catalog name, a Hugging Face config.json or a TOML file")
     parser.add_argument("--strategy", help='such as "tp8 pp4 dp16 mbs1 sp zero1 recompute=selective"')
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--stage", type=int, action="append", help="pipeline stage; may be repeated (default: 0)")
     parser.add_argument("--out", required=True, help="measurement file to write or continue")
     args = parser.parse_args(argv)
-    if not args.cases and not (args.shape and args.strategy):
-        parser.error("give --cases, or --shape and --strategy")
+    if not args.cases and not (args.model and args.strategy):
+        parser.error("give --cases, or --model and --strategy")
     try:
         cases = read_cases(read_text(args.cases, "rehearsal")) if args.cases else _cases_from(args)
     except AstraError as error:
@@ -127,18 +128,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _cases_from(args: argparse.Namespace) -> list[Case]:
+    from astra.catalog import models
     from astra.spec.strategy import parse_strategy
 
-    fields = read_json(args.shape, "rehearsal")
-    try:
-        shape = Shape(**fields)
-    except TypeError as error:
-        raise InputError(args.shape, None, want=f"the fields of a shape ({error})") from None
-    strategy = parse_strategy(args.strategy)
-    names = ("tp", "pp", "vp", "ep", "dp", "mbs", "sp", "zero", "recompute", "method", "recompute_layers")
-    common = {name: getattr(strategy, name) for name in names}
-    stages = args.stage or [0]
-    return [Case(shape=shape, seq=args.seq, stage=stage, **common) for stage in stages]
+    model, strategy = models.model(args.model), parse_strategy(args.strategy)
+    return [Case(model=model, strategy=strategy, seq=args.seq, stage=stage) for stage in args.stage or [0]]
 
 
 if __name__ == "__main__":

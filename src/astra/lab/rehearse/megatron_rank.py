@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from astra.lab.rehearse import fabric
 from astra.lab.rehearse.case import Case
+from astra.spec.strategy import Strategy
 
 _COMPILE_LIMIT: Final = 256  # shapes differ from case to case; torch gives up compiling after 8 by default
 
@@ -69,19 +70,20 @@ def build(case: Case) -> Rank:
         model_parallel_cuda_manual_seed,
     )
 
-    fabric.join(case.rank, case.world)
+    strategy = case.strategy
+    fabric.join(case.rank, strategy.gpus)
     parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=case.tp,
-        pipeline_model_parallel_size=case.pp,
-        virtual_pipeline_model_parallel_size=case.vp if case.vp > 1 else None,
-        expert_model_parallel_size=case.ep,
-        expert_tensor_parallel_size=1 if case.shape.experts else None,
+        tensor_model_parallel_size=strategy.tp,
+        pipeline_model_parallel_size=strategy.pp,
+        virtual_pipeline_model_parallel_size=strategy.vp if strategy.vp > 1 else None,
+        expert_model_parallel_size=strategy.ep,
+        expert_tensor_parallel_size=1 if case.experts else None,
         create_gloo_process_groups=False,
     )
     torch.manual_seed(1234)
     model_parallel_cuda_manual_seed(1234)
     config = transformer_config(case)
-    bare = [_chunk(case, config, index) for index in range(case.vp)]
+    bare = [_chunk(case, config, index) for index in range(strategy.vp)]
     params = sum(p.numel() for chunk in bare for p in chunk.parameters())
     chunks = [_wrap(case, config, chunk, index) for index, chunk in enumerate(bare)]
     optimizer = _optimizer(case, chunks)
@@ -94,31 +96,31 @@ def transformer_config(case: Case) -> Any:
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    shape = case.shape
-    interleaved = case.vp > 1
+    model, strategy = case.model, case.strategy
+    interleaved = strategy.vp > 1
     return TransformerConfig(
-        num_layers=shape.layers,
-        hidden_size=shape.hidden,
-        ffn_hidden_size=shape.ffn,
-        num_attention_heads=shape.heads,
-        num_query_groups=shape.kv_heads,
-        kv_channels=shape.head_dim,
-        normalization="RMSNorm" if shape.norm == "rmsnorm" else "LayerNorm",
-        gated_linear_unit=shape.gated_mlp,
-        activation_func=torch.nn.functional.silu if shape.gated_mlp else torch.nn.functional.gelu,
-        add_bias_linear=shape.biases,
-        add_qkv_bias=shape.qkv_bias or shape.biases,
-        qk_layernorm=shape.qk_norm,
+        num_layers=model.layers,
+        hidden_size=model.hidden,
+        ffn_hidden_size=model.ffn,
+        num_attention_heads=model.heads,
+        num_query_groups=model.kv_heads,
+        kv_channels=model.head_dim,
+        normalization="RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
+        gated_linear_unit=model.gated_mlp,
+        activation_func=torch.nn.functional.silu if model.gated_mlp else torch.nn.functional.gelu,
+        add_bias_linear=model.mlp_bias,
+        add_qkv_bias=model.qkv_bias or model.mlp_bias,
+        qk_layernorm=model.qk_norm == "per_head",
         hidden_dropout=0.0,
         attention_dropout=0.0,
         bf16=True,
         params_dtype=torch.bfloat16,
         pipeline_dtype=torch.bfloat16,
-        tensor_model_parallel_size=case.tp,
-        pipeline_model_parallel_size=case.pp,
-        virtual_pipeline_model_parallel_size=case.vp if interleaved else None,
+        tensor_model_parallel_size=strategy.tp,
+        pipeline_model_parallel_size=strategy.pp,
+        virtual_pipeline_model_parallel_size=strategy.vp if interleaved else None,
         pipeline_model_parallel_layout=case.layout,
-        sequence_parallel=case.sp and case.tp > 1,
+        sequence_parallel=strategy.sp and strategy.tp > 1,
         bias_activation_fusion=True,
         bias_dropout_fusion=True,
         masked_softmax_fusion=False,
@@ -130,30 +132,30 @@ def transformer_config(case: Case) -> Any:
         deallocate_pipeline_outputs=True,
         overlap_p2p_comm=interleaved,
         batch_p2p_comm=not interleaved,
-        **_recompute_fields(case),
+        **_recompute_fields(strategy),
         **_expert_fields(case),
     )
 
 
-def _recompute_fields(case: Case) -> dict[str, Any]:
-    if case.recompute == "none":
+def _recompute_fields(strategy: Strategy) -> dict[str, Any]:
+    if strategy.recompute == "none":
         return {}
-    if case.recompute == "selective":
+    if strategy.recompute == "selective":
         return {"recompute_granularity": "selective"}
-    fields = {"recompute_method": case.method, "recompute_num_layers": case.recompute_layers}
+    fields = {"recompute_method": strategy.method, "recompute_num_layers": strategy.recompute_layers}
     return {"recompute_granularity": "full", **fields}
 
 
 def _expert_fields(case: Case) -> dict[str, Any]:
-    shape = case.shape
-    if not shape.experts:
+    moe = case.model.moe
+    if moe is None:
         return {}
     return {
-        "num_moe_experts": shape.experts,
-        "moe_router_topk": shape.topk,
-        "moe_ffn_hidden_size": shape.moe_ffn,
-        "moe_shared_expert_intermediate_size": shape.shared_ffn or None,
-        "expert_model_parallel_size": case.ep,
+        "num_moe_experts": moe.experts,
+        "moe_router_topk": moe.topk,
+        "moe_ffn_hidden_size": moe.ffn,
+        "moe_shared_expert_intermediate_size": moe.shared_ffn or None,
+        "expert_model_parallel_size": case.strategy.ep,
         "expert_tensor_parallel_size": 1,
         "moe_token_dispatcher_type": "alltoall",
         "moe_router_load_balancing_type": "aux_loss",
@@ -170,25 +172,25 @@ def _chunk(case: Case, config: Any, index: int) -> Any:
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.module import Float16Module
 
-    vp_stage = index if case.vp > 1 else None
+    vp_stage = index if case.strategy.vp > 1 else None
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage)
-    model = GPTModel(
+    module = GPTModel(
         config=config,
         transformer_layer_spec=_block_spec(case, config, vp_stage),
-        vocab_size=padded_vocab(case.shape.vocab, case.tp),
+        vocab_size=padded_vocab(case.model.vocab, case.strategy.tp),
         max_sequence_length=case.seq,
         pre_process=first,
         post_process=last,
         parallel_output=True,
-        share_embeddings_and_output_weights=case.shape.tied_embeddings,
-        position_embedding_type="learned_absolute" if case.shape.learned_positions else "rope",
+        share_embeddings_and_output_weights=case.model.tied_embeddings,
+        position_embedding_type="learned_absolute" if case.model.learned_positions else "rope",
         rotary_base=500000,
         vp_stage=vp_stage,
     )
-    for parameter in model.parameters():
+    for parameter in module.parameters():
         _mark_default_tensor_parallel(parameter)
-    return Float16Module(config, model.cuda(torch.cuda.current_device()))
+    return Float16Module(config, module.cuda(torch.cuda.current_device()))
 
 
 def _mark_default_tensor_parallel(parameter: Any) -> None:
@@ -209,17 +211,15 @@ def _block_spec(case: Case, config: Any, vp_stage: int | None) -> Any:
 
     from astra.lab.rehearse import modules
 
-    norm = modules.torch_norm
-    layer = get_gpt_layer_local_spec(
-        num_experts=case.shape.experts or None, qk_layernorm=case.shape.qk_norm, normalization="RMSNorm"
-    )
+    norm, qk_norm = modules.torch_norm, case.model.qk_norm == "per_head"
+    layer = get_gpt_layer_local_spec(num_experts=case.experts or None, qk_layernorm=qk_norm, normalization="RMSNorm")
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = norm
     attention = parts.self_attention.submodules
     attention.core_attention = modules.sdpa_attention(case.attention)
-    if case.shape.qk_norm:
+    if qk_norm:
         attention.q_layernorm = attention.k_layernorm = norm
-    if case.shape.experts and modules.grouped_mm() is not None:
+    if case.experts and modules.grouped_mm() is not None:
         parts.mlp.keywords["submodules"].experts = modules.grouped_experts()
     layers = get_num_layers_to_build(config, vp_stage=vp_stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=norm)
@@ -234,8 +234,8 @@ def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
     ddp = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         overlap_grad_reduce=case.overlap_grad,
-        overlap_param_gather=case.overlap_grad and case.zero == 1,
-        use_distributed_optimizer=case.zero == 1,
+        overlap_param_gather=case.overlap_grad and case.strategy.zero == 1,
+        use_distributed_optimizer=case.strategy.zero == 1,
     )
     return DistributedDataParallel(config=config, ddp_config=ddp, module=chunk, disable_bucketing=index > 0)
 
@@ -252,8 +252,8 @@ def _optimizer(case: Case, chunks: list[Any]) -> Any:
         bf16=True,
         params_dtype=torch.bfloat16,
         clip_grad=1.0,
-        use_distributed_optimizer=case.zero == 1,
-        overlap_param_gather=case.overlap_grad and case.zero == 1,
+        use_distributed_optimizer=case.strategy.zero == 1,
+        overlap_param_gather=case.overlap_grad and case.strategy.zero == 1,
     )
     with _fused_adam(torch):
         return get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
