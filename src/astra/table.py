@@ -62,13 +62,19 @@ def joined(records: Sequence[R]) -> R:
     return type(records[0])(*fields)
 
 
-def distinct(*columns: Column) -> tuple[Column, Column]:
-    """The first row of each distinct combination, and the place of every row among them."""
+def keys(*columns: Column) -> tuple[Column, int]:
+    """A number for each combination of values, equal where all are, and how many numbers there could be."""
     key, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
         place, count = _ranked(column)
         key = key * count + place
         size *= count
+    return key, size
+
+
+def distinct(*columns: Column) -> tuple[Column, Column]:
+    """The first row of each distinct combination, and the place of every row among them."""
+    key, size = keys(*columns)
     if size > _SPARSE * len(key) + _SMALL:
         _, first, place = np.unique(key, return_index=True, return_inverse=True)
         return first, place

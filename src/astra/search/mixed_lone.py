@@ -145,7 +145,7 @@ def _timed(job: Job, row: detail.Row, gathered: Gathered) -> tuple[float, float]
     """A step as it is told in full, and the pipeline in it."""
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     _, update, between = states(job, row.meshes, costs, row.holders)
-    pipeline_s = detail.simulated_s(job, row, gathered, costs, between.per_microbatch_s[0, 0])
+    pipeline_s, _ = detail.simulated(job, row, gathered, between.per_microbatch_s[0, 0])
     after_s = float((between.exposed_s[0, 0] + update.seconds[0, 0]).max())
     return (pipeline_s + after_s + job.runtime.step_host_s) * (1 + job.straggling), pipeline_s
 

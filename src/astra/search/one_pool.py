@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,11 +20,10 @@ from astra.search.hunt import Hunt, Progress, Refined
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.objectives import Goal
 from astra.search.planner import search
+from astra.search.splits import best_splits
 from astra.search.world import World, told_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, parse_strategy
-
-SPARE: Final = 3  # groups refined by the simulator beyond those shown
 
 
 def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
@@ -90,10 +89,10 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
             return _front(job, chosen, state)
         notes = use_notes(job, chosen[0])
         job = on(job, chosen[0].gpus)
-    found = search(job, restrictions, user_rules=rules, keep=world.request.top + SPARE, progress=progress)
+    found = search(job, restrictions, user_rules=rules, keep=world.request.top, progress=progress)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
-    strategies = [candidate.strategy for candidate in found.candidates]
+    strategies = best_splits(job, found.candidates, rules)
     estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules), strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
