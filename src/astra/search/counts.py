@@ -38,7 +38,6 @@ from astra.search.planner import UNSAVED, Leaders, blocks, by_depth, growing, to
 from astra.space.enumerate import Space, cross, divisors
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
-from astra.space.rules import RULES
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.table import Column, Columns, distinct, joined, largest, take
@@ -74,7 +73,7 @@ class CountSpace(Space):
 
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
-        self.rules = tuple(rule for rule in RULES if rule.name != "gpus")  # the table has many numbers of GPUs
+        self.rules = tuple(rule for rule in self.rules if rule.name != "gpus")  # the table has many numbers of GPUs
         model, batch, most = self.job.model, self.job.workload.global_batch, int(self.counts[-1])
         choices = {
             "tp": divisors(model.heads),
@@ -114,7 +113,7 @@ class CountSpace(Space):
 
     def of(self, job: Job, counts: Ints) -> CountSpace | None:
         """The same cores for another job, or None if it has others."""
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
         if not same or not np.array_equal(counts, self.counts):
             return None
@@ -296,6 +295,9 @@ class _Ladder(Leaders):
         """
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
+        bound_s = result.step_s
+        if self.space.late_rules:
+            result = self._without_refused(meshes, result, savers, first=True)
         fits = result.known & (reserved_bytes(self.job, result.peak_bytes) <= self.job.limit_bytes)
         self.evaluated += int(result.known.sum())
         # The job is that of the largest count, so its waiting is put in place of the mesh's own.
@@ -311,7 +313,6 @@ class _Ladder(Leaders):
                 saver, holder = divmod(int(choice[row]), len(holders))
                 self.best_s[count] = float(reached_s[row])
                 self.strategies[count] = to_strategy(meshes, savers, holders, int(row), saver, holder)
-        bound_s = result.step_s
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
             bound_s = evaluate(self.job, meshes, costs, UNSAVED, holders).step_s
         return (bound_s * waits).min(axis=1), reached_s

@@ -35,6 +35,7 @@ from astra.schedule import legal, step_s
 from astra.search import detail
 from astra.search.mixed_records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.mixed_runtimes import Fitted, runtimes_for
+from astra.space.can import rules_of, unable
 from astra.space.names import facts_of
 from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
@@ -176,7 +177,7 @@ def _costed(
     again = recompute_s(times.recompute[:, None, :], times.attention[:, None, :], np.array(layers), row.savers)[0, 0]
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(moved.source.max()))
-    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
     facts |= {"gpus": strategy.gpus, "layers_per_chunk": max(strategy.layers)}
     return _Costed(
         job,
@@ -190,7 +191,10 @@ def _costed(
         times.weight[0],
         provenance,
         detail.recomputed_share(job, row) * sum(segment.layers) / max(sum(group.layers), 1),
-        violations(from_strategy(strategy), facts, user_rules=user_rules),
+        [
+            *violations(from_strategy(strategy), facts, user_rules=user_rules, rules=rules_of(job.runtime)),
+            *(reason.sentence for reason in unable(job.runtime, job.model, job.workload)),
+        ],
     )
 
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
+from astra.spec.runtime import FRAMEWORKS
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS, Workload
 from astra.table import CHOICES, INTEGERS, Columns
 from astra.units import GIB
 
 Kind = Literal["number", "switch", "choice", "text"]
-RUNTIMES: Final = ("megatron", "torchtitan", "deepspeed")  # frameworks whose own rules are known
 
 
 class Word(NamedTuple):
@@ -102,7 +102,7 @@ NAMES: Final[Mapping[str, Word]] = {
     "task": Word("text", "kind of training", TASKS),
     "precision": Word("text", "compute precision", PRECISIONS),
     "optimizer": Word("text", "optimizer", OPTIMIZERS),
-    "runtime": Word("text", "training framework", RUNTIMES),
+    "runtime": Word("text", "training framework", FRAMEWORKS),
 }
 
 ALIASES: Final[Mapping[str, str]] = {"flash_attention": "flash"}
@@ -132,8 +132,6 @@ class Names(Mapping[str, Any]):
         self._facts = facts
         self._values: dict[str, Any] = {**facts, **columns}
         self._spans: dict[str, tuple[float, float]] = {}
-        if "runtime" in self._values:
-            self._values["runtime"] = framework_of(self._values["runtime"])
         for alias, name in ALIASES.items():
             if name in self._values:
                 self._values[alias] = self._values[name]
@@ -193,16 +191,8 @@ def names(columns: Columns, facts: Mapping[str, Any]) -> Names:
     return Names(columns, facts)
 
 
-def framework_of(runtime: str) -> str:
-    """The framework whose rules bind a runtime: ``torchtitan-compile`` is torchtitan, anything unknown is Megatron."""
-    named = runtime.lower()
-    if named.startswith("deepspeed"):
-        return "deepspeed"
-    return "torchtitan" if named.startswith("torch") else "megatron"
-
-
 def facts_of(model: ModelSpec, pool: Pool, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
-    """The facts of a request on one pool, as scalars."""
+    """The facts of a request on one pool, as scalars; ``runtime`` is the framework whose rules bind the runtime."""
     moe, links = model.moe, pool.node.links
     moe_layers = 0
     if moe is not None:
@@ -212,13 +202,13 @@ def facts_of(model: ModelSpec, pool: Pool, workload: Workload, *, runtime: str =
         "gpus_per_node": pool.gpus_per_node,
         "scaleup_gpus": min(links[0].reach, pool.gpus) if links else 1,
         "memory_gib": pool.device.memory_bytes / GIB,
-        "blackwell": "blackwell" in pool.device.arch.lower(),
+        "blackwell": pool.device.generation == "blackwell",
         "batch": workload.global_batch,
         "seq": workload.seq,
         "task": workload.task,
         "precision": workload.precision,
         "optimizer": workload.optimizer,
-        "runtime": framework_of(runtime),
+        "runtime": runtime,
         "layers": model.layers + (model.encoder.layers if model.encoder else 0),
         "hidden": model.hidden,
         "ffn": model.ffn,
