@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from astra.catalog import runtimes
 from astra.errors import InputError
 from astra.export.bash import read_script
 from astra.export.import_megatron import from_words
 from astra.export.imported import Imported, Numbers
-from astra.export.torchtitan import RECIPES, SCHEDULES
+from astra.export.torchtitan import SCHEDULES
 from astra.spec.strategy import Strategy
 
 _LARGEST_BYTES: Final = 2_000_000
@@ -184,8 +185,8 @@ def _recipe(sections: Mapping[str, Any]) -> str | None:
     """The name of a model in our catalog, where the file says which it starts from."""
     model = sections.get("model", {})
     said = str(model.get("recipe") or f"{model.get('name', '')}_{str(model.get('flavor', '')).lower()}")
-    known = next((recipe for recipe in RECIPES if recipe.function == said), None)
-    return known.model if known else None
+    recipes = runtimes.runtime("torchtitan").can.recipes
+    return next((name for name, recipe in recipes.items() if recipe.partition(".")[2] == said), None)
 
 
 def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Imported:

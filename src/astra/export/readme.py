@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from astra.catalog import runtimes
 from astra.export.base import Exporter, Launch, one_line
 
 
@@ -32,3 +33,15 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
 def _plain(text: str) -> str:
     """A name without the letters Markdown and HTML give a meaning to."""
     return "".join(letter for letter in text if letter not in "`<>|[]*_\\")
+
+
+def adapter_notes(launch: Launch) -> str:
+    """What a training script of the user's must do for LoRA."""
+    if launch.workload.task != "lora":
+        return ""
+    targets = {"all": "every projection", "attention": "attention's projections", "qkv": "queries, keys and values"}
+    adapted = targets[runtimes.runtime(launch.runtime).adapted]
+    return f"""
+The plan freezes the model and trains LoRA adapters of {adapted}: the script adds them (in Hugging Face: PEFT's
+`LoraConfig`), of the rank it finds in `LORA_RANK`.
+"""

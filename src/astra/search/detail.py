@@ -36,8 +36,8 @@ from astra.families.split import Stages, even, kinds, split
 from astra.provenance import Floats, Source, Timed
 from astra.result import Estimate, Range, StageEstimate
 from astra.schedule import legal, step_s
-from astra.space.enumerate import head_layers
 from astra.space.can import may
+from astra.space.enumerate import head_layers
 from astra.space.names import facts_of
 from astra.space.rules import RULES, Rule, advice, violations
 from astra.spec.job import Job

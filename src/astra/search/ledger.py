@@ -8,9 +8,9 @@ from typing import Any
 from astra.families.kinds import layer_kinds
 from astra.result import Estimate, Reject
 from astra.search.planner import Found
+from astra.space.can import rules_of
 from astra.space.enumerate import chunk_counts, divisors
 from astra.space.restrictions import Restrictions
-from astra.space.can import rules_of
 from astra.space.rules import Rule
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, SCHEDULES

@@ -15,6 +15,7 @@ from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.families.kinds import layer_kinds
 from astra.result import Plan, Reject, Search
+from astra.search.able import check_able
 from astra.search.afford import against
 from astra.search.bill import Money
 from astra.search.ledger import lost_by, no_coverage
@@ -149,6 +150,7 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
     started = time.perf_counter()
     wanted.check()
+    check_able(fleet.job, several=True)
     exact, money = wanted.exact, wanted.money
     own_rules = read_rules(wanted.rules) if wanted.rules is not None else ()
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, wanted.restrictions, own_rules))

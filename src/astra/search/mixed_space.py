@@ -21,8 +21,8 @@ from astra.search.mixed_bounds import LONG, Rates, best_first
 from astra.search.mixed_detail import Fleet
 from astra.search.mixed_frames import RECOMPUTES, Bounded, Counts, Found, Frame, Framing, Shape, in_units
 from astra.search.mixed_limits import Limits
-from astra.space.enumerate import divisors
 from astra.space.can import rules_of
+from astra.space.enumerate import divisors
 from astra.space.names import facts_of
 from astra.space.one_pool import applies, solve_one
 from astra.space.partition import Choice, Ends, Pipeline, Problem, bound, end_times, solve
@@ -132,6 +132,7 @@ class Bench(Framing):
         columns = dict(zip(("tp", "cp", "ep", "mbs"), rows.T, strict=True)) | {
             "sp": sp,
             "etp": np.ones_like(rows[:, 0]),
+            "zero": np.full_like(rows[:, 0], self.zero),
         }
         legal = check(columns, facts, rules_of(job.runtime)).ok & self.limits.sequence_parallel(rows[:, 0])
         overlap_tp = "tp" in self.limits.overlap

@@ -49,13 +49,16 @@ def may(
     strategy: Strategy,
     model: ModelSpec,
     workload: Workload,
-    pool: Pool,
+    pool: Pool | None = None,
     *,
     layers: Sequence[int] = (),
 ) -> list[Reason]:
-    """Why this runtime cannot run this strategy of this model; empty if it can. ``layers`` are those of each chunk."""
+    """Why this runtime cannot run this strategy of this model; empty if it can.
+
+    ``pool`` is for rules that speak of the GPUs, ``layers`` are those of each chunk, where they were dealt already.
+    """
     table = names(from_strategy(strategy), facts_of(model, pool, workload, runtime=runtime.framework))
-    broken = [rule for rule in able_rules(runtime) if np.any(rule.breaks(table))]
+    broken = [rule for rule in able_rules(runtime) if rule.needs <= table.known and np.any(rule.breaks(table))]
     found = [Reason("strategy", rule.broken_by(table)) for rule in broken]
     if not runtime.can.uneven and len(set(layers or strategy.layers)) > 1 and "uneven" not in {r.name for r in broken}:
         found.append(Reason("strategy", _uneven(runtime)))

@@ -191,18 +191,14 @@ def names(columns: Columns, facts: Mapping[str, Any]) -> Names:
     return Names(columns, facts)
 
 
-def facts_of(model: ModelSpec, pool: Pool, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
+def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
     """The facts of a request on one pool, as scalars; ``runtime`` is the framework whose rules bind the runtime."""
-    moe, links = model.moe, pool.node.links
+    moe = model.moe
     moe_layers = 0
     if moe is not None:
         moe_layers = (model.layers - moe.first_dense) // moe.every
     return {
-        "gpus": pool.gpus,
-        "gpus_per_node": pool.gpus_per_node,
-        "scaleup_gpus": min(links[0].reach, pool.gpus) if links else 1,
-        "memory_gib": pool.device.memory_bytes / GIB,
-        "blackwell": pool.device.generation == "blackwell",
+        **({} if pool is None else _pool_facts(pool)),
         "batch": workload.global_batch,
         "seq": workload.seq,
         "task": workload.task,
@@ -225,6 +221,17 @@ def facts_of(model: ModelSpec, pool: Pool, workload: Workload, *, runtime: str =
         "dense_ffn": moe_layers < model.layers,
         "mla": model.mla is not None,
         "tied": model.tied_embeddings,
+    }
+
+
+def _pool_facts(pool: Pool) -> dict[str, Any]:
+    links = pool.node.links
+    return {
+        "gpus": pool.gpus,
+        "gpus_per_node": pool.gpus_per_node,
+        "scaleup_gpus": min(links[0].reach, pool.gpus) if links else 1,
+        "memory_gib": pool.device.memory_bytes / GIB,
+        "blackwell": pool.device.generation == "blackwell",
     }
 
 

@@ -63,10 +63,9 @@ def _rules(*rows: tuple[str, str, str] | tuple[str, str, str, tuple[str, ...]]) 
     made = {}
     for name, sentence, condition, *theirs in rows:
         frameworks = theirs[0] if theirs else ()
-        if frameworks:
-            whose = " or ".join(f'runtime == "{framework}"' for framework in frameworks)
-            condition = f"({whose}) and ({condition})" if len(frameworks) > 1 else f"{whose} and ({condition})"
-        rule = make_rule(name, sentence, Condition(Source(condition, f"rule {name}")))
+        whose = " or ".join(f'runtime == "{framework}"' for framework in frameworks)
+        whole = f"({whose}) and ({condition})" if whose else condition
+        rule = make_rule(name, sentence, Condition(Source(whole, f"rule {name}")))
         made[name] = rule._replace(frameworks=tuple(frameworks))
     if len(made) != len(rows):
         raise ValueError("two rules share a name")
@@ -101,8 +100,8 @@ RULES: Final = _rules(
     ("expert_bias", "experts with biases need etp = 1", "expert_bias and etp > 1"),
     (
         "experts_sharded",
-        "torchtitan needs ep to divide its sharded ranks (zero 2 or 3) times cp and tp",
-        "moe and (zero >= 2 and (dp * cp * tp) % ep != 0 or zero < 2 and (cp * tp) % ep != 0)",
+        "torchtitan needs ep to divide cp and tp where dp does not shard weights (zero 0 or 1)",
+        "moe and zero < 2 and (cp * tp) % ep != 0",
         ("torchtitan",),
     ),
     (

@@ -10,7 +10,6 @@ from astra.errors import InputError
 from astra.spec._base import Spec, check, check_not_negative, check_positive
 from astra.spec.workload import PRECISIONS
 
-
 Generation = Literal[
     "", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"
 ]  # fmt: skip

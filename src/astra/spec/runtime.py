@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
+import msgspec
+
 from astra.errors import nearest_names
 from astra.spec._base import Spec, check, check_not_negative
 from astra.spec.blocks import MEANINGS
@@ -32,7 +34,8 @@ class Can(Spec, frozen=True, kw_only=True):
     """What a runtime can do. These are lists of what it has: nothing else is planned for it or written out."""
 
     blocks: tuple[str, ...]  # words of astra.spec.blocks
-    recipes: dict[str, str] = {}  # catalog models it has code for, with the name there; empty: any of those blocks
+    # Catalog models it has code for, with the name there; empty: any of those blocks
+    recipes: dict[str, str] = msgspec.field(default_factory=dict)
     degrees: tuple[str, ...]  # axes that may be above 1, and sp
     uneven: bool = True  # stages may have different numbers of layers
     schedules: tuple[str, ...]
