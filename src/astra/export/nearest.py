@@ -157,8 +157,9 @@ def _tunings(asked: Strategy) -> list[Fields]:
 
 # Rules may join two fields: an option is only left out if it breaks one beside every one of these.
 _BESIDE: Final = tuple(
-    Strategy(zero=zero, overlap=(), tp=degree, pp=degree, vp=vp, cp=degree, dp=degree)
+    Strategy(zero=zero, overlap=overlap, tp=degree, pp=degree, vp=vp, cp=degree, dp=degree)
     for zero in (0, 3)
+    for overlap in ((), OVERLAPS)
     for degree, vp in ((1, 1), (2, 1), (2, 2))
 )
 

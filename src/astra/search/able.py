@@ -8,18 +8,19 @@ from astra.space.can import unable, who_can
 from astra.spec.job import Job
 
 
-def check_able(job: Job, *, several: bool = False) -> None:
-    """Refuse a job that no strategy of its runtime can run; ``several`` pools are joined by pipelines."""
+def able(job: Job, *, several: bool = False) -> Job:
+    """The job, unless no strategy of its runtime can run it; ``several`` pools are joined by pipelines."""
     who = job.runtime.name
     reasons = [reason.sentence for reason in unable(job.runtime, job.model, job.workload)]
-    able = who_can(job.model, job.workload) if reasons or several else []
+    others = who_can(job.model, job.workload) if reasons or several else []
     if not reasons and several and "pp" not in job.runtime.can.degrees:
         reasons = [f"{who} has no pipeline parallelism, which joins several pools of GPUs"]
     if several:
-        able = [name for name in able if "pp" in runtimes.runtime(name).can.degrees]
+        others = [name for name in others if "pp" in runtimes.runtime(name).can.degrees]
     if reasons:
-        others = f"Runtimes that can: {', '.join(able)}." if able else "No other runtime that is exported can either."
+        fix = f"Runtimes that can: {', '.join(others)}." if others else "No other runtime that is exported can either."
         raise NoFeasiblePlan(
-            f"--runtime {who} cannot train {job.model.name} so: {'; '.join(reasons)}. {others} "
+            f"--runtime {who} cannot train {job.model.name} so: {'; '.join(reasons)}. {fix} "
             "(astra estimate costs a strategy all the same.)"
         )
+    return job

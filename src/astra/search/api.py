@@ -17,7 +17,7 @@ from astra.catalog.models import model as find_model
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.families import weights as weights_of
 from astra.result import Estimate, Plan, PlanSet, PriceTag, Reject, Result, Search
-from astra.search.able import check_able
+from astra.search.able import able
 from astra.search.afford import against, parts_of, price, use_notes, with_run
 from astra.search.bill import Money, tag_of
 from astra.search.counts import on
@@ -116,11 +116,10 @@ def plan(
         )  # fmt: skip
         return plan_fleet(*_fleet(model, mixed, work, counts), wanted)
     a_billion = ["no --tokens: days and dollars are of a billion tokens"] * (tokens is None and is_rate(objective))
-    job = make_job(
+    job = able(make_job(
         model, gpus=gpus, cluster=cluster, node=node, batch=batch, seq=seq, tokens=1e9 if a_billion else tokens,
         precision=precision, optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
-    )  # fmt: skip
-    check_able(job)
+    ))  # fmt: skip
     restrictions = parse_restrictions(fix=fix, forbid=forbid, maximum=maximum, minimum=minimum)
     user_rules = read_rules(rules) if rules is not None else ()
     goal = goal_of(objective, budget, deadline, job.workload.tokens)

@@ -15,7 +15,7 @@ from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.families.kinds import layer_kinds
 from astra.result import Plan, Reject, Search
-from astra.search.able import check_able
+from astra.search.able import able
 from astra.search.afford import against
 from astra.search.bill import Money
 from astra.search.ledger import lost_by, no_coverage
@@ -150,7 +150,7 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
     started = time.perf_counter()
     wanted.check()
-    check_able(fleet.job, several=True)
+    able(fleet.job, several=True)
     exact, money = wanted.exact, wanted.money
     own_rules = read_rules(wanted.rules) if wanted.rules is not None else ()
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, wanted.restrictions, own_rules))
@@ -164,8 +164,8 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
         raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
-    able = [each for each in candidates if "Megatron-LM" in each.estimate.runs_on]
-    shown = able if wanted.launchable and able else candidates
+    launched = [each for each in candidates if "Megatron-LM" in each.estimate.runs_on]
+    shown = launched if wanted.launchable and launched else candidates
     shown = list({str(each.strategy): each for each in shown}.values())[: wanted.top]
     best = shown[0]
     if wanted.strict and best.estimate.provenance_worst == "assumed":

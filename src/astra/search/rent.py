@@ -15,7 +15,7 @@ from astra.catalog import runtimes
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoFeasiblePlan, UnknownName
 from astra.result import Choice, ChoicePart, RentReport, RentSearch, Unused, Waste
-from astra.search.able import check_able
+from astra.search.able import able
 from astra.search.afford import shared_range
 from astra.search.api import DEFAULT_BATCH, make_job
 from astra.search.bill import MARKETS, Money, stale_warning
@@ -77,7 +77,7 @@ def rent(
         tokens=tokens, precision=precision, optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime,
         headroom=headroom,
     )  # fmt: skip
-    check_able(base)
+    able(base)
     if "pp" not in base.runtime.can.degrees:
         mixes = "none"  # pools are joined by pipelines
     goal = goal_of(objective or (None if budget or deadline else "pareto"), budget, deadline, base.workload.tokens)
