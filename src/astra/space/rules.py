@@ -64,7 +64,8 @@ def _rules(*rows: tuple[str, str, str] | tuple[str, str, str, tuple[str, ...]]) 
     for name, sentence, condition, *theirs in rows:
         frameworks = theirs[0] if theirs else ()
         whose = " or ".join(f'runtime == "{framework}"' for framework in frameworks)
-        whole = f"({whose}) and ({condition})" if whose else condition
+        whose = f"({whose})" if len(frameworks) > 1 else whose
+        whole = f"{whose} and ({condition})" if whose else condition
         rule = make_rule(name, sentence, Condition(Source(whole, f"rule {name}")))
         made[name] = rule._replace(frameworks=tuple(frameworks))
     if len(made) != len(rows):
