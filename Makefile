@@ -3,6 +3,7 @@
 #   make test    install the development tools, then lint, type-check and test
 #   make check   lint and types alone    make bench  speed, recorded    make clean  start over
 #   make test-frameworks   exports through the real frameworks, in cached environments under .venvs
+#   make contract   every runtime x model x GPUs x task: all plans shown are exported, recorded
 
 # The first interpreter that is new enough; PYTHON=... chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -13,10 +14,10 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-frameworks check format bench clean venv-without-ensurepip
+.PHONY: help plan test test-frameworks contract check format bench clean venv-without-ensurepip
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 plan: $(VENV)/.installed
 	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
@@ -28,6 +29,9 @@ test: check
 test-frameworks: $(VENV)/.installed-dev
 	$(BIN)/python tests/frameworks/install.py
 	ASTRA_FRAMEWORKS=1 $(BIN)/python -m pytest -n 2 -s -rs tests/frameworks $(ARGS)
+
+contract: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.contract --out benchmarks/results/contract.json $(ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

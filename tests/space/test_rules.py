@@ -66,8 +66,8 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "moe_ffn": lambda s: not s.moe or s.moe_ffn % s.etp == 0,
     "expert_ranks": lambda s: not s.moe or (s.dp * s.cp * s.tp) % (s.ep * s.etp) == 0,
     "expert_bias": lambda s: not (s.expert_bias and s.etp > 1),
-    "experts_sharded": lambda s: not (
-        s.runtime == "torchtitan" and s.moe and s.zero in (0, 1) and s.cp * s.tp % s.ep != 0
+    "experts_sharded": lambda s: (
+        not (s.runtime == "torchtitan" and s.moe and s.zero in (0, 1) and s.cp * s.tp % s.ep != 0)
     ),
     "fp8_shape": lambda s: (
         s.precision != "fp8"
@@ -83,9 +83,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "single_stage": lambda s: s.pp > 1 or s.schedule == "1f1b",
     "chunks": lambda s: s.vp == 1 or s.schedule == "interleaved",
     "interleaved": lambda s: s.schedule != "interleaved" or s.vp > 1,
-    "interleaved_batch": lambda s: (
-        s.runtime != "megatron" or s.vp == 1 or groups_fit(s.batch // (s.dp * s.mbs), s.pp)
-    ),
+    "interleaved_batch": lambda s: s.runtime != "megatron" or s.vp == 1 or groups_fit(s.batch // (s.dp * s.mbs), s.pp),
     "interleaved_rounds": lambda s: (
         s.runtime != "torchtitan" or s.vp == 1 or rounds_fit(s.batch // (s.dp * s.mbs), s.pp)
     ),

@@ -191,7 +191,7 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
         alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
         without=[_alternative(planner, place, each, best) for place, each in without.items()],
         marginal=marginal,
-        launchable=_plan(1, able[0], best, fleet, money) if able else None,
+        launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, candidates[0], best, fleet, money),
         left_out=left_out,
     )  # fmt: skip
