@@ -1,4 +1,4 @@
-"""One promise over every request: a plan that is shown can be exported to its runtime's own target, or it says why not."""
+"""One promise over every request: a plan shown can be exported to its runtime's own target, or it is said why not."""
 
 from __future__ import annotations
 

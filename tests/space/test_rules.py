@@ -58,7 +58,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "gpus": lambda s: s.tp * s.cp * s.pp * s.dp == s.gpus,
     "heads": lambda s: s.heads % s.tp == 0,
     "kv_heads": lambda s: s.mla or s.kv_heads % s.tp == 0 or s.tp % s.kv_heads == 0,
-    "kv_heads_whole": lambda s: s.runtime == "megatron" or s.mla or s.kv_heads % s.tp == 0,
+    "kv_heads_whole": lambda s: s.runtime in ("megatron", "nanotron") or s.mla or s.kv_heads % s.tp == 0,
     "ffn": lambda s: s.ffn % s.tp == 0 if s.dense_ffn else True,
     "shared_ffn": lambda s: s.shared_ffn % s.tp == 0,
     "dense_experts": lambda s: s.moe or s.ep == s.etp == 1,
@@ -89,6 +89,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     ),
     "interleaved_p2p": lambda s: s.runtime != "megatron" or s.vp == 1 or s.pp != 2 or s.overlap_p2p,
     "overlap_p2p": lambda s: not s.overlap_p2p or s.schedule == "interleaved",
+    "stages_fed": lambda s: s.runtime != "nanotron" or s.batch // (s.dp * s.mbs) + 1 >= s.pp,
     "tied_torchtitan": lambda s: not (s.runtime == "torchtitan" and s.tied and s.pp > 1),
     "recompute_options": lambda s: s.recompute == "full" or (s.method == "uniform" and s.recompute_layers == 1),
     "recompute_layers": lambda s: (
@@ -139,7 +140,7 @@ FACTS = st.builds(
     expert_bias=st.booleans(),
     precision=st.sampled_from(["bf16", "fp8"]),
     optimizer=st.sampled_from(["adam", "sgd"]),
-    runtime=st.sampled_from(["megatron", "torchtitan", "fsdp"]),
+    runtime=st.sampled_from(["megatron", "torchtitan", "fsdp", "nanotron"]),
 )
 
 
@@ -289,6 +290,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("interleaved_rounds", "tp8 pp4 vp2 dp2 sp", {"runtime": "torchtitan", "batch": 2 * 9}),
     ("interleaved_p2p", "tp8 pp2 vp2 dp4 sp", {}),
     ("overlap_p2p", "tp8 pp4 dp2 sp overlap=grad,param,p2p", {}),
+    ("stages_fed", "tp4 pp8 dp2 mbs32 sp", {"runtime": "nanotron"}),
     ("tied_torchtitan", "tp8 pp4 dp2 sp", {"runtime": "torchtitan", "tied": True}),
     ("recompute_options", "tp8 pp4 dp2 sp recompute=selective recompute_layers=2", {}),
     ("recompute_options", "tp8 pp4 dp2 sp method=block", {}),

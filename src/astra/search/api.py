@@ -431,4 +431,5 @@ def _check_computable(job: Job, strategy: Strategy, user_rules: Sequence[Rule], 
 
 def _notes(job: Job, gpus: str | None) -> list[str]:
     del gpus
-    return [f"node type {job.pool.node.name}", f"runtime {job.runtime.title}"]
+    told = [f"node type {job.pool.node.name}", f"runtime {job.runtime.title}"]
+    return told if job.runtime.exports_to else [*told, f"astra export writes no files for {job.runtime.name}"]

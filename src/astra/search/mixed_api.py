@@ -26,6 +26,7 @@ from astra.search.mixed_detail import estimate as estimate_fleet
 from astra.search.mixed_limits import Limits
 from astra.search.mixed_lone import check_alone, estimate_alone, read_alone
 from astra.search.mixed_records import Alternative, Marginal, MixedEstimate, MixedPlanSet
+from astra.search.mixed_runtimes import STARTED_BY
 from astra.space.expression import read_rules
 from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule
@@ -164,7 +165,8 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
         raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
-    launched = [each for each in candidates if "Megatron-LM" in each.estimate.runs_on]
+    starts = STARTED_BY.get(fleet.job.runtime.exports_to, "Megatron-LM")
+    launched = [each for each in candidates if starts in each.estimate.runs_on]
     shown = launched if wanted.launchable and launched else candidates
     shown = list({str(each.strategy): each for each in shown}.values())[: wanted.top]
     best = shown[0]

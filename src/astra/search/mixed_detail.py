@@ -378,7 +378,9 @@ def _tell(
     broken = list(dict.fromkeys(sentence for part in parts for sentence in part.violations))
     vendors = {jobs[name].pool.device.vendor for name in used}
     precisions: set[str] = {jobs[name].workload.precision for name in used}
-    runs_on, needs = runtimes_for(strategy, Fitted(job.model, vendors=len(vendors), precisions=len(precisions)))
+    runs_on, needs = runtimes_for(
+        strategy, Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions))
+    )
     return MixedEstimate(
         model=job.model.name,
         gpus=" + ".join(f"{count}x{jobs[name].pool.device.name}" for name, count in used.items()),

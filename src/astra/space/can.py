@@ -123,7 +123,7 @@ def _listed(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
     can, who = runtime.can, runtime.name
     for axis in AXES:
         if axis not in can.degrees:
-            yield f"can_{axis}", f"{who} has no {_AXES[axis]} ({axis})", "sp" if axis == "sp" else f"{axis} > 1"
+            yield f"can_{axis}", f"{who} has no {_AXES[axis]}", "sp" if axis == "sp" else f"{axis} > 1"
     if not can.uneven:
         yield "uneven", _uneven(runtime), "layers % (pp * vp) != 0"
     lacks = [name for name in SCHEDULES if name not in can.schedules]
@@ -140,7 +140,7 @@ def _listed(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
     if "optimizer" not in can.offload:
         yield "can_offload", f"{who} has no optimizer offload", 'offload == "optimizer"'
     if not can.unfused:
-        yield "can_flash", f"{who} has no switch for fused attention (flash)", "not flash"
+        yield "can_flash", f"{who} has no switch for fused attention", "not flash"
     yield from _overlaps(runtime)
 
 

@@ -145,6 +145,7 @@ RULES: Final = _rules(
         "only the interleaved schedule overlaps pipeline traffic",
         'overlap_p2p and schedule != "interleaved"',
     ),
+    ("stages_fed", "nanotron needs at least pp - 1 micro-batches", "microbatches < pp - 1", ("nanotron",)),
     (
         "tied_torchtitan",
         "torchtitan cannot split tied embeddings over stages",
