@@ -12,19 +12,29 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, SCHEDULES, Strategy
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import CHOICES, INTEGERS, OVERLAPS, SWITCHES
+
+__all__ = [
+    "CHOICES",
+    "FIELDS",
+    "INTEGERS",
+    "SWITCHES",
+    "Column",
+    "Columns",
+    "code",
+    "distinct",
+    "each",
+    "from_strategy",
+    "joined",
+    "largest",
+    "take",
+    "to_strategy",
+]
 
 Column = npt.NDArray[Any]
 Columns = Mapping[str, Column]
 
-CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "recompute": RECOMPUTES,
-    "method": METHODS,
-    "offload": OFFLOADS,
-    "schedule": SCHEDULES,
-}
-SWITCHES: Final = ("sp", "flash", *(f"overlap_{name}" for name in OVERLAPS))
-INTEGERS: Final = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs", "zero", "recompute_layers")
 FIELDS: Final = (*INTEGERS, *SWITCHES, *CHOICES)
 _DENSE: Final = 65536  # whole numbers below this are looked up, not sorted
 _SPARSE, _SMALL = 4, 65536  # a table of this many possible combinations per row, and in all, is worth it

@@ -14,8 +14,10 @@ DESCRIPTION: Final = "Predict step time and memory of one strategy, legal or not
 _EXAMPLE: Final = '--strategy "tp8 pp4 vp5 dp2 mbs1 sp zero1 recompute=selective"'
 EPILOG: Final = f"""\
 A strategy is words: degrees tp pp vp cp ep etp dp mbs with their number, sp, zero0..zero3,
-recompute=none|selective|full, flash=on|off, offload=optimizer, overlap=grad,param,tp,p2p.
-What is left out is derived (dp) or takes its default. Over several pools, groups in brackets (docs/mixed.md).
+recompute=none|selective|full (or full:block:4), flash=on|off, offload=optimizer, overlap=grad,param,tp,p2p or none,
+layers=19,20*2,21. A row of a plan's table is such a text. What is left out is as in plans: dp takes the GPUs left,
+communication is overlapped wherever it can be, layers are even or balanced (docs/strategy.md).
+Over several pools, groups in brackets (docs/mixed.md).
 
 examples:
   astra estimate llama-2-70b --gpus 64xH100 --batch 1024 --seq 4096 {_EXAMPLE}

@@ -140,7 +140,8 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 def add_limits(group: argparse._ArgumentGroup) -> None:
     """What a legal strategy must keep to."""
-    group.add_argument("--rules", metavar="FILE", help="a file with rules of your own")
+    group.add_argument("--rules", metavar="FILE", help="a file with rules of your own, one per line: "
+                       "'refuse tp > 4' or 'require tp <= 4'; a bare condition is one to refuse")  # fmt: skip
     group.add_argument("--headroom", metavar="F", type=fraction("--headroom", below=0.9), default=0.08,
                        help="share of the usable memory to keep free (default 0.08)")  # fmt: skip
 

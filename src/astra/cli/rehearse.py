@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
 from astra.cli.output import Answer
+from astra.visible import visible
 
 if TYPE_CHECKING:
-    from astra.calibrate.rehearse_compare import Figures, Rehearsal, RehearsedStage
     from astra.export.base import Launch
+    from astra.lab.rehearse.compare import Figures, Rehearsal, RehearsedStage
     from astra.spec.job import Job
 
 HELP: Final = "run one rank of a plan on the GPU here, before paying for all of them"
@@ -61,31 +62,31 @@ def _plan(path: str, place: int) -> tuple[Launch, Job | None]:
 
 def run(args: argparse.Namespace) -> Answer:
     """Rehearse, and keep the comparison ready to be drawn."""
-    from astra.calibrate import rehearse_compare, rehearse_here, rehearse_plan  # noqa: PLC0415
+    from astra.lab.rehearse import compare, here, plan  # noqa: PLC0415
 
     launch, job = _plan(args.plan, args.rank)
     if job is None:
-        raise rehearse_plan.CannotRehearse(["plans on several GPU types"])
-    stages = rehearse_plan.stages_of(args.stage, launch.strategy.pp)
+        raise plan.CannotRehearse(["plans on several GPU types"])
+    stages = plan.stages_of(args.stage, launch.strategy.pp)
     cases = [
-        rehearse_plan.case_of(
+        plan.case_of(
             job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage, framework=args.framework
         )
         for stage in stages
     ]
-    gpu = rehearse_here.gpu_here(args.framework)
+    gpu = here.gpu_here(args.framework)
     _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
     if args.framework == "torch":
-        rows = rehearse_here.run_in_torch(cases)
+        rows = here.run_in_torch(cases)
     else:
-        rows = rehearse_here.run_on_gpu(cases, _say) if gpu else rehearse_here.run_without_gpu(cases)
-    found = rehearse_compare.compare(
+        rows = here.run_on_gpu(cases, _say) if gpu else here.run_without_gpu(cases)
+    found = compare.compare(
         job,
         launch.strategy,
         rows,
         how="gpu" if gpu else "fake",
         gpu=gpu,
-        notes=rehearse_plan.caveats(job.model, launch.strategy, args.framework),
+        notes=plan.caveats(job.model, launch.strategy, args.framework),
         framework=args.framework,
     )
     return Answer(lambda width, color: told(found, width, color), found.to_json)
@@ -100,7 +101,7 @@ def _say(line: str) -> None:
     from astra.cli.progress import watched  # noqa: PLC0415
 
     if watched():
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
 
 def told(found: Rehearsal, width: int | None, color: bool) -> str:

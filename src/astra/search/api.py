@@ -211,7 +211,7 @@ def _baseline(job: Job, baseline: str | Strategy | None, user_rules: Sequence[Ru
     if baseline is None:
         return None
     try:
-        strategy = parse_strategy(baseline, gpus=job.pool.gpus) if isinstance(baseline, str) else baseline
+        strategy = job.strategy(baseline) if isinstance(baseline, str) else baseline
     except InputError as error:
         raise InputError("baseline", error.got, want=error.want, fix=error.fix) from None
     _check_computable(job, strategy, user_rules, where="baseline")
@@ -257,7 +257,7 @@ def estimate(
         optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime, headroom=headroom,
     )  # fmt: skip
     user_rules = read_rules(rules) if rules is not None else ()
-    chosen = parse_strategy(strategy, gpus=job.pool.gpus) if isinstance(strategy, str) else strategy
+    chosen = job.strategy(strategy) if isinstance(strategy, str) else strategy
     _check_computable(job, chosen, user_rules)
     options = money or Money()
     result = with_run(job, estimate_job(job, [chosen], user_rules=user_rules)[0], options, tag_of(options, job.pool))

@@ -41,7 +41,7 @@ from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import Strategy, replace
 from astra.table import code, from_strategy
 from astra.units import GIB
 
@@ -211,16 +211,7 @@ def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
 
 def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> Strategy:
     """The whole pipeline's layout on one segment's pool and degrees."""
-    links = job.pool.node.links
-    reach = min(links[0].reach, job.pool.gpus) if links else 1
-    on = {
-        "grad": True,
-        "param": mixed.zero > 0 and "grad" in mixed.overlap,
-        "tp": 1 < segment.tp <= reach,
-        "p2p": group.vp > 1 and group.stages > 1,
-    }
-    overlap = tuple(name for name in on if on[name] and (name in mixed.overlap or name == "p2p"))
-    return Strategy(
+    alone = Strategy(
         tp=segment.tp,
         pp=group.stages,
         vp=group.vp,
@@ -231,10 +222,11 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         sp=segment.tp > 1,
         zero=mixed.zero,
         recompute=segment.recompute,
-        overlap=overlap,
         schedule="interleaved" if group.vp > 1 else "1f1b",
         layers=group.layers,
     )
+    possible = set(job.hides(alone)) & {*mixed.overlap, *(["p2p"] if group.stages > 1 else [])}
+    return replace(alone, overlap=tuple(possible - ({"param"} if "grad" not in possible else set())))
 
 
 def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:

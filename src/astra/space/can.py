@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.catalog import models, runtimes
-from astra.space._parser import Condition, Source
+from astra.space.language import Condition, Source
 from astra.space.names import facts_of, names
 from astra.space.rules import RULES, Rule, make_rule
 from astra.spec.blocks import MEANINGS, blocks_of

@@ -83,8 +83,9 @@ class Space:
     def switches(self) -> dict[str, tuple[bool, ...]]:
         """Settings of each switch that the runtime has."""
         can = self.job.runtime.can
-        has = {f"overlap_{name}": (False, True) if name in can.overlap else (False,) for name in OVERLAPS}
-        return has | {"flash": (False, True) if can.unfused else (True,)}
+        has: dict[str, tuple[bool, ...]] = {"flash": (False, True) if can.unfused else (True,)}
+        hides = {f"overlap_{name}": (False, True) if name in can.overlap else (False,) for name in OVERLAPS}
+        return {name: (hides | has)[name] for name in FLAGS}
 
     def _joint_rules(self) -> list[Rule]:
         """Rules of the runtime that join what every mesh may be held with to the mesh itself, and that may break."""

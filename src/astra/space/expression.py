@@ -1,9 +1,11 @@
 """Rules that users write: a line of text, or a file of them, becomes a ``Rule`` beside the built-in ones.
 
-One rule per line; a condition that is true refuses the strategy, and what follows ``#`` is the sentence shown::
+One rule per line: what to refuse, or what to require. A condition without either word is one to refuse, and what
+follows ``#`` is the sentence shown::
 
-    no_double: recompute == "full" and flash_attention   # we never pay for both
-    tp > gpus_per_node                                    # keep tensor parallelism inside a node
+    no_double: refuse recompute == "full" and flash_attention   # we never pay for both
+    require tp <= gpus_per_node                                 # keep tensor parallelism inside a node
+    mbs > 4                                                     # refused, as with refuse
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ from pathlib import Path
 from typing import Final
 
 from astra.errors import InputError
-from astra.space._parser import MAX_DEPTH, MAX_LENGTH, Condition, Source
+from astra.files import LIMITS, read_text
+from astra.space.language import MAX_DEPTH, MAX_LENGTH, Condition, Source
 from astra.space.rules import RULES, Rule, make_rule
 
 __all__ = ["MAX_DEPTH", "MAX_FILE_BYTES", "MAX_LENGTH", "MAX_RULES", "parse_condition", "parse_rule", "read_rules"]
 
-MAX_FILE_BYTES: Final = 1024**2
+MAX_FILE_BYTES: Final = LIMITS["rules"].most_bytes
 MAX_RULES: Final = 1_000
 _LABEL: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:")
+_SENSE: Final = re.compile(r"\s*(refuse|require)\b")
 _BUILT_IN: Final = frozenset(rule.name for rule in RULES)
 
 
@@ -30,14 +34,19 @@ def parse_condition(text: str, where: str = "rule") -> Condition:
 
 
 def parse_rule(text: str, where: str = "rule", line: int = 1) -> Rule:
-    """Read ``name: condition  # sentence``; the name and the sentence may be left out."""
+    """Read ``name: refuse condition  # sentence``, or ``require``; all but the condition may be left out."""
     label = _LABEL.match(text)
-    source = Source(text, where, line, start=label.end() if label else 0)
-    condition = Condition(source)
+    sense = _SENSE.match(text, label.end() if label else 0)
+    required = sense is not None and sense.group(1) == "require"
+    last = sense or label
+    source = Source(text, where, line, start=last.end() if last else 0)
+    condition = Condition(source, opposite=required)
     name = label.group(1) if label else f"{Path(where).name}:{line}"
     if name in _BUILT_IN:
         source.fail(text.index(name), name, "a name that no built-in rule has", "Choose another name.")
-    sentence = " ".join(condition.comment.split()) or f"your rule refuses {condition.text}"
+    sentence = (
+        " ".join(condition.comment.split()) or f"your rule {'requires' if required else 'refuses'} {condition.said}"
+    )
     return make_rule(name, sentence, condition, origin=f"{where}:{line}")
 
 
@@ -45,7 +54,7 @@ def read_rules(path: str | Path) -> tuple[Rule, ...]:
     """The rules of a file, in order; empty lines and lines that are only a comment are passed over."""
     where = str(path)
     rules: dict[str, Rule] = {}
-    for number, line in enumerate(_read_text(where).split("\n"), start=1):
+    for number, line in enumerate(read_text(path, "rules").split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         rule = parse_rule(line.rstrip("\r"), where, number)
@@ -57,21 +66,3 @@ def read_rules(path: str | Path) -> tuple[Rule, ...]:
         if len(rules) > MAX_RULES:
             raise InputError(f"{where}:{number}", None, want=f"at most {MAX_RULES:,} rules in a file")
     return tuple(rules.values())
-
-
-def _read_text(where: str) -> str:
-    try:
-        with open(where, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError("rules", where, want=f"a file that can be read ({reason})") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise InputError(where, None, want=f"a file of at most {MAX_FILE_BYTES // 1024**2} MiB")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(where, None, want=f"UTF-8 text (byte {error.start:,} is not)") from None
-    if "\0" in text:
-        raise InputError(where, None, want=f"text, not a binary file (byte {text.index(chr(0)):,} is zero)")
-    return text

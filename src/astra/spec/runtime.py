@@ -9,6 +9,7 @@ import msgspec
 from astra.errors import nearest_names
 from astra.spec._base import Spec, check, check_not_negative
 from astra.spec.blocks import MEANINGS
+from astra.spec.names import Line, Name, check_names
 from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, SCHEDULES
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
 
@@ -68,13 +69,13 @@ class Can(Spec, frozen=True, kw_only=True):
 class Runtime(Spec, frozen=True, kw_only=True):
     """A training framework, as far as its speed and memory depend on it."""
 
-    name: str
-    title: str
+    name: Name
+    title: Line
     replay_only: bool = False  # stands for one published table, not for a framework: not offered to plan with
     framework: Framework  # whose own rules bind it
-    exports_to: str = ""  # the target of astra export that starts it; empty: none does
+    exports_to: Name = ""  # the target of astra export that starts it; empty: none does
     can: Can
-    attention: str  # an attention kernel of efficiency.operators, or "best" for the GPU's usual one
+    attention: Name  # an attention kernel of efficiency.operators, or "best" for the GPU's usual one
     # Tensor throughput in a step over that in hours of GEMMs alone: slow kernels between GEMMs leave them power.
     clock_gain: float
     clock_follows_power: bool = False  # clock_gain is the most: it falls towards 1 where GEMMs fill the time
@@ -113,6 +114,9 @@ class Runtime(Spec, frozen=True, kw_only=True):
     hides_all_to_all: bool = False  # expert exchanges run beside the compute of another micro-batch
     recomputes_cheap: bool = False  # outputs of norms and activations are made again in backward
     offloaded_layers: int = 0  # of a stage: their activations wait in host memory
-    kernels: dict[str, Kernel]
-    source: str
-    date: str
+    kernels: dict[Name, Kernel]
+    source: Line
+    date: Name
+
+    def __post_init__(self) -> None:
+        check_names("runtime", self)
