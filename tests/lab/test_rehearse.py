@@ -187,7 +187,7 @@ def test_fills_cost_a_start_and_a_rate() -> None:
 
 
 def test_a_case_of_a_plan() -> None:
-    strategy = parse_strategy("tp2 pp4 dp8 mbs2 sp zero1 recompute=selective")
+    strategy = parse_strategy("tp2 pp4 dp8 mbs2 sp zero1 recompute=selective overlap=grad,param")
     case = case_of(MODEL, strategy, WORK, stage=3)
     assert (case.model, case.stage, case.strategy) == (MODEL, 3, strategy)
     assert case.overlap_grad

@@ -149,7 +149,9 @@ def test_an_estimate_is_costed_all_the_same() -> None:
     assert not found.legal
     assert found.step_s > 0
     assert any("two norms" in reason for reason in found.violations)
-    found = astra.estimate("llama-2-7b", gpus="16xH100", strategy="dp16 zero2", runtime="deepspeed", batch=64)
+    found = astra.estimate(
+        "llama-2-7b", gpus="16xH100", strategy="dp16 zero2 overlap=grad,param", runtime="deepspeed", batch=64
+    )
     assert found.violations == [
         "deepspeed prefetches weights exactly where they are sharded (zero 3) (zero=2, overlap_param=on)"
     ]

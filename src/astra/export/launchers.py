@@ -43,7 +43,8 @@ def framework(launch: Launch) -> Exporter:
 
 
 def _target(launch: Launch) -> str:
-    return runtimes.runtime(launch.runtime).exports_to
+    """The target that starts the plan's runtime; empty if there is no such runtime."""
+    return runtimes.runtime(launch.runtime).exports_to if launch.runtime in runtimes.runtime_names() else ""
 
 
 # A job that started another framework than the plan was made for would be another plan.
