@@ -30,7 +30,7 @@ from astra.spec.job import Job
 from astra.spec.money import Money
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
-MODEL, BATCH, SEQ, TOKENS, MOST, NODE = "llama-3.2-1b", 256, 4096, 1e10, 32, 8
+MODEL, BATCH, SEQ, TOKENS, MOST, NODE = "qwen2.5-1.5b", 256, 4096, 1e10, 32, 8
 GPUS = ("A100-80", "B200", "H100")
 NAMES = {gpu: device(gpu).name for gpu in GPUS}
 Key = tuple[tuple[str, int], ...]  # (GPU, how many), one or two

@@ -26,7 +26,7 @@ from astra.spec.money import Money
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
 TODAY = dt.date(2026, 11, 15)
-MODEL, BATCH, SEQ, TOKENS, MOST = "llama-3.2-1b", 48, 2048, 1e10, 32
+MODEL, BATCH, SEQ, TOKENS, MOST = "qwen2.5-1.5b", 48, 2048, 1e10, 32
 NODES = {"H100": 8, "A100-80": 8, "GB200": 4, "L40S": 8}
 prices_of = st.dictionaries(st.sampled_from(sorted(NODES)), st.floats(0.2, 12), min_size=1)
 

@@ -48,7 +48,6 @@ from astra.search.planner import (
 from astra.space.enumerate import Space, cross, divisors
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
-from astra.space.rules import RULES
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.table import Column, Columns, distinct, joined, take
@@ -85,7 +84,7 @@ class CountSpace(Space):
 
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
-        self.rules = tuple(rule for rule in RULES if rule.name != "gpus")  # the table has many numbers of GPUs
+        self.rules = tuple(rule for rule in self.rules if rule.name != "gpus")  # the table has many numbers of GPUs
         model, batch, most = self.job.model, self.job.workload.global_batch, int(self.counts[-1])
         choices = {
             "tp": divisors(model.heads),
@@ -122,7 +121,7 @@ class CountSpace(Space):
 
     def of(self, job: Job, counts: Ints) -> CountSpace | None:
         """The same cores for another job, or None if it has others."""
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
         if not same or not np.array_equal(counts, self.counts):
             return None
@@ -310,6 +309,8 @@ class _Ladder(Leaders):
         """
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
+        if self.space.late_rules:
+            result = self._without_refused(meshes, result, savers, first=True)
         # The job is that of the largest count, so its waiting is put in place of the mesh's own.
         own = self.shelf.waits[place] / (1 + self.job.straggling)
         result = result._replace(bound_s=result.bound_s * own[:, None, None])

@@ -13,6 +13,7 @@ from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.families.kinds import layer_kinds
 from astra.result import Plan, Reject, Search
+from astra.search.able import able
 from astra.search.afford import against
 from astra.search.ledger import lost_by, no_coverage
 from astra.search.mixed import CLOSE, MANY_POOLS, Costed, Planner
@@ -22,6 +23,7 @@ from astra.search.mixed_detail import estimate as estimate_mixed
 from astra.search.mixed_limits import Limits
 from astra.search.mixed_lone import check_alone, estimate_alone, read_alone
 from astra.search.mixed_records import Alternative, Marginal, MixedEstimate, MixedPlanSet
+from astra.search.mixed_runtimes import STARTED_BY
 from astra.search.mixed_spread import spread
 from astra.search.world import World, told_of
 from astra.space.rules import Rule
@@ -108,6 +110,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     _check_goal(wanted)
     exact = wanted.counts == "exact"
     fleet, left_out = fleet_in(world)
+    able(fleet.job, several=True)
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     found = planner.best(planner.counts, every=exact)
@@ -119,8 +122,9 @@ def plan_fleet(world: World) -> MixedPlanSet:
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
         raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
-    able = [each for each in candidates if "Megatron-LM" in each.estimate.runs_on]
-    shown = able if wanted.launchable and able else candidates
+    starts = STARTED_BY.get(fleet.job.runtime.exports_to, "Megatron-LM")
+    launched = [each for each in candidates if starts in each.estimate.runs_on]
+    shown = launched if wanted.launchable and launched else candidates
     shown = list({str(each.strategy): each for each in shown}.values())[: wanted.top]
     best = shown[0]
     if wanted.strict and best.estimate.provenance_worst == "assumed":
@@ -147,7 +151,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
         alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
         without=[_alternative(planner, place, each, best) for place, each in without.items()],
         marginal=marginal,
-        launchable=_plan(1, able[0], best, fleet, money) if able else None,
+        launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, candidates[0], best, fleet, money),
         left_out=left_out,
     )  # fmt: skip

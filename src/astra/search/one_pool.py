@@ -11,6 +11,7 @@ import astra
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.result import Estimate, Plan, PlanSet, PriceTag, Reject, Search
+from astra.search.able import able
 from astra.search.afford import against, parts_of, price, use_notes, with_run
 from astra.search.bill import tag_of
 from astra.search.counts import on
@@ -29,6 +30,7 @@ from astra.spec.strategy import Strategy, parse_strategy
 def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     """The best strategies on one pool, on as many of its GPUs as the goal makes use of."""
     started, goal, money = time.perf_counter(), world.goal, world.money
+    able(world.job)
     tag = price(world.job, money, goal)
     now = None if world.request.baseline is None else estimated(world, world.request.baseline, "baseline")
     found = _answer(world, goal, tag, progress)
@@ -47,12 +49,15 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         ],
         search=found.search_record(time.perf_counter() - started),
         rejects=found.rejects,
-        notes=[
-            f"node type {world.job.pool.node.name}", f"runtime {world.runtime.title}", *found.notes, *world.notes,
-        ],
+        notes=[*_about(world.job), *found.notes, *world.notes],
         objective=goal.objective.name,
         baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
     )  # fmt: skip
+
+
+def _about(job: Job) -> list[str]:
+    told = [f"node type {job.pool.node.name}", f"runtime {job.runtime.title}"]
+    return told if job.runtime.exports_to else [*told, f"astra export writes no files for {job.runtime.name}"]
 
 
 def estimate_pool(world: World, strategy: str) -> Estimate:

@@ -14,6 +14,7 @@ import astra
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoFeasiblePlan
 from astra.result import Choice, ChoicePart, RentReport, RentSearch, Unused, Waste
+from astra.search.able import able
 from astra.search.afford import shared_range
 from astra.search.api import requested
 from astra.search.bill import stale_warning
@@ -67,6 +68,7 @@ def rent(
     )  # fmt: skip
     world = World.of(_with_usual_goal(request), Cluster(pools=(shown.offers[0].pool,)))
     base, goal = world.job, world.goal
+    able(base)
 
     def job_of(offer: Offer, count: int) -> Job:
         return msgspec.structs.replace(base, pool=offer.pool_of(count))
@@ -75,7 +77,8 @@ def rent(
     refined = refine(job_of, options, state.near_front())
     if not refined:
         raise NoFeasiblePlan(_nothing(base, shown, most))
-    mixed = mix(shown.mixable, job_of, options, refined, most, request.mixes)
+    joined = request.mixes if "pp" in base.runtime.can.degrees else "none"  # pools are joined by pipelines
+    mixed = mix(shown.mixable, job_of, options, refined, most, joined)
     best = front_of([*refined, *mixed.refined])
     popular = _popular(shown.offers, state, job_of, options)
     return _report(best, choose(best, goal), popular, shown, state, mixed, world, started)
