@@ -5,6 +5,7 @@
 #   make explore   the property tests with examples never drawn before; make test draws the same ones each time
 #   make gate BASE=main    the answers of two states of Astra compared: equal, moved or broken
 #   make test-frameworks   exports through the real frameworks, in cached environments under .venvs
+#   make contract   every runtime x model x GPUs x task: all plans shown are exported, recorded
 
 # The first interpreter that is new enough; PYTHON=... chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -16,7 +17,7 @@ ARGS ?=
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test explore test-frameworks check format bench gate clean venv-without-ensurepip
+.PHONY: help plan test explore test-frameworks contract check format bench gate clean venv-without-ensurepip
 
 help:
 	@sed -n '2,8s/^# *//p' Makefile
@@ -34,6 +35,9 @@ explore: $(VENV)/.installed-dev
 test-frameworks: $(VENV)/.installed-dev
 	$(BIN)/python tests/frameworks/install.py
 	ASTRA_FRAMEWORKS=1 $(BIN)/python -m pytest -n 2 -s -rs tests/frameworks $(ARGS)
+
+contract: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.contract --out benchmarks/results/contract.json $(ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

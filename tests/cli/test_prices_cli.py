@@ -98,7 +98,7 @@ def test_a_plain_list_can_be_rented_from(astra_command: Command, tmp_path: Path)
         ("Attic", "H100-SXM5-80GB", 8, "on-demand"),
         ("Attic", "A100-SXM4-80GB", 8, "on-demand"),
     ]
-    rent = ("rent", "llama-3.2-1b", "--tokens", "1B", "--batch", "48", "--seq", "2048", "--max-gpus", "8")
+    rent = ("rent", "qwen2.5-1.5b", "--tokens", "1B", "--batch", "48", "--seq", "2048", "--max-gpus", "8")
     record = astra_command(*rent, "--gpus", "H100,A100-80", "--prices", str(target), "--json").record
     assert {choice["cost"]["price"]["provider"] for choice in record["front"]} == {"Attic"}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import FakePlanner, Shown
 
 Command = Callable[..., Shown]
-RENT = ("rent", "llama-3.2-1b", "--tokens", "10B", "--batch", "48", "--seq", "2048", "--max-gpus", "16")
+RENT = ("rent", "qwen2.5-1.5b", "--tokens", "10B", "--batch", "48", "--seq", "2048", "--max-gpus", "16")
 PLAN = ("plan", "llama-2-7b", "--gpus", "8xH100", "--batch", "64", "--seq", "2048")
 
 
@@ -42,7 +42,7 @@ def test_narrow_pages(astra_command: Command) -> None:
 
 
 def test_assumed_values_are_said(astra_command: Command) -> None:
-    shown = astra_command("rent", "llama-3.2-1b", "--tokens", "1B", "--gpus", "H100", "--max-gpus", "8", "--json")
+    shown = astra_command("rent", "qwen2.5-1.5b", "--tokens", "1B", "--gpus", "H100", "--max-gpus", "8", "--json")
     assert [note for note in shown.record["notes"] if "assumed" in note] == [
         "--seq 4096 was assumed.",
         "--batch 1024 (samples) was assumed.",
@@ -52,7 +52,7 @@ def test_assumed_values_are_said(astra_command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("rent", "llama-3.2-1b"), 2, "--tokens"),
+        (("rent", "qwen2.5-1.5b"), 2, "--tokens"),
         ((*RENT, "--gpus", "H1000"), 2, "Did you mean"),
         ((*RENT, "--gpus", "64xH100"), 2, "without a number"),
         ((*RENT, "--gpus", ","), 2, "GPU types"),
@@ -171,7 +171,7 @@ def test_plan_passes_the_money_options_on(astra_command: Command, planner: FakeP
     astra_command(
         *PLAN, "--tokens", "1T", "--budget", "400k", "--baseline", "tp8", "--market", "spot", "--restart-min", "5"
     )
-    assert planner.asked["budget"] == "400k"
+    assert planner.asked["budget"] == 400_000
     assert planner.asked["baseline"] == "tp8"
     money = planner.asked["money"]
     assert (money.market, money.restart_s, money.goodput) == ("spot", 300.0, "both")

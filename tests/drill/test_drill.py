@@ -112,7 +112,7 @@ LINES = {
         ("RULES: Final = _rules(", 'RULES: Final = _rules(\n    ("toy", "the drill allows tp up to 4", "tp > 4"),'),
     ],
     # A runtime lists the schedules it can run: its file is its entry.
-    "catalog/data/runtimes/torchtitan.toml": [('schedules = ["1f1b",', 'schedules = ["toy", "1f1b",')],
+    "catalog/data/runtimes/megatron.toml": [('schedules = ["1f1b",', 'schedules = ["toy", "1f1b",')],
 }
 PROGRAM = """
 import json, sys
@@ -122,7 +122,7 @@ asked = dict(gpus="16xT9", batch=64, seq=2048, top=5)
 plan = astra.plan("toymodel", **asked)
 wide = astra.estimate("toymodel", gpus="16xT9", batch=64, seq=2048, strategy="cp4 dp4 mbs1 zero1")
 alone = astra.estimate("toymodel", gpus="16xT9", batch=64, seq=2048, strategy="dp16 mbs1 zero1")
-split = astra.plan("toymodel", **asked, runtime="torchtitan", fix=["schedule=toy", "pp=4"])
+split = astra.plan("toymodel", **asked, fix=["schedule=toy", "pp=4"])
 broken = astra.estimate("toymodel", gpus="16xT9", batch=64, seq=2048, strategy="tp8 dp2 mbs1 sp zero1")
 records = {"plan": plan, "wide": wide, "broken": broken, "alone": alone, "split": split}
 told = {"text": str(plan), "html": plan._repr_html_(), "home": astra.__file__}

@@ -110,9 +110,9 @@ def test_setups_name_the_verified_versions() -> None:
 
 def test_a_launcher_gives_the_reasons_of_its_framework() -> None:
     launch = given("gemma-2-9b", "16xH100", "dp16 mbs1 zero3", batch=128)
-    assert "it has two norms per layer" in refusals(EXPORTERS["slurm"], launch)
+    assert "megatron has no layers with more or fewer than two norms" in refusals(EXPORTERS["slurm"], launch)
     assert not strategy_could_help(EXPORTERS["slurm"], launch)
     other = given("llama-2-7b", "16xH100", "pp2 dp8 mbs1 zero1", batch=128)
     other = other._replace(strategy=other.strategy.__class__(pp=2, dp=8, zero=1, schedule="gpipe"))
-    assert refusals(EXPORTERS["slurm"], other) == ["Megatron-LM has 1f1b and interleaved alone"]
+    assert refusals(EXPORTERS["slurm"], other) == ["megatron has no such pipeline schedule (schedule=gpipe)"]
     assert strategy_could_help(EXPORTERS["slurm"], other)

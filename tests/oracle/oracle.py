@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from astra.families import weights as weights_of
+from astra.space.can import rules_of
 from astra.space.names import ALIASES, DERIVED, facts_of, names
 from astra.space.restrictions import Restrictions
-from astra.space.rules import RULES, Rule
+from astra.space.rules import Rule
 from astra.spec.job import Job
 from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES
 from astra.table import CHOICES, FIELDS
@@ -33,11 +34,13 @@ class Oracle(Costs):
     def __init__(self, job: Job, limits: Restrictions | None = None, user_rules: Sequence[Rule] = ()) -> None:
         super().__init__(job)
         self.limits = limits or Restrictions()
-        self.facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
-        self.rules = [(rule, fields_of(rule)) for rule in (*RULES, *user_rules)]
+        self.facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        self.rules = [(rule, fields_of(rule)) for rule in (*rules_of(job.runtime), *user_rules)]
         self.late_rules = [(rule, fields) for rule, fields in self.rules if {*SAVER, *HOLDER} & set(fields)]
         self.broken: dict[tuple[Any, ...], bool] = {}
         self.spoken = {name for rule in user_rules for name in rule.needs}
+        if any(stage not in job.runtime.can.prefetch for stage in job.runtime.can.zero if stage):
+            self.spoken.add("overlap_param")
 
     def legal(self, row: Row, *, late: bool = False) -> bool:
         """No rule whose fields are all in the row is broken; ``late``: the others have been seen to already."""
@@ -78,7 +81,7 @@ class Oracle(Costs):
         chunks = sorted({ceil(stage / size) for size in range(1, stage + 1)})
         for vp in self.allowed("vp", [n for n in chunks if n == 1 or pp * n <= depth]):
             even = {(depth // (pp * vp),) * (pp * vp)} if depth % (pp * vp) == 0 else set()
-            for schedule in self.allowed("schedule", self.job.runtime.schedules):
+            for schedule in self.allowed("schedule", self.job.runtime.can.schedules):
                 if vp in {"interleaved": chunks[1:], "zbv": [2]}.get(schedule, [1]):
                     for layers in sorted({self.balanced(pp * vp)} | even):
                         yield {"vp": vp, "schedule": schedule, "layers": layers}
@@ -108,12 +111,15 @@ class Oracle(Costs):
 
     def holders(self) -> list[Holder]:
         """ZeRO stages and offload."""
-        every = product(self.allowed("zero", self.job.runtime.zero_stages), self.allowed("offload", OFFLOADS))
+        every = product(self.allowed("zero", self.job.runtime.can.zero), self.allowed("offload", OFFLOADS))
         return [Holder(*pair) for pair in every if self.legal(dict(zip(HOLDER, pair, strict=True)))]
 
     def switches(self, every: bool) -> list[Row]:
         """Settings of the overlaps and flash attention: each on if it may be (both if a rule speaks of it), or all."""
-        options = {name: self.allowed(name, (False, True)) for name in (*(f"overlap_{n}" for n in OVERLAPS), "flash")}
+        can = self.job.runtime.can
+        has = {f"overlap_{n}": (False, True) if n in can.overlap else (False,) for n in OVERLAPS}
+        has["flash"] = (False, True) if can.unfused else (True,)
+        options = {name: self.allowed(name, settings) for name, settings in has.items()}
         chosen = {name: both if every or name in self.spoken else both[-1:] for name, both in options.items()}
         return [dict(zip(chosen, row, strict=True)) for row in product(*chosen.values())]
 

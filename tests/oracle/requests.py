@@ -144,11 +144,16 @@ def runtime(rng: random.Random | None = None) -> Runtime:
     found = runtimes.runtime("megatron")
     if rng is None:
         return found
-    if rng.random() < 0.2:
-        every = ("1f1b", "interleaved", "gpipe", "zb", "zbv")
+    kind = rng.random()
+    if kind < 0.2:
+        able = msgspec.structs.replace(found.can, schedules=("1f1b", "interleaved", "gpipe", "zb", "zbv"))
         found = msgspec.structs.replace(
-            found, name="torchtitan", schedules=every, async_reduce=False, update_bytes=30.0
+            found, name="torchtitan", framework="torchtitan", can=able, async_reduce=False, update_bytes=30.0
         )
+    elif kind < 0.35:  # few axes, weights prefetched at some ZeRO stages alone, layers recomputed one by one
+        able = runtimes.runtime("deepspeed").can if kind < 0.3 else runtimes.runtime("fsdp-eager").can
+        able = msgspec.structs.replace(able, degrees=(*able.degrees, "pp", "vp"), schedules=("1f1b", "interleaved"))
+        found = msgspec.structs.replace(found, name="zero", framework="deepspeed", can=able)
     if rng.random() < 0.3:
         found = msgspec.structs.replace(found, **UNLIKE_MEGATRON)
     if rng.random() < 0.3:

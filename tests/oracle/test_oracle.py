@@ -49,8 +49,9 @@ class Case(NamedTuple):
 
     @property
     def speaks_late(self) -> bool:
-        """Whether a rule of the user can only be checked on a whole strategy."""
-        return any(rule.needs & LATE for rule in self.rules)
+        """Whether a rule of the user or the runtime can only be checked on a whole strategy."""
+        joint = Space(self.request.job, self.request.limits).late_rules
+        return bool(joint) or any(rule.needs & LATE for rule in self.rules)
 
 
 def make_case(seed: int, folder: Path, name: str) -> Case:
@@ -184,7 +185,7 @@ def test_the_requests_are_varied() -> None:
     assert {job.model.name for job in jobs} == {f"tiny-{kind}" for kind in KINDS}
     assert {job.pool.gpus for job in jobs} >= {1, 2, 3, 4, 6, 8, 12, 16}
     assert {job.workload.task for job in jobs} == {"pretrain", "finetune", "lora"}
-    assert {job.runtime.name for job in jobs} == {"megatron", "torchtitan"}
+    assert {job.runtime.name for job in jobs} == {"megatron", "torchtitan", "zero"}
     assert sum(job.runtime.bucket_bytes > 0 for job in jobs) > 40
     assert sum(bool(request.rules) for request in requests) > 50
     assert sum(bool(request.limits) for request in requests) > 100

@@ -50,7 +50,7 @@ def test_the_bill_has_both_figures_and_the_source() -> None:
 
 
 def test_no_figure_is_cut_off_on_a_narrow_page() -> None:
-    report = astra.rent("llama-3.2-1b", tokens="10B", batch=48, seq=2048, gpus="H100", max_gpus=16)
+    report = astra.rent("qwen2.5-1.5b", tokens="10B", batch=48, seq=2048, gpus="H100", max_gpus=16)
     figures = [show_dollars(choice.cost.usd) for choice in report.front]
     for width in (60, 80, 100, 140):
         drawn = money.render_rent(report, width)
@@ -61,7 +61,7 @@ def test_no_figure_is_cut_off_on_a_narrow_page() -> None:
 def test_a_choice_as_fast_as_the_fastest_and_far_cheaper_is_named() -> None:
     from msgspec.structs import replace
 
-    report = astra.rent("llama-3.2-1b", tokens="10B", batch=48, seq=2048, gpus="H100", max_gpus=8)
+    report = astra.rent("qwen2.5-1.5b", tokens="10B", batch=48, seq=2048, gpus="H100", max_gpus=8)
     first = report.front[0]
     close = replace(first, name="the twin", roles=[], cost=replace(first.cost, usd=first.cost.usd / 2))
     assert "the twin" not in " ".join(money.advice(report))

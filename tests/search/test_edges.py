@@ -12,7 +12,7 @@ from astra.catalog import runtimes
 from astra.cli import main
 from astra.errors import InputError, NoFeasiblePlan
 from astra.result import PlanSet
-from astra.search import api
+from astra.search import one_pool
 from astra.spec.strategy import parse_strategy
 from tests.oracle.requests import model
 
@@ -71,9 +71,9 @@ def test_a_model_with_one_layer() -> None:
 @pytest.mark.parametrize(
     ("name", "request_"),
     [
-        ("vit-l-16", {"seq": None, "batch": 512}),
-        ("vit-h-14", {"seq": None, "batch": 512}),
-        ("t5-11b", {"seq": 512, "batch": 128}),
+        ("vit-l-16", {"seq": None, "batch": 512, "runtime": "fsdp-eager"}),
+        ("vit-h-14", {"seq": None, "batch": 512, "runtime": "deepspeed"}),
+        ("t5-11b", {"seq": 512, "batch": 128, "runtime": "deepspeed"}),
     ],
 )
 def test_models_that_are_not_decoders(name: str, request_: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ def test_lora_needs_less_memory_and_time() -> None:
     )
     assert lora.step_s < full.step_s
     assert lora.peak_allocated_gib < full.peak_allocated_gib / 3
-    check(plan("llama-2-70b", "8xH100", task="lora"), 8)
+    check(plan("llama-2-70b", "8xH100", task="lora", runtime="megatron-bridge"), 8)
 
 
 def test_fp8_where_the_gpu_has_it() -> None:
@@ -139,11 +139,19 @@ def test_a_single_strategy() -> None:
 
 @pytest.mark.parametrize("runtime", runtimes.planned_with())
 def test_every_runtime_gets_plans_it_can_run(runtime: str) -> None:
-    answer = plan("llama-2-7b", "16xH100", batch=128, runtime=runtime, minimum=["pp=2"])
+    can = runtimes.runtime(runtime).can
+    staged = ["pp=2"] if "pp" in can.degrees else []
+    answer = plan(
+        "llama-3.1-8b" if can.recipes else "llama-2-7b", "16xH100", batch=128, runtime=runtime, minimum=staged
+    )
     check(answer, 16)
     assert len(answer.plans) == 5
-    have = runtimes.runtime(runtime).schedules
-    assert all(parse_strategy(some.strategy).schedule in have for some in answer.plans)
+    for strategy in (parse_strategy(some.strategy) for some in answer.plans):
+        assert strategy.schedule in can.schedules
+        assert strategy.zero in can.zero
+        assert strategy.recompute in can.recompute
+        assert set(strategy.overlap) <= set(can.overlap)
+        assert all(getattr(strategy, axis) == 1 for axis in ("tp", "pp", "vp", "cp") if axis not in can.degrees)
 
 
 NOTHING_LEFT = [
@@ -191,7 +199,7 @@ def test_strategies_that_fit_only_by_the_closed_form_are_no_answer(monkeypatch: 
     from astra.search.detail import estimate as real
 
     monkeypatch.setattr(
-        api, "estimate_job", lambda *given, **more: [replace(one, fits=False) for one in real(*given, **more)]
+        one_pool, "estimate_job", lambda *given, **more: [replace(one, fits=False) for one in real(*given, **more)]
     )
     with pytest.raises(NoFeasiblePlan, match=r"needs [\d.]+ GiB .* larger --headroom"):
         plan("llama-2-7b", "8xH100")

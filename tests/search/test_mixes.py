@@ -18,7 +18,7 @@ from astra.catalog.hardware import device
 from astra.errors import UnknownName
 from astra.result import RentReport
 from astra.search.api import make_job
-from astra.search.bill import Money, checkpoint_bytes, outlook
+from astra.search.bill import checkpoint_bytes, outlook
 from astra.search.detail import estimate
 from astra.search.mixed import Planner
 from astra.search.mixed_api import fleet_of
@@ -27,9 +27,10 @@ from astra.search.planner import search
 from astra.search.rent import rent
 from astra.space.restrictions import Restrictions
 from astra.spec.job import Job
+from astra.spec.money import Money
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
-MODEL, BATCH, SEQ, TOKENS, MOST, NODE = "llama-3.2-1b", 256, 4096, 1e10, 32, 8
+MODEL, BATCH, SEQ, TOKENS, MOST, NODE = "qwen2.5-1.5b", 256, 4096, 1e10, 32, 8
 GPUS = ("A100-80", "B200", "H100")
 NAMES = {gpu: device(gpu).name for gpu in GPUS}
 Key = tuple[tuple[str, int], ...]  # (GPU, how many), one or two

@@ -17,15 +17,16 @@ from astra.catalog.clusters import parse_gpus
 from astra.errors import InputError, NoFeasiblePlan, UnknownName
 from astra.result import Choice, RentReport
 from astra.search.api import make_job
-from astra.search.bill import Money, checkpoint_bytes, outlook
+from astra.search.bill import checkpoint_bytes, outlook
 from astra.search.detail import estimate
 from astra.search.planner import search
 from astra.search.rent import rent
 from astra.space.restrictions import Restrictions
+from astra.spec.money import Money
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
 TODAY = dt.date(2026, 11, 15)
-MODEL, BATCH, SEQ, TOKENS, MOST = "llama-3.2-1b", 48, 2048, 1e10, 32
+MODEL, BATCH, SEQ, TOKENS, MOST = "qwen2.5-1.5b", 48, 2048, 1e10, 32
 NODES = {"H100": 8, "A100-80": 8, "GB200": 4, "L40S": 8}
 prices_of = st.dictionaries(st.sampled_from(sorted(NODES)), st.floats(0.2, 12), min_size=1)
 

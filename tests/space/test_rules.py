@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.space.expression import parse_rule
-from astra.space.names import DERIVED, NAMES, facts_of, framework_of, names
+from astra.space.names import DERIVED, NAMES, facts_of, names
 from astra.space.rules import ADVICE, RULES, advice, check, rules_markdown, violations
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.spec.model import Encoder, ModelSpec, MoE
@@ -58,7 +58,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "gpus": lambda s: s.tp * s.cp * s.pp * s.dp == s.gpus,
     "heads": lambda s: s.heads % s.tp == 0,
     "kv_heads": lambda s: s.mla or s.kv_heads % s.tp == 0 or s.tp % s.kv_heads == 0,
-    "kv_heads_torchtitan": lambda s: s.runtime == "megatron" or s.mla or s.kv_heads % s.tp == 0,
+    "kv_heads_whole": lambda s: s.runtime in ("megatron", "nanotron") or s.mla or s.kv_heads % s.tp == 0,
     "ffn": lambda s: s.ffn % s.tp == 0 if s.dense_ffn else True,
     "shared_ffn": lambda s: s.shared_ffn % s.tp == 0,
     "dense_experts": lambda s: s.moe or s.ep == s.etp == 1,
@@ -66,7 +66,9 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "moe_ffn": lambda s: not s.moe or s.moe_ffn % s.etp == 0,
     "expert_ranks": lambda s: not s.moe or (s.dp * s.cp * s.tp) % (s.ep * s.etp) == 0,
     "expert_bias": lambda s: not (s.expert_bias and s.etp > 1),
-    "etp_torchtitan": lambda s: not (s.runtime == "torchtitan" and s.moe and s.etp > 1),
+    "experts_sharded": lambda s: (
+        not (s.runtime == "torchtitan" and s.moe and s.zero in (0, 1) and s.cp * s.tp % s.ep != 0)
+    ),
     "fp8_shape": lambda s: (
         s.precision != "fp8"
         or ((not s.dense_ffn or s.ffn / s.tp % 16 == 0) and (not s.moe or s.moe_ffn / s.etp % 16 == 0))
@@ -78,26 +80,21 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "moe_sp": lambda s: not s.moe or s.tp == 1 or s.sp,
     "batch": lambda s: s.batch % (s.dp * s.mbs) == 0,
     "layers": lambda s: s.layers >= s.pp * s.vp,
-    "runtime_schedule": lambda s: s.runtime == "torchtitan" or s.schedule in ("1f1b", "interleaved"),
     "single_stage": lambda s: s.pp > 1 or s.schedule == "1f1b",
     "chunks": lambda s: s.vp == 1 or s.schedule in ("interleaved", "zbv"),
     "interleaved": lambda s: s.schedule != "interleaved" or s.vp > 1,
     "zbv": lambda s: s.schedule != "zbv" or s.vp == 2,
-    "interleaved_batch": lambda s: (
-        s.runtime == "torchtitan" or s.vp == 1 or groups_fit(s.batch // (s.dp * s.mbs), s.pp)
-    ),
+    "interleaved_batch": lambda s: s.runtime != "megatron" or s.vp == 1 or groups_fit(s.batch // (s.dp * s.mbs), s.pp),
     "interleaved_rounds": lambda s: (
-        s.runtime == "megatron" or s.schedule != "interleaved" or rounds_fit(s.batch // (s.dp * s.mbs), s.pp)
+        s.runtime != "torchtitan" or s.schedule != "interleaved" or rounds_fit(s.batch // (s.dp * s.mbs), s.pp)
     ),
-    "interleaved_p2p": lambda s: s.runtime == "torchtitan" or s.vp == 1 or s.pp != 2 or s.overlap_p2p,
+    "interleaved_p2p": lambda s: s.runtime != "megatron" or s.vp == 1 or s.pp != 2 or s.overlap_p2p,
     "overlap_p2p": lambda s: not s.overlap_p2p or s.vp > 1,
+    "stages_fed": lambda s: s.runtime != "nanotron" or s.batch // (s.dp * s.mbs) + 1 >= s.pp,
     "tied_torchtitan": lambda s: not (s.runtime == "torchtitan" and s.tied and s.pp > 1),
     "recompute_options": lambda s: s.recompute == "full" or (s.method == "uniform" and s.recompute_layers == 1),
     "recompute_layers": lambda s: (
         s.recompute != "full" or 1 <= s.recompute_layers <= int(np.ceil(s.layers / (s.pp * s.vp)))
-    ),
-    "recompute_torchtitan": lambda s: (
-        s.runtime == "megatron" or s.recompute != "full" or (s.method == "uniform" and s.recompute_layers == 1)
     ),
     "overlap_param": lambda s: not s.overlap_param or (s.overlap_grad and s.zero >= 1),
     "overlap_tp": lambda s: not s.overlap_tp or s.sp,
@@ -144,7 +141,7 @@ FACTS = st.builds(
     expert_bias=st.booleans(),
     precision=st.sampled_from(["bf16", "fp8"]),
     optimizer=st.sampled_from(["adam", "sgd"]),
-    runtime=st.sampled_from(["megatron", "torchtitan"]),
+    runtime=st.sampled_from(["megatron", "torchtitan", "fsdp", "nanotron"]),
 )
 
 
@@ -268,7 +265,8 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("gpus", "tp8 pp4 dp4 sp", {}),
     ("heads", "tp32 pp2 dp1 sp overlap=grad,param", {"heads": 48}),
     ("kv_heads", "tp8 pp4 dp2 sp", {"kv_heads": 3}),
-    ("kv_heads_torchtitan", "tp8 pp4 dp2 sp", {"runtime": "torchtitan", "kv_heads": 4}),
+    ("kv_heads_whole", "tp8 pp4 dp2 sp", {"runtime": "torchtitan", "kv_heads": 4}),
+    ("kv_heads_whole", "tp8 cp8 dp1 sp", {"runtime": "fsdp", "kv_heads": 4}),
     ("ffn", "tp8 pp4 dp2 sp", {"ffn": 4 * 8191}),
     ("shared_ffn", "tp8 pp4 dp2 sp ep2", MOE | {"shared_ffn": 1500}),
     ("dense_experts", "tp8 pp4 dp2 sp ep2", {}),
@@ -276,7 +274,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("moe_ffn", "tp8 pp4 dp2 sp etp8", MOE | {"moe_ffn": 764}),
     ("expert_ranks", "tp8 pp4 dp2 sp ep32", MOE),
     ("expert_bias", "tp8 pp4 dp2 sp ep8 etp2", MOE | {"expert_bias": True}),
-    ("etp_torchtitan", "tp8 pp4 dp2 sp ep8 etp2", MOE | {"runtime": "torchtitan"}),
+    ("experts_sharded", "tp8 pp4 dp2 sp ep16 zero0 overlap=grad", MOE | {"runtime": "torchtitan"}),
     ("fp8_shape", "tp8 pp4 dp2 sp", {"precision": "fp8", "ffn": 8 * 1000}),
     ("cp_seq", "tp1 cp4 pp2 dp8", {"seq": 8196}),
     ("cp_flash", "tp8 cp4 pp2 dp1 sp flash=off", {}),
@@ -285,8 +283,6 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("moe_sp", "tp8 pp4 dp2", MOE),
     ("batch", "tp8 pp4 dp2 mbs3 sp", {}),
     ("layers", "tp8 pp4 dp2 sp", {"layers": 3}),
-    ("runtime_schedule", "tp8 pp4 dp2 sp schedule=zb", {}),
-    ("runtime_schedule", "tp8 pp4 dp2 sp schedule=gpipe", {}),
     ("single_stage", "tp8 pp1 dp8 sp schedule=zb", {"runtime": "torchtitan"}),
     ("chunks", "tp8 pp4 vp2 dp2 sp schedule=1f1b", {}),
     ("interleaved", "tp8 pp4 dp2 sp schedule=interleaved", {}),
@@ -296,11 +292,11 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("interleaved_rounds", "tp8 pp4 vp2 dp2 sp", {"runtime": "torchtitan", "batch": 2 * 9}),
     ("interleaved_p2p", "tp8 pp2 vp2 dp4 sp overlap=grad,param", {}),
     ("overlap_p2p", "tp8 pp4 dp2 sp overlap=grad,param,p2p", {}),
+    ("stages_fed", "tp4 pp8 dp2 mbs32 sp", {"runtime": "nanotron"}),
     ("tied_torchtitan", "tp8 pp4 dp2 sp", {"runtime": "torchtitan", "tied": True}),
     ("recompute_options", "tp8 pp4 dp2 sp recompute=selective recompute_layers=2", {}),
     ("recompute_options", "tp8 pp4 dp2 sp method=block", {}),
     ("recompute_layers", "tp8 pp4 dp2 sp recompute=full recompute_layers=21", {}),
-    ("recompute_torchtitan", "tp8 pp4 dp2 sp recompute=full method=block", {"runtime": "torchtitan"}),
     ("overlap_param", "tp8 pp4 dp2 sp overlap=param", {}),
     ("overlap_param", "tp8 pp4 dp2 sp zero0 overlap=grad,param", {}),
     ("overlap_tp", "tp8 pp4 dp2 overlap=tp", {}),
@@ -435,14 +431,6 @@ def test_a_given_value_takes_the_place_of_a_derived_one() -> None:
     assert violations(columns, {**DENSE, "layers_per_chunk": 22}) == []
 
 
-@pytest.mark.parametrize(
-    ("runtime", "framework"),
-    [("megatron", "megatron"), ("Megatron-local", "megatron"), ("torchtitan-compile", "torchtitan")],
-)
-def test_a_runtime_is_bound_by_its_framework(runtime: str, framework: str) -> None:
-    assert framework_of(runtime) == framework
-
-
 def test_facts_of_a_request() -> None:
     device = Device(
         name="B200",
@@ -476,7 +464,7 @@ def test_facts_of_a_request() -> None:
         encoder=Encoder(layers=4),
     )
     pool = Pool(device=device, node=node, gpus=32)
-    facts = facts_of(model, pool, Workload(global_batch=64, seq=2048), runtime="torchtitan-compile")
+    facts = facts_of(model, pool, Workload(global_batch=64, seq=2048), runtime="torchtitan")
     assert set(facts) == set(DENSE)
     assert {name: facts[name] for name in ("gpus", "gpus_per_node", "scaleup_gpus", "layers")} == {
         "gpus": 32,

@@ -6,7 +6,7 @@ import csv
 import io
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from astra.errors import InputError, UnknownName, fold
 from astra.files import load_toml
@@ -16,6 +16,7 @@ from astra.spec.runtime import Runtime
 DEFAULT: Final = "megatron"
 _DATA: Final = files("astra.catalog") / "data"
 _FOLDER: Final = _DATA / "runtimes"
+_JOINED: Final = ("can", "kernels")  # tables of a file that are joined with those of the one it is like
 
 
 @cache
@@ -25,8 +26,23 @@ def runtime(name: str) -> Runtime:
     if chosen is None:
         known = planned_with()
         raise UnknownName("runtime", name, known, fix=f"Known runtimes: {', '.join(known)}.")
-    parsed: Runtime = decode(Runtime, load_toml((_FOLDER / f"{chosen}.toml").read_bytes()), where=f"runtime {chosen}")
+    parsed: Runtime = decode(Runtime, _table(chosen), where=f"runtime {chosen}")
     return parsed
+
+
+def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A runtime's file over the one it is like; tables are joined key by key, anything else is replaced."""
+    if name in children or name not in runtime_names():
+        want = f"a runtime that is not like {name} itself" if name in children else "a runtime of the catalog"
+        raise InputError(f"runtime {children[-1]}: like", name, want=want)
+    own = load_toml((_FOLDER / f"{name}.toml").read_bytes())
+    like = own.pop("like", None)
+    return own if like is None else _over(own, _table(like, (*children, name)))
+
+
+def _over(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    joined = {key: _over(own[key], other[key]) for key in own if key in _JOINED and key in other}
+    return {**other, **own, **joined}
 
 
 def framework(name: str) -> Runtime:

@@ -179,8 +179,8 @@ def _model_row(model: ModelSpec) -> Row:
 
 
 def _runtime_row(runtime: Runtime) -> Row:
-    zero = ", ".join(map(str, runtime.zero_stages))
-    return [runtime.name, runtime.title, ", ".join(runtime.schedules), zero, runtime.date, runtime.source]
+    zero = ", ".join(map(str, runtime.can.zero))
+    return [runtime.name, runtime.title, ", ".join(runtime.can.schedules), zero, runtime.date, runtime.source]
 
 
 def _price_row(price: Price) -> Row:

@@ -35,7 +35,7 @@ OVERHEAD_S: Final = 5 * US
 # The block softmax of unfused attention, per score: bf16 read and written; backward reads two and writes one.
 SOFTMAX_BYTES: Final = {"fwd": 4.0, "bwd": 6.0}
 # Which curves a generation runs, where the GPU and its relatives were not measured.
-_FAMILY_OF_ARCH: Final = {"Hopper": "hopper"}
+_FAMILY: Final = {"hopper": "hopper"}
 _USUAL_KERNEL: Final = {"ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn"}
 
 
@@ -221,7 +221,7 @@ def _family(device: Device) -> tuple[str, float, str, Source]:
     gpus = read_json("attention.json")["gpus"]
     found = basis(device, gpus)
     if found is None:
-        return _FAMILY_OF_ARCH.get(device.arch, "ampere"), 1.0, "", Source.ASSUMED
+        return _FAMILY.get(device.generation, "ampere"), 1.0, "", Source.ASSUMED
     entry = gpus[found.gpu]
     same = msgspec.convert(entry["peaks"], Peaks).match(device, "bf16" if "bf16" in device.flops_per_s else "fp16")
     source = found.source if same else max(found.source, Source.TRANSFERRED)

@@ -113,7 +113,7 @@ def tiers_of(pool: Pool) -> list[Tier]:
     return tiers
 
 
-def measured_as(fit: Fit, device: str, relative: str, arch: str, tier: Tier) -> tuple[str, Source]:
+def measured_as(fit: Fit, device: str, relative: str, generation: str, tier: Tier) -> tuple[str, Source]:
     """The measured GPU whose curves serve a device on a link, and how well it is known."""
     kind = "nvswitch" if tier.kind == "rack" else tier.kind
     known = {gpu.name: gpu for gpu in fit.gpus if gpu.kind == kind}
@@ -131,15 +131,15 @@ def measured_as(fit: Fit, device: str, relative: str, arch: str, tier: Tier) -> 
     if kind not in ("nvswitch", "pcie"):
         return "", Source.ASSUMED
     # Never chosen by link rate: a faster link must not fall to a curve with a longer latency.
-    kin = [gpu.name for gpu in known.values() if fold(arch).startswith(gpu.arch)]
+    kin = [gpu.name for gpu in known.values() if generation == gpu.arch]
     if kin:
         return kin[0], Source.TRANSFERRED
     return next(iter(known)), Source.TRANSFERRED if kind == "pcie" else Source.ASSUMED
 
 
 @lru_cache(maxsize=1024)
-def _measured_as(name: str, relative: str, arch: str, tier: Tier) -> tuple[str, Source]:
-    return measured_as(load(), name, relative, arch, tier)
+def _measured_as(name: str, relative: str, generation: str, tier: Tier) -> tuple[str, Source]:
+    return measured_as(load(), name, relative, generation, tier)
 
 
 def collective(pool: Pool, op: str, *, nbytes: Floats, ranks: Ints, stride: Ints) -> Timed:
@@ -193,7 +193,7 @@ def _check(size: Floats, ranks: Floats, stride: Floats) -> None:
 def _within(pool: Pool, op: str, tier: Tier, size: Floats, ranks: Floats) -> tuple[Floats, Codes, tuple[float, float]]:
     """Seconds, provenance and ring and all-reduce asymptotes inside one domain."""
     device = pool.device
-    rules, (gpu, basis) = load().rules, _measured_as(device.name, device.relative, device.arch, tier)
+    rules, (gpu, basis) = load().rules, _measured_as(device.name, device.relative, device.generation, tier)
     table, ring = (table_of(gpu, op), table_of(gpu, "all_gather")) if gpu else (None, None)
     if table is None or ring is None:
         basis = Source.TRANSFERRED if tier.kind == "xgmi" and op == "all_reduce" else Source.ASSUMED

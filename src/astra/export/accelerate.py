@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Launch, Limit, header, joined, no_overlap, one_pool, unused
+from astra.export.base import Launch, header, joined, one_pool
 from astra.export.quoting import yaml
-from astra.export.readme import readme
-from astra.export.torchrun import HERE, RENDEZVOUS
+from astra.export.readme import adapter_notes, readme
+from astra.export.torchrun import HERE, RENDEZVOUS, adapters
 
 
 class Accelerate:
@@ -17,27 +17,14 @@ class Accelerate:
     title = "Accelerate FSDP configuration"
     verified = "accelerate 1.15.0: its own load_config_from_file"
     runtime: str | None = "fsdp-eager"
-    limits = (
-        Limit("workload", "Accelerate's FSDP file has no LoRA", lambda it: it.workload.task == "lora"),
-        Limit("zero", "FSDP shards weights, gradients and optimizer (zero 3), or all but weights (zero 2)",
-              lambda it: it.strategy.zero not in (2, 3)),
-        Limit("recompute", "FSDP checkpoints whole layers or nothing", lambda it: it.strategy.recompute == "selective"),
-        Limit("overlap", "FSDP2 always overlaps gradients and weights",
-              lambda it: not {"grad", "param"} <= set(it.strategy.overlap)),
-        Limit("tp", "Accelerate's tensor parallelism needs tp to divide the key/value heads",
-              lambda it: it.model.kv_heads % it.strategy.tp != 0),
-        *no_overlap("Accelerate", "tp", "p2p"),
-        *unused("Accelerate", "pp", "vp", "ep", "etp", "sp", "method", "recompute_layers", "offload", "flash",
-                "schedule"),
-        one_pool("Accelerate"),
-    )  # fmt: skip
+    limits = (one_pool("Accelerate"),)
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The configuration, a launch script and how to start it."""
         return {
             "accelerate.yaml": joined(header(launch, self.verified)) + yaml(configuration(launch)),
             "launch.sh": _script(launch),
-            "README.md": readme(launch, self, NOTES),
+            "README.md": readme(launch, self, NOTES + adapter_notes(launch)),
         }
 
 
@@ -87,7 +74,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
 def _script(launch: Launch) -> str:
     strategy = launch.strategy
     lines = ["#!/usr/bin/env bash", *header(launch, Accelerate.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
-    lines += ['TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"']
+    lines += ['TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"', *adapters(launch)]
     lines += [f"export MICRO_BATCH_SIZE={strategy.mbs} SEQ_LENGTH={launch.workload.seq}"]
     lines += [f"export GRADIENT_ACCUMULATION_STEPS={launch.microbatches}", ""]
     lines += ['exec accelerate launch --config_file "$HERE/accelerate.yaml" --machine_rank "$NODE_RANK" \\']

@@ -1,20 +1,23 @@
 """What an exporter is: a target's files for a plan, and what that target cannot express.
 
-An exporter lists its limits; each names the field at fault, says a sentence, and knows when it is broken. A plan that
-breaks one is refused: nothing else is ever exported in its place unless the nearest plan is asked for.
+What a framework can do is the table of its runtime (``astra.space.can``). An exporter lists only the limits of its
+files: each names the field at fault, says a sentence, and knows when it is broken. A plan that breaks either is
+refused: nothing else is ever exported in its place unless the nearest plan is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol, TypeVar
 
+from astra.catalog import runtimes
 from astra.errors import AstraError
 from astra.export.quoting import comment
+from astra.space.can import Reason, may
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
+from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy
-from astra.spec.strategy_fields import STRATEGY_FIELDS
 from astra.spec.workload import Workload
 
 
@@ -89,7 +92,12 @@ class Launch(NamedTuple):
     @property
     def blackwell(self) -> bool:
         """Whether every GPU is of that generation or a later one of its rules."""
-        return all("blackwell" in mesh.pool.device.arch.lower() for mesh in self.meshes)
+        return all(mesh.pool.device.generation == "blackwell" for mesh in self.meshes)
+
+    @property
+    def fp8_recipe(self) -> str:
+        """How FP8 products are scaled: the finest way that every GPU has."""
+        return "mxfp8" if all(mesh.pool.device.fp8_recipe == "mxfp8" for mesh in self.meshes) else "tensorwise"
 
     @property
     def microbatches(self) -> int:
@@ -103,9 +111,9 @@ class Launch(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """One thing a target cannot express."""
+    """One thing a target's files cannot express, whatever the framework can do."""
 
-    field: str  # of the strategy, or model, workload, cluster
+    field: str  # of the strategy, or runtime, cluster
     sentence: str
     breaks: Callable[[Launch], bool]
 
@@ -131,55 +139,47 @@ class Exporter(Protocol):
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """What it cannot express."""
+        """What its files cannot express."""
 
     def files(self, launch: Launch) -> dict[str, str]:
         """Name and content of every file; the caller has checked the limits."""
 
 
-def limits_of(exporter: Exporter, launch: Launch) -> tuple[Limit, ...]:
-    """A target's own limits, and for a launcher those of the framework it starts."""
+def framework_of(exporter: Exporter, launch: Launch) -> Exporter:
+    """The target itself, or the framework that a launcher starts."""
     starts = getattr(exporter, "starts", None)
-    return (*exporter.limits, *(() if starts is None else starts(launch).limits), _FP32)
+    started: Exporter = exporter if starts is None else starts(launch)
+    return started
+
+
+def runtime_of(exporter: Exporter, launch: Launch) -> Runtime:
+    """The runtime a target is held to: the plan's own where the target starts that, else the target's."""
+    own, target = runtimes.runtime(launch.runtime), framework_of(exporter, launch)
+    return own if own.exports_to == target.name or target.runtime is None else runtimes.runtime(target.runtime)
+
+
+def limits_broken(exporter: Exporter, launch: Launch) -> list[Reason]:
+    """Limits of the files themselves, and for a launcher of those of the framework it starts."""
+    limits = dict.fromkeys((*exporter.limits, *framework_of(exporter, launch).limits))
+    return [Reason(limit.field, limit.sentence) for limit in limits if limit.breaks(launch)]
+
+
+def reasons(exporter: Exporter, launch: Launch) -> list[Reason]:
+    """Everything that keeps a target from expressing a plan."""
+    runtime = runtime_of(exporter, launch)
+    able = may(runtime, launch.strategy, launch.model, launch.workload, launch.pool, layers=launch.layers)
+    return list(dict.fromkeys((*able, *limits_broken(exporter, launch))))
 
 
 def refusals(exporter: Exporter, launch: Launch) -> list[str]:
-    """A sentence for every limit the plan breaks."""
-    return list(dict.fromkeys(limit.sentence for limit in limits_of(exporter, launch) if limit.breaks(launch)))
+    """The sentences of the reasons."""
+    return list(dict.fromkeys(reason.sentence for reason in reasons(exporter, launch)))
 
 
 def strategy_could_help(exporter: Exporter, launch: Launch) -> bool:
-    """Whether the limits a plan breaks are all of its strategy, not of the model, the workload, runtime or GPUs."""
-    fields = {limit.field for limit in limits_of(exporter, launch) if limit.breaks(launch)}
+    """Whether the reasons are all of the strategy, not of the model, the workload, runtime or GPUs."""
+    fields = {reason.field for reason in reasons(exporter, launch)}
     return not fields & {"model", "workload", "runtime", *(() if launch.mixed else ("cluster",))}
-
-
-_FP32: Final = Limit(
-    "workload", "training in fp32 (precision tf32) is not exported", lambda it: it.workload.precision == "tf32"
-)
-
-
-# Values of a strategy's fields that mean "not used".
-UNUSED: Final[Mapping[str, Any]] = {field.name: field.plain for field in STRATEGY_FIELDS}
-_TITLES: Final = {field.name: field.title for field in STRATEGY_FIELDS}
-
-
-def unused(target: str, *fields: str) -> tuple[Limit, ...]:
-    """Limits for fields a target has no word for."""
-
-    def breaks(field: str) -> Callable[[Launch], bool]:
-        return lambda launch: getattr(launch.strategy, field) != UNUSED[field]
-
-    return tuple(Limit(field, f"{target} has no {_TITLES[field]} ({field})", breaks(field)) for field in fields)
-
-
-def no_overlap(target: str, *names: str) -> tuple[Limit, ...]:
-    """Limits for overlaps a target cannot switch on."""
-
-    def breaks(name: str) -> Callable[[Launch], bool]:
-        return lambda launch: name in launch.strategy.overlap
-
-    return tuple(Limit("overlap", f"{target} cannot overlap {name} communication", breaks(name)) for name in names)
 
 
 # Ranks are numbered by node, so that a stage of one GPU type must not begin in the middle of a node of another.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from astra.export.base import Launch, Limit, header, joined
+from astra.export.base import Launch, header, joined
 from astra.export.megatron import SHARDING, Megatron, environment, layout
-from astra.export.megatron_model import ROTARY_LIMIT
 from astra.export.quoting import shell
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, node_sizes, torchrun
 
 _PRECISION: Final = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
+_FP8: Final = {"mxfp8": "bf16_with_mxfp8_mixed", "tensorwise": "bf16_with_fp8_current_scaling_mixed"}
 
 
 class Bridge:
@@ -22,13 +22,7 @@ class Bridge:
     title = "Megatron-Bridge (NeMo) recipe overrides"
     verified = "Megatron-Bridge 0.6.2 by field name; the same values through megatron-core 0.19.2"
     runtime: str | None = "megatron-bridge"
-    limits = (
-        *(limit for limit in Megatron.limits if limit.field != "workload" and limit is not ROTARY_LIMIT),
-        Limit("workload", "the overrides are of pretraining recipes", lambda it: it.workload.task != "pretrain"),
-        Limit(
-            "workload", "the overrides keep the recipe's optimizer, Adam", lambda it: it.workload.optimizer != "adam"
-        ),
-    )
+    limits = Megatron.limits
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The overrides, a launch script and how to start it."""
@@ -36,7 +30,7 @@ class Bridge:
         return {
             "overrides.txt": joined(lines),
             "launch.sh": _script(launch),
-            "README.md": readme(launch, self, NOTES),
+            "README.md": readme(launch, self, NOTES + _TUNED.get(launch.workload.task, "")),
         }
 
 
@@ -47,13 +41,16 @@ takes them, such as Megatron-Bridge's `scripts/training/run_recipe.py`:
 
     NODE_RANK=0 MASTER_ADDR=node0 RUN_RECIPE=run_recipe.py bash launch.sh --recipe llama3_70b_pretrain_config
 """
+_TUNED: Final = {
+    "finetune": "\nThe plan fine-tunes: take the model's `sft` recipe instead of its `pretrain` one.\n",
+    "lora": "\nThe plan trains LoRA adapters: take the model's `peft` recipe instead of its `pretrain` one.\n",
+}
 
 
 def _precision(launch: Launch) -> str:
     if launch.workload.precision != "fp8":
         return _PRECISION[launch.workload.precision]
-    blackwell = launch.blackwell
-    return "bf16_with_mxfp8_mixed" if blackwell else "bf16_with_fp8_current_scaling_mixed"
+    return _FP8[launch.fp8_recipe]
 
 
 def overrides(launch: Launch) -> Iterator[tuple[str, str]]:
@@ -70,7 +67,9 @@ def overrides(launch: Launch) -> Iterator[tuple[str, str]]:
         yield "model.expert_tensor_parallel_size", str(strategy.etp)
     yield "model.sequence_parallel", _switch(strategy.sp)
     yield "model.seq_length", str(workload.seq)
-    yield "dataset.sequence_length", str(workload.seq)
+    yield ("dataset.sequence_length" if workload.task == "pretrain" else "dataset.seq_length"), str(workload.seq)
+    if workload.task == "lora":
+        yield "peft.dim", str(workload.lora_rank)
     yield "train.micro_batch_size", str(strategy.mbs)
     yield "train.global_batch_size", str(workload.global_batch)
     yield "mixed_precision", _precision(launch)

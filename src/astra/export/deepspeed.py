@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Launch, Limit, header, joined, no_overlap, one_pool, unused
+from astra.export.base import Launch, header, joined, one_pool
 from astra.export.quoting import json_text
-from astra.export.readme import readme
-from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
+from astra.export.readme import adapter_notes, readme
+from astra.export.torchrun import HERE, RENDEZVOUS, adapters, torchrun
 
 
 class DeepSpeed:
@@ -17,26 +17,14 @@ class DeepSpeed:
     title = "DeepSpeed configuration"
     verified = "DeepSpeed 0.19.8: its own DeepSpeedConfig, for the job's number of ranks"
     runtime: str | None = "deepspeed"
-    limits = (
-        Limit("workload", "DeepSpeed's JSON has no FP8", lambda it: it.workload.precision == "fp8"),
-        Limit("workload", "DeepSpeed's JSON has no LoRA", lambda it: it.workload.task == "lora"),
-        Limit("recompute", "DeepSpeed checkpoints whole layers or nothing",
-              lambda it: it.strategy.recompute == "selective"),
-        Limit("offload", "DeepSpeed offloads the optimizer of zero 1 or more",
-              lambda it: it.strategy.offload != "none" and it.strategy.zero == 0),
-        Limit("overlap", "DeepSpeed prefetches weights exactly where they are sharded (zero 3)",
-              lambda it: ("param" in it.strategy.overlap) != (it.strategy.zero == 3)),
-        *no_overlap("DeepSpeed", "tp", "p2p"),
-        *unused("DeepSpeed", "pp", "vp", "cp", "ep", "etp", "sp", "method", "recompute_layers", "flash", "schedule"),
-        one_pool("DeepSpeed"),
-    )  # fmt: skip
+    limits = (one_pool("DeepSpeed"),)
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The configuration, a launch script and how to start it."""
         return {
             "ds_config.json": json_text(configuration(launch)),
             "launch.sh": _script(launch),
-            "README.md": readme(launch, self, NOTES),
+            "README.md": readme(launch, self, NOTES + adapter_notes(launch)),
         }
 
 
@@ -83,5 +71,5 @@ def configuration(launch: Launch) -> dict[str, Any]:
 
 def _script(launch: Launch) -> str:
     lines = ["#!/usr/bin/env bash", *header(launch, DeepSpeed.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
-    lines += ['TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"', ""]
+    lines += ['TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"', *adapters(launch), ""]
     return joined([*lines, torchrun(launch, '"$TRAIN_SCRIPT"', '--deepspeed "$HERE/ds_config.json" "$@"')])

@@ -1,15 +1,16 @@
 """FlagScale's heterogeneous Megatron: pipelines whose stages live on different GPU types with their own degrees.
 
-FlagScale is not on PyPI, so that its rules are restated here as limits (read in FlagScale @16a2dd5 and run once).
+FlagScale is not on PyPI, so that its rules are restated, here and in its runtime's file (read in FlagScale @16a2dd5 and
+run once).
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined, no_overlap
-from astra.export.megatron import Megatron, sections
-from astra.export.megatron_model import MODEL_LIMITS, ROTARY_LIMIT, Flag
+from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined
+from astra.export.megatron import sections
+from astra.export.megatron_model import Flag
 from astra.export.quoting import host_word, yaml
 from astra.export.readme import readme
 
@@ -30,13 +31,8 @@ class FlagScale:
     name = "flagscale"
     title = "FlagScale heterogeneous Megatron configuration"
     verified = "FlagScale @16a2dd5, its rules restated here; the model flags by megatron-core 0.19.2"
-    runtime: str | None = "megatron"
+    runtime: str | None = "flagscale"
     limits = (
-        *MODEL_LIMITS,
-        ROTARY_LIMIT,
-        *(limit for limit in Megatron.limits if limit.field in ("schedule",)),
-        Limit("zero", "FlagScale's heterogeneous pipelines have zero 0 or 1", lambda it: it.strategy.zero > 1),
-        Limit("vp", "FlagScale's heterogeneous pipelines are not interleaved", lambda it: it.strategy.vp > 1),
         Limit("cp", "every mesh must have the same cp", lambda it: len({mesh.cp for mesh in it.meshes}) > 1),
         Limit("dp", "dp of the first mesh times mbs must be a multiple of every mesh's dp", _uneven_batch),
         Limit("tp", "tied embeddings need the same tp on the first and last mesh",
@@ -46,7 +42,6 @@ class FlagScale:
         Limit("recompute", "recompute must be the same in every mesh",
               lambda it: len({mesh.recompute for mesh in it.meshes}) > 1),
         WHOLE_NODES,
-        *no_overlap("FlagScale's heterogeneous pipelines", "p2p"),
     )  # fmt: skip
 
     def files(self, launch: Launch) -> dict[str, str]:

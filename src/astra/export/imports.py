@@ -5,21 +5,27 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from astra.catalog import runtimes
 from astra.errors import InputError
 from astra.export.bash import read_script
 from astra.export.import_megatron import from_words
 from astra.export.imported import Imported, Numbers
-from astra.export.torchtitan import RECIPES, SCHEDULES
+from astra.export.torchtitan import SCHEDULES
 from astra.files import parse_json, parse_toml, read_text
+from astra.spec.kinds import Whole, path_text
 from astra.spec.strategy import Strategy
 
 
-def import_file(path: str | Path, *, gpus: int | None = None) -> Imported:
+def import_file(path: str | PathLike[str], *, gpus: int | None = None) -> Imported:
     """A file of any kind that is understood; ``gpus`` where the file does not say."""
-    return import_text(read_text(path, "launch"), name=Path(path).name, gpus=gpus)
+    shown = path_text(path, "file", "the path of a configuration")
+    if gpus is not None:
+        gpus = Whole(1, 10_000_000).read(gpus, "gpus")
+    return import_text(read_text(shown, "launch"), name=Path(shown).name, gpus=gpus)
 
 
 def import_text(text: str, *, name: str, gpus: int | None = None) -> Imported:
@@ -166,8 +172,8 @@ def _layers(parts: object) -> tuple[int, ...]:
 def _recipe(model: Mapping[str, Any]) -> str | None:
     """The name of a model in our catalog, where the file says which it starts from."""
     said = str(model.get("recipe") or f"{model.get('name', '')}_{str(model.get('flavor', '')).lower()}")
-    known = next((recipe for recipe in RECIPES if recipe.function == said), None)
-    return known.model if known else None
+    recipes = runtimes.runtime("torchtitan").can.recipes
+    return next((name for name, recipe in recipes.items() if recipe.partition(".")[2] == said), None)
 
 
 def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Imported:

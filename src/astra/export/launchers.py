@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Exporter, Launch, Limit, header, joined, one_pool
+from astra.catalog import runtimes
+from astra.export.base import Exporter, Launch, Limit, by_name, header, joined, one_pool
 from astra.export.deepspeed import DeepSpeed
 from astra.export.megatron import Megatron
 from astra.export.quoting import comment, directive, file_name, shell, yaml
 from astra.export.readme import readme
 from astra.export.torchtitan import TorchTitan
 
-FRAMEWORKS: Final[tuple[Exporter, ...]] = (Megatron(), TorchTitan(), DeepSpeed())
+FRAMEWORKS: Final[dict[str, Exporter]] = by_name(Megatron(), TorchTitan(), DeepSpeed())
 DAYS_LIMIT: Final = "7-00:00:00"
 SKYPILOT_CLOUDS: Final = {
     "AWS": "aws", "GCP": "gcp", "Azure": "azure", "OCI": "oci", "Lambda": "lambda", "RunPod": "runpod",
@@ -37,8 +38,13 @@ NEEDED: Final = {"deepspeed": {"TRAIN_SCRIPT": "train.py"}}
 
 
 def framework(launch: Launch) -> Exporter:
-    """The framework the plan was made for: the first that its runtime names."""
-    return next((exporter for exporter in FRAMEWORKS if launch.runtime.startswith(exporter.name)), FRAMEWORKS[0])
+    """The framework the plan was made for."""
+    return FRAMEWORKS.get(_target(launch)) or FRAMEWORKS["megatron"]
+
+
+def _target(launch: Launch) -> str:
+    """The target that starts the plan's runtime; empty if there is no such runtime."""
+    return runtimes.runtime(launch.runtime).exports_to if launch.runtime in runtimes.runtime_names() else ""
 
 
 # A job that started another framework than the plan was made for would be another plan.
@@ -46,7 +52,7 @@ STARTED: Final = Limit(
     "runtime",
     "a job starts Megatron-LM, torchtitan or DeepSpeed, and the plan is for another runtime (plan with --runtime "
     "megatron, torchtitan or deepspeed)",
-    lambda it: not any(it.runtime.startswith(exporter.name) for exporter in FRAMEWORKS),
+    lambda it: _target(it) not in FRAMEWORKS,
 )
 
 

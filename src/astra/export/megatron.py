@@ -8,18 +8,13 @@ from itertools import groupby
 from typing import Final
 
 from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined
-from astra.export.megatron_model import MODEL_LIMITS, ROTARY_LIMIT, Flag, model_flags, positions_known
+from astra.export.megatron_model import Flag, model_flags, positions_known
 from astra.export.quoting import comment, shell, shell_array
 from astra.export.readme import readme
 from astra.export.torchrun import RENDEZVOUS, node_sizes, torchrun
 
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
-FP8_RECIPES: Final = {"blackwell": "mxfp8", "other": "tensorwise"}
-
-
-def _offloads_fsdp(launch: Launch) -> bool:
-    """It passes Megatron's checks and fails when the optimizer is made (NVIDIA/Megatron-LM issue 1986)."""
-    return launch.strategy.zero >= 2 and launch.strategy.offload != "none"
+FP8_FORMATS: Final = {"mxfp8": "e4m3", "tensorwise": "hybrid"}  # by how products are scaled
 
 
 def _uneven_meshes(launch: Launch) -> bool:
@@ -34,11 +29,6 @@ class Megatron:
     verified = "megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel"
     runtime: str | None = "megatron"
     limits = (
-        *MODEL_LIMITS,
-        ROTARY_LIMIT,
-        Limit("schedule", "Megatron-LM has 1f1b and interleaved alone",
-              lambda it: it.strategy.schedule not in ("1f1b", "interleaved")),
-        Limit("zero", "Megatron-FSDP (zero 2 and 3) does not offload the optimizer", _offloads_fsdp),
         Limit("cluster", "Megatron-LM has one tp, cp, dp and recompute setting for every stage", _uneven_meshes),
         WHOLE_NODES,
     )  # fmt: skip
@@ -146,9 +136,8 @@ def _precision(launch: Launch) -> Iterator[Flag]:
     precision = launch.workload.precision
     yield ("--fp16",) if precision == "fp16" else ("--bf16",)
     if precision == "fp8":
-        blackwell = launch.blackwell
-        yield ("--fp8-format", "e4m3" if blackwell else "hybrid")
-        yield ("--fp8-recipe", FP8_RECIPES["blackwell" if blackwell else "other"])
+        yield ("--fp8-format", FP8_FORMATS[launch.fp8_recipe])
+        yield ("--fp8-recipe", launch.fp8_recipe)
     yield ("--transformer-impl", "transformer_engine")
     yield ("--attention-backend", "auto" if launch.strategy.flash else "unfused")
 

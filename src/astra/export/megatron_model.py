@@ -1,11 +1,10 @@
-"""A model's shape as Megatron-LM arguments, and the shapes its GPT model does not have."""
+"""A model's shape as Megatron-LM arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
-from astra.export.base import Launch, Limit
+from astra.export.base import Launch
 from astra.spec.model import MLA, ModelSpec, MoE, Rotary
 
 Flag = tuple[str, ...]  # a flag and its values
@@ -175,102 +174,3 @@ def expert_pattern(layers: int, moe: MoE) -> str:
     parts = [f"[0]*{moe.first_dense}"] * (moe.first_dense > 0)
     parts += [f"{one}*{groups}"] * (groups > 0) + [f"[0]*{left}"] * (left > 0)
     return f"({'+'.join(parts)})"
-
-
-def _mixed_biases(launch: Launch) -> bool:
-    """Megatron's one switch gives biases to attention, feed-forward, router and experts alike."""
-    model, moe = launch.model, launch.model.moe
-    if not _all_biases(model):
-        return model.mlp_bias or bool(moe and (moe.expert_bias or moe.router_bias))
-    dense = moe is None or moe.first_dense > 0 or moe.every > 1
-    experts = moe is not None and not (moe.expert_bias and moe.router_bias and not moe.shared_ffn)
-    return not model.qkv_bias or (dense and not model.mlp_bias) or experts or model.mla is not None
-
-
-def _unsayable_activation(launch: Launch) -> bool:
-    model = launch.model
-    known = ("silu", "clamped_swiglu") if model.gated_mlp else ("gelu", "relu2")
-    return model.activation is not None and model.activation not in known
-
-
-def _unsayable_rotary(launch: Launch) -> bool:
-    """Its script does not hand ``--rope-scaling-factor`` on, and fixes the constants of latent attention's YaRN."""
-    rotary, latent = launch.model.rotary, launch.model.mla is not None
-    if rotary is None or rotary.scaling == "other":
-        return rotary is not None
-    if rotary.scaling == "llama3":
-        told = (rotary.factor, rotary.original_positions, rotary.low_frequency, rotary.high_frequency)
-        return latent or told != (8.0, 8192, 1.0, 4.0)
-    if rotary.scaling == "yarn":
-        fixed = (rotary.original_positions, rotary.beta_fast, rotary.beta_slow, rotary.rounded)
-        return latent and fixed != (4096, 32.0, 1.0, True)
-    return rotary.scaling == "linear" and (latent or not rotary.factor.is_integer())
-
-
-_QUIRKS: Final = {
-    "alibi": "it has no ALiBi positions",
-    "attention_softcap": "it has no cap on attention logits",
-    "deepnorm": "it has no DeepNorm",
-    "logit_softcap": "it has no cap on the output logits",
-    "parallel_block": "it runs attention and feed-forward one after the other",
-    "per_kind_rotary": "it has one rotary base for all layers",
-    "post_norm": "its norms come before each block",
-    "query_scale": "it scales attention logits by the width of a head",
-    "residual_scale": "it does not scale residuals",
-    "scaled_embedding": "it does not scale the embedding",
-    "scaled_logits": "it does not scale the output logits",
-    "unrotated_layers": "its layers all have rotary positions here",
-    "zero_centered_norm": "its norms' weights are not stored less one here",
-}
-
-
-def _quirk(name: str) -> Limit:
-    return Limit("model", _QUIRKS[name], lambda it: name in it.model.quirks)
-
-
-# The script's own limits; a recipe of Megatron-Bridge brings its positions along.
-ROTARY_LIMIT: Final = Limit(
-    "model",
-    "its script stretches rotary positions as Llama 3.1 does (by 8 from 8,192), and latent attention's by YaRN with "
-    "betas of 32 and 1 from 4,096 (plan a config.json without rope_scaling to train unstretched)",
-    _unsayable_rotary,
-)
-MODEL_LIMITS: Final = (
-    *(_quirk(name) for name in _QUIRKS),
-    Limit(
-        "model",
-        "its rotary base is a whole number",
-        lambda it: it.model.rotary is not None and not it.model.rotary.base.is_integer(),
-    ),
-    Limit(
-        "model",
-        "its router weighs experts by softmax or sigmoid",
-        lambda it: it.model.moe is not None and it.model.moe.score == "other",
-    ),
-    Limit("model", "its feed-forward is SwiGLU, GELU or squared ReLU", _unsayable_activation),
-    Limit("model", "Megatron-LM's GPT model has no encoder", lambda it: it.model.encoder is not None),
-    Limit("model", "Megatron-LM's GPT model has no patch embedding", lambda it: it.model.vision is not None),
-    Limit("model", "Megatron-LM's GPT model is causal", lambda it: not it.model.causal),
-    Limit("model", "it has no relative position buckets", lambda it: it.model.relative_buckets > 0),
-    Limit("model", "it has two norms per layer", lambda it: it.model.norms_per_layer != 2),
-    Limit("model", "it has a final norm", lambda it: not it.model.final_norm),
-    Limit("model", "it has no norm after the embedding", lambda it: it.model.embedding_norm),
-    Limit(
-        "model", "its LayerNorm has a bias", lambda it: it.model.norm == "layernorm" and not it.model.norm_bias
-    ),
-    Limit("model", "its query and key norms are per head", lambda it: it.model.qk_norm == "full"),
-    Limit("model", "its vocabulary projection has no bias", lambda it: it.model.head_bias),
-    Limit("model", "it has no chunked attention", lambda it: it.model.chunked),
-    Limit("model", "it has one switch for all biases, and one for those of queries, keys and values", _mixed_biases),
-    Limit(
-        "model",
-        "with latent attention it adds a norm before full-rank queries, which the model does not have",
-        lambda it: it.model.mla is not None and it.model.mla.q_lora_rank is None,
-    ),
-    Limit("workload", "its pretraining script has no LoRA", lambda it: it.workload.task == "lora"),
-    Limit(
-        "model",
-        "learned positions must cover the sequence",
-        lambda it: 0 < it.model.learned_positions < it.workload.seq,
-    ),
-)  # fmt: skip

@@ -13,15 +13,20 @@ from math import log2
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from astra.catalog import runtimes
 from astra.errors import AstraError
-from astra.export.base import CannotExport, Exporter, Launch, limits_of, refusals
+from astra.export.base import CannotExport, Exporter, Launch, limits_broken, refusals, runtime_of
 from astra.export.reading import launch_of
 from astra.result import Estimate
 from astra.search.detail import estimate, layers_of, legality
+from astra.space.can import able_rules
+from astra.space.names import facts_of
+from astra.space.rules import check
 from astra.spec.job import Job
-from astra.spec.strategy import OFFLOADS, RECOMPUTES, Strategy
+from astra.spec.strategy import OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
+from astra.table import CHOICES, Column, from_strategy
 
 # Steps by which a change of a field moves a plan away from what was asked.
 WEIGHTS: Final = {
@@ -101,14 +106,13 @@ def _expressible(exporter: Exporter, launch: Launch, job: Job) -> Iterator[tuple
     """Legal strategies the exporter takes, nearest first."""
     asked = launch.strategy
     shapes, tunings = _shapes(asked, job), _tunings(asked)
-    shapes = _taken(exporter, launch, shapes, _DEGREES)
-    tunings = _taken(exporter, launch, tunings, tuple(tunings[0]))
+    shapes, tunings = _taken(exporter, launch, shapes), _taken(exporter, launch, tunings)
     for shape, tuning in islice(_by_sum(shapes, tunings, asked), _LOOKED_AT):
         candidate = _made(asked, shape, tuning)
         if legality(job, candidate):
             continue
         made = launch_of(job, candidate, layers_of(job, candidate), launch.version, None)
-        if not refusals(exporter, made):
+        if not limits_broken(exporter, made):  # what the runtime can do is part of what is legal
             yield distance(asked, candidate), made
 
 
@@ -151,23 +155,37 @@ def _tunings(asked: Strategy) -> list[Fields]:
     return found
 
 
-# Limits may join two fields: an option is only left out if it breaks one beside every one of these.
+# Rules may join two fields: an option is only left out if it breaks one beside every one of these.
 _BESIDE: Final = tuple(
-    Strategy(zero=zero, overlap=(), tp=degree, pp=degree, vp=vp, cp=degree, dp=degree)
+    Strategy(zero=zero, overlap=overlap, tp=degree, pp=degree, vp=vp, cp=degree, dp=degree)
     for zero in (0, 3)
+    for overlap in ((), OVERLAPS)
     for degree, vp in ((1, 1), (2, 1), (2, 2))
 )
 
 
-def _taken(exporter: Exporter, launch: Launch, options: list[Fields], names: tuple[str, ...]) -> list[Fields]:
-    """Options whose own fields do not break a limit whatever the rest of the strategy is."""
-    limits = [limit for limit in limits_of(exporter, launch) if limit.field in names]
+def _taken(exporter: Exporter, launch: Launch, options: list[Fields]) -> list[Fields]:
+    """Options whose own fields do not break a rule of the target's runtime whatever the rest of the strategy is."""
+    runtime = runtime_of(exporter, launch)
+    facts = facts_of(launch.model, launch.pool, launch.workload, runtime=runtime.framework)
+    own = _columns(options)
+    rules = [rule for rule in able_rules(runtime) if rule.needs & set(own)]
+    taken = np.zeros(len(options), bool)
+    for beside in _BESIDE:
+        taken |= check({**from_strategy(beside), **own}, facts, rules).ok
+    return [option for option, ok in zip(options, taken.tolist(), strict=True) if ok] or options
 
-    def broken(option: Fields, beside: Strategy) -> bool:
-        tried = launch._replace(strategy=_made(beside, option, {}))
-        return any(limit.breaks(tried) for limit in limits)
 
-    return [option for option in options if not all(broken(option, beside) for beside in _BESIDE)] or options
+def _columns(options: list[Fields]) -> dict[str, Column]:
+    """Options as columns, one row each."""
+    found: dict[str, Column] = {}
+    for name in options[0] if options else ():
+        values = [option[name] for option in options]
+        if name == "overlap":
+            found |= {f"overlap_{way}": np.array([way in value for value in values]) for way in OVERLAPS}
+        else:
+            found[name] = np.array([CHOICES[name].index(value) for value in values] if name in CHOICES else values)
+    return found
 
 
 def _by_sum(shapes: list[Fields], tunings: list[Fields], asked: Strategy) -> Iterator[tuple[Fields, Fields]]:

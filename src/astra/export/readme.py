@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from astra.catalog import runtimes
 from astra.export.base import Exporter, Launch
 from astra.export.quoting import markdown
 
@@ -27,4 +28,16 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
 | verified with | {exporter.verified} |
 
 {notes.strip()}
+"""
+
+
+def adapter_notes(launch: Launch) -> str:
+    """What a training script of the user's must do for LoRA."""
+    if launch.workload.task != "lora":
+        return ""
+    targets = {"all": "every projection", "attention": "attention's projections", "qkv": "queries, keys and values"}
+    adapted = targets[runtimes.runtime(launch.runtime).adapted]
+    return f"""
+The plan freezes the model and trains LoRA adapters of {adapted}: the script adds them (in Hugging Face: PEFT's
+`LoraConfig`), of the rank it finds in `LORA_RANK`.
 """

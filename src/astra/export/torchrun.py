@@ -37,3 +37,8 @@ def torchrun(launch: Launch, program: str, arguments: str) -> str:
 
 
 HERE: Final = 'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"'
+
+
+def adapters(launch: Launch) -> list[str]:
+    """The rank of LoRA adapters, for a training script of the user's."""
+    return [f"export LORA_RANK={launch.workload.lora_rank}"] if launch.workload.task == "lora" else []

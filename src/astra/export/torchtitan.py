@@ -2,58 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-from msgspec.structs import replace
-
-from astra.catalog.models import model as find_model
-from astra.export.base import Launch, Limit, header, joined, no_overlap, one_pool, unused
+from astra.catalog import runtimes
+from astra.export.base import Launch, header, joined, one_pool
 from astra.export.quoting import python
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
-from astra.spec.model import ModelSpec, Rotary
+from astra.space.can import recipe_of
+from astra.spec.model import Rotary
 
-
-class Recipe(NamedTuple):
-    """A function of torchtitan's registry and the model of our catalog that it builds."""
-
-    module: str
-    function: str
-    model: str
-
-
-# Read in torchtitan 0.3.0's model registries; tests compare the parameters they build with ours.
-RECIPES: Final = (
-    Recipe("llama3", "llama3_8b", "llama-3.1-8b"),
-    Recipe("llama3", "llama3_70b", "llama-3.1-70b"),
-    Recipe("llama3", "llama3_405b", "llama-3.1-405b"),
-    Recipe("qwen3", "qwen3_14b", "qwen3-14b"),
-    Recipe("qwen3", "qwen3_32b", "qwen3-32b"),
-    Recipe("qwen3", "qwen3_30b_a3b", "qwen3-30b-a3b"),
-    Recipe("deepseek_v3", "deepseek_v3_16b", "deepseek-v2-lite"),
-    Recipe("deepseek_v3", "deepseek_v3_671b", "deepseek-v3"),
-    Recipe("gpt_oss", "gpt_oss_20b", "gpt-oss-20b"),
-    Recipe("gpt_oss", "gpt_oss_120b", "gpt-oss-120b"),
-)
-# What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
-_BESIDE: Final = ("name", "aliases", "source", "date", "max_seq", "rotary", "norm_epsilon", "mtp_layers", "activation")
 SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
-
-
-def recipe(model: ModelSpec) -> Recipe | None:
-    """The recipe that builds a model of this shape."""
-    for known in RECIPES:
-        found = find_model(known.model)
-        same = {name: getattr(found, name) for name in _BESIDE}
-        if replace(model, **same) == found:
-            return known
-    return None
-
-
-def _experts_do_not_divide(launch: Launch) -> bool:
-    strategy = launch.strategy
-    sharded = strategy.dp if strategy.zero >= 2 else 1
-    return launch.model.moe is not None and (sharded * strategy.cp * strategy.tp) % strategy.ep != 0
 
 
 class TorchTitan:
@@ -62,39 +21,8 @@ class TorchTitan:
     name = "torchtitan"
     title = "torchtitan configuration"
     verified = "torchtitan 0.3.0 with torch 2.13.0: its own config manager, ParallelDims and model, on the meta device"
-    runtime: str | None = "torchtitan"
-    limits = (
-        Limit("model", "torchtitan 0.3.0 has no recipe of this shape", lambda it: recipe(it.model) is None),
-        Limit("model", "torchtitan's rotary positions are plain, Llama 3's or YaRN, of the whole head",
-              lambda it: it.model.rotary is not None
-              and (it.model.rotary.scaling in ("linear", "other") or it.model.rotary.fraction < 1)),
-        Limit("workload", "torchtitan trains in bf16 here (float8 is a model converter)",
-              lambda it: it.workload.precision != "bf16"),
-        Limit("workload", "torchtitan's recipes use AdamW", lambda it: it.workload.optimizer != "adam"),
-        Limit("workload", "torchtitan's recipes pretrain", lambda it: it.workload.task != "pretrain"),
-        Limit("tp", "torchtitan needs tp to divide the key/value heads",
-              lambda it: it.model.mla is None and it.model.kv_heads % it.strategy.tp != 0),
-        Limit("pp", "torchtitan cannot split tied embeddings over stages",
-              lambda it: it.model.tied_embeddings and it.strategy.pp > 1),
-        Limit("zero", "torchtitan shards everything (zero 2 or 3) or nothing (0), not the optimizer alone",
-              lambda it: it.strategy.zero == 1),
-        Limit("ep", "torchtitan needs ep to divide its sharded ranks (zero 2 or 3) times cp and tp",
-              _experts_do_not_divide),
-        Limit("recompute", "torchtitan's selective checkpointing keeps other tensors than Megatron's",
-              lambda it: it.strategy.recompute == "selective"),
-        Limit("recompute_layers", "torchtitan checkpoints every layer by itself",
-              lambda it: (it.strategy.method, it.strategy.recompute_layers) != ("uniform", 1)),
-        Limit("schedule", "torchtitan compiles its blocks, whose backward cannot be split then",
-              lambda it: it.strategy.schedule not in SCHEDULES),
-        Limit("overlap", "torchtitan always overlaps gradient reduction", lambda it: "grad" not in it.strategy.overlap),
-        Limit("overlap", "torchtitan prefetches weights exactly where they are sharded (zero 2 or 3)",
-              lambda it: ("param" in it.strategy.overlap) != (it.strategy.zero >= 2)),
-        Limit("overlap", "torchtitan always overlaps the traffic of an interleaved pipeline",
-              lambda it: ("p2p" in it.strategy.overlap) != (it.strategy.vp > 1)),
-        *no_overlap("torchtitan's plain tensor parallelism", "tp"),
-        *unused("torchtitan", "etp", "offload", "flash"),
-        one_pool("torchtitan"),
-    )  # fmt: skip
+    runtime = "torchtitan"
+    limits = (one_pool("torchtitan"),)
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The configuration, a launch script and how to start it."""
@@ -174,16 +102,17 @@ def rope(rotary: Rotary, seq: int) -> dict[str, object]:
 
 def configuration(launch: Launch) -> str:
     """The Python module torchtitan imports."""
-    start = recipe(launch.model)
-    if start is None:
+    recipe = recipe_of(runtimes.runtime(TorchTitan.runtime), launch.model)
+    if recipe is None:
         raise ValueError(launch.model.name)
+    module, function = recipe.split(".")
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
     lines = ["# -*- coding: utf-8 -*-", *header(launch, TorchTitan.verified)]
     lines += ["from torchtitan.trainer import Trainer"]
-    lines += [f"from torchtitan.models.{start.module}.config_registry import {start.function}"]
+    lines += [f"from torchtitan.models.{module}.config_registry import {function}"]
     full = launch.strategy.recompute == "full"
     lines += ["from torchtitan.distributed.activation_checkpoint import FullAC"] * full
-    lines += ["", "", "def plan() -> Trainer.Config:", f"    config = {start.function}()"]
+    lines += ["", "", "def plan() -> Trainer.Config:", f"    config = {function}()"]
     for section, values in settings(launch).items():
         lines += [f"    config.{section}.{name} = {python(value)}" for name, value in values.items()]
     if launch.model.rotary is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from astra.catalog.runtimes import runtime, runtime_names
 from astra.report import drawing, explain, money, stages
 from astra.report.terms import words
 from astra.result import Estimate, Plan, PlanSet
@@ -133,6 +134,8 @@ def _plans_header(planset: PlanSet) -> list[RenderableType]:
     facts += [f"{show_count(work['tokens'])} tokens in all"] if work.get("tokens") else []
     facts += [request["runtime"]] if request.get("runtime") else []
     lines: list[RenderableType] = [title, drawing.prose((", ".join(facts), "dim"))]
+    if request.get("runtime") in runtime_names() and not runtime(request["runtime"]).exports_to:
+        lines.append(drawing.prose((f"astra export writes no files for {request['runtime']}", "dim")))
     if request.get("restrictions"):
         lines.append(drawing.prose((f"restricted to {', '.join(map(str, request['restrictions']))}", "dim")))
     return lines

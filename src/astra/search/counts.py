@@ -49,7 +49,6 @@ from astra.search.planner import (
 from astra.space.enumerate import Space, cross, divisors
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
-from astra.space.rules import RULES
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.table import Column, Columns, distinct, joined, take
@@ -86,7 +85,7 @@ class CountSpace(Space):
 
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
-        self.rules = tuple(rule for rule in RULES if rule.name != "gpus")  # the table has many numbers of GPUs
+        self.rules = tuple(rule for rule in self.rules if rule.name != "gpus")  # the table has many numbers of GPUs
         model, batch, most = self.job.model, self.job.workload.global_batch, int(self.counts[-1])
         choices = {
             "tp": divisors(model.heads),
@@ -123,7 +122,7 @@ class CountSpace(Space):
 
     def of(self, job: Job, counts: Ints) -> CountSpace | None:
         """The same cores for another job, or None if it has others."""
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
         if not same or not np.array_equal(counts, self.counts):
             return None
@@ -310,6 +309,8 @@ class _Ladder(Leaders):
         holders = self.space.holders
         waits = self.shelf.waits[place]  # the job is that of the largest count
         result = evaluate(self.job, meshes, costs, savers, holders, waits)
+        if self.space.late_rules:
+            result = self._without_refused(meshes, result, savers, first=True)
         fits = result.known & memory.fits(self.job, result.peak_bytes)
         self.evaluated += int(result.known.sum())
         if fits.any():

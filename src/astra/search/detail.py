@@ -37,9 +37,10 @@ from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.split import Stages, even, kinds, split
 from astra.provenance import Floats, Source, Timed
 from astra.result import Estimate, Range, StageEstimate
+from astra.space.can import may
 from astra.space.enumerate import head_layers
 from astra.space.names import facts_of
-from astra.space.rules import Rule, advice, violations
+from astra.space.rules import RULES, Rule, advice, violations
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.table import from_strategy
@@ -48,6 +49,7 @@ from astra.units import GIB
 ASSUMED_ERROR: Final = 0.25  # least relative error of a time with assumed parts: no measurement stands behind it
 MEMORY_ERROR: Final = 0.06
 PLAUSIBLE_MFU: Final = 0.65  # above the best published large runs (about 0.60 in bf16, MLPerf and vendor tables)
+GENERAL: Final = tuple(rule for rule in RULES if not rule.frameworks)
 BUBBLE: Final = "pipeline bubble and p2p"
 
 
@@ -84,16 +86,15 @@ def layers_of(job: Job, strategy: Strategy) -> tuple[int, ...]:
 
 def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> list[str]:
     """Every rule the strategy breaks, as sentences."""
-    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
     if strategy.layers:
         facts["layers_per_chunk"] = max(strategy.layers)
-    broken = violations(from_strategy(strategy), facts, user_rules=user_rules)
+    broken = violations(from_strategy(strategy), facts, user_rules=user_rules, rules=GENERAL)
     depth = len(layer_kinds(job.model))
     if strategy.layers and sum(strategy.layers) != depth:
         broken.append(f"layers must add up to the model's layers (given {sum(strategy.layers)}, model {depth})")
-    if strategy.schedule not in job.runtime.schedules:
-        broken.append(f"{job.runtime.title} has no {strategy.schedule} schedule")
-    return broken
+    reasons = may(job.runtime, strategy, job.model, job.workload, job.pool, layers=strategy.layers)
+    return [*broken, *(reason.sentence for reason in reasons)]
 
 
 def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[Rule] = ()) -> list[Estimate]:
@@ -313,7 +314,7 @@ def recomputed_share(job: Job, row: Row) -> float:
 
 
 def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, fits: bool) -> list[str]:
-    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
     found = list(advice(from_strategy(strategy), facts))
     if mfu > PLAUSIBLE_MFU:
         found.append(

@@ -17,7 +17,7 @@ from astra.errors import NoFeasiblePlan
 from astra.families import weights as weights_of
 from astra.provenance import Floats, Ints
 from astra.result import Estimate
-from astra.search.bill import Money, checkpoint_bytes, cost_of, judged_by, outlook
+from astra.search.bill import checkpoint_bytes, cost_of, judged_by, outlook
 from astra.search.counts import CountSpace, Rungs, Shelf, climb, compute_bound_s, flops_bound_s, least_by_count, shelve
 from astra.search.detail import as_row, in_full
 from astra.search.objectives import Goal
@@ -25,6 +25,7 @@ from astra.search.offers import Offer
 from astra.search.pareto import first_dominated, front
 from astra.space.restrictions import Restrictions
 from astra.spec.job import Job
+from astra.spec.money import Money
 from astra.spec.strategy import Strategy
 from astra.units import show_dollars, show_seconds
 

@@ -8,17 +8,18 @@ from typing import Any
 from astra.families.kinds import layer_kinds
 from astra.result import Estimate, Reject
 from astra.search.planner import Found
+from astra.space.can import rules_of
 from astra.space.enumerate import chunk_counts, divisors
 from astra.space.restrictions import Restrictions
-from astra.space.rules import RULES, Rule
+from astra.space.rules import Rule
 from astra.spec.job import Job
-from astra.spec.strategy import SCHEDULES
+from astra.spec.strategy import OVERLAPS, SCHEDULES
 from astra.units import GIB, show_count
 
 
 def rejects_of(found: Found, user_rules: Sequence[Rule], job: Job) -> list[Reject]:
     """The ledger, largest first."""
-    sentences = {rule.name: rule.sentence for rule in (*RULES, *user_rules)}
+    sentences = {rule.name: rule.sentence for rule in (*rules_of(job.runtime), *user_rules)}
     rows = [
         Reject(reason=name, sentence=sentences.get(name, name), strategies=count)
         for name, count in found.refused.items()
@@ -75,7 +76,7 @@ def nothing_fits(job: Job, found: Found, restrictions: Restrictions) -> str:
             "Drop one of them, or change the batch or the number of GPUs."
         )
     if found.least is None:
-        sentences = {rule.name: rule.sentence for rule in RULES}
+        sentences = {rule.name: rule.sentence for rule in rules_of(job.runtime)}
         most = sorted(found.refused.items(), key=lambda item: -item[1])[:3]
         return (
             f"{start} All {show_count(found.considered)} strategies break a rule "
@@ -109,8 +110,11 @@ def offered(job: Job, restrictions: Restrictions) -> dict[str, list[Any]]:
     return {
         "tp": parts, "pp": stages, "vp": sorted(chunks), "cp": parts, "dp": parts,
         "ep": list(divisors(moe.experts)) if moe else [1], "etp": parts if moe else [1],
-        "mbs": list(divisors(job.workload.global_batch)), "zero": list(job.runtime.zero_stages),
-        "schedule": [name for name in SCHEDULES if name in job.runtime.schedules],
+        "mbs": list(divisors(job.workload.global_batch)), "zero": list(job.runtime.can.zero),
+        "schedule": [name for name in SCHEDULES if name in job.runtime.can.schedules],
+        "recompute": list(job.runtime.can.recompute), "offload": list(job.runtime.can.offload),
+        "flash": [True, False] if job.runtime.can.unfused else [True],
+        **{f"overlap_{name}": [False, True] if name in job.runtime.can.overlap else [False] for name in OVERLAPS},
     }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from astra.schedule import find, legal, step_s
 from astra.search import detail
 from astra.search.mixed_records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.mixed_runtimes import Fitted, runtimes_for
+from astra.space.can import rules_of, unable
 from astra.space.names import facts_of
 from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
@@ -171,7 +172,7 @@ def _costed(
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(moved.source.max()))
-    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
     facts |= {"gpus": strategy.gpus, "layers_per_chunk": max(strategy.layers)}
     return _Costed(
         job,
@@ -185,7 +186,10 @@ def _costed(
         weight_s[0],
         provenance,
         detail.recomputed_share(job, row) * sum(segment.layers) / max(sum(group.layers), 1),
-        violations(from_strategy(strategy), facts, user_rules=user_rules),
+        [
+            *violations(from_strategy(strategy), facts, user_rules=user_rules, rules=rules_of(job.runtime)),
+            *(reason.sentence for reason in unable(job.runtime, job.model, job.workload)),
+        ],
     )
 
 
@@ -361,7 +365,9 @@ def _tell(
     broken = list(dict.fromkeys(sentence for part in parts for sentence in part.violations))
     vendors = {jobs[name].pool.device.vendor for name in used}
     precisions: set[str] = {jobs[name].workload.precision for name in used}
-    runs_on, needs = runtimes_for(strategy, Fitted(job.model, vendors=len(vendors), precisions=len(precisions)))
+    runs_on, needs = runtimes_for(
+        strategy, Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions))
+    )
     return MixedEstimate(
         model=job.model.name,
         gpus=" + ".join(f"{count}x{jobs[name].pool.device.name}" for name, count in used.items()),

@@ -182,7 +182,7 @@ class Framing:
         return self.limits.filter("pp", self._interleaved_depths(counts, dp, microbatches))
 
     def _interleaved_depths(self, counts: Counts, dp: int, microbatches: float) -> list[int]:
-        if not self.uniform or "interleaved" not in self.fleet.job.runtime.schedules:
+        if not self.uniform or "interleaved" not in self.fleet.job.runtime.can.schedules:
             return []
         least = min((tp for tp, _ in self.settings), default=1)
         deepest = min(sum(gpus // (dp * least) for gpus in counts), self.depth // 2)

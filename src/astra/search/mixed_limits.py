@@ -38,14 +38,14 @@ class Limits:
                     f"--fix {field}", None, want=f"{field}={shown}, the only one for pipelines over several pools",
                     fix="Plan each pool by itself, or leave it out.",
                 )  # fmt: skip
-        stages = [stage for stage in (1, 0) if stage in job.runtime.zero_stages and self.allows("zero", stage)]
+        stages = [stage for stage in (1, 0) if stage in job.runtime.can.zero and self.allows("zero", stage)]
         if not stages:
             raise InputError(
                 "--fix zero", None, want="zero0 or zero1 for pipelines over several pools",
                 fix="Plan each pool by itself for zero 2 and 3.",
             )  # fmt: skip
         self.zero = stages[0]
-        on = {name: self.allows(f"overlap_{name}", True) for name in OVERLAPS}
+        on = {name: name in job.runtime.can.overlap and self.allows(f"overlap_{name}", True) for name in OVERLAPS}
         self.overlap = tuple(name for name in OVERLAPS if on[name] and name != "p2p")
         param = "param" in self.overlap and "grad" in self.overlap and self.zero > 0
         self.settings = Settings(self.zero, "grad" in self.overlap, param)
@@ -97,7 +97,7 @@ class Limits:
             "overlap_param": one * self.settings.overlap_param > 0, "overlap_p2p": one * (vp > 1 and pp != 1) > 0,
             "overlap_tp": (tp > 1) & (tp <= reach) & ("tp" in self.overlap),
         }  # fmt: skip
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         facts["batch"] = round(dp * mbs * float(frame["microbatches"]))
         del facts["gpus"]
         if pp:

@@ -111,7 +111,7 @@ def _told(fleet: Fleet, job: Job, plan: OnePool, result: Estimate, pipeline_s: f
         waits_s=0.0,
     )
     runs_on, needs = runtimes_for(
-        _as_group(job, plan), Fitted(job.model, zero=strategy.zero, offload=strategy.offload != "none")
+        _as_group(job, plan), Fitted(job.model, job.workload, zero=strategy.zero, offload=strategy.offload != "none")
     )
     fields = {name: getattr(result, name) for name in Estimate.__struct_fields__}
     fields |= {"strategy": str(plan), "stages": stages}

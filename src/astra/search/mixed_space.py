@@ -22,6 +22,7 @@ from astra.search.mixed_bounds import LONG, Rates, best_first
 from astra.search.mixed_detail import Fleet
 from astra.search.mixed_frames import RECOMPUTES, Bounded, Counts, Found, Frame, Framing, Shape, in_units
 from astra.search.mixed_limits import Limits
+from astra.space.can import rules_of
 from astra.space.enumerate import divisors
 from astra.space.names import facts_of
 from astra.space.one_pool import applies, solve_one
@@ -128,12 +129,13 @@ class Bench(Framing):
         ep = self.limits.filter("ep", [n for n in divisors(experts) if n <= 64])
         rows = np.array(list(product(tp, self.cp, ep, self.mbs)), np.int64).reshape(-1, 4)
         sp = rows[:, 0] > 1
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         columns = dict(zip(("tp", "cp", "ep", "mbs"), rows.T, strict=True)) | {
             "sp": sp,
             "etp": np.ones_like(rows[:, 0]),
+            "zero": np.full_like(rows[:, 0], self.zero),
         }
-        legal = check(columns, facts).ok & self.limits.sequence_parallel(rows[:, 0])
+        legal = check(columns, facts, rules_of(job.runtime)).ok & self.limits.sequence_parallel(rows[:, 0])
         overlap_tp = "tp" in self.limits.overlap
         found = cost.pool_columns(job, cost.Shards(*rows[legal].T), overlap_tp=overlap_tp)
         if self.model.moe is not None and len(found.shards.tp):

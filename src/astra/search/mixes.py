@@ -25,7 +25,7 @@ from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats, Ints
 from astra.result import MixSearch, PriceTag
-from astra.search.bill import Hired, Money, cost_of, judged_by
+from astra.search.bill import Hired, cost_of, judged_by
 from astra.search.counts import flops_bound_s
 from astra.search.hunt import JobOf, Part, Refined, front_of, steps_of, waiting
 from astra.search.mixed import Planner
@@ -34,9 +34,9 @@ from astra.search.offers import Offer
 from astra.search.pareto import first_dominated
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
+from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
-WHICH: Final = ("some", "all", "none")
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
 # Simulated over closed-form time before the host's work was 0.994 to 1.44 in 147 mixes of three models.

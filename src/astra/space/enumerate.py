@@ -23,9 +23,10 @@ from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule import find
+from astra.space.can import able_rules, rules_of
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
-from astra.space.rules import RULES, Rule, check
+from astra.space.rules import Rule, check
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, SCHEDULES
 from astra.table import CHOICES, Column, code
@@ -61,9 +62,8 @@ class Space:
 
     def __init__(self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = ()) -> None:
         self.job, self.restrictions = job, restrictions
-        self.rules = (*RULES, *user_rules)
-        self.late_rules = tuple(rule for rule in user_rules if rule.needs & LATE)
-        self.facts: dict[str, Any] = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
+        self.rules = (*rules_of(job.runtime), *user_rules)
+        self.facts: dict[str, Any] = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         self.refused: dict[str, int] = {}
         self.dominated = 0
         self.layouts = Layouts()
@@ -72,15 +72,39 @@ class Space:
         self._mbs = self.allowed("mbs", divisors(job.workload.global_batch))
         self._sp = self.allowed("sp", (False, True))
         self._methods = self._recompute_methods()
-        self._flag_space = math.prod(len(self.allowed(name, (False, True))) for name in FLAGS)
+        self._flag_space = math.prod(len(self.allowed(name, options)) for name, options in self.switches().items())
         self._flag_sets = self._switch_settings(user_rules)
         self.holders = self._make_holders()
+        self.late_rules = (*self._joint_rules(), *(rule for rule in user_rules if rule.needs & LATE))
         self.cores, self.strategies, self.considered = self._make_cores()
         self.savers = self._make_savers()
 
     def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
         """Candidates the user's restrictions leave."""
         return list(self.restrictions.filter(field, list(candidates)))
+
+    def switches(self) -> dict[str, tuple[bool, ...]]:
+        """Settings of each switch that the runtime has."""
+        can = self.job.runtime.can
+        has: dict[str, tuple[bool, ...]] = {"flash": (False, True) if can.unfused else (True,)}
+        hides = {f"overlap_{name}": (False, True) if name in can.overlap else (False,) for name in OVERLAPS}
+        return {name: (hides | has)[name] for name in FLAGS}
+
+    def _joint_rules(self) -> list[Rule]:
+        """Rules of the runtime that join what every mesh may be held with to the mesh itself, and that may break."""
+        early = {*FLAGS, *self.facts}
+        flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
+        columns: dict[str, Column] = {name: flags[:, place] for place, name in enumerate(FLAGS)}
+        columns, _ = cross(columns, {"zero": self.holders.zero, "offload": self.holders.offload})
+        found = []
+        for rule in able_rules(self.job.runtime):
+            if not rule.needs & LATE or not rule.needs - LATE - {*self.facts}:
+                continue  # decided by columns of a mesh alone, or by what holds its state alone
+            if rule.needs <= early | LATE and check(columns, self.facts, [rule]).ok.all():
+                continue
+            if "moe" not in rule.needs or self.facts["moe"]:
+                found.append(rule)
+        return found
 
     def _make_cores(self) -> tuple[dict[str, Column], Floats, int]:
         """Degrees, then sequence parallelism, then micro-batches; rules refuse at each step."""
@@ -130,11 +154,11 @@ class Space:
         found = []
         for vp in self.allowed("vp", chunk_counts(depth, pp)):
             savers = len(self._savers(-(-depth // (pp * vp))))
-            known = [name for name in SCHEDULES if name in self.job.runtime.schedules]
+            known = [name for name in SCHEDULES if name in self.job.runtime.can.schedules]
             for schedule in self.allowed("schedule", known):
                 if not find(schedule).takes(vp):
                     continue
-                for layers in _splits(model, self.job.workload.seq, pp, vp):
+                for layers in _splits(model, self.job.workload.seq, pp, vp, uneven=self.job.runtime.can.uneven):
                     place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
                     found.append((vp, code("schedule", schedule), place, savers))
         self.layouts = Layouts(self._layout_places)
@@ -142,29 +166,37 @@ class Space:
 
     def _recompute_methods(self) -> list[tuple[int, int]]:
         """Recompute kinds with their methods, as codes."""
-        kinds = [code("recompute", kind) for kind in self.allowed("recompute", CHOICES["recompute"])]
-        methods = [code("method", method) for method in self.allowed("method", CHOICES["method"])]
+        can = self.job.runtime.can
+        has = [kind for kind in CHOICES["recompute"] if kind in can.recompute]
+        kinds = [code("recompute", kind) for kind in self.allowed("recompute", has)]
+        ways = [method for method in CHOICES["method"] if method in (can.methods or CHOICES["method"][:1])]
+        methods = [code("method", method) for method in self.allowed("method", ways)]
         found = [(kind, 0) for kind in kinds if kind != _FULL]
         return found + [(_FULL, method) for method in methods if _FULL in kinds]
 
     def _savers(self, chunk_layers: int) -> Ints:
         """Legal rows of (recompute, method, layers) for a chunk; only full recompute has layers to choose."""
-        some = self.allowed("recompute_layers", range(1, max(chunk_layers, 1) + 1))
+        most = max(chunk_layers, 1) if self.job.runtime.can.methods else 1
+        some = self.allowed("recompute_layers", range(1, most + 1))
         rows = [(kind, method, n) for kind, method in self._methods for n in (some if kind == _FULL else [1])]
         table = np.array(rows, dtype=np.int64).reshape(-1, 3)
         return table[check(dict(zip(SAVER, table.T, strict=True)), self.facts).ok]
 
     def _make_holders(self) -> Holders:
-        zero = self.allowed("zero", self.job.runtime.zero_stages)
-        offload = [code("offload", name) for name in self.allowed("offload", CHOICES["offload"])]
+        can = self.job.runtime.can
+        zero = self.allowed("zero", can.zero)
+        held = [name for name in CHOICES["offload"] if name in can.offload]
+        offload = [code("offload", name) for name in self.allowed("offload", held)]
         table = np.array([(z, o) for z in zero for o in offload], dtype=np.int64).reshape(-1, 2)
         legal = check({"zero": table[:, 0], "offload": table[:, 1]}, self.facts).ok
         return Holders(table[legal, 0], table[legal, 1])
 
     def _switch_settings(self, user_rules: Sequence[Rule]) -> list[tuple[bool, ...]]:
-        """Switch settings to cost: everything on, unless a user's rule speaks of a switch; then all of them."""
-        choices = [self.allowed(name, (False, True)) for name in FLAGS]
+        """Switch settings to cost: everything on, unless a rule speaks of a switch or it hangs on ZeRO; then all."""
+        choices = [self.allowed(name, options) for name, options in self.switches().items()]
         spoken = {name for rule in user_rules for name in rule.needs}
+        if {1, 2, 3} & {*self.job.runtime.can.zero} - {*self.job.runtime.can.prefetch}:
+            spoken.add("overlap_param")
         sets: list[tuple[bool, ...]] = [()]
         for name, options in zip(FLAGS, choices, strict=True):
             kept = options if name in spoken else options[-1:]
@@ -195,7 +227,7 @@ class Space:
         wide["overlap_p2p"] = wide["overlap_p2p"] & (wide["vp"] > 1)
         wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
         strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)
-        self.dominated += round(float(strategies.sum()) / len(flags) * (self._flag_space - len(flags)))
+        self.dominated += round(float(strategies.sum()) / max(len(flags), 1) * (self._flag_space - len(flags)))
         wide, strategies, kept = self._keep_rows(wide, strategies)
         return Meshes(wide, table[origin, 2][kept], self.layouts), strategies, core[origin][kept]
 
@@ -211,11 +243,13 @@ class Space:
         return {name: column[verdict.ok] for name, column in columns.items()}, weights[verdict.ok], verdict.ok
 
 
-def _splits(model: Any, seq: int, pp: int, vp: int) -> list[tuple[int, ...]]:
-    """Even stages where layers divide, and the balanced split where that differs."""
+def _splits(model: Any, seq: int, pp: int, vp: int, *, uneven: bool) -> list[tuple[int, ...]]:
+    """Even stages where layers divide, and the balanced split where that differs; the rules refuse what is left."""
     depth = len(layer_kinds(model))
     balanced = split.split(depth, pp * vp, head_layers(model, seq))
     equal = split.even(depth, pp * vp)
+    if equal is not None and not uneven:
+        return [equal]
     return list(dict.fromkeys(layers for layers in (equal, balanced) if layers is not None))
 
 

@@ -11,6 +11,7 @@ follows ``#`` is the sentence shown::
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,17 @@ from astra.files import LIMITS, read_text
 from astra.space.language import MAX_DEPTH, MAX_LENGTH, Condition, Source
 from astra.space.rules import RULES, Rule, make_rule
 
-__all__ = ["MAX_DEPTH", "MAX_FILE_BYTES", "MAX_LENGTH", "MAX_RULES", "parse_condition", "parse_rule", "read_rules"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_FILE_BYTES",
+    "MAX_LENGTH",
+    "MAX_RULES",
+    "parse_condition",
+    "parse_rule",
+    "read_rules",
+    "rule_lines",
+    "rules_of",
+]
 
 MAX_FILE_BYTES: Final = LIMITS["rules"].most_bytes
 MAX_RULES: Final = 1_000
@@ -51,10 +62,19 @@ def parse_rule(text: str, where: str = "rule", line: int = 1) -> Rule:
 
 
 def read_rules(path: str | Path) -> tuple[Rule, ...]:
-    """The rules of a file, in order; empty lines and lines that are only a comment are passed over."""
-    where = str(path)
+    """The rules of a file, in order."""
+    return rules_of(rule_lines(path), str(path))
+
+
+def rule_lines(path: str | Path) -> list[str]:
+    """The lines of a file of rules."""
+    return read_text(path, "rules").split("\n")
+
+
+def rules_of(lines: Iterable[str], where: str) -> tuple[Rule, ...]:
+    """The rules of some lines; empty ones and those that are only a comment are passed over."""
     rules: dict[str, Rule] = {}
-    for number, line in enumerate(read_text(path, "rules").split("\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         rule = parse_rule(line.rstrip("\r"), where, number)

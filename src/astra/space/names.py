@@ -13,13 +13,13 @@ import numpy as np
 
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
+from astra.spec.runtime import FRAMEWORKS
 from astra.spec.strategy_fields import STRATEGY_FIELDS
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS, Workload
 from astra.table import INTEGERS, Columns
 from astra.units import GIB
 
 Kind = Literal["number", "switch", "choice", "text"]
-RUNTIMES: Final = ("megatron", "torchtitan", "deepspeed")  # frameworks whose own rules are known
 
 
 _KINDS: Final[Mapping[str, Kind]] = {"degree": "number", "number": "number", "switch": "switch", "choice": "choice"}
@@ -77,7 +77,7 @@ NAMES: Final[Mapping[str, Word]] = {
     "task": Word("text", "kind of training", TASKS),
     "precision": Word("text", "compute precision", PRECISIONS),
     "optimizer": Word("text", "optimizer", OPTIMIZERS),
-    "runtime": Word("text", "training framework", RUNTIMES),
+    "runtime": Word("text", "training framework", FRAMEWORKS),
 }
 
 ALIASES: Final[Mapping[str, str]] = {"flash_attention": "flash"}
@@ -107,8 +107,6 @@ class Names(Mapping[str, Any]):
         self._facts = facts
         self._values: dict[str, Any] = {**facts, **columns}
         self._spans: dict[str, tuple[float, float]] = {}
-        if "runtime" in self._values:
-            self._values["runtime"] = framework_of(self._values["runtime"])
         for alias, name in ALIASES.items():
             if name in self._values:
                 self._values[alias] = self._values[name]
@@ -168,32 +166,20 @@ def names(columns: Columns, facts: Mapping[str, Any]) -> Names:
     return Names(columns, facts)
 
 
-def framework_of(runtime: str) -> str:
-    """The framework whose rules bind a runtime: ``torchtitan-compile`` is torchtitan, anything unknown is Megatron."""
-    named = runtime.lower()
-    if named.startswith("deepspeed"):
-        return "deepspeed"
-    return "torchtitan" if named.startswith("torch") else "megatron"
-
-
-def facts_of(model: ModelSpec, pool: Pool, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
-    """The facts of a request on one pool, as scalars."""
+def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
+    """The facts of a request on one pool, as scalars; ``runtime`` is the framework whose rules bind the runtime."""
     moe = model.moe
     moe_layers = 0
     if moe is not None:
         moe_layers = (model.layers - moe.first_dense) // moe.every
     return {
-        "gpus": pool.gpus,
-        "gpus_per_node": pool.gpus_per_node,
-        "scaleup_gpus": pool.scaleup_gpus,
-        "memory_gib": pool.device.memory_bytes / GIB,
-        "blackwell": "blackwell" in pool.device.arch.lower(),
+        **({} if pool is None else _pool_facts(pool)),
         "batch": workload.global_batch,
         "seq": workload.seq,
         "task": workload.task,
         "precision": workload.precision,
         "optimizer": workload.optimizer,
-        "runtime": framework_of(runtime),
+        "runtime": runtime,
         "layers": model.layers + (model.encoder.layers if model.encoder else 0),
         "hidden": model.hidden,
         "ffn": model.ffn,
@@ -210,6 +196,17 @@ def facts_of(model: ModelSpec, pool: Pool, workload: Workload, *, runtime: str =
         "dense_ffn": moe_layers < model.layers,
         "mla": model.mla is not None,
         "tied": model.tied_embeddings,
+    }
+
+
+def _pool_facts(pool: Pool) -> dict[str, Any]:
+    links = pool.node.links
+    return {
+        "gpus": pool.gpus,
+        "gpus_per_node": pool.gpus_per_node,
+        "scaleup_gpus": min(links[0].reach, pool.gpus) if links else 1,
+        "memory_gib": pool.device.memory_bytes / GIB,
+        "blackwell": pool.device.generation == "blackwell",
     }
 
 

@@ -2,7 +2,8 @@
 
 Conditions are written in the language users write their own rules in (``astra.space.expression``). Where a rule
 restates a check of Megatron-LM (0.19.2) or torchtitan (0.3.0) the two must agree: a strategy refused here and
-accepted there is a lost plan, the reverse a plan that does not start.
+accepted there is a lost plan, the reverse a plan that does not start. What a runtime has at all is listed in its file
+and read in ``astra.space.can``; here is what must hold between a model and a strategy, for everybody or a framework.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Rule(NamedTuple):
     breaks: Callable[[Names], Any]  # names -> true where the strategy is refused
     needs: frozenset[str]  # names it reads
     origin: str = "built-in"  # or the file and line it was written in
+    frameworks: tuple[str, ...] = ()  # whose rule it is; none: everybody's
 
     def broken_by(self, table: Names) -> str:
         """The sentence with the numbers of a one-row table that break it."""
@@ -56,8 +58,16 @@ def make_rule(name: str, sentence: str, condition: Condition, origin: str = "bui
     return Rule(name, sentence, condition.text, condition, frozenset(condition.needs), origin)
 
 
-def _rules(*rows: tuple[str, str, str]) -> tuple[Rule, ...]:
-    made = {row[0]: make_rule(row[0], row[1], Condition(Source(row[2], f"rule {row[0]}"))) for row in rows}
+def _rules(*rows: tuple[str, str, str] | tuple[str, str, str, tuple[str, ...]]) -> tuple[Rule, ...]:
+    """Rules from their name, sentence, condition and, where it is theirs alone, frameworks."""
+    made = {}
+    for name, sentence, condition, *theirs in rows:
+        frameworks = theirs[0] if theirs else ()
+        whose = " or ".join(f'runtime == "{framework}"' for framework in frameworks)
+        whose = f"({whose})" if len(frameworks) > 1 else whose
+        whole = f"{whose} and ({condition})" if whose else condition
+        rule = make_rule(name, sentence, Condition(Source(whole, f"rule {name}")))
+        made[name] = rule._replace(frameworks=tuple(frameworks))
     if len(made) != len(rows):
         raise ValueError("two rules share a name")
     return tuple(made.values())
@@ -73,9 +83,10 @@ RULES: Final = _rules(
         "not mla and kv_heads % tp != 0 and tp % kv_heads != 0",
     ),
     (
-        "kv_heads_torchtitan",
-        "torchtitan needs tp to divide the key/value heads",
-        'runtime == "torchtitan" and not mla and kv_heads % tp != 0',
+        "kv_heads_whole",
+        "torchtitan and FSDP need tp to divide the key/value heads",
+        "not mla and kv_heads % tp != 0",
+        ("torchtitan", "fsdp"),
     ),
     ("ffn", "tp must divide the feed-forward size", "dense_ffn and ffn % tp != 0"),
     ("shared_ffn", "tp must divide the size of the shared experts", "shared_ffn > 0 and shared_ffn % tp != 0"),
@@ -88,7 +99,12 @@ RULES: Final = _rules(
         "moe and (tp * cp * dp) % (ep * etp) != 0",
     ),
     ("expert_bias", "experts with biases need etp = 1", "expert_bias and etp > 1"),
-    ("etp_torchtitan", "torchtitan does not split an expert over ranks", 'runtime == "torchtitan" and moe and etp > 1'),
+    (
+        "experts_sharded",
+        "torchtitan needs ep to divide cp and tp where dp does not shard weights (zero 0 or 1)",
+        "moe and zero < 2 and (cp * tp) % ep != 0",
+        ("torchtitan",),
+    ),
     (
         "fp8_shape",
         "FP8 matrix products need a feed-forward slice that is a multiple of 16",
@@ -103,11 +119,6 @@ RULES: Final = _rules(
     # batch and pipeline
     ("batch", "dp * mbs must divide the batch", "batch % (dp * mbs) != 0"),
     ("layers", "every chunk of the pipeline needs a layer", "pp * vp > layers"),
-    (
-        "runtime_schedule",
-        "Megatron has no such pipeline schedule",
-        'runtime == "megatron" and schedule in ("gpipe", "zb", "zbv")',
-    ),
     ("single_stage", "one stage needs no pipeline schedule but 1f1b", 'pp == 1 and schedule != "1f1b"'),
     ("chunks", "vp above 1 belongs to interleaved and zbv", 'vp > 1 and schedule not in ("interleaved", "zbv")'),
     ("interleaved", "the interleaved schedule needs vp above 1", 'schedule == "interleaved" and vp == 1'),
@@ -115,28 +126,32 @@ RULES: Final = _rules(
     (
         "interleaved_batch",
         "the interleaved schedule needs micro-batches in whole groups of pp",
-        'runtime == "megatron" and vp > 1 and (microbatches < pp or microbatches % pp != 0)',
+        "vp > 1 and (microbatches < pp or microbatches % pp != 0)",
+        ("megatron", "internevo"),
     ),
     (
         "interleaved_rounds",
         "torchtitan's interleaved schedule needs rounds of equal length",
-        'runtime == "torchtitan" and schedule == "interleaved" and microbatches >= pp '
-        "and microbatches % (microbatches // pp) != 0",
+        'schedule == "interleaved" and microbatches >= pp and microbatches % (microbatches // pp) != 0',
+        ("torchtitan",),
     ),
     (
         "interleaved_p2p",
         "two interleaved stages must overlap their traffic",
-        'runtime == "megatron" and vp > 1 and pp == 2 and not overlap_p2p',
+        "vp > 1 and pp == 2 and not overlap_p2p",
+        ("megatron",),
     ),
     (
         "overlap_p2p",
         "only schedules of several chunks (vp above 1) overlap pipeline traffic",
         "overlap_p2p and vp == 1",
     ),
+    ("stages_fed", "nanotron needs at least pp - 1 micro-batches", "microbatches < pp - 1", ("nanotron",)),
     (
         "tied_torchtitan",
         "torchtitan cannot split tied embeddings over stages",
-        'runtime == "torchtitan" and tied and pp > 1',
+        "tied and pp > 1",
+        ("torchtitan",),
     ),
     # recompute
     (
@@ -148,11 +163,6 @@ RULES: Final = _rules(
         "recompute_layers",
         "recompute_layers must lie between 1 and the layers of a chunk",
         'recompute == "full" and (recompute_layers < 1 or recompute_layers > layers_per_chunk)',
-    ),
-    (
-        "recompute_torchtitan",
-        "torchtitan checkpoints every layer by itself under full recompute",
-        'runtime == "torchtitan" and recompute == "full" and (method != "uniform" or recompute_layers != 1)',
     ),
     # data parallelism and overlap
     (
@@ -170,7 +180,8 @@ RULES: Final = _rules(
     (
         "offload_fsdp",
         "Megatron's optimizer offload works with zero 1 only",
-        'runtime == "megatron" and offload == "optimizer" and zero >= 2',
+        'offload == "optimizer" and zero >= 2',
+        ("megatron",),
     ),
     ("offload_adam", "optimizer offload needs Adam", 'optimizer != "adam" and offload == "optimizer"'),
 )
@@ -199,7 +210,8 @@ ADVICE: Final = _rules(
     (
         "fsdp_streams",
         "before Blackwell, Megatron-FSDP and tp or cp want opposite settings of CUDA_DEVICE_MAX_CONNECTIONS",
-        'runtime == "megatron" and not blackwell and zero >= 2 and (tp > 1 or cp > 1)',
+        "not blackwell and zero >= 2 and (tp > 1 or cp > 1)",
+        ("megatron",),
     ),
     (
         "twice_recomputed",
@@ -257,9 +269,11 @@ def _refuse(block: Names, ok: Bools, rules: Sequence[Rule], ledger: dict[str, in
             ok ^= newly
 
 
-def violations(columns: Columns, facts: Mapping[str, Any], user_rules: Sequence[Rule] = ()) -> list[str]:
+def violations(
+    columns: Columns, facts: Mapping[str, Any], user_rules: Sequence[Rule] = (), *, rules: Sequence[Rule] = RULES
+) -> list[str]:
     """Every sentence a one-row table breaks, with the numbers that break it."""
-    return _broken(columns, facts, (*RULES, *user_rules))
+    return _broken(columns, facts, (*rules, *user_rules))
 
 
 def advice(columns: Columns, facts: Mapping[str, Any]) -> list[str]:

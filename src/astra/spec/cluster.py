@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
+
+import msgspec
 
 from astra.errors import InputError
 from astra.spec._base import Spec, check, check_not_negative, check_positive
 from astra.spec.names import Line, Name, check_names
 from astra.spec.workload import PRECISIONS
+
+Generation = Literal[
+    "", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"
+]  # fmt: skip
 
 
 class Device(Spec, frozen=True, kw_only=True):
@@ -16,6 +22,8 @@ class Device(Spec, frozen=True, kw_only=True):
     name: Name
     vendor: Name
     arch: Name
+    generation: Generation = ""  # whose kernels and rules it has; empty: that of arch if arch names one, else not known
+    fp8_recipe: Literal["", "tensorwise", "mxfp8"] = ""  # how FP8 products are scaled; empty: tensorwise
     flops_per_s: dict[Name, float]  # by precision: bf16, fp16, fp8, fp4, tf32, fp32
     memory_bytes: float
     memory_bytes_per_s: float
@@ -41,6 +49,8 @@ class Device(Spec, frozen=True, kw_only=True):
         )
         check_positive(f"{where}.flops_per_s", **self.flops_per_s)
         check(bool(self.source), f"{where}.source", self.source, "where the numbers come from")
+        if not self.generation and self.arch.lower() in get_args(Generation):
+            msgspec.structs.force_setattr(self, "generation", self.arch.lower())
 
     def peak(self, precision: str) -> float:
         """Dense FLOP/s at a precision; an InputError if the GPU lacks it."""

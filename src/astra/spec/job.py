@@ -43,7 +43,8 @@ class Job(Spec, frozen=True, kw_only=True):
 
     def hides(self, strategy: Strategy) -> tuple[str, ...]:
         """The communication a strategy of this job hides unless it says otherwise."""
-        return usual_overlap(strategy, tp_reach=self.pool.scaleup_gpus)
+        can = self.runtime.can
+        return usual_overlap(strategy, known=can.overlap, gathered=can.prefetch, tp_reach=self.pool.scaleup_gpus)
 
     def strategy(self, text: str) -> Strategy:
         """A strategy of this job from its text."""

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, get_args
 
-from astra.spec._base import Spec, check_not_negative
+import msgspec
+
+from astra.errors import nearest_names
+from astra.spec._base import Spec, check, check_not_negative
+from astra.spec.blocks import MEANINGS
 from astra.spec.names import Line, Name, check_names
+from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, SCHEDULES
+from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
+
+Framework = Literal["megatron", "torchtitan", "deepspeed", "fsdp", "nanotron", "internevo"]
+FRAMEWORKS: Final[tuple[str, ...]] = get_args(Framework)
+AXES: Final = ("tp", "sp", "pp", "vp", "cp", "ep", "etp", "dp")
 
 
 class Kernel(Spec, frozen=True, kw_only=True):
@@ -21,15 +31,51 @@ class Kernel(Spec, frozen=True, kw_only=True):
         check_not_negative("kernel", forward_kernels=self.forward_kernels, backward_kernels=self.backward_kernels)
 
 
+class Can(Spec, frozen=True, kw_only=True):
+    """What a runtime can do. These are lists of what it has: nothing else is planned for it or written out."""
+
+    blocks: tuple[str, ...]  # words of astra.spec.blocks
+    # Catalog models it has code for, with the name there; empty: any of those blocks
+    recipes: dict[str, str] = msgspec.field(default_factory=dict)
+    degrees: tuple[str, ...]  # axes that may be above 1, and sp
+    uneven: bool = True  # stages may have different numbers of layers
+    schedules: tuple[str, ...]
+    zero: tuple[int, ...]
+    recompute: tuple[str, ...]
+    methods: tuple[str, ...] = ()  # of full recompute; none: every layer by itself
+    offload: tuple[str, ...] = ("none",)
+    overlap: tuple[str, ...]  # communication it hides,
+    always: tuple[str, ...] = ()  # and of that what cannot be switched off where there is any
+    prefetch: tuple[int, ...] = (1, 2, 3)  # ZeRO stages whose gather of weights it hides
+    unfused: bool = False  # attention may be unfused
+    precision: tuple[str, ...]
+    optimizers: tuple[str, ...] = ("adam",)
+    tasks: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        words: dict[str, tuple[str, ...]] = {
+            "blocks": tuple(MEANINGS), "degrees": AXES, "schedules": SCHEDULES, "recompute": RECOMPUTES,
+            "methods": METHODS, "offload": OFFLOADS, "overlap": OVERLAPS, "always": self.overlap,
+            "precision": PRECISIONS, "optimizers": OPTIMIZERS, "tasks": TASKS,
+        }  # fmt: skip
+        for field, known in words.items():
+            for word in getattr(self, field):
+                near = ", ".join(nearest_names(word, known))
+                check(word in known, f"can.{field}", word, "a known word", f"Did you mean {near}?" if near else "")
+        for field in ("zero", "prefetch"):
+            check(set(getattr(self, field)) <= {0, 1, 2, 3}, f"can.{field}", getattr(self, field), "stages from 0 to 3")
+
+
 class Runtime(Spec, frozen=True, kw_only=True):
     """A training framework, as far as its speed and memory depend on it."""
 
     name: Name
     title: Line
     replay_only: bool = False  # stands for one published table, not for a framework: not offered to plan with
+    framework: Framework  # whose own rules bind it
+    exports_to: Name = ""  # the target of astra export that starts it; empty: none does
+    can: Can
     attention: Name  # an attention kernel of efficiency.operators, or "best" for the GPU's usual one
-    schedules: tuple[Name, ...]  # pipeline schedules it can run
-    zero_stages: tuple[int, ...]
     # Tensor throughput in a step over that in hours of GEMMs alone: slow kernels between GEMMs leave them power.
     clock_gain: float
     clock_follows_power: bool = False  # clock_gain is the most: it falls towards 1 where GEMMs fill the time

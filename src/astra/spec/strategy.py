@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from operator import index
 from typing import Any, Final, Literal
 
 import msgspec
@@ -217,6 +218,11 @@ def parse_strategy(
     What is left out takes its default; ``dp`` is derived from ``gpus`` when that is given, and ``hides`` says which
     communication is overlapped where the text does not (``Job.hides`` for the strategy of a job).
     """
+    check(isinstance(text, str), "strategy", text, "words such as tp8 pp4 dp2 mbs1 sp zero1 recompute=selective")
+    try:
+        gpus = None if gpus is None else index(gpus)
+    except TypeError:
+        raise InputError("gpus", gpus, want="a whole number of GPUs") from None
     given: dict[str, Any] = {}
     for word in words_of(text):
         for key, value in _parse_word(word.lower(), text).items():

@@ -5,38 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from astra.catalog import runtimes
 from astra.errors import AstraError, InputError
 from astra.lab.rehearse.case import Case, fewest_microbatches
+from astra.space.can import may
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, replace
 from astra.spec.workload import Workload
 
-_MODEL: Final[tuple[tuple[str, Callable[[ModelSpec], bool]], ...]] = (
-    ("latent attention (MLA)", lambda model: model.mla is not None),
-    ("an encoder", lambda model: model.encoder is not None),
-    ("a vision model", lambda model: model.vision is not None),
-    ("attention without a causal mask", lambda model: not model.causal),
-    ("dense layers among MoE layers", lambda model: bool(model.moe and (model.moe.first_dense or model.moe.every > 1))),
-    ("experts without a gated activation", lambda model: model.moe is not None and not model.gated_mlp),
-    ("more or fewer than two norms in a layer", lambda model: model.norms_per_layer != 2),
-    ("a norm over the whole query and key projections", lambda model: model.qk_norm == "full"),
-)
-_STRATEGY: Final[tuple[tuple[str, Callable[[Strategy], bool]], ...]] = (
-    ("context parallelism (cp)", lambda strategy: strategy.cp > 1),
-    ("ZeRO 2 and 3 (zero2, zero3)", lambda strategy: strategy.zero > 1),
-    ("tensor parallelism inside experts (etp)", lambda strategy: strategy.etp > 1),
-    ("optimizer offload", lambda strategy: strategy.offload != "none"),
-    ("attention that is not fused (flash=off)", lambda strategy: not strategy.flash),
-    ("schedules other than 1F1B and interleaved", lambda strategy: strategy.schedule not in ("1f1b", "interleaved")),
-)
+RUNTIME: Final = "megatron-local"  # what is rehearsed
+# Plain torch layers play less than megatron-core's.
 _TORCH: Final[tuple[tuple[str, Callable[[ModelSpec, Strategy], bool]], ...]] = (
-    ("experts in plain torch", lambda model, strategy: model.moe is not None),
-    ("virtual stages (vp) in plain torch", lambda model, strategy: strategy.vp > 1),
-)
-_WORKLOAD: Final[tuple[tuple[str, Callable[[Workload], bool]], ...]] = (
-    ("precisions other than bf16", lambda workload: workload.precision != "bf16"),
-    ("optimizers other than Adam", lambda workload: workload.optimizer != "adam"),
-    ("LoRA", lambda workload: workload.task == "lora"),
+    ("plain torch has no experts", lambda model, strategy: model.moe is not None),
+    ("plain torch has no virtual stages (vp)", lambda model, strategy: strategy.vp > 1),
 )
 
 
@@ -48,15 +29,14 @@ class CannotRehearse(AstraError):
     def __init__(self, reasons: list[str]) -> None:
         self.where, self.reasons = "PLAN", reasons
         self.fix = "Plan without it (--forbid, --max or --fix), or take another plan of the file with --plan."
-        super().__init__(f"this plan cannot be rehearsed: there is no rehearsal of {'; of '.join(reasons)}. {self.fix}")
+        super().__init__(f"this plan cannot be rehearsed: {'; '.join(reasons)}. {self.fix}")
 
 
 def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: str = "megatron") -> list[str]:
-    """Everything about a plan that the rehearsal does not know."""
-    found = [words for words, breaks in _TORCH if framework == "torch" and breaks(model, strategy)]
-    found += [words for words, breaks in _MODEL if breaks(model)]
-    found += [words for words, breaks in _STRATEGY if breaks(strategy)]
-    return found + [words for words, breaks in _WORKLOAD if breaks(workload)]
+    """Everything about a plan that the rehearsal does not know: what its runtime cannot do."""
+    found = [sentence for sentence, breaks in _TORCH if framework == "torch" and breaks(model, strategy)]
+    reasons = may(runtimes.runtime(RUNTIME), strategy, model, workload)
+    return [*found, *(reason.sentence for reason in reasons)]
 
 
 def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -> list[str]:

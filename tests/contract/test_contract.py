@@ -1,0 +1,69 @@
+"""A sample of the contract; ``make contract`` runs all of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from astra.catalog import runtimes
+from astra.catalog.models import model_names
+from astra.export import EXPORTERS
+from astra.spec.workload import TASKS
+from tests.contract.requests import COUNTS, Request, requests, verdict
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+SAMPLE = random.Random(11).sample(requests(), 140)
+
+
+def test_the_sample_is_varied() -> None:
+    assert {request.runtime for request in SAMPLE} == set(runtimes.planned_with())
+    assert {request.gpus for request in SAMPLE} == set(COUNTS)
+    assert {request.task for request in SAMPLE} == set(TASKS)
+
+
+@pytest.mark.parametrize("first", range(0, len(SAMPLE), 20))
+def test_every_plan_shown_can_be_exported_or_it_is_said_why_not(first: int) -> None:
+    for request in SAMPLE[first : first + 20]:
+        found = verdict(request)
+        assert found.kind != "broken", (request, found.said)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "model", "kind"),
+    [
+        ("torchtitan", "llama-3.1-8b", "exported"),
+        ("torchtitan", "mixtral-8x7b", "refused"),
+        ("deepspeed", "mixtral-8x7b", "exported"),
+        ("fsdp-eager", "t5-11b", "exported"),
+        ("megatron", "gemma-3-27b", "refused"),
+        ("megatron-bridge", "gemma-3-27b", "exported"),
+        ("megatron-bridge", "deepseek-v2-lite", "exported"),
+        ("megatron", "deepseek-v2-lite", "refused"),
+        ("nemo", "llama-4-scout", "exported"),
+        ("nanotron", "llama-2-7b", "no target"),
+    ],
+)
+def test_who_trains_what(runtime: str, model: str, kind: str) -> None:
+    assert verdict(Request(runtime, model, 64, "pretrain")).kind == kind
+
+
+def test_every_target_of_a_runtime_is_one() -> None:
+    targets = {runtimes.runtime(name).exports_to for name in runtimes.planned_with()} - {""}
+    assert targets <= set(EXPORTERS)
+    assert {exporter.runtime for exporter in EXPORTERS.values()} - {None} <= set(runtimes.planned_with())
+    for name in targets:
+        assert runtimes.runtime(str(EXPORTERS[name].runtime)).exports_to == name
+
+
+def test_the_recorded_run_is_whole() -> None:
+    """The last run of all of it, as written by make contract: nothing broken, nothing left out."""
+    record = json.loads((RESULTS / "contract.json").read_text(encoding="utf-8"))
+    assert record["broken"] == []
+    assert set(record["runtimes"]) == set(runtimes.planned_with())
+    assert record["requests"] == len(requests())
+    assert {sum(row[kind] for kind in row if kind != "plans") for row in record["runtimes"].values()} == {
+        len(model_names()) * len(COUNTS) * len(TASKS)
+    }
