@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
+from astra.space.effort import Effort
 from astra.space.partition_paths import Paths
 from astra.space.partition_problem import (
     SLACK,
@@ -39,6 +40,7 @@ from astra.space.partition_problem import (
 _MANY_POOLS: Final = 4  # from here on the problem without order is tried first
 _ROUNDS: Final = 5  # of a search for the least bottleneck, each on a grid
 _GRID: Final = np.arange(1, 33) / 32
+_BOUND, _WAY = 4.0, 0.5  # efforts: to bound one bottleneck, and of one way for a pool in the problem without order
 
 
 class Bounded(NamedTuple):
@@ -48,22 +50,22 @@ class Bounded(NamedTuple):
     pipeline: Pipeline | None
 
 
-def solve(problem: Problem, *, below: float = np.inf) -> Pipeline | None:
+def solve(problem: Problem, *, below: float = np.inf, effort: Effort | None = None) -> Pipeline | None:
     """The best pipeline with a value under ``below``, or None.
 
     Ranges of bottlenecks are tried from the shortest up. In a range no sum is less than the least sum under its
     longest bottleneck and no bottleneck shorter than its shortest: where these two together do not beat the best so
-    far, the range is done; otherwise it is halved.
+    far, the range is done; otherwise it is halved. When the effort is spent it is the best pipeline met.
     """
-    return _ranges(problem, below, exact=True).pipeline
+    return _ranges(problem, below, effort or Effort(), exact=True).pipeline
 
 
-def bound(problem: Problem, *, below: float = np.inf) -> Bounded:
+def bound(problem: Problem, *, below: float = np.inf, effort: Effort | None = None) -> Bounded:
     """``solve`` without the order of pools: a bound of its value close to it, and a pipeline in some order if any.
 
-    The bound is ``below`` where nothing can beat it. Layers must be alike.
+    The bound is ``below`` where nothing can beat it, and nothing when the effort is spent. Layers must be alike.
     """
-    return _ranges(problem, below, exact=False)
+    return _ranges(problem, below, effort or Effort(), exact=False)
 
 
 class _Range(NamedTuple):
@@ -75,8 +77,8 @@ class _Range(NamedTuple):
     tried: bool = False  # under the longest of them
 
 
-def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
-    search = _Search(problem)
+def _ranges(problem: Problem, below: float, effort: Effort, *, exact: bool) -> Bounded:
+    search = _Search(problem, effort)
     longest_s = search.bottlenecks(below)
     best: Pipeline | None = None
     limit = least = below
@@ -86,7 +88,7 @@ def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
         ranges.append(_Range(start, min(start + size, len(longest_s)) - 1))
         start, size = start + size, 2 * size
     ranges.reverse()
-    while ranges:
+    while ranges and not effort.over:
         low, high, known, tried = ranges.pop()
         shortest, beaten = problem.max_weight * longest_s[low], limit if exact else least
         if problem.sum_weight * known + shortest >= beaten:
@@ -112,7 +114,7 @@ def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
         elif low < high:
             middle = (low + high) // 2
             ranges += [_Range(middle + 1, high, known, tried), _Range(low, middle, known)]
-    return Bounded(least, best)
+    return Bounded(0.0 if effort.over else least, best)
 
 
 def _distinct(values: Floats) -> Floats:
@@ -134,8 +136,8 @@ def _most_layers(table: Floats, ends_below: float) -> int:
 class _Search:
     """The shortest paths of one problem."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, effort: Effort) -> None:
+        self.problem, self.effort = problem, effort
         self.every = [choice for pool in problem.pools for choice in pool]
         self.depth = len(self.every[0].time_s) - 1
         steps = [np.diff(choice.time_s) for choice in self.every]
@@ -211,6 +213,7 @@ class _Search:
 
     def least(self, bottleneck: float) -> float:
         """A closer bound of the sum under one bottleneck: each pool has one choice, and holds what that can."""
+        self.effort.spend(_BOUND)
         by_time = self._by_time(np.array([bottleneck]))
         held = np.minimum(self._caps, by_time).sum(axis=1)
         return (self._around_s + least_sum_of(self._windows, held, self._starts)) / SLACK
@@ -306,6 +309,7 @@ class _Search:
             return (np.inf, None) if found is None else (sum(found.stage_s), found)
         from astra.space import unordered  # noqa: PLC0415
 
+        self.effort.spend(_WAY * sum(choice.stages for choice in self.every))
         answer = unordered.least_sum(self.problem, bottleneck, budget)
         if answer is None:
             return np.inf, None

@@ -97,7 +97,7 @@ class Paths:
         return found
 
     def shortest(self) -> Pipeline | None:
-        """Grow pipelines from the end, pool by pool."""
+        """Grow pipelines from the end, pool by pool; when the effort is spent, the best that is complete."""
         start = np.full(self.depth + 1, np.inf)
         start[0] = 0.0
         nothing = np.zeros(self.depth + 1, np.int64)
@@ -105,10 +105,12 @@ class Paths:
         ends: dict[_End, int] = {
             _End(0, 0, pool, number, self.problem.pools[pool][number].last_s): 0 for pool, number in self.choices
         }
-        while ends:
+        effort = self.search.effort
+        while ends and not effort.over:
             waiting: dict[_End, int] = {}
             for end, record in sorted(ends.items()):
-                self._grow(waiting, end, record)
+                if not effort.over:
+                    self._grow(waiting, end, record)
             ends = {}
             for front, record in sorted(waiting.items()):
                 self._finish(front, record)
@@ -207,6 +209,7 @@ class Paths:
         While a run grows, its own pool may still take more layers.
         """
         source = self.records[record]
+        self.search.effort.spend(1)
         top = np.minimum(
             self._top(stage), self.search._room(stage.pool, stage.choice, stage.place, stage.first, stage.last)
         )
