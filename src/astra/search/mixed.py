@@ -37,7 +37,7 @@ VARIED: Final = 4  # of one pool, with few pools
 NEAR: Final = 1.04  # as slow as a group may be against its pool's best: it may share the batch more evenly
 MOST_MET: Final = 64
 FULL: Final = 100.0  # effort of costing one strategy in full
-MOST_EFFORT: Final = 40_000.0  # of a search, some two seconds
+MOST_EFFORT: Final = 45_000.0  # of a search, some two seconds
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]
@@ -196,7 +196,7 @@ class Planner:
             if not (share := self.share(counts, mask)):
                 return []
             inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
-            with self.effort.part(1 / 4):
+            with self.effort.part(1 / 3):
                 # A mixed block must beat what is known; a pool by itself is part of many partitions.
                 if mask & (mask - 1):
                     found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
@@ -304,7 +304,7 @@ class Planner:
 
         The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat.
         """
-        with self.effort.part(1 / 4):
+        with self.effort.part(1 / 3):
             plain = self.alike(counts, every=every, uniform=True)
         with self.effort.part(1 / 2):
             groups = self.sharing(counts, every=every, limit=plain[0].step_s if plain else np.inf)
@@ -319,7 +319,7 @@ class Planner:
         if "pipelines" not in self.left_open:
             return []
         del self.left_open["pipelines"]
-        self.effort.most = self.effort.spent + MOST_EFFORT / 2
+        self.effort.most = self.effort.spent + MOST_EFFORT / 3
         return self.cost(self.alike(self.counts, every=self.exact, below=self.before_s(known)), most=1)
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:

@@ -33,7 +33,7 @@ from astra.spec.job import Job
 MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no GPU
 MOST_TP: Final = 64
 LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
-FRAME: Final = 60.0  # effort of opening one
+FRAME: Final = 40.0  # effort of opening one
 FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations, product
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from astra.search.mixed_frames import Counts, Found
 from astra.space.effort import Effort
 
 WORTH_TELLING: Final = 0.99  # of what is known without a pool: a loss is told in whole percents
-MOST_EFFORT: Final = 16_000.0  # of all remarks, about a second
-
-T = TypeVar("T")
+MOST_EFFORT: Final = 12_000.0  # of all remarks, less than a second
 
 
 class Remarks(NamedTuple):
@@ -36,28 +34,27 @@ class Worth:
         self.planner, self.best = planner, best
         planner.use(Effort(MOST_EFFORT))
 
-    def _each(self, pools: Sequence[int], ask: Callable[[int], Costed | None], share: float) -> Remarks:
-        """Ask about each pool, with an even part of some of the effort that is left."""
+    def _each(self, pools: Sequence[int], ask: Callable[[int], Costed | None]) -> Remarks:
+        """Ask about each pool; none may take more than a third of what is left."""
         effort, out, cut = self.planner.effort, {}, []
-        with effort.part(share):
-            for number, pool in enumerate(pools):
-                with effort.part(1 / (len(pools) - number)):
-                    out[pool] = ask(pool)
-                    if effort.over:
-                        cut.append(pool)
+        for pool in pools:
+            with effort.part(1 / 3):
+                out[pool] = ask(pool)
+                if effort.over:
+                    cut.append(pool)
         return Remarks(out, cut)
 
     def without(self, pools: Sequence[int]) -> Remarks:
         """The best plans without each of some pools."""
-        return self._each(pools, self._without, 1 / 3)
+        return self._each(pools, self._without)
 
     def one_more(self, pools: Sequence[int]) -> Remarks:
         """The best plans with one more node of each of some pools."""
-        return self._each(pools, self._one_more, 1 / 2)
+        return self._each(pools, self._one_more)
 
     def using(self, pools: Sequence[int]) -> Remarks:
         """The best plans that use each of some pools, wanted or not."""
-        return self._each(pools, self._using, 1)
+        return self._each(pools, self._using)
 
     def _without(self, pool: int) -> Costed | None:
         """The best plan on all other pools; pipelines over pools are searched where the best is one, unless many."""

@@ -16,7 +16,7 @@ from astra.space.effort import Effort
 from astra.space.partition import Choice, Pipeline, Problem, Run, stage_times, value
 
 _ROUNDS: Final = 44
-_CHOICE: Final = 12.0  # effort
+_CHOICE: Final = 4.0  # effort
 _SLACK: Final = 1 + 1e-12
 
 

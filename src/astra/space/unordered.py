@@ -12,7 +12,7 @@ from itertools import islice, permutations, product
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
+from numpy.lib.stride_tricks import as_strided
 
 from astra.provenance import Floats
 from astra.space.partition import Choice, Pipeline, Problem, Run, stage_times, value
@@ -115,9 +115,11 @@ def _offer(after: Floats, table: Floats, way: _Way, *, counted: bool) -> None:
     if most < least:
         return
     source = table[flags, : table.shape[1] - stages] - way.layer_s * np.arange(depth + 1)
-    padded = np.concatenate((np.full((*source.shape[:2], most), np.inf), source), axis=2)
+    padded = np.full((*source.shape[:2], most + depth + 1), np.inf)
+    padded[:, :, most:] = source
     # Entry j of the result looks at j - most .. j - least layers placed before.
-    windows = sliding_window_view(padded, most - least + 1, axis=2)[:, :, : depth + 1].min(axis=3)
+    shape = (*source.shape[:2], depth + 1, most - least + 1)
+    windows = as_strided(padded, shape, (*padded.strides, padded.strides[2]), writeable=False).min(axis=3)
     sums = windows + way.layer_s * np.arange(depth + 1) + way.fixed_s
     target = after[[flag | way.role for flag in flags], stages:]
     after[[flag | way.role for flag in flags], stages:] = np.minimum(target, sums)
