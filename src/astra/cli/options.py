@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from astra.errors import InputError, UnknownName
-from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
+from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS, whole_samples
 from astra.units import parse_count
 
 DEFAULT_BATCH: Final = 1024
@@ -175,9 +175,20 @@ def request(args: argparse.Namespace, assumed: list[str]) -> dict[str, Any]:
     if size is None:
         size = DEFAULT_BATCH
         assumed.append(f"--batch {size} (samples) was assumed.")
+    assumed += in_samples(size, seq)
     names = ("gpus", "cluster", "node", "tokens", "precision", "optimizer", "task", "lora_rank", "runtime", "strict",
              "rules", "headroom")  # fmt: skip
     return {"batch": size, "seq": seq} | {name: getattr(args, name) for name in names}
+
+
+def in_samples(size: int | str, seq: int) -> list[str]:
+    """What becomes of a batch in tokens that is no whole number of samples."""
+    in_tokens = _TOKEN_BATCH.fullmatch(size) if isinstance(size, str) else None
+    tokens = parse_count(in_tokens.group(1)) if in_tokens is not None else None
+    if tokens is None or tokens % seq == 0 or tokens < seq:
+        return []
+    samples = whole_samples(tokens, seq)
+    return [f"--batch {size} is {samples:,} samples of {seq:,} tokens, {samples * seq:,} tokens."]
 
 
 def named(value: object) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options
 from astra.cli.output import Answer
 
 if TYPE_CHECKING:
     from astra.calibrate.rehearse_compare import Figures, Rehearsal, RehearsedStage
+    from astra.calibrate.rehearse_plan import Case
     from astra.export.base import Launch
     from astra.spec.job import Job
 
@@ -26,7 +27,7 @@ once more for that runtime and the GPU here: that is what the measurement is com
 is real, what stands in, and what cannot be rehearsed.
 
 examples:
-  astra plan llama-3.1-70b --gpus 64xH100 --out plan.json
+  astra plan llama-3.1-70b --gpus 64xH100 --max zero=1 --fix cp=1 --max vp=1 --min pp=4 --forbid offload --out plan.json
   astra rehearse plan.json                    first, middle and last stage of the best plan
   astra rehearse plan.json --stage 0 --stage 3 --plan 2 --out rehearsal.json
   astra rehearse plan.json --framework torch  plain torch layers; megatron-core is not needed
@@ -63,22 +64,13 @@ def run(args: argparse.Namespace) -> Answer:
     """Rehearse, and keep the comparison ready to be drawn."""
     from astra.calibrate import rehearse_compare, rehearse_here, rehearse_plan  # noqa: PLC0415
 
-    launch, job = _plan(args.plan, args.rank)
-    if job is None:
-        raise rehearse_plan.CannotRehearse(["plans on several GPU types"])
-    stages = rehearse_plan.stages_of(args.stage, launch.strategy.pp)
-    cases = [
-        rehearse_plan.case_of(
-            job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage, framework=args.framework
-        )
-        for stage in stages
-    ]
+    launch, job, stages, ranks = chosen(args)
     gpu = rehearse_here.gpu_here(args.framework)
     _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
     if args.framework == "torch":
-        rows = rehearse_here.run_in_torch(cases)
+        rows = rehearse_here.run_in_torch(ranks)
     else:
-        rows = rehearse_here.run_on_gpu(cases, _say) if gpu else rehearse_here.run_without_gpu(cases)
+        rows = rehearse_here.run_on_gpu(ranks, _say) if gpu else rehearse_here.run_without_gpu(ranks)
     found = rehearse_compare.compare(
         job,
         launch.strategy,
@@ -89,6 +81,32 @@ def run(args: argparse.Namespace) -> Answer:
         framework=args.framework,
     )
     return Answer(lambda width, color: told(found, width, color), found.to_json)
+
+
+class Chosen(NamedTuple):
+    """What was asked to be rehearsed."""
+
+    launch: Launch
+    job: Job
+    stages: list[int]
+    ranks: list[Case]
+
+
+def chosen(args: argparse.Namespace) -> Chosen:
+    """The ranks of a plan that are to be rehearsed; refused if they cannot be."""
+    from astra.calibrate import rehearse_plan  # noqa: PLC0415
+
+    launch, job = _plan(args.plan, args.rank)
+    if job is None:
+        raise rehearse_plan.CannotRehearse(["plans on several GPU types"])
+    stages = rehearse_plan.stages_of(args.stage, launch.strategy.pp)
+    ranks = [
+        rehearse_plan.case_of(
+            job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage, framework=args.framework
+        )
+        for stage in stages
+    ]
+    return Chosen(launch, job, stages, ranks)
 
 
 def _stages(stages: list[int]) -> str:

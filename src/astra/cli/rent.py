@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.batch is None:
         args.batch = options.DEFAULT_BATCH
         notes.append(f"--batch {args.batch} (samples) was assumed.")
+    notes += options.in_samples(args.batch, args.seq)
     names = ("gpus", "max_gpus", "known_nodes", "mixes", "tokens", "batch", "seq", "precision", "optimizer", "task",
              "lora_rank", "runtime", "headroom", "objective", "budget", "deadline")  # fmt: skip
     report = _search(args.model, {name: getattr(args, name) for name in names} | {"money": money.money(args)})

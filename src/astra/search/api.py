@@ -36,7 +36,7 @@ from astra.spec.job import Job
 from astra.spec.mixed import MixedStrategy, OnePool, is_mixed
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, parse_strategy
-from astra.spec.workload import PRECISIONS, Workload
+from astra.spec.workload import PRECISIONS, Workload, whole_samples
 from astra.units import parse_count
 
 MODEL_SCHEMA: Final = "astra.model/1"
@@ -386,9 +386,7 @@ def _batch(batch: int | str, seq: int) -> int:
             count = parse_count(text.removesuffix(ending))
             if count is None or count < seq:
                 raise InputError("batch", batch, want=f"at least one sample of {seq} tokens, such as 4M tokens")
-            if round(count) % seq and abs(count / seq - round(count / seq)) > 0.05:
-                raise InputError("batch", batch, want=f"a multiple of seq={seq} tokens")
-            return round(count / seq)
+            return whole_samples(count, seq)
     count = parse_count(text)
     if count is None or count != round(count) or count < 1:
         raise InputError("batch", batch, want="samples per step, such as 1024, or tokens, such as '4M tokens'")

@@ -9,6 +9,7 @@ from astra.spec._base import Spec, check, check_positive
 PRECISIONS: Final = ("bf16", "fp16", "fp8", "tf32")
 OPTIMIZERS: Final = ("adam", "sgd")
 TASKS: Final = ("pretrain", "finetune", "lora")
+NEAR_BATCH: Final = 0.01  # how far a batch in tokens may be moved to a number of samples that deals well
 
 
 class Workload(Spec, frozen=True, kw_only=True):
@@ -42,3 +43,16 @@ class Workload(Spec, frozen=True, kw_only=True):
     def widening(self) -> float:
         """Bytes of a tensor over those of its 2-byte form, in which operators and what they keep are counted."""
         return self.element_bytes / 2
+
+
+def whole_samples(tokens: float, seq: int) -> int:
+    """A batch of so many tokens in samples; where they are no whole number, an even one within a percent.
+
+    Replicas share a batch, so that a multiple of a power of two serves better than the nearest number, often a prime.
+    """
+    exact = tokens / seq
+    if exact == round(exact):
+        return round(exact)
+    steps = (2**power for power in range(20, 0, -1))
+    even = (step * round(exact / step) for step in steps)
+    return next((samples for samples in even if abs(samples - exact) <= NEAR_BATCH * exact), max(round(exact), 1))
