@@ -16,14 +16,14 @@ from astra.cli import main, parser, rehearse
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")))
-NEEDS_A_GPU = ("profile",)  # read but not run
+NEEDS_A_GPU = ("profile",)  # read but not run, like a replay of all published runs, which has tests of its own
 NEEDS_TORCH = ("rehearse",)  # run as far as the rank that would be rehearsed
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     "max_position_embeddings": 8192,
 }  # fmt: skip
-PRICES = "InstanceType,AcceleratorName,AcceleratorCount,Price,Region\np5.48xlarge,H100,8,55.04,us-east-1\n"
+PRICES = "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region\np5,H100,8,55.0,20.0,us-east-1\n"
 RUN = {
     "id": "mine-1", "framework": "megatron", "model_name": "llama2-7b", "layers": 32, "hidden": 4096, "ffn": 11008,
     "heads": 32, "kv_heads": 32, "vocab": 32000, "seq_len": 4096, "gpu_type": "H100-SXM", "num_gpus": 16, "tp": 2,
@@ -88,7 +88,7 @@ def test_every_printed_command_runs(
     monkeypatch.chdir(shutil.copytree(files, tmp_path / "here"))
     for command in dict.fromkeys(some):
         words = shlex.split(command)[1:]
-        if words[0] in NEEDS_A_GPU:
+        if words[0] in NEEDS_A_GPU or (words[0] == "validate" and words[1:2] != ["my_runs.csv"]):
             parser.build().parse_args(words)
         elif words[0] in NEEDS_TORCH:
             rehearse.chosen(parser.build().parse_args(words))
