@@ -2,6 +2,8 @@
 #   make plan    install Astra and plan a catalog model on catalog GPUs
 #   make test    install the development tools, then lint, type-check and test
 #   make check   lint and types alone    make bench  speed, recorded    make clean  start over
+#   make explore   the property tests with examples never drawn before; make test draws the same ones each time
+#   make gate BASE=main    the answers of two states of Astra compared: equal, moved or broken
 #   make test-frameworks   exports through the real frameworks, in cached environments under .venvs
 
 # The first interpreter that is new enough; PYTHON=... chooses another.
@@ -11,18 +13,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 ARGS ?=
+BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-frameworks check format bench clean venv-without-ensurepip
+.PHONY: help plan test explore test-frameworks check format bench gate clean venv-without-ensurepip
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,8s/^# *//p' Makefile
 
 plan: $(VENV)/.installed
 	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest $(ARGS)
+
+explore: $(VENV)/.installed-dev
+	ASTRA_EXPLORE=1 $(BIN)/python -m pytest $(ARGS)
 
 # What cannot be installed is skipped with a printed reason; -s shows the versions that were used.
 test-frameworks: $(VENV)/.installed-dev
@@ -41,9 +47,13 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/plan_speed.py $(ARGS)
 
+# A commit against the working tree; OTHER=... for another commit.
+gate: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.gate $(BASE) $(OTHER) $(ARGS)
+
 clean:
 	rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "make: Python 3.10 or newer is needed (set PYTHON=...)" >&2; exit 1; }

@@ -14,8 +14,8 @@ import statistics
 from pathlib import Path
 
 import astra
-from astra.calibrate.runs_recipe import recipes
 from astra.errors import AstraError
+from astra.validate.recipes import recipes
 
 SEQ = {"llama": 8192}  # of Megatron-Bridge's performance tables; 4,096 for the others
 RUNTIME = "megatron-bridge"

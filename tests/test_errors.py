@@ -62,3 +62,13 @@ def test_suggestions_are_known_and_few(name: str, known: list[str]) -> None:
 def test_a_name_is_nearest_to_itself(name: str) -> None:
     assert nearest_names(name.upper().replace("-", " "), MODELS)[0] == name
     assert fold(name.upper()) == fold(name)
+
+
+def test_a_message_is_one_line_that_can_be_seen() -> None:
+    error = InputError("file\x1b[2J\n: key", "a\x9bb", want="c\u202ed", fix="e\rf")
+    assert str(error) == r"file\x1b[2J\n: key: got 'a\x9bb', wanted c\u202ed. e\rf"
+
+
+def test_a_message_is_short_whatever_it_quotes() -> None:
+    for got in ("x" * 10**6, 10**10_000):
+        assert len(str(InputError("y" * 10**6, got, want="z" * 10**6, fix="w" * 10**6))) < 10_000

@@ -13,7 +13,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from grid import SAMPLE, cases  # noqa: E402
 
-from astra.calibrate.rehearse import run_cases  # noqa: E402
+from astra.lab.rehearse.run import run_cases  # noqa: E402
 
 UNFINISHED = 75  # run again: time was up, or the process had to end
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "src")]
 
-from astra.calibrate.rehearse_case import Case, Shape  # noqa: E402
-from astra.calibrate.rehearse_compare import LIBRARY_BYTES  # noqa: E402
-from astra.calibrate.rehearse_here import run_without_gpu  # noqa: E402
+from astra.lab.rehearse.compare import LIBRARY_BYTES  # noqa: E402
+from astra.lab.rehearse.here import run_without_gpu  # noqa: E402
+from astra.lab.rehearse.rows import case_of_row  # noqa: E402
 
 
 def main() -> int:
@@ -29,8 +29,7 @@ def main() -> int:
     rows = [row for row in rows if row["shape"]["experts"] or not args.moe][:: args.every]
     errors, exact = [], 0
     for row in rows:
-        fields = {name: row[name] for name in Case.__dataclass_fields__ if name in row and name != "shape"}
-        counted = run_without_gpu([Case(shape=Shape(**row["shape"]), **fields)])[0]
+        counted = run_without_gpu([case_of_row(row)])[0]
         if "error" in counted:
             print(f"ERROR {row['id']}: {counted['error']}", flush=True)
             continue

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from astra.visible import shortened, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_MOST_SHOWN: Final = 80  # of what was given
+_MOST_PLACE: Final = 500
+_MOST_TOLD: Final = 4000
 
 
 class AstraError(Exception):
@@ -26,8 +32,10 @@ class InputError(AstraError):
 
     def __init__(self, where: str, got: object, *, want: str, fix: str = "") -> None:
         self.where, self.got, self.want, self.fix = where, got, want, fix
+        # Places and wishes quote files and names; whatever is in those, the message is one line that can be seen.
+        place, told, advice = _told(where, _MOST_PLACE), _told(want, _MOST_TOLD), _told(fix, _MOST_TOLD)
         shown = f"got {_shown(got)}, " if got is not None else ""
-        super().__init__(f"{where}: {shown}wanted {want}.{' ' + fix if fix else ''}")
+        super().__init__(f"{place}: {shown}wanted {told}.{' ' + advice if advice else ''}")
 
 
 class UnknownName(InputError):
@@ -79,5 +87,12 @@ def fold(name: str) -> str:
 
 
 def _shown(got: object) -> str:
-    text = repr(got)
-    return text if len(text) <= 80 else text[:77] + "..."
+    try:
+        text = visible(repr(got))
+    except Exception:  # a number of thousands of digits, or an object that cannot show itself
+        text = f"a value of the type {type(got).__name__}"
+    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
+
+
+def _told(text: str, most: int) -> str:
+    return shortened(visible(text), most)

@@ -8,13 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from astra.calibrate.profile_summary import PROFILE_SCHEMA, ProfileSummary, Speed
-from astra.calibrate.rehearse_compare import REHEARSAL_SCHEMA, Figures, Rehearsal, RehearsedStage
-from astra.calibrate.replay import ReplayedRun
-from astra.calibrate.validate import Confusion, Group, Pick, Validation
 from astra.cli import parser
 from astra.cli.catalog import CATALOG_SCHEMA, SHELVES
 from astra.cli.prices import PRICES_SCHEMA
+from astra.lab.profile.summary import PROFILE_SCHEMA, ProfileSummary, Speed
+from astra.lab.rehearse.compare import REHEARSAL_SCHEMA, Figures, Rehearsal, RehearsedStage
 from astra.result import (
     Baseline,
     Choice,
@@ -36,6 +34,8 @@ from astra.result import (
     Waste,
 )
 from astra.search.api import ModelReport
+from astra.validate.replay import ReplayedRun
+from astra.validate.score import Confusion, Group, Pick, Validation
 
 ROOT = Path(__file__).parents[2]
 RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelReport]

@@ -10,7 +10,9 @@ import astra
 
 SOURCE = Path(astra.__file__).parent
 LAYERS = (
+    ("visible",),
     ("__init__", "units", "errors", "provenance"),
+    ("files", "atomic"),
     ("spec",),
     ("table", "result"),
     ("catalog",),
@@ -22,7 +24,7 @@ LAYERS = (
     ("space",),
     ("search",),
     ("export", "report"),
-    ("calibrate",),
+    ("validate", "lab"),
     ("cli",),
     ("__main__",),
 )
@@ -80,3 +82,22 @@ def test_imports_go_downward_only() -> None:
 def test_the_rule_would_notice() -> None:
     tree = ast.parse("from astra.cli import main\ndef f():\n    import astra.search.api")
     assert list(imports(tree)) == [("cli", False), ("search", True)]
+
+
+def test_only_the_lab_imports_torch() -> None:
+    users = {package_of(path) for path in files() if frameworks_of(ast.parse(path.read_text(encoding="utf-8")))}
+    assert users == {"lab"}
+
+
+def frameworks_of(tree: ast.AST) -> set[str]:
+    """Torch and megatron, where a module imports them anywhere."""
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names} & {"torch", "megatron"}
+
+
+def test_nothing_shipped_imports_the_tools() -> None:
+    for path in files():
+        text = path.read_text(encoding="utf-8")
+        assert "import tools" not in text, path
+        assert "from tools" not in text, path

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from astra.calibrate import profile as profiler
-from astra.calibrate import profile_collectives
-from astra.calibrate.profile_plan import all_rows, row_key
-from astra.calibrate.profile_store import Store
-from astra.calibrate.profile_summary import summarize
 from astra.cli import profile as verb
+from astra.lab.profile import collectives
+from astra.lab.profile import run as profiler
+from astra.lab.profile.plan import all_rows, row_key
+from astra.lab.profile.store import Store
+from astra.lab.profile.summary import summarize
 from tests.cli.conftest import Shown
 
 Command = Callable[..., Shown]
@@ -123,7 +123,7 @@ def test_several_gpus_are_profiled_by_torchrun(
     torch_that_sees(monkeypatch, gpu=True)
     sys.modules["torch"].cuda.device_count = lambda: 8
     asked: list[Any] = []
-    monkeypatch.setattr(profile_collectives, "launch", lambda *given, **how: asked.append((given, how)))
+    monkeypatch.setattr(collectives, "launch", lambda *given, **how: asked.append((given, how)))
     store = measured(tmp_path / "other.json")
     monkeypatch.setattr(profiler, "run_profile", lambda *_, **__: store)
     path = str(tmp_path / "p.json")
@@ -138,7 +138,7 @@ def test_a_process_of_torchrun_other_than_the_first_has_no_answer(
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     asked: list[Any] = []
-    monkeypatch.setattr(profile_collectives, "run_collectives", lambda *given, **_: asked.append(given))
+    monkeypatch.setattr(collectives, "run_collectives", lambda *given, **_: asked.append(given))
     with pytest.raises(SystemExit) as ended:
         astra_command("profile", "--out", str(tmp_path / "p.json"))
     assert ended.value.code == 0

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from astra.calibrate import rehearse_here
-from astra.calibrate.rehearse_case import Case
 from astra.cli import main
+from astra.lab.rehearse import here
+from astra.lab.rehearse.case import Case
+from astra.lab.rehearse.rows import as_row
 from tests.cli.conftest import Shown
 
 Command = Callable[..., Shown]
@@ -34,7 +35,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> str:
 def ran(case: Case, **changes: Any) -> dict[str, Any]:
     """A row as a GPU would give it."""
     row = {
-        **case.as_row(), "oom": False, "params": 10, "peak_allocated_bytes": 20 * GIB, "peak_reserved_bytes": 21 * GIB,
+        **as_row(case), "oom": False, "params": 10, "peak_allocated_bytes": 20 * GIB, "peak_reserved_bytes": 21 * GIB,
         "compute_s": 0.5, "optimizer_s": 0.05, "zero_grad_s": 0.01, "chunk_layers": case.chunk_layers,
     }  # fmt: skip
     return row | changes
@@ -48,15 +49,15 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, name: str, **changes: Any) -> list[C
         asked.extend(cases)
         return [ran(case, **changes) for case in cases]
 
-    monkeypatch.setattr(rehearse_here, "gpu_here", lambda framework: name)
-    monkeypatch.setattr(rehearse_here, "run_on_gpu", run)
+    monkeypatch.setattr(here, "gpu_here", lambda framework: name)
+    monkeypatch.setattr(here, "run_on_gpu", run)
     return asked
 
 
 def test_without_the_framework_it_says_what_to_install(
     plan: str, astra_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearse_here, "_there", lambda module: False)
+    monkeypatch.setattr(here, "_there", lambda module: False)
     shown = astra_command("rehearse", plan)
     assert shown.code == 2
     assert "torch and megatron-core" in shown.err
@@ -71,7 +72,7 @@ def test_first_middle_and_last_stage_are_rehearsed_by_default(
     asked = on_gpu(monkeypatch, "NVIDIA H100 80GB HBM3")
     assert astra_command("rehearse", plan).code == 0
     assert [case.stage for case in asked] == [0, 2, 3]
-    assert {case.pp for case in asked} == {4}
+    assert {case.strategy.pp for case in asked} == {4}
 
 
 def test_measured_time_is_stretched_to_the_plans_micro_batches(
@@ -80,7 +81,7 @@ def test_measured_time_is_stretched_to_the_plans_micro_batches(
     asked = on_gpu(monkeypatch, "NVIDIA H100 80GB HBM3")
     stage = astra_command("rehearse", plan, "--stage", "1", "--json").record["stages"][0]
     case = asked[0]
-    planned = 32 // (case.dp * case.mbs)
+    planned = 32 // (case.strategy.dp * case.strategy.mbs)
     assert stage["measured"]["compute_s"] == pytest.approx((0.5 - 0.05 - 0.01) / case.num_microbatches * planned)
     assert stage["measured"]["peak_allocated_gib"] == 20
     predicted = stage["rehearsed_runtime"]["peak_allocated_gib"]
@@ -134,8 +135,8 @@ def test_every_stage_gets_a_verdict(
 def test_without_a_gpu_it_says_what_was_not_checked(
     plan: str, astra_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearse_here, "gpu_here", lambda framework: None)
-    monkeypatch.setattr(rehearse_here, "run_without_gpu", lambda cases: [ran(case) for case in cases])
+    monkeypatch.setattr(here, "gpu_here", lambda framework: None)
+    monkeypatch.setattr(here, "run_without_gpu", lambda cases: [ran(case) for case in cases])
     shown = astra_command("rehearse", plan, "--json")
     stage = shown.record["stages"][0]
     assert shown.record["how"] == "fake"
@@ -169,7 +170,7 @@ def test_a_plan_that_is_not_there_is_refused(plan: str, astra_command: Command) 
 
 def megatron_python() -> str:
     """An interpreter with megatron-core: this one, or that of the framework tests."""
-    if rehearse_here._there("torch") and rehearse_here._there("megatron.core"):
+    if here._there("torch") and here._there("megatron.core"):
         return sys.executable
     other = ROOT / ".venvs" / "megatron" / "bin" / "python"
     if not other.exists():
@@ -208,8 +209,8 @@ def test_plain_torch_needs_no_megatron(plan: str, astra_command: Command, monkey
         asked.extend(cases)
         return [ran(case) for case in cases]
 
-    monkeypatch.setattr(rehearse_here, "gpu_here", lambda framework: "NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(rehearse_here, "run_in_torch", run)
+    monkeypatch.setattr(here, "gpu_here", lambda framework: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(here, "run_in_torch", run)
     record = astra_command("rehearse", plan, "--framework", "torch", "--json").record
     assert [case.stage for case in asked] == [0, 2, 3]
     assert record["framework"] == "torch"
@@ -219,7 +220,7 @@ def test_plain_torch_needs_no_megatron(plan: str, astra_command: Command, monkey
 def test_plain_torch_without_torch_asks_for_torch_alone(
     plan: str, astra_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearse_here, "_there", lambda module: False)
+    monkeypatch.setattr(here, "_there", lambda module: False)
     shown = astra_command("rehearse", plan, "--framework", "torch")
     assert shown.code == 2
     assert "want: torch, which" in shown.err or "torch, which this Python" in shown.err
@@ -228,7 +229,7 @@ def test_plain_torch_without_torch_asks_for_torch_alone(
 
 def test_a_real_rank_in_plain_torch_without_a_gpu(plan: str) -> None:
     """Its parameters are those of the model, and its peak is near what is predicted for fused layers."""
-    python = sys.executable if rehearse_here._there("torch") else str(ROOT / ".venvs" / "torch" / "bin" / "python")
+    python = sys.executable if here._there("torch") else str(ROOT / ".venvs" / "torch" / "bin" / "python")
     if not Path(python).exists():
         pytest.skip("torch is not installed: the rehearsal in plain torch was not run")
     paths = os.pathsep.join([str(ROOT / "src"), *(path for path in sys.path if path)])

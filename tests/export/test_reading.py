@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 import astra
+from astra.atomic import write_folder
 from astra.errors import AstraError, InputError, OutputError
 from astra.export import EXPORTERS
 from astra.export.base import CannotExport, refusals
 from astra.export.reading import from_record, read_plan
-from astra.export.writing import write_folder
 from tests.export.launching import given
 
 Record = dict[str, Any]
@@ -190,7 +190,7 @@ def test_not_a_plan(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(InputError):
         read_plan(path)
-    with pytest.raises(InputError, match="can be read"):
+    with pytest.raises(InputError, match="no such file"):
         read_plan(tmp_path / "none.json")
 
 
@@ -203,9 +203,13 @@ def test_folders_are_never_overwritten_silently(tmp_path: Path) -> None:
         write_folder(str(folder), {"a.sh": "other"})
     assert (folder / "a.sh").read_text(encoding="utf-8") == "#!/bin/sh\n"
     (folder / "mine.txt").write_text("kept", encoding="utf-8")
-    write_folder(str(folder), {"a.sh": "other\n"}, overwrite=True)
-    assert (folder / "a.sh").read_text(encoding="utf-8") == "other\n"
+    with pytest.raises(OutputError, match=r"\(mine.txt\)"):
+        write_folder(str(folder), {"a.sh": "other\n", "b.txt": "b\n"}, overwrite=True)
     assert (folder / "mine.txt").read_text(encoding="utf-8") == "kept"
+    assert (folder / "a.sh").read_text(encoding="utf-8") == "#!/bin/sh\n"
+    (folder / "mine.txt").unlink()
+    write_folder(str(folder), {"a.sh": "other\n", "b.txt": "b\n"}, overwrite=True)
+    assert (folder / "a.sh").read_text(encoding="utf-8") == "other\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
     with pytest.raises(OutputError, match="is a file"):
         write_folder(str(folder / "a.sh"), {})

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from astra.export import EXPORTERS
 from astra.export.base import refusals
 from astra.export.quoting import yaml
-from tests.export.hostile import HOSTILE
+from tests.export.hostile import HOSTILE, forged
 from tests.export.launching import given, write
 from tests.frameworks.conftest import Harness
 
@@ -69,13 +68,13 @@ def test_scripts_pass_shellcheck(launchers: Harness, tmp_path: Path, target: str
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_text(launchers: Harness, tmp_path: Path, name: str) -> None:
     launch = given("llama-3.1-8b", "16xH100", "dp16 mbs1 zero1", batch=256)
-    launch = launch._replace(model=replace(launch.model, name=name))
+    launch = forged(launch, ("model", "name"), name=name)
     write(tmp_path, EXPORTERS["skypilot"].files(launch) | EXPORTERS["kubernetes"].files(launch))
     assert launchers.ask(skypilot=str(tmp_path / "task.yaml"))["accepted"]
     assert launchers.ask(trainjob=str(tmp_path / "trainjob.yaml"))["accepted"]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name != "\ud800"])  # no character of YAML
 def test_yaml_reads_back(launchers: Harness, name: str) -> None:
     value = {"a": name, name: [1, name, {"b": [name]}], "text": f"x {name}\ny\n", "empty": [], "none": None, "on": True}
     assert launchers.ask(yaml=yaml(value))["value"] == value

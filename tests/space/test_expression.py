@@ -384,7 +384,7 @@ def test_an_empty_file_has_no_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"tp > 1\nsp and \xff\n", "UTF-8 text (byte 14 is not)"),
+        (b"tp > 1\nsp and \xff\n", "line 2: wanted text in UTF-8"),
         (b"tp > 1\n\0\n", "not a binary file"),
         (b"tp > 1\n" * (MAX_FILE_BYTES // 7 + 1), "at most 1 MiB"),
         (b"a: tp > 1\na: tp > 2\n", "each name once"),
@@ -400,7 +400,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, content: bytes, said: str) -> Non
 
 @pytest.mark.parametrize("name", ["missing.rules", ".", "nul\0byte"])
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="a file that can be read"):
+    with pytest.raises(InputError, match="a file of rules"):
         read_rules(f"{tmp_path}/{name}")
 
 

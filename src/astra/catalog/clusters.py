@@ -13,17 +13,18 @@ import msgspec
 
 from astra.catalog import hardware
 from astra.catalog.measured import read_sweeps
-from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold
+from astra.files import read_toml
 from astra.spec._base import Spec, check, decode
 from astra.spec.cluster import Cluster, Device, Joint, Link, NodeType, Pool
+from astra.spec.names import Line, Name, as_line, check_names
 
-_LARGEST_FILE: Final = 2**20
 _WANTED: Final = "a number of GPUs and their type, such as 512xH100 or 512xH100@aws-p5.48xlarge"
 _FORM: Final = re.compile(r"\s*([0-9]+)\s*[x×*]\s*([^@]*?)\s*(?:@\s*([^@]*?)\s*)?", re.IGNORECASE)  # noqa: RUF001
 _NUMBER_FIRST: Final = re.compile(r"\s*([-+.0-9][-+.0-9e_]*|nan|[-+]?inf)\s*[x×*]", re.IGNORECASE)  # noqa: RUF001
 _REVERSED: Final = re.compile(r"\s*(.*?)\s*[x×*:]\s*([0-9]+)\s*", re.IGNORECASE)  # noqa: RUF001
 _MOST_DIGITS: Final = 8
+_MOST_BEFORE_NUMBER: Final = 70  # letters of a GPU's name in that of its second pool
 _MOST_GPUS: Final = 10_000_000
 _COUNTS: Final = f"a whole number of GPUs between 1 and {_MOST_GPUS:,}"
 
@@ -49,45 +50,22 @@ def parse_cluster(text: str) -> Cluster:
 def read_cluster(path: str | Path) -> Cluster:
     """The cluster a TOML file describes (docs/clusters.md); any fault is an InputError that names its place."""
     where = str(path)
-    text = read_text(path, what="a TOML file of a cluster", limit_bytes=_LARGEST_FILE)
-    try:
-        tables = load_toml(text.encode())
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(where, None, want=f"valid TOML ({reason})") from None
+    tables = read_toml(path, "cluster")
     with _placed(where):
         return _build(decode(_File, _plain(tables), where=where), where)
 
 
-def read_text(path: str | Path, *, what: str, limit_bytes: int) -> str:
-    """The text of a user's file, or an InputError that says why it cannot be used."""
-    where = str(path)
-    try:
-        if not Path(path).is_file():
-            fix = "It is not a regular file." if Path(path).exists() else "There is no such file."
-            raise InputError(where, None, want=what, fix=fix)
-        with Path(path).open("rb") as stream:
-            raw = stream.read(limit_bytes + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(where, None, want=f"{what} that can be read", fix=f"{reason}.") from None
-    check(len(raw) <= limit_bytes, where, None, f"{what} of at most {limit_bytes // 1024:,} KiB", "It is larger.")
-    check(b"\0" not in raw, where, None, what, "It is a binary file.")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{where}: line {line}", None, want="text in UTF-8", fix="Save the file as UTF-8.") from None
-
-
 class _PoolTable(Spec, frozen=True, kw_only=True):
     count: int
-    gpu: str = ""
-    node: str = ""
-    name: str = ""
-    zone: str = ""
+    gpu: Name = ""
+    node: Name = ""
+    name: Name = ""
+    zone: Name = ""
     usd_per_gpu_h: float | None = None
-    price_source: str = ""
+    price_source: Line = ""
+
+    def __post_init__(self) -> None:
+        check_names("pool", self)
 
 
 class _File(Spec, frozen=True, kw_only=True):
@@ -103,7 +81,7 @@ class _Own:
 
     def __init__(self, file: _File, where: str) -> None:
         self._folder = Path(where).parent
-        self._defaults = {"source": f"user file {Path(where).name}", "date": "undated"}
+        self._defaults = {"source": _file_source(where), "date": "undated"}
         self._devices: dict[str, Device] = {}
         self._nodes: dict[str, NodeType] = {}
         for number, table in enumerate(file.gpu):
@@ -172,7 +150,7 @@ def _build(file: _File, where: str) -> Cluster:
             pools.append(_pool_of(table, own, where))
     between = None
     if file.between is not None:
-        link = _sourced({"reach": hardware.ANY_REACH, **file.between}, f"user file {Path(where).name}")
+        link = _sourced({"reach": hardware.ANY_REACH, **file.between}, _file_source(where))
         with _placed("between"):
             between = decode(Link, link, where="")
     check(bool(pools), "pool", None, "at least one [[pool]] table")
@@ -183,6 +161,11 @@ def _build(file: _File, where: str) -> Cluster:
     return Cluster(pools=_named(pools), between=between, joints=tuple(joints))
 
 
+def _file_source(where: str) -> str:
+    """How a record says that it comes from a user's file."""
+    return as_line(f"user file {Path(where).name}")
+
+
 def _joint(table: dict[str, Any], where: str) -> Joint:
     """``[[link]]``: two pools or two zones, and a link without a reach."""
     ends = table.get("pools", table.get("zones"))
@@ -190,7 +173,7 @@ def _joint(table: dict[str, Any], where: str) -> Joint:
     good = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, str) and end for end in ends)
     check(good and not both, "ends", None, 'pools = ["a", "b"] or zones = ["a", "b"], with names from this file')
     rest = {key: value for key, value in table.items() if key not in ("pools", "zones")}
-    link = _sourced({"reach": hardware.ANY_REACH, **rest}, f"user file {Path(where).name}")
+    link = _sourced({"reach": hardware.ANY_REACH, **rest}, _file_source(where))
     assert isinstance(ends, list)
     return Joint(ends=(ends[0], ends[1]), link=decode(Link, link, where=""))
 
@@ -207,7 +190,7 @@ def _pool_of(table: _PoolTable, own: _Own, where: str) -> Pool:
     pool = _pool(device, node, table.count)
     price_source = table.price_source
     if table.usd_per_gpu_h is not None and not price_source:
-        price_source = f"user file {Path(where).name}"
+        price_source = _file_source(where)
     pool = msgspec.structs.replace(pool, zone=table.zone)
     return msgspec.structs.replace(pool, name=table.name, usd_per_gpu_h=table.usd_per_gpu_h, price_source=price_source)
 
@@ -266,7 +249,7 @@ def _named(pools: list[Pool]) -> tuple[Pool, ...]:
     for pool in pools:
         name, number = pool.name or pool.device.name, 2
         while not pool.name and fold(name) in taken:
-            name, number = f"{pool.device.name} #{number}", number + 1
+            name, number = f"{pool.device.name[:_MOST_BEFORE_NUMBER].rstrip()} #{number}", number + 1
         taken.add(fold(name))
         named.append(msgspec.structs.replace(pool, name=name))
     return tuple(named)

@@ -14,8 +14,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold
+from astra.files import load_toml
 from astra.spec._base import decode
 from astra.spec.cluster import Device, NodeType
 
@@ -100,16 +100,29 @@ def find(kind: Kind, name: str, *, where: str = "") -> str:
     where = where or _WHERE[kind]
     if not isinstance(name, str) or not fold(name):
         raise InputError(where, name, want=f"a name, such as {_EXAMPLE[kind]}")
+    fitting = _fitting(kind, name)
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InputError(where, name, want=f"one of {_shown(fitting)}", fix="The name fits all of them.")
+    raise UnknownName(where, name, _index(kind).spelled, fix=f"List them with: {_LISTING[kind]}.")
+
+
+def guess(kind: Kind, name: str) -> str | None:
+    """As `find`, but None where nothing or several fit: for long lists, most of whose names nobody asked for."""
+    fitting = _fitting(kind, name)
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _fitting(kind: Kind, name: str) -> tuple[str, ...]:
+    """The records that a name may mean."""
     index = _index(kind)
     for wanted in (fold(name), fold(_MAKER.sub("", name))):
         if wanted in index.stems:
-            return index.stems[wanted]
-        candidates = index.short.get(wanted, ())
-        if len(candidates) == 1:
-            return candidates[0]
-        if candidates:
-            raise InputError(where, name, want=f"one of {_shown(candidates)}", fix="The name fits all of them.")
-    raise UnknownName(where, name, index.spelled, fix=f"List them with: {_LISTING[kind]}.")
+            return (index.stems[wanted],)
+        if index.short.get(wanted):
+            return index.short[wanted]
+    return ()
 
 
 @cache

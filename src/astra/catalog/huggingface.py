@@ -15,6 +15,7 @@ from astra.catalog.huggingface_forward import forward_fields, routing
 from astra.catalog.keys import Keys
 from astra.errors import InputError, nearest_names
 from astra.spec.model import MLA, ModelSpec, MoE
+from astra.spec.names import MOST_IN_NAME, as_line
 
 Fields = dict[str, Any]
 
@@ -34,7 +35,7 @@ def from_config(config: Mapping[str, Any], *, where: str) -> ModelSpec:
         )
     try:
         fields = reader(keys) | forward_fields(model_type, keys)
-        return ModelSpec(name=_name(keys), source=f"Hugging Face {model_type} config {where}", **fields)
+        return ModelSpec(name=_name(keys), source=as_line(f"Hugging Face {model_type} config {where}"), **fields)
     except InputError as error:
         if error.where.startswith(where):
             raise
@@ -54,7 +55,7 @@ def _name(keys: Keys) -> str:
     if isinstance(given, str) and given.strip("./"):
         name = given.rstrip("/").rsplit("/", 1)[-1]
     printable = "".join(letter for letter in name if letter.isprintable())
-    return printable[:80] or "model"
+    return printable.strip()[:MOST_IN_NAME].rstrip() or "model"
 
 
 def _dims(keys: Keys, *, kv_default: str = "ask", head_dim: int | None = None) -> Fields:

@@ -6,10 +6,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from astra.catalog import hardware
 from astra.errors import AstraError, InputError
+from astra.files import read_json
 from astra.spec.cluster import Device, Sweep
 
 _WANTED: Final = "a profile written by astra profile on several GPUs"
@@ -18,13 +17,10 @@ _WANTED: Final = "a profile written by astra profile on several GPUs"
 def read_sweeps(path: Path, gpu: Device) -> tuple[Sweep, ...]:
     """The sweeps of a profile that was measured between GPUs of this type, or of the type it is a variant of."""
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = read_json(path, "profile")
         between = document.get("collectives") or {}
         rows = [row for row in document["rows"] if row["op"] == "collective" and "seconds" in row]
         measured_on, backend = str(between.get("gpu", "")), between.get("backend")
-    except OSError as error:
-        fix = f"{error.strerror or error}."
-        raise InputError("profile", str(path), want=f"{_WANTED}, that can be read", fix=fix) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError("profile", str(path), want=_WANTED) from None
     if not rows:

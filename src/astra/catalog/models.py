@@ -14,16 +14,16 @@ from typing import Any, Final
 import msgspec
 
 from astra.catalog.huggingface import from_config
-from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold, nearest_names
+from astra.files import load_toml, parse_json, parse_toml, read_text
 from astra.spec._base import decode
 from astra.spec.model import ModelSpec
+from astra.spec.names import as_name
 
 _FOLDER: Final = Path(__file__).parent / "data" / "models"
 _ALIASES: Final = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)
 _QUOTED: Final = re.compile(r'"([^"]*)"')
 _TUNED: Final = re.compile(r"[-_](instruct|chat|base|hf|it|pt)$", re.IGNORECASE)
-_MOST_BYTES: Final = 8 * 1024 * 1024
 _BRING: Final = (
     "Or give the path of a Hugging Face config.json (or its folder), or of a TOML file with the model's shape "
     "(docs/models.md)."
@@ -88,7 +88,7 @@ def _by_alias() -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def _load(path: Path) -> ModelSpec:
-    return _from_toml(path.read_bytes(), path.name, path.stem)
+    return _from_fields(load_toml(path.read_bytes()), path.name, path.stem)
 
 
 def _is_path(text: str) -> bool:
@@ -107,57 +107,39 @@ def _read(path: Path, given: str) -> ModelSpec:
     try:
         if path.is_dir():
             path = path / "config.json"
-        raw = _bytes(path, given)
+        missing = not path.exists()
     except OSError as error:
         raise InputError(f"model {given}", None, want=f"a readable file ({error.strerror or error})") from None
+    if missing:
+        raise _no_file(path, given)
+    text = read_text(path, "model")
     if path.suffix.lower() == ".toml":
-        return _from_toml(raw, str(path), path.stem)
-    return from_config(_json(raw, str(path)), where=str(path))
-
-
-def _bytes(path: Path, given: str) -> bytes:
-    if not path.exists():
-        near = UnknownName("model", Path(given).name, model_names()).nearest
-        hint = f"Did you mean the catalog's {', '.join(near)}? " if near else ""
-        raise InputError(
-            f"model {given}",
-            None,
-            want=f"a file that exists; there is no {_short(str(path))}",
-            fix=f"{hint}A Hugging Face model is not fetched: download its config.json and give the path.",
-        )
-    if not path.is_file():
-        raise InputError(f"model {given}", None, want="a regular file")
-    with path.open("rb") as file:
-        raw = file.read(_MOST_BYTES + 1)
-    if len(raw) > _MOST_BYTES:
-        raise InputError(f"model {given}", None, want="a file of at most 8 MiB", fix="A model's shape is a few kB.")
-    return raw
-
-
-def _json(raw: bytes, where: str) -> dict[str, Any]:
-    try:
-        config = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(where, None, want=f"a JSON file in UTF-8 ({_reason(error)})") from None
+        return _from_fields(parse_toml(text, str(path)), str(path), path.stem)
+    config = parse_json(text, str(path))
     if not isinstance(config, dict):
-        raise InputError(where, config, want="a JSON object, as in a Hugging Face config.json")
-    return config
+        raise InputError(str(path), config, want="a JSON object, as in a Hugging Face config.json")
+    return from_config(config, where=str(path))
 
 
-def _from_toml(raw: bytes, where: str, name: str) -> ModelSpec:
-    try:
-        fields = load_toml(raw)
-    except (ValueError, RecursionError) as error:
-        raise InputError(where, None, want=f"a TOML file in UTF-8 ({_reason(error)})") from None
+def _no_file(path: Path, given: str) -> InputError:
+    near = UnknownName("model", Path(given).name, model_names()).nearest
+    hint = f"Did you mean the catalog's {', '.join(near)}? " if near else ""
+    return InputError(
+        f"model {given}",
+        None,
+        want=f"a file that exists; there is no {_short(str(path))}",
+        fix=f"{hint}A Hugging Face model is not fetched: download its config.json and give the path.",
+    )
+
+
+def _from_fields(fields: dict[str, Any], where: str, name: str) -> ModelSpec:
     _check_keys(fields, where)
     try:
-        spec: ModelSpec = decode(ModelSpec, {"name": name, **fields}, where=where)
+        spec: ModelSpec = decode(ModelSpec, {"name": as_name(name), **fields}, where=where)
     except InputError as error:
         if error.where.startswith(where):
             raise
         raise InputError(f"{where}: {error.where}", error.got, want=error.want, fix=error.fix) from None
-    except OverflowError:
-        raise InputError(where, None, want="numbers of at most 18 digits") from None
     return spec
 
 
@@ -175,7 +157,3 @@ def _check_keys(fields: dict[str, Any], where: str) -> None:
 
 def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:98]}...{text[-99:]}"
-
-
-def _reason(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]

@@ -12,32 +12,36 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from astra.catalog import hardware
-from astra.catalog.clusters import read_text
 from astra.errors import InputError, fold
+from astra.files import csv_rows, read_text, whole_number
 from astra.spec._base import Spec
 from astra.spec.cluster import NodeType
+from astra.spec.names import Line, Name, check_line, check_name, check_names
+from astra.visible import shortened
 
 Market = Literal["on-demand", "spot", "reserved"]
 
 STALE_DAYS: Final = 90  # older prices are shown with a warning
-_LARGEST_FILE: Final = 16 * 2**20
 _DEAREST_USD: Final = 1000.0  # above this a price is surely per node or per month
 
 
 class Price(Spec, frozen=True, kw_only=True):
     """One offer, in dollars per GPU and hour."""
 
-    provider: str
-    instance: str
-    gpu: str  # a device name
+    provider: Name
+    instance: Name
+    gpu: Name  # a device name
     gpus: int  # GPUs of the instance
-    region: str
+    region: Name = ""
     market: Market
     usd_per_gpu_h: float
     currency: Literal["USD"] = "USD"
     date: dt.date  # when it was last seen
-    source: str
-    notes: str = ""
+    source: Line
+    notes: Line = ""
+
+    def __post_init__(self) -> None:
+        check_names("price", self)
 
 
 COLUMNS: Final = Price.__struct_fields__
@@ -136,7 +140,7 @@ def is_stale(price: Price, today: dt.date) -> bool:
 
 def read_prices(path: str | Path, *, today: dt.date | None = None) -> tuple[Price, ...]:
     """Offers from a CSV file with the catalog's columns; any fault is named by line and column."""
-    text = read_text(path, what="a CSV file of prices", limit_bytes=_LARGEST_FILE)
+    text = read_text(path, "prices")
     return parse_prices(text, where=str(path), today=today or dt.date.today())
 
 
@@ -181,24 +185,22 @@ def _is_instance(price: Price, node: NodeType, known: set[str]) -> bool:
 
 def parse_prices(text: str, *, where: str, today: dt.date) -> tuple[Price, ...]:
     """Offers from CSV text; no date may lie after ``today``."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = next(reader, [])
-        _check_header(header, where)
-        return tuple(
-            _price(dict(zip(header, row, strict=True)), f"{where}: line {reader.line_num}", today)
-            for row in reader
-            if _has_all(row, header, f"{where}: line {reader.line_num}")
-        )
-    except csv.Error as error:
-        raise InputError(f"{where}: line {reader.line_num}", None, want=f"well-formed CSV ({error})") from None
+    rows = csv_rows(text, where)
+    _, header = next(rows, (1, []))
+    _check_header(header, where)
+    return tuple(
+        _price(dict(zip(header, row, strict=True)), f"{where}: line {line}", today)
+        for line, row in rows
+        if _has_all(row, header, f"{where}: line {line}")
+    )
 
 
 def _check_header(header: list[str], where: str) -> None:
     missing = [name for name in COLUMNS if name not in header]
     unknown = [name for name in header if name not in COLUMNS]
     if missing or unknown or len(set(header)) != len(header):
-        faults = [f"{', '.join(missing)} missing"] * bool(missing) + [f"{', '.join(unknown)} unknown"] * bool(unknown)
+        faults = [f"{', '.join(missing)} missing"] * bool(missing)
+        faults += [f"{shortened(', '.join(unknown[:8]), 200)} unknown"] * bool(unknown)
         raise InputError(
             f"{where}: line 1",
             None,
@@ -208,30 +210,39 @@ def _check_header(header: list[str], where: str) -> None:
 
 
 def _has_all(row: list[str], header: list[str], where: str) -> bool:
-    """False for a blank line; an error if the number of fields is not that of the header."""
-    if row and len(row) != len(header):
+    """An error if the number of fields is not that of the header."""
+    if len(row) != len(header):
         raise InputError(where, len(row), want=f"{len(header)} fields, as in line 1", fix="Quote fields with commas.")
-    return bool(row)
+    return True
 
 
 def _price(cells: Mapping[str, str], where: str, today: dt.date) -> Price:
     fields: dict[str, Any] = {}
     for column, cell in cells.items():
-        fields[column] = _READERS.get(column, _words)(cell.strip(), f"{where}, column {column}")
+        fields[column] = _READERS.get(column, _name)(cell.strip(), f"{where}, column {column}")
     if fields["date"] > today:
         raise InputError(f"{where}, column date", cells["date"], want=f"no date after today ({today})")
     return Price(**fields)
 
 
-def _words(cell: str, where: str) -> str:
+def _name(cell: str, where: str) -> str:
     if not cell:
         raise InputError(where, None, want="some text; it is empty")
-    return cell
+    return check_name(where, cell)
 
 
-def _maybe(cell: str, where: str) -> str:
-    del where
-    return cell
+def _source(cell: str, where: str) -> str:
+    if not cell:
+        raise InputError(where, None, want="some text; it is empty")
+    return check_line(where, cell)
+
+
+def _region(cell: str, where: str) -> str:
+    return check_name(where, cell, empty=True)
+
+
+def _remark(cell: str, where: str) -> str:
+    return check_line(where, cell)
 
 
 def _gpu(cell: str, where: str) -> str:
@@ -239,9 +250,10 @@ def _gpu(cell: str, where: str) -> str:
 
 
 def _gpus(cell: str, where: str) -> int:
-    if not (cell.isascii() and cell.isdigit() and len(cell) <= 6 and int(cell) >= 1):
+    gpus = whole_number(cell, 6)
+    if not gpus:
         raise InputError(where, cell, want="a whole number of GPUs, 1 or more")
-    return int(cell)
+    return gpus
 
 
 def _dollars(cell: str, where: str) -> float:
@@ -276,10 +288,11 @@ def _one_of(*allowed: str) -> Callable[[str, str], str]:
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "gpu": _gpu,
     "gpus": _gpus,
-    "region": _maybe,
+    "region": _region,
     "market": _one_of(*get_args(Market)),
     "usd_per_gpu_h": _dollars,
     "currency": _one_of("USD"),
     "date": _date,
-    "notes": _maybe,
+    "source": _source,
+    "notes": _remark,
 }

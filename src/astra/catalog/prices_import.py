@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from astra.catalog import hardware
-from astra.catalog.clusters import read_text
 from astra.catalog.prices import COLUMNS, Market, Price, parse_prices
 from astra.errors import InputError
+from astra.files import csv_rows, read_text
+from astra.spec.names import as_line, as_name, check_name
+from astra.visible import shortened
 
 SKYPILOT: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
 PLAIN: Final = ("gpu", "usd_per_gpu_h")  # what a plain CSV must have; the rest has defaults
@@ -62,7 +64,6 @@ PROVIDERS: Final = {
     "aws": "AWS", "gcp": "GCP", "azure": "Azure", "oci": "OCI", "ibm": "IBM", "runpod": "RunPod", "lambda": "Lambda",
     "nebius": "Nebius", "vast": "Vast.ai", "seeweb": "Seeweb", "verda": "Verda", "hyperstack": "Hyperstack",
 }  # fmt: skip
-_LARGEST_FILE: Final = 64 * 2**20
 
 
 class Imported(NamedTuple):
@@ -76,8 +77,9 @@ class Imported(NamedTuple):
 def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None = None) -> Imported:
     """Prices of a file, whichever of the forms it has; a wrong column or cell is named by line and column."""
     where = str(path)
-    text = read_text(path, what="a CSV file of prices", limit_bytes=_LARGEST_FILE)
-    header = next(csv.reader(io.StringIO(text, newline="")), [])
+    check_name("provider", provider, empty=True)
+    text = read_text(path, "prices")
+    _, header = next(csv_rows(text, where), (1, []))
     if not header:
         raise InputError(f"{where}: line 1", None, want="the names of the columns; the file is empty")
     day = date or dt.date.fromtimestamp(Path(path).stat().st_mtime)
@@ -92,14 +94,14 @@ def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None 
     missing = missing or [name for name in PLAIN if name not in header]
     unknown = [name for name in header if name not in (*COLUMNS, *SKYPILOT)]
     faults = [f"column {', '.join(missing)} missing"] * bool(missing)
-    faults += [f"column {', '.join(unknown)} unknown"] * bool(unknown)
+    faults += [f"column {shortened(', '.join(unknown[:8]), 200)} unknown"] * bool(unknown)
     raise InputError(f"{where}: line 1", None, want=wanted, fix=f"Here: {'; '.join(faults) or 'columns mixed'}.")
 
 
 def _provider(path: str | Path) -> str:
     """By the file's name, or its folder's: a SkyPilot catalog keeps ``aws/vms.csv``."""
     name = Path(path).resolve().parent.name if Path(path).stem == "vms" else Path(path).stem
-    return PROVIDERS.get(name.lower(), name)
+    return PROVIDERS.get(name.lower()) or as_name(name)
 
 
 def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, ...]:
@@ -112,7 +114,7 @@ def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, .
         "market": "on-demand",
         "currency": "USD",
         "date": day.isoformat(),
-        "source": f"user file {Path(where).name}",
+        "source": as_line(f"user file {Path(where).name}"),
         "notes": "",
     }
     out = io.StringIO()
@@ -143,8 +145,10 @@ def _skypilot(text: str, where: str, provider: str, day: dt.date) -> Imported:
         if not instance:
             instance = MACHINES.get((name.upper(), gpus), "")
             machine = machines.get(_at(row, instance))
+        for column in ("InstanceType", "Region"):
+            check_name(f"{where}: line {line}, column {column}", row[column].strip(), empty=True)
         if gpu is None or (machine is None and not row["InstanceType"].strip()):
-            reason = f"unknown GPU {name}" if gpu is None else "a GPU priced without its instance"
+            reason = f"unknown GPU {as_name(name)}" if gpu is None else "a GPU priced without its instance"
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
         for market, column in _MARKETS.items():
@@ -153,7 +157,7 @@ def _skypilot(text: str, where: str, provider: str, day: dt.date) -> Imported:
             if usd is not None and more is not None:
                 seen.setdefault((gpu, instance, gpus, row["Region"].strip(), market), []).append((usd + more) / gpus)
     path = Path(where).resolve()
-    source = f"SkyPilot catalog file {f'{path.parent.name}/' if path.stem == 'vms' else ''}{path.name}"
+    source = as_line(f"SkyPilot catalog file {f'{path.parent.name}/' if path.stem == 'vms' else ''}{path.name}")
     prices = [
         Price(
             provider=provider, instance=instance, gpu=gpu, gpus=gpus, region=region, market=market,
@@ -177,10 +181,7 @@ def _gpu(name: str, row: Mapping[str, str]) -> str | None:
     said = f"{row['InstanceType']} {row.get('GpuInfo', '')}".upper()
     if "PCIE" in said and "SXM" not in said and name.upper() in PCIE:
         return PCIE[name.upper()]
-    try:
-        return RENAMED.get(name.upper()) or hardware.find("devices", name)
-    except InputError:
-        return None
+    return RENAMED.get(name.upper()) or hardware.guess("devices", name)
 
 
 def _count(cell: str, where: str) -> int:
@@ -210,15 +211,9 @@ def _number(cell: str) -> float | None:
 
 def _rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows with their line; a row with too few or too many fields is named."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = next(reader)
-        for row in reader:
-            if row and len(row) != len(header):
-                raise InputError(
-                    f"{where}: line {reader.line_num}", len(row), want=f"{len(header)} fields, as in line 1"
-                )
-            if row:
-                yield reader.line_num, dict(zip(header, row, strict=True))
-    except csv.Error as error:
-        raise InputError(f"{where}: line {reader.line_num}", None, want=f"well-formed CSV ({error})") from None
+    rows = csv_rows(text, where)
+    _, header = next(rows)
+    for line, row in rows:
+        if len(row) != len(header):
+            raise InputError(f"{where}: line {line}", len(row), want=f"{len(header)} fields, as in line 1")
+        yield line, dict(zip(header, row, strict=True))

@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from astra.catalog.toml import load_toml
 from astra.errors import InputError, UnknownName, fold
+from astra.files import load_toml
 from astra.spec._base import decode
 from astra.spec.runtime import Runtime
 
@@ -58,6 +58,6 @@ def step_error(runtime: str, *, moe: bool) -> float:
 
 @cache
 def _step_errors() -> dict[tuple[str, str], float]:
-    """Error bars by runtime (empty: all runtimes) and kind of model, written by astra.calibrate.leave_out."""
+    """Error bars by runtime (empty: all runtimes) and kind of model, written by tools.leave_out."""
     lines = csv.DictReader(io.StringIO((_DATA / "step_errors.csv").read_text(encoding="utf-8")))
     return {(line["runtime"], line["model"]): float(line["error"]) for line in lines}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from astra.errors import AstraError
+from astra.visible import visible_lines
 
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
@@ -69,7 +70,7 @@ def _error_record(arguments: list[str], kind: str, error: Exception, exit_code: 
 
 def _say(message: str) -> None:
     if sys.stderr is not None:
-        print(f"astra: {message}", file=sys.stderr)
+        print(f"astra: {visible_lines(message)}", file=sys.stderr)
 
 
 def _drop_stdout() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astra.cli import options
 from astra.cli.output import Answer
 from astra.errors import InputError, UnknownName
+from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.base import Launch
@@ -41,19 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", metavar="N", type=options.whole("--rank", at_most=1000), default=1,
                         help="which plan of the file (default 1, the best)")  # fmt: skip
     parser.add_argument("--nearest", action="store_true", help="if refused, export the closest plan it can express")
-    parser.add_argument("--overwrite", action="store_true", help="replace files in a folder that is not empty")
+    parser.add_argument("--overwrite", action="store_true", help="replace the folder of an older export, as a whole")
     options.add_output(parser, detail=False, file=False)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Read, check, write; the answer says what was written."""
     from astra.export.nearest_mixed import nearest_of_file  # noqa: PLC0415
-    from astra.export.reading import from_record, read_record  # noqa: PLC0415
+    from astra.export.reading import from_record, on_several_pools, read_record  # noqa: PLC0415
 
     exporter = target(args.to, "--to")
     plans = read_record(args.plan)
     rank, instead = args.rank, None
-    if args.nearest and "pools" in plans.get("request", {}):
+    if args.nearest and on_several_pools(plans, args.plan):
         rank, instead = nearest_of_file(plans, rank, exporter, where=args.plan)
     launch, job = from_record(plans, rank, where=args.plan)
     record = write(launch, job, exporter.name, folder=args.folder, nearest=args.nearest, overwrite=args.overwrite)
@@ -74,13 +75,14 @@ def write(
     launch: Launch, job: Job | None, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False
 ) -> dict[str, Any]:
     """Export one plan; the record of what was done."""
+    from astra.atomic import check_folder, write_folder  # noqa: PLC0415
     from astra.export.base import CannotExport, refusals, strategy_could_help  # noqa: PLC0415
-    from astra.export.writing import check_folder, default_folder, write_folder  # noqa: PLC0415
+    from astra.export.quoting import file_name  # noqa: PLC0415
 
     exporter = target(to, "--to")
     if folder is not None and not folder.strip():
         raise InputError("--out", folder, want="a folder name")
-    place = folder if folder is not None else default_folder(launch.model.name, to)
+    place = folder if folder is not None else f"{file_name(launch.model.name)}-{to}"
     check_folder(place, overwrite=overwrite)
     reasons, found, there = refusals(exporter, launch), None, None
     near = strategy_could_help(exporter, launch)
@@ -158,7 +160,7 @@ def told(record: dict[str, Any]) -> str:
         lines += [f"  step {near['asked_step_s']:.3g} s ({near['asked_runtime']}) -> {near['exported_step_s']:.3g} s "
                   f"({near['exported_runtime']}): {slower:+.1%}"]  # fmt: skip
         lines += [f"  peak memory {near['asked_peak_gib']:.1f} GiB -> {near['exported_peak_gib']:.1f} GiB"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"
 
 
 def _text(value: object) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astra.cli import options
 from astra.cli.output import Answer
 from astra.errors import InputError
+from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.imported import Imported
@@ -50,10 +51,12 @@ def read(file: str, gpus: str | None, cluster: str | None) -> Imported:
 
 def _count(gpus: str | None, cluster: str | None) -> int | None:
     if gpus is not None:
-        number = gpus.strip().lower().partition("x")[0].strip()
-        if not number.isdigit() or not 1 <= int(number) <= 10_000_000:
+        from astra.files import whole_number  # noqa: PLC0415
+
+        number = whole_number(gpus.strip().lower().partition("x")[0].strip(), 8)
+        if number is None or not 1 <= number <= 10_000_000:
             raise InputError("--gpus", gpus, want="a number of GPUs, such as 64 or 64xH100")
-        return int(number)
+        return number
     if cluster is not None:
         from pathlib import Path  # noqa: PLC0415
 
@@ -117,4 +120,4 @@ def told(record: dict[str, Any]) -> str:
     elif record["model"] is not None:
         lines += [f"model     {record['model']}"]
     lines += [f"not used  {'; '.join(record['ignored'])}"] * bool(record["ignored"])
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import stat
+import re
 import sys
 from collections.abc import Callable
-from typing import NamedTuple, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from astra.errors import InputError, OutputError
+from astra.visible import visible, visible_lines
+
+_COLOR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
+_HIDDEN: Final = re.compile(r"[^\n\x20-\x7e]")
 
 
 class Answer(NamedTuple):
@@ -23,7 +27,7 @@ class Answer(NamedTuple):
 
 def emit(answer: Answer, args: argparse.Namespace) -> int:
     """Write the file first (it may fail), then stdout."""
-    record = answer.record() if args.json or args.out else ""
+    record = plain_json(answer.record()) if args.json or args.out else ""
     if args.out:
         write_file(args.out, record + "\n")
     if args.json:
@@ -31,11 +35,33 @@ def emit(answer: Answer, args: argparse.Namespace) -> int:
     else:
         from astra.report.drawing import encodable  # noqa: PLC0415
 
-        drawn = answer.text(args.width, wants_color(sys.stdout))
+        color = wants_color(sys.stdout)
+        drawn = harmless(answer.text(args.width, color), color=color)
         write_stdout(encodable(drawn, getattr(sys.stdout, "encoding", None)))
     if args.out and not getattr(args, "quiet", False) and sys.stderr is not None:
-        print(f"astra: wrote {args.out}", file=sys.stderr)
+        print(f"astra: wrote {visible(args.out)}", file=sys.stderr)
     return answer.exit_code
+
+
+def harmless(drawn: str, *, color: bool) -> str:
+    """Text for a terminal: lines, colours if there are any, and nothing else that a terminal would act on."""
+    if not color:
+        return visible_lines(drawn)
+    pieces = _COLOR.split(drawn)
+    pieces[::2] = map(visible_lines, pieces[::2])
+    return "".join(pieces)
+
+
+def plain_json(record: str) -> str:
+    """The same JSON, with characters that cannot be seen as escapes: they stand in texts alone."""
+    return _HIDDEN.sub(lambda found: _json_escape(found.group()), record)
+
+
+def _json_escape(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 
 def wants_color(stream: TextIO | None) -> bool:
@@ -87,7 +113,7 @@ def error_record(kind: str, error: Exception, exit_code: int) -> str:
         "fix": getattr(error, "fix", ""),
         "exit_code": exit_code,
     }
-    return json.dumps({"schema": "astra.error/1", "error": detail}, indent=2) + "\n"
+    return plain_json(json.dumps({"schema": "astra.error/1", "error": detail}, indent=2)) + "\n"
 
 
 def check_destination(path: str | None) -> None:
@@ -107,32 +133,8 @@ def check_destination(path: str | None) -> None:
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a file whole: a temporary file beside it is moved into place, so that no half of it is ever seen."""
+    """Write a file whole, or say why not."""
+    from astra.atomic import write_file as write_whole  # noqa: PLC0415
+
     check_destination(path)
-    target = os.path.realpath(path)
-    try:
-        if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
-            # A device or pipe takes the bytes; moving a file over /dev/null would replace it.
-            with open(target, "w", encoding="utf-8") as stream:
-                stream.write(text)
-        else:
-            _replace(target, text)
-    except OSError as error:
-        raise OutputError(f"{path}: {error.strerror or error}.") from None
-
-
-def _replace(target: str, text: str) -> None:
-    temporary = f"{target}.{os.getpid()}.tmp"
-    mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else None
-    try:
-        with open(temporary, "x", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if mode is not None:
-            os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_whole(path, text)

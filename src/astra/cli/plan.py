@@ -151,8 +151,8 @@ def _check_export(args: argparse.Namespace) -> None:
             if given is not None:
                 raise InputError(flag, args.export_out, want="--export TARGET with it")
         return
+    from astra.atomic import check_folder  # noqa: PLC0415
     from astra.cli import export  # noqa: PLC0415
-    from astra.export.writing import check_folder  # noqa: PLC0415
 
     export.target(args.export, "--export")
     if args.export_out is not None:

@@ -13,8 +13,8 @@ from astra.cli.output import Answer, check_destination
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.calibrate.profile_store import Store
-    from astra.calibrate.profile_summary import ProfileSummary, Speed
+    from astra.lab.profile.store import Store
+    from astra.lab.profile.summary import ProfileSummary, Speed
 
 HELP: Final = "measure the GPU here: products, attention, memory, launches, sustained load, collectives"
 DESCRIPTION: Final = (
@@ -46,54 +46,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Measure, and keep the summary ready to be drawn."""
+    from astra.lab.profile import collectives  # noqa: PLC0415
+    from astra.lab.profile.gpu import require_gpu  # noqa: PLC0415
+
     if int(os.environ.get("RANK", "0")) > 0:  # under torchrun: only rank 0 has an answer
         require_gpu()
-        _collectives(args)
+        collectives.run_here(args.file, quick=args.quick)
         raise SystemExit(0)
     check_destination(args.file)
     if Path(args.file).exists() and not args.resume:
         fix = "Give --resume to go on with it, or another name."
         raise InputError("--out", args.file, want="a file that does not exist yet", fix=fix)
     require_gpu()
-    from astra.calibrate.profile import planned_rows  # noqa: PLC0415
-    from astra.calibrate.profile_summary import summarize  # noqa: PLC0415
+    from astra.lab.profile.run import planned_rows  # noqa: PLC0415
+    from astra.lab.profile.summary import summarize  # noqa: PLC0415
 
-    _collectives(args)
+    collectives.run_here(args.file, quick=args.quick)
     store = _measure(args)
     planned = planned_rows(store.header, quick=args.quick)
     found = summarize(store.header, store.rows, file=args.file, planned=planned)
     return Answer(lambda width, color: told(found, width, color), found.to_json)
 
 
-def _collectives(args: argparse.Namespace) -> None:
-    """Among the processes of torchrun, or among processes on the GPUs here; nothing where there is one GPU."""
-    import torch  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
-
-    from astra.calibrate import profile_collectives  # noqa: PLC0415
-
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        profile_collectives.run_collectives(args.file, quick=args.quick)
-    elif torch.cuda.device_count() > 1:
-        profile_collectives.launch(torch.cuda.device_count(), args.file, quick=args.quick)
-
-
-def require_gpu() -> None:
-    """Say what is missing before anything is written."""
-    import importlib.util  # noqa: PLC0415
-
-    if importlib.util.find_spec("torch") is None:
-        fix = "Install it: pip install 'astra-planner[gpu]' (or pip install torch), on the machine with the GPU."
-        raise InputError("profile", None, want=f"torch, which this Python ({sys.executable}) does not have", fix=fix)
-    import torch  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
-
-    if not torch.cuda.is_available():
-        fix = "Run it on the machine with the GPU, with its driver and a torch built for CUDA (see pytorch.org)."
-        raise InputError("profile", None, want=f"a CUDA GPU; torch {torch.__version__} sees none", fix=fix)
-
-
 def _measure(args: argparse.Namespace) -> Store:
-    from astra.calibrate.profile import run_profile  # noqa: PLC0415
     from astra.cli.progress import SearchProgress, watched  # noqa: PLC0415
+    from astra.lab.profile.run import run_profile  # noqa: PLC0415
 
     sustain_s = _SUSTAIN_S[args.quick]
     if not watched():

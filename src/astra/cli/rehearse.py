@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options
 from astra.cli.output import Answer
+from astra.visible import visible
 
 if TYPE_CHECKING:
-    from astra.calibrate.rehearse_compare import Figures, Rehearsal, RehearsedStage
-    from astra.calibrate.rehearse_plan import Case
     from astra.export.base import Launch
+    from astra.lab.rehearse.case import Case
+    from astra.lab.rehearse.compare import Figures, Rehearsal, RehearsedStage
     from astra.spec.job import Job
 
 HELP: Final = "run one rank of a plan on the GPU here, before paying for all of them"
@@ -62,22 +63,22 @@ def _plan(path: str, place: int) -> tuple[Launch, Job | None]:
 
 def run(args: argparse.Namespace) -> Answer:
     """Rehearse, and keep the comparison ready to be drawn."""
-    from astra.calibrate import rehearse_compare, rehearse_here, rehearse_plan  # noqa: PLC0415
+    from astra.lab.rehearse import compare, here, plan  # noqa: PLC0415
 
     launch, job, stages, ranks = chosen(args)
-    gpu = rehearse_here.gpu_here(args.framework)
+    gpu = here.gpu_here(args.framework)
     _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
     if args.framework == "torch":
-        rows = rehearse_here.run_in_torch(ranks)
+        rows = here.run_in_torch(ranks)
     else:
-        rows = rehearse_here.run_on_gpu(ranks, _say) if gpu else rehearse_here.run_without_gpu(ranks)
-    found = rehearse_compare.compare(
+        rows = here.run_on_gpu(ranks, _say) if gpu else here.run_without_gpu(ranks)
+    found = compare.compare(
         job,
         launch.strategy,
         rows,
         how="gpu" if gpu else "fake",
         gpu=gpu,
-        notes=rehearse_plan.caveats(job.model, launch.strategy, args.framework),
+        notes=plan.caveats(job.model, launch.strategy, args.framework),
         framework=args.framework,
     )
     return Answer(lambda width, color: told(found, width, color), found.to_json)
@@ -94,14 +95,14 @@ class Chosen(NamedTuple):
 
 def chosen(args: argparse.Namespace) -> Chosen:
     """The ranks of a plan that are to be rehearsed; refused if they cannot be."""
-    from astra.calibrate import rehearse_plan  # noqa: PLC0415
+    from astra.lab.rehearse import plan  # noqa: PLC0415
 
     launch, job = _plan(args.plan, args.rank)
     if job is None:
-        raise rehearse_plan.CannotRehearse(["plans on several GPU types"])
-    stages = rehearse_plan.stages_of(args.stage, launch.strategy.pp)
+        raise plan.CannotRehearse(["plans on several GPU types"])
+    stages = plan.stages_of(args.stage, launch.strategy.pp)
     ranks = [
-        rehearse_plan.case_of(
+        plan.case_of(
             job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage, framework=args.framework
         )
         for stage in stages
@@ -118,7 +119,7 @@ def _say(line: str) -> None:
     from astra.cli.progress import watched  # noqa: PLC0415
 
     if watched():
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
 
 def told(found: Rehearsal, width: int | None, color: bool) -> str:

@@ -39,12 +39,12 @@ def run(args: argparse.Namespace) -> Answer:
     """Replay, and keep the answer ready to be drawn."""
     import sys  # noqa: PLC0415
 
-    from astra.calibrate.replay import replay  # noqa: PLC0415
-    from astra.calibrate.runs import read_runs  # noqa: PLC0415
-    from astra.calibrate.runs_table import published  # noqa: PLC0415
-    from astra.calibrate.validate import PUBLISHED, validate  # noqa: PLC0415
-    from astra.calibrate.validate_text import markdown, render_validation  # noqa: PLC0415
     from astra.cli.progress import SearchProgress, watched  # noqa: PLC0415
+    from astra.validate.replay import replay  # noqa: PLC0415
+    from astra.validate.runs import read_runs  # noqa: PLC0415
+    from astra.validate.score import PUBLISHED, validate  # noqa: PLC0415
+    from astra.validate.table import published  # noqa: PLC0415
+    from astra.validate.text import markdown, render_validation  # noqa: PLC0415
 
     for path in (args.plot, args.report):
         check_destination(path)
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> Answer:
         rows = replay(runs)
     found = validate(rows, table=args.runs or PUBLISHED)
     if args.plot:
-        from astra.calibrate.scatter import draw  # noqa: PLC0415
+        from astra.validate.scatter import draw  # noqa: PLC0415
 
         draw(rows, args.plot)
     if args.report:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from astra.errors import AstraError
+from astra.export.quoting import comment
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
@@ -238,8 +239,8 @@ def by_name(*exporters: E) -> dict[str, E]:
     return found
 
 
-def header(launch: Launch, verified: str, comment: str = "#") -> list[str]:
-    """What every exported file says of itself. Names from users lose their line breaks: a comment is one line."""
+def header(launch: Launch, verified: str) -> list[str]:
+    """What every exported file says of itself, as comments."""
     timing = f", about {launch.step_s:.3g} s per step" if launch.step_s is not None else ""
     gpus = " + ".join(f"{mesh.gpus}x{mesh.pool.device.name}" for mesh in launch.meshes)
     lines = [
@@ -247,12 +248,7 @@ def header(launch: Launch, verified: str, comment: str = "#") -> list[str]:
         f"Strategy: {launch.strategy}",
         f"Verified with {verified}.",
     ]
-    return [f"{comment} {one_line(line)}" for line in lines]
-
-
-def one_line(text: str) -> str:
-    """Text with everything that could end a line, or hide in one, replaced."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return [comment(line) for line in lines]
 
 
 def joined(lines: Iterable[str]) -> str:

@@ -2,22 +2,45 @@
 
 A small part of bash: quotes, comments, line continuations, ``NAME=value``, ``NAME=(...)``, ``NAME+=(...)``, ``export``,
 ``$NAME``, ``${NAME}``, ``${NAME:-default}``, ``"${NAME[@]}"`` and whole-number ``$((...))``. Branches are not decided:
-every assignment is taken in order. Anything else is left as it is written.
+every assignment is taken in order. Anything else is left as it is written. What variables grow to is counted letter by
+letter before it is made, so that no script takes long or much memory.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from astra.errors import InputError
+from astra.files import LIMITS
 
-_MOST_LETTERS: Final = 2_000_000
+_MOST_LETTERS: Final = LIMITS["launch"].most_bytes
+_MOST_SPENT: Final = 1_000_000  # letters and words of everything that is expanded
+_MOST_DEPTH: Final = 16  # of ${...:-${...}}
+_LONGEST_SUM: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _BRACES: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[@*]\])?(?::?([-=])(.*))?", re.DOTALL)
+_ARRAY: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\[@\]\}")
 _SUM: Final = re.compile(r"[0-9+*/ ()-]{1,200}")
-_BREAKS: Final = frozenset(";&|\n")
+_KEYWORDS: Final = ("export", "declare", "local", "then", "else", "exec")
+_TOKEN: Final = re.compile(
+    r"""(?P<join>\\\r?\n)
+    | (?P<escape>\\.)
+    | '(?P<single>[^']*)'?
+    | (?P<double>")
+    | (?P<expansion>\$[({])
+    | (?P<comment>\#)
+    | (?P<break>[;&|\n])
+    | (?P<space>[^\S\n]+)
+    | (?P<bracket>[()])
+    | (?P<plain>[^\s'"\\$\#;&|()]+|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_IN_QUOTES: Final = re.compile(r"""(?P<end>")|(?P<escape>\\.)|(?P<expansion>\$[({])""", re.DOTALL)
+_SPECIAL: Final = re.compile(r"""(?P<dollar>\$)|(?P<join>\\\r?\n)|\\(?P<escape>[$"\\`])""")
+_BRACKET: Final = re.compile(r"[(){}]")
 
 
 class Piece(NamedTuple):
@@ -40,93 +63,108 @@ class Script(NamedTuple):
 def read_script(text: str) -> Script:
     """The variables and commands of a script, with what could be expanded."""
     if len(text) > _MOST_LETTERS:
-        raise InputError("script", None, want="a script below 2 MB")
-    return _Reader().run(_statements(text.replace("\\\r\n", " ").replace("\\\n", " ")))
-
-
-def _statements(text: str) -> list[list[Word]]:
-    """The script as statements of words; ``NAME=(`` keeps everything up to ``)`` in one statement."""
-    lexer = _Lexer(text)
-    while lexer.at < len(text):
-        lexer.step()
-    lexer.end_statement()
-    return lexer.statements
+        raise InputError("script", None, want=f"a script below {_MOST_LETTERS // 1024} KiB")
+    return _Reader().run(_Lexer(text).statements())
 
 
 class _Lexer:
+    """The script as statements of words; ``NAME=(`` keeps everything up to ``)`` in one statement."""
+
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
-        self.statements: list[list[Word]] = []
+        self.text = text
         self.words: list[Word] = []
         self.word: Word = []
+        self.plain: list[str] = []  # what is not quoted, since the last quotes of the word
         self.in_array = False
 
-    def end_word(self) -> None:
+    def statements(self) -> Iterator[list[Word]]:
+        at = 0
+        while at < len(self.text):
+            token = _TOKEN.match(self.text, at)
+            assert token is not None  # the last alternative takes any letter
+            at = self._take(token)
+            if self._ended(token) and self.words:
+                yield self._statement()
+        self._end_word()
+        if self.words:
+            yield self._statement()
+
+    def _statement(self) -> list[Word]:
+        words, self.words = self.words, []
+        return words
+
+    def _ended(self, token: re.Match[str]) -> bool:
+        """Whether a token ends a statement; the words of an array go on over lines."""
+        if token.lastgroup == "bracket":
+            ends, self.in_array = self.in_array and token.group() == ")", self.in_array and token.group() != ")"
+            return ends
+        return token.lastgroup == "break" and not (self.in_array and token.group() == "\n")
+
+    def _take(self, token: re.Match[str]) -> int:
+        """Add a token to the word, or end the word; where the next one begins."""
+        kind, text, end = str(token.lastgroup), token.group(), token.end()
+        if kind in ("single", "escape"):
+            self._add_quoted(token.group("single") if kind == "single" else text[1], "'")
+        elif kind == "double":
+            return self._double(end)
+        elif kind == "expansion":
+            end = _closing(self.text, end - 1)
+            self.plain.append(self.text[token.start() : end])
+        elif kind == "comment":
+            if not self.word and not self.plain:
+                end = self.text.find("\n", end) % (len(self.text) + 1)
+            else:
+                self.plain.append(text)
+        elif kind == "plain":
+            self.plain.append(text)
+        elif kind == "bracket":
+            self._bracket(text)
+        elif kind in ("break", "space"):
+            self._end_word()
+        return end
+
+    def _bracket(self, text: str) -> None:
+        if text == "(" and self.plain and self.plain[-1].endswith("="):
+            self.plain.append("(")
+            self._end_word()
+            self.in_array = True
+        elif text == ")" and self.in_array:
+            self._end_word()
+        else:
+            self.plain.append(text)
+
+    def _double(self, start: int) -> int:
+        at = start
+        while (token := _IN_QUOTES.search(self.text, at)) is not None and token.lastgroup != "end":
+            at = _closing(self.text, token.end() - 1) if token.lastgroup == "expansion" else token.end()
+        end = len(self.text) if token is None else token.start()
+        self._add_quoted(self.text[start:end], '"')
+        return end + 1
+
+    def _add_quoted(self, text: str, quote: str) -> None:
+        self._end_plain()
+        self.word.append(Piece(text, quote))
+
+    def _end_plain(self) -> None:
+        if self.plain:
+            self.word.append(Piece("".join(self.plain), ""))
+            self.plain = []
+
+    def _end_word(self) -> None:
+        self._end_plain()
         if self.word:
             self.words.append(self.word)
             self.word = []
 
-    def end_statement(self) -> None:
-        self.end_word()
-        if self.words:
-            self.statements.append(self.words)
-            self.words = []
-
-    def add(self, text: str, quote: str = "") -> None:
-        if self.word and self.word[-1].quote == quote == "":
-            self.word[-1] = Piece(self.word[-1].text + text, "")
-        else:
-            self.word.append(Piece(text, quote))
-
-    def step(self) -> None:
-        letter = self.text[self.at]
-        if letter in "'\"":
-            self._quoted(letter)
-        elif letter == "\\" and self.at + 1 < len(self.text):
-            self.add(self.text[self.at + 1], "'")
-            self.at += 2
-        elif letter == "$" and self.text.startswith(("$(", "${"), self.at):
-            end = _closing(self.text, self.at + 1)
-            self.add(self.text[self.at : end])
-            self.at = end
-        elif letter == "#" and not self.word:
-            end = self.text.find("\n", self.at)
-            self.at = len(self.text) if end < 0 else end
-        else:
-            self._plain(letter)
-
-    def _quoted(self, letter: str) -> None:
-        end = self.at + 1
-        while end < len(self.text) and self.text[end] != letter:
-            end += 2 if letter == '"' and self.text[end] == "\\" else 1
-        self.add(self.text[self.at + 1 : end], letter)
-        self.at = end + 1
-
-    def _plain(self, letter: str) -> None:
-        self.at += 1
-        if letter == "(" and self.word and self.word[-1].text.endswith("="):
-            self.add("(")
-            self.end_word()
-            self.in_array = True
-        elif letter == ")" and self.in_array:
-            self.in_array = False
-            self.end_statement()
-        elif letter in _BREAKS and not (self.in_array and letter == "\n"):
-            self.end_statement()
-        elif letter.isspace():
-            self.end_word()
-        else:
-            self.add(letter)
-
 
 def _closing(text: str, opening: int) -> int:
     """One past the bracket that closes the one at ``opening``; the end of the text if none does."""
-    pairs, depth = {"(": ")", "{": "}"}, 0
-    first = text[opening]
-    for at in range(opening, len(text)):
-        depth += (text[at] == first) - (text[at] == pairs[first])
+    first, depth = text[opening], 0
+    last = {"(": ")", "{": "}"}[first]
+    for bracket in _BRACKET.finditer(text, opening):
+        depth += (bracket.group() == first) - (bracket.group() == last)
         if depth == 0:
-            return at + 1
+            return bracket.end()
     return len(text)
 
 
@@ -137,92 +175,122 @@ class _Reader:
         self.values: dict[str, list[str]] = {}
         self.spent = 0
 
-    def run(self, statements: list[list[Word]]) -> Script:
+    def run(self, statements: Iterable[list[Word]]) -> Script:
         commands = []
         for statement in statements:
-            words = (
-                statement[1:]
-                if _literal(statement[0]) in ("export", "declare", "local", "then", "else", "exec")
-                else statement
-            )
-            while words and self._assign(words):
-                words = words[1:] if not _opens_array(words[0]) else []
-            if words:
-                commands.append([part for word in words for part in self._expand(word)])
+            first = int(_literal(statement[0]) in _KEYWORDS)
+            while first < len(statement) and self._assign(statement, first):
+                first = len(statement) if _opens_array(statement[first]) else first + 1
+            if first < len(statement):
+                commands.append([part for word in statement[first:] for part in self._expand(word)])
         variables = {name: " ".join(parts) for name, parts in self.values.items()}
         return Script(variables, commands)
 
-    def _assign(self, words: list[Word]) -> bool:
-        match = _ASSIGNMENT.match(words[0][0].text) if not words[0][0].quote else None
+    def _assign(self, statement: list[Word], place: int) -> bool:
+        word = statement[place]
+        match = _ASSIGNMENT.match(word[0].text) if not word[0].quote else None
         if match is None:
             return False
-        name, more = match.group(1), bool(match.group(2))
-        if _opens_array(words[0]):
-            value = [part for word in words[1:] for part in self._expand(word)]
+        if _opens_array(word):
+            value = [part for each in statement[place + 1 :] for part in self._expand(each)]
         else:
-            rest = [Piece(words[0][0].text[match.end() :], ""), *words[0][1:]]
-            value = ["".join(self._text(piece) for piece in rest)]
-        self.values[name] = [*self.values.get(name, []), *value] if more else value
+            value = ["".join(self._text(piece) for piece in (Piece(word[0].text[match.end() :], ""), *word[1:]))]
+        if match.group(2):
+            self.values.setdefault(match.group(1), []).extend(value)
+        else:
+            self.values[match.group(1)] = value
         return True
 
     def _expand(self, word: Word) -> list[str]:
         if len(word) == 1 and word[0].quote == '"':
-            array = re.fullmatch(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\[@\]\}", word[0].text)
+            array = _ARRAY.fullmatch(word[0].text)
             if array is not None:
-                return self._spend(self.values.get(array.group(1), []))
-        if all(piece.quote == "" for piece in word):
-            return self._spend("".join(self._text(piece) for piece in word).split())
-        return self._spend(["".join(self._text(piece) for piece in word)])
+                parts = self._value(array.group(1))
+                self._spend(sum(map(len, parts)))
+                return parts
+        done: list[str] = []
+        last: str | None = None  # the word so far; what is not quoted ends it at white space
+        for piece in word:
+            text = self._text(piece)
+            if piece.quote:
+                last = (last or "") + text
+                continue
+            if text[:1].isspace() and last is not None:
+                done.append(last)
+                last = None
+            for place, field in enumerate(text.split()):
+                if place and last is not None:
+                    done.append(last)
+                    last = None
+                last = (last or "") + field
+            if text[-1:].isspace() and last is not None:
+                done.append(last)
+                last = None
+        return done if last is None else [*done, last]
 
-    def _spend(self, parts: list[str]) -> list[str]:
-        self.spent += sum(len(part) for part in parts)
-        if self.spent > _MOST_LETTERS:
-            raise InputError("script", None, want="a script whose variables do not grow beyond reason")
+    def _value(self, name: str) -> list[str]:
+        """The words of a variable; looking at them costs, be they empty."""
+        parts = self.values.get(name, [])
+        self._spend(len(parts))
         return parts
 
-    def _text(self, piece: Piece) -> str:
+    def _joined(self, parts: list[str]) -> str:
+        self._spend(sum(map(len, parts)))
+        return " ".join(parts)
+
+    def _spend(self, letters: int) -> None:
+        self.spent += letters
+        if self.spent > _MOST_SPENT:
+            raise InputError("script", None, want="a script whose variables do not grow beyond reason")
+
+    def _text(self, piece: Piece, depth: int = 0) -> str:
+        self._spend(1 + len(piece.text))
         if piece.quote == "'":
             return piece.text
+        if depth > _MOST_DEPTH:
+            raise InputError("script", None, want=f"at most {_MOST_DEPTH} ${{...}} inside each other")
         text, out, at = piece.text, [], 0
-        while at < len(text):
-            if piece.quote == '"' and text[at] == "\\" and text[at + 1 : at + 2] in ("$", '"', "\\", "`"):
-                out.append(text[at + 1])
-                at += 2
-            elif text[at] == "$":
-                value, at = self._variable(text, at + 1)
+        while (found := _SPECIAL.search(text, at)) is not None:
+            out.append(text[at : found.start()])
+            at = found.end()
+            if found.lastgroup == "dollar":
+                value, at = self._variable(text, at, depth)
                 out.append(value)
-            else:
-                out.append(text[at])
-                at += 1
-        return "".join(self._spend(["".join(out)]))
+            elif piece.quote == "":
+                out.append(found.group())
+            elif found.lastgroup == "escape":
+                out.append(found.group("escape"))
+        return "".join((*out, text[at:]))
 
-    def _variable(self, text: str, at: int) -> tuple[str, int]:
+    def _variable(self, text: str, at: int, depth: int) -> tuple[str, int]:
         if text.startswith("((", at):
             end = _closing(text, at)
             return self._sum(text[at + 2 : end - 2]), end
         if text.startswith("{", at):
             end = _closing(text, at)
-            return self._braces(text[at + 1 : end - 1]), end
+            return self._braces(text[at + 1 : end - 1], depth), end
         name = _NAME.match(text, at)
         if name is None:
             return "$", at
-        return " ".join(self.values.get(name.group(), [])), name.end()
+        return self._joined(self._value(name.group())), name.end()
 
-    def _braces(self, inside: str) -> str:
+    def _braces(self, inside: str, depth: int) -> str:
         match = _BRACES.fullmatch(inside)
         if match is None:
             return ""
-        parts = self.values.get(match.group(1), [])
-        if parts and any(parts):
-            return " ".join(parts)
+        parts = self._value(match.group(1))
+        if any(parts):
+            return self._joined(parts)
         default = match.group(4) or ""
-        return self._text(Piece(default.strip('"'), '"')) if match.group(3) else ""
+        return self._text(Piece(default.strip('"'), '"'), depth + 1) if match.group(3) else ""
 
     def _sum(self, inside: str) -> str:
-        text = re.sub(
-            r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?", lambda m: " ".join(self.values.get(m.group(1), ["0"])), inside
-        )
-        return whole_sum(text)
+        if len(inside) > _LONGEST_SUM:
+            return ""
+        return whole_sum(_IN_SUM.sub(lambda name: self._joined(self._value(name.group(1)) or ["0"]), inside))
+
+
+_IN_SUM: Final = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 
 
 def whole_sum(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined, no_overlap
 from astra.export.megatron import Megatron, sections
 from astra.export.megatron_model import MODEL_LIMITS, ROTARY_LIMIT, Flag
-from astra.export.quoting import yaml
+from astra.export.quoting import host_word, yaml
 from astra.export.readme import readme
 
 # Set per mesh, or not known to the Megatron that FlagScale is built on.
@@ -72,6 +72,18 @@ def meshes(launch: Launch) -> list[int]:
     return [degree for mesh in launch.meshes for degree in (mesh.tp, mesh.cp, mesh.ep, mesh.dp, mesh.pp)]
 
 
+def device_types(launch: Launch) -> list[str]:
+    """The GPU of each mesh as one word, the same in the host file: different GPUs have different words."""
+    words: dict[str, str] = {}
+    for mesh in launch.meshes:
+        name, number = mesh.pool.device.name, 2
+        word = host_word(name)
+        while word in words.values() and name not in words:
+            word, number = f"{host_word(name)}-{number}", number + 1
+        words.setdefault(name, word)
+    return [words[mesh.pool.device.name] for mesh in launch.meshes]
+
+
 def training(launch: Launch) -> dict[str, Any]:
     """The training file: FlagScale's keys are Megatron's arguments with underscores."""
     parts = sections(launch)
@@ -82,7 +94,7 @@ def training(launch: Launch) -> dict[str, Any]:
     hetero: dict[str, Any] = {
         "enable_hetero": True,
         "hetero_use_cpu_communication": False,
-        "hetero_device_types": [mesh.pool.device.name for mesh in launch.meshes],
+        "hetero_device_types": device_types(launch),
         "hetero_process_meshes": meshes(launch),
         "hetero_pipeline_layer_split": list(launch.layers),
     }
@@ -140,8 +152,8 @@ def experiment(launch: Launch) -> dict[str, Any]:
 def hosts(launch: Launch) -> list[str]:
     """One line per node, in pipeline order."""
     lines: list[str] = []
-    for mesh in launch.meshes:
+    for mesh, gpu in zip(launch.meshes, device_types(launch), strict=True):
         per_node = mesh.pool.gpus_per_node
         for _ in range(-(-mesh.gpus // per_node)):
-            lines.append(f"ADDRESS_{len(lines)} slots={per_node} type={mesh.pool.device.name}")
+            lines.append(f"ADDRESS_{len(lines)} slots={per_node} type={gpu}")
     return lines

@@ -9,7 +9,7 @@ from typing import Any, Final
 from astra.errors import InputError
 from astra.export.import_megatron_model import Arguments, model_of
 from astra.export.imported import Imported
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import MAX_STAGES, Strategy
 
 # Arguments that change speed or memory but have no place in a strategy; with a value, only where it is another one.
 _TOLD: Final = {
@@ -40,7 +40,7 @@ _TOLD: Final = {
     "--use-torch-fsdp2": "",
     "--use-tp-pp-dp-mapping": "",
 }
-_LAYOUT_LIMIT: Final = 100_000
+_REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-Za-z|])\*([0-9]{1,4})"))
 
 
 def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpus: int | None = None) -> Imported:
@@ -51,8 +51,8 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         raise InputError(
             f"{name}: --yaml-cfg", args.text("--yaml-cfg"), want="settings as flags, not in a YAML", fix=fix
         )
-    tp, pp = args.whole("--tensor-model-parallel-size", 1), args.whole("--pipeline-model-parallel-size", 1)
-    cp = args.whole("--context-parallel-size", 1)
+    tp, pp = args.count("--tensor-model-parallel-size", 1), args.count("--pipeline-model-parallel-size", 1)
+    cp = args.count("--context-parallel-size", 1)
     world = gpus or _world(args, variables)
     if world is None:
         fix = "Give --gpus; the script does not say how many it starts (--nnodes and --nproc-per-node of torchrun)."
@@ -155,16 +155,23 @@ def _pipeline(args: Arguments, pp: int, name: str) -> tuple[tuple[int, ...], int
     if pp == 1 or depth == 0:
         return (), 1
     first, last = args.maybe("--decoder-first-pipeline-num-layers"), args.maybe("--decoder-last-pipeline-num-layers")
+    _check_stages(pp, name)
     ends = args.has("--account-for-embedding-in-pipeline-split"), args.has("--account-for-loss-in-pipeline-split")
     ranks = _ranks(depth, pp, first, last, ends)
     vp = args.maybe("--num-virtual-stages-per-pipeline-rank") or 1
     each = args.maybe("--num-layers-per-virtual-pipeline-stage")
     if each:
         vp = max((depth + sum(ends)) // pp // each, 1)
+    _check_stages(pp * vp, name)
     layers = tuple(count // vp for _ in range(vp) for count in ranks)
     if any(ends) and vp > 1:
         layers = _with_ends(depth, pp * vp, ends)
     return (layers if len(set(layers)) > 1 else ()), vp
+
+
+def _check_stages(stages: int, name: str) -> None:
+    if stages > MAX_STAGES:
+        raise InputError(f"{name}: pipeline", stages, want=f"at most {MAX_STAGES:,} stages")
 
 
 def _ranks(depth: int, pp: int, first: int | None, last: int | None, ends: tuple[bool, bool]) -> tuple[int, ...]:
@@ -184,11 +191,12 @@ def _with_ends(depth: int, stages: int, ends: tuple[bool, bool]) -> tuple[int, .
 def layout_layers(text: str, name: str = "layout") -> tuple[int, ...]:
     """Layers of each virtual stage of a pipeline layout such as ``Et*3|(tt|)*29t*2L``."""
     where = f"{name}: --pipeline-model-parallel-layout"
-    plain = text.replace(",", "").replace(" ", "")
-    for pattern in (r"\(([^()]*)\)\*([0-9]{1,4})", r"([A-Za-z|])\*([0-9]{1,4})"):
-        plain = re.sub(pattern, lambda match: match.group(1) * int(match.group(2)), plain)
-        if len(plain) > _LAYOUT_LIMIT:
+    plain = text[: MAX_STAGES + 1].replace(",", "").replace(" ", "")
+    for pattern in _REPEATED:
+        repeats = [(match.end(1) - match.start(1)) * int(match.group(2)) for match in pattern.finditer(plain)]
+        if len(plain) + sum(repeats) > MAX_STAGES:
             raise InputError(where, None, want="a layout of fewer layers")
+        plain = pattern.sub(lambda match: match.group(1) * int(match.group(2)), plain)
     if not plain or set(plain) - set("EtmL|"):
         raise InputError(where, text, want="letters E, t, m, L and bars, such as Et*3|t*4|t*3L")
     return tuple(stage.count("t") for stage in plain.split("|"))

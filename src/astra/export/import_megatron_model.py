@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from astra.errors import InputError
+from astra.files import whole_number
 from astra.spec.model import MLA, ModelSpec, MoE, Rotary
+from astra.spec.names import as_line, as_name
+
+_MOST_LAYERS: Final = 10_000
 
 
 class Arguments:
@@ -47,9 +52,19 @@ class Arguments:
         """The value of a flag that is a number."""
         text = self.text(flag)
         try:
-            return float(text) if text else default
+            value = float(text) if text else default
         except ValueError:
-            raise InputError(f"{self._name}: {flag}", text, want="a number") from None
+            value = math.nan
+        if not math.isfinite(value):
+            raise InputError(f"{self._name}: {flag}", text, want="a number")
+        return value
+
+    def count(self, flag: str, default: int | None = None) -> int:
+        """The value of a flag that is a whole number above zero."""
+        value = self.whole(flag, default)
+        if value < 1:
+            raise InputError(f"{self._name}: {flag}", value, want="a whole number above zero")
+        return value
 
     def maybe(self, flag: str) -> int | None:
         """The value of a flag that may be absent."""
@@ -63,7 +78,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         return None
     if args.has("--hybrid-layer-pattern"):
         return None  # not a stack of equal transformer layers
-    hidden, heads = args.whole("--hidden-size"), args.whole("--num-attention-heads")
+    hidden, heads = args.count("--hidden-size"), args.count("--num-attention-heads")
     gated = args.has("--swiglu") or args.has("--quick-geglu")
     biased = not args.has("--disable-bias-linear")
     learned = args.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
@@ -71,7 +86,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
     norm: Any = "rmsnorm" if args.text("--normalization", "LayerNorm") == "RMSNorm" else "layernorm"
     mla, window = _mla(args), args.text("--window-size")
     return ModelSpec(
-        name=f"the model of {name}",
+        name=as_name(f"the model of {name}"),
         layers=args.whole("--num-layers"),
         hidden=hidden,
         ffn=args.whole("--ffn-hidden-size", (hidden * 8 // 3) // 64 * 64 if gated else 4 * hidden),
@@ -96,7 +111,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         norm_epsilon=args.number("--norm-epsilon", 1e-5),
         mla=mla,
         moe=_moe(args, biased, name),
-        source=f"read from {name}",
+        source=as_line(f"read from {name}"),
     )
 
 
@@ -135,10 +150,10 @@ def _rotary(args: Arguments, latent: bool) -> Rotary | None:
 def _window(text: str, name: str) -> int | None:
     if not text:
         return None
-    left = text.strip("()").partition(",")[0]
-    if not left.isdigit():
+    left = whole_number(text.strip("()").partition(",")[0])
+    if left is None:
         raise InputError(f"{name}: --window-size", text, want="two whole numbers, such as 127,0")
-    return int(left) + 1
+    return left + 1
 
 
 def _mla(args: Arguments) -> MLA | None:
@@ -185,8 +200,9 @@ def _moe(args: Arguments, biased: bool, name: str) -> MoE | None:
 def pattern_shape(text: str, name: str = "pattern") -> tuple[int, int]:
     """First dense layers and the period of the expert layers after them, of Megatron's list language."""
     where = f"{name}: --moe-layer-freq"
-    if text.isdigit():
-        return (0, max(int(text), 1))
+    period = whole_number(text)
+    if period is not None:
+        return (0, max(period, 1))
     flags = _pattern(text, where)
     if 1 not in flags:
         raise InputError(where, text, want="a pattern with an expert layer")
@@ -221,10 +237,13 @@ def _sum_of_lists(tokens: list[str], where: str, text: str) -> tuple[list[int], 
         else:
             raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
         while len(tokens) > 1 and tokens[0] == "*" and tokens[1].isdigit():
-            part, tokens = part * min(int(tokens[1]), 10_000), tokens[2:]
+            times, tokens = whole_number(tokens[1], 5), tokens[2:]
+            if times is None or len(part) * times > _MOST_LAYERS:
+                raise InputError(where, None, want=f"a pattern of at most {_MOST_LAYERS:,} layers")
+            part = part * times
         total += part
-        if len(total) > 10_000:
-            raise InputError(where, None, want="a pattern of at most 10,000 layers")
+        if len(total) > _MOST_LAYERS:
+            raise InputError(where, None, want=f"a pattern of at most {_MOST_LAYERS:,} layers")
         if not tokens or tokens[0] != "+":
             return total, tokens
         tokens = tokens[1:]

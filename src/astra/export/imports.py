@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,24 +13,13 @@ from astra.export.bash import read_script
 from astra.export.import_megatron import from_words
 from astra.export.imported import Imported, Numbers
 from astra.export.torchtitan import RECIPES, SCHEDULES
+from astra.files import parse_json, parse_toml, read_text
 from astra.spec.strategy import Strategy
-
-_LARGEST_BYTES: Final = 2_000_000
 
 
 def import_file(path: str | Path, *, gpus: int | None = None) -> Imported:
     """A file of any kind that is understood; ``gpus`` where the file does not say."""
-    shown = str(path)
-    try:
-        source = Path(path)
-        if source.stat().st_size > _LARGEST_BYTES:
-            raise InputError(shown, None, want="a file below 2 MB")
-        text = source.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(shown, None, want=f"a file that can be read ({error.strerror or error})") from None
-    except ValueError:
-        raise InputError(shown, None, want="a text file in UTF-8") from None
-    return import_text(text, name=source.name, gpus=gpus)
+    return import_text(read_text(path, "launch"), name=Path(path).name, gpus=gpus)
 
 
 def import_text(text: str, *, name: str, gpus: int | None = None) -> Imported:
@@ -38,7 +27,7 @@ def import_text(text: str, *, name: str, gpus: int | None = None) -> Imported:
     if name.endswith(".json"):
         return _deepspeed(_json(text, name), name, gpus)
     if name.endswith(".toml"):
-        return _titan(_toml(text, name), name, gpus)
+        return _titan(parse_toml(text, name), name, gpus)
     if name.endswith(".py"):
         return _titan(_assignments(text, name), name, gpus)
     return _script(text, name, gpus)
@@ -55,28 +44,18 @@ def _script(text: str, name: str, gpus: int | None) -> Imported:
 
 
 def _json(text: str, name: str) -> Mapping[str, Any]:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(name, None, want=f"JSON ({error})") from None
+    record = parse_json(text, name)
     if not isinstance(record, dict) or not {"zero_optimization", "train_micro_batch_size_per_gpu"} & set(record):
         raise InputError(name, None, want="a DeepSpeed configuration, with zero_optimization or a micro-batch size")
     return record
 
 
-def _toml(text: str, name: str) -> Mapping[str, Any]:
-    from astra.catalog.toml import load_toml  # noqa: PLC0415
-
-    try:
-        return load_toml(text.encode())
-    except ValueError as error:
-        raise InputError(name, None, want=f"TOML ({error})") from None
-
-
 def _assignments(text: str, name: str) -> Mapping[str, Any]:
     """``config.section.key = value`` of a Python file, read as text: the file is never run."""
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(name, None, want="a Python file") from None
     sections: dict[str, dict[str, Any]] = {}
@@ -87,7 +66,7 @@ def _assignments(text: str, name: str) -> Mapping[str, Any]:
             continue
         target, owner = node.targets[0], node.targets[0].value
         if target.attr == "activation_checkpoint":
-            sections["activation_checkpoint"] = {"mode": "full" if "FullAC" in ast.dump(node.value) else "none"}
+            sections["activation_checkpoint"] = {"mode": "full" if "FullAC" in _names(node.value) else "none"}
         if isinstance(owner, ast.Attribute):
             try:
                 value = ast.literal_eval(node.value)
@@ -99,6 +78,12 @@ def _assignments(text: str, name: str) -> Mapping[str, Any]:
     return sections
 
 
+def _names(tree: ast.AST) -> set[str]:
+    """The names in an expression, without the modules they come from."""
+    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return found | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
 class _Shards(NamedTuple):
     """How torchtitan's replicas hold the state."""
 
@@ -108,7 +93,10 @@ class _Shards(NamedTuple):
 
 def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported:
     read = Numbers(_section(sections, "parallelism", name), f"{name}: parallelism")
-    training = Numbers(_section(sections, "training", name), f"{name}: training")
+    training, model = (
+        Numbers(_section(sections, "training", name), f"{name}: training"),
+        _section(sections, "model", name),
+    )
     tp, pp = read.count("tensor_parallel_degree"), read.count("pipeline_parallel_degree")
     cp, ep = read.count("context_parallel_degree"), read.count("expert_parallel_degree")
     shards = _shards(read, gpus, tp * pp * cp)
@@ -135,10 +123,10 @@ def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported
         gpus=strategy.gpus,
         global_batch=batch if batch > 0 else local * shards.dp,
         seq=seq,
-        precision="fp8" if "float8" in _converters(sections) else "bf16",
+        precision="fp8" if "float8" in str(model.get("converters", "")) else "bf16",
         optimizer="adam",
         model=None,
-        recipe=_recipe(sections),
+        recipe=_recipe(model),
         ignored=(
             *([f"pipeline_parallel_schedule {said}, taken as 1F1B"] if said not in words else []),
             *(["activation_checkpoint.mode selective, which keeps other tensors here"] if mode == "selective" else []),
@@ -146,11 +134,6 @@ def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported
             *(["training.enable_cpu_offload"] if training.values.get("enable_cpu_offload") else []),
         ),
     )
-
-
-def _converters(sections: Mapping[str, Any]) -> str:
-    """The model's converters, as 0.2 lists them."""
-    return str(sections.get("model", {}).get("converters", ""))
 
 
 def _section(sections: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
@@ -180,9 +163,8 @@ def _layers(parts: object) -> tuple[int, ...]:
     return tuple(sum(str(module).startswith("layers.") for module in part) for part in parts)
 
 
-def _recipe(sections: Mapping[str, Any]) -> str | None:
+def _recipe(model: Mapping[str, Any]) -> str | None:
     """The name of a model in our catalog, where the file says which it starts from."""
-    model = sections.get("model", {})
     said = str(model.get("recipe") or f"{model.get('name', '')}_{str(model.get('flavor', '')).lower()}")
     known = next((recipe for recipe in RECIPES if recipe.function == said), None)
     return known.model if known else None

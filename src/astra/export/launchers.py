@@ -7,7 +7,7 @@ from typing import Any, Final
 from astra.export.base import Exporter, Launch, Limit, header, joined, one_pool
 from astra.export.deepspeed import DeepSpeed
 from astra.export.megatron import Megatron
-from astra.export.quoting import file_name, yaml
+from astra.export.quoting import comment, directive, file_name, shell, yaml
 from astra.export.readme import readme
 from astra.export.torchtitan import TorchTitan
 
@@ -86,14 +86,15 @@ def batch_script(launch: Launch) -> str:
             lines += ["#SBATCH hetjob"]
         per_node = mesh.pool.gpus_per_node
         if launch.mixed:
-            lines += [f"# Component {index}: {mesh.pool.device.name}; add your --partition or --constraint for it."]
+            told = f"Component {index}: {mesh.pool.device.name}; add your --partition or --constraint for it."
+            lines += [comment(told)]
         lines += [
-            f"#SBATCH --job-name={name}",
-            f"#SBATCH --nodes={-(-mesh.gpus // per_node)}",
-            "#SBATCH --ntasks-per-node=1",
-            f"#SBATCH --gpus-per-node={per_node}",
-            "#SBATCH --exclusive",
-            f"#SBATCH --time={DAYS_LIMIT}",
+            directive("job-name", name),
+            directive("nodes", -(-mesh.gpus // per_node)),
+            directive("ntasks-per-node", 1),
+            directive("gpus-per-node", per_node),
+            directive("exclusive"),
+            directive("time", DAYS_LIMIT),
         ]
     groups = f" --het-group={','.join(map(str, range(len(launch.meshes))))}" if launch.mixed else ""
     nodes = '"$SLURM_JOB_NODELIST"' if not launch.mixed else '"$SLURM_JOB_NODELIST_HET_GROUP_0"'
@@ -213,7 +214,7 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
     lines = ["set -euo pipefail", "mkdir -p /tmp/plan", "cd /tmp/plan"]
     for index, (name, text) in enumerate(carried.items()):
         end = _unused_word(text, index)
-        lines += [f"cat > {name} <<'{end}'", text.rstrip("\n"), end]
+        lines += [f"cat > {shell(name)} <<'{end}'", text.rstrip("\n"), end]
     lines += ['export NODE_RANK="${PET_NODE_RANK:-0}" MASTER_ADDR="${PET_MASTER_ADDR:-localhost}"']
     lines += ['export MASTER_PORT="${PET_MASTER_PORT:-29500}"']
     if framework(launch).name == "megatron":

@@ -9,7 +9,7 @@ from typing import Final
 
 from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined
 from astra.export.megatron_model import MODEL_LIMITS, ROTARY_LIMIT, Flag, model_flags, positions_known
-from astra.export.quoting import shell, shell_array
+from astra.export.quoting import comment, shell, shell_array
 from astra.export.readme import readme
 from astra.export.torchrun import RENDEZVOUS, node_sizes, torchrun
 
@@ -233,8 +233,7 @@ def host_order(launch: Launch) -> list[str]:
     lines, first = ["# Node order (NODE_RANK) decides which GPUs hold which stages:"], 0
     for mesh in launch.meshes:
         nodes = -(-mesh.gpus // mesh.pool.gpus_per_node)
-        lines.append(
-            f"#   nodes {first} to {first + nodes - 1}: {mesh.pool.device.name}, {mesh.pool.gpus_per_node} each"
-        )
+        told = f"  nodes {first} to {first + nodes - 1}: {mesh.pool.device.name}, {mesh.pool.gpus_per_node} each"
+        lines.append(comment(told))
         first += nodes
     return lines

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from astra.export.base import CannotExport, Exporter, refusals
-from astra.export.reading import from_record
+from astra.export.reading import figure, from_record, plan_of
 
 
 def nearest_of_file(
@@ -20,11 +20,11 @@ def nearest_of_file(
     reasons = _reasons(record, rank, exporter, where)
     if not reasons:
         return rank, None
-    plans = {plan["rank"]: plan for plan in record["plans"]}
-    for other in sorted(plans):
+    ranks = [plan.get("rank") for plan in record["plans"] if isinstance(plan, dict)]
+    for other in sorted(other for other in ranks if isinstance(other, int)):
         if other != rank and not _reasons(record, other, exporter, where):
-            return other, _difference(reasons, plans[rank], plans[other])
-    reasons = [*reasons, f"nor any other of the {len(plans)} plans of the file (astra plan --top N writes more)"]
+            return other, _difference(reasons, plan_of(record, rank, where), plan_of(record, other, where))
+    reasons = [*reasons, f"nor any other of the {len(ranks)} plans of the file (astra plan --top N writes more)"]
     raise CannotExport(exporter.name, reasons, near=False)
 
 
@@ -36,15 +36,17 @@ def _reasons(record: Mapping[str, Any], rank: int, exporter: Exporter, where: st
     return refusals(exporter, launch)
 
 
-def _difference(reasons: list[str], asked: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    before, after = asked["estimate"], other["estimate"]
+def _difference(
+    reasons: list[str], asked: tuple[Mapping[str, Any], str], other: tuple[Mapping[str, Any], str]
+) -> dict[str, Any]:
+    (before, _), (after, _) = asked, other
     return {
         "reasons": reasons,
-        "changed": {"rank": [asked["rank"], other["rank"]], "strategy": [asked["strategy"], other["strategy"]]},
-        "asked_step_s": before["step_s"],
-        "exported_step_s": after["step_s"],
-        "asked_peak_gib": before["peak_reserved_gib"],
-        "exported_peak_gib": after["peak_reserved_gib"],
-        "asked_runtime": before["runtime"],
-        "exported_runtime": after["runtime"],
+        "changed": {name: [before.get(name), after.get(name)] for name in ("rank", "strategy")},
+        "asked_step_s": figure(before, "step_s", asked[1]),
+        "exported_step_s": figure(after, "step_s", other[1]),
+        "asked_peak_gib": figure(before, "peak_reserved_gib", asked[1]),
+        "exported_peak_gib": figure(after, "peak_reserved_gib", other[1]),
+        "asked_runtime": before["estimate"].get("runtime"),
+        "exported_runtime": after["estimate"].get("runtime"),
     }

@@ -1,4 +1,4 @@
-"""Text that other programs read: shell words, YAML and JSON, with nothing a user wrote ever taken for syntax."""
+"""Text that other programs read, one function for each language, with nothing a user wrote ever taken for syntax."""
 
 from __future__ import annotations
 
@@ -8,18 +8,55 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from astra.visible import visible
+
 # Plain YAML scalars that no reader takes for a number, a boolean, a date or null.
 _PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _RESERVED: Final = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "nan", "inf"])
-_BREAKS: Final = {"\x85": "\\N", "\u2028": "\\L", "\u2029": "\\P", "\ufeff": "\\uFEFF", "\x7f": "\\x7F"}
+# Letters that mean something in the middle of a line of Markdown or HTML; a colon makes a link of an address.
+_MARKDOWN: Final = re.compile(r"[!#$&*:<>@\[\\\]_`|~]")
 
 
 def shell(word: object) -> str:
-    """One shell word."""
-    text = str(word)
-    if "\x00" in text:
-        text = text.replace("\x00", "?")
-    return shlex.quote(text)
+    """One word of bash, on one line."""
+    text = str(word).replace("\0", visible("\0"))  # no word can hold it
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(map(_shell_letter, text)) + "'"
+
+
+def _shell_letter(letter: str) -> str:
+    if letter in "\\'":
+        return f"\\{letter}"
+    if letter.isprintable():
+        return letter
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogatepass"))
+
+
+def comment(text: str) -> str:
+    """A comment line of a shell, YAML or Python file."""
+    return f"# {visible(text)}"
+
+
+def directive(option: str, value: object = None) -> str:
+    """A line of a batch script that Slurm reads."""
+    said = "" if value is None else "=" + re.sub(r"[^A-Za-z0-9._:-]+", "-", str(value))
+    return f"#SBATCH --{option}{said}"
+
+
+def python(value: object) -> str:
+    """Plain data as a Python literal."""
+    return visible(repr(value))
+
+
+def markdown(text: object) -> str:
+    """Text inside a line or a table cell of Markdown."""
+    return _MARKDOWN.sub(lambda found: f"\\{found.group()}", visible(str(text)))
+
+
+def host_word(name: str) -> str:
+    """One word of a host file, which knows no quotes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "gpu"
 
 
 def shell_array(name: str, rows: Iterable[Sequence[object]]) -> list[str]:
@@ -66,7 +103,7 @@ def _literal(text: str) -> bool:
     """Whether a literal block keeps the text exactly: printable lines, one final line break, no leading space."""
     lines = text[:-1].split("\n")
     whole = text.endswith("\n") and len(lines) > 1 and bool(lines[-1]) and bool(lines[0])
-    safe = all(letter.isprintable() and letter not in _BREAKS for letter in text if letter != "\n")
+    safe = text.replace("\n", "").isprintable()
     return whole and safe and not lines[0].startswith(" ")
 
 
@@ -82,7 +119,13 @@ def _scalar(value: object) -> str:
     if _PLAIN.fullmatch(text) and text.lower() not in _RESERVED:
         return text
     quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(_BREAKS.get(letter, letter) for letter in quoted)
+    return "".join(letter if letter.isprintable() else _yaml_escape(letter) for letter in quoted)
+
+
+def _yaml_escape(letter: str) -> str:
+    """Half of a surrogate pair is no character of YAML: it is shown instead."""
+    code = ord(letter)
+    return f"\\{visible(letter)}" if 0xD800 <= code <= 0xDFFF else f"\\U{code:08X}"
 
 
 def json_text(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,16 +11,17 @@ import msgspec
 
 from astra.errors import InputError
 from astra.export.base import Launch, Mesh
+from astra.files import read_json, whole_number
 from astra.result import PLAN_SCHEMA
 from astra.spec._base import decode
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
 from astra.spec.mixed import on_one_pool
 from astra.spec.model import ModelSpec
+from astra.spec.names import check_name
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
 
-_LARGEST_BYTES: Final = 256 * 1024 * 1024
 _AGAIN: Final = "Make the plan again with astra plan --out PLAN.json."
 
 
@@ -28,26 +29,13 @@ def read_record(path: str | Path) -> dict[str, Any]:
     """The JSON record of a plan file, of a version this Astra reads."""
     shown = str(path)
     try:
-        source = Path(path)
-        if source.stat().st_size > _LARGEST_BYTES:
-            raise InputError(shown, None, want="a plan file below 256 MiB")
-        record = json.loads(source.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(shown, None, want=_why_unreadable(error), fix=_AGAIN) from None
-    except RecursionError:
-        raise InputError(shown, None, want="a plan, not JSON nested beyond reason", fix=_AGAIN) from None
+        record = read_json(path, "plan")
+    except InputError as error:
+        raise InputError(error.where, error.got, want=error.want, fix=f"{error.fix} {_AGAIN}".strip()) from None
     if not isinstance(record, dict):
         raise InputError(shown, None, want="the record of a plan, a JSON object", fix=_AGAIN)
     check_schema(record, shown)
     return record
-
-
-def _why_unreadable(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError):
-        return f"a plan file that can be read ({error.strerror or error})"
-    if isinstance(error, json.JSONDecodeError):
-        return f"whole JSON; it breaks off or is damaged at line {error.lineno}, column {error.colno} ({error.msg})"
-    return "a text file in UTF-8"
 
 
 def check_schema(record: Mapping[str, Any], where: str) -> None:
@@ -72,7 +60,7 @@ def read_plan(path: str | Path, rank: int = 1) -> tuple[Launch, Job | None]:
 def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan") -> tuple[Launch, Job | None]:
     """One plan of a record."""
     request = _part(record, "request", dict, where)
-    plan, place = _plan(record, rank, where)
+    plan, place = plan_of(record, rank, where)
     if "pools" in request:
         alone = on_one_pool(_estimated_text(plan, place))
         if alone is None:
@@ -92,8 +80,8 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     broken = legality(job, strategy)
     if broken:
         raise InputError(f"{place}.strategy", str(strategy), want=f"a legal strategy; {'; '.join(broken)}")
-    step_s = _step_s(plan, place)
-    launch = launch_of(job, strategy, layers_of(job, strategy), str(record.get("version", "")), step_s)
+    step_s = figure(plan, "step_s", place)
+    launch = launch_of(job, strategy, layers_of(job, strategy), _version(record, where), step_s)
     if "pools" not in request:
         _check_estimate(plan["estimate"], launch, place)
     return launch, job
@@ -107,31 +95,43 @@ def _check_estimate(estimate: Mapping[str, Any], launch: Launch, place: str) -> 
         raise InputError(f"{place}.estimate.microbatches", said, want=want, fix=_AGAIN)
 
 
-def _step_s(plan: Mapping[str, Any], place: str) -> float:
-    step_s = _part(plan, "estimate", dict, place).get("step_s")
-    if not isinstance(step_s, int | float) or isinstance(step_s, bool):
-        raise InputError(f"{place}.estimate.step_s", step_s, want="a number of seconds", fix=_AGAIN)
-    return float(step_s)
+def figure(plan: Mapping[str, Any], name: str, place: str) -> float:
+    """A number above zero of a plan's estimate."""
+    value = _part(plan, "estimate", dict, place).get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise InputError(f"{place}.estimate.{name}", value, want="a number above zero", fix=_AGAIN)
+    return float(value)
+
+
+def on_several_pools(record: Mapping[str, Any], where: str) -> bool:
+    """Whether a plan was made for several pools."""
+    return "pools" in _part(record, "request", dict, where)
 
 
 def _mixed(
     record: Mapping[str, Any], request: Mapping[str, Any], plan: Mapping[str, Any], where: str, place: str
 ) -> Launch:
     """A plan over several pools."""
+    from astra.catalog import runtimes  # noqa: PLC0415
     from astra.export.reading_mixed import mixed_launch  # noqa: PLC0415
 
     inside = f"{where}: request"
     workload: Workload = decode(Workload, _part(request, "workload", dict, inside), where=f"{inside}: workload")
     model = _model(request, _part(request, "model", str, inside), inside)
     launch = mixed_launch(_estimated_text(plan, place), _pools(request, inside), model, workload, place=place)
-    runtime, version = _part(request, "runtime", str, inside), str(record.get("version", ""))
-    return launch._replace(runtime=runtime, version=version, step_s=_step_s(plan, place))
+    runtime = runtimes.runtime(_part(request, "runtime", str, inside)).name
+    return launch._replace(runtime=runtime, version=_version(record, where), step_s=figure(plan, "step_s", place))
+
+
+def _version(record: Mapping[str, Any], where: str) -> str:
+    """The Astra that made the plan."""
+    return check_name(f"{where}: version", record.get("version", ""), empty=True)
 
 
 def _pools(request: Mapping[str, Any], inside: str) -> dict[str, Pool]:
     pools = {}
     for name, pool in _part(request, "pools", dict, inside).items():
-        at = f"{inside}: pools.{name}"
+        at = f"{inside}: pools.{check_name(f'{inside}: pools', name)}"
         _part(pool, "gpus", int, at)
         pools[name] = _pool(pool, at)
     return pools
@@ -168,7 +168,8 @@ def _part(record: Mapping[str, Any], name: str, kind: type[Any], where: str) -> 
 _KINDS: Final = {dict: "record", list: "list", str: "text", int: "whole number"}
 
 
-def _plan(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[str, Any], str]:
+def plan_of(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[str, Any], str]:
+    """The plan of a rank, and its place in the file."""
     plans = _part(record, "plans", list, where)
     for index, plan in enumerate(plans):
         if isinstance(plan, dict) and plan.get("rank") == rank:
@@ -181,7 +182,8 @@ def _strategy(plan: Mapping[str, Any], place: str, job: Job) -> Strategy:
     strategy = parse_strategy(text, gpus=job.pool.gpus)
     # An objective may leave nodes out, so that a plan says itself how many GPUs it uses.
     said = str(plan["estimate"].get("gpus", "")).partition("x")[0]
-    used = int(said) if said.isdigit() and len(said) < 9 else job.pool.gpus
+    used = whole_number(said, 8)
+    used = job.pool.gpus if used is None else used
     if strategy.gpus != used:
         want = f"tp*cp*pp*dp = {used:,}, the GPUs of the plan"
         raise InputError(f"{place}.strategy", text, want=want, fix="The plan was edited.")

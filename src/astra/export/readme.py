@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from astra.export.base import Exporter, Launch, one_line
+from astra.export.base import Exporter, Launch
+from astra.export.quoting import markdown
 
 
 def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
     """What was exported, how to start it, and how it was checked."""
-    gpus = " + ".join(f"{mesh.gpus}x {mesh.pool.device.name}" for mesh in launch.meshes)
+    gpus = " + ".join(f"{mesh.gpus}x {markdown(mesh.pool.device.name)}" for mesh in launch.meshes)
     workload = launch.workload
     step = f"about {launch.step_s:.3g} s" if launch.step_s is not None else "not estimated"
     return f"""\
-# {one_line(_plain(launch.model.name))} with {exporter.title}
+# {markdown(launch.model.name)} with {exporter.title}
 
 | | |
 |---|---|
@@ -20,15 +21,10 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
 | layers per virtual stage | {", ".join(map(str, launch.layers))} |
 | batch | {workload.global_batch} samples of {workload.seq} tokens |
 | micro-batches | {launch.microbatches} of {launch.strategy.mbs} on each of {launch.strategy.dp} replicas |
-| precision, optimizer | {workload.precision}, {workload.optimizer} |
+| precision, optimizer | {markdown(workload.precision)}, {markdown(workload.optimizer)} |
 | step time | {step} |
-| made by | Astra {one_line(launch.version)} |
+| made by | Astra {markdown(launch.version)} |
 | verified with | {exporter.verified} |
 
 {notes.strip()}
 """
-
-
-def _plain(text: str) -> str:
-    """A name without the letters Markdown and HTML give a meaning to."""
-    return "".join(letter for letter in text if letter not in "`<>|[]*_\\")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from astra.catalog.models import model as find_model
 from astra.export.base import Launch, Limit, header, joined, no_overlap, one_pool, unused
+from astra.export.quoting import python
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
 from astra.spec.model import ModelSpec, Rotary
@@ -175,17 +176,19 @@ def configuration(launch: Launch) -> str:
     start = recipe(launch.model)
     if start is None:
         raise ValueError(launch.model.name)
-    lines = [*header(launch, TorchTitan.verified), "from torchtitan.trainer import Trainer"]
+    # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
+    lines = ["# -*- coding: utf-8 -*-", *header(launch, TorchTitan.verified)]
+    lines += ["from torchtitan.trainer import Trainer"]
     lines += [f"from torchtitan.models.{start.module}.config_registry import {start.function}"]
     full = launch.strategy.recompute == "full"
     lines += ["from torchtitan.distributed.activation_checkpoint import FullAC"] * full
     lines += ["", "", "def plan() -> Trainer.Config:", f"    config = {start.function}()"]
     for section, values in settings(launch).items():
-        lines += [f"    config.{section}.{name} = {value!r}" for name, value in values.items()]
+        lines += [f"    config.{section}.{name} = {python(value)}" for name, value in values.items()]
     if launch.model.rotary is not None:
         lines += ["    for layer in config.model_spec.model.layers:"]
         told = rope(launch.model.rotary, launch.workload.seq)
-        lines += [f"        layer.attention.rope.{name} = {value!r}" for name, value in told.items()]
+        lines += [f"        layer.attention.rope.{name} = {python(value)}" for name, value in told.items()]
     lines += [f"    config.activation_checkpoint = {'FullAC.Config()' if full else 'None'}", "    return config"]
     return joined(lines)
 

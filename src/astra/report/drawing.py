@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from astra.visible import visible_lines
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
@@ -48,8 +51,18 @@ def draw(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:
         legacy_windows=False,
     )
     for part in parts:
-        console.print(part)
+        console.print(_Visible(part))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+
+
+class _Visible(NamedTuple):
+    """A part whose letters can all be seen: colours are the page's, never those of a name."""
+
+    part: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.part, options):
+            yield segment._replace(text=visible_lines(segment.text))
 
 
 def text(*pieces: str | tuple[str, str]) -> Text:

@@ -8,6 +8,7 @@ from typing import Final
 from astra.report import explain
 from astra.result import Estimate, Plan, PlanSet
 from astra.units import show_dollars, show_seconds
+from astra.visible import visible
 
 _CELL: Final = "padding:2px 10px;text-align:{side};border-bottom:1px solid #8884"
 _COLOR: Final = {"compute": "#3a9d5d", "communication": "#d9a21b", "idle": "#c8553d", "other": "#4f7cac"}
@@ -28,10 +29,10 @@ def plans_html(planset: PlanSet) -> str:
         *explain.all_warnings(planset),
         *planset.notes,
     ]
-    listed = "".join(f"<li>{escape(remark)}</li>" for remark in remarks if remark)
+    listed = "".join(f"<li>{_text(remark)}</li>" for remark in remarks if remark)
     return (
         '<div style="font-family:sans-serif;font-size:90%;max-width:70em">'
-        f"<b>{escape(best.model)} on {escape(best.gpus)}</b>"
+        f"<b>{_text(best.model)} on {_text(best.gpus)}</b>"
         f"{_ranking(planset.plans)}{_bar(best)}"
         f'<ul style="margin:.4em 0;padding-left:1.4em">{listed}</ul></div>'
     )
@@ -46,11 +47,11 @@ def estimate_html(estimate: Estimate) -> str:
         explain.certainty(estimate),
         *estimate.warnings,
     ]
-    listed = "".join(f"<li>{escape(remark)}</li>" for remark in remarks if remark)
+    listed = "".join(f"<li>{_text(remark)}</li>" for remark in remarks if remark)
     plan = Plan(rank=1, strategy=estimate.strategy, estimate=estimate)
     return (
         '<div style="font-family:sans-serif;font-size:90%;max-width:70em">'
-        f"<b>{escape(estimate.model)} on {escape(estimate.gpus)}</b>"
+        f"<b>{_text(estimate.model)} on {_text(estimate.gpus)}</b>"
         f"{_ranking([plan])}{_bar(estimate)}"
         f'<ul style="margin:.4em 0;padding-left:1.4em">{listed}</ul></div>'
     )
@@ -81,15 +82,20 @@ def _plan_cells(plan: Plan) -> list[str]:
 
 
 def _cell(content: str, *, tag: str = "td", left: bool = False) -> str:
-    return f'<{tag} style="{_CELL.format(side="left" if left else "right")}">{escape(content)}</{tag}>'
+    return f'<{tag} style="{_CELL.format(side="left" if left else "right")}">{_text(content)}</{tag}>'
 
 
 def _bar(estimate: Estimate) -> str:
     pieces = []
     for share in explain.shares(estimate):
-        title = escape(f"{share.label}: {show_seconds(share.seconds)} ({share.fraction:.1%})", quote=True)
+        title = _text(f"{share.label}: {show_seconds(share.seconds)} ({share.fraction:.1%})")
         style = (
             f"width:{100 * max(share.fraction, 0.0):.2f}%;background:{_COLOR[share.group]};border-right:1px solid #fff8"
         )
         pieces.append(f'<span title="{title}" style="{style}"></span>')
     return f'<div style="display:flex;height:1em;margin:.5em 0">{"".join(pieces)}</div>'
+
+
+def _text(words: str) -> str:
+    """Words without a meaning in HTML, in or outside a quoted attribute."""
+    return escape(visible(words), quote=True)

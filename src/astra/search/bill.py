@@ -20,6 +20,7 @@ from astra.spec._base import Spec, check, check_not_negative, check_positive
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
+from astra.spec.names import Name, check_names
 from astra.units import GIB
 
 MARKETS: Final = ("on-demand", "reserved", "spot")
@@ -31,7 +32,7 @@ class Money(Spec, frozen=True, kw_only=True):
     """What a GPU-hour costs and how often runs are interrupted. What is left out is taken from the catalog."""
 
     market: Literal["on-demand", "reserved", "spot"] = "on-demand"
-    providers: tuple[str, ...] = ()
+    providers: tuple[Name, ...] = ()
     prices: str | None = None  # a file of offers that replace the catalog's
     usd_per_gpu_h: float | None = None  # a price of one's own
     usd_per_kwh: float | None = None  # owned hardware: energy
@@ -51,6 +52,7 @@ class Money(Spec, frozen=True, kw_only=True):
     usd_per_tb_egress: float = 0.0
 
     def __post_init__(self) -> None:
+        check_names("money", self)
         if self.market not in MARKETS:
             raise UnknownName("market", self.market, MARKETS, fix=f"It is one of {', '.join(MARKETS)}.")
         check(self.goodput in ("both", "expected", "off"), "goodput", self.goodput, "both, expected or off")

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from astra.errors import InputError
+from astra.files import LIMITS, read_text
 from astra.space._parser import MAX_DEPTH, MAX_LENGTH, Condition, Source
 from astra.space.rules import RULES, Rule, make_rule
 
 __all__ = ["MAX_DEPTH", "MAX_FILE_BYTES", "MAX_LENGTH", "MAX_RULES", "parse_condition", "parse_rule", "read_rules"]
 
-MAX_FILE_BYTES: Final = 1024**2
+MAX_FILE_BYTES: Final = LIMITS["rules"].most_bytes
 MAX_RULES: Final = 1_000
 _LABEL: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:")
 _BUILT_IN: Final = frozenset(rule.name for rule in RULES)
@@ -45,7 +46,7 @@ def read_rules(path: str | Path) -> tuple[Rule, ...]:
     """The rules of a file, in order; empty lines and lines that are only a comment are passed over."""
     where = str(path)
     rules: dict[str, Rule] = {}
-    for number, line in enumerate(_read_text(where).split("\n"), start=1):
+    for number, line in enumerate(read_text(path, "rules").split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         rule = parse_rule(line.rstrip("\r"), where, number)
@@ -57,21 +58,3 @@ def read_rules(path: str | Path) -> tuple[Rule, ...]:
         if len(rules) > MAX_RULES:
             raise InputError(f"{where}:{number}", None, want=f"at most {MAX_RULES:,} rules in a file")
     return tuple(rules.values())
-
-
-def _read_text(where: str) -> str:
-    try:
-        with open(where, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError("rules", where, want=f"a file that can be read ({reason})") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise InputError(where, None, want=f"a file of at most {MAX_FILE_BYTES // 1024**2} MiB")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(where, None, want=f"UTF-8 text (byte {error.start:,} is not)") from None
-    if "\0" in text:
-        raise InputError(where, None, want=f"text, not a binary file (byte {text.index(chr(0)):,} is zero)")
-    return text

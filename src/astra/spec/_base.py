@@ -22,6 +22,10 @@ def decode(kind: type[Any], value: Any, *, where: str) -> Any:
         reason, _, path = str(error).partition(" - at ")
         place = path.strip("`").removeprefix("$").removeprefix(".")
         raise InputError(f"{where}{': ' + place if place else ''}", None, want=_wanted(reason)) from None
+    except InputError as error:
+        if not where or error.where.startswith(where):
+            raise
+        raise InputError(f"{where}: {error.where}", error.got, want=error.want, fix=error.fix) from None
 
 
 def _wanted(reason: str) -> str:

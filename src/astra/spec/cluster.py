@@ -6,28 +6,30 @@ from typing import Literal
 
 from astra.errors import InputError
 from astra.spec._base import Spec, check, check_not_negative, check_positive
+from astra.spec.names import Line, Name, check_names
 from astra.spec.workload import PRECISIONS
 
 
 class Device(Spec, frozen=True, kw_only=True):
     """One GPU. Peaks are dense (no sparsity); memory is what software can allocate."""
 
-    name: str
-    vendor: str
-    arch: str
-    flops_per_s: dict[str, float]  # by precision: bf16, fp16, fp8, fp4, tf32, fp32
+    name: Name
+    vendor: Name
+    arch: Name
+    flops_per_s: dict[Name, float]  # by precision: bf16, fp16, fp8, fp4, tf32, fp32
     memory_bytes: float
     memory_bytes_per_s: float
     sms: int
     power_w: float
     host_bytes_per_s: float  # to the CPU's memory
-    relative: str = ""  # the measured GPU whose efficiency this one borrows
-    aliases: tuple[str, ...] = ()
-    source: str
-    date: str
-    notes: str = ""
+    relative: Name = ""  # the measured GPU whose efficiency this one borrows
+    aliases: tuple[Name, ...] = ()
+    source: Line
+    date: Name
+    notes: Line = ""
 
     def __post_init__(self) -> None:
+        check_names("gpu", self)
         where = f"gpu {self.name}"
         check_positive(
             where,
@@ -60,9 +62,10 @@ class Link(Spec, frozen=True, kw_only=True):
     bytes_per_s: float
     latency_s: float
     oversubscription: float = 1.0  # 7 means 1:7
-    source: str
+    source: Line
 
     def __post_init__(self) -> None:
+        check_names("link", self)
         check(self.reach >= 2, "link.reach", self.reach, "2 GPUs or more", "Drop the tier if a node has one GPU.")
         check_positive("link", bytes_per_s=self.bytes_per_s, latency_s=self.latency_s)
         check(self.oversubscription >= 1, "link.oversubscription", self.oversubscription, "1 or more (7 means 1:7)")
@@ -71,13 +74,14 @@ class Link(Spec, frozen=True, kw_only=True):
 class Sweep(Spec, frozen=True, kw_only=True):
     """One collective of one sort of group, timed over sizes: ``ranks`` members that are ``stride`` apart."""
 
-    op: str
+    op: Name
     ranks: int
     stride: int
     nbytes: tuple[float, ...]  # as nccl-tests counts them, rising
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        check_names("sweep", self)
         where = f"sweep of {self.op} over {self.ranks}"
         check(self.ranks >= 2 and self.stride >= 1, where, self.ranks, "2 ranks or more, 1 or more apart")
         check(0 < len(self.nbytes) == len(self.seconds), where, len(self.seconds), "a time for each size")
@@ -88,19 +92,20 @@ class Sweep(Spec, frozen=True, kw_only=True):
 class NodeType(Spec, frozen=True, kw_only=True):
     """A server: its GPUs and the tiers that join them, nearest first; the last tier joins any number of nodes."""
 
-    name: str
-    provider: str
-    gpu: str  # a device name
+    name: Name
+    provider: Name
+    gpu: Name  # a device name
     gpus: int  # GPUs in one server (the unit that is bought or rented)
     links: tuple[Link, ...]
     host_memory_bytes: float | None = None
-    aliases: tuple[str, ...] = ()
-    default_for: tuple[str, ...] = ()  # GPU names for which this node is meant when only the GPU is named
+    aliases: tuple[Name, ...] = ()
+    default_for: tuple[Name, ...] = ()  # GPU names for which this node is meant when only the GPU is named
     measured: tuple[Sweep, ...] = ()  # collectives of the user's own machines
-    source: str
-    date: str
+    source: Line
+    date: Name
 
     def __post_init__(self) -> None:
+        check_names("node", self)
         check_positive(f"node {self.name}", gpus=self.gpus)
         reaches = [link.reach for link in self.links]
         check(
@@ -114,12 +119,13 @@ class Pool(Spec, frozen=True, kw_only=True):
     device: Device
     node: NodeType
     gpus: int
-    name: str = ""
-    zone: str = ""  # where it stands; links may join zones
+    name: Name = ""
+    zone: Name = ""  # where it stands; links may join zones
     usd_per_gpu_h: float | None = None
-    price_source: str = ""
+    price_source: Line = ""
 
     def __post_init__(self) -> None:
+        check_names("pool", self)
         check(
             isinstance(self.gpus, int) and 1 <= self.gpus <= 10_000_000,
             "gpus",
@@ -155,8 +161,11 @@ class Pool(Spec, frozen=True, kw_only=True):
 class Joint(Spec, frozen=True, kw_only=True):
     """The network between two pools, or between two zones (or inside one), by name."""
 
-    ends: tuple[str, str]
+    ends: tuple[Name, Name]
     link: Link
+
+    def __post_init__(self) -> None:
+        check_names("link", self)
 
 
 class Cluster(Spec, frozen=True, kw_only=True):

@@ -19,7 +19,8 @@ from astra.spec.strategy import MAX_DEGREE, OVERLAPS, RECOMPUTES, Strategy, _pac
 
 MOST_GROUPS: Final = 16
 MOST_SEGMENTS: Final = 64
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._#-]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._#-]{0,79}")
+_MOST_LETTERS: Final = 70  # of a name in its word; a number may follow
 _DEGREE: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
 _GROUP: Final = re.compile(r"\[([^\[\]]*)\]")
 _EXAMPLE: Final = "[dp8 mbs1 m16: H100 tp4 pp4 layers=12*4 + A100 tp8 pp4 layers=8*4]"
@@ -27,7 +28,7 @@ _EXAMPLE: Final = "[dp8 mbs1 m16: H100 tp4 pp4 layers=12*4 + A100 tp8 pp4 layers
 
 def pool_word(name: str) -> str:
     """A pool's name as one word of the text form."""
-    word = re.sub(r"[^A-Za-z0-9._#-]+", "", name)
+    word = re.sub(r"[^A-Za-z0-9._#-]+", "", name)[:_MOST_LETTERS]
     return word if _NAME.fullmatch(word) else f"pool-{word}"
 
 
@@ -158,6 +159,9 @@ class OnePool(Spec, frozen=True, kw_only=True):
 
     pool: str
     strategy: Strategy
+
+    def __post_init__(self) -> None:
+        check(_NAME.fullmatch(self.pool) is not None, "strategy.pool", self.pool, "a pool's name, one word")
 
     @property
     def gpus_by_pool(self) -> dict[str, int]:

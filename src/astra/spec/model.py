@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from astra.spec._base import Spec, check, check_not_negative, check_positive
+from astra.spec.names import Line, Name, check_names
 
 # Far above any real model: a slip of the keyboard is caught before a column overflows.
 _MOST_LAYERS: Final = 10_000
@@ -135,8 +136,8 @@ class Vision(Spec, frozen=True, kw_only=True):
 class ModelSpec(Spec, frozen=True, kw_only=True):
     """A transformer's shape. Letters: h hidden, f ffn, a heads, g kv_heads, d head_dim, V vocab, L layers."""
 
-    name: str
-    family: str = "decoder"
+    name: Name
+    family: Name = "decoder"
     layers: int
     hidden: int
     ffn: int  # of the dense layers
@@ -173,11 +174,12 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     mtp_layers: int = 0  # multi-token-prediction layers, in the checkpoint but not trained by default
     encoder: Encoder | None = None
     vision: Vision | None = None
-    aliases: tuple[str, ...] = ()
-    source: str = "given by the user"
-    date: str = ""
+    aliases: tuple[Name, ...] = ()
+    source: Line = "given by the user"
+    date: Name = ""
 
     def __post_init__(self) -> None:
+        check_names("model", self)
         self._check_sizes()
         check(
             self.mla is not None or (self.kv_heads <= self.heads and self.heads % self.kv_heads == 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from astra.spec._base import Spec, check_not_negative
+from astra.spec.names import Line, Name, check_names
 
 
 class Kernel(Spec, frozen=True, kw_only=True):
@@ -23,11 +24,11 @@ class Kernel(Spec, frozen=True, kw_only=True):
 class Runtime(Spec, frozen=True, kw_only=True):
     """A training framework, as far as its speed and memory depend on it."""
 
-    name: str
-    title: str
+    name: Name
+    title: Line
     replay_only: bool = False  # stands for one published table, not for a framework: not offered to plan with
-    attention: str  # an attention kernel of efficiency.operators, or "best" for the GPU's usual one
-    schedules: tuple[str, ...]  # pipeline schedules it can run
+    attention: Name  # an attention kernel of efficiency.operators, or "best" for the GPU's usual one
+    schedules: tuple[Name, ...]  # pipeline schedules it can run
     zero_stages: tuple[int, ...]
     # Tensor throughput in a step over that in hours of GEMMs alone: slow kernels between GEMMs leave them power.
     clock_gain: float
@@ -67,6 +68,9 @@ class Runtime(Spec, frozen=True, kw_only=True):
     hides_all_to_all: bool = False  # expert exchanges run beside the compute of another micro-batch
     recomputes_cheap: bool = False  # outputs of norms and activations are made again in backward
     offloaded_layers: int = 0  # of a stage: their activations wait in host memory
-    kernels: dict[str, Kernel]
-    source: str
-    date: str
+    kernels: dict[Name, Kernel]
+    source: Line
+    date: Name
+
+    def __post_init__(self) -> None:
+        check_names("runtime", self)

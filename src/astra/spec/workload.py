@@ -24,6 +24,8 @@ class Workload(Spec, frozen=True, kw_only=True):
     lora_rank: int = 16
 
     def __post_init__(self) -> None:
+        for name, choices in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS), ("task", TASKS)):
+            check(getattr(self, name) in choices, name, getattr(self, name), f"one of {', '.join(choices)}")
         check_positive("workload", global_batch=self.global_batch, seq=self.seq, tokens=self.tokens)
         check_positive("workload", lora_rank=self.lora_rank)
         check(self.global_batch <= 10_000_000, "batch", self.global_batch, "at most 10,000,000 samples per step")

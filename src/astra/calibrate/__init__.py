@@ -1,1 +1,0 @@
-"""Measure, fit and validate; offline."""

@@ -1,0 +1,1 @@
+"""Measure the GPU here: products, attention, memory, launches, sustained load, collectives."""

@@ -1,0 +1,126 @@
+"""What a rehearsal plays: one rank of a training job. Plain records and arithmetic, no torch.
+
+Letters: s sequence, b micro-batch, t tensor parallel, p pipeline stages, v chunks per stage, m micro-batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from astra.spec._base import Spec, check
+from astra.spec.model import ModelSpec
+from astra.spec.strategy import Strategy, replace
+
+
+class Case(Spec, frozen=True, kw_only=True):
+    """One rank of one job: pipeline stage ``stage``, first of its tensor, data and expert groups."""
+
+    model: ModelSpec
+    strategy: Strategy
+    seq: int = 4096
+    stage: int = 0
+    microbatches: int = 0  # 0: as few as show the steady state
+    attention: Literal["flash", "cudnn"] = "flash"
+    fused_cross_entropy: bool = False
+
+    def __post_init__(self) -> None:
+        model, strategy = self.model, self.strategy
+        tp, pp, vp, ep = strategy.tp, strategy.pp, strategy.vp, strategy.ep
+        self._check_layers()
+        check(0 <= self.stage < pp, "case.stage", self.stage, f"0 to {pp - 1}")
+        check(model.heads % tp == 0, "case.tp", tp, f"a divisor of heads={model.heads}")
+        check(not strategy.sp or self.seq % tp == 0, "case.seq", self.seq, f"a multiple of tp={tp} under sp")
+        check(strategy.zero in (0, 1), "case.zero", strategy.zero, "0 or 1")
+        check(vp == 1 or pp > 1, "case.vp", vp, "1 without a pipeline")
+        check(self.attention in ("flash", "cudnn"), "case.attention", self.attention, "flash or cudnn")
+        check(ep == 1 or self.experts > 0, "case.ep", ep, "1 for a dense model")
+        check(self.experts % ep == 0, "case.ep", ep, f"a divisor of experts={self.experts}")
+        check(tp * strategy.dp % ep == 0, "case.ep", ep, f"a divisor of tp*dp={tp * strategy.dp}")
+        alone = not self.experts or tp == 1
+        check(alone or strategy.sp, "case.sp", strategy.sp, "on for experts under tensor parallelism")
+        m = self.microbatches
+        check(vp == 1 or m % pp == 0, "case.microbatches", m, f"a multiple of pp={pp} when interleaved")
+
+    def _check_layers(self) -> None:
+        layers, chunks, given = self.model.layers, self.strategy.pp * self.strategy.vp, self.strategy.layers
+        if given:
+            check(sum(given) == layers, "case.layers", sum(given), f"layers that add up to {layers}")
+        else:
+            check(layers % chunks == 0, "case.pp*vp", chunks, f"a divisor of layers={layers}")
+
+    @property
+    def experts(self) -> int:
+        """Routed experts of a layer; 0 for a dense model."""
+        return self.model.moe.experts if self.model.moe else 0
+
+    @property
+    def overlap_grad(self) -> bool:
+        """Whether gradients go in buckets, as --overlap-grad-reduce --overlap-param-gather make them."""
+        return "grad" in self.strategy.overlap
+
+    @property
+    def rank(self) -> int:
+        """Global rank played; Megatron's default order is tp-cp-ep-dp-pp, pipeline outermost."""
+        return self.stage * self.strategy.tp * self.strategy.dp
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches of a rehearsed step: enough to pass the pipeline's fullest moment."""
+        return self.microbatches or fewest_microbatches(self.strategy.pp, self.strategy.vp, self.stage)
+
+    @property
+    def chunk_layers(self) -> tuple[int, ...]:
+        """Transformer layers of each chunk of this rank."""
+        strategy = self.strategy
+        if strategy.layers:
+            return strategy.layers[self.stage :: strategy.pp]
+        return (self.model.layers // (strategy.pp * strategy.vp),) * strategy.vp
+
+    @property
+    def layout(self) -> str | None:
+        """Uneven layers in Megatron's own words: ``Et*3|t*4|t*4L``; None where they are even."""
+        layers = self.strategy.layers
+        if len(set(layers)) < 2:
+            return None
+        words = [f"t*{count}" if count else "" for count in layers]
+        return "|".join(["E" + words[0], *words[1:]]) + "L"
+
+    @property
+    def words(self) -> str:
+        """The strategy in words, without what is told apart: whether gradients overlap."""
+        return str(replace(self.strategy, overlap=())).replace(" overlap=none", "")
+
+    @property
+    def strategy_id(self) -> str:
+        """Model, workload and strategy: stages of one job share it, so they fall into one split."""
+        extra = ("/cudnn" if self.attention == "cudnn" else "") + ("/fusedce" if self.fused_cross_entropy else "")
+        extra += "/overlap" if self.overlap_grad else ""
+        return f"{self.model.name}-L{self.model.layers}-V{self.model.vocab}/s{self.seq}/{self.words}{extra}"
+
+    @property
+    def id(self) -> str:
+        """Unique name of the row."""
+        return f"{self.strategy_id}/stage{self.stage}/m{self.num_microbatches}"
+
+    @property
+    def split(self) -> str:
+        """``fit`` or ``test``: first bit of the SHA-256 of the strategy id."""
+        return "fit" if hashlib.sha256(self.strategy_id.encode()).digest()[0] & 1 == 0 else "test"
+
+
+def write_cases(cases: list[Case]) -> str:
+    """Cases as JSON, for another process."""
+    return msgspec.json.encode(cases).decode()
+
+
+def read_cases(text: str) -> list[Case]:
+    """The cases another process has written."""
+    return msgspec.json.decode(text, type=list[Case])
+
+
+def fewest_microbatches(pp: int, vp: int, stage: int) -> int:
+    """Micro-batches after which a stage has been as full as it gets, and has run one more."""
+    return 2 * pp if vp > 1 else max(pp - stage + 1, 2)

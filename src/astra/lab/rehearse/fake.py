@@ -1,0 +1,289 @@
+# Torch and megatron are imported where they are used: only a measurement may need them.
+# ruff: noqa: PLC0415
+# mypy: disable-error-code="import-not-found, import-untyped, misc"
+"""Rehearse the memory of one rank without a GPU: the real framework over tensors that have sizes and no data.
+
+``python -m astra.lab.rehearse.fake`` reads one JSON list of cases and writes one JSON list of rows. Every tensor
+that megatron-core allocates is counted from its birth to its death, through its own model, schedule, data-parallel
+wrapper and optimizer. Not seen: what libraries allocate for themselves (cuBLAS, about 0.13 GiB on Hopper).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import sys
+import time
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from astra.lab.rehearse import fabric, megatron_rank, modules
+from astra.lab.rehearse.case import Case, read_cases
+from astra.lab.rehearse.cpu import fused, pretend_gpu, redirect, without_random_states
+from astra.lab.rehearse.rows import as_row
+
+_GRAIN_BYTES: Final = 512  # torch's allocator rounds up to this
+
+
+class Counter:
+    """Bytes of live storages, and the most there ever were."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew; storages of earlier cases may die later, and are not ours any more."""
+        self.live_bytes = self.peak_bytes = 0
+        self._known: dict[int, Any] = {}
+        self._paused = False
+
+    def see(self, storage: Any) -> None:
+        """Count a storage once, until it dies."""
+        key = storage._cdata
+        if self._paused or key in self._known:
+            return
+        nbytes = -(-storage.nbytes() // _GRAIN_BYTES) * _GRAIN_BYTES
+        self._known[key] = weakref.ref(storage, functools.partial(self._gone, self._known, key, nbytes))
+        self.live_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _gone(self, known: dict[int, Any], key: int, nbytes: int, _: Any) -> None:
+        if known is self._known:
+            del known[key]
+            self.live_bytes -= nbytes
+
+    def see_all(self, tensors: Any) -> None:
+        """Count every tensor of a nest."""
+        import torch
+        from torch.utils._pytree import tree_leaves
+
+        for leaf in tree_leaves(tensors):
+            if isinstance(leaf, torch.Tensor):
+                self.see(leaf.untyped_storage())
+
+    def only_results(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Run a function that a compiler would fuse: what it allocates on the way is not there on a GPU."""
+        outer, self._paused = self._paused, True
+        try:
+            results = function(*arguments, **options)
+        finally:
+            self._paused = outer
+        self.see_all(results)
+        return results
+
+    def mode(self) -> Any:
+        """A dispatch mode that counts what every operator returns."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        counter = self
+
+        class Counting(TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                results = func(*args, **(kwargs or {}))
+                counter.see_all(results)
+                return results
+
+        return Counting()
+
+
+COUNTER: Final = Counter()
+
+
+def load() -> None:
+    """Import megatron on this machine, with stand-ins for the GPU, the network and the compiler."""
+    import torch
+    import torch.distributed as dist
+
+    pretend_gpu()
+    for name in ("all_reduce", "broadcast", "barrier", "_all_reduce"):
+        if hasattr(dist, name):
+            setattr(dist, name, lambda *_, **options: fabric.Done() if options.get("async_op") else None)
+    fabric.same_storage = same_storage
+    torch.compile = fused(COUNTER.only_results)
+    megatron_rank.load_runtime()
+    without_random_states()
+    modules.sdpa_attention = _attention
+    torch.nn.functional.rms_norm = rms_norm
+    _balance_experts()
+    logging.getLogger("megatron").setLevel(logging.ERROR)
+
+
+def same_storage(a: Any, b: Any) -> bool:
+    """Whether two tensors without data would share their memory."""
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def _balance_experts() -> None:
+    """How many tokens go where depends on data: without any, every expert gets its share."""
+    import numpy as np
+    from megatron.core.transformer.moe.token_dispatcher import (
+        MoEAlltoAllTokenDispatcher,
+    )
+
+    plain = MoEAlltoAllTokenDispatcher.preprocess
+
+    def balanced(self: Any, routing_map: Any) -> Any:
+        tokens_per_expert = plain(self, routing_map)
+        tokens = routing_map.shape[0] * self.config.moe_router_topk
+        shares = np.diff(np.linspace(0, tokens, self.num_experts + 1).round().astype(int))
+        here = np.tile(shares[self.local_expert_indices], (self.tp_size * self.ep_size, 1))
+        if self.ep_size > 1 or self.tp_size > 1:
+            self.input_splits = shares.reshape(self.ep_size, -1).sum(1)
+            received = here.reshape(self.tp_size, self.ep_size, -1).sum(2)
+            self.output_splits, self.output_splits_tp = received[self.tp_rank], received.sum(1)
+        self.num_global_tokens_per_local_expert = here
+        places = np.arange(self.num_experts * self.tp_size)
+        self.sort_input_by_local_experts = places.reshape(-1, self.num_local_experts).T.ravel()
+        self.restore_output_by_local_experts = places.reshape(self.num_local_experts, -1).T.ravel()
+        return tokens_per_expert
+
+    MoEAlltoAllTokenDispatcher.preprocess = balanced
+
+
+@functools.cache
+def _norm_function() -> Any:
+    """RMSNorm as a GPU runs it, in one kernel each way; elsewhere torch would take it apart, and keep more."""
+    import torch
+
+    class FusedNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any) -> Any:
+            ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
+            return torch.empty_like(x)
+
+        @staticmethod
+        def backward(ctx: Any, _: Any) -> Any:
+            x, weight, _ = ctx.saved_tensors
+            return torch.empty_like(x), torch.empty_like(weight)
+
+    return FusedNorm
+
+
+def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """Torch's function of that name, as a GPU runs it."""
+    return _norm_function().apply(x, weight)
+
+
+@functools.cache
+def _attention(kernel: str) -> Any:
+    """Core attention by the fused operator itself: choosing a kernel would ask for a GPU."""
+    import torch
+
+    class FusedAttention(torch.nn.Module):
+        """Takes [s, b, heads, head dim], gives [s, b, hidden]."""
+
+        def __init__(self, config: Any, **_: Any) -> None:
+            super().__init__()
+            self.config = config
+
+        def forward(self, query: Any, key: Any, value: Any, attention_mask: Any = None, **_: Any) -> Any:
+            q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+            out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+            return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
+
+    return FusedAttention
+
+
+def rehearse_memory(case: Case) -> dict[str, Any]:
+    """Build the rank and take it through two steps; the second shows the peak."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from astra.lab.rehearse.measure import buffer_bytes
+
+    row = as_row(case)
+    began = time.perf_counter()
+    with FakeTensorMode(allow_non_fake_inputs=True), redirect(), COUNTER.mode():
+        COUNTER.reset()
+        rank = megatron_rank.build(case)
+        row.update(params=rank.params, built_bytes=COUNTER.live_bytes, **buffer_bytes(rank))
+        _step(rank)
+        state = _adam_state(rank)
+        row["static_bytes"] = COUNTER.live_bytes
+        COUNTER.peak_bytes = COUNTER.live_bytes
+        _step(rank)
+        row["peak_allocated_bytes"] = COUNTER.peak_bytes
+        del state
+    row["wall_s"] = round(time.perf_counter() - began, 3)
+    return row
+
+
+def _adam_state(rank: Any) -> list[Any]:
+    """Two moments for every parameter the optimizer holds, as Adam makes them in its first step."""
+    import torch
+
+    parts = getattr(rank.optimizer, "chained_optimizers", [rank.optimizer])
+    held = [p for part in parts if part.optimizer is not None for g in part.optimizer.param_groups for p in g["params"]]
+    return [torch.zeros_like(parameter) for parameter in held for _ in range(2)]
+
+
+def _step(rank: Any) -> None:
+    """One step as far as memory is concerned: the optimizer's own work is never the peak (docs/rehearsal.md)."""
+    import torch
+    from megatron.core.pipeline_parallel import schedules
+
+    case, strategy = rank.case, rank.case.strategy
+    size = (strategy.mbs, case.seq)
+    tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
+    positions = torch.zeros(size, dtype=torch.int64)
+
+    def loss(output: Any) -> Any:
+        value = output.float().mean()
+        return value, {"lm loss": value.detach()}
+
+    for chunk in rank.chunks:
+        chunk.zero_grad_buffer()
+    rank.optimizer.zero_grad()
+    schedules.get_forward_backward_func()(
+        forward_step_func=lambda _, model: (model(tokens, positions, None, labels=labels), loss),
+        data_iterator=[None] * strategy.vp,
+        model=rank.chunks,
+        num_microbatches=case.num_microbatches,
+        seq_length=case.seq,
+        micro_batch_size=strategy.mbs,
+        forward_only=False,
+    )
+
+
+def _one(case: Case) -> dict[str, Any]:
+    from megatron.core import parallel_state
+
+    try:
+        return rehearse_memory(case)
+    except Exception as error:  # a case that megatron refuses must not stop the others
+        where = traceback.format_exc().strip().splitlines()[-12:]
+        return {**as_row(case), "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
+    finally:
+        with contextlib.suppress(Exception):
+            parallel_state.destroy_model_parallel()
+        fabric.leave()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what megatron prints out of the answer."""
+    said, sys.stdout = sys.stdout, sys.stderr
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.stdout = said
+
+
+def main() -> int:
+    """Answer the cases on standard input."""
+    cases = read_cases(sys.stdin.read())
+    with _quiet():
+        load()
+        rows = [_one(case) for case in cases]
+    json.dump(rows, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

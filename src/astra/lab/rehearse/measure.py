@@ -1,0 +1,268 @@
+# Torch and megatron are imported where they are used: only a measurement may need them.
+# ruff: noqa: PLC0415
+# mypy: disable-error-code="import-not-found, import-untyped, misc"
+"""Run a rehearsed rank through Megatron's own pipeline schedule and read clocks and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from astra.lab.profile.gpu import ClockWatch, kernels_of
+from astra.lab.rehearse import megatron_rank
+from astra.lab.rehearse.case import Case
+from astra.lab.rehearse.fabric import FABRIC, fill_seconds
+from astra.lab.rehearse.megatron_rank import Rank
+from astra.lab.rehearse.rows import as_row
+
+Costs = dict[str, tuple[float, float]]
+_LEAST_S: Final = 0.35  # repeat short steps for as long as this
+_MOST_STEPS: Final = 8
+_ALLOCATED: Final = (
+    "built_bytes",
+    "static_bytes",
+    "peak_train_bytes",
+    "peak_optimizer_bytes",
+    "peak_allocated_bytes",
+    "allocated_at_oom_bytes",
+)
+
+
+class Clock:
+    """CUDA events around the phases of a step, and the host's time to issue each."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.spans: list[tuple[str, Any, Any, float]] = []
+
+    @contextlib.contextmanager
+    def span(self, phase: str) -> Iterator[None]:
+        """Time a phase on the GPU's clock; fills made inside are logged under its name."""
+        start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        outer, FABRIC.phase = FABRIC.phase, phase
+        start.record()
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            host_s = time.perf_counter() - began
+            stop.record()
+            FABRIC.phase = outer
+            self.spans.append((phase, start, stop, host_s))
+
+    def seconds(self, phase: str) -> list[float]:
+        """GPU seconds of each span of a phase (call after a synchronize)."""
+        return [start.elapsed_time(stop) / 1e3 for name, start, stop, _ in self.spans if name == phase]
+
+    def host_seconds(self, phase: str) -> list[float]:
+        """Host seconds of each span of a phase."""
+        return [host_s for name, _, _, host_s in self.spans if name == phase]
+
+
+def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | None = None) -> dict[str, Any]:
+    """Build, warm up, measure and tear down; running out of memory is a result, not an error."""
+    import torch
+
+    row = as_row(case)
+    megatron_rank.tear_down()  # what a case that failed may have left
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    before = torch.cuda.memory_allocated()
+    reserved_before = torch.cuda.memory_reserved()
+    retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
+    row.update(oom=False, reached="build", before_bytes=before, reserved_before_bytes=reserved_before)
+    row["retries_before"] = retries
+    try:
+        _measure(case, costs, steps, row, watch)
+        row["reached"] = "end"
+    except torch.cuda.OutOfMemoryError:
+        row["oom"] = row["reached"] != "kernel count"
+        row["allocated_at_oom_bytes"] = torch.cuda.max_memory_allocated()
+    finally:
+        megatron_rank.tear_down()
+    row["wall_s"] = round(time.perf_counter() - began, 3)
+    return net_of_before(row)
+
+
+def net_of_before(row: dict[str, Any]) -> dict[str, Any]:
+    """Take what earlier cases had left allocated out of every memory reading."""
+    for name in _ALLOCATED:
+        if name in row:
+            row[name] -= row["before_bytes"]
+    if "peak_reserved_bytes" in row:
+        row["peak_reserved_bytes"] -= row["reserved_before_bytes"]
+    return row
+
+
+def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
+    rank = megatron_rank.build(case)
+    try:
+        _measure_rank(rank, costs, steps, row, watch)
+    finally:
+        megatron_rank.free(rank)
+
+
+def _measure_rank(rank: Rank, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
+    import torch
+
+    case = rank.case
+    torch.cuda.synchronize()
+    row.update(params=rank.params, built_bytes=torch.cuda.memory_allocated(), **buffer_bytes(rank))
+    row["experts_kernel"] = _experts_kernel(case)
+    feed = _feed(case, torch)
+    row["reached"] = "warm-up"
+    _step(rank, feed, Clock(torch))
+    torch.cuda.synchronize()
+    row.update(reached="step", static_bytes=torch.cuda.memory_allocated())
+    row["gather_buffer_bytes"] = _gather_buffer_bytes()
+    torch.cuda.reset_peak_memory_stats()
+    clocks: list[Clock] = []
+    norms = []
+    mark, began = watch.mark() if watch else 0, time.perf_counter()
+    while len(clocks) < steps or (len(clocks) < _MOST_STEPS and time.perf_counter() - began < _LEAST_S):
+        FABRIC.fills.clear()
+        clock = Clock(torch)
+        norms.append(_step(rank, feed, clock, row))
+        clocks.append(clock)
+    torch.cuda.synchronize()
+    row.update(steps=len(clocks), clocks=watch.summary(mark) if watch else None)
+    write_memory(row, torch)
+    write_times(row, clocks, costs)
+    row["finite"] = all(norm is not None and math.isfinite(norm) for norm in norms)
+    row["grad_norm"] = norms[-1]
+    row["reached"] = "kernel count"
+    row.update(kernels_of(torch, lambda: _step(rank, feed, Clock(torch))))
+
+
+def _step(rank: Rank, feed: Any, clock: Clock, row: dict[str, Any] | None = None) -> float | None:
+    """One optimizer step as Megatron's train_step makes it; returns the gradient norm."""
+    import torch
+    from megatron.core.pipeline_parallel import schedules
+
+    case, strategy = rank.case, rank.case.strategy
+    schedule = schedules.get_forward_backward_func()
+    with clock.span("step"):
+        with clock.span("zero_grad"):
+            for chunk in rank.chunks:
+                chunk.zero_grad_buffer()
+            rank.optimizer.zero_grad()
+        with _timed(schedules, "forward_step", clock, "fwd"), _timed(schedules, "backward_step", clock, "bwd"):
+            losses = schedule(
+                forward_step_func=feed,
+                data_iterator=[None] * strategy.vp,
+                model=rank.chunks,
+                num_microbatches=case.num_microbatches,
+                seq_length=case.seq,
+                micro_batch_size=strategy.mbs,
+                forward_only=False,
+            )
+        if row is not None:
+            peak = torch.cuda.max_memory_allocated()
+            row["peak_train_bytes"] = max(row.get("peak_train_bytes", 0), peak)
+            torch.cuda.reset_peak_memory_stats()
+        with clock.span("optimizer"):
+            _, norm, _ = rank.optimizer.step()
+        if row is not None:
+            peak = torch.cuda.max_memory_allocated()
+            row["peak_optimizer_bytes"] = max(row.get("peak_optimizer_bytes", 0), peak)
+            torch.cuda.reset_peak_memory_stats()
+            if losses:
+                row["loss"] = float(losses[-1]["lm loss"])
+    return None if norm is None else float(norm)
+
+
+@contextlib.contextmanager
+def _timed(module: Any, name: str, clock: Clock, phase: str) -> Iterator[None]:
+    """Time every call of a function of Megatron's schedule."""
+    plain = getattr(module, name)
+
+    def timed(*args: Any, **options: Any) -> Any:
+        with clock.span(phase):
+            return plain(*args, **options)
+
+    setattr(module, name, timed)
+    try:
+        yield
+    finally:
+        setattr(module, name, plain)
+
+
+def _feed(case: Case, torch: Any) -> Callable[..., Any]:
+    """Megatron's forward_step_func: tokens from the rank's own vocabulary shard, so that rows are finite."""
+    own = case.model.vocab // case.strategy.tp
+    size = (case.strategy.mbs, case.seq)
+    tokens = torch.randint(own, size, device="cuda")
+    labels = torch.randint(own, size, device="cuda")
+    positions = torch.arange(case.seq, device="cuda").unsqueeze(0).expand(size).contiguous()
+
+    def loss(output: Any) -> Any:
+        value = output.float().mean()
+        return value, {"lm loss": value.detach()}
+
+    def forward(_: Any, model: Any) -> Any:
+        return model(tokens, positions, None, labels=labels), loss
+
+    return forward
+
+
+def _experts_kernel(case: Case) -> str | None:
+    from astra.lab.rehearse.modules import grouped_mm
+
+    if not case.experts:
+        return None
+    return "sequential" if grouped_mm() is None else "torch grouped_mm"
+
+
+def buffer_bytes(rank: Rank) -> dict[str, int]:
+    """Bytes of the parameter and gradient buffers of the data-parallel wrapper."""
+    weights = grads = 0
+    for chunk in rank.chunks:
+        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+            grads += buffer.grad_data.numel() * buffer.grad_data.element_size()
+            if buffer.param_data is not None:
+                weights += buffer.param_data.numel() * buffer.param_data.element_size()
+    if not weights:
+        weights = sum(p.numel() * p.element_size() for chunk in rank.chunks for p in chunk.parameters())
+    return {"weights_bytes": weights, "grads_bytes": grads}
+
+
+def _gather_buffer_bytes() -> int:
+    """Megatron's reusable buffer for gathered sequence-parallel activations; it stays between steps."""
+    from megatron.core import parallel_state
+
+    held = parallel_state.get_global_memory_buffer().buffer.values()
+    return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+
+def write_memory(row: dict[str, Any], torch: Any) -> None:
+    """Peaks, the allocator's reserve and what others hold, read after the measured steps."""
+    free, total = torch.cuda.mem_get_info()
+    reserved = torch.cuda.memory_reserved()
+    row["peak_allocated_bytes"] = max(row["peak_train_bytes"], row["peak_optimizer_bytes"])
+    row["peak_reserved_bytes"] = reserved
+    row["outside_torch_bytes"] = total - free - reserved
+    row["alloc_retries"] = torch.cuda.memory_stats().get("num_alloc_retries", 0) - row.pop("retries_before")
+
+
+def write_times(row: dict[str, Any], clocks: list[Clock], costs: Costs) -> None:
+    """Medians over steps; the fills of the last step are representative of each."""
+    for phase in ("fwd", "bwd", "optimizer", "zero_grad", "step"):
+        spans = [s for clock in clocks for s in clock.seconds(phase)]
+        host = [s for clock in clocks for s in clock.host_seconds(phase)]
+        count = len(spans) // len(clocks)
+        fill = fill_seconds(FABRIC.fills.get(phase, []), costs)
+        row[f"{phase}_raw_s"] = statistics.median(spans)
+        row[f"{phase}_host_s"] = statistics.median(host)
+        row[f"{phase}_s"] = row[f"{phase}_raw_s"] - fill / max(count, 1)
+        row[f"{phase}_count"] = count
+        if phase in ("fwd", "bwd"):
+            row[f"{phase}_all_s"] = [round(s, 7) for s in clocks[-1].seconds(phase)]
+    row["step_all_s"] = [round(clock.seconds("step")[0], 6) for clock in clocks]
+    every = [fill for fills in FABRIC.fills.values() for fill in fills]
+    row["fill_s"] = fill_seconds(every, costs)
+    row["fill_bytes"] = sum(nbytes for _, nbytes in every)
+    row["compute_s"] = row["step_s"] = row["step_raw_s"] - row["fill_s"]

@@ -1,0 +1,1 @@
+"""Published, measured runs replayed against the cost model: what ``astra validate`` needs."""

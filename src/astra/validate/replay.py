@@ -1,0 +1,168 @@
+"""Published runs replayed by the cost model: what was predicted beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from astra.errors import AstraError
+from astra.result import Estimate, Result
+from astra.search.detail import estimate
+from astra.spec.job import Job
+from astra.spec.model import ModelSpec
+from astra.spec.strategy import Strategy
+from astra.validate.runs import Run, Skipped
+from astra.validate.strategies import refused
+
+HEADROOM: Final = next(field.default for field in msgspec.structs.fields(Job) if field.name == "headroom")
+SIMULATED: Final = ("vtrain",)  # sources whose numbers read like a simulator's (docs/vtrain.md)
+# Sources whose runs may shape the runtimes and the operator models; inside three of them, by model. Every other source,
+# known or not, is for testing only.
+FIT: Final[dict[str, tuple[str, ...]]] = {
+    "dgxc": ("",),
+    "simumax": ("",),
+    "vtrain": ("GPT-12L", "GPT-20L"),
+    "ultrascale": ("llama-1B",),
+    "mosaic": ("MPT-350m", "MPT-1b", "MPT-7b", "MPT-30b"),
+}
+
+
+class ReplayedRun(Result, frozen=True, kw_only=True):
+    """One row: the prediction, the measurement, and all that it is grouped by."""
+
+    id: str
+    source: str
+    skipped: str | None = None  # why it was not replayed; then nothing below is known
+    predicted_step_s: float | None = None
+    measured_step_s: float | None = None
+    predicted_peak_gib: list[float] | None = None  # allocated, one per pipeline stage
+    measured_peak_gib: float | None = None
+    compared_peak_gib: float | None = None  # the prediction of what was measured: a stage, the worst, or reserved
+    fits: bool | None = None  # in memory, and the runtime does not refuse it
+    recommended: bool | None = None  # fits with the usual headroom kept free, as a plan would
+    ran_out_of_memory: bool | None = None
+    provenance: str | None = None
+    not_scored: str | None = None  # why its time is not scored
+    use: str = "test"  # or fit
+    framework: str = ""
+    runtime: str = ""
+    model: str = ""
+    family: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    precision: str = ""
+    task: str = ""
+    batch: int = 0
+    seq: int = 0
+    strategy: str = ""
+    citation: str = ""
+    filled: tuple[str, ...] = ()
+    breakdown: dict[str, float] | None = None  # seconds by cause, as in an estimate
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured step time, less one; None unless it is scored."""
+        if self.predicted_step_s is None or not self.measured_step_s or self.not_scored:
+            return None
+        return self.predicted_step_s / self.measured_step_s - 1
+
+    @property
+    def memory_error(self) -> float | None:
+        """Predicted over measured peak memory, less one."""
+        if self.compared_peak_gib is None or not self.measured_peak_gib:
+            return None
+        return self.compared_peak_gib / self.measured_peak_gib - 1
+
+
+def replay(runs: Sequence[Run | Skipped], *, progress: Callable[[float], None] | None = None) -> list[ReplayedRun]:
+    """Every run, in order. Runs of one job are costed together, equal strategies once."""
+    by_job: dict[int, list[Run]] = {}
+    for run in runs:
+        if isinstance(run, Run):
+            by_job.setdefault(id(run.job), []).append(run)
+    answers: dict[tuple[int, Strategy], Estimate | str] = {}
+    done = 0
+    for members in by_job.values():
+        job = members[0].job
+        for strategy, answer in _estimates(job, list(dict.fromkeys(run.strategy for run in members))).items():
+            answers[id(job), strategy] = answer
+        done += len(members)
+        if progress is not None:
+            progress(done / len(runs))
+    return [
+        _skipped(run) if isinstance(run, Skipped) else _replayed(run, answers[id(run.job), run.strategy])
+        for run in runs
+    ]
+
+
+def _estimates(job: Job, strategies: list[Strategy]) -> dict[Strategy, Estimate | str]:
+    """The answer to each strategy, or why there is none."""
+    try:
+        return dict(zip(strategies, estimate(job, strategies), strict=True))
+    except (AstraError, ArithmeticError) as error:
+        if len(strategies) == 1:
+            return {strategies[0]: f"{'refused' if isinstance(error, AstraError) else 'cannot be costed'}: {error}"}
+    found: dict[Strategy, Estimate | str] = {}
+    for strategy in strategies:
+        found |= _estimates(job, [strategy])
+    return found
+
+
+def _skipped(run: Skipped) -> ReplayedRun:
+    return ReplayedRun(id=run.id, source=run.source, skipped=run.reason)
+
+
+def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
+    if isinstance(answer, str):
+        return ReplayedRun(id=run.id, source=run.source, skipped=answer)
+    job, measured = run.job, run.measured
+    stops = refused(job.runtime.name, run.strategy, answer.microbatches)
+    return ReplayedRun(
+        id=run.id,
+        source=run.source,
+        predicted_step_s=answer.step_s,
+        measured_step_s=measured.step_s,
+        predicted_peak_gib=[stage.peak_allocated_gib for stage in answer.stages],
+        measured_peak_gib=measured.peak_gib,
+        compared_peak_gib=_compared(answer, measured.peak_of) if measured.peak_gib else None,
+        fits=answer.fits and not stops,
+        recommended=answer.peak_reserved_gib <= answer.memory_usable_gib * (1 - HEADROOM) and answer.fits and not stops,
+        ran_out_of_memory=measured.oom,
+        provenance=answer.provenance_worst,
+        not_scored=run.aside or None,
+        use="fit" if is_fit(run.source, job.model.name) else "test",
+        framework=run.framework,
+        runtime=job.runtime.name,
+        model=job.model.name,
+        family=family_of(job.model),
+        gpu=job.pool.device.name,
+        gpus=job.pool.gpus,
+        precision=run.precision or job.workload.precision,
+        task=job.workload.task,
+        batch=job.workload.global_batch,
+        seq=job.workload.seq,
+        strategy=str(run.strategy),
+        citation=run.citation,
+        filled=run.filled,
+        breakdown=answer.breakdown,
+    )
+
+
+def _compared(answer: Estimate, peak_of: str) -> float:
+    if peak_of.startswith("first"):
+        first = answer.stages[0]
+        return first.peak_reserved_gib if peak_of == "first reserved" else first.peak_allocated_gib
+    return answer.peak_reserved_gib if peak_of == "reserved" else answer.peak_allocated_gib
+
+
+def is_fit(source: str, model: str) -> bool:
+    """Whether runs of this source and model may be fitted on."""
+    return any(model.startswith(start) for start in FIT.get(source, ()))
+
+
+def family_of(model: ModelSpec) -> str:
+    """The kind of model, as runs are grouped."""
+    attention = "latent " if model.mla else "windowed " if model.window else ""
+    return f"{attention}moe" if model.moe else f"{attention}dense, {'gated' if model.gated_mlp else 'ungated'}"

@@ -1,0 +1,250 @@
+"""The strategy and runtime of a published run.
+
+What its columns say, what its framework does by default, and the vendor's recipe where a table leaves settings out.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple
+
+from astra.spec.model import ModelSpec
+from astra.spec.strategy import Strategy
+from astra.validate.cells import switch
+
+# Framework, as tables name it, to runtime profile; the first that occurs in the name.
+_RUNTIMES: Final = (
+    ("bridge", "megatron-bridge"),
+    ("nemo", "nemo"),
+    ("deepspeed", "deepspeed"),
+    ("megatron-local", "megatron-local"),
+    ("megatron", "megatron"),
+    ("torchtitan", "torchtitan"),
+    ("nanotron", "nanotron"),
+    ("fsdp", "fsdp-eager"),
+    ("foundry", "fsdp-eager"),
+    ("composer", "fsdp-eager"),
+    ("accelerate", "fsdp-eager"),
+    ("internevo", "internevo"),
+)
+_ZERO: Final = {"nemo": 1, "megatron-bridge": 1, "torchtitan": 3, "fsdp-eager": 3, "nanotron": 1}
+_TUNED: Final = ("nemo", "megatron-bridge")  # NVIDIA's own tables: sequence parallelism and TP overlap are on
+_HALF_SAVED: Final = "torchtitan"  # its selective recompute saves every second matrix product
+
+
+class Degrees(NamedTuple):
+    """The numbers of a strategy."""
+
+    tp: int
+    pp: int
+    vp: int
+    cp: int
+    ep: int
+    dp: int
+    mbs: int
+
+
+class Settings(NamedTuple):
+    """The words of a strategy, as a table has them; empty where it is silent."""
+
+    framework: str
+    sp: str
+    zero: str
+    recompute: str
+    flash: str
+    notes: str
+
+
+def runtime_of(framework: str, version: str, told: str, flash: str) -> tuple[str, str]:
+    """The profile that stands for a framework, and what was assumed.
+
+    One that is called "other" is named with its version, or by what else is told of the run: notes and source.
+    """
+    named, notes = framework.lower(), told.lower()
+    name = _profile(version if named == "other" else named)
+    if name == "megatron" and "vtrain" in notes:
+        return "vtrain", "times read like sums of traced layers, not of whole steps (docs/vtrain.md)"
+    if name == "megatron" and switch(flash) is False:  # TransformerEngine always fuses attention
+        return "megatron-apex", ""
+    if name == "torchtitan" and "no compile" in notes:
+        return "fsdp-eager", ""
+    if not name and "mlperf" in notes:
+        return "nemo", "MLPerf submission of a system vendor taken as NVIDIA's NeMo code"
+    name = name or (_profile(told) if named == "other" else "")
+    return (name, "") if name else ("megatron", f"runtime of framework '{framework}' taken as megatron")
+
+
+def _profile(words: str) -> str:
+    return next((profile for word, profile in _RUNTIMES if word in words.lower()), "")
+
+
+def strategy_of(
+    runtime: str, model: ModelSpec, degrees: Degrees, settings: Settings, recipe: dict[str, str] | None
+) -> tuple[Strategy, list[str]]:
+    """The strategy, and the rules by which what the table leaves open was filled."""
+    filled: list[str] = []
+    if runtime == "vtrain" and settings.recompute != "none":
+        filled.append("recompute stated, but the times leave no room for it (docs/vtrain.md)")
+        settings = settings._replace(recompute="none")
+    sp = _switch(settings.sp, runtime in _TUNED and degrees.tp > 1, "sp", filled) and degrees.tp > 1
+    zero = _zero(settings.zero, runtime, recipe, filled)
+    fields: dict[str, Any] = degrees._asdict() | {"sp": sp, "zero": zero}
+    fields |= _recompute(settings, model, degrees, recipe, filled)
+    fields["flash"] = _switch(settings.flash, runtime != "deepspeed", "flash attention", filled)
+    fields["schedule"] = "interleaved" if degrees.vp > 1 and degrees.pp > 1 else "1f1b"
+    if fields["schedule"] == "1f1b":
+        fields["vp"] = 1
+    fields["overlap"] = _overlap(runtime, fields, settings, recipe)
+    fields["etp"] = _expert_tp(runtime, model, degrees, settings.notes, recipe, filled)
+    layers = _stated_layers(settings.notes, model.layers, degrees.pp * fields["vp"])
+    if not layers and runtime == "nanotron":
+        layers = nanotron_layers(model, degrees.pp)
+    return Strategy(**fields, layers=layers), filled
+
+
+def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:
+    known = switch(text)
+    if known is None:
+        filled.append(f"{what} not stated: taken as {'on' if usual else 'off'}")
+        return usual
+    return known
+
+
+def _zero(text: str, runtime: str, recipe: dict[str, str] | None, filled: list[str]) -> int:
+    words = text.lower()
+    stated = re.search(r"(?:zero|stage)[-_= ]*([0-3])", words) or re.fullmatch(r"([0-3])(?:\.0)?", words)
+    if stated:
+        return int(stated.group(1))
+    for word, stage in (("hybrid", 3), ("full_shard", 3), ("fsdp", 3), ("shard_grad", 2), ("dist", 1)):
+        if word in words:
+            return stage
+    if words in ("none", "0", "no", "ddp"):
+        return 0
+    stage = int(recipe["zero"]) if recipe else _ZERO.get(runtime, 0)
+    filled.append(f"ZeRO stage not stated: taken as {stage} for {runtime}")
+    return stage
+
+
+def _recompute(
+    settings: Settings, model: ModelSpec, degrees: Degrees, recipe: dict[str, str] | None, filled: list[str]
+) -> dict[str, Any]:
+    words = settings.recompute.strip().lower()
+    if words == "selective" and settings.framework.lower() == _HALF_SAVED:
+        filled.append("selective recompute of torchtitan taken as every second layer in full")
+        half = max(-(-model.layers // (2 * degrees.pp * degrees.vp)), 1)
+        return {"recompute": "full", "method": "block", "recompute_layers": half}
+    stated = switch(words)
+    words = words if stated is None else "full" if stated else "none"
+    if words in ("none", "selective", "full"):
+        return {"recompute": words}
+    if words not in ("", "unknown"):
+        filled.append("recompute stated in words of its own: taken as not stated")
+    if recipe is None:
+        filled.append("recompute not stated: taken as none")
+        return {"recompute": "none"}
+    filled.append("recompute not stated: as in the vendor's recipe")
+    if recipe["recompute"] != "full":
+        return {"recompute": recipe["recompute"]}
+    layers = int(recipe["recompute_layers"] or 1)
+    return {"recompute": "full", "method": recipe["method"] or "uniform", "recompute_layers": layers}
+
+
+def _overlap(
+    runtime: str, fields: dict[str, Any], settings: Settings, recipe: dict[str, str] | None
+) -> tuple[str, ...]:
+    """What the framework hides by default.
+
+    Megatron hides gradients and weights only with its distributed optimizer. DeepSpeed hides gradients only, and none
+    in its pipeline engine or without ZeRO: those reduce them after the last backward. nanotron hides gradients only and
+    without ZeRO alone; FSDP prefetches both. InternEvo hides gradients; weights it gathers after the update, which is
+    quick where states are shared by the ranks of a node only. Interleaved schedules send while they compute.
+    """
+    words = settings.notes.lower()
+    hooked = fields["zero"] >= 1 and fields["pp"] == 1
+    within = re.search(r"over [248] ranks", settings.zero)
+    usual = {
+        "deepspeed": ["grad"] if hooked else [],
+        "nanotron": [] if fields["zero"] else ["grad"],
+        "internevo": ["grad", "param"] if within else ["grad"],
+    }
+    found = usual.get(runtime, ["grad", "param"] if fields["zero"] >= 1 else [])
+    found = recipe["overlap"].split() if recipe else list(found)
+    async_tp = "async tp" in words or (runtime in _TUNED and not recipe and fields["sp"])
+    if async_tp and not re.search(r"(tp comm overlap|tp overlap)\s*(=\s*0|off|false)", words):
+        found.append("tp")
+    if "no gradient bucketing" in words:
+        found = [name for name in found if name != "grad"]
+    if fields["schedule"] == "interleaved":
+        found.append("p2p")
+    return tuple(found)
+
+
+def _expert_tp(
+    runtime: str, model: ModelSpec, degrees: Degrees, notes: str, recipe: dict[str, str] | None, filled: list[str]
+) -> int:
+    if model.moe is None:
+        return 1
+    stated = re.search(r"ETP=(\d+)", notes)
+    if stated:
+        return int(stated.group(1))
+    if recipe:
+        return int(recipe["etp"])
+    usual = 1 if runtime == "megatron-bridge" else degrees.tp
+    while (degrees.tp * degrees.cp * degrees.dp) % (degrees.ep * usual) or model.moe.ffn % usual:
+        usual //= 2
+    if degrees.tp > 1:
+        filled.append("expert tensor parallelism not stated: as tensor parallelism, or 1 in Megatron-Bridge")
+    return max(usual, 1)
+
+
+def _stated_layers(notes: str, depth: int, stages: int) -> tuple[int, ...]:
+    """A layer split a table states: counts with the embedding and head as one each, or bounds of a longer list."""
+    counts = re.search(r"stage layer split \[([\d,]+)\] \(incl", notes)
+    layers: list[int] = []
+    if counts:
+        layers = [int(word) for word in counts.group(1).split(",")]
+        layers[0] -= 1
+        layers[-1] -= 1
+    bounds = re.search(r"pipeline partition \(of (\d+) \w+ layers\) \[([\d,]+)\]", notes)
+    if bounds:
+        # The extra modules are the embedding and a reshape before the layers; norm, head and the rest after them.
+        ends = [int(word) for word in bounds.group(2).split(",")]
+        layers = [max(min(b, depth + 2) - max(a, 2), 0) for a, b in pairwise(ends)]
+    return tuple(layers) if len(layers) == stages > 1 and sum(layers) == depth and min(layers) >= 0 else ()
+
+
+def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """Nanotron's split: blocks go to a stage until it has its share of the matrix parameters, head included.
+
+    Its public code moves on when the share is exceeded. Where the two differ (the 1B model of the Ultra-Scale Playbook,
+    whose head weighs exactly four layers) times and memory of its runs are those of stages that moved on at the share.
+    """
+    if pp == 1:
+        return ()
+    gates = 3 if model.gated_mlp else 2
+    layer = 4 * model.heads * model.head_dim * model.hidden + gates * model.ffn * model.hidden
+    total = model.layers * layer + model.vocab * model.hidden
+    stage, layers = 0, [0] * pp
+    for done in accumulate([layer] * model.layers):
+        layers[stage] += 1
+        if done * pp >= total * (stage + 1):
+            stage += 1
+    return tuple(layers)
+
+
+def refused(runtime: str, strategy: Strategy, microbatches: int) -> str:
+    """Why a runtime stops before the first step, whatever the memory; empty if it does not.
+
+    Nanotron asserts at least pp - 1 micro-batches (pipeline_parallel/engine.py). Its split may leave stages without
+    layers: one still runs the final norm or the loss, more have nothing to run; and without ZeRO its replicas are
+    wrapped in DistributedDataParallel, which needs parameters on every stage (models/base.py, check_model_has_grad).
+    """
+    if runtime != "nanotron":
+        return ""
+    empty = sum(count == 0 for count in strategy.layers[:-1])
+    if microbatches < strategy.pp - 1:
+        return "fewer than pp - 1 micro-batches"
+    if empty > 1 or (empty == 1 and strategy.zero == 0 and strategy.dp > 1):
+        return "a pipeline stage without parameters"
+    return ""

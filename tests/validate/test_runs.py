@@ -1,0 +1,364 @@
+"""Reading published runs into jobs and strategies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astra.catalog import models as catalog_models
+from astra.errors import InputError
+from astra.spec.runtime import Runtime
+from astra.spec.strategy import parse_strategy
+from astra.units import GIB
+from astra.validate import table
+from astra.validate.models import Sizes, model_of
+from astra.validate.pools import find_device, pool_of, read_network
+from astra.validate.recipes import recipe_for, runtime_as_run
+from astra.validate.runs import Run, Skipped, read_runs, runs_of
+from astra.validate.strategies import Degrees, nanotron_layers, refused
+
+ROW = {
+    "id": "mine-0001", "framework": "megatron", "model_name": "llama2-7b", "layers": "32", "hidden": "4096",
+    "ffn": "11008", "heads": "32", "kv_heads": "32", "vocab": "32000", "seq_len": "4096", "gated_mlp": "1",
+    "gpu_type": "H100-SXM", "gpu_mem_gb": "80", "num_gpus": "16", "gpus_per_node": "8", "precision": "bf16", "tp": "2",
+    "pp": "2", "vp": "1", "cp": "1", "ep": "1", "dp": "4", "sp": "1", "zero_stage_or_dist_opt": "zero1",
+    "recompute": "none", "flash_attn": "1", "mbs": "1", "gbs": "64", "measured_step_time_s": "3.5", "oom": "0",
+    "task": "pretrain", "intra_node_link": "NVLink4 900GB/s NVSwitch", "inter_node_link": "IB NDR 8x400Gb/s",
+    "notes": "",
+}  # fmt: skip
+
+
+def one(**changes: str) -> Run | Skipped:
+    return runs_of([ROW | changes])[0]
+
+
+def run(**changes: str) -> Run:
+    found = one(**changes)
+    assert isinstance(found, Run), found
+    return found
+
+
+def test_a_full_row() -> None:
+    found = run()
+    assert (found.id, found.source, found.job.pool.gpus) == ("mine-0001", "mine", 16)
+    assert found.job.runtime.name == "megatron"
+    assert str(found.strategy) == "tp2 pp2 dp4 mbs1 sp zero1 recompute=none overlap=grad,param"
+    assert found.measured.step_s == 3.5
+    assert not found.aside
+    assert found.job.model.kv_heads == 32
+    assert found.job.headroom == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tp": "", "dp": ""}, "tensor-parallel degree is missing"),
+        ({"gpu_type": "TPU-v5p"}, "unsupported hardware: TPU-v5p"),
+        ({"precision": "nvfp4"}, "nvfp4 is not modelled"),
+        ({"gpu_type": "A100-SXM", "precision": "fp8"}, "has no fp8"),
+        ({"pp": "8", "vp": "8", "dp": "1"}, "more pipeline chunks than layers"),
+        ({"gbs": "30"}, "dp*mbs does not divide the batch"),
+        ({"tp": "3"}, "does not divide the GPUs"),
+        ({"gbs": "", "measured_step_time_s": ""}, "global batch is missing"),
+    ],
+)
+def test_what_cannot_be_replayed_says_why(changes: dict[str, str], reason: str) -> None:
+    found = one(**changes)
+    assert isinstance(found, Skipped)
+    assert reason in found.reason
+
+
+def test_missing_columns_are_filled_by_stated_rules() -> None:
+    bare = {name: ROW[name] for name in (
+        "id", "layers", "hidden", "heads", "gpu_type", "num_gpus", "tp", "pp", "seq_len", "gbs", "vocab",
+    )}  # fmt: skip
+    found = runs_of([bare | {"measured_tokens_per_s_per_gpu": "1000"}])[0]
+    assert isinstance(found, Run)
+    assert found.measured.step_s == pytest.approx(64 * 4096 / (1000 * 16))
+    assert any("micro-batch not stated" in rule for rule in found.filled)
+    assert any("precision not stated" in rule for rule in found.filled)
+    assert found.strategy.dp == 4
+
+
+def test_suspect_and_disturbed_times_are_set_aside_but_replayed() -> None:
+    assert "q=C" in run(notes="q=C; remembered").aside
+    assert "clean=0" in run(notes="q=A; clean=0 (64 nodes)").aside
+    assert run(oom="1", measured_step_time_s="").measured.oom is True
+    assert run(notes="q=A; mem = peak on world rank 0").measured.peak_of == "first"
+
+
+def test_equal_jobs_are_one_object() -> None:
+    first, second, other = runs_of([ROW, ROW | {"id": "mine-0002", "tp": "4", "dp": "2"}, ROW | {"gbs": "128"}])
+    assert isinstance(first, Run)
+    assert isinstance(second, Run)
+    assert isinstance(other, Run)
+    assert first.job is second.job
+    assert first.job is not other.job
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "gigabits"),
+    [
+        ("IB NDR 8x400Gb/s", "infiniband", 3200),
+        ("RoCE 1600Gb/s per node", "roce", 1600),
+        ("4x100Gb RoCE", "roce", 400),
+        ("AWS EFA", "efa", None),
+        ("AWS EFA 3200Gb/s (p5.48xlarge)", "efa", 3200),
+        ("Slingshot-11 4x200Gb/s", "roce", 800),
+        ("50Gb/s Ethernet", "tcp", 50),
+        ("Storage: 2x ConnectX-7 IB NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 4", "infiniband", 3200),
+        ("1x Ethernet 100Gb/Sec, 8x NVIDIA Quantum-2 CX7 InfiniBand (400Gb/s)", "infiniband", 3200),
+        ("ROCE2; Data bandwidth for GPU-PCIe: 504 GB/s", "roce", None),
+        ("", None, None),
+    ],
+)
+def test_networks(text: str, kind: str | None, gigabits: float | None) -> None:
+    found = read_network(text, 8)
+    assert found.kind == kind
+    assert found.bytes_per_s == (None if gigabits is None else pytest.approx(gigabits * 1e9 / 8))
+
+
+@pytest.mark.parametrize(
+    ("text", "memory", "name"),
+    [
+        ("H100-SXM", 80, "H100-SXM5-80GB"),
+        ("A100-SXM", 40, "A100-SXM4-40GB"),
+        ("A100-PCIe", 80, "A100-PCIe-80GB"),
+        ("GB300", 288, "GB300-NVL72"),
+        ("NVIDIA L40S", 45, "L40S"),
+        ("V100-SXM3 (DGX-2)", 32, "V100-SXM2-32GB"),
+        ("T4", 16, "T4"),
+        ("H200-SXM", 140, "H200-SXM5-141GB"),
+    ],
+)
+def test_devices(text: str, memory: float, name: str) -> None:
+    assert find_device(text, memory).name == name
+
+
+def test_a_limited_gpu_is_slower_and_keeps_its_memory() -> None:
+    pool = pool_of("H100-SXM 96GB HBM2e 500W", 96.0, 8, 8, "NVLink4 900GB/s NVSwitch", "")
+    stock = find_device("H100-SXM", 80.0)
+    shares = {name: pool.device.flops_per_s[name] / stock.flops_per_s[name] for name in ("bf16", "fp8")}
+    assert 0.7 < shares["fp8"] < shares["bf16"] < 0.9  # denser kernels draw more power
+    assert pool.device.memory_bytes_per_s < stock.memory_bytes_per_s
+    assert 90 * GIB < pool.device.memory_bytes < 96 * GIB
+    assert pool.node.links[0].bytes_per_s == 450e9
+
+
+def test_a_node_named_has_the_links_of_the_catalog() -> None:
+    named, told = (pool_of("T4", 16.0, 16, 4, f"PCIe3{more}", "50Gb/s Ethernet") for more in (" (g4dn.12xlarge)", ""))
+    assert named.node.links[0].bytes_per_s == 6.25e9
+    assert told.node.links[0].bytes_per_s == 15.75e9
+
+
+def test_scripts_of_a_source_fill_what_its_table_leaves_open() -> None:
+    open_ended = {"framework": "deepspeed", "precision": "unknown", "flash_attn": "unknown", "recompute": "unknown"}
+    known, other = run(id="sailor-0001", **open_ended), run(**open_ended)
+    assert known.job.workload.precision == "tf32"
+    assert not known.strategy.flash
+    assert any("own scripts: tf32" in rule for rule in known.filled)
+    assert other.job.workload.precision == "bf16"
+    assert run(id="sailor-0001", framework="deepspeed", precision="fp16").job.workload.precision == "fp16"
+
+
+def test_a_framework_named_by_its_version() -> None:
+    settings = {"framework": "other", "framework_version_or_date": "InternEvo 2023-09", "pp": "1", "dp": "8"}
+    everywhere = run(**settings, zero_stage_or_dist_opt="zero1 over all dp ranks")
+    node = run(**settings, zero_stage_or_dist_opt="zero1 over 8 ranks")
+    assert everywhere.job.runtime.name == "internevo"
+    assert (everywhere.strategy.overlap, node.strategy.overlap) == (("grad",), ("grad", "param"))
+
+
+@pytest.mark.parametrize(("zero", "pp", "hidden"), [("0", "1", ()), ("zero1", "2", ()), ("zero1", "1", ("grad",))])
+def test_deepspeed_reduces_after_backward_without_hooks(zero: str, pp: str, hidden: tuple[str, ...]) -> None:
+    found = run(framework="deepspeed", zero_stage_or_dist_opt=zero, pp=pp, dp=str(8 // int(pp)), flash_attn="0")
+    assert found.strategy.overlap == hidden
+
+
+def sizes(**changes: object) -> Sizes:
+    base = Sizes(name="x", layers=4, hidden=1024, ffn=4096, heads=16, kv_heads=16, vocab=50257, seq=1024, gated=False)
+    return base._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_models_take_after_the_catalog() -> None:
+    known, how = model_of(
+        sizes(
+            name="Qwen3_30B", hidden=2048, ffn=6144, heads=32, kv_heads=4, gated=True, experts=128, topk=8, moe_ffn=768
+        )
+    )
+    assert known.head_dim == 128
+    assert known.layers == 4
+    assert "qwen3-30b-a3b" in how
+    mpt, _ = model_of(sizes(name="MPT-350m"))
+    assert not mpt.mlp_bias
+    assert mpt.tied_embeddings
+    llama, _ = model_of(sizes(name="something", gated=True))
+    assert (llama.norm, llama.learned_positions, llama.tied_embeddings) == ("rmsnorm", 0, False)
+    assert model_of(sizes(name="something", gated=True, tied=True))[0].tied_embeddings
+
+
+@pytest.mark.parametrize(
+    ("text", "microbatches", "why"),
+    [
+        ("tp1 pp4 dp2 mbs1 zero1 layers=6,5*2,0", 3, ""),
+        ("tp1 pp4 dp2 mbs1 zero1 layers=6,5*2,0", 2, "fewer than pp - 1 micro-batches"),
+        ("tp1 pp4 dp2 mbs1 zero1 layers=8,8,0,0", 8, ""),
+        ("tp1 pp4 dp2 mbs1 zero0 layers=8,8,0,0", 8, "a pipeline stage without parameters"),
+        ("tp1 pp4 dp1 mbs1 zero0 layers=8,8,0,0", 8, ""),
+        ("tp1 pp4 dp2 mbs1 zero1 layers=16,0,0,0", 8, "a pipeline stage without parameters"),
+    ],
+)
+def test_what_nanotron_refuses_to_start(text: str, microbatches: int, why: str) -> None:
+    strategy = parse_strategy(text)
+    assert refused("nanotron", strategy, microbatches) == why
+    assert refused("megatron", strategy, microbatches) == ""
+
+
+def test_nanotron_gives_the_last_stage_fewer_layers() -> None:
+    model, _ = model_of(sizes(name="llama-1B", layers=16, hidden=2048, ffn=8192, heads=32, kv_heads=32, vocab=131072,
+                              gated=True))  # fmt: skip
+    layers = nanotron_layers(model, 4)
+    assert sum(layers) == 16
+    assert layers[-1] < layers[0]
+    assert nanotron_layers(model, 1) == ()
+
+
+def test_stated_splits_are_used() -> None:
+    found = run(pp="4", dp="2", notes="stage layer split [8,9,9,8] (incl. embed/head pseudo-layers)", layers="32")
+    assert found.strategy.layers == (7, 9, 9, 7)
+
+
+def test_recipes_fill_what_a_table_leaves_open() -> None:
+    degrees = Degrees(tp=1, pp=1, vp=1, cp=1, ep=64, dp=64, mbs=4)
+    recipe = recipe_for("GPT OSS 120B", "GB200", "bf16", 64, 1280, degrees, False)
+    assert recipe is not None
+    assert recipe["cheap_recompute"] == "layernorm moe_act"
+    assert recipe_for("GPT OSS 120B", "H100-SXM", "bf16", 64, 1280, degrees, False) is None
+
+
+def test_recipes_shape_the_runtime() -> None:
+    model, filled = catalog_models.model("qwen3-30b-a3b"), list[str]()
+    degrees = Degrees(tp=1, pp=1, vp=1, cp=1, ep=8, dp=8, mbs=4)
+    recipe = recipe_for(model.name, "GB200", "mxfp8", 8, 512, degrees, False)
+
+    def as_run(version: str, task: str = "pretrain") -> Runtime:
+        return runtime_as_run("megatron-bridge", recipe, model, version=version, task=task, mlperf=False, filled=filled)
+
+    new, old = as_run("NeMo 26.06"), as_run("NeMo 26.04.01")
+    assert new.hides_all_to_all
+    assert not old.hides_all_to_all
+    assert old.launch_s > 10 * new.launch_s  # graphs of parts leave the experts to the host
+    assert new.dispatch == old.dispatch == "once"
+    assert as_run("NeMo 26.06", "lora").adapted == "qkv"
+    mlperf = runtime_as_run("nemo", None, model, version="v4.1", task="lora", mlperf=True, filled=filled)
+    assert mlperf.adapted == "attention"
+    assert any("vendor's recipe" in rule for rule in filled)
+
+
+def test_a_source_may_know_its_own_board() -> None:
+    names = {"gpu": "B200-SXM", "memory_gb": 180.0, "gpus": 8, "per_node": 8, "near": "", "far": ""}
+    usual, own = pool_of(**names), pool_of(**names, source="MooreThreads/SimuMax@4dcaae51")
+    assert own.device.flops_per_s["bf16"] == pytest.approx(0.8 * usual.device.flops_per_s["bf16"])
+    assert own.device.memory_bytes_per_s == usual.device.memory_bytes_per_s
+
+
+def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("name,depth\nx,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="hidden"):
+        read_runs(path)
+
+
+def test_the_shipped_table() -> None:
+    found = table.published()
+    replayable = [run for run in found if isinstance(run, Run)]
+    assert len(replayable) > 3000
+    assert len({run.id for run in replayable}) == len(replayable)
+    assert all(run.citation for run in replayable)
+    assert all(run.strategy.gpus == run.job.pool.gpus for run in replayable)
+
+
+def test_steps_assembled_by_vtrain_are_read_as_such() -> None:
+    runs = [run for run in table.published() if isinstance(run, Run) and run.source == "vtrain"]
+    assert {(run.job.runtime.name, run.strategy.recompute) for run in runs} == {("vtrain", "none")}
+    # One stage: a straight line in micro-batches, which timed steps never are (docs/vtrain.md).
+    alone = {
+        (run.job.model.name, run.strategy.tp, run.strategy.dp, run.job.workload.global_batch): run.measured.step_s
+        for run in runs
+        if run.strategy.pp == run.strategy.mbs == 1
+    }
+    for (model, tp, dp, batch), step_s in alone.items():
+        two, four = alone.get((model, tp, dp, 2 * batch)), alone.get((model, tp, dp, 4 * batch))
+        if step_s and two and four:
+            assert four - two == pytest.approx(2 * (two - step_s), rel=1e-4)
+
+
+def test_a_table_with_other_habits_gives_the_same_runs(tmp_path: Path) -> None:
+    usual = ",".join(ROW), ",".join(ROW.values())
+    floats = {name: f"{value}.0" if value.isdigit() else value for name, value in ROW.items()}
+    habits = {
+        "semicolons": (";".join(ROW), ";".join(ROW.values())),
+        "tabs": ("\t".join(ROW), "\t".join(ROW.values())),
+        "a byte-order mark": ("\ufeff" + usual[0], usual[1]),
+        "floats": (usual[0], ",".join(floats.values())),
+    }
+    path = tmp_path / "runs.csv"
+
+    def read(lines: tuple[str, str], end: str = "\n") -> list[Run | Skipped]:
+        path.write_text(end.join(lines), encoding="utf-8", newline="")
+        return read_runs(path)
+
+    expected = read(usual)
+    assert isinstance(expected[0], Run)
+    assert read(usual, "\r\n") == expected
+    for name, lines in habits.items():
+        assert read(lines) == expected, name
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "reason"),
+    [
+        ("ffn", "many", "not a number: ffn"),
+        ("mbs", "1.5", "not a whole number: mbs"),
+        ("gbs", "-4", "out of range: gbs"),
+        ("measured_step_time_s", "1e30", "out of range: measured_step_time_s"),
+        ("gpu_type", "", "incomplete: GPU type is missing"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_not_taken_as_silence(column: str, cell: str, reason: str) -> None:
+    found = one(**{column: cell})
+    assert isinstance(found, Skipped)
+    assert found.reason == reason
+
+
+def test_missing_columns_are_inferred_or_counted() -> None:
+    def without(*names: str) -> Run | Skipped:
+        return runs_of([{name: value for name, value in ROW.items() if name not in names}])[0]
+
+    assert without("id").id == "row 1"
+    assert run(tp="").strategy.tp == 2  # 16 GPUs, pp 2, dp 4
+    plain = run(tp="", pp="", dp="16")
+    assert (plain.strategy.tp, plain.strategy.pp) == (1, 1)
+    assert any("tp and pp not stated" in rule for rule in plain.filled)
+    sparse = run(model_name="llama-3-8b", ffn="", kv_heads="", gated_mlp="", vocab="128256").job.model
+    assert (sparse.ffn, sparse.kv_heads, sparse.gated_mlp) == (14336, 8, True)
+    assert run(vocab="").job.model.vocab == 32000  # the catalog's Llama-2 7B
+    assert without("tp", "pp") == Skipped("mine-0001", "mine", "incomplete: tensor-parallel degree is missing")
+    assert without("heads") == Skipped("mine-0001", "mine", "incomplete: attention heads is missing")
+
+
+def test_a_damaged_file_is_an_input_error(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    for text in ("", "a,b\n1,2\n", ",".join(ROW) + '\n"' + "x" * 200_000):
+        path.write_text(text)
+        with pytest.raises(InputError):
+            read_runs(path)
+
+
+def test_scripts_and_runtimes_of_a_source_are_known_by_its_repository_too() -> None:
+    known = run(id="x1", source_repo_or_paper="eth-easl/sailor@cf2c8e3c", framework="deepspeed", precision="unknown")
+    assert known.job.workload.precision == "tf32"
+    assert run(id="x1", source_repo_or_paper="VIA-Research/vTrain@f8dda847").job.runtime.name == "vtrain"
+    other = run(id="x1", source_repo_or_paper="InternLM/InternEvo@c628a8c8", framework="other")
+    assert other.job.runtime.name == "internevo"

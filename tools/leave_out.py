@@ -1,0 +1,188 @@
+"""Published runs predicted without their own source: every fitted constant of a runtime is found anew without it.
+
+``python -m tools.leave_out`` prints the errors by source and writes the error bars of a step time, which are
+what most of these errors stay below (``catalog/data/step_errors.csv``). It takes minutes.
+
+Runtimes with the same kernels share their constants, so that a source is predicted by those of its kin. A source
+without kin is predicted as an unknown framework would be: with the constants that suit all other sources best, a common
+host, and nothing that was learned from its own runs. What is counted from a framework's code stays.
+
+Error bars of a runtime without kin come from the runs of its source that it was not fitted on.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from astra.catalog import runtimes
+from astra.spec.job import Job
+from astra.spec.runtime import Runtime
+from astra.validate.replay import ReplayedRun, is_fit, replay
+from astra.validate.runs import Run
+from astra.validate.score import errors_of
+from astra.validate.table import published
+
+
+class Constant(NamedTuple):
+    """One fitted constant of a runtime, where the search for it starts and where it is looked for."""
+
+    name: str
+    first: float
+    grid: tuple[float, ...]
+
+
+CONSTANTS: Final = (
+    Constant("clock_gain", 1.0, (0.84, 0.88, 0.92, 0.96, 1.0, 1.04)),
+    Constant("fp8_cast", 6.0, (6.0, 8.0, 9.5, 11.0, 12.5)),  # bytes per element, both ways
+    Constant("straggling", 0.0, (0.0, 0.002, 0.0035, 0.005)),
+)
+# Fitted too, in runtimes whose constants nobody shares: common values, or the mechanism off.
+OTHERS: Final = {
+    "attention_gain": 1.0,
+    "launch_s": 4e-5,
+    "launch_backward_s": 2.5e-5,
+    "step_host_s": 0.01,
+    "pipelined_collective_s": 0.0,
+    "gather_host_s": 0.0,
+    "update_bytes": None,
+}
+KIN: Final = {"nemo": "megatron", "megatron-bridge": "megatron"}  # runtimes with the kernels of another
+COVERED: Final = 0.8  # share of the runs whose error an error bar covers
+FEWEST: Final = 20  # runs of a class; a smaller one takes the bar of all runs of its kind of model
+SAMPLE: Final = 40  # runs of a source that constants are found on
+RESULT: Final = Path(str(files("astra.validate"))) / "data" / "left_out.csv"
+TARGET: Final = Path(str(files("astra.catalog"))) / "data" / "step_errors.csv"
+Values = tuple[float, ...]
+
+
+def kind_of(runtime: str) -> str:
+    """The runtime whose constants this one shares."""
+    return KIN.get(runtime, runtime)
+
+
+def with_constants(runs: Sequence[Run], values: Values, *, alone: bool = False) -> list[Run]:
+    """The runs, with other constants in their runtimes; runs of one job still share it."""
+    jobs: dict[int, Job] = {}
+    for run in runs:
+        if id(run.job) not in jobs:
+            jobs[id(run.job)] = replace(run.job, runtime=_changed(run.job.runtime, values, alone=alone))
+    return [run._replace(job=jobs[id(run.job)]) for run in runs]
+
+
+def _changed(runtime: Runtime, values: Values, *, alone: bool) -> Runtime:
+    clock_gain, cast_bytes, straggling = values
+    cast = replace(runtime.kernels["fp8_cast"], forward_bytes=cast_bytes, backward_bytes=cast_bytes)
+    changed = replace(
+        runtime, clock_gain=clock_gain, straggling=straggling, kernels=runtime.kernels | {"fp8_cast": cast}
+    )
+    return replace(changed, **OTHERS) if alone else changed
+
+
+def loss(rows: Iterable[ReplayedRun]) -> float:
+    """Mean size of the logarithmic error, each source with the same weight."""
+    sizes: dict[str, list[float]] = {}
+    for row in rows:
+        if row.error is not None:
+            sizes.setdefault(row.source, []).append(abs(float(np.log1p(row.error))))
+    return float(np.mean([np.mean(part) for part in sizes.values()])) if sizes else 0.0
+
+
+def fitted(runs: Sequence[Run]) -> Values:
+    """The constants that predict a sample of these runs best, one at a time, twice around."""
+    values = [constant.first for constant in CONSTANTS]
+    sample = [run for source in sorted({run.source for run in runs}) for run in _spread(runs, source)]
+    for place, constant in [*enumerate(CONSTANTS)] * 2:
+        trials = [(*values[:place], trial, *values[place + 1 :]) for trial in constant.grid]
+        losses = [loss(replay(with_constants(sample, trial))) for trial in trials]
+        values[place] = constant.grid[int(np.argmin(losses))]
+    return tuple(values)
+
+
+def _spread(runs: Sequence[Run], source: str) -> list[Run]:
+    """Runs of a source, evenly spread over its table."""
+    own = [run for run in runs if run.source == source]
+    return own[:: -(-len(own) // SAMPLE)]
+
+
+class LeftOut(NamedTuple):
+    """A source predicted by constants that never saw it."""
+
+    source: str
+    kind: str
+    constants: Values
+    rows: list[ReplayedRun]
+    kin: bool  # whether other sources ran on such a runtime
+
+
+def left_out(runs: Sequence[Run]) -> list[LeftOut]:
+    """Every scored run predicted by constants that never saw its source."""
+    found = []
+    for source, kind in sorted({(run.source, kind_of(run.job.runtime.name)) for run in runs}):
+        others = [run for run in runs if run.source != source]
+        kin = [run for run in others if kind_of(run.job.runtime.name) == kind]
+        constants = fitted(kin or others)
+        own = [run for run in runs if run.source == source and kind_of(run.job.runtime.name) == kind]
+        rows = replay(with_constants(own, constants, alone=not kin))
+        found.append(LeftOut(source, kind, constants, rows, kin=bool(kin)))
+    return found
+
+
+def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
+    """(runtime, kind of model, runs, error bar), with a line for all runtimes first."""
+    lines: list[tuple[str, str, int, float]] = []
+    timed = [row for row in rows if not runtimes.runtime(row.runtime).replay_only]
+    for runtime in ("", *runtimes.runtime_names()):
+        for model, moe in (("dense", False), ("moe", True)):
+            part = [row for row in rows if kind_of(row.runtime) == kind_of(runtime)] if runtime else timed
+            sizes = [abs(row.error) for row in part if row.error is not None and ("moe" in row.family) == moe]
+            if len(sizes) >= FEWEST:
+                lines.append((runtime, model, len(sizes), round(float(np.quantile(sizes, COVERED)), 3)))
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print and keep the errors by source, and write the error bars."""
+    runs = [run for run in published() if isinstance(run, Run) and not run.aside and run.measured.step_s]
+    found = left_out(runs)
+    print(f"Constants found without the source: {', '.join(constant.name for constant in CONSTANTS)}")
+    lines = [_line("all", [row for each in found for row in each.rows], "")]
+    for source in sorted({each.source for each in found}):
+        mine = [each for each in found if each.source == source]
+        how = "; ".join(f"{each.kind}{'' if each.kin else ' (no kin)'} {each.constants}" for each in mine)
+        lines.append(_line(source, [row for each in mine for row in each.rows], how))
+    _write(RESULT, ("source", "runs", "mean", "median", "p90", "bias", "constants"), lines)
+    shipped = replay([run for run in runs if not is_fit(run.source, run.job.model.name)])
+    kept = {(each.source, each.kind) for each in found if each.kin}
+    rows = [row for each in found if each.kin for row in each.rows]
+    rows += [row for row in shipped if (row.source, kind_of(row.runtime)) not in kept]
+    _write(TARGET, ("runtime", "model", "runs", "error"), bars(rows))
+    return 0
+
+
+def _line(name: str, rows: Sequence[ReplayedRun], how: str) -> tuple[object, ...]:
+    errors = errors_of(row.error for row in rows)
+    assert errors is not None
+    shares = (errors.mean, errors.median, errors.p90, errors.bias)
+    print(f"{name:16} {errors.runs:6,}" + "".join(f" {share:7.1%}" for share in shares) + f"  {how}")
+    return name, errors.runs, *(f"{share:.4f}" for share in shares), how
+
+
+def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    path.write_text(page.getvalue(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

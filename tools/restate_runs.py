@@ -1,0 +1,118 @@
+"""Write the project's table of published runs from a survey: ``python -m tools.restate_runs RUNS.csv``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astra.catalog import hardware, runtimes
+from astra.spec.cluster import Pool
+from astra.spec.model import ModelSpec
+from astra.spec.runtime import Runtime
+from astra.validate.runs import Run, Skipped, read_runs
+from astra.validate.table import COLUMNS, RUNS, SHARED
+
+
+class _Numbered:
+    """Things that are written once, in the order they are met."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self.entries: list[Any] = []
+
+    def place(self, entry: Any) -> int:
+        """Its number."""
+        key = msgspec.json.encode(entry).decode()
+        if key not in self._places:
+            self._places[key] = len(self.entries)
+            self.entries.append(entry)
+        return self._places[key]
+
+
+def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
+    """The text of both files."""
+    models, pools, settings, citations, rules, asides = (_Numbered() for _ in range(6))
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for run in rows:
+        if isinstance(run, Skipped):
+            continue
+        job, measured, work = run.job, run.measured, run.job.workload
+        writer.writerow((
+            run.id, run.framework, job.runtime.name,
+            settings.place(changed) if (changed := _runtime_changes(job.runtime)) else "",
+            models.place(_sparse(job.model)),
+            pools.place(_pool_entry(job.pool)), job.pool.gpus, run.precision, work.precision, work.task,
+            work.lora_rank, work.global_batch, work.seq,
+            str(run.strategy), _shown(measured.step_s), _shown(measured.peak_gib), measured.peak_of,
+            {True: "1", False: "0", None: ""}[measured.oom], asides.place(run.aside) if run.aside else "",
+            " ".join(str(rules.place(rule)) for rule in run.filled), citations.place(run.citation),
+        ))  # fmt: skip
+    left_out = Counter((run.source, run.reason) for run in rows if isinstance(run, Skipped))
+    shared = {
+        "models": models.entries,
+        "pools": pools.entries,
+        "settings": settings.entries,
+        "citations": citations.entries,
+        "rules": rules.entries,
+        "asides": asides.entries,
+        "left_out": [[source, reason, count] for (source, reason), count in sorted(left_out.items())],
+    }
+    return page.getvalue(), msgspec.json.format(msgspec.json.encode(shared), indent=1).decode() + "\n"
+
+
+def _runtime_changes(runtime: Runtime) -> dict[str, Any]:
+    usual, own = msgspec.to_builtins(runtimes.runtime(runtime.name)), msgspec.to_builtins(runtime)
+    changes = {name: value for name, value in own.items() if value != usual[name]}
+    if "kernels" in changes:
+        changes["kernels"] = {
+            name: value for name, value in changes["kernels"].items() if value != usual["kernels"][name]
+        }
+    return changes
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _sparse(model: ModelSpec) -> dict[str, Any]:
+    """A model without the fields that have their default."""
+    entry: dict[str, Any] = {
+        field.name: msgspec.to_builtins(getattr(model, field.name))
+        for field in msgspec.structs.fields(ModelSpec)
+        if field.required or getattr(model, field.name) != field.default
+    }
+    return entry
+
+
+def _pool_entry(pool: Pool) -> dict[str, Any]:
+    known = pool.device.name.partition(" (")[0]
+    catalog, own = msgspec.to_builtins(hardware.device(known)), msgspec.to_builtins(pool.device)
+    node, own_node = msgspec.to_builtins(hardware.node_type(pool.node.name)), msgspec.to_builtins(pool.node)
+    return {
+        "device": known,
+        "device_changes": {name: value for name, value in own.items() if value != catalog[name]},
+        "node": pool.node.name,
+        "node_changes": {name: value for name, value in own_node.items() if value != node[name]},
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Write the shipped table from a survey of runs."""
+    folder = Path(str(files("astra.validate"))) / "data"
+    lines, shared = restate(read_runs(arguments[0]))
+    (folder / RUNS).write_text(lines, encoding="utf-8")
+    (folder / SHARED).write_text(shared, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
