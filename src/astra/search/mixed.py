@@ -124,7 +124,7 @@ class Planner:
             # A share will still be rounded, so that the last of its end is not worth the search; nor is it with many.
             quick = many or not whole
             solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=quick)
-            if self.effort.over:
+            if not self.effort.left:
                 self._leave_open(kind, bound_s)
             if solved is None:
                 continue

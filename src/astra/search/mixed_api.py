@@ -182,7 +182,7 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
     worth = Worth(planner, best)
     without = worth.without([] if exact or len(names) < 3 else used)
     more = worth.one_more([] if exact else range(len(names)))
-    idle = _idle(planner, best, candidates, left_out, worth)
+    unused = _idle(planner, best, candidates, left_out, worth)
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -191,7 +191,7 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
         rejects=_rejects(planner, left_open=bool(unproven)),
         notes=[
-            f"runtime {fleet.job.runtime.title}", *idle, *_limits_of(planner, best), *unproven,
+            f"runtime {fleet.job.runtime.title}", *unused, *_limits_of(planner, best), *unproven,
             *_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
