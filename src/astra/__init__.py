@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from astra.errors import AstraError, InputError, NoCoverage, NoFeasiblePlan
     from astra.result import Estimate, Plan, PlanSet, RentReport
     from astra.search.api import ModelReport, describe_model, estimate, plan
-    from astra.search.bill import Money
     from astra.search.rent import rent
     from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
     from astra.spec.model import MLA, ModelSpec, MoE
+    from astra.spec.money import Money
+    from astra.spec.request import PlanRequest
     from astra.spec.strategy import Strategy, parse_strategy
     from astra.spec.workload import Workload
 
@@ -26,11 +27,12 @@ _HOMES = {
     "estimate": "astra.search.api",
     "describe_model": "astra.search.api",
     "rent": "astra.search.rent",
-    "Money": "astra.search.bill",
+    "Money": "astra.spec.money",
     "RentReport": "astra.result",
     "ModelReport": "astra.search.api",
     "Estimate": "astra.result",
     "Plan": "astra.result",
+    "PlanRequest": "astra.spec.request",
     "PlanSet": "astra.result",
     "Cluster": "astra.spec.cluster",
     "Device": "astra.spec.cluster",
@@ -65,6 +67,7 @@ __all__ = [
     "NoFeasiblePlan",
     "NodeType",
     "Plan",
+    "PlanRequest",
     "PlanSet",
     "Pool",
     "RentReport",

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from astra.visible import shortened, visible
+from astra.visible import shortened, visible, visible_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,12 +30,13 @@ class InputError(AstraError):
 
     exit_code = 2
 
-    def __init__(self, where: str, got: object, *, want: str, fix: str = "") -> None:
+    def __init__(self, where: str, got: object, *, want: str, fix: str = "", picture: str = "") -> None:
         self.where, self.got, self.want, self.fix = where, got, want, fix
         # Places and wishes quote files and names; whatever is in those, the message is one line that can be seen.
         place, told, advice = _told(where, _MOST_PLACE), _told(want, _MOST_TOLD), _told(fix, _MOST_TOLD)
         shown = f"got {_shown(got)}, " if got is not None else ""
-        super().__init__(f"{place}: {shown}wanted {told}.{' ' + advice if advice else ''}")
+        drawn = f"\n{visible_lines(picture)}" if picture else ""  # the only lines of their own: a caret under the fault
+        super().__init__(f"{place}: {shown}wanted {told}.{' ' + advice if advice else ''}{drawn}")
 
 
 class UnknownName(InputError):

@@ -203,6 +203,7 @@ class PlanSet(Result, frozen=True, kw_only=True):
     notes: list[str]
     objective: str = "fastest"
     baseline: Baseline | None = None
+    asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.plan`` that give this answer
 
     @property
     def best(self) -> Plan:
@@ -310,6 +311,7 @@ class RentReport(Result, frozen=True, kw_only=True):
     search: RentSearch
     notes: list[str]
     warnings: list[str]
+    asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.rent`` that give this answer
 
     def role(self, name: str) -> Choice:
         """The cheapest, fastest or knee of the front."""

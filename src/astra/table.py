@@ -12,19 +12,29 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, SCHEDULES, Strategy
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import CHOICES, INTEGERS, OVERLAPS, SWITCHES
+
+__all__ = [
+    "CHOICES",
+    "FIELDS",
+    "INTEGERS",
+    "SWITCHES",
+    "Column",
+    "Columns",
+    "code",
+    "distinct",
+    "each",
+    "from_strategy",
+    "joined",
+    "largest",
+    "take",
+    "to_strategy",
+]
 
 Column = npt.NDArray[Any]
 Columns = Mapping[str, Column]
 
-CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "recompute": RECOMPUTES,
-    "method": METHODS,
-    "offload": OFFLOADS,
-    "schedule": SCHEDULES,
-}
-SWITCHES: Final = ("sp", "flash", *(f"overlap_{name}" for name in OVERLAPS))
-INTEGERS: Final = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs", "zero", "recompute_layers")
 FIELDS: Final = (*INTEGERS, *SWITCHES, *CHOICES)
 _DENSE: Final = 65536  # whole numbers below this are looked up, not sorted
 _SPARSE, _SMALL = 4, 65536  # a table of this many possible combinations per row, and in all, is worth it
@@ -52,13 +62,19 @@ def joined(records: Sequence[R]) -> R:
     return type(records[0])(*fields)
 
 
-def distinct(*columns: Column) -> tuple[Column, Column]:
-    """The first row of each distinct combination, and the place of every row among them."""
+def keys(*columns: Column) -> tuple[Column, int]:
+    """A number for each combination of values, equal where all are, and how many numbers there could be."""
     key, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
         place, count = _ranked(column)
         key = key * count + place
         size *= count
+    return key, size
+
+
+def distinct(*columns: Column) -> tuple[Column, Column]:
+    """The first row of each distinct combination, and the place of every row among them."""
+    key, size = keys(*columns)
     if size > _SPARSE * len(key) + _SMALL:
         _, first, place = np.unique(key, return_index=True, return_inverse=True)
         return first, place

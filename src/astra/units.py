@@ -13,18 +13,29 @@ KIB: Final = 1024
 MIB: Final = 1024**2
 GIB: Final = 1024**3
 US: Final = 1e-6
+DAY_S: Final = 86400.0
+MONTH_S: Final = 365.25 * DAY_S / 12
 
-_DECIMAL: Final = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "b": 3, "g": 3, "t": 4, "p": 5}
+_UNIT_S: Final = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
 _NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]?)\s*", re.IGNORECASE)
 
 
-def parse_count(text: str) -> float | None:
+def parse_count(text: str, kilo: float = 1000.0) -> float | None:
     """Read ``1T``, ``400k``, ``15.6e12`` or ``1_000``; None if it is not a count."""
     match = _NUMBER.fullmatch(text.replace("_", "").replace(",", ""))
-    if match is None or match.group(2).lower() not in _DECIMAL:
+    if match is None or match.group(2).lower() not in _POWERS:
         return None
-    value = float(match.group(1)) * _DECIMAL[match.group(2).lower()]
+    value = float(match.group(1)) * kilo ** _POWERS[match.group(2).lower()]
     return value if math.isfinite(value) else None
+
+
+def parse_seconds(text: str) -> float | None:
+    """Read ``14d``, ``36h``, ``2w`` or a number of days as seconds; None if it is not a time above zero."""
+    plain = text.strip().lower()
+    unit = plain[-1:] if plain[-1:] in _UNIT_S else ""
+    value = parse_count(plain.removesuffix(unit))
+    return value * _UNIT_S[unit or "d"] if value else None
 
 
 def show_seconds(seconds: float) -> str:

@@ -34,6 +34,9 @@ from astra.result import (
     Waste,
 )
 from astra.search.api import ModelReport
+from astra.spec.fields import Field
+from astra.spec.money import MONEY_FIELDS
+from astra.spec.request import FIELDS
 from astra.validate.replay import ReplayedRun
 from astra.validate.score import Confusion, Group, Pick, Validation
 
@@ -76,6 +79,24 @@ def test_schemas_and_exit_codes_are_documented() -> None:
     ):
         assert f"`{schema}`" in page
     assert all(f"`{kind}`" in page for kind in SHELVES)
+
+
+def row(field: Field, name: str) -> str:
+    """The line of docs/requests.md on a field."""
+    help_ = field.help if isinstance(field.help, str) else "; ".join(dict.fromkeys(field.help.values()))
+    words = field.help if name == "counts" else ()
+    flag = " ".join(f"`--{word}`" for word in words) or ("" if field.flag is None else f"`{field.spelled}`")
+    default = "" if field.default in (None, (), msgspec.NODEFAULT) or name == "money" else f"`{field.default}`".lower()
+    cells = (f"`{name}`", flag, default, field.verbs.replace(" ", ", "), help_.replace("|", "\\|"))
+    return "| " + " | ".join(cells) + " |"
+
+
+def test_every_field_of_a_request_is_documented_as_it_is() -> None:
+    page = (ROOT / "docs" / "requests.md").read_text(encoding="utf-8")
+    rows = [row(field, name) for name, field in FIELDS.items()]
+    rows += [row(field._replace(verbs=FIELDS["money"].verbs), f"money.{name}") for name, field in MONEY_FIELDS.items()]
+    documented = [line for line in page.splitlines() if line.startswith("| `")]
+    assert "\n".join(documented) == "\n".join(rows), "docs/requests.md has another table"
 
 
 def test_every_verb_has_help_with_an_example() -> None:

@@ -12,7 +12,8 @@ from astra.result import Estimate, Plan, PlanSet, Reject, Search, StageEstimate
 
 PUBLIC = """
 MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec Money NoCoverage NoFeasiblePlan
-NodeType Plan PlanSet Pool RentReport Strategy Workload __version__ describe_model estimate parse_strategy plan rent
+NodeType Plan PlanRequest PlanSet Pool RentReport Strategy Workload __version__ describe_model estimate parse_strategy
+plan rent
 """
 CLUSTER = "--gpus --cluster --node"
 WORKLOAD = "--batch --seq --tokens --precision --optimizer --task --lora-rank --runtime --strict"
@@ -26,12 +27,12 @@ BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
         f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
-        f"{OBJECTIVE} --baseline --export --export-out --nearest {MONEY} {OUTPUT}"
+        f"{OBJECTIVE} --baseline --save-request --export --export-out --nearest {MONEY} {OUTPUT}"
     ),
-    "estimate": f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {OUTPUT}",
+    "estimate": (f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --save-request {OUTPUT}"),
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
-        f"--lora-rank --runtime --headroom {OBJECTIVE} {MONEY} {OUTPUT}"
+        f"--lora-rank --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus {BRIEF_OUTPUT}",

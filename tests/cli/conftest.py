@@ -13,6 +13,7 @@ import pytest
 import astra.search
 from astra.cli import main
 from astra.result import Estimate, PlanSet, Result
+from astra.spec.request import FIELDS, PlanRequest
 from tests.report import records
 
 
@@ -26,6 +27,12 @@ class ModelReport(Result, frozen=True, kw_only=True):
     source: str = "test"
 
 
+def given(request: PlanRequest) -> dict[str, Any]:
+    """The fields of a request that are not the usual ones."""
+    usual = PlanRequest(model="any")
+    return {name: value for name in FIELDS if (value := getattr(request, name)) != getattr(usual, name)}
+
+
 class FakePlanner(ModuleType):
     """Stands in for ``astra.search.api``."""
 
@@ -36,14 +43,14 @@ class FakePlanner(ModuleType):
         self.error: BaseException | None = None
         self.default_seq = 2048
 
-    def plan(self, model: str, **request: Any) -> PlanSet:
-        self.asked = {"model": model} | request
+    def plan(self, request: PlanRequest, **_: Any) -> PlanSet:
+        self.asked = given(request)
         if self.error is not None:
             raise self.error
         return self.planset
 
-    def estimate(self, model: str, **request: Any) -> Estimate:
-        self.asked = {"model": model} | request
+    def estimate(self, request: PlanRequest) -> Estimate:
+        self.asked = given(request)
         if self.error is not None:
             raise self.error
         return self.planset.best.estimate

@@ -171,7 +171,7 @@ def test_plan_passes_the_money_options_on(astra_command: Command, planner: FakeP
     astra_command(
         *PLAN, "--tokens", "1T", "--budget", "400k", "--baseline", "tp8", "--market", "spot", "--restart-min", "5"
     )
-    assert planner.asked["budget"] == "400k"
+    assert planner.asked["budget"] == 400_000
     assert planner.asked["baseline"] == "tp8"
     money = planner.asked["money"]
     assert (money.market, money.restart_s, money.goodput) == ("spot", 300.0, "both")

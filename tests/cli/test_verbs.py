@@ -13,42 +13,42 @@ from tests.cli.conftest import FakePlanner, Shown
 
 Command = Callable[..., Shown]
 PLAN = ("plan", "llama-2-7b", "--gpus", "8xH100", "--batch", "64", "--seq", "2048")
-ESTIMATE = ("estimate", "m", "--gpus", "8xH100", "--batch", "64", "--seq", "2048", "--strategy", "tp8 pp1 dp1")
+ESTIMATE = ("estimate", "llama-2-7b", "--gpus", "8xH100", "--batch", "64", "--seq", "2048", "--strategy", "tp8 pp1 dp1")
 
 
 def test_plan_without_arguments_plans_the_default_and_says_so(astra_command: Command, planner: FakePlanner) -> None:
     shown = astra_command("plan")
     assert shown.code == 0
-    assert (planner.asked["model"], planner.asked["gpus"]) == (DEFAULT_MODEL, DEFAULT_GPUS)
+    assert (planner.asked["model"], planner.asked["gpus"]) == (DEFAULT_MODEL, (DEFAULT_GPUS,))
     assert f"{DEFAULT_MODEL} on {DEFAULT_GPUS}" in shown.out
 
 
-def test_every_flag_of_plan_reaches_the_planner(astra_command: Command, planner: FakePlanner) -> None:
+def test_every_flag_of_plan_reaches_the_planner(astra_command: Command, planner: FakePlanner, tmp_path: Path) -> None:
+    rules = tmp_path / "r.txt"
+    rules.write_text("tp > 8\n")
     words = (
-        "plan --gpus 512xH100 --node dgx-h100 mixtral --batch 1k --seq 4096 --tokens 1.5T --precision FP8 "
+        "plan --gpus 512xH100 --node dgx-h100 mixtral-8x7b --batch 1k --seq 2048 --tokens 1.5T --precision FP8 "
         "--optimizer sgd --task lora --lora-rank 32 --top 7 --fix tp=8 --fix pp=4 --forbid cp --max pp=16 "
-        "--min mbs=2 --rules r.txt --runtime megatron --headroom 5% --strict"
+        f"--min mbs=2 --rules {rules} --runtime megatron --headroom 5% --strict"
     )
     assert astra_command(*words.split()).code == 0
     assert planner.asked == {
-        "model": "mixtral",
-        "gpus": "512xH100",
-        "cluster": None,
+        "model": "mixtral-8x7b",
+        "gpus": ("512xH100",),
         "node": "dgx-h100",
         "batch": 1000,
-        "seq": 4096,
+        "seq": 2048,
         "tokens": 1.5e12,
         "precision": "fp8",
         "optimizer": "sgd",
         "task": "lora",
         "lora_rank": 32,
         "top": 7,
-        "fix": ["tp=8", "pp=4"],
-        "forbid": ["cp"],
-        "maximum": ["pp=16"],
-        "minimum": ["mbs=2"],
-        "rules": "r.txt",
-        "runtime": "megatron",
+        "fix": ("tp=8", "pp=4"),
+        "forbid": ("cp",),
+        "maximum": ("pp=16",),
+        "minimum": ("mbs=2",),
+        "rules": str(rules),
         "headroom": pytest.approx(0.05),
         "strict": True,
         "launchable": True,
@@ -65,10 +65,9 @@ def test_a_batch_in_tokens_is_passed_on(astra_command: Command, planner: FakePla
 def test_assumed_values_are_said(
     astra_command: Command, planner: FakePlanner, verb: tuple[str, ...], told: str
 ) -> None:
-    planner.default_seq = 1234
     shown = astra_command(*(word for word in verb if word not in ("--batch", "64", "--seq", "2048")), "--json")
-    assert (planner.asked["seq"], planner.asked["batch"]) == (1234, 1024)
-    assert shown.record[told] == ["--seq 1234 was assumed.", "--batch 1024 (samples) was assumed."]
+    assert {"seq", "batch"} & set(planner.asked) == set()
+    assert shown.record[told] == ["--seq 4096 was assumed.", "--batch 1024 (samples) was assumed."]
     assert not astra_command(*verb, "--json").record[told]
 
 

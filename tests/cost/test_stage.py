@@ -57,8 +57,14 @@ def test_ranks_add_up_to_the_model(asked: Job) -> None:
         costs = stage_costs(asked, some, gather_parts(asked, some.columns), every_rank=True)
         for name in ("forward", "backward", "weight"):
             by_rank = getattr(costs, f"{name}_s")[:, :pp].sum(axis=1)
-            np.testing.assert_allclose(by_rank, getattr(costs, f"total_{name}_s"))
-        np.testing.assert_allclose(costs.recompute_s[:, :pp].sum(axis=1), costs.total_recompute_s)
+            np.testing.assert_allclose(by_rank, getattr(costs.over, f"{name}_s"))
+        np.testing.assert_allclose(costs.recompute_s[:, :pp].sum(axis=1), costs.over.recompute_s)
+        alone = some.columns["vp"] == 1
+        for name in ("forward", "backward", "weight", "recompute"):
+            by_rank, before = getattr(costs, f"{name}_s")[alone, :pp], getattr(costs.before, f"{name}_s")[alone, :pp]
+            np.testing.assert_allclose(before, np.cumsum(by_rank, axis=1) - by_rank, atol=1e-15)
+            if pp > 1:  # a lone stage also has the embedding
+                np.testing.assert_allclose(getattr(costs.final, f"{name}_s")[alone], by_rank[:, -1], atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", ["dense", "tied", "moe", "mla", "encdec"])

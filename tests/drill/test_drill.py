@@ -103,7 +103,7 @@ LINES = {
         ("from astra.schedule import gpipe,", "from astra.schedule import toy, gpipe,"),
         ("zero_bubble.SCHEDULE)", "zero_bubble.SCHEDULE, toy.SCHEDULE)"),
     ],
-    "spec/strategy.py": [('"gpipe", "zb")', '"gpipe", "zb", "toy")')],
+    "spec/strategy_fields.py": [('"gpipe", "zb")', '"gpipe", "zb", "toy")')],
     "axes/__init__.py": [
         ("from astra.axes.tp import TP", "from astra.axes.tp import TP\nfrom astra.axes.toy import TOY"),
         ("(TP, CP, EP)", "(TP, CP, EP, TOY)"),

@@ -16,7 +16,7 @@ from astra.export.reading import from_record, launch_of
 from astra.search import api
 from astra.search.detail import layers_of
 from astra.spec.job import Job
-from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.strategy import Strategy
 
 # Prints the command and the environment it was called with, in place of the real one.
 _STAND_IN = """\
@@ -75,7 +75,7 @@ def planned(model: str, gpus: str, **request: Any) -> tuple[Launch, Job]:
 def given(model: str, gpus: str, strategy: str, **request: Any) -> Launch:
     """A strategy of our own, ready to be exported; nothing is searched."""
     job = job_of(model, gpus, **request)
-    return launched(job, parse_strategy(strategy, gpus=job.pool.gpus))
+    return launched(job, job.strategy(strategy))
 
 
 def job_of(model: str, gpus: str, **request: Any) -> Job:

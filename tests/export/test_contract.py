@@ -21,7 +21,7 @@ PLAIN = {
     "megatron": "tp2 pp2 dp4 mbs1 sp zero1",
     "megatron-bridge": "tp2 pp2 dp4 mbs1 sp zero1",
     "flagscale": "tp2 pp2 dp4 mbs1 sp zero1",
-    "torchtitan": "tp2 pp2 dp4 mbs1 sp zero2",
+    "torchtitan": "tp2 pp2 dp4 mbs1 sp zero2 overlap=grad,param",
     "deepspeed": "dp16 mbs1 zero3",
     "accelerate": "dp16 mbs1 zero3",
     "slurm": "tp2 pp2 dp4 mbs1 sp zero1",

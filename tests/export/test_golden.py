@@ -18,24 +18,25 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "export"
 LONG = {"seq": 131072, "batch": 64}
 TITAN = {"runtime": "torchtitan"}
 ALL = "overlap=grad,param,tp,p2p"
+DATA = "overlap=grad,param"
 CASES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
-    "dense": ("llama-3.1-70b", "64xH100", "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective", {}, "megatron"),
-    "dense-bridge": ("llama-3.1-70b", "64xH100", "tp8 pp4 dp2 mbs1 sp zero1", {}, "megatron-bridge"),
+    "dense": ("llama-3.1-70b", "64xH100", f"tp8 pp4 dp2 mbs1 sp zero1 recompute=selective {DATA}", {}, "megatron"),
+    "dense-bridge": ("llama-3.1-70b", "64xH100", f"tp8 pp4 dp2 mbs1 sp zero1 {DATA}", {}, "megatron-bridge"),
     "interleaved": ("llama-3.1-70b", "64xH100", f"tp8 pp4 vp5 dp2 mbs1 sp zero1 {ALL}", {}, "megatron"),
-    "uneven": ("llama-3.1-70b", "64xH100", "tp8 pp8 dp1 mbs1 sp zero1 layers=9,10*3,11*3,8", {}, "slurm"),
-    "moe": ("mixtral-8x7b", "64xH100", "tp2 pp4 ep8 dp8 mbs1 sp zero1", {}, "megatron"),
+    "uneven": ("llama-3.1-70b", "64xH100", f"tp8 pp8 dp1 mbs1 sp zero1 layers=9,10*3,11*3,8 {DATA}", {}, "slurm"),
+    "moe": ("mixtral-8x7b", "64xH100", f"tp2 pp4 ep8 dp8 mbs1 sp zero1 {DATA}", {}, "megatron"),
     "mla": ("deepseek-v3", "1024xH100", "tp1 pp16 ep64 dp64 mbs1 zero1 recompute=full layers=3,4*14,2", {}, "megatron"),
-    "long-context": ("llama-3.1-8b", "64xH100", "tp4 cp8 dp2 mbs1 sp zero1 recompute=full", LONG, "megatron"),
+    "long-context": ("llama-3.1-8b", "64xH100", f"tp4 cp8 dp2 mbs1 sp zero1 recompute=full {DATA}", LONG, "megatron"),
     "fp8": ("llama-3.1-8b", "16xB200", "dp16 mbs1 zero1", {"precision": "fp8"}, "megatron"),
     "fsdp": ("llama-2-7b", "16xH100", "dp16 mbs1 zero3", {"tokens": 1e12}, "skypilot"),
-    "titan": ("llama-3.1-8b", "16xH100", "tp2 pp2 dp4 mbs1 sp zero2 layers=15,17", TITAN, "torchtitan"),
+    "titan": ("llama-3.1-8b", "16xH100", f"tp2 pp2 dp4 mbs1 sp zero2 layers=15,17 {DATA}", TITAN, "torchtitan"),
     "titan-moe": ("qwen3-30b-a3b", "32xH100", "ep16 dp32 mbs1 zero3", {}, "torchtitan"),
     "offload": ("llama-2-13b", "8xA100-40", "dp8 mbs1 zero1 offload=optimizer overlap=grad", {}, "deepspeed"),
     "accelerate": ("llama-2-7b", "16xH100", "dp16 mbs2 zero3 recompute=full", {}, "accelerate"),
     "kubernetes": ("llama-2-7b", "16xH100", "dp16 mbs1 zero3", {"runtime": "deepspeed"}, "kubernetes"),
-    "mixed": ("llama-3.1-8b", "16xH100", "tp2 pp2 dp4 mbs1 sp zero1 layers=20,12", {}, "flagscale"),
-    "mixed-megatron": ("llama-3.1-8b", "16xH100", "tp2 pp3 dp4 mbs1 sp zero1 layers=14,8,10", {}, "megatron"),
-    "mixed-slurm": ("mixtral-8x7b", "16xH100", "tp2 pp2 ep4 dp4 mbs1 sp zero1 layers=20,12", {}, "slurm"),
+    "mixed": ("llama-3.1-8b", "16xH100", f"tp2 pp2 dp4 mbs1 sp zero1 layers=20,12 {DATA}", {}, "flagscale"),
+    "mixed-megatron": ("llama-3.1-8b", "16xH100", f"tp2 pp3 dp4 mbs1 sp zero1 layers=14,8,10 {DATA}", {}, "megatron"),
+    "mixed-slurm": ("mixtral-8x7b", "16xH100", f"tp2 pp2 ep4 dp4 mbs1 sp zero1 layers=20,12 {DATA}", {}, "slurm"),
 }  # fmt: skip
 
 

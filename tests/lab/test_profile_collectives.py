@@ -147,8 +147,8 @@ def test_a_profile_of_one_gpu_or_none_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="one GPU has none"):
         read_cluster(path)
     (tmp_path / "p.json").write_text("not a profile")
-    with pytest.raises(InputError, match="astra profile"):
+    with pytest.raises(InputError, match=r"p\.json: wanted whole JSON"):
         read_cluster(path)
     (tmp_path / "p.json").unlink()
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file"):
         read_cluster(path)

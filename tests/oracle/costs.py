@@ -6,16 +6,16 @@ Letters: t, p, v, c, e, x, d are tp, pp, vp, cp, ep, etp, dp; b the micro-batch,
 from __future__ import annotations
 
 from functools import lru_cache
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import NamedTuple
 
 import numpy as np
 
 from astra.efficiency import collectives
 from astra.families import weights as weights_of
-from astra.schedule import makespan_s
+from astra.schedule import Schedule, find
 from astra.spec.job import Job
-from astra.spec.strategy import OVERLAPS, SCHEDULES, Strategy
+from astra.spec.strategy import OVERLAPS, Strategy
 from tests.oracle.layers import Layers, Part, Shard
 
 CPU_BYTES_PER_S = 28e9  # of the optimizer's update in host memory
@@ -91,7 +91,7 @@ class Costs(Layers):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.ranks, self.passes = lru_cache(None)(self._ranks), lru_cache(None)(self._passes)
-        self.saved, self.again = lru_cache(None)(self._saved), lru_cache(None)(self._again_s)
+        self.saved, self.pipeline = lru_cache(None)(self._saved), lru_cache(None)(self._pipeline_s)
         self.states, self.exchange = lru_cache(None)(self._states), lru_cache(None)(self._exchange)
         self.send = lru_cache(None)(self._send)
         nodes = max(job.pool.gpus / job.pool.gpus_per_node, 1)
@@ -100,21 +100,17 @@ class Costs(Layers):
 
     def step_s(self, mesh: Mesh, saver: Saver, holder: Holder) -> float:
         """Pipeline, then what data parallelism shows, the optimizer and the host."""
-        passes, exchange = self.passes(mesh), self.exchange(mesh, holder)
-        both = zip(passes, self.saved(mesh, saver), exchange, strict=True)
-        slowest_s = max(f + b + again_s + shown.each_s for (f, b, _), (_, again_s), shown in both)
-        forward_s, backward_s, weight_s = (sum(column) for column in zip(*passes, strict=True))
-        backward_s += self.again(mesh, saver) + mesh.p * max(shown.each_s for shown in exchange)
+        exchange = self.exchange(mesh, holder)
         updates = zip(exchange, self.states(mesh, holder), strict=True)
         after_s = max(shown.once_s + update_s for shown, (_, update_s) in updates)
-        pipeline_s = self._makespan_s(mesh, forward_s, backward_s, weight_s, slowest_s)
+        pipeline_s = self.pipeline(mesh, saver, tuple(shown.each_s for shown in exchange))
         return (pipeline_s + after_s + self.job.runtime.step_host_s) * (1 + self.straggling)
 
     def peak_bytes(self, mesh: Mesh, saver: Saver, holder: Holder) -> float:
         """Allocated on the worst rank."""
         received = 4 * self.wide * self.tokens(mesh.shard)[1] * self.job.model.hidden if mesh.p > 1 else 0.0
         both = zip(self.saved(mesh, saver), self.states(mesh, holder), strict=True)
-        return max(active + static for (active, _), (static, _) in both) + received + self.job.runtime.workspace_bytes
+        return max(active + static for active, (static, _) in both) + received + self.job.runtime.workspace_bytes
 
     def fits(self, peak_bytes: float) -> bool:
         """Whether reserved memory stays below the limit."""
@@ -171,8 +167,8 @@ class Costs(Layers):
             for rank in self.ranks(mesh)
         ]
 
-    def _saved(self, mesh: Mesh, saver: Saver) -> list[tuple[float, float]]:
-        """Of each rank: bytes kept and being worked on, and seconds to recompute one micro-batch."""
+    def _saved(self, mesh: Mesh, saver: Saver) -> list[float]:
+        """Of each rank: bytes kept and being worked on."""
         found = []
         for rank in self.ranks(mesh):
             layers, v, n = rank.layers, mesh.v, saver.n
@@ -181,23 +177,21 @@ class Costs(Layers):
             queued = sum(self._queued(mesh, part, rank.collective_s) for part in layers)
             whole, inputs = (here * sum(getattr(part, name) for part in layers) for name in ("whole", "checkpoint"))
             whole += queued
-            all_s = sum(part.seconds("forward", mesh.on, rank.collective_s) for part in layers)
-            kept, again_s, stretch = whole, 0.0, 0
+            kept, stretch = whole, 0
             if saver.recompute == "selective":
                 kept = here * sum(part.selective for part in layers) + queued
-                again_s = sum(part.attention_s for part in layers)
             elif saver.recompute == "full" and saver.method == "uniform":  # one input for every n layers
-                kept, again_s, stretch = min(ceil(chunk / n) * v / count, 1) * inputs, all_s, min(n, chunk)
+                kept, stretch = min(ceil(chunk / n) * v / count, 1) * inputs, min(n, chunk)
             elif saver.recompute == "full":  # block: the first n layers of each chunk, one at a time
                 share = min(n * v / count, 1)
-                kept, again_s = share * inputs + (1 - share) * whole, share * all_s
+                kept = share * inputs + (1 - share) * whole
                 stretch = int(len(layers) // v <= n)  # layers kept whole are gone by then
             largest = max((part.whole for part in layers), default=0.0)
             working = max((part.working for part in layers), default=0.0) + stretch * largest
             working += self.job.runtime.fresh_gradient_bytes * sum(rank.trained)
             if rank.head is not None:
                 working = max(working, rank.head.whole + rank.head.working)
-            found.append((kept * rank.in_flight / v + working, again_s))
+            found.append(kept * rank.in_flight / v + working)
         return found
 
     def _queued(self, mesh: Mesh, part: Part, collective_s: float) -> float:
@@ -209,36 +203,38 @@ class Costs(Layers):
         copies = self.job.runtime.queued_activations * lag
         return copies * 2 * self.tokens(mesh.shard)[0] * self.job.model.hidden
 
-    def _again_s(self, mesh: Mesh, saver: Saver) -> float:
-        """Recompute of one micro-batch over the whole pipeline; under block, the share of the fullest rank's chunks."""
-        ranks = self.ranks(mesh)
-        layers = [part for rank in ranks for part in rank.layers]
+    def _pipeline_s(self, mesh: Mesh, saver: Saver, exchanged_s: tuple[float, ...]) -> float:
+        """One step of the pipeline, slot by slot; infinite where the schedule is not defined."""
+        p, v, m, ranks = mesh.p, mesh.v, self.microbatches(mesh), self.ranks(mesh)
+        schedule = find(mesh.schedule)
+        if not schedule.legal(np.asarray(p), np.asarray(v), np.asarray(m)).all():
+            return inf
+        stages = [self._stage(mesh, saver, ranks[k % p], k) for k in range(p * v)]
+        stages = [(f, b + exchanged_s[k % p] / v, w) for k, (f, b, w) in enumerate(stages)]
+        return simulated_s(schedule, p, v, m, stages, self.send(mesh), blocking="p2p" not in mesh.on)
+
+    def _stage(self, mesh: Mesh, saver: Saver, rank: Rank, k: int) -> tuple[float, float, float]:
+        """Forward, backward but for weight gradients, and those, of virtual stage k."""
+        layers = rank.chunks[k // mesh.p]
+        parts = self.parts(mesh.shard)
+        ends = [parts["embedding"]] * (k == 0) + [parts["head"]] * (k == mesh.p * mesh.v - 1)
+        forward_s, backward_s = (
+            sum(part.seconds(way, mesh.on, rank.collective_s) for part in (*layers, *ends))
+            for way in ("forward", "backward")
+        )
+        weight_s = sum(part.weight_s for part in (*layers, *ends))
+        again_s = 0.0
         if saver.recompute == "selective":
-            return sum(part.attention_s for part in layers)
-        if saver.recompute == "none":
-            return 0.0
-        fullest = max(*(len(rank.layers) / mesh.v for rank in ranks), 1)
-        share = min(saver.n / fullest, 1) if saver.method == "block" else 1
-        return share * sum(part.seconds("forward", mesh.on, ranks[0].collective_s) for part in layers)
+            again_s = sum(part.attention_s for part in layers)
+        elif saver.recompute == "full":
+            share = min(saver.n / max(len(layers), 1), 1) if saver.method == "block" else 1
+            again_s = share * sum(part.seconds("forward", mesh.on, rank.collective_s) for part in layers)
+        return forward_s, backward_s - weight_s + again_s, weight_s
 
     def _send(self, mesh: Mesh) -> float:
         """One activation to the next stage."""
         s, nbytes = mesh.shard, 2 * self.wide * self.tokens(mesh.shard)[1] * self.job.model.hidden
         return self.send_s("send_recv", nbytes, mesh.p, s.t * s.c * mesh.d) if mesh.p > 1 else 0.0
-
-    def _makespan_s(self, mesh: Mesh, forward_s: float, backward_s: float, weight_s: float, slowest_s: float) -> float:
-        """Every stage once and the slowest m - 1 times more; interleaving divides the bubble."""
-        p, v, m, work_s, send_s = mesh.p, mesh.v, self.microbatches(mesh), forward_s + backward_s, self.send(mesh)
-        blocking = "p2p" not in mesh.on
-        if mesh.schedule == "1f1b":
-            hops = 0 if p == 1 else m + 1 if p == 2 else 2 * (p - 1) if m == 1 else 2 * m + 2 * p - 5
-            return work_s + (m - 1) * slowest_s + hops * send_s
-        if mesh.schedule == "interleaved" and not blocking and m % p == 0:
-            return m * slowest_s + (work_s - slowest_s) / v + 2 * (p - 1 + (v - 1) * p) * send_s
-        work = {"forward_s": forward_s, "backward_s": backward_s - weight_s, "weight_s": weight_s}
-        code = SCHEDULES.index(mesh.schedule)  # the other forms have tests of their own
-        found = makespan_s(code, p=p, v=v, m=m, **work, slowest_s=slowest_s, send_s=send_s, blocking=blocking)
-        return float(found)
 
     def _states(self, mesh: Mesh, holder: Holder) -> list[tuple[float, float]]:
         """Of each rank: bytes of weights, gradients, optimizer and gathered layers; seconds of the update."""
@@ -307,6 +303,46 @@ class Costs(Layers):
             return self.send_s("all_reduce" if whole else "reduce_scatter", nbytes, ranks, stride)
         pieces = max(nbytes / runtime.bucket_bytes, 1.0) if runtime.bucket_bytes else 1.0
         return pieces * self.send_s("all_reduce", nbytes / pieces, ranks, stride)
+
+
+@lru_cache(1024)
+def _slots(schedule: Schedule, p: int, v: int, m: int) -> list[list[tuple[int, int, int]]]:
+    """The order of each rank: (kind, micro-batch, virtual stage)."""
+    orders = [schedule.slots(p, v, m, rank).tolist() for rank in range(p)]
+    return [[(kind, j, chunk * p + rank) for kind, j, chunk in order] for rank, order in enumerate(orders)]
+
+
+def simulated_s(
+    schedule: Schedule, p: int, v: int, m: int, stages: list[tuple[float, float, float]], send_s: float, blocking: bool
+) -> float:
+    """A rank takes its slots in order, each when its input is there: the definition."""
+    last, split = p * v - 1, schedule.splits_backward
+    made: list[dict[tuple[int, int], float]] = [{}, {}, {}]  # by kind: when (micro-batch, stage) frees its rank
+    orders = _slots(schedule, p, v, m)
+    clocks, at, todo = [0.0] * p, [0] * p, True
+    while todo:
+        todo = False
+        for rank, order in enumerate(orders):
+            now_s, place = clocks[rank], at[rank]
+            for kind, j, k in order[place:]:
+                waits = None if kind == 0 and k == 0 else (0, k - 1) if kind == 0 else (1, k + 1)
+                if kind == 1 and k == last:
+                    waits = (0, k)
+                elif kind == 2:
+                    waits = (1, k)
+                if waits is not None:
+                    input_s = made[waits[0]].get((j, waits[1]))
+                    if input_s is None:
+                        break
+                    now_s = max(now_s, input_s + (send_s if not blocking and waits[1] != k else 0.0))
+                now_s += stages[k][kind] + (stages[k][2] if kind == 1 and not split else 0.0)
+                if blocking and ((kind == 0 and k < last) or (kind == 1 and k > 0)):
+                    now_s += send_s
+                made[kind][j, k] = now_s
+                place += 1
+            todo |= place < len(order)
+            clocks[rank], at[rank] = now_s, place
+    return max(clocks)
 
 
 def taken_apart(strategy: Strategy, layers: tuple[int, ...]) -> tuple[Mesh, Saver, Holder]:

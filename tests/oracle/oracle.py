@@ -62,9 +62,9 @@ class Oracle(Costs):
         gpus, batch, moe = self.job.pool.gpus, self.job.workload.global_batch, self.job.model.moe
         some, fitting = _divisors(gpus), self.allowed("mbs", _divisors(batch))
         eps = self.allowed("ep", _divisors(moe.experts) if moe else [1])
-        etps = self.allowed("etp", [n for n in some if n <= self.facts["scaleup_gpus"]] if moe else [1])
+        etps = self.allowed("etp", some if moe else [1])
         for tp, cp, pp, ep, etp in product(some, some, some, eps, etps):
-            if gpus % (tp * cp * pp) or pp > len(self.kinds) or etp > tp:
+            if gpus % (tp * cp * pp) or pp > len(self.kinds):
                 continue
             degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": gpus // (tp * pp * cp)}
             if all(self.limits.allows(name, degree) for name, degree in degrees.items()):

@@ -26,8 +26,7 @@ from tests.oracle.oracle import Oracle, mesh_of
 from tests.oracle.requests import KINDS, Request, random_request, rules_file, with_memory
 from tests.oracle.timing import TIMINGS, timing
 
-# Fitted GEMM times are single precision inside, so that they depend a little on what is timed together.
-CLOSE = {"roofline": 1e-9, "fitted": 2e-6}
+CLOSE = 1e-11
 EVERYTHING = 10_000  # groups: more than there are
 SEEDS = {"roofline": 200, "fitted": 50}
 CHUNK = 10
@@ -36,7 +35,7 @@ Choice = tuple[Mesh, Saver, Holder]
 
 
 class Cost(NamedTuple):
-    step_s: float
+    step_s: float  # simulated; a lower bound of it where many are costed at once
     peak_bytes: float
 
 
@@ -47,7 +46,6 @@ class Case(NamedTuple):
     rules: tuple[Rule, ...]
     oracle: Oracle
     costs: dict[Choice, Cost]
-    close: float
 
     @property
     def speaks_late(self) -> bool:
@@ -60,7 +58,7 @@ def make_case(seed: int, folder: Path, name: str) -> Case:
     rules = read_rules(rules_file(request.rules, folder)) if request.rules else ()
     oracle = Oracle(request.job, request.limits, rules)
     costs = {choice: Cost(oracle.step_s(*choice), oracle.peak_bytes(*choice)) for choice in oracle.strategies()}
-    return Case(request, rules, oracle, costs, CLOSE[name])
+    return Case(request, rules, oracle, costs)
 
 
 def vectorised(case: Case) -> dict[Choice, Cost]:
@@ -77,7 +75,7 @@ def vectorised(case: Case) -> dict[Choice, Cost]:
     pairs = zip(*(column.tolist() for column in space.holders), strict=True)
     holders = [Holder(zero, OFFLOADS[offload]) for zero, offload in pairs]
     return {
-        (rows[i], savers[j], holders[k]): Cost(float(result.step_s[i, j, k]), float(result.peak_bytes[i, j, k]))
+        (rows[i], savers[j], holders[k]): Cost(float(result.bound_s[i, j, k]), float(result.peak_bytes[i, j, k]))
         for i, j, k in np.argwhere(result.known).tolist()
     }
 
@@ -118,8 +116,10 @@ def check_costs(case: Case) -> None:
         extra = columns.keys() - case.costs.keys()
         assert not extra, f"the space has {len(extra)} strategies that the oracle lacks: {next(iter(extra))}"
     for choice, cost in case.costs.items():
-        assert columns[choice].step_s == pytest.approx(cost.step_s, rel=case.close), choice
-        assert columns[choice].peak_bytes == pytest.approx(cost.peak_bytes, rel=case.close), choice
+        if choice[0].p == 1:
+            assert columns[choice].step_s == pytest.approx(cost.step_s, rel=CLOSE), choice
+        assert columns[choice].step_s <= cost.step_s * (1 + CLOSE), choice
+        assert columns[choice].peak_bytes == pytest.approx(cost.peak_bytes, rel=CLOSE), choice
 
 
 def check_search(case: Case, seed: int) -> None:
@@ -130,14 +130,14 @@ def check_search(case: Case, seed: int) -> None:
         found = search(job, case.request.limits, user_rules=case.rules, keep=keep)
         check_ledger(found)
         wanted = sorted(best.values())[:keep]
-        assert [candidate.step_s for candidate in found.candidates] == pytest.approx(wanted, rel=case.close)
+        assert [candidate.step_s for candidate in found.candidates] == pytest.approx(wanted, rel=CLOSE)
         for candidate in found.candidates:
             choice = taken_apart(candidate.strategy, layers_of(job, candidate.strategy))
             # A switch that holds nothing back is off in the answer, so the oracle is asked anew.
-            assert limited.step_s(*choice) == pytest.approx(candidate.step_s, rel=case.close)
+            assert limited.step_s(*choice) == pytest.approx(candidate.step_s, rel=CLOSE)
             assert limited.fits(limited.peak_bytes(*choice))
             strategy = candidate.strategy
-            assert candidate.step_s == pytest.approx(best[strategy.tp, strategy.pp, strategy.ep], rel=case.close)
+            assert candidate.step_s == pytest.approx(best[strategy.tp, strategy.pp, strategy.ep], rel=CLOSE)
     assert found.considered == limited.considered()
     if not case.speaks_late:
         turned_away = sum(found.refused.values()) + found.dominated
@@ -151,17 +151,13 @@ def check_ledger(found: Found) -> None:
     assert sum(counts) == found.considered
 
 
-def check_switches(case: Case, *, fused: bool) -> None:
-    """No setting of the switches beats having them on, so that leaving the others out misses nothing.
-
-    Fused attention is faster by the roofline; a measured one can be slower for a short sequence or a lone head.
-    """
+def check_switches(case: Case) -> None:
+    """No setting of the switches beats having them on, so that leaving the others out misses nothing."""
     oracle = case.oracle
-    chosen = (choice for choice in oracle.strategies(True) if choice[0].shard.flash or not fused)
-    every = ((choice, Cost(oracle.step_s(*choice), oracle.peak_bytes(*choice))) for choice in chosen)
+    every = ((choice, Cost(oracle.step_s(*choice), oracle.peak_bytes(*choice))) for choice in oracle.strategies(True))
     best = best_of(oracle, case.costs.items())
     for group, step_s in best_of(oracle, every).items():
-        assert best[group] <= step_s * (1 + case.close), group
+        assert best[group] <= step_s * (1 + CLOSE), group
 
 
 @pytest.mark.parametrize(
@@ -175,7 +171,7 @@ def test_columns_equal_the_oracle_and_the_search_finds_the_best(name: str, first
                 check_costs(case)
                 check_search(case, seed)
                 if case.request.every_switch and not case.rules:
-                    check_switches(case, fused=name == "fitted")
+                    check_switches(case)
             except AssertionError as error:
                 asked = (case.request.job.model.name, case.request.limits.describe(), case.request.rules)
                 raise AssertionError(f"request {seed} {asked}: {error}") from error

@@ -19,7 +19,7 @@ from astra.table import Column
 from tests.oracle.requests import with_memory
 from tests.properties.jobs import FREE, GROUPS, best_s, jobs, law, with_device, with_links
 
-SLACK = 1e-6  # the rounding of fitted operator times
+SLACK = 1e-11  # rounding, which depends on what is timed together
 
 
 @law(40)
@@ -89,7 +89,7 @@ def test_the_order_of_meshes_is_irrelevant(job: Job, seed: int) -> None:
     def costed(chosen: Meshes) -> tuple[Column, Column]:
         costs = stage_costs(job, chosen, gather_parts(job, chosen.columns))
         result = evaluate(job, chosen, costs, space.savers, space.holders)
-        return result.step_s, result.peak_bytes
+        return result.bound_s, result.peak_bytes
 
     for whole, picked in zip(costed(meshes), costed(meshes.take(some)), strict=True):
         np.testing.assert_allclose(picked, whole[some], rtol=SLACK)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from astra.report import explain, terms
 from astra.result import Plan, Range, Reject
-from astra.spec.strategy import DEGREES, Strategy
 from tests.report import records
 
 SECONDS = st.floats(min_value=1e-6, max_value=1e3)
@@ -126,24 +125,6 @@ def test_certainty_names_the_weakest_term_with_the_most_time() -> None:
         explain.certainty(estimate)
         == "Expect 7.00 s to 9.50 s per step; pipeline bubble and data-parallel comm. are assumed."
     )
-
-
-@given(
-    st.builds(
-        Strategy,
-        **{name: st.integers(1, 64) for name in DEGREES},
-        zero=st.integers(0, 3),
-        sp=st.booleans(),
-        recompute=st.sampled_from(["none", "selective", "full"]),
-    )
-)
-def test_short_strategy_keeps_every_degree_above_one(strategy: Strategy) -> None:
-    degrees, switches = explain.short_strategy(str(strategy))
-    for name in DEGREES:
-        if getattr(strategy, name) > 1:
-            assert f"{name}{getattr(strategy, name)}" in degrees.split()
-    assert ("sp" in switches.split()) == strategy.sp
-    assert f"zero{strategy.zero}" in switches.split()
 
 
 def test_equal_neighbours_are_joined_and_none_is_lost() -> None:

@@ -14,9 +14,9 @@ from astra.catalog.clusters import parse_cluster
 from astra.errors import InputError, NoFeasiblePlan
 from astra.export.base import CannotExport
 from astra.export.reading import from_record
-from astra.search.bill import Money
 from astra.search.mixed_records import MixedEstimate, MixedPlanSet
 from astra.spec.mixed import Group, Segment, on_one_pool, parse_mixed
+from astra.spec.money import Money
 
 GPUS = ["16xH100", "16xA100-80"]
 
@@ -158,9 +158,9 @@ def test_what_is_saved_against_a_baseline(baseline: str) -> None:
     assert "Against" in str(answer)
 
 
-def test_a_plain_baseline_is_told_how_to_name_its_pool() -> None:
-    with pytest.raises(InputError, match=r"H100-SXM5-80GB: tp8 pp2"):
-        astra.plan("llama-2-13b", gpus=GPUS, batch=64, seq=4096, baseline="tp8 pp2")
+def test_a_plain_baseline_that_leaves_gpus_out_is_told_how_to_name_its_pool() -> None:
+    with pytest.raises(InputError, match=r"H100-SXM5-80GB: tp8 pp2 dp1"):
+        astra.plan("llama-2-13b", gpus=GPUS, batch=64, seq=4096, baseline="tp8 pp2 dp1")
 
 
 @pytest.mark.parametrize(("name", "value"), [("objective", "cheapest"), ("budget", "1M"), ("deadline", "3d")])

@@ -18,7 +18,7 @@ from astra.catalog.hardware import device
 from astra.errors import UnknownName
 from astra.result import RentReport
 from astra.search.api import make_job
-from astra.search.bill import Money, checkpoint_bytes, outlook
+from astra.search.bill import checkpoint_bytes, outlook
 from astra.search.detail import estimate
 from astra.search.mixed import Planner
 from astra.search.mixed_api import fleet_of
@@ -27,6 +27,7 @@ from astra.search.planner import search
 from astra.search.rent import rent
 from astra.space.restrictions import Restrictions
 from astra.spec.job import Job
+from astra.spec.money import Money
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
 MODEL, BATCH, SEQ, TOKENS, MOST, NODE = "llama-3.2-1b", 256, 4096, 1e10, 32, 8

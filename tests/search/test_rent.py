@@ -17,11 +17,12 @@ from astra.catalog.clusters import parse_gpus
 from astra.errors import InputError, NoFeasiblePlan, UnknownName
 from astra.result import Choice, RentReport
 from astra.search.api import make_job
-from astra.search.bill import Money, checkpoint_bytes, outlook
+from astra.search.bill import checkpoint_bytes, outlook
 from astra.search.detail import estimate
 from astra.search.planner import search
 from astra.search.rent import rent
 from astra.space.restrictions import Restrictions
+from astra.spec.money import Money
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
 TODAY = dt.date(2026, 11, 15)

@@ -157,6 +157,64 @@ def test_columns_agree_with_python_row_by_row(part: Part) -> None:
     assert np.broadcast_to(condition(TABLE), len(ROWS)).tolist() == wanted
 
 
+LOOSE = st.one_of(
+    st.sampled_from(["tp", "pp", "zero", "experts", "heads", "memory_gib", "3", "7", "0.5", "007", "(tp - 3)", "-pp"]),
+    st.tuples(
+        st.sampled_from(["tp", "pp", "12", "heads"]),
+        st.sampled_from(list(ARITHMETIC)),
+        st.sampled_from(["zero", "pp", "5"]),
+    ).map(" ".join),
+)
+JOINED = st.lists(st.tuples(st.sampled_from(list(ARITHMETIC)), LOOSE), max_size=2).flatmap(
+    lambda tail: LOOSE.map(lambda first: first + "".join(f"{symbol}{right}" for symbol, right in tail))
+)
+LEAF = st.one_of(
+    st.builds(
+        lambda first, tail: first + "".join(f" {s} {n}" for s, n in tail),
+        JOINED,
+        st.lists(st.tuples(st.sampled_from(list(COMPARISON)), JOINED), min_size=1, max_size=2),
+    ),
+    st.sampled_from(["sp", "flash", "moe", "True", 'recompute == "full"', "'none' != recompute", "sp == flash"]),
+    st.sampled_from(
+        ["tp in (1, 8)", "pp not in [3, ]", "1 < tp in (2, 8)", "recompute in ('full', 'none',)", "tp%3 in (1,pp)"]
+    ),
+)
+SENTENCES = st.lists(st.tuples(st.sampled_from(["and", "or", "and not", "or not"]), LEAF), max_size=4).flatmap(
+    lambda tail: LEAF.map(lambda first: first + "".join(f" {joint} {right}" for joint, right in tail))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SENTENCES, st.booleans())
+def test_a_text_means_what_python_says_it_means(text: str, required: bool) -> None:
+    """No parentheses help here: what binds to what, and what is never looked at, must be as in Python itself."""
+    rule = parse_rule(f"{'require' if required else 'refuse'} {text}")
+    try:
+        wanted = [bool(eval(text.replace("007", "7"), {}, {**FACTS, **row})) for row in ROWS]
+    except ZeroDivisionError:
+        with pytest.raises(InputError, match="never 0"):
+            rule.breaks(TABLE)
+        return
+    assert np.broadcast_to(rule.breaks(TABLE), len(ROWS)).tolist() == [truth is not required for truth in wanted]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sentence", "condition"),
+    [
+        ("tp > 4", "rule:1", "your rule refuses tp > 4", "tp > 4"),
+        ("refuse tp > 4", "rule:1", "your rule refuses tp > 4", "tp > 4"),
+        ("require tp <= 4", "rule:1", "your rule requires tp <= 4", "not (tp <= 4)"),
+        ("small: require tp <= 4  # NVLink", "small", "NVLink", "not (tp <= 4)"),
+        ("require: tp > 4", "require", "your rule refuses tp > 4", "tp > 4"),
+    ],
+)
+def test_a_rule_refuses_or_requires(text: str, name: str, sentence: str, condition: str) -> None:
+    rule = parse_rule(text)
+    assert (rule.name, rule.sentence, rule.condition) == (name, sentence, condition)
+    assert rule.breaks(TABLE).tolist() == [row["tp"] > 4 for row in ROWS]
+    assert parse_rule(rule.condition).breaks(TABLE).tolist() == rule.breaks(TABLE).tolist()
+
+
 def truth(text: str, **row: Any) -> bool:
     return bool(np.all(parse_condition(text)(names({}, {**FACTS, **ROWS[0], **row}))))
 
@@ -286,6 +344,21 @@ def test_arithmetic_at_the_edge_is_a_column_or_an_input_error(tail: list[tuple[s
         ("name: tp > mbss", 12, "Did you mean mbs"),
         ("heads: tp > 4", 1, "a name that no built-in rule has"),
         ("\ttp > mbss", 7, "Did you mean mbs"),
+        ("require tp <= mbss", 15, "Did you mean mbs"),
+        ("tp > 2 ** 3", 9, "a name, a number or a parenthesis"),
+        ("tp.real > 1", 3, "a condition such as"),
+        ("max(tp, 2) > 1", 1, "a known name"),
+        ("tp(2) > 1", 3, "the end of the condition"),
+        ("tp if sp else pp", 4, "the end of the condition"),
+        ("lambda > 1", 1, "a known name"),
+        ("tp in (1, 2) == true", 7, "into parentheses"),
+        ("tp in (1) + 1", 7, "into parentheses"),
+        ("(tp, 2) == 1", 4, ") to close the ( at 1"),
+        ("tp not 5", 8, "in, as in tp not in"),
+        ("sp == not moe", 7, "Put not and what follows in parentheses"),
+        ("tp > 1e999", 6, "at most 18 digits"),
+        ('task == "é" or "full" == recompute < 1', 9, "task to be one of"),
+        ('"é" != task and tp', 1, "task to be one of"),
     ],
 )
 def test_the_caret_stands_under_the_fault(text: str, column: int, said: str) -> None:

@@ -263,7 +263,7 @@ LEGAL = "tp8 pp4 dp2 mbs1 sp zero1 recompute=none overlap=grad,param"
 # A change of a legal strategy or of the facts, and the one rule it breaks.
 BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("gpus", "tp8 pp4 dp4 sp", {}),
-    ("heads", "tp32 pp2 dp1 sp", {"heads": 48}),
+    ("heads", "tp32 pp2 dp1 sp overlap=grad,param", {"heads": 48}),
     ("kv_heads", "tp8 pp4 dp2 sp", {"kv_heads": 3}),
     ("kv_heads_torchtitan", "tp8 pp4 dp2 sp", {"runtime": "torchtitan", "kv_heads": 4}),
     ("ffn", "tp8 pp4 dp2 sp", {"ffn": 4 * 8191}),
@@ -290,7 +290,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("interleaved_batch", "tp8 pp4 vp2 dp2 sp", {"batch": 12}),
     ("interleaved_batch", "tp8 pp4 vp2 dp2 sp", {"batch": 4}),
     ("interleaved_rounds", "tp8 pp4 vp2 dp2 sp", {"runtime": "torchtitan", "batch": 2 * 9}),
-    ("interleaved_p2p", "tp8 pp2 vp2 dp4 sp", {}),
+    ("interleaved_p2p", "tp8 pp2 vp2 dp4 sp overlap=grad,param", {}),
     ("overlap_p2p", "tp8 pp4 dp2 sp overlap=grad,param,p2p", {}),
     ("tied_torchtitan", "tp8 pp4 dp2 sp", {"runtime": "torchtitan", "tied": True}),
     ("recompute_options", "tp8 pp4 dp2 sp recompute=selective recompute_layers=2", {}),
@@ -298,7 +298,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("recompute_layers", "tp8 pp4 dp2 sp recompute=full recompute_layers=21", {}),
     ("recompute_torchtitan", "tp8 pp4 dp2 sp recompute=full method=block", {"runtime": "torchtitan"}),
     ("overlap_param", "tp8 pp4 dp2 sp overlap=param", {}),
-    ("overlap_param", "tp8 pp4 dp2 sp zero0", {}),
+    ("overlap_param", "tp8 pp4 dp2 sp zero0 overlap=grad,param", {}),
     ("overlap_tp", "tp8 pp4 dp2 overlap=tp", {}),
     ("overlap_tp_reach", "tp16 pp2 dp2 sp overlap=tp", {}),
     ("offload_zero", "tp8 pp4 dp2 sp zero0 offload=optimizer overlap=grad", {}),
@@ -324,8 +324,8 @@ def test_there_is_an_example_against_every_rule() -> None:
     ("text", "changes"),
     [
         (LEGAL, {}),
-        ("tp32 pp2 dp1 sp", {}),  # more ranks than key/value heads: they are copied
-        ("tp16 pp4 dp1 sp", {"gpus_per_node": 8}),  # beyond the node: slow, but it runs
+        ("tp32 pp2 dp1 sp overlap=grad,param", {}),  # more ranks than key/value heads: they are copied
+        ("tp16 pp4 dp1 sp overlap=grad,param", {"gpus_per_node": 8}),  # beyond the node: slow, but it runs
         ("tp8 pp8 dp1 mbs64 sp", {}),  # fewer micro-batches than stages: 1f1b accepts that
         ("tp8 pp4 vp5 dp2 sp", {"batch": 8}),
         ("tp8 pp2 vp2 dp4 sp overlap=grad,param,p2p", {}),

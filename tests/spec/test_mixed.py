@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.spec.mixed import Group, MixedStrategy, Segment, is_mixed, parse_mixed, pool_word
+from astra.spec.mixed import Group, MixedStrategy, Segment, is_mixed, parse_mixed, pool_word, short_form
 from astra.spec.strategy import OVERLAPS
 
 counts = st.integers(1, 999)
@@ -45,6 +45,16 @@ def mixed(draw: st.DrawFn) -> MixedStrategy:
 def test_the_text_reads_back_to_itself(strategy: MixedStrategy) -> None:
     assert parse_mixed(str(strategy)) == strategy
     assert is_mixed(str(strategy))
+
+
+@given(mixed(), st.booleans())
+def test_the_short_text_reads_back_to_the_same_strategy(strategy: MixedStrategy, usual: bool) -> None:
+    if usual:
+        strategy = MixedStrategy(groups=strategy.groups)
+    short = "\n".join(strategy.short())
+    assert parse_mixed(short) == strategy
+    assert short_form(str(strategy)) == strategy.short()
+    assert ("overlap" in short or "zero" in short) == (strategy != MixedStrategy(groups=strategy.groups))
 
 
 @given(mixed())

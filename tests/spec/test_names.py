@@ -18,11 +18,12 @@ from astra.catalog.models import model
 from astra.catalog.prices import Price
 from astra.catalog.runtimes import runtime
 from astra.errors import InputError
-from astra.search.bill import Money
 from astra.search.rent import rent  # noqa: F401  # every record is loaded
 from astra.spec._base import Spec
 from astra.spec.cluster import Joint, Link, Sweep
+from astra.spec.money import Money
 from astra.spec.names import MOST_IN_LINE, MOST_IN_NAME, as_line, as_name, check_line, check_name
+from astra.spec.request import FIELDS, PlanRequest
 from tests.export.hostile import HOSTILE
 
 HIDDEN = tuple(name for name in HOSTILE if not name.isprintable())
@@ -42,6 +43,7 @@ SAMPLES: dict[str, Spec] = {
         date=dt.date(2026, 1, 1), source="e",
     ),
     "Money": Money(providers=("AWS",)),
+    "PlanRequest": PlanRequest(model="gpt2", node="dgx-h100", objective="fastest"),
 }  # fmt: skip
 # Texts of other kinds, each refused by a check of its own unless it is a known word or a path.
 OTHERS = {
@@ -49,6 +51,7 @@ OTHERS = {
     ("OnePool", "pool"),
     ("Restrictions", "fixed"), ("Restrictions", "forbidden"), ("Restrictions", "maxima"), ("Restrictions", "minima"),
     ("_File", "gpu"), ("_File", "node"), ("_File", "between"), ("_File", "link"),
+    *(("PlanRequest", name) for name in FIELDS if name not in ("node", "runtime", "objective")),
 }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +24,10 @@ from astra.spec.strategy import (
     Strategy,
     parse_strategy,
     replace,
+    usual_overlap,
 )
+from astra.spec.strategy_fields import GPU_DEGREES, STRATEGY_FIELDS
+from astra.table import from_strategy
 
 SMALL = st.integers(1, 64)
 DEGREE = st.one_of(SMALL, st.integers(1, MAX_DEGREE))
@@ -58,6 +63,43 @@ def strategies(draw: st.DrawFn) -> Strategy:
 @example(Strategy(pp=MAX_STAGES, layers=(1,) * MAX_STAGES))
 def test_text_reads_back_to_the_same_strategy(strategy: Strategy) -> None:
     assert parse_strategy(str(strategy)) == strategy
+
+
+@settings(deadline=None)
+@given(strategies(), st.booleans())
+@example(Strategy(pp=3, layers=(1, 2, 3)), True)
+@example(Strategy(recompute="none", method="block", recompute_layers=7), True)
+def test_the_short_text_reads_back_to_the_same_strategy(strategy: Strategy, usual: bool) -> None:
+    strategy = replace(strategy, overlap=usual_overlap(strategy)) if usual else strategy
+    short = "\n".join(strategy.short())
+    assert parse_strategy(short) == strategy
+    assert len(short) <= len(str(strategy)) + short.count(", ")
+    assert ("overlap" in short) == (strategy.overlap != usual_overlap(strategy))
+
+
+@settings(deadline=None)
+@given(strategies())
+def test_what_a_text_leaves_out_is_what_python_leaves_out(strategy: Strategy) -> None:
+    fields = {name: getattr(strategy, name) for name in strategy.__struct_fields__ if name != "overlap"}
+    text = " ".join(word for word in str(strategy).split() if not word.startswith("overlap="))
+    assert parse_strategy(text) == Strategy(**fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("dp8", "grad,param"),
+        ("dp8 zero0", "grad"),
+        ("tp4 sp dp2", "grad,param,tp"),
+        ("tp4 dp2", "grad,param"),
+        ("pp2 vp2 dp2", "grad,param,p2p"),
+        ("tp2 sp pp2 vp2 zero0", "grad,tp,p2p"),
+        ("tp2 sp pp2 vp2 overlap=none", ""),
+        ("tp2 sp pp2 vp2 overlap=grad", "grad"),
+    ],
+)
+def test_all_communication_that_can_be_hidden_is_unless_said_otherwise(text: str, hidden: str) -> None:
+    assert ",".join(parse_strategy(text).overlap) == hidden
 
 
 @settings(deadline=None)
@@ -105,6 +147,10 @@ def test_hostile_text_gives_a_strategy_or_an_input_error(text: str, gpus: int | 
         ("tp0", "from 1 to 999,999,999"),
         ("tp9999999999", "up to 999,999,999"),
         ("recompute=ful", "one of none, selective, full"),
+        ("recompute=full:blok:4", "method=one of uniform, block"),
+        ("recompute=full:block:x", "a number of layers"),
+        ("recompute=full:block:4:1", "recompute=full:block:4"),
+        ("recompute=full:block:4 method=block", "method is given twice"),
         ("overlap=grad,none", "none, or some of grad,param,tp,p2p"),
         ("pp2 layers=20*0", "layers per virtual stage"),
         ("pp2 layers=20,20,20", "pp*vp = 2"),
@@ -155,3 +201,23 @@ def test_gpus_that_do_not_divide_are_refused(gpus: int) -> None:
 def test_fields_out_of_range_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         Strategy(**fields)
+
+
+def test_the_documentation_tells_every_word() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "strategy.md").read_text(encoding="utf-8")
+    for field in STRATEGY_FIELDS:
+        word = f"`{field.name}`" if field.name not in DEGREES else f"`{field.name}"
+        told = word in text or f"{field.name}=" in text or f"`{field.name.removeprefix('overlap_')}`" in text
+        assert told or f"`{field.name}" in text, field.name
+        assert all(choice in text for choice in field.choices)
+
+
+def test_one_table_of_fields_makes_the_strategy_and_its_columns() -> None:
+    strategy = Strategy(overlap=(), zero=0)
+    for field in STRATEGY_FIELDS:
+        if not field.name.startswith("overlap_"):
+            assert getattr(strategy, field.name) == field.plain
+    columns = from_strategy(strategy)
+    assert set(columns) == {field.name for field in STRATEGY_FIELDS}
+    degrees: dict[str, Any] = dict(zip(DEGREES, (2, 3, 5, 7, 11, 13, 17, 19), strict=True))
+    assert Strategy(**degrees).gpus == math.prod(degrees[name] for name in GPU_DEGREES)

@@ -59,6 +59,11 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
+def is_known(spec: ModelSpec) -> bool:
+    """Whether the catalog has this very model under its name."""
+    return spec.name in model_names() and _load(_FOLDER / f"{spec.name}.toml") == spec
+
+
 def _find(wanted: str) -> Path | None:
     """The catalog file of a name, an alias, or either with the suffix of a tuned version."""
     if wanted.startswith((".", "/", "~")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from typing import Any, Final
 
 from astra.cli import options
 from astra.cli.output import Answer
@@ -14,8 +14,10 @@ DESCRIPTION: Final = "Predict step time and memory of one strategy, legal or not
 _EXAMPLE: Final = '--strategy "tp8 pp4 vp5 dp2 mbs1 sp zero1 recompute=selective"'
 EPILOG: Final = f"""\
 A strategy is words: degrees tp pp vp cp ep etp dp mbs with their number, sp, zero0..zero3,
-recompute=none|selective|full, flash=on|off, offload=optimizer, overlap=grad,param,tp,p2p.
-What is left out is derived (dp) or takes its default. Over several pools, groups in brackets (docs/mixed.md).
+recompute=none|selective|full (or full:block:4), flash=on|off, offload=optimizer, overlap=grad,param,tp,p2p or none,
+layers=19,20*2,21. A row of a plan's table is such a text. What is left out is as in plans: dp takes the GPUs left,
+communication is overlapped wherever it can be, layers are even or balanced (docs/strategy.md).
+Over several pools, groups in brackets (docs/mixed.md).
 
 examples:
   astra estimate llama-2-70b --gpus 64xH100 --batch 1024 --seq 4096 {_EXAMPLE}
@@ -28,29 +30,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser, optional=True)
     parser.add_argument("--from", metavar="FILE", dest="source",
                         help="read strategy, batch and model from what you run today (astra import)")  # fmt: skip
-    parser.add_argument("--strategy", metavar="TEXT", help='such as "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"')
-    options.add_cluster(parser)
-    options.add_workload(parser)
-    options.add_limits(parser.add_argument_group("limits"))
+    options.add_fields(parser, "estimate")
+    options.add_save(parser)
     options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Estimate, and keep the answer ready to be drawn."""
     notes: list[str] = []
+    fields = options.asked(args, "estimate")
     if args.source is not None:
-        _read_source(args, notes)
-    if args.strategy is None:
+        _read_source(fields, args.source, notes)
+    if "strategy" not in fields:
         raise InputError("--strategy", None, want="the strategy to estimate", fix=f"Such as {_EXAMPLE}.")
-    if args.model is None:
-        raise InputError("MODEL", None, want="the model to train", fix="Such as astra estimate llama-2-70b ...")
-    arguments = options.request(args, notes)
+    request, assumed = options.resolve("estimate", fields, args.save_request)
+    notes += assumed
 
     from msgspec.structs import replace  # noqa: PLC0415
 
     from astra.search import api  # noqa: PLC0415
 
-    estimate = api.estimate(args.model, strategy=args.strategy, **arguments)
+    estimate = api.estimate(request)
     estimate = replace(estimate, warnings=[*estimate.warnings, *notes])
 
     def draw(width: int | None, color: bool) -> str:
@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(draw, estimate.to_json)
 
 
-def _read_source(args: argparse.Namespace, notes: list[str]) -> None:
+def _read_source(fields: dict[str, Any], source: str, notes: list[str]) -> None:
     from astra.cli import import_  # noqa: PLC0415
 
-    if args.strategy is not None:
-        raise InputError("--strategy", args.strategy, want="either --strategy or --from, not both")
-    args.strategy = import_.fill(args, args.source, notes)
+    if "strategy" in fields:
+        raise InputError("--strategy", fields["strategy"], want="either --strategy or --from, not both")
+    fields["strategy"] = str(import_.fill(fields, source, notes))

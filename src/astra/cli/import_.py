@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
 from astra.cli.output import Answer
 from astra.errors import InputError
+from astra.spec.request import PlanRequest
 from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.imported import Imported
+    from astra.spec.strategy import Strategy
 
 IMPORT_SCHEMA: Final = "astra.import/1"
 HELP: Final = "read a Megatron-LM script, torchtitan or DeepSpeed configuration as a strategy"
@@ -37,50 +40,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Read, and keep the answer ready to be drawn."""
-    found = read(args.file, args.gpus, None)
+    found = read(args.file, {} if args.gpus is None else {"gpus": (args.gpus,)})
     record = to_record(found, args.file)
     return Answer(lambda width, color: told(record), lambda: json.dumps(record, indent=2))
 
 
-def read(file: str, gpus: str | None, cluster: str | None) -> Imported:
-    """A configuration on a number of GPUs, if one is given."""
+def read(file: str, fields: Mapping[str, Any]) -> Imported:
+    """A configuration on the GPUs of a request, if it has any."""
     from astra.export.imports import import_file  # noqa: PLC0415
 
-    return import_file(file, gpus=_count(gpus, cluster))
+    return import_file(file, gpus=_count(fields))
 
 
-def _count(gpus: str | None, cluster: str | None) -> int | None:
-    if gpus is not None:
-        from astra.files import whole_number  # noqa: PLC0415
+def _count(fields: Mapping[str, Any]) -> int | None:
+    if fields.get("cluster") is not None:
+        from astra.search.world import cluster_of  # noqa: PLC0415
 
-        number = whole_number(gpus.strip().lower().partition("x")[0].strip(), 8)
+        return cluster_of(PlanRequest(model="any", cluster=fields["cluster"])).gpus
+    from astra.files import whole_number  # noqa: PLC0415
+
+    total = 0
+    for text in fields.get("gpus", ()):
+        number = whole_number(text.strip().lower().partition("x")[0].strip(), 8)
         if number is None or not 1 <= number <= 10_000_000:
-            raise InputError("--gpus", gpus, want="a number of GPUs, such as 64 or 64xH100")
-        return number
-    if cluster is not None:
-        from pathlib import Path  # noqa: PLC0415
-
-        from astra.catalog.clusters import read_cluster  # noqa: PLC0415
-
-        return read_cluster(Path(cluster)).gpus
-    return None
+            raise InputError("--gpus", text, want="a number of GPUs, such as 64 or 64xH100")
+        total += number
+    return total or None
 
 
-def fill(args: argparse.Namespace, file: str, notes: list[str]) -> Any:
-    """Put what a file says where flags say nothing; the strategy of the file."""
-    found = read(file, args.gpus, args.cluster)
-    if args.model is None:
-        args.model = found.model or found.recipe
-        if args.model is None:
-            fix = "Name it before the flags: a catalog name, or the path of its config.json."
-            raise InputError("MODEL", None, want=f"the model: {file} does not give its whole shape", fix=fix)
-    args.batch = args.batch or found.global_batch
-    args.seq = args.seq or found.seq
-    args.precision = found.precision if args.precision == "bf16" else args.precision
-    args.optimizer = found.optimizer if args.optimizer == "adam" else args.optimizer
-    if not options.named(args.runtime):
-        args.runtime = found.framework
-    notes.append(f"The strategy was read from {file} ({found.framework}); runtime {args.runtime}.")
+def fill(fields: dict[str, Any], file: str, notes: list[str]) -> Strategy:
+    """Put what a file says where the request says nothing; the strategy of the file."""
+    found = read(file, fields)
+    if fields.setdefault("model", found.model or found.recipe) is None:
+        fix = "Name it before the flags: a catalog name, or the path of its config.json."
+        raise InputError("MODEL", None, want=f"the model: {file} does not give its whole shape", fix=fix)
+    said = {"batch": found.global_batch, "seq": found.seq, "precision": found.precision,
+            "optimizer": found.optimizer, "runtime": found.framework}  # fmt: skip
+    for name, value in said.items():
+        if value is not None:
+            fields.setdefault(name, value)
+    notes.append(f"The strategy was read from {file} ({found.framework}); runtime {fields['runtime']}.")
     notes += [f"Not used of it: {setting}." for setting in found.ignored]
     return found.strategy
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from astra.cli import options
 from astra.cli.output import Answer
+from astra.spec.request import FIELDS
 
 HELP: Final = "what Astra understands of a model: shape, parameters, FLOPs per token"
 DESCRIPTION: Final = "Show a model's shape, exact parameter counts and FLOPs per token."
@@ -19,9 +20,8 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
-    options.add_model(parser)
-    parser.add_argument("--seq", metavar="N", type=options.whole("--seq", at_most=100_000_000),
-                        help="tokens per sample, for the FLOPs of attention")  # fmt: skip
+    options.add_model(parser, files=False)
+    options.add_field(parser, FIELDS["seq"], "model")
     options.add_output(parser, detail=False)
 
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Read the model, and keep the answer ready to be drawn."""
     from astra.search import api  # noqa: PLC0415
 
-    report = api.describe_model(args.model, seq=args.seq)
+    report = api.describe_model(args.model, seq=getattr(args, "seq", None))
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.text import render_model  # noqa: PLC0415

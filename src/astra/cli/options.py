@@ -1,148 +1,186 @@
-"""Options that several verbs share, and the reading of their values; a bad value is an InputError naming the flag."""
+"""Flags made from the fields of a request, and requests made from flags and files; errors name the flag."""
 
 from __future__ import annotations
 
 import argparse
-import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from astra.errors import InputError, UnknownName
-from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS, whole_samples
-from astra.units import parse_count
+from astra.errors import InputError
+from astra.spec.fields import Field, read_fields
+from astra.spec.kinds import Kind, OneOf, Switch, Whole, batch_tokens
+from astra.spec.money import MONEY_FIELDS
+from astra.spec.request import FIELDS, PlanRequest, read_request
 
-DEFAULT_BATCH: Final = 1024
-DEFAULT_SEQ: Final = 4096
-
-
-class _Default(str):
-    """A value nobody gave."""
-
-    __slots__ = ()
+_MODEL: Final = "{}, or a request: a TOML file of fields, or the plan file of an earlier one (docs/requests.md)"
+_FLEET: Final = ("gpus", "cluster", "node")
 
 
-DEFAULT_RUNTIME: Final = _Default("megatron")
-_TOKEN_BATCH: Final = re.compile(r"(.*?)\s*tok(?:en)?s?", re.IGNORECASE | re.DOTALL)
+def reader(kind: Kind, flag: str) -> Callable[[str], Any]:
+    """What argparse calls with the text of a flag."""
+    return lambda text: kind.read(text, flag)
 
 
-def whole(flag: str, *, at_least: int = 1, at_most: int) -> Callable[[str], int]:
-    """A reader of whole numbers: ``1024``, ``1k``, ``4e6``."""
-    want = f"a whole number from {at_least:,} to {at_most:,}"
-
-    def read(text: str) -> int:
-        value = parse_count(text)
-        if value is None or not value.is_integer() or not at_least <= value <= at_most:
-            raise InputError(flag, text, want=want)
-        return int(value)
-
-    return read
+def whole(flag: str, *, at_least: int = 1, at_most: int) -> Callable[[str], Any]:
+    """A reader of whole numbers, for flags that are no part of a request."""
+    return reader(Whole(at_least, at_most), flag)
 
 
-def amount(flag: str, *, at_most: float) -> Callable[[str], float]:
-    """A reader of amounts: ``1T``, ``15.6e12``."""
-
-    def read(text: str) -> float:
-        value = parse_count(text)
-        if value is None or not 1 <= value <= at_most:
-            raise InputError(flag, text, want=f"a number from 1 to {at_most:.0e}, such as 300B or 1.5T")
-        return value
-
-    return read
+def one_of(flag: str, choices: tuple[str, ...]) -> Callable[[str], Any]:
+    """A reader of a word out of a few, for flags that are no part of a request."""
+    return reader(OneOf(*choices), flag)
 
 
-def fraction(flag: str, *, below: float) -> Callable[[str], float]:
-    """A reader of fractions: ``0.08`` or ``8%``."""
-
-    def read(text: str) -> float:
-        percent = text.strip().endswith("%")
-        try:
-            value = float(text.strip().removesuffix("%")) / (100 if percent else 1)
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < below:
-            raise InputError(flag, text, want=f"a fraction from 0 to below {below:g}, such as 0.08 or 8%")
-        return value
-
-    return read
-
-
-def one_of(flag: str, choices: tuple[str, ...]) -> Callable[[str], str]:
-    """A reader of a word out of a few."""
-
-    def read(text: str) -> str:
-        if text.lower() not in choices:
-            raise UnknownName(flag, text, choices, fix=f"It is one of {', '.join(choices)}.")
-        return text.lower()
-
-    return read
-
-
-def batch(text: str) -> int | str:
-    """A global batch: samples (``1024``) as a number, tokens (``4M tokens``, ``4Mtok``) as text."""
-    in_tokens = _TOKEN_BATCH.fullmatch(text)
-    if in_tokens is None:
-        return whole("--batch", at_most=10_000_000)(text)
-    amount("--batch", at_most=1e12)(in_tokens.group(1))
-    return text
-
-
-def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """The MODEL argument."""
-    text = "a catalog name (astra catalog models), a Hugging Face config.json or its folder, or a TOML file"
+def add_model(parser: argparse.ArgumentParser, *, optional: bool = False, files: bool = True) -> None:
+    """The MODEL argument; with ``files``, a request may stand for it."""
+    text = FIELDS["model"].told("")
+    text = _MODEL.format(text) if files else text
     if optional:
-        parser.add_argument("model", metavar="MODEL", nargs="?", help=text)
+        parser.add_argument("model", metavar="MODEL", nargs="?", default=argparse.SUPPRESS, help=text)
     else:
         parser.add_argument("model", metavar="MODEL", help=text)
 
 
-class _Pools(argparse.Action):
-    """One pool as its text, several as a list."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        so_far = getattr(namespace, self.dest)
-        pools = [] if so_far is None else [so_far] if isinstance(so_far, str) else so_far
-        setattr(namespace, self.dest, [*pools, values] if pools else values)
-
-
-def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Which GPUs."""
-    group = parser.add_argument_group("GPUs")
-    text = "how many of which, such as 512xH100 (astra catalog gpus); again for another pool"
-    group.add_argument("--gpus", metavar="NxGPU", action=_Pools, help=text)
-    group.add_argument("--cluster", metavar="FILE", help="a TOML file with your own GPUs, nodes and links")
-    group.add_argument("--node", metavar="NAME", help="node type, when not the usual one (astra catalog nodes)")
+def add_fields(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Every flag of the fields that a verb takes, under their headings; one that is not given leaves no trace."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    fields = [*FIELDS.values(), *(field._replace(group="money") for field in MONEY_FIELDS.values())]
+    for field in fields:
+        if field.on(verb) and field.flag is not None:
+            if field.group not in groups:
+                groups[field.group] = parser.add_argument_group(field.group)
+            add_field(groups[field.group], field, verb)
 
 
-def add_workload(parser: argparse.ArgumentParser) -> None:
-    """What is trained, and how."""
-    group = parser.add_argument_group("workload")
-    group.add_argument("--batch", metavar="N", type=batch,
-                       help=f"global batch in samples, or in tokens as 4Mtok (default {DEFAULT_BATCH})")  # fmt: skip
-    group.add_argument("--seq", metavar="N", type=whole("--seq", at_most=100_000_000),
-                       help=f"tokens per sample (default {DEFAULT_SEQ}, or what the model is made for)")  # fmt: skip
-    group.add_argument("--tokens", metavar="N", type=amount("--tokens", at_most=1e18),
-                       help="tokens to train in all, such as 1T: adds days and dollars")  # fmt: skip
-    group.add_argument("--precision", metavar=_shown(PRECISIONS), type=one_of("--precision", PRECISIONS),
-                       default="bf16", help="of the matrix products; tf32 trains in fp32 (default bf16)")  # fmt: skip
-    group.add_argument("--optimizer", metavar=_shown(OPTIMIZERS), type=one_of("--optimizer", OPTIMIZERS),
-                       default="adam", help="(default adam)")  # fmt: skip
-    group.add_argument("--task", metavar=_shown(TASKS), type=one_of("--task", TASKS), default="pretrain",
-                       help="(default pretrain)")  # fmt: skip
-    group.add_argument("--lora-rank", metavar="N", type=whole("--lora-rank", at_most=65536), default=16,
-                       help="of --task lora (default 16)")  # fmt: skip
-    group.add_argument("--runtime", metavar="NAME", default=DEFAULT_RUNTIME,
-                       help="training framework (astra catalog runtimes; default megatron)")  # fmt: skip
-    group.add_argument("--strict", action="store_true", help="refuse to answer from assumed data (exit code 4)")
+def add_field(group: argparse._ArgumentGroup | argparse.ArgumentParser, field: Field, verb: str) -> None:
+    """The flag of one field, or one flag for each of its words."""
+    kind = field.typed or field.kind
+    given: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
+    if isinstance(kind, OneOf) and isinstance(field.help, Mapping):
+        either = group.add_mutually_exclusive_group()
+        for word, text in field.help.items():
+            either.add_argument(f"--{word}", action="store_const", const=word, help=text, **given)
+    elif isinstance(kind, Switch):
+        group.add_argument(field.spelled, action="store_const", const=True, help=field.told(verb), **given)
+    elif kind.repeats:
+        group.add_argument(field.spelled, metavar=kind.metavar, action="append", help=_shown(field, verb), **given)
+    else:
+        read = reader(kind, field.spelled)
+        group.add_argument(field.spelled, metavar=kind.metavar, type=read, help=_shown(field, verb), **given)
 
 
-def add_limits(group: argparse._ArgumentGroup) -> None:
-    """What a legal strategy must keep to."""
-    group.add_argument("--rules", metavar="FILE", help="a file with rules of your own")
-    group.add_argument("--headroom", metavar="F", type=fraction("--headroom", below=0.9), default=0.08,
-                       help="share of the usable memory to keep free (default 0.08)")  # fmt: skip
+def _shown(field: Field, verb: str) -> str:
+    return field.told(verb).replace("%", "%%")
+
+
+def add_save(parser: argparse.ArgumentParser) -> None:
+    """Where to keep the request."""
+    group = parser.add_argument_group("request")
+    text = "write the request, every name resolved, as TOML: given as MODEL, it answers the same"
+    group.add_argument("--save-request", metavar="FILE", help=text)
+
+
+def asked(args: argparse.Namespace, verb: str) -> dict[str, Any]:
+    """The fields that were given: those of a file in place of the model, and the flags, which override them."""
+    flags = read_fields(PlanRequest, _given(args, FIELDS), lambda name: FIELDS[name].spelled)
+    money = _money(args)
+    file = _from_file(flags)
+    if {"gpus", "cluster"} & flags.keys():
+        file = {name: value for name, value in file.items() if name not in _FLEET}
+    if "objective" in flags:
+        file = {name: value for name, value in file.items() if name not in ("budget", "deadline")}
+    elif {"budget", "deadline"} & flags.keys():
+        file.pop("objective", None)
+    found = {name: value for name, value in (file | flags).items() if FIELDS[name].on(verb)}
+    return found | ({"money": file.get("money", {}) | money} if money else {})
+
+
+def _given(args: argparse.Namespace, fields: Mapping[str, Field]) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in fields if getattr(args, name, None) is not None}
+
+
+def _money(args: argparse.Namespace) -> dict[str, Any]:
+    found = {}
+    for name, value in _given(args, MONEY_FIELDS).items():
+        field = MONEY_FIELDS[name]
+        if field.also:
+            found[name], found[field.also] = value
+        else:
+            found[name] = field.read(value, field.spelled)
+    return found
+
+
+def _from_file(flags: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the file that stands for the model, which is then no model; none without one."""
+    if "model" not in flags:
+        return {}
+    from astra.catalog.requests import read_request_file  # noqa: PLC0415
+
+    path = flags["model"]
+    found = read_request_file(path)
+    if found is None:
+        return {}
+    del flags["model"]
+    read = read_fields(PlanRequest, found, lambda name: f"{path}: {name}")
+    return read | ({"money": found["money"]} if "money" in found else {})
+
+
+def request(verb: str, fields: Mapping[str, Any]) -> PlanRequest:
+    """The request that fields make up; what cannot do without is asked for."""
+    if "model" not in fields:
+        raise InputError("MODEL", None, want="the model to train", fix=f"Such as astra {verb} llama-2-70b ...")
+    _check_there(fields["model"])
+    if verb != "rent" and not {"gpus", "cluster"} & fields.keys():
+        raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
+    if {"gpus", "cluster"} <= fields.keys():
+        raise InputError("--gpus", fields["gpus"], want="either --gpus or --cluster, not both")
+    try:
+        return read_request(verb, fields, lambda name: FIELDS[name].spelled)
+    except InputError as error:
+        name = error.where.removeprefix("money.")
+        if name == error.where or name not in MONEY_FIELDS:
+            raise
+        raise InputError(MONEY_FIELDS[name].spelled, error.got, want=error.want, fix=error.fix) from None
+
+
+def _check_there(model: object) -> None:
+    """A file that is not there is told before what it would have said is missed."""
+    import os  # noqa: PLC0415
+
+    if isinstance(model, str) and model.lower().endswith((".toml", ".json")) and not os.path.exists(model):
+        raise InputError(model, None, want="a request or a model in a file", fix="There is no such file.")
+
+
+def assumed(fields: Mapping[str, Any], seq: int, batch: int) -> list[str]:
+    """Sentences on what nobody gave."""
+    notes = [f"--seq {seq} was assumed."] if "seq" not in fields else []
+    if "batch" not in fields:
+        return [*notes, f"--batch {batch} (samples) was assumed."]
+    asked = fields["batch"]
+    if isinstance(asked, str) and batch_tokens(asked)[0] != batch * seq:
+        notes.append(f"--batch {asked} is {batch:,} samples of {seq:,} tokens, {batch * seq:,} tokens.")
+    return notes
+
+
+def resolve(verb: str, fields: Mapping[str, Any], save_to: str | None) -> tuple[PlanRequest, list[str]]:
+    """The request, written to a file if one is named, and sentences on what it assumes."""
+    from astra.search.world import World  # noqa: PLC0415
+
+    made = request(verb, fields)
+    world = World.of(made)
+    notes = assumed(fields, world.workload.seq, world.workload.global_batch)
+    return made, notes + save(world.resolved.plain(verb), verb, save_to)
+
+
+def save(asked: Mapping[str, Any], verb: str, path: str | None) -> list[str]:
+    """Write the plain form of a request, if a file is named, and say so."""
+    if path is None:
+        return []
+    from astra.catalog.requests import write_request  # noqa: PLC0415
+    from astra.cli import output  # noqa: PLC0415
+
+    output.write_file(path, write_request(asked, verb))
+    return [f"The request is in {path}."]
 
 
 def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bool = True) -> None:
@@ -160,48 +198,3 @@ def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bo
     group.add_argument("--width", metavar="N", type=whole("--width", at_least=60, at_most=400),
                        help="columns of the text (default: the terminal's)")  # fmt: skip
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
-
-
-def request(args: argparse.Namespace, assumed: list[str]) -> dict[str, Any]:
-    """The keyword arguments that ``plan`` and ``estimate`` share; ``assumed`` collects the defaults used."""
-    if args.gpus is None and args.cluster is None:
-        raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
-    if args.gpus is not None and args.cluster is not None:
-        raise InputError("--gpus", args.gpus, want="either --gpus or --cluster, not both")
-    size, seq = args.batch, args.seq
-    if seq is None:
-        seq = default_seq(args.model)
-        assumed.append(f"--seq {seq} was assumed.")
-    if size is None:
-        size = DEFAULT_BATCH
-        assumed.append(f"--batch {size} (samples) was assumed.")
-    assumed += in_samples(size, seq)
-    names = ("gpus", "cluster", "node", "tokens", "precision", "optimizer", "task", "lora_rank", "runtime", "strict",
-             "rules", "headroom")  # fmt: skip
-    return {"batch": size, "seq": seq} | {name: getattr(args, name) for name in names}
-
-
-def in_samples(size: int | str, seq: int) -> list[str]:
-    """What becomes of a batch in tokens that is no whole number of samples."""
-    in_tokens = _TOKEN_BATCH.fullmatch(size) if isinstance(size, str) else None
-    tokens = parse_count(in_tokens.group(1)) if in_tokens is not None else None
-    if tokens is None or tokens % seq == 0 or tokens < seq:
-        return []
-    samples = whole_samples(tokens, seq)
-    return [f"--batch {size} is {samples:,} samples of {seq:,} tokens, {samples * seq:,} tokens."]
-
-
-def named(value: object) -> bool:
-    """Whether the user gave a value, be it the default one."""
-    return not isinstance(value, _Default)
-
-
-def default_seq(model: str) -> int:
-    """The length the planner takes when none is given."""
-    from astra.search import api  # noqa: PLC0415
-
-    return int(api.describe_model(model).flops_per_token["seq"])
-
-
-def _shown(choices: tuple[str, ...]) -> str:
-    return "{" + ",".join(choices) + "}"

@@ -6,13 +6,14 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from astra.cli import money, options
+from astra.cli import options
 from astra.cli.output import Answer
 from astra.errors import InputError, NoFeasiblePlan
 from astra.spec.strategy import DEGREES
 
 if TYPE_CHECKING:
     from astra.result import PlanSet
+    from astra.spec.request import PlanRequest
 
 HELP: Final = "rank the strategies for a model on the GPUs you have"
 DESCRIPTION: Final = (
@@ -31,6 +32,9 @@ examples:
   astra plan mixtral-8x7b --gpus 64xA100-80 --batch 4Mtok --tokens 1T --top 10
   astra plan llama-3-70b --gpus 512xH100 --tokens 1T --budget 950k --usd-per-gpu-h 3.2
   astra plan llama-2-70b --gpus 256xH100 --gpus 512xA100-80
+  astra plan llama-3-70b --gpus 512xH100 --batch 1024 --save-request request.toml
+  astra plan request.toml --gpus 256xH100       (flags override the file)
+  astra plan plan.json                          (the request of a plan file, again)
   astra plan ./config.json --cluster my-cluster.toml --fix tp=8 --rules house-rules.txt --json
 """
 
@@ -38,25 +42,8 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
     options.add_model(parser, optional=True)
-    options.add_cluster(parser)
-    counted = parser.add_argument_group("several pools").add_mutually_exclusive_group()
-    counted.add_argument("--at-most", dest="counts", action="store_const", const="at-most",
-                         help="use of each pool what helps (default)")  # fmt: skip
-    counted.add_argument("--exact", dest="counts", action="store_const", const="exact", help="use every GPU")
-    options.add_workload(parser)
-    group = parser.add_argument_group("search")
-    group.add_argument("--top", metavar="N", type=options.whole("--top", at_most=100), default=5,
-                       help="plans to show (default 5)")  # fmt: skip
-    group.add_argument("--fix", metavar="KEY=VALUE", action="append", default=[], help="keep to this value")
-    group.add_argument("--forbid", metavar="KEY[=VALUE]", action="append", default=[],
-                       help="leave a dimension, or one value, out")  # fmt: skip
-    group.add_argument("--max", metavar="KEY=N", action="append", default=[], dest="maximum", help="at most this")
-    group.add_argument("--min", metavar="KEY=N", action="append", default=[], dest="minimum", help="at least this")
-    options.add_limits(group)
-    money.add_objective(group)
-    group.add_argument("--baseline", metavar="STRATEGY|FILE",
-                       help="what you do now, or the script that does it: days and dollars saved")  # fmt: skip
-    money.add_money(parser)
+    options.add_fields(parser, "plan")
+    options.add_save(parser)
     group = parser.add_argument_group("export")
     group.add_argument("--export", metavar="TARGET", help="also write the best plan for a target (astra export)")
     group.add_argument("--export-out", metavar="DIR", help="folder to write (default MODEL-TARGET)")
@@ -67,20 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Search, and keep the answer ready to be drawn."""
     notes: list[str] = []
-    _read_baseline(args, notes)
+    fields = options.asked(args, "plan")
+    _read_baseline(fields, notes)
     _check_export(args)
-    if args.model is None:
-        _use_default(args, notes)
-    arguments = options.request(args, notes)
-    names = ("top", "fix", "forbid", "maximum", "minimum")
-    arguments |= {name: getattr(args, name) for name in names}
-    wanted = {name: getattr(args, name) for name in ("objective", "budget", "deadline", "baseline")}
-    arguments |= {name: value for name, value in wanted.items() if value is not None}
-    if money.given(args):
-        arguments["money"] = money.money(args)
-    arguments |= {"counts": args.counts} if args.counts else {}
-    arguments |= {"launchable": True} if options.named(args.runtime) else {}
-    planset = _with_notes(_search(args.model, arguments), notes)
+    if not {"model", "gpus", "cluster"} & fields.keys():
+        fields |= {"model": DEFAULT_MODEL, "gpus": (DEFAULT_GPUS,)}
+        notes.append(f"No model was named, so this plans {DEFAULT_MODEL} on {DEFAULT_GPUS}; see astra plan --help.")
+    if "runtime" in fields:  # whoever names a runtime wants plans for it
+        fields.setdefault("launchable", True)
+    request, assumed = options.resolve("plan", fields, args.save_request)
+    notes += assumed
+    planset = _with_notes(_search(request), notes)
     written = _export(planset, args) if args.export is not None else []
     planset = _with_notes(planset, written)
 
@@ -98,21 +82,14 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
 
 
-def _use_default(args: argparse.Namespace, notes: list[str]) -> None:
-    if args.gpus is not None or args.cluster is not None:
-        raise InputError("MODEL", None, want="the model to train", fix=f"Such as astra plan {DEFAULT_MODEL} --gpus ...")
-    args.model, args.gpus = DEFAULT_MODEL, DEFAULT_GPUS
-    notes.append(f"No model was named, so this plans {DEFAULT_MODEL} on {DEFAULT_GPUS}; see astra plan --help.")
-
-
-def _search(model: str, arguments: dict[str, Any]) -> PlanSet:
+def _search(request: PlanRequest) -> PlanSet:
     from astra.cli import progress  # noqa: PLC0415
     from astra.search import api  # noqa: PLC0415
 
     if not progress.watched():
-        return api.plan(model, **arguments)
+        return api.plan(request)
     with progress.SearchProgress(sys.stderr) as bar:
-        return api.plan(model, **arguments, progress=bar)
+        return api.plan(request, progress=bar)
 
 
 def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:
@@ -121,20 +98,21 @@ def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:
     return replace(planset, notes=[*notes, *planset.notes]) if notes else planset
 
 
-def _read_baseline(args: argparse.Namespace, notes: list[str]) -> None:
+def _read_baseline(fields: dict[str, Any], notes: list[str]) -> None:
     """A baseline that names a file is read from it, with the batch and model it states."""
     import os  # noqa: PLC0415
 
-    if args.baseline is None:
+    baseline = fields.get("baseline")
+    if baseline is None:
         return
-    if not os.path.isfile(args.baseline):
-        _check_words(args.baseline)
+    if not os.path.isfile(baseline):
+        _check_words(baseline)
         return
     from astra.cli import import_  # noqa: PLC0415
 
-    if args.gpus is None and args.cluster is None:
+    if not {"gpus", "cluster"} & fields.keys():
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
-    args.baseline = import_.fill(args, args.baseline, notes)
+    fields["baseline"] = str(import_.fill(fields, baseline, notes))
 
 
 def _check_words(baseline: str) -> None:

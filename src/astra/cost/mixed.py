@@ -124,6 +124,9 @@ def _sorts(job: Job, rows: int) -> Stages:
         first=wide(place == count),
         last=wide(place == count + 1),
         chunk_layers=wide(np.ones(sorts, np.int64)),
+        until=wide(place),
+        before=wide(np.zeros((sorts, count))),
+        final=wide(np.zeros((sorts, count))),
     )
 
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 HOUR_S: Final = 3600.0
 DAY_S: Final = 86400.0
 YEAR_S: Final = 365.25 * DAY_S
-MONTH_S: Final = YEAR_S / 12
 
 # 419 unexpected interruptions in 54 days of pre-training Llama 3 405B on 16,384 H100.
 MTBF_GPU_S: Final = 16384 * 54 * DAY_S / 419

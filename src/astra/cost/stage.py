@@ -65,6 +65,16 @@ class Meshes(NamedTuple):
         return Meshes({name: column[rows] for name, column in self.columns.items()}, self.layout[rows], self.layouts)
 
 
+class Passes(NamedTuple):
+    """What one micro-batch does on some of the virtual stages."""
+
+    forward_s: Floats
+    backward_s: Floats
+    weight_s: Floats  # of backward_s
+    recompute_s: Floats
+    attention_s: Floats  # of recompute_s
+
+
 class StageCosts(NamedTuple):
     """What each sort of rank does for one micro-batch (all its chunks) and holds. [mesh, sort] unless said."""
 
@@ -73,11 +83,11 @@ class StageCosts(NamedTuple):
     weight_s: Floats  # of backward_s
     recompute_s: Floats  # running all layers' forward again
     recompute_attention_s: Floats
-    total_forward_s: Floats  # [mesh] summed over every rank of the pipeline
-    total_backward_s: Floats  # [mesh]
-    total_weight_s: Floats  # [mesh] of total_backward_s
-    total_recompute_s: Floats  # [mesh]
-    total_attention_s: Floats  # [mesh]
+    until: Ints  # the last rank of the sort
+    before: Passes  # the virtual stages that come before that rank
+    final: Passes  # [mesh] the last virtual stage
+    over: Passes  # [mesh] all of them
+    on_last: Ints  # [mesh] which sort the last rank is
     p2p_s: Floats  # [mesh] one activation to the next stage
     kept_whole: Floats
     kept_selective: Floats
@@ -158,11 +168,11 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         weight_s=times.weight,
         recompute_s=times.recompute,
         recompute_attention_s=times.attention,
-        total_forward_s=times.total_forward,
-        total_backward_s=times.total_backward,
-        total_weight_s=times.total_weight,
-        total_recompute_s=times.total_recompute,
-        total_attention_s=times.total_attention,
+        until=table.until,
+        before=times.before(),
+        final=times.final(),
+        over=Passes(*(over_all(job, columns) for columns in times.by_part)),
+        on_last=np.argmax(table.last, axis=1),
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
         kept_whole=memory.layers("whole") * here + queued,
         kept_selective=memory.layers("selective") * here + queued,
@@ -207,7 +217,7 @@ def stage_table(job: Job, meshes: Meshes, *, every_rank: bool = False) -> Stages
 
 
 class StageTimes:
-    """Stage times of one micro-batch from part times, [mesh, sort], and their sums over the model, [mesh]."""
+    """Stage times of one micro-batch from part times, [mesh, sort]."""
 
     def __init__(self, job: Job, gathered: Gathered, table: Stages, columns: Columns) -> None:
         self._index, self._table, self._columns = gathered.place, table, columns
@@ -219,13 +229,24 @@ class StageTimes:
         backward = [self._seconds(part.backward) for part in (*by_kind, first, last)]
         weight = [part.weight_s[self._index] for part in (*by_kind, first, last)]
         nothing = np.zeros(len(self._index))
-        self.forward, self.total_forward = self._stages(forward), self._whole(job, forward)
-        self.backward, self.total_backward = self._stages(backward), self._whole(job, backward)
-        self.weight, self.total_weight = self._stages(weight), self._whole(job, weight)
         again = [*forward[:-2], nothing, nothing]
-        self.recompute, self.total_recompute = self._stages(again), self._whole(job, again)
         attention = [*(part.forward.attention_s[self._index] for part in by_kind), nothing, nothing]
-        self.attention, self.total_attention = self._stages(attention), self._whole(job, attention)
+        self.by_part = (forward, backward, weight, again, attention)
+        self.forward, self.backward, self.weight, self.recompute, self.attention = (
+            over_stages(table, columns) for columns in self.by_part
+        )
+
+    def before(self) -> Passes:
+        """The virtual stages before each sort's last rank."""
+        table = self._table
+        reached = table._replace(counts=table.before, first=table.until > 0, last=np.zeros_like(table.last))
+        return Passes(*(over_stages(reached, columns) for columns in self.by_part))
+
+    def final(self) -> Passes:
+        """The last virtual stage, [mesh]."""
+        one = each(self._table, lambda column: column[:, :1])
+        one = one._replace(counts=one.final, first=one.until < 0, last=one.until >= 0)
+        return Passes(*(over_stages(one, columns)[:, 0] for columns in self.by_part))
 
     def _seconds(self, direction: Direction) -> Floats:
         """Compute and exposed communication of a part, [mesh]."""
@@ -248,7 +269,7 @@ class StageTimes:
         each = np.where(shard.tp > 1, job.runtime.queued_activations * 2 * shard.tokens * job.model.hidden, 0.0)
         several = microbatches > 1
         columns = [np.where(several, each[self._index] * self._lag(part), 0.0) for part in self._by_kind]
-        return self._stages([*columns, np.zeros(len(self._index)), np.zeros(len(self._index))])
+        return over_stages(self._table, [*columns, np.zeros(len(self._index)), np.zeros(len(self._index))])
 
     def _lag(self, part: Part) -> Floats:
         """Near 1 where a layer keeps the GPU busy for longer than the host needs to issue it, near 0 where shorter."""
@@ -259,13 +280,6 @@ class StageTimes:
 
     def _host_s(self, direction: Direction) -> Floats:
         return direction.host_s[self._index] + self._collective_s * direction.members[self._index]
-
-    def _stages(self, columns: list[Floats]) -> Floats:
-        """Sum parts over the layers of each sort of rank: kinds, then embedding, then head."""
-        return over_stages(self._table, columns)
-
-    def _whole(self, job: Job, columns: list[Floats]) -> Floats:
-        return over_all(job, columns)
 
 
 def _collective_s(job: Job, columns: Columns) -> Floats | float:

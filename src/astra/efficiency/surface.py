@@ -15,12 +15,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from astra.efficiency.basis import Peaks, read_json
 from astra.provenance import Bools, Floats
-
-Singles = npt.NDArray[np.float32]
 
 TILES: Final = ((128, 128), (128, 256), (256, 128), (256, 256), (64, 128), (128, 64), (64, 256), (128, 192), (192, 128))
 FEATURES: Final = 7 + len(TILES)
@@ -84,27 +81,29 @@ def features(shapes: Shapes, sms: int) -> Floats:
     return np.log2(out, out=out)
 
 
-def activate(z: Singles) -> Singles:
+def activate(z: Floats) -> Floats:
     """Convex, concave and saturating thirds of the units [unit, product]; all increasing."""
     third, two = len(z) // 3, 2 * len(z) // 3
-    root = np.sqrt(np.float32(1.0) + z * z)
+    root = np.sqrt(1.0 + z * z)
     out = np.empty_like(z)
-    out[:third] = np.float32(0.5) * (z[:third] + root[:third])
-    out[third:two] = np.float32(0.5) * (z[third:two] - root[third:two])
+    out[:third] = 0.5 * (z[:third] + root[:third])
+    out[third:two] = 0.5 * (z[third:two] - root[third:two])
     out[two:] = z[two:] / root[two:]
     return out
 
 
 def log_effective_flops(weights: dict[str, Floats], x: Floats) -> Floats:
-    """The network: natural logarithm of effective FLOPs from features. In single precision: good to 1e-6, and fast."""
-    w = {name: value.astype(np.float32) for name, value in weights.items()}
-    y = ((x - weights["mean"][:, None]) / weights["scale"][:, None]).astype(np.float32)
+    """The network: natural logarithm of effective FLOPs from features.
+
+    In double precision: how BLAS orders its sums differs by processor and by what is timed together, and must not show.
+    """
+    y = (x - weights["mean"][:, None]) / weights["scale"][:, None]
     out = np.empty(y.shape[1])
     for begin in range(0, len(out), _BLOCK):
         part = y[:, begin : begin + _BLOCK]
-        hidden = activate(w["w1"].T @ part + w["b1"][:, None])
-        hidden = activate(w["w2"].T @ hidden + w["b2"][:, None])
-        out[begin : begin + _BLOCK] = w["w3"] @ hidden + w["skip"] @ part
+        hidden = activate(weights["w1"].T @ part + weights["b1"][:, None])
+        hidden = activate(weights["w2"].T @ hidden + weights["b2"][:, None])
+        out[begin : begin + _BLOCK] = weights["w3"] @ hidden + weights["skip"] @ part
     return out + weights["bias"]
 
 

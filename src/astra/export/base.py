@@ -14,6 +14,7 @@ from astra.export.quoting import comment
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import STRATEGY_FIELDS
 from astra.spec.workload import Workload
 
 
@@ -159,22 +160,8 @@ _FP32: Final = Limit(
 
 
 # Values of a strategy's fields that mean "not used".
-UNUSED: Final[Mapping[str, Any]] = {
-    "tp": 1,
-    "pp": 1,
-    "vp": 1,
-    "cp": 1,
-    "ep": 1,
-    "etp": 1,
-    "sp": False,
-    "zero": 0,
-    "recompute": "none",
-    "method": "uniform",
-    "recompute_layers": 1,
-    "offload": "none",
-    "flash": True,
-    "schedule": "1f1b",
-}
+UNUSED: Final[Mapping[str, Any]] = {field.name: field.plain for field in STRATEGY_FIELDS}
+_TITLES: Final = {field.name: field.title for field in STRATEGY_FIELDS}
 
 
 def unused(target: str, *fields: str) -> tuple[Limit, ...]:
@@ -183,25 +170,7 @@ def unused(target: str, *fields: str) -> tuple[Limit, ...]:
     def breaks(field: str) -> Callable[[Launch], bool]:
         return lambda launch: getattr(launch.strategy, field) != UNUSED[field]
 
-    return tuple(Limit(field, f"{target} has no {_WORDS[field]} ({field})", breaks(field)) for field in fields)
-
-
-_WORDS: Final = {
-    "tp": "tensor parallelism",
-    "pp": "pipeline parallelism",
-    "vp": "interleaved pipeline",
-    "cp": "context parallelism of this kind",
-    "ep": "expert parallelism",
-    "etp": "tensor parallelism inside an expert",
-    "sp": "sequence parallelism",
-    "zero": "sharding of this kind",
-    "recompute": "recompute setting",
-    "method": "choice of recompute method",
-    "recompute_layers": "recompute of several layers at once",
-    "offload": "optimizer offload",
-    "flash": "switch for fused attention",
-    "schedule": "choice of schedule",
-}
+    return tuple(Limit(field, f"{target} has no {_TITLES[field]} ({field})", breaks(field)) for field in fields)
 
 
 def no_overlap(target: str, *names: str) -> tuple[Limit, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,12 +15,16 @@ from astra.export.import_megatron import from_words
 from astra.export.imported import Imported, Numbers
 from astra.export.torchtitan import RECIPES, SCHEDULES
 from astra.files import parse_json, parse_toml, read_text
+from astra.spec.kinds import Whole, path_text
 from astra.spec.strategy import Strategy
 
 
-def import_file(path: str | Path, *, gpus: int | None = None) -> Imported:
+def import_file(path: str | PathLike[str], *, gpus: int | None = None) -> Imported:
     """A file of any kind that is understood; ``gpus`` where the file does not say."""
-    return import_text(read_text(path, "launch"), name=Path(path).name, gpus=gpus)
+    shown = path_text(path, "file", "the path of a configuration")
+    if gpus is not None:
+        gpus = Whole(1, 10_000_000).read(gpus, "gpus")
+    return import_text(read_text(shown, "launch"), name=Path(shown).name, gpus=gpus)
 
 
 def import_text(text: str, *, name: str, gpus: int | None = None) -> Imported:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
+from os import PathLike
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +16,7 @@ from astra.result import PLAN_SCHEMA
 from astra.spec._base import decode
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
+from astra.spec.kinds import path_text
 from astra.spec.mixed import on_one_pool
 from astra.spec.model import ModelSpec
 from astra.spec.names import check_name
@@ -25,11 +26,11 @@ from astra.spec.workload import Workload
 _AGAIN: Final = "Make the plan again with astra plan --out PLAN.json."
 
 
-def read_record(path: str | Path) -> dict[str, Any]:
+def read_record(path: str | PathLike[str]) -> dict[str, Any]:
     """The JSON record of a plan file, of a version this Astra reads."""
-    shown = str(path)
+    shown = path_text(path, "plan", "the path of a plan file")
     try:
-        record = read_json(path, "plan")
+        record = read_json(shown, "plan")
     except InputError as error:
         raise InputError(error.where, error.got, want=error.want, fix=f"{error.fix} {_AGAIN}".strip()) from None
     if not isinstance(record, dict):
@@ -52,7 +53,7 @@ def check_schema(record: Mapping[str, Any], where: str) -> None:
     raise InputError(f"{where}: schema", schema, want=f"{PLAN_SCHEMA}, as written by astra plan.{other}", fix=_AGAIN)
 
 
-def read_plan(path: str | Path, rank: int = 1) -> tuple[Launch, Job | None]:
+def read_plan(path: str | PathLike[str], rank: int = 1) -> tuple[Launch, Job | None]:
     """One plan of a file, resolved, with the job it was made for (none for a plan over several pools)."""
     return from_record(read_record(path), rank, where=str(path))
 
@@ -179,7 +180,7 @@ def plan_of(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[s
 
 def _strategy(plan: Mapping[str, Any], place: str, job: Job) -> Strategy:
     text = _estimated_text(plan, place)
-    strategy = parse_strategy(text, gpus=job.pool.gpus)
+    strategy = job.strategy(text)
     # An objective may leave nodes out, so that a plan says itself how many GPUs it uses.
     said = str(plan["estimate"].get("gpus", "")).partition("x")[0]
     used = whole_number(said, 8)

@@ -45,6 +45,9 @@ class Stages(NamedTuple):
     first: Bools
     last: Bools
     chunk_layers: Ints  # the largest chunk of the rank
+    until: Ints  # the last rank of each sort
+    before: Floats  # [sort, kind] layers that a micro-batch passes before it first comes to that rank
+    final: Floats  # [sort, kind] layers of the last virtual stage, whichever the sort
 
 
 @lru_cache(maxsize=4096)
@@ -54,12 +57,24 @@ def stages(model: ModelSpec, pp: int, vp: int, layers: tuple[int, ...], every_ra
     prefix = _kind_prefix(model)
     counts = (prefix[ends[1:]] - prefix[ends[:-1]]).reshape(vp, pp, -1).sum(axis=0)
     largest = np.asarray(layers).reshape(vp, pp).max(axis=0)
-    chosen: dict[object, int] = {}
+    chosen: dict[object, list[int]] = {}
     for rank, row in enumerate(counts.tolist()):
         key: object = rank if every_rank else (tuple(row), int(largest[rank]), rank == 0, rank == pp - 1)
-        chosen.setdefault(key, rank)
-    ranks = np.array(list(chosen.values()), dtype=np.int64)
-    return Stages(ranks, counts[ranks].astype(np.float64), ranks == 0, ranks == pp - 1, largest[ranks])
+        chosen.setdefault(key, []).append(rank)
+    ranks, until = (np.array([some[place] for some in chosen.values()], dtype=np.int64) for place in (0, -1))
+    before = prefix[ends[until]].astype(np.float64)
+    final = np.repeat((prefix[-1] - prefix[ends[-2]])[None], len(ranks), axis=0).astype(np.float64)
+    mine = counts[ranks].astype(np.float64)
+    return Stages(ranks, mine, ranks == 0, ranks == pp - 1, largest[ranks], until, before, final)
+
+
+@lru_cache(maxsize=4096)
+def sort_of_rank(model: ModelSpec, pp: int, vp: int, layers: tuple[int, ...]) -> Ints:
+    """Which of the sorts of ``stages`` each rank is."""
+    each, sorts = stages(model, pp, vp, layers, every_rank=True), stages(model, pp, vp, layers)
+    same = (each.counts[:, None] == sorts.counts).all(axis=2) & (each.chunk_layers[:, None] == sorts.chunk_layers)
+    same &= (each.first[:, None] == sorts.first) & (each.last[:, None] == sorts.last)
+    return np.asarray(same.argmax(axis=1))
 
 
 @lru_cache(maxsize=64)

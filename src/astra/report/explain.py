@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
 from astra.result import Estimate, Plan, PlanSet, Reject, StageEstimate
-from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.strategy import parse_strategy
 from astra.units import show_seconds
 
 ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats
@@ -231,27 +231,6 @@ def certainty(estimate: Estimate) -> str:
     labels = [words(term).label for term in weakest[:3]]
     labels += [f"{len(weakest) - 3} more"] if len(weakest) > 3 else []
     return f"{text}; {_listed(labels)} {'is' if len(labels) == 1 else 'are'} {estimate.provenance_worst}."
-
-
-def short_strategy(text: str) -> tuple[str, str]:
-    """A strategy in two parts for a table: the degrees, then the switches that matter."""
-    strategy = parse_strategy(text)
-    optional = [f"{name}{getattr(strategy, name)}" for name in ("vp", "cp", "ep", "etp") if getattr(strategy, name) > 1]
-    degrees = [f"tp{strategy.tp}", f"pp{strategy.pp}", *optional, f"dp{strategy.dp}", f"mbs{strategy.mbs}"]
-    return " ".join(degrees), " ".join(_switches(strategy))
-
-
-def _switches(strategy: Strategy) -> list[str]:
-    out = ["sp"] * strategy.sp + [f"zero{strategy.zero}"]
-    if strategy.recompute == "full":
-        out.append(f"full-{strategy.method}:{strategy.recompute_layers}")
-    else:
-        out.append({"none": "no-recompute", "selective": "selective"}[strategy.recompute])
-    out += ["offload"] * (strategy.offload != "none")
-    out += ["no-flash"] * (not strategy.flash)
-    out += [strategy.schedule] * (strategy.schedule not in ("1f1b", "interleaved"))
-    out += ["uneven"] * bool(strategy.layers)
-    return out
 
 
 def memory_rows(stages: Sequence[StageEstimate]) -> list[StageRow]:

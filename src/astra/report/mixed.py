@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from astra.report import drawing, explain, money
 from astra.search.mixed_records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
+from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars
 
 if TYPE_CHECKING:
@@ -244,32 +245,20 @@ def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_st
 
 def _ranking(planset: MixedPlanSet) -> RenderableType:
     priced = any(plan.estimate.train_usd is not None for plan in planset.plans)
-    columns = [("#", "right"), ("plan", "wrap"), ("step time", "right"), ("tokens/s", "right")]
+    columns = [("#", "right"), ("strategy", "wrap"), ("GPUs", "right"), ("step time", "right"), ("tokens/s", "right")]
     columns += [("MFU", "right"), ("bubble", "right")] + [("days", "right"), ("cost", "right")] * priced
     out = drawing.table(*columns)
     for plan in planset.plans:
         estimate = plan.estimate
         assert isinstance(estimate, MixedEstimate)
-        shapes = "\n".join(_shape(estimate, group) for group in estimate.groups)
-        cells = [explain.show_step(estimate.step_s), f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
+        cells = ["\n".join(short_form(plan.strategy)), "+".join(map(str, estimate.used.values()))]
+        cells += [explain.show_step(estimate.step_s), f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
         cells += [explain.show_share(estimate.bubble_fraction)]
         if priced:
             cells += [f"{estimate.train_days:.3g}" if estimate.train_days is not None else "-"]
             cells += [show_dollars(estimate.train_usd) if estimate.train_usd is not None else "-"]
-        out.add_row(str(plan.rank), shapes, *cells)
+        out.add_row(str(plan.rank), *cells)
     return out
-
-
-def _shape(estimate: MixedEstimate, group: GroupEstimate) -> str:
-    """A group in a few lines: what its pipelines share, then its pools in pipeline order."""
-    stages = [stage for stage in _stages(estimate) if stage.group == group.index]
-    seen: dict[str, list[MixedStage]] = {}
-    for stage in stages:
-        seen.setdefault(stage.pool, []).append(stage)
-    chunks = [word for word in group.text.strip("[").partition(":")[0].split() if word.startswith(("vp", "cp"))]
-    lines = [" ".join([f"dp{group.dp}", f"mbs{group.mbs}", f"m{group.microbatches}", *chunks])]
-    lines += [f"  {group.gpus[pool]} {pool} tp{of[0].tp} pp{len(of)}" for pool, of in seen.items()]
-    return "\n".join(lines)
 
 
 def _launch(planset: MixedPlanSet) -> list[RenderableType]:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.report import drawing, explain
+from astra.report import drawing
 from astra.result import Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, Range, RentReport
+from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def front_table(front: Sequence[Choice], width: int) -> RenderableType:
         if expected:
             shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
             cells += shown[narrow:]
-        cells += [explain.short_strategy(choice.strategy)[0] if len(choice.parts) == 1 else choice.strategy] * wide
+        cells += [" ".join(short_form(choice.strategy))] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from astra.report import drawing, explain, money, stages
 from astra.report.terms import words
 from astra.result import Estimate, Plan, PlanSet
+from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
 
 if TYPE_CHECKING:
@@ -141,8 +142,9 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
     trained = any(plan.estimate.train_days is not None for plan in plans)
     priced = any(plan.estimate.train_usd is not None for plan in plans)
     tight = width < ONE_LINE_WIDTH
-    columns = [("#", "right"), ("strategy", "wrap"), ("step time", "right"), ("tokens/s", "right"), ("MFU", "right")]
-    columns += [("peak GiB", "right")]
+    # A strategy must not be broken inside a word, so that it can be copied: a narrow page has fewer figures beside it.
+    columns = [("#", "right"), ("strategy", "wrap"), ("step time", "right")]
+    columns += [("tokens/s", "right")] * (width >= 80) + [("MFU", "right")] * (width >= 70) + [("peak GiB", "right")]
     # The bubble is in the breakdown too, so a narrow page gives its room to the money.
     bubbly = not (priced and width < 100)
     columns += [("bubble", "right")] * bubbly
@@ -150,11 +152,11 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
     out = drawing.table(*columns, gap=1 if width < 100 else 2)
     for plan in plans:
         estimate = plan.estimate
-        degrees, switches = explain.short_strategy(plan.strategy)
+        degrees, switches = short_form(plan.strategy)
         cells = [
             f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}",
-            f"{estimate.tokens_per_s:,.0f}",
-            f"{estimate.mfu:.1%}",
+            *[f"{estimate.tokens_per_s:,.0f}"] * (width >= 80),
+            *[f"{estimate.mfu:.1%}"] * (width >= 70),
             f"{estimate.peak_reserved_gib:.1f}/{estimate.memory_usable_gib:.1f}",
         ]
         cells += [explain.show_share(estimate.bubble_fraction)] * bubbly

@@ -9,7 +9,7 @@ from astra.schedule.interleaved import group_size
 from astra.schedule.picture import draw, trace
 from astra.schedule.registry import SCHEDULES, by_name, find, in_flight_chunks, legal, makespan_s, register
 from astra.schedule.simulator import Timeline, simulate
-from astra.schedule.steady import step_s
+from astra.schedule.steady import step_s, steps_s
 
 __all__ = [
     "SCHEDULES",
@@ -31,5 +31,6 @@ __all__ = [
     "register",
     "simulate",
     "step_s",
+    "steps_s",
     "trace",
 ]

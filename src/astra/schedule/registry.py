@@ -32,6 +32,8 @@ def by_name(*schedules: Schedule) -> dict[str, Schedule]:
 
 SCHEDULES: Final = by_name(one_f_one_b.SCHEDULE, interleaved.SCHEDULE, gpipe.SCHEDULE, zero_bubble.SCHEDULE)
 
+SPLITTING: Final = tuple(NAMES.index(name) for name, schedule in SCHEDULES.items() if schedule.splits_backward)
+
 
 def register(schedule: Schedule) -> None:
     """Add a schedule at run time. A name in use is refused."""

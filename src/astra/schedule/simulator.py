@@ -79,7 +79,10 @@ def simulate(
     plan.check(p, v, m)
     stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
     orders = np.stack([plan.order(p, v, m, rank) for rank in range(p)])
-    compute_s, sending_s, latency_s = slot_times(orders, stages, plan.splits_backward, blocking_p2p)
+    one = Stages(*(times[None] for times in stages))
+    compute_s, sending_s, latency_s = (
+        times.reshape(orders.shape[:2]) for times in slot_times(orders, one, plan.splits_backward, blocking_p2p)
+    )
     freed_s = run(inputs(orders, m=m), compute_s + sending_s, latency_s)
     total_s = float(freed_s.max())
     busy_s, stood_s = compute_s.sum(axis=1), sending_s.sum(axis=1)
@@ -144,18 +147,22 @@ def per_stage(count: int, values: npt.ArrayLike, where: str) -> Floats:
 
 
 def slot_times(orders: Ints, stages: Stages, split: bool, blocking: bool) -> tuple[Floats, Floats, Floats]:
-    """Compute, blocking send and wait for the input of every slot."""
+    """Compute, blocking send and wait for the input of every slot, [flat place of the slot, row].
+
+    ``stages`` are of several pipelines, [row, virtual stage].
+    """
     ranks = len(orders)
-    kind = orders[:, :, 0]
-    stage = orders[:, :, 2] * ranks + np.arange(ranks)[:, None]
-    backward_s = stages.backward_s if split else stages.backward_s + stages.weight_s
-    compute_s = np.stack((stages.forward_s, backward_s, stages.weight_s))[kind, stage]
-    up_s, down_s = np.append(stages.send_s, 0.0), np.append(0.0, stages.send_s)  # to k+1; to k-1
-    nothing = np.zeros(len(up_s))
-    leaving_s = np.stack((up_s, down_s, nothing))[kind, stage]
-    arriving_s = np.stack((down_s, up_s, nothing))[kind, stage]
-    none = np.zeros_like(compute_s)
-    return (compute_s, leaving_s, none) if blocking else (compute_s, none, arriving_s)
+    kind = orders[:, :, 0].ravel()
+    stage = (orders[:, :, 2] * ranks + np.arange(ranks)[:, None]).ravel()
+    forward_s, backward_s, weight_s, send_s = (times.T for times in stages)
+    backward_s = backward_s if split else backward_s + weight_s
+    compute_s = np.stack((forward_s, backward_s, weight_s))[kind, stage]
+    end = np.zeros((1, forward_s.shape[1]))
+    up_s, down_s = np.concatenate((send_s, end)), np.concatenate((end, send_s))  # to k+1; to k-1
+    nothing, none = np.zeros_like(up_s), np.zeros_like(compute_s)
+    if blocking:
+        return compute_s, np.stack((up_s, down_s, nothing))[kind, stage], none
+    return compute_s, none, np.stack((down_s, up_s, nothing))[kind, stage]
 
 
 def inputs(orders: Ints, *, m: int) -> Ints:

@@ -1,4 +1,4 @@
-"""The simulated total for many micro-batches, from a few of them.
+"""The simulated total for many micro-batches, from a few of them; for many pipelines of one shape at once.
 
 Between warm-up and drain the order repeats every ``period`` micro-batches, so slot times obey a max-plus recursion
 ``x(n+1) = A x(n)`` and, after a transient, repeat up to a constant. Once all slots of one period, on every rank, lie
@@ -9,38 +9,33 @@ whole state, not on totals, which can look regular while a slower rank is still 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from astra.errors import InputError
 from astra.provenance import Floats, Ints
 from astra.schedule.base import FORWARD, Schedule
 from astra.schedule.registry import find
 from astra.schedule.simulator import Stages, as_stages, inputs, run, slot_times
+from astra.schedule.waves import Waves, run_rows, waves
 
 _SAME: Final = 1e-13  # of the time elapsed: what rounding may add
 _ATTEMPTS: Final = (2, 6)  # look after this many micro-batches per rank past the warm-up
+_FEW: Final = 2  # pipelines that are run one by one rather than in waves
+_CELLS: Final = 1_000_000  # slots of all pipelines that are run at once
 
 
-class _Run(NamedTuple):
-    """A simulation of m micro-batches."""
+class _Slots(NamedTuple):
+    """The slots of a schedule with m micro-batches, [rank, slot], and where to look for its cycle."""
 
     m: int
     orders: Ints
     source: Ints
-    freed_s: Floats
-
-    @property
-    def total_s(self) -> float:
-        return float(self.freed_s.max())
-
-
-class _Cycle(NamedTuple):
-    """From some point on, ``microbatches`` more take ``seconds`` more."""
-
-    microbatches: int
-    seconds: float
+    window: Ints  # flat places of the last period whose slots run alike whatever follows; empty if there is none
+    periods: Ints  # [period]: how far before the window lie those that could be like it
 
 
 def step_s(
@@ -56,24 +51,37 @@ def step_s(
     blocking_p2p: bool = False,
 ) -> float:
     """``simulate(...).total_s``, faster. Arguments are the same."""
+    stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
+    return float(
+        steps_s(schedule, p=p, v=v, m=m, stages=Stages(*(t[None] for t in stages)), blocking_p2p=blocking_p2p)[0]
+    )
+
+
+def steps_s(schedule: str | Schedule, *, p: int, v: int, m: int, stages: Stages, blocking_p2p: bool) -> Floats:
+    """The same for several pipelines of one shape, ``[row, virtual stage]``; a lone rank must have no sends."""
     plan = find(schedule)
     plan.check(p, v, m)
-    stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
+    if any(times.shape[1] not in (p * v, p * v - 1) for times in stages):
+        raise InputError("stages", [times.shape for times in stages], want=f"{p * v} numbers per row, one per stage")
     if plan.exact_s is not None:
-        backward = stages.backward_s if plan.splits_backward else stages.backward_s + stages.weight_s
-        return float(plan.exact_s(m, stages.forward_s, backward, stages.send_s, blocking_p2p))
+        backward_s = stages.backward_s if plan.splits_backward else stages.backward_s + stages.weight_s
+        return plan.exact_s(m, stages.forward_s, backward_s, stages.send_s, blocking_p2p)
+    total_s, left = np.zeros(len(stages.forward_s)), np.arange(len(stages.forward_s))
     period = plan.period(p, m)
     for rounds in _ATTEMPTS if period else ():
         fewer = _fewer(plan, p, v, m, rounds * p, period)
-        if 2 * fewer > m:
+        if 2 * fewer > m or not len(left):
             break
-        sample = _run(plan, p, v, fewer, stages, blocking_p2p)
-        cycle = _cycle(sample, period)
-        if cycle is not None:
-            rest = (m - fewer) % cycle.microbatches
-            sample = _run(plan, p, v, fewer + rest, stages, blocking_p2p) if rest else sample
-            return sample.total_s + (m - sample.m) // cycle.microbatches * cycle.seconds
-    return _run(plan, p, v, m, stages, blocking_p2p).total_s
+        found_s = _extrapolated_s(plan, p, v, m, fewer, period, _rows(stages, left), blocking_p2p)
+        total_s[left] = found_s
+        left = left[np.isnan(found_s)]
+    if len(left):
+        total_s[left] = _total_s(plan, p, v, m, _rows(stages, left), blocking_p2p)
+    return total_s
+
+
+def _rows(stages: Stages, rows: Ints) -> Stages:
+    return Stages(*(times[rows] for times in stages))
 
 
 def _fewer(plan: Schedule, p: int, v: int, m: int, steady: int, period: int) -> int:
@@ -83,33 +91,82 @@ def _fewer(plan: Schedule, p: int, v: int, m: int, steady: int, period: int) -> 
     return m - (m - warm_up - steady) // period * period
 
 
-def _run(plan: Schedule, p: int, v: int, m: int, stages: Stages, blocking: bool) -> _Run:
+def _extrapolated_s(
+    plan: Schedule, p: int, v: int, m: int, fewer: int, period: int, stages: Stages, blocking: bool
+) -> Floats:
+    """The totals of pipelines whose slots have entered a cycle after ``fewer`` micro-batches; NaN for the others."""
+    slots = _slots(plan, p, v, fewer, period)
+    total_s = np.full(len(stages.forward_s), np.nan)
+    if not len(slots.periods):
+        return total_s
+    freed_s = _freed_s(plan, slots, v, stages, blocking)
+    reached_s, now_s, left = freed_s.max(axis=0), freed_s[slots.window], np.arange(len(total_s))
+    for periods, back in enumerate(slots.periods.tolist(), start=1):
+        gap_s = now_s[:, left] - freed_s[slots.window - back][:, left]
+        same = gap_s.max(axis=0) - gap_s.min(axis=0) <= _SAME * reached_s[left]
+        rest = (m - fewer) % (periods * period)
+        if same.any():
+            rows = left[same]
+            start_s = _total_s(plan, p, v, fewer + rest, _rows(stages, rows), blocking) if rest else reached_s[rows]
+            total_s[rows] = start_s + (m - fewer - rest) // (periods * period) * gap_s[:, same].mean(axis=0)
+            left = left[~same]
+        if not len(left):
+            break
+    return total_s
+
+
+def _total_s(plan: Schedule, p: int, v: int, m: int, stages: Stages, blocking: bool) -> Floats:
+    """Every micro-batch."""
+    slots = _slots(plan, p, v, m, 0)
+    few = max(_CELLS // slots.source.size, 1)
+    rows = np.arange(len(stages.forward_s))
+    some = [rows[start : start + few] for start in range(0, len(rows), few)]
+    return np.concatenate([_freed_s(plan, slots, v, _rows(stages, part), blocking).max(axis=0) for part in some])
+
+
+def _freed_s(plan: Schedule, slots: _Slots, v: int, stages: Stages, blocking: bool) -> Floats:
+    """When each slot frees its rank, [flat place, row]."""
+    rows = len(stages.forward_s)
+    if rows > _FEW:
+        compute_s, sending_s, latency_s = slot_times(slots.orders, stages, plan.splits_backward, blocking)
+        return run_rows(_waves(plan, len(slots.orders), v, slots.m), compute_s + sending_s, latency_s)
+    freed_s = []
+    for row in range(rows):
+        compute_s, sending_s, latency_s = slot_times(
+            slots.orders, _rows(stages, np.array([row])), plan.splits_backward, blocking
+        )
+        shape = slots.source.shape
+        freed_s.append(run(slots.source, (compute_s + sending_s).reshape(shape), latency_s.reshape(shape)).ravel())
+    return np.stack(freed_s, axis=1)
+
+
+@lru_cache(maxsize=128)
+def _waves(plan: Schedule, p: int, v: int, m: int) -> Waves:
+    return waves(_slots(plan, p, v, m, 0).source)
+
+
+@lru_cache(maxsize=256)
+def _slots(plan: Schedule, p: int, v: int, m: int, period: int) -> _Slots:
+    """The slots of a pipeline; without a period no cycle is looked for."""
     orders = np.stack([plan.order(p, v, m, rank) for rank in range(p)])
-    compute_s, sending_s, latency_s = slot_times(orders, stages, plan.splits_backward, blocking)
     source = inputs(orders, m=m)
-    return _Run(m, orders, source, run(source, compute_s + sending_s, latency_s))
-
-
-def _cycle(sample: _Run, period: int) -> _Cycle | None:
-    """The cycle that the slot times have entered, if they have."""
-    ranks, count = sample.freed_s.shape
-    slots = count // sample.m * period
-    last_forward = count - 1 - np.argmax(sample.orders[:, ::-1, 0] == FORWARD, axis=1)
-    last = _closed(last_forward, sample.source)
+    nothing = np.zeros(0, dtype=np.int64)
+    if not period:
+        return _Slots(m, orders, source, nothing, nothing)
+    count = orders.shape[1]
+    slots = count // m * period
+    last = _closed(count - 1 - np.argmax(orders[:, ::-1, 0] == FORWARD, axis=1), source)
     window = last[:, None] - np.arange(slots)
-    row = np.arange(ranks)[:, None]
-    if window.min() < slots or not _remembered(sample.source[row, window], last - 2 * slots, count):
-        return None
-    now_s, now = sample.freed_s[row, window], sample.orders[row, window]
-    for periods in range(1, int(window.min()) // slots + 1):
-        before = window - periods * slots
-        shift = now - sample.orders[row, before]
-        if shift[:, :, ::2].any() or (shift[:, :, 1] != periods * period).any():
-            return None  # still warming up
-        gap_s = now_s - sample.freed_s[row, before]
-        if gap_s.max() - gap_s.min() <= _SAME * sample.total_s:
-            return _Cycle(periods * period, float(gap_s.mean()))
-    return None
+    row = np.arange(p)[:, None]
+    if window.min() < slots or not _remembered(source[row, window], last - 2 * slots, count):
+        return _Slots(m, orders, source, nothing, nothing)
+    periods = []
+    for number in range(1, int(window.min()) // slots + 1):
+        shift = orders[row, window] - orders[row, window - number * slots]
+        if shift[:, :, ::2].any() or (shift[:, :, 1] != number * period).any():
+            break  # still warming up
+        periods.append(number * slots)
+    return _Slots(m, orders, source, (row * count + window).ravel(), np.array(periods, dtype=np.int64))
 
 
 def _closed(last: Ints, source: Ints) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 
 from astra.errors import InputError, NoFeasiblePlan
 from astra.result import Baseline, Estimate, PriceTag, Range
-from astra.search.bill import Money, cost_of, stale_warning, tag_of
+from astra.search.bill import cost_of, stale_warning, tag_of
 from astra.search.counts import on
 from astra.search.hunt import Found, Hunt, Progress, Refined, choose, front_of, hunt, refine
 from astra.search.objectives import Goal
@@ -18,6 +18,7 @@ from astra.search.planner import search
 from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule
 from astra.spec.job import Job
+from astra.spec.money import Money
 
 
 def with_run(job: Job, result: Estimate, options: Money, tag: PriceTag | None) -> Estimate:

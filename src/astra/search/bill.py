@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,76 +16,13 @@ from astra.families import weights as weights_of
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.provenance import Floats, Ints
 from astra.result import Cost, Estimate, PriceTag, Range, Restarts
-from astra.spec._base import Spec, check, check_not_negative, check_positive
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
-from astra.spec.names import Name, check_names
+from astra.spec.money import Money
 from astra.units import GIB
 
-MARKETS: Final = ("on-demand", "reserved", "spot")
-
 _ADAPTERS: Final[dict[tuple[ModelSpec, int, str], float]] = {}  # by model, rank and which matrices have them
-
-
-class Money(Spec, frozen=True, kw_only=True):
-    """What a GPU-hour costs and how often runs are interrupted. What is left out is taken from the catalog."""
-
-    market: Literal["on-demand", "reserved", "spot"] = "on-demand"
-    providers: tuple[Name, ...] = ()
-    prices: str | None = None  # a file of offers that replace the catalog's
-    usd_per_gpu_h: float | None = None  # a price of one's own
-    usd_per_kwh: float | None = None  # owned hardware: energy
-    pue: float = 1.0  # power of the building over that of the machines
-    watts_per_gpu: float | None = None  # with its share of the server; the GPU's board power if not given
-    usd_per_gpu: float | None = None  # owned hardware: the purchase, with its share of the server
-    lifetime_years: float = 4.0
-    goodput: Literal["both", "expected", "off"] = "both"  # show expected figures; judge by them; leave them out
-    mtbf_gpu_h: float | None = None
-    restart_s: float | None = None
-    write_bytes_per_s_per_gpu: float | None = None
-    preemptions_per_node_day: float | None = None
-    idle_s: float = 0.0  # GPUs paid for without training: set-up, data staging, evaluation
-    storage_tb: float = 0.0  # kept for the whole run
-    usd_per_tb_month: float = 0.0
-    egress_tb: float = 0.0  # taken out once
-    usd_per_tb_egress: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_names("money", self)
-        if self.market not in MARKETS:
-            raise UnknownName("market", self.market, MARKETS, fix=f"It is one of {', '.join(MARKETS)}.")
-        check(self.goodput in ("both", "expected", "off"), "goodput", self.goodput, "both, expected or off")
-        check_positive(
-            "money", usd_per_gpu_h=self.usd_per_gpu_h, watts_per_gpu=self.watts_per_gpu,
-            lifetime_years=self.lifetime_years, mtbf_gpu_h=self.mtbf_gpu_h,
-            write_bytes_per_s_per_gpu=self.write_bytes_per_s_per_gpu,
-        )  # fmt: skip
-        check_not_negative(
-            "money", usd_per_kwh=self.usd_per_kwh, usd_per_gpu=self.usd_per_gpu, restart_s=self.restart_s,
-            preemptions_per_node_day=self.preemptions_per_node_day, idle_s=self.idle_s, storage_tb=self.storage_tb,
-            usd_per_tb_month=self.usd_per_tb_month, egress_tb=self.egress_tb, usd_per_tb_egress=self.usd_per_tb_egress,
-        )  # fmt: skip
-        check(1 <= self.pue <= 5, "pue", self.pue, "power usage effectiveness from 1 to 5")
-        check(
-            self.usd_per_gpu_h is None or not self.owned, "usd_per_gpu_h", self.usd_per_gpu_h,
-            "a price per hour, or what owned hardware costs, not both",
-        )  # fmt: skip
-
-    @property
-    def owned(self) -> bool:
-        """Whether the GPUs are one's own."""
-        return self.usd_per_kwh is not None or self.usd_per_gpu is not None
-
-    @property
-    def storage_usd_per_s(self) -> float:
-        """What the data costs while it is kept."""
-        return self.storage_tb * self.usd_per_tb_month / money.MONTH_S
-
-    @property
-    def egress_usd(self) -> float:
-        """What taking the result out costs, once."""
-        return self.egress_tb * self.usd_per_tb_egress
 
 
 def own_tag(options: Money, pool: Pool) -> PriceTag | None:

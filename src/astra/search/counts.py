@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from astra.cost.bound import mesh_bound_s
+from astra.cost.savers import Savers
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -27,22 +29,31 @@ from astra.cost.stage import (
     retention,
     stage_costs,
 )
-from astra.cost.step import Savers, evaluate, makespan, reserved_bytes
+from astra.cost.step import evaluate, reserved_bytes
 from astra.families import transformer
-from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds
 from astra.families.operators import Shard
 from astra.families.split import kinds
 from astra.provenance import Bools, Floats, Ints
-from astra.search.planner import UNSAVED, Leaders, blocks, by_depth, growing, to_strategy
+from astra.search.cores import products_s
+from astra.search.planner import (
+    UNSAVED,
+    Leaders,
+    blocks,
+    by_depth,
+    entries_of,
+    growing,
+    join_parts,
+)
 from astra.space.enumerate import Space, cross, divisors
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
 from astra.space.rules import RULES
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import Column, Columns, distinct, joined, largest, take
+from astra.table import Column, Columns, distinct, joined, take
 
+AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
 MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
@@ -69,7 +80,7 @@ class CountSpace(Space):
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
         self.considered += round(self._unopened * len(self._mbs) * len(self._sp))
-        columns = self.cores | {"flash": self.flash}
+        columns = self.cores | {"flash": np.full(len(self.strategies), self.flash_settings[0])}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
         self.place = np.searchsorted(counts, self.gpus())  # of each core's count
@@ -80,18 +91,17 @@ class CountSpace(Space):
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
         self.rules = tuple(rule for rule in RULES if rule.name != "gpus")  # the table has many numbers of GPUs
         columns = degrees(self.job, self.counts, self.restrictions)
-        experts = expert_degrees(self.job, self.restrictions, self.facts["scaleup_gpus"])
+        experts = expert_degrees(self.job, self.restrictions)
         if self._hopeful is not None:
             columns = self._opened(columns, experts, self._hopeful)
-        columns, _ = cross(columns, experts)
-        no_finer = columns["etp"] <= columns["tp"]  # an expert is split no further than the other layers
-        return {name: column[no_finer] for name, column in columns.items()}
+        return cross(columns, experts)[0]
 
     def _opened(self, columns: dict[str, Column], experts: dict[str, Column], hopeful: Hopeful) -> dict[str, Column]:
         """The degrees worth a look; strategies of the others are counted all the same."""
         kept = hopeful(columns)
-        for tp, pp in zip(columns["tp"][~kept].tolist(), columns["pp"][~kept].tolist(), strict=True):
-            self._unopened += self._below(pp) * int((experts["etp"] <= tp).sum())
+        depths, many = np.unique(columns["pp"][~kept], return_counts=True)
+        below = sum(self._below(pp) * times for pp, times in zip(depths.tolist(), many.tolist(), strict=True))
+        self._unopened = below * len(experts["ep"])
         return {name: column[kept] for name, column in columns.items()}
 
     def _below(self, pp: int) -> float:
@@ -138,12 +148,12 @@ def degrees(job: Job, counts: Ints, restrictions: Restrictions) -> dict[str, Col
     return {n: c[r] for n, c, r in zip(choices, (tp, cp, pp, dp), rows, strict=True)}
 
 
-def expert_degrees(job: Job, restrictions: Restrictions, scaleup_gpus: int) -> dict[str, Column]:
-    """Every ep with every etp; 1 with 1 where there are no experts."""
+def expert_degrees(job: Job, restrictions: Restrictions) -> dict[str, Column]:
+    """Every ep with every etp the GPUs of the job have room for; 1 with 1 where there are no experts."""
     moe = job.model.moe
     if moe is None:
         return {"ep": np.ones(1, np.int64), "etp": np.ones(1, np.int64)}
-    slices = [n for n in divisors(moe.ffn) if n <= scaleup_gpus]
+    slices = [n for n in divisors(moe.ffn) if n <= job.pool.gpus]
     ep, etp = (
         np.array(list(restrictions.filter(name, some)), np.int64)
         for name, some in (("ep", divisors(moe.experts)), ("etp", slices))
@@ -195,16 +205,19 @@ def may_fit(job: Job, shards: Columns) -> Bools:
 def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -> Floats:
     """No strategy of a core is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
 
-    On top comes the bubble of the finest interleaving its micro-batches allow; none where a runtime can avoid it.
+    Without interleaving a step also takes one micro-batch over all stages and m - 1 over the last one, whose share is
+    least bad where both bounds meet: the others share the rest.
     """
     depth, pp = len(layer_kinds(job.model)), space.cores["pp"][cores]
     whole = over_model(job, gathered, least_s)
     layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
     slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
-    bound_s: Floats = space.microbatches[cores] * slowest + job.runtime.step_host_s
-    if space.facts["runtime"] != "megatron":
-        return bound_s
-    return np.asarray(bound_s + np.maximum(whole - slowest, 0.0) / space.chunks[cores])
+    m = space.microbatches[cores]
+    bound_s: Floats = m * slowest
+    if space.facts["runtime"] == "megatron":
+        last = whole * np.maximum(m - pp + 1, 0) / (m + (m - 1) * (pp - 1))
+        bound_s = np.where(space.chunks[cores] == 1, np.maximum(bound_s, whole + (m - 1) * last), bound_s)
+    return np.asarray(bound_s + job.runtime.step_host_s)
 
 
 def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
@@ -216,15 +229,8 @@ def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
     """By count, a lower bound that needs no table: every matrix product at the GPU's peak, nothing else."""
-    model, work = job.model, job.workload
-    forward = weights_of.forward_flops_per_token(model, work.seq) - weights_of.attention_flops_per_token(
-        model, work.seq
-    )
-    passes = 2 if work.task == "lora" else 3  # the weights of a LoRA run have no gradients of their own
-    peak = max(job.pool.device.peak(name) for name in {work.precision, "bf16"} & set(job.pool.device.flops_per_s))
-    flops = passes * forward * work.global_batch * work.seq
     waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
-    bound_s: Floats = (flops / (counts * peak * job.runtime.clock_gain) + job.runtime.step_host_s) * waits
+    bound_s: Floats = (products_s(job, counts) + job.runtime.step_host_s) * waits
     return bound_s
 
 
@@ -243,7 +249,9 @@ def climb(job: Job, shelf: Shelf, limits: Limits) -> Rungs:
     for block in growing(rows[np.argsort(gpu_seconds, kind="stable")]):
         ladder.cost_cores(block)
     ladder.finish()
-    return Rungs(shelf.space.counts, ladder.best_s, ladder.strategies, ladder.evaluated)
+    ladder.contest.decide()
+    strategies = [ladder.best[place][1] if place in ladder.best else None for place in range(len(shelf.space.counts))]
+    return Rungs(shelf.space.counts, ladder.best_s, strategies, ladder.evaluated)
 
 
 class _Waiting(NamedTuple):
@@ -251,6 +259,7 @@ class _Waiting(NamedTuple):
 
     meshes: Meshes
     costs: StageCosts
+    parts: Gathered
     bound_s: Floats
     place: Ints
 
@@ -259,15 +268,21 @@ class _Ladder(Leaders):
     """The best plan of each count so far."""
 
     def __init__(self, job: Job, shelf: Shelf, limits: Limits) -> None:
-        super().__init__(job, shelf.space, keep=1)
+        super().__init__(job, shelf.space, keep=AT_ONCE)
         self.shelf, self._limits = shelf, limits
-        self.best_s = np.full(len(shelf.space.counts), np.inf)
-        self.strategies: list[Strategy | None] = [None] * len(self.best_s)
         self._waiting: list[_Waiting] = []
+
+    @property
+    def best_s(self) -> Floats:
+        """The best step of each count; infinite where nothing was found."""
+        best_s = np.full(len(self.shelf.space.counts), np.inf)
+        best_s[list(self.best)] = [step_s for step_s, _ in self.best.values()]
+        return best_s
 
     def limit_s(self, place: Ints) -> Floats:
         """The step a plan must beat, by the place of its count."""
-        limit: Floats = np.minimum(self.best_s, self._limits(self.best_s))[place]
+        best_s = self.best_s
+        limit: Floats = np.minimum(best_s, self._limits(best_s))[place]
         return limit
 
     def cost_cores(self, rows: Ints) -> None:
@@ -278,25 +293,23 @@ class _Ladder(Leaders):
         if meshes is None or core is None or not len(meshes):
             return
         at = np.searchsorted(shelf.cores, core)
-        place = shelf.place[at]
-        costs = stage_costs(self.job, meshes, shelf.gathered.take(at))
-        slowest = largest(costs.forward_s + costs.backward_s)[:, None, None]
-        bound_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0] + self.job.runtime.step_host_s
-        bound_s = bound_s * shelf.waits[place]
-        held_s, reached_s = np.full((len(meshes), len(self.space.holders)), np.inf), np.full(len(meshes), np.inf)
+        place, parts = shelf.place[at], shelf.gathered.take(at)
+        costs = stage_costs(self.job, meshes, parts)
+        bound_s = (mesh_bound_s(meshes, costs) + self.job.runtime.step_host_s) * shelf.waits[place]
+        open_s = np.full((len(meshes), len(self.space.holders)), np.inf)
         possible = np.flatnonzero(self.may_fit(costs) & (bound_s < self.limit_s(place)))
         possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]
         for block in blocks(possible, len(self.space.holders) * costs.forward_s.shape[1]):
             some = block[bound_s[block] < self.limit_s(place[block])]
             if len(some):
-                found = self._attempt(meshes.take(some), take(costs, some), place[some], self.quickest)
-                held_s[some], reached_s[some] = found
-        limit_s = np.minimum(reached_s, self.limit_s(place))
-        again = possible[held_s.min(axis=1)[possible] < limit_s[possible]]
+                part = meshes.take(some), take(costs, some), parts.take(some), place[some]
+                open_s[some] = self._attempt(*part, self.quickest, first=True)
+        limit_s = self.limit_s(place)
+        again = possible[open_s.min(axis=1)[possible] < limit_s[possible]]
         room = self.room(meshes.take(again), take(costs, again))
-        least_s = np.where(room, held_s[again], np.inf).min(axis=1)
+        least_s = np.where(room, open_s[again], np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
-        self._waiting.append(_Waiting(meshes.take(again), take(costs, again), least_s, place[again]))
+        self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))
         if sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
             self.finish()
 
@@ -304,10 +317,10 @@ class _Ladder(Leaders):
         """Try every saver on the meshes put aside, best first."""
         if not self._waiting:
             return
-        meshes = join_meshes([waiting.meshes for waiting in self._waiting])
-        costs = joined([waiting.costs for waiting in self._waiting])
-        bound_s, place = (np.concatenate([getattr(w, name) for w in self._waiting]) for name in ("bound_s", "place"))
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, []
+        meshes, parts = join_meshes([w.meshes for w in waiting]), join_parts([w.parts for w in waiting])
+        costs = joined([w.costs for w in waiting])
+        bound_s, place = (np.concatenate([getattr(w, name) for w in waiting]) for name in ("bound_s", "place"))
         order = np.argsort(bound_s * self.shelf.space.counts[place], kind="stable")
         for some in growing(order):
             promising = some[bound_s[some] < self.limit_s(place[some])]
@@ -315,31 +328,28 @@ class _Ladder(Leaders):
                 rows = block[bound_s[block] < self.limit_s(place[block])]
                 if len(rows):
                     savers = self.space.savers.up_to(int(costs.chunk_layers[rows].max()))
-                    self._attempt(meshes.take(rows), take(costs, rows), place[rows], savers)
+                    part = meshes.take(rows), take(costs, rows), parts.take(rows), place[rows]
+                    self._attempt(*part, savers, first=False)
 
-    def _attempt(self, meshes: Meshes, costs: StageCosts, place: Ints, savers: Savers) -> tuple[Floats, Floats]:
-        """Cost meshes with some savers and every holder.
+    def _attempt(
+        self, meshes: Meshes, costs: StageCosts, parts: Gathered, place: Ints, savers: Savers, *, first: bool
+    ) -> Floats:
+        """Cost meshes with some savers and every holder, and enter what fits into the contest.
 
-        The best step of each mesh by holder, and the best of each mesh that fits.
+        The lowest bound of each mesh by holder; infinite where it fits without recompute and has nothing to gain.
         """
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
+        # The job is that of the largest count, so its waiting is put in place of the mesh's own.
+        own = self.shelf.waits[place] / (1 + self.job.straggling)
+        result = result._replace(bound_s=result.bound_s * own[:, None, None])
         fits = result.known & (reserved_bytes(self.job, result.peak_bytes) <= self.job.limit_bytes)
         self.evaluated += int(result.known.sum())
-        # The job is that of the largest count, so its waiting is put in place of the mesh's own.
-        waits = (self.shelf.waits[place] / (1 + self.job.straggling))[:, None, None]
-        step_s = np.where(fits, result.step_s * waits, np.inf).reshape(len(meshes), -1)
-        choice = step_s.argmin(axis=1)
-        reached_s = step_s[np.arange(len(meshes)), choice]
-        order = np.lexsort((reached_s, place))
-        _, first = np.unique(place[order], return_index=True)
-        for row in order[first]:  # the best mesh of each count
-            count = int(place[row])
-            if reached_s[row] < self.best_s[count]:
-                saver, holder = divmod(int(choice[row]), len(holders))
-                self.best_s[count] = float(reached_s[row])
-                self.strategies[count] = to_strategy(meshes, savers, holders, int(row), saver, holder)
-        bound_s = result.step_s
+        if fits.any():
+            waits = self.shelf.waits[place]
+            entries = entries_of(result, fits, meshes, parts, savers, holders, place, waits, first=first)
+            self.contest.enter(entries, parts)
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
-            bound_s = evaluate(self.job, meshes, costs, UNSAVED, holders).step_s
-        return (bound_s * waits).min(axis=1), reached_s
+            unsaved = evaluate(self.job, meshes, costs, UNSAVED, holders).bound_s * own[:, None, None]
+            return np.asarray(unsaved.min(axis=1))
+        return np.where(fits.any(axis=1), np.inf, result.bound_s.min(axis=1))

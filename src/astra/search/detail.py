@@ -15,6 +15,8 @@ from astra.catalog.runtimes import step_error
 from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.parts import Direction, worst_source
+from astra.cost.pipeline import of_one_shape_s, virtual_stages
+from astra.cost.savers import Savers
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -22,26 +24,24 @@ from astra.cost.stage import (
     Layouts,
     Meshes,
     StageCosts,
-    StageTimes,
     gather_parts,
     over_stages,
     stage_costs,
     stage_table,
 )
 from astra.cost.state import Bytes
-from astra.cost.step import Activations, Holders, Savers, activations, recompute_s, reserved_bytes, states
+from astra.cost.step import Activations, Holders, activations, reserved_bytes, states
 from astra.families import weights as weights_of
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.split import Stages, even, kinds, split
 from astra.provenance import Floats, Source, Timed
 from astra.result import Estimate, Range, StageEstimate
-from astra.schedule import legal, step_s
 from astra.space.enumerate import head_layers
 from astra.space.names import facts_of
 from astra.space.rules import Rule, advice, violations
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import code, from_strategy
+from astra.table import from_strategy
 from astra.units import GIB
 
 ASSUMED_ERROR: Final = 0.25  # least relative error of a time with assumed parts: no measurement stands behind it
@@ -65,6 +65,7 @@ class Answer(NamedTuple):
 
     costs: StageCosts
     saved: Activations
+    again_s: Floats  # [rank] running layers' forward again, of one micro-batch
     static: Bytes
     between: Replicas
     update_s: Floats  # [rank]
@@ -117,8 +118,8 @@ def in_full(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) 
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
     static, update, between = states(job, row.meshes, costs, row.holders)
-    pipeline_s = simulated_s(job, row, gathered, costs, between.per_microbatch_s[0, 0])
-    answer = Answer(costs, saved, static, between, update.seconds[0, 0], pipeline_s)
+    pipeline_s, again_s = simulated(job, row, gathered, between.per_microbatch_s[0, 0])
+    answer = Answer(costs, saved, again_s, static, between, update.seconds[0, 0], pipeline_s)
     stages = _stages(job, row, answer, Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | sources_between(row, costs, update)
     if between.busy_s.any():
@@ -132,31 +133,11 @@ def sources_between(row: Row, costs: StageCosts, update: Timed) -> dict[str, Sou
     return found if row.strategy.pp == 1 else {**found, "pp": Source(int(costs.p2p_source.max()))}
 
 
-def simulated_s(job: Job, row: Row, gathered: Gathered, costs: StageCosts, per_microbatch_s: Floats) -> float:
-    """The pipeline's makespan, virtual stage by virtual stage.
-
-    Where the schedule is not defined for the micro-batches (an illegal strategy), the next number for which it is
-    stands in, in proportion.
-    """
-    strategy, (pp, vp, layers) = row.strategy, row.layout
-    flat = Meshes(row.meshes.columns, row.meshes.layout, Layouts((Layout(pp * vp, 1, layers),)))
-    times = StageTimes(job, gathered, stage_table(job, flat, every_rank=True), row.meshes.columns)
-    again = recompute_s(times.recompute[:, None, :], times.attention[:, None, :], np.array(layers), row.savers)[0, 0]
-    given = max(int(costs.microbatches[0]), 1)
-    defined = bool(legal(code("schedule", strategy.schedule), p=pp, v=vp, m=given).all())
-    microbatches = given if defined else -(-given // pp) * pp
-    seconds = step_s(
-        strategy.schedule if defined or vp > 1 else "1f1b",
-        p=pp,
-        v=vp,
-        m=microbatches,
-        forward_s=times.forward[0],
-        backward_s=times.backward[0] - times.weight[0] + again + np.tile(per_microbatch_s / vp, vp),
-        weight_s=times.weight[0],
-        send_s=float(costs.p2p_s[0]),
-        blocking_p2p="p2p" not in strategy.overlap,
-    )
-    return seconds * given / microbatches
+def simulated(job: Job, row: Row, gathered: Gathered, per_microbatch_s: Floats) -> tuple[float, Floats]:
+    """The pipeline's makespan, and what each rank repeats in it; ``per_microbatch_s`` is what replicas exchange."""
+    found = virtual_stages(job, row.meshes, gathered, row.savers, per_microbatch_s[None])
+    again_s = found.again_s[0].reshape(row.layout.vp, row.layout.pp).sum(axis=0)
+    return float(of_one_shape_s(job, row.meshes, found.stages)[0]), again_s
 
 
 class Work:
@@ -168,12 +149,11 @@ class Work:
         self._table: Stages = stage_table(job, row.meshes, every_rank=True)
         self._times = float(answer.costs.microbatches[0])
         full = row.strategy.recompute == "full"
-        layer_s = answer.costs.recompute_s[0]
-        once_more = answer.saved.recompute_s[0, 0]
+        layer_s, once_more = answer.costs.recompute_s[0], answer.again_s
         self._again = np.divide(once_more, layer_s, out=np.zeros_like(layer_s), where=(layer_s > 0) & full)
         forward = [self._direction(key, "forward").compute_s for key in self._keys]
-        nothing = np.zeros_like(forward[0])
-        recomputed = self._over([*forward[:-2], nothing, nothing]) * self._again
+        self._no_ends = (np.zeros_like(forward[0]),) * 2  # the embedding and the head are never repeated
+        recomputed = self._over([*forward[:-2], *self._no_ends]) * self._again
         attention_again = 0.0 if full else self._times * once_more
         self.forward_s = self._over(forward)
         self.backward_s = self._over([self._direction(key, "backward").compute_s for key in self._keys])
@@ -193,11 +173,12 @@ class Work:
         for axis in AXES:
             hidden = field == "exposed_s" and axis.overlap and bool(self._columns[axis.overlap][0])
             name = "overlapped_s" if hidden else field
-            seconds = {
-                way: self._over([getattr(self._direction(key, way), name)[axis.name] for key in self._keys])
+            forward, backward = (
+                [getattr(self._direction(key, way), name)[axis.name] for key in self._keys]
                 for way in ("forward", "backward")
-            }
-            found[axis.name] = seconds["forward"] * (1 + self._again) + seconds["backward"]
+            )
+            again = self._over([*forward[:-2], *self._no_ends]) * self._again
+            found[axis.name] = self._over(forward) + again + self._over(backward)
         return found
 
 

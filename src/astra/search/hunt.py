@@ -1,8 +1,7 @@
 """Every offer in every count: the exact front of time against money.
 
-An offer or a count is passed over only when a lower bound of its step time shows that something already found is no
-slower and no dearer. What is on the front by the closed form, or within ``BAND`` of it, is simulated, and the front is
-drawn from the simulated figures.
+An offer or a count is passed over only when a lower bound of its simulated step shows that something already found is
+no slower and no dearer. What is found is simulated, so the front is that of the figures reported.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from astra.errors import NoFeasiblePlan
 from astra.families import weights as weights_of
 from astra.provenance import Floats, Ints
 from astra.result import Estimate
-from astra.search.bill import Money, checkpoint_bytes, cost_of, judged_by, outlook
+from astra.search.bill import checkpoint_bytes, cost_of, judged_by, outlook
 from astra.search.counts import CountSpace, Rungs, Shelf, climb, compute_bound_s, flops_bound_s, least_by_count, shelve
 from astra.search.detail import as_row, in_full
 from astra.search.objectives import Goal
@@ -27,18 +26,18 @@ from astra.search.pareto import first_dominated, front
 from astra.search.streams import Stream
 from astra.space.restrictions import Restrictions
 from astra.spec.job import Job
+from astra.spec.money import Money
 from astra.spec.strategy import Strategy
 from astra.units import show_dollars, show_seconds
 
-# Simulated over closed-form step was 0.95 to 1.002 in 329 choices near the fronts of seven models (docs/money.md).
-BAND: Final = 0.06
+ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
 
 Progress = Callable[[float], None]
 JobOf = Callable[[Offer, int], Job]
 
 
 class Found(NamedTuple):
-    """One offer in one count with its best strategy by the closed form; times and dollars are of one step."""
+    """One offer in one count with its best strategy by the simulated step; times and dollars are of one step."""
 
     offer: Offer
     gpus: int
@@ -96,13 +95,12 @@ class Hunt:
 
     def _by_blocks(self, offer: Offer, stream: Stream) -> None:
         """Search an offer in more counts than one table should hold."""
-        slower, usd_per_s = self.factors(offer)
+        job, (slower, usd_per_s) = stream.job, self.factors(offer)
 
         def limit_s() -> Floats:
             return self._limit(usd_per_s) / slower
 
         while (counts := stream.next(limit_s())) is not None:
-            job = self._job_of(offer, int(counts[-1]))
             space = CountSpace(
                 job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s())
             )
@@ -111,14 +109,14 @@ class Hunt:
             self._add(offer, rungs, slower[at], usd_per_s[at])
 
     def climb(self, job: Job, shelf: Shelf, slower: Floats, usd_per_s: Floats) -> Rungs:
-        """The best strategy of each count that could be on the front, or near it."""
+        """The best strategy of each count that could be on the front."""
         others = self._limit(usd_per_s)
 
         def limits(best_s: Floats) -> Floats:
             time_s = best_s * slower + self._idle_s
             own = front(time_s, time_s * usd_per_s)
             ours = first_dominated(usd_per_s, time_s[own], (time_s * usd_per_s)[own])
-            return np.minimum(others, ours * (1 + BAND) - self._idle_s) / slower
+            return np.minimum(others, ours * (1 + ROUNDING) - self._idle_s) / slower
 
         rungs = climb(job, shelf, limits)
         self.considered += shelf.space.considered
@@ -126,8 +124,8 @@ class Hunt:
         return rungs
 
     def _limit(self, usd_per_s: Floats) -> Floats:
-        """By count, the training time from which the front so far is better even by more than the band."""
-        return first_dominated(usd_per_s, self.times, self.dollars) * (1 + BAND) - self._idle_s
+        """By count, the training time from which the front so far is better."""
+        return first_dominated(usd_per_s, self.times, self.dollars) * (1 + ROUNDING) - self._idle_s
 
     def _space(self, job: Job, offer: Offer) -> CountSpace:
         for known in self._spaces:
@@ -150,12 +148,12 @@ class Hunt:
         self.times, self.dollars = times[best], dollars[best]
 
     def near_front(self) -> list[Found]:
-        """Everything that could be on the front if the closed form were off by the band."""
+        """Everything that could be on the front."""
         if not self.found:
             return []
         times, dollars = (np.array([getattr(found, name) for found in self.found]) for name in ("time_s", "usd"))
         limit = first_dominated(dollars / times, self.times, self.dollars)
-        return [found for found, near in zip(self.found, times <= limit * (1 + BAND), strict=True) if near]
+        return [found for found, near in zip(self.found, times <= limit * (1 + ROUNDING), strict=True) if near]
 
 
 def may_hold(job: Job) -> bool:

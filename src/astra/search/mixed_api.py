@@ -3,66 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 import astra
-from astra.catalog.clusters import parse_cluster, read_cluster
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.families.kinds import layer_kinds
 from astra.result import Plan, Reject, Search
 from astra.search.afford import against
-from astra.search.bill import Money
 from astra.search.ledger import lost_by, no_coverage
 from astra.search.mixed import CLOSE, MANY_POOLS, Costed, Kind, Planner
 from astra.search.mixed_bill import with_run
 from astra.search.mixed_detail import Fleet, check_strategy, make_fleet
-from astra.search.mixed_detail import estimate as estimate_fleet
+from astra.search.mixed_detail import estimate as estimate_mixed
 from astra.search.mixed_limits import Limits
 from astra.search.mixed_lone import check_alone, estimate_alone, read_alone
 from astra.search.mixed_records import Alternative, Marginal, MixedEstimate, MixedPlanSet
+from astra.search.mixed_spread import spread
 from astra.search.mixed_worth import Remarks, Worth
-from astra.space.expression import read_rules
-from astra.space.restrictions import Restrictions
+from astra.search.world import World, told_of
 from astra.space.rules import Rule
-from astra.spec.cluster import Cluster
+from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
-from astra.spec.mixed import MixedStrategy, OnePool, is_mixed, on_one_pool, parse_mixed
+from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
+from astra.spec.money import Money
+from astra.spec.request import PlanRequest
 from astra.spec.workload import PRECISIONS
 from astra.units import show_seconds
 
 MOST_POOLS: Final = 8
 MOST_GPUS: Final = 1_000_000
-COUNTS: Final = ("at-most", "exact")
 _KINDS: Final[Mapping[Kind, str]] = {
     "one shape": "pipelines with one shape for all stages", "groups": "groups of pools that share the batch",
 }  # fmt: skip
-
-
-def several(
-    gpus: str | Sequence[str] | None, cluster: str | Path | Cluster | None, node: str | None
-) -> tuple[str | None, Cluster | None]:
-    """What was asked for: the text of one pool, or a cluster of several."""
-    if cluster is not None and gpus is None:
-        found = cluster if isinstance(cluster, Cluster) else read_cluster(Path(str(cluster)))
-        return None, found if len(found.pools) > 1 else None
-    if gpus is None or (isinstance(gpus, str) and "+" not in gpus and "," not in gpus):
-        return gpus, None
-    if cluster is not None:
-        raise InputError("gpus", gpus, want="either --gpus such as 512xH100 or --cluster FILE, and not both")
-    texts = [gpus] if isinstance(gpus, str) else list(gpus)
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError("gpus", gpus, want="GPUs such as 512xH100, one text for each pool")
-    if len(texts) == 1 and "+" not in texts[0] and "," not in texts[0]:
-        return texts[0], None
-    if node is not None:
-        raise InputError("node", node, want="no --node with several pools", fix="Write 64xH100@node for each pool.")
-    return None, parse_cluster("+".join(texts))
 
 
 def check_cluster(cluster: Cluster) -> None:
@@ -97,21 +74,18 @@ def fleet_of(cluster: Cluster, job: Job, *, exact: bool) -> tuple[Fleet, dict[st
     return make_fleet(kept, jobs), left_out
 
 
-def requested(
-    cluster: Cluster, counts: str, job_on: Callable[[Cluster], Job], precision: str
-) -> tuple[Fleet, dict[str, str]]:
+def fleet_in(world: World) -> tuple[Fleet, dict[str, str]]:
     """The fleet of a request, which is checked on one pool, and the pools that cannot take part."""
-    if counts not in COUNTS:
-        raise InputError("counts", counts, want=f"one of {', '.join(COUNTS)}")
-    check_cluster(cluster)
-    return fleet_of(cluster, job_on(any_pool(cluster, precision)), exact=counts == "exact")
+    check_cluster(world.cluster)
+    job = world.job_on(any_pool(world.cluster, world.workload.precision))
+    return fleet_of(world.cluster, job, exact=world.request.counts == "exact")
 
 
-def any_pool(cluster: Cluster, precision: str) -> Cluster:
-    """One pool that has the precision, to check the rest of a request with; an unknown precision is told later."""
+def any_pool(cluster: Cluster, precision: str) -> Pool:
+    """One pool that has the precision, to check the rest of a request with."""
     for pool in cluster.pools:
-        if precision in pool.device.flops_per_s or precision not in PRECISIONS:
-            return Cluster(pools=(pool,))
+        if precision in pool.device.flops_per_s:
+            return pool
     raise _no_common_precision(cluster, precision, {pool.name: f"has no {precision}" for pool in cluster.pools})
 
 
@@ -122,43 +96,26 @@ def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, s
     return InputError("precision", wanted, want=f"one that every pool has ({reasons})", fix=fix)
 
 
-class Wanted(NamedTuple):
-    """How to plan, beside the work itself."""
-
-    counts: str
-    top: int
-    launchable: bool  # rank only what the runtime can run as it is
-    strict: bool
-    money: Money
-    restrictions: Restrictions
-    rules: str | Path | None = None
-    baseline: str | None = None
-    goal: tuple[object, object, object] = (None, None, None)  # objective, budget, deadline
-
-    @property
-    def exact(self) -> bool:
-        """Whether every GPU must be used."""
-        return self.counts == "exact"
-
-    def check(self) -> None:
-        """Refuse what is only found for one pool."""
-        for name, value in zip(("objective", "budget", "deadline"), self.goal, strict=True):
-            if value is not None and value != "fastest":
-                fix = (
-                    "With several pools the fastest plan is found, and --tokens adds days and dollars to each; "
-                    "astra rent looks for mixes by money."
-                )
-                raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
+def _check_goal(request: PlanRequest) -> None:
+    """Refuse what is only found for one pool."""
+    for name in ("objective", "budget", "deadline"):
+        value = getattr(request, name)
+        if value is not None and value != "fastest":
+            fix = (
+                "With several pools the fastest plan is found, and --tokens adds days and dollars to each; "
+                "astra rent looks for mixes by money."
+            )
+            raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
 
 
-def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedPlanSet:
+def plan_fleet(world: World) -> MixedPlanSet:
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
-    started = time.perf_counter()
-    wanted.check()
-    exact, money = wanted.exact, wanted.money
-    own_rules = read_rules(wanted.rules) if wanted.rules is not None else ()
-    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, wanted.restrictions, own_rules))
-    now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, own_rules, "baseline")
+    started, wanted, money = time.perf_counter(), world.request, world.money
+    _check_goal(wanted)
+    exact = wanted.counts == "exact"
+    fleet, left_out = fleet_in(world)
+    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
+    now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     found = planner.best(planner.counts, every=exact)
     names = planner.fleet.names
     alone = {} if exact else {place: planner.alone(place) for place in range(len(names))}
@@ -186,7 +143,8 @@ def plan_fleet(fleet: Fleet, left_out: dict[str, str], wanted: Wanted) -> MixedP
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=_request(fleet, wanted),
+        request=_record(world, fleet),
+        asked=world.resolved.plain("plan"),
         plans=plans,
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
         rejects=_rejects(planner, left_open=bool(unproven)),
@@ -245,39 +203,22 @@ def _limits_of(planner: Planner, best: Costed) -> list[str]:
     return notes
 
 
-def estimate_mixed(
-    fleet: Fleet,
-    strategy: str | MixedStrategy | OnePool,
-    *,
-    money: Money,
-    strict: bool,
-    user_rules: Sequence[Rule] = (),
-) -> MixedEstimate:
+def estimate_fleet(world: World, strategy: str) -> MixedEstimate:
     """How a given strategy over several pools, or on one of them, would do."""
-    result = _estimated(fleet, strategy, money, user_rules, "strategy")
-    if strict and result.provenance_worst == "assumed":
-        raise NoCoverage(no_coverage(result))
-    return result
+    return _estimated(fleet_in(world)[0], strategy, world.money, world.rules, "strategy")
 
 
-def _estimated(
-    fleet: Fleet, strategy: str | MixedStrategy | OnePool, money: Money, user_rules: Sequence[Rule], where: str
-) -> MixedEstimate:
-    named = on_one_pool(strategy) if isinstance(strategy, str) else None
-    if named is not None:
-        strategy = read_alone(fleet, *named)
-    elif isinstance(strategy, str):
-        if not is_mixed(strategy):
-            fix = f"Such as {fleet.names[0]}: {strategy}, for that pool by itself."
-            raise InputError(where, strategy, want="groups in brackets for several pools (docs/mixed.md)", fix=fix)
-        strategy = parse_mixed(strategy)
-    if isinstance(strategy, OnePool):
-        check_alone(fleet, strategy, user_rules, where)
-        result = estimate_alone(fleet, strategy, user_rules=user_rules)
-    else:
+def _estimated(fleet: Fleet, text: str, money: Money, user_rules: Sequence[Rule], where: str) -> MixedEstimate:
+    """One pool by its name, groups in brackets, or a plain strategy dealt to the pools in their order."""
+    with told_of(where):
+        named = on_one_pool(text)
+        if named is not None:
+            alone = read_alone(fleet, *named)
+            check_alone(fleet, alone, user_rules, where)
+            return with_run(fleet, estimate_alone(fleet, alone, user_rules=user_rules), money)
+        strategy = parse_mixed(text) if is_mixed(text) else spread(fleet, text, where)
         check_strategy(fleet, strategy)
-        result = estimate_fleet(fleet, strategy, user_rules=user_rules)
-    return with_run(fleet, result, money)
+    return with_run(fleet, estimate_mixed(fleet, strategy, user_rules=user_rules), money)
 
 
 def _plan(rank: int, each: Costed, best: Costed, fleet: Fleet, money: Money) -> Plan:
@@ -367,29 +308,23 @@ def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
     return [f"{what} {pools}: the best plan found in the work allowed for this remark, there may be a faster one"]
 
 
-def _request(fleet: Fleet, wanted: Wanted) -> dict[str, Any]:
-    """The resolved request: enough to launch a plan of it, or to plan it again."""
-    job = fleet.job
-    workload: dict[str, Any] = msgspec.to_builtins(job.workload)
-    return {
-        "model": job.model.name,
+def _record(world: World, fleet: Fleet) -> dict[str, Any]:
+    """The request as the answer tells it: enough to launch a plan of it."""
+    pools = {
+        name: {"gpus": pool.gpus, "gpu": pool.device.name, "node": pool.node.name, "zone": pool.zone,
+               "precision": each.workload.precision, "pool": msgspec.to_builtins(pool)}
+        for name, pool, each in zip(fleet.names, fleet.cluster.pools, fleet.jobs, strict=True)
+    }  # fmt: skip
+    between = fleet.cluster.between
+    told = {
         "gpus": fleet.cluster.gpus,
         "gpu": " + ".join(f"{pool.gpus}x{pool.device.name}" for pool in fleet.cluster.pools),
-        "pools": {
-            name: {"gpus": pool.gpus, "gpu": pool.device.name, "node": pool.node.name, "zone": pool.zone,
-                   "precision": each.workload.precision, "pool": msgspec.to_builtins(pool)}
-            for name, pool, each in zip(fleet.names, fleet.cluster.pools, fleet.jobs, strict=True)
-        },
-        "between": None if fleet.cluster.between is None else msgspec.to_builtins(fleet.cluster.between),
+        "pools": pools,
+        "between": None if between is None else msgspec.to_builtins(between),
         "links": [msgspec.to_builtins(joint) for joint in fleet.cluster.joints],
-        "counts": wanted.counts,
-        "launchable_only": wanted.launchable,
-        "workload": workload,
-        "runtime": job.runtime.name,
-        "headroom": job.headroom,
-        "restrictions": wanted.restrictions.describe(),
-        "rules": str(wanted.rules) if wanted.rules else None,
-        "top": wanted.top,
+        "counts": world.request.counts,
+        "launchable_only": world.request.launchable,
         "objective": "fastest",
-        "model_spec": msgspec.to_builtins(job.model),
-    }  # fmt: skip
+        "workload": msgspec.to_builtins(fleet.job.workload),  # in the precision of the first pool
+    }
+    return world.record() | world.limits_record() | told

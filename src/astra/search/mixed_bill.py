@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from astra.result import PriceTag
-from astra.search.bill import Hired, Money, cost_of, hired, stale_warning, tag_of
+from astra.search.bill import Hired, cost_of, hired, stale_warning, tag_of
 from astra.search.mixed_detail import Fleet
 from astra.search.mixed_records import MixedEstimate
+from astra.spec.money import Money
 
 
 def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstimate:

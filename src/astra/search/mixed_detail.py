@@ -15,18 +15,9 @@ import numpy as np
 
 from astra.cost import mixed as cost
 from astra.cost.parts import worst_source
-from astra.cost.stage import (
-    Gathered,
-    Layout,
-    Layouts,
-    Meshes,
-    StageCosts,
-    StageTimes,
-    gather_parts,
-    stage_costs,
-    stage_table,
-)
-from astra.cost.step import activations, recompute_s, states
+from astra.cost.pipeline import virtual_stages
+from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
+from astra.cost.step import activations, states
 from astra.errors import InputError
 from astra.families.kinds import layer_kinds
 from astra.provenance import Floats, Source
@@ -40,7 +31,7 @@ from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import Strategy, replace
 from astra.table import code, from_strategy
 from astra.units import GIB
 
@@ -168,12 +159,13 @@ def _costed(
     costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
     static, update, between = states(job, row.meshes, costs, row.holders)
-    answer = detail.Answer(costs, saved, static, between, update.seconds[0, 0], 0.0)
+    pp, vp, _ = row.layout
+    (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
+        job, row.meshes, gathered, row.savers, np.zeros((1, pp))
+    )
+    by_rank_s = again_s[0].reshape(vp, pp).sum(axis=0)
+    answer = detail.Answer(costs, saved, by_rank_s, static, between, update.seconds[0, 0], 0.0)
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
-    pp, vp, layers = row.layout
-    flat = Meshes(row.meshes.columns, row.meshes.layout, Layouts((Layout(pp * vp, 1, layers),)))
-    times = StageTimes(job, gathered, stage_table(job, flat, every_rank=True), row.meshes.columns)
-    again = recompute_s(times.recompute[:, None, :], times.attention[:, None, :], np.array(layers), row.savers)[0, 0]
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(moved.source.max()))
     facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
@@ -185,9 +177,9 @@ def _costed(
         ranks,
         [records[rank] for rank in ranks],
         (between.exposed_s[0, 0] + update.seconds[0, 0])[ranks.start : ranks.stop],
-        times.forward[0],
-        times.backward[0] - times.weight[0] + again,
-        times.weight[0],
+        forward_s[0],
+        backward_s[0],
+        weight_s[0],
         provenance,
         detail.recomputed_share(job, row) * sum(segment.layers) / max(sum(group.layers), 1),
         violations(from_strategy(strategy), facts, user_rules=user_rules),
@@ -207,16 +199,7 @@ def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
 
 def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> Strategy:
     """The whole pipeline's layout on one segment's pool and degrees."""
-    links = job.pool.node.links
-    reach = min(links[0].reach, job.pool.gpus) if links else 1
-    on = {
-        "grad": True,
-        "param": mixed.zero > 0 and "grad" in mixed.overlap,
-        "tp": 1 < segment.tp <= reach,
-        "p2p": group.vp > 1 and group.stages > 1,
-    }
-    overlap = tuple(name for name in on if on[name] and (name in mixed.overlap or name == "p2p"))
-    return Strategy(
+    alone = Strategy(
         tp=segment.tp,
         pp=group.stages,
         vp=group.vp,
@@ -227,10 +210,11 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         sp=segment.tp > 1,
         zero=mixed.zero,
         recompute=segment.recompute,
-        overlap=overlap,
         schedule="interleaved" if group.vp > 1 else "1f1b",
         layers=group.layers,
     )
+    possible = set(job.hides(alone)) & {*mixed.overlap, *(["p2p"] if group.stages > 1 else [])}
+    return replace(alone, overlap=tuple(possible - ({"param"} if "grad" not in possible else set())))
 
 
 def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:

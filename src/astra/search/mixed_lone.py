@@ -22,7 +22,6 @@ from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
-from astra.spec.strategy import parse_strategy
 from astra.units import GIB
 
 KEEP: Final = 8  # strategies that may be simulated, as many as ``astra plan`` takes by default
@@ -63,7 +62,7 @@ def part_of(job: Job, gpus: int) -> Job:
 def read_alone(fleet: Fleet, pool: str, text: str) -> OnePool:
     """The plain strategy that stands behind a pool's name."""
     job = fleet.jobs[fleet.place(pool)]
-    strategy = parse_strategy(text, gpus=job.pool.gpus)
+    strategy = job.strategy(text)
     if strategy.gpus > job.pool.gpus:
         raise InputError("strategy", f"{strategy.gpus} GPUs of {pool}", want=f"at most the {job.pool.gpus} there are")
     return OnePool(pool=pool, strategy=strategy)
@@ -146,7 +145,7 @@ def _timed(job: Job, row: detail.Row, gathered: Gathered) -> tuple[float, float]
     """A step as it is told in full, and the pipeline in it."""
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     _, update, between = states(job, row.meshes, costs, row.holders)
-    pipeline_s = detail.simulated_s(job, row, gathered, costs, between.per_microbatch_s[0, 0])
+    pipeline_s, _ = detail.simulated(job, row, gathered, between.per_microbatch_s[0, 0])
     after_s = float((between.exposed_s[0, 0] + update.seconds[0, 0]).max())
     return (pipeline_s + after_s + job.runtime.step_host_s) * (1 + job.straggling), pipeline_s
 

@@ -25,7 +25,7 @@ from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats, Ints
 from astra.result import MixSearch, PriceTag
-from astra.search.bill import Hired, Money, cost_of, judged_by
+from astra.search.bill import Hired, cost_of, judged_by
 from astra.search.counts import flops_bound_s
 from astra.search.hunt import JobOf, Part, Refined, front_of, steps_of, waiting
 from astra.search.mixed import Planner
@@ -35,9 +35,9 @@ from astra.search.pareto import first_dominated
 from astra.space.effort import Effort
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
+from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
-WHICH: Final = ("some", "all", "none")
 MOST_EFFORT: Final = 24_000.0  # of all mixes unless all are asked for, more than a second; the rest stays open
 BENCH: Final = 250.0  # effort of the columns of a GPU type
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer

@@ -10,7 +10,7 @@ import numpy as np
 from astra.errors import InputError, UnknownName
 from astra.provenance import Floats, Ints
 from astra.search.pareto import front
-from astra.units import parse_count
+from astra.units import parse_count, parse_seconds
 
 Columns = Mapping[str, Floats]  # time_s, usd, usd_per_token
 
@@ -108,7 +108,6 @@ def goal_of(
 
 
 _EXAMPLE: Final = {"budget": "Such as --budget 400k.", "deadline": "Such as --deadline 14d."}
-_UNIT_S: Final = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def dollars_of(budget: float | str | None, where: str = "budget") -> float:
@@ -121,9 +120,7 @@ def dollars_of(budget: float | str | None, where: str = "budget") -> float:
 
 def seconds_of(deadline: float | str | None, where: str = "deadline") -> float:
     """Read ``14d``, ``36h``, ``2w`` or a number of days."""
-    text = str(deadline).strip().lower()
-    unit = text[-1:] if text[-1:] in _UNIT_S else ""
-    value = parse_count(text.removesuffix(unit)) if text else None
-    if value is None or value <= 0:
+    value = parse_seconds(str(deadline))
+    if value is None:
         raise InputError(where, deadline, want="a time above zero, such as 14d, 36h or 2w")
-    return value * _UNIT_S[unit or "d"]
+    return value

@@ -14,8 +14,9 @@ from astra.catalog.prices import Price, book, is_of, recent
 from astra.errors import InputError, fold
 from astra.provenance import Ints
 from astra.result import PriceTag, Unused
-from astra.search.bill import Money, offer_tag, own_tag, wanted_providers
+from astra.search.bill import offer_tag, own_tag, wanted_providers
 from astra.spec.cluster import Device, NodeType, Pool
+from astra.spec.money import Money
 from astra.spec.workload import PRECISIONS
 
 ANY: Final = "any"

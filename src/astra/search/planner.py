@@ -1,41 +1,43 @@
 """The exhaustive search: enumerate, refuse, bound, cost, rank, refine.
 
-Best first, and exact. Three lower bounds of the step time, each tighter and dearer than the one before, decide what is
-costed: of a core (compute spread evenly over the stages, no bubble), of a mesh (its slowest stage and its bubble), and
-of a mesh with a ZeRO stage and offload that leave it room (no recompute). A strategy is left uncosted only if a bound
-is already above the plans kept, or its mesh cannot fit with every saver at once, or its mesh has reached its own bound.
+Best first, and exact by the simulated step, which is the one reported. Four lower bounds of it, each tighter and dearer
+than the one before, decide what is looked at: of a core (compute spread evenly over the stages, no bubble), of a mesh
+(its slowest stage and the way there and back), of a mesh with a ZeRO stage and offload that leave it room (no
+recompute), and of the strategy itself. A strategy is passed over only if a bound is already above the plans kept, or
+its mesh cannot fit with every saver at once, or one of the same mesh that fits repeats less. The rest is simulated.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.cost.bound import mesh_bound_s
+from astra.cost.savers import Savers
 from astra.cost.stage import (
     Gathered,
     Meshes,
     StageCosts,
-    gather_parts,
     join_meshes,
-    least_s,
-    over_model,
     stage_costs,
 )
 from astra.cost.state import static_bytes
-from astra.cost.step import Evaluated, Holders, Savers, evaluate, least_bytes, makespan, reserved_bytes
-from astra.families.split import even
+from astra.cost.step import Evaluated, Holders, evaluate, least_bytes, reserved_bytes, whole_step_s
 from astra.provenance import Bools, Floats, Ints
+from astra.search.contest import Contest, Entries, least_savers, to_strategy
+from astra.search.cores import core_bound_s, gather_cores, sibling_bound_s, usual_cores
 from astra.space.enumerate import Space
 from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule, check
 from astra.spec.job import Job
-from astra.spec.strategy import OVERLAPS, Strategy
-from astra.table import CHOICES, joined, largest, take
+from astra.spec.strategy import Strategy
+from astra.table import joined, largest, take
 
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
+_FEWER: Final = 1_000_000  # than this many GPUs along one dimension
 CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
 FIRST_CORES: Final = 64
 MOST_CORES: Final = 4096
@@ -47,7 +49,7 @@ Progress = Callable[[float], None]
 
 
 class Candidate(NamedTuple):
-    """The best variant of one group, by the closed form."""
+    """The best variant of one group, by the simulated step."""
 
     strategy: Strategy
     step_s: float
@@ -82,24 +84,15 @@ def search(
     space = Space(job, restrictions, user_rules)
     leaders = Leaders(job, space, keep)
     if len(space.strategies) and len(space.holders) and len(space.savers):
-        gathered = gather_parts(job, space.cores | {"flash": space.flash})
-        bound_s = core_bound_s(job, space, gathered)
-        order = np.argsort(bound_s, kind="stable")
-        for block in growing(order):
-            if bound_s[block[0]] >= leaders.worst_s():
-                break
-            leaders.cost(block, gathered)
-            if progress is not None:
-                progress(leaders.cores / len(order))
-        leaders.finish()
+        rows = usual_cores(job, space)
+        gathered = gather_cores(job, space, rows)
+        leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
+        rest = np.flatnonzero(gathered.place[: len(space.strategies)] < 0)
+        rest = rest[sibling_bound_s(job, space, gathered, rest) < leaders.worst_s()]
+        if len(rest):
+            gathered = gather_cores(job, space, rest)
+            leaders.race(rest, core_bound_s(job, space, gathered, rest), gathered, progress)
     return leaders.found(time.perf_counter() - started)
-
-
-def core_bound_s(job: Job, space: Space, gathered: Gathered) -> Floats:
-    """Compute and exposed communication of all micro-batches, spread evenly over the stages."""
-    whole = over_model(job, gathered, least_s)
-    microbatches = job.workload.global_batch // (space.cores["dp"] * space.cores["mbs"])
-    return (microbatches * whole / space.cores["pp"] + job.runtime.step_host_s) * (1 + job.straggling)
 
 
 def growing(order: Ints) -> Iterator[Ints]:
@@ -115,6 +108,7 @@ class _Pending(NamedTuple):
 
     meshes: Meshes
     costs: StageCosts
+    parts: Gathered
     bound_s: Floats
 
 
@@ -123,8 +117,7 @@ class Leaders:
 
     def __init__(self, job: Job, space: Space, keep: int) -> None:
         self.job, self.space, self.keep = job, space, keep
-        self.best: dict[tuple[int, ...], tuple[float, Strategy]] = {}  # by group
-        self._worst_s = np.inf
+        self.contest = Contest(job, self.limit_s, at_once=keep)
         self.quickest = space.savers.take(slice(0, 1))  # no recompute, unless that is restricted
         self.cores = self.evaluated = self.feasible = 0
         self.too_large = 0.0
@@ -132,14 +125,35 @@ class Leaders:
         self.least: tuple[float, Strategy | None] = (np.inf, None)
         self._pending: list[_Pending] = []
 
+    @property
+    def best(self) -> dict[int, tuple[float, Strategy]]:
+        """The best step of each group so far, and its strategy."""
+        return self.contest.best
+
     def worst_s(self) -> float:
         """The step time a plan must beat to enter the leaders."""
-        return self._worst_s
+        if len(self.best) < self.keep:
+            return np.inf
+        return sorted(entry[0] for entry in self.best.values())[self.keep - 1]
 
-    def _enter(self, group: tuple[int, ...], step_s: float, strategy: Strategy) -> None:
-        self.best[group] = (step_s, strategy)
-        if len(self.best) >= self.keep:
-            self._worst_s = sorted(entry[0] for entry in self.best.values())[self.keep - 1]
+    def limit_s(self, groups: Ints) -> Floats:
+        """The step time a strategy of each group must beat."""
+        known, place = np.unique(groups, return_inverse=True)
+        reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in known.tolist()])
+        limit_s: Floats = np.minimum(reached_s, self.worst_s())[place]
+        return limit_s
+
+    def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
+        """Cost cores by their bounds until none is left that could enter the leaders."""
+        order = np.argsort(bound_s, kind="stable")
+        for block in growing(order):
+            if bound_s[block[0]] >= self.worst_s():
+                break
+            self.cost(rows[block], gathered)
+            if progress is not None:
+                progress(self.cores / len(self.space.strategies))
+        self.finish()
+        self.contest.decide()
 
     def cost(self, cores: Ints, gathered: Gathered) -> None:
         """Expand cores to meshes and cost those that may enter the leaders, best first."""
@@ -147,28 +161,31 @@ class Leaders:
         meshes, strategies, origin = self.space.expand(cores)
         if not len(meshes):
             return
-        alike = bool((meshes.columns["flash"] == self.space.flash[origin]).all())
-        parts = gathered.take(origin) if alike else gather_parts(self.job, meshes.columns)
+        off = meshes.columns["flash"] != self.space.flash_settings[0]
+        parts = gathered.take(origin + off * len(self.space.strategies))
         costs = stage_costs(self.job, meshes, parts)
         rows = self._possible(meshes, strategies, costs)
-        held_s, reached_s = np.full((len(meshes), len(self.space.holders)), np.inf), np.full(len(meshes), np.inf)
+        held_s = np.full((len(meshes), len(self.space.holders)), np.inf)
+        fitted = np.zeros(held_s.shape, bool)
         for block in blocks(rows, len(self.space.holders) * costs.forward_s.shape[1]):
             part = meshes.take(block), take(costs, block)
-            held_s[block], reached_s[block] = self._offer(*part, self.quickest, first=True)
+            held_s[block], fitted[block] = self._offer(*part, parts.take(block), self.quickest, first=True)
             if self.quickest.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
-                held_s[block] = evaluate(self.job, *part, UNSAVED, self.space.holders).step_s.min(axis=1)
-        # A mesh that has reached its bound has nothing left to gain; the others may with recompute.
-        limit_s = np.minimum(reached_s, self.worst_s())
-        rows = rows[held_s.min(axis=1)[rows] < limit_s[rows]]
-        bound_s = held_s[rows].min(axis=1)
+                held_s[block] = evaluate(self.job, *part, UNSAVED, self.space.holders).bound_s.min(axis=1)
+                fitted[block] = False
+        # Whoever fits without recompute has nothing to gain from it.
+        open_s = np.where(fitted, np.inf, held_s)
+        limit_s = self.limit_s(group_of(meshes))
+        rows = rows[open_s.min(axis=1)[rows] < limit_s[rows]]
+        bound_s = open_s[rows].min(axis=1)
         if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
             room = self.room(meshes.take(rows), take(costs, rows))
-            bound_s = np.where(room, held_s[rows], np.inf).min(axis=1)
+            bound_s = np.where(room, open_s[rows], np.inf).min(axis=1)
             lost = bound_s >= limit_s[rows]
             savers = strategies[rows] / len(self.space.holders)
             self.unfit += float(((savers - 1) * (~room).sum(axis=1))[lost].sum())
             rows, bound_s = rows[~lost], bound_s[~lost]
-        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), bound_s))
+        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s))
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
 
@@ -176,33 +193,33 @@ class Leaders:
         """Try every saver on the meshes put aside, best first."""
         if not self._pending:
             return
-        meshes = join_meshes([pending.meshes for pending in self._pending])
-        costs = joined([pending.costs for pending in self._pending])
-        bound_s = np.concatenate([pending.bound_s for pending in self._pending])
-        self._pending.clear()
-        order = np.argsort(bound_s, kind="stable")
+        pending, self._pending = self._pending, []
+        meshes = join_meshes([some.meshes for some in pending])
+        costs = joined([some.costs for some in pending])
+        bound_s = np.concatenate([some.bound_s for some in pending])
+        parts = join_parts([some.parts for some in pending])
+        groups, order = group_of(meshes), np.argsort(bound_s, kind="stable")
         for some in growing(order):
-            promising = some[bound_s[some] < self.worst_s()]
+            promising = some[bound_s[some] < self.limit_s(groups[some])]
             for block in by_depth(promising, costs, len(self.space.holders)):
                 deepest = int(costs.chunk_layers[block].max())
                 self._offer(
                     meshes.take(block),
                     take(costs, block),
+                    parts.take(block),
                     self.space.savers.up_to(deepest),
                     first=False,
                 )
 
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
-        slowest = largest(costs.forward_s + costs.backward_s)[:, None, None]
-        pipeline_s = makespan(meshes, costs, slowest, np.zeros((1, 1, 1)))[:, 0, 0]
-        bound_s = (pipeline_s + self.job.runtime.step_host_s) * (1 + self.job.straggling)
+        bound_s = whole_step_s(self.job, mesh_bound_s(meshes, costs), np.zeros(1))
         fits = self.may_fit(costs)
         if fits.any() or self.best:
             self.unfit += float(strategies[~fits].sum())
         else:
             fits[:] = True
-        rows = np.flatnonzero(fits & (bound_s < self.worst_s()))
+        rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes))))
         return rows[np.argsort(bound_s[rows], kind="stable")]
 
     def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
@@ -229,14 +246,16 @@ class Leaders:
         least = largest(states + one_input * costs.in_flight + working)
         return np.asarray(reserved_bytes(self.job, least) <= self.job.limit_bytes)
 
-    def _offer(self, meshes: Meshes, costs: StageCosts, savers: Savers, *, first: bool) -> tuple[Floats, Floats]:
-        """Cost meshes with some savers and every holder.
+    def _offer(
+        self, meshes: Meshes, costs: StageCosts, parts: Gathered, savers: Savers, *, first: bool
+    ) -> tuple[Floats, Bools]:
+        """Cost meshes with some savers and every holder, and enter what fits into the contest.
 
-        The best step of each mesh by holder, and the best legal one of each mesh that fits.
+        The lowest bound of each mesh by holder, and whether one that the rules allow fits.
         """
         holders = self.space.holders
         result = evaluate(self.job, meshes, costs, savers, holders)
-        held_s = result.step_s.min(axis=1)  # before rules: what they refuse here may be legal with another saver
+        held_s = result.bound_s.min(axis=1)  # before rules: what they refuse here may be legal with another saver
         if self.space.late_rules:
             result = self._without_refused(meshes, result, savers, first=first)
         reserved = reserved_bytes(self.job, result.peak_bytes)
@@ -245,21 +264,13 @@ class Leaders:
         self.evaluated += int(result.known[:, new].sum())
         self.feasible += int(fits[:, new].sum())
         self.too_large += float((result.known & ~fits)[:, new].sum())
-        rows = np.arange(len(meshes))
-        step = np.where(fits, result.step_s, np.inf).reshape(len(meshes), -1)
-        choice = step.argmin(axis=1)
-        best_s = step[rows, choice]
-        if not np.isfinite(best_s).any():
+        if fits.any():
+            waits = np.full(len(meshes), 1 + self.job.straggling)
+            entries = entries_of(result, fits, meshes, parts, savers, holders, group_of(meshes), waits, first=first)
+            self.contest.enter(entries, parts)
+        else:
             self._note_least(meshes, result, reserved, savers)
-        for row in np.argsort(best_s, kind="stable")[: int(np.isfinite(best_s).sum())]:
-            if best_s[row] > self.worst_s():  # and so are all that follow
-                break
-            group = tuple(int(meshes.columns[name][row]) for name in GROUP)
-            if best_s[row] < self.best.get(group, (self.worst_s(),))[0]:
-                saver, holder = divmod(int(choice[row]), len(holders))
-                strategy = to_strategy(meshes, savers, holders, int(row), saver, holder)
-                self._enter(group, float(best_s[row]), strategy)
-        return held_s, best_s
+        return held_s, np.asarray(fits.any(axis=1))
 
     def _without_refused(self, meshes: Meshes, result: Evaluated, savers: Savers, *, first: bool) -> Evaluated:
         """Apply the rules that speak of recompute, ZeRO or offload."""
@@ -292,7 +303,7 @@ class Leaders:
     def found(self, seconds: float) -> Found:
         """The leaders as strategies, and the account."""
         space = self.space
-        ranked = sorted(self.best.values(), key=lambda entry: entry[0])[: self.keep]
+        ranked = sorted(self.best.values(), key=lambda entry: (entry[0], str(entry[1])))[: self.keep]
         turned_away = sum(space.refused.values()) + space.dominated
         slower = space.considered - turned_away - self.feasible - round(self.too_large + self.unfit)
         return Found(
@@ -310,6 +321,40 @@ class Leaders:
         )
 
 
+def group_of(meshes: Meshes) -> Ints:
+    """A number for each group."""
+    numbers = np.zeros(len(meshes), np.int64)
+    for name in GROUP:
+        numbers = numbers * _FEWER + meshes.columns[name]
+    return numbers
+
+
+def entries_of(
+    result: Evaluated, fits: Bools, meshes: Meshes, parts: Gathered, savers: Savers, holders: Holders, group: Ints,
+    waits: Floats, *, first: bool,
+) -> Entries:  # fmt: skip
+    """What fits and may win, as rows of the contest; the quickest saver enters the first time only."""
+    mesh, saver, holder = least_savers(result, savers, fits)
+    if not first:
+        mesh, saver, holder = (column[saver > 0] for column in (mesh, saver, holder))
+    return Entries(
+        result.bound_s[mesh, saver, holder],
+        result.exchanged_s[mesh, holder],
+        result.after_s[mesh, holder],
+        group[mesh],
+        waits[mesh],
+        meshes.take(mesh),
+        parts.place[mesh],
+        Savers(*(column[saver] for column in savers)),
+        Holders(*(column[holder] for column in holders)),
+    )
+
+
+def join_parts(several: Sequence[Gathered]) -> Gathered:
+    """The places of several tables that share their parts."""
+    return several[0]._replace(place=np.concatenate([some.place for some in several]))
+
+
 def blocks(rows: Ints, width: int) -> list[Ints]:
     """Rows in blocks whose arrays, ``width`` entries a row, have a good size."""
     size = max(CELLS // width, 8)
@@ -322,29 +367,3 @@ def by_depth(rows: Ints, costs: StageCosts, holders: int) -> Iterator[Ints]:
     for level in np.unique(depth):
         savers = 2 + 2 * 4 ** (int(level) + 1)
         yield from blocks(rows[depth == level], savers * holders * costs.forward_s.shape[1])
-
-
-def to_strategy(meshes: Meshes, savers: Savers, holders: Holders, mesh: int, saver: int, holder: int) -> Strategy:
-    """A mesh, a saver and a holder as a Strategy; switches that have nothing to switch are off."""
-    columns = {name: column[mesh] for name, column in meshes.columns.items()}
-    layout = meshes.layouts[int(meshes.layout[mesh])]
-    zero = int(holders.zero[holder])
-    overlap = tuple(name for name in OVERLAPS if columns[f"overlap_{name}"] and not (name == "param" and zero == 0))
-    uneven = () if layout.layers == even(sum(layout.layers), layout.pp * layout.vp) else layout.layers
-    degrees: dict[str, Any] = {name: int(columns[name]) for name in ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")}
-    choices: dict[str, Any] = {
-        "recompute": CHOICES["recompute"][int(savers.recompute[saver])],
-        "method": CHOICES["method"][int(savers.method[saver])],
-        "offload": CHOICES["offload"][int(holders.offload[holder])],
-        "schedule": CHOICES["schedule"][int(columns["schedule"])],
-    }
-    return Strategy(
-        **degrees,
-        **choices,
-        sp=bool(columns["sp"]),
-        flash=bool(columns["flash"]),
-        zero=zero,
-        recompute_layers=int(savers.layers[saver]),
-        overlap=overlap,
-        layers=uneven,
-    )

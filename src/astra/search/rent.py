@@ -5,78 +5,68 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
 import astra
-from astra.catalog import runtimes
 from astra.catalog.hardware import catalog_hash
-from astra.errors import InputError, NoFeasiblePlan, UnknownName
+from astra.errors import InputError, NoFeasiblePlan
 from astra.result import Choice, ChoicePart, RentReport, RentSearch, Unused, Waste
 from astra.search.afford import shared_range
-from astra.search.api import DEFAULT_BATCH, make_job
-from astra.search.bill import MARKETS, Money, stale_warning
+from astra.search.api import requested
+from astra.search.bill import stale_warning
 from astra.search.hunt import Found, Hunt, JobOf, Refined, choose, front_of, hunt, refine
 from astra.search.mixed_records import MixedEstimate
-from astra.search.mixes import WHICH, Mixed, Which, mix
-from astra.search.objectives import Goal, goal_of
+from astra.search.mixes import Mixed, mix
+from astra.search.objectives import Goal
 from astra.search.offers import ANY, Market, Offer, market
 from astra.search.pareto import knee
 from astra.search.planner import search
+from astra.search.world import World
 from astra.space.restrictions import Restrictions
+from astra.spec._base import check
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
-from astra.spec.model import ModelSpec
+from astra.spec.money import MARKETS, Money
+from astra.spec.request import PlanRequest
 from astra.units import show_dollars, show_seconds
 
-MOST_GPUS: Final = 2048
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from astra.search.options import Asked, RentOptions
+
 POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B200-SXM-180GB")
 POPULAR_PROVIDERS: Final = ("AWS", "Azure", "GCP", "CoreWeave", "Lambda")
 POPULAR_COUNT: Final = 256
 
 
 def rent(
-    model: str | ModelSpec,
+    model: Asked,
     *,
-    tokens: float | str,
-    gpus: str | Sequence[str] = ANY,
-    max_gpus: int = MOST_GPUS,
-    batch: int | str = DEFAULT_BATCH,
-    seq: int | None = None,
-    precision: str = "bf16",
-    optimizer: str = "adam",
-    task: str = "pretrain",
-    lora_rank: int = 16,
-    runtime: str = runtimes.DEFAULT,
-    headroom: float = 0.08,
-    objective: str | None = None,
-    budget: float | str | None = None,
-    deadline: float | str | None = None,
-    money: Money | None = None,
-    known_nodes: bool = False,
-    mixes: Which = "some",
     today: dt.date | None = None,
     progress: Callable[[float], None] | None = None,
+    **asked: Unpack[RentOptions],
 ) -> RentReport:
     """Every trade of time for money worth making, over GPU types, counts, strategies and mixes of two types.
 
-    ``mixes``: "some" plans the most promising mixes that are not proven dominated, "all" every one of them.
+    ``tokens`` are needed. ``mixes``: "some" plans the most promising mixes that are not proven dominated, "all" every
+    one of them.
     """
-    started = time.perf_counter()
-    options = money or Money()
-    if mixes not in WHICH:
-        raise UnknownName("mixes", mixes, WHICH, fix=f"It is one of {', '.join(WHICH)}.")
-    if tokens is None:
+    started, request = time.perf_counter(), requested("rent", model, asked)
+    check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
+    check(today is None or isinstance(today, dt.date), "today", today, "a datetime.date")
+    if request.tokens is None:
         raise InputError("tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
-    shown = market(gpus, options, max_gpus=max_gpus, precision=precision, known_nodes=known_nodes, today=today)
-    base = make_job(
-        model, gpus=None, cluster=Cluster(pools=(shown.offers[0].pool,)), node=None, batch=batch, seq=seq,
-        tokens=tokens, precision=precision, optimizer=optimizer, task=task, lora_rank=lora_rank, runtime=runtime,
-        headroom=headroom,
+    options, most = request.money, request.max_gpus
+    shown = market(
+        request.gpus or (ANY,), options, max_gpus=most, precision=request.precision, known_nodes=request.known_nodes,
+        today=today,
     )  # fmt: skip
-    goal = goal_of(objective or (None if budget or deadline else "pareto"), budget, deadline, base.workload.tokens)
+    world = World.of(_with_usual_goal(request), Cluster(pools=(shown.offers[0].pool,)))
+    base, goal = world.job, world.goal
 
     def job_of(offer: Offer, count: int) -> Job:
         return msgspec.structs.replace(base, pool=offer.pool_of(count))
@@ -84,12 +74,17 @@ def rent(
     state = hunt(shown.offers, job_of, options, progress=progress)
     refined = refine(job_of, options, state.near_front())
     if not refined:
-        raise NoFeasiblePlan(_nothing(base, shown, max_gpus))
-    mixed = mix(shown.mixable, job_of, options, refined, max_gpus, mixes)
+        raise NoFeasiblePlan(_nothing(base, shown, most))
+    mixed = mix(shown.mixable, job_of, options, refined, most, request.mixes)
     best = front_of([*refined, *mixed.refined])
     popular = _popular(shown.offers, state, job_of, options)
-    request = _request(base, shown, options, goal, max_gpus)
-    return _report(best, choose(best, goal), popular, shown, state, mixed, goal, options, request, started)
+    return _report(best, choose(best, goal), popular, shown, state, mixed, world, started)
+
+
+def _with_usual_goal(request: PlanRequest) -> PlanRequest:
+    """Without a goal, every trade is shown."""
+    given = request.objective or request.budget or request.deadline
+    return request if given else msgspec.structs.replace(request, objective="pareto")
 
 
 def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money) -> list[Refined]:
@@ -125,11 +120,10 @@ def _report(
     shown: Market,
     state: Hunt,
     mixed: Mixed,
-    goal: Goal,
-    options: Money,
-    request: dict[str, Any],
+    world: World,
     started: float,
 ) -> RentReport:
+    goal, options = world.goal, world.money
     roles: dict[int, list[str]] = {place: [] for place in range(len(best))}
     roles[0].append("fastest")
     roles[len(best) - 1].append("cheapest")
@@ -141,7 +135,8 @@ def _report(
     return RentReport(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=request,
+        request=_record(world, shown),
+        asked=world.resolved.plain("rent"),
         objective=goal.objective.name,
         judged_by="expected" if options.goodput == "expected" else "ideal",
         front=choices,
@@ -251,17 +246,14 @@ def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal) -> list[s
     return [warning for warning in dict.fromkeys(warnings) if warning]
 
 
-def _request(job: Job, shown: Market, options: Money, goal: Goal, max_gpus: int) -> dict[str, Any]:
-    return {
-        "model": job.model.name,
+def _record(world: World, shown: Market) -> dict[str, Any]:
+    """The request as the answer tells it."""
+    told = {
         "gpus": list(dict.fromkeys(offer.device.name for offer in shown.offers)),
-        "max_gpus": max_gpus,
-        "workload": msgspec.to_builtins(job.workload),
-        "runtime": job.runtime.name,
-        "headroom": job.headroom,
-        **goal.record(),
-        "money": msgspec.to_builtins(options),
+        "max_gpus": world.request.max_gpus,
+        "money": msgspec.to_builtins(world.money),
     }
+    return world.record() | told | world.goal.record()
 
 
 def _nothing(job: Job, shown: Market, max_gpus: int) -> str:

@@ -30,8 +30,7 @@ class Stream:
 
     def __init__(self, job: Job, counts: Ints, restrictions: Restrictions) -> None:
         self.job, self.counts, self.restrictions = job, counts, restrictions
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
-        self._experts = expert_degrees(job, restrictions, facts["scaleup_gpus"])
+        self._experts = expert_degrees(job, restrictions)
         self._mbs = list(restrictions.filter("mbs", divisors(job.workload.global_batch)))
         self._width = 2 * len(self._mbs) * len(self._experts["ep"])
         self._left = np.ones(len(counts), bool)
@@ -80,7 +79,6 @@ class Stream:
         columns, _ = cross(columns, {"sp": np.array(list(limits.filter("sp", (False, True))), bool)})
         columns, _ = cross(columns, {"mbs": np.array(self._mbs, np.int64)})
         legal = check(columns, facts, tuple(rule for rule in RULES if rule.name != "gpus")).ok
-        legal &= columns["etp"] <= columns["tp"]
         columns = {name: column[legal] for name, column in columns.items()}
         out = np.full((int(self._columns["tp"].max()) + 1, int(self._columns["cp"].max()) + 1), np.inf)
         for flash in limits.filter("flash", (False, True)):

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from astra.cost.savers import Savers
 from astra.cost.stage import Layout, Layouts, Meshes
-from astra.cost.step import Holders, Savers
+from astra.cost.step import Holders
 from astra.families import split
 from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds
@@ -111,11 +112,8 @@ class Space:
             one = {name: np.array(self.allowed(name, (1,)), dtype=np.int64) for name in ("ep", "etp")}
             return cross(cross(columns, {"ep": one["ep"]})[0], {"etp": one["etp"]})[0]
         ep = np.array(self.allowed("ep", divisors(model.moe.experts)), dtype=np.int64)
-        inside = [n for n in divisors(gpus) if n <= self.facts["scaleup_gpus"]]
-        etp = np.array(self.allowed("etp", inside), dtype=np.int64)
-        columns, _ = cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})
-        no_finer = columns["etp"] <= columns["tp"]  # an expert is split no further than the other layers
-        return {name: column[no_finer] for name, column in columns.items()}
+        etp = np.array(self.allowed("etp", divisors(gpus)), dtype=np.int64)
+        return cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})[0]
 
     def _below(self, pp: int) -> float:
         """Strategies that follow from one core: over pipelines, switches, savers and holders."""
@@ -178,9 +176,9 @@ class Space:
         return Savers(*self._savers(deepest).T)
 
     @property
-    def flash(self) -> Bools:
-        """[core] whether any setting of the switches has flash attention."""
-        return np.full(len(self.strategies), any(flags[FLAGS.index("flash")] for flags in self._flag_sets))
+    def flash_settings(self) -> Bools:
+        """Whether flash attention is on, in the settings of the switches: on before off where there are both."""
+        return np.array(sorted({flags[FLAGS.index("flash")] for flags in self._flag_sets}, reverse=True), dtype=bool)
 
     def expand(self, rows: Ints) -> tuple[Meshes, Floats, Ints]:
         """Meshes of some cores, how many strategies each stands for, and the core of each."""

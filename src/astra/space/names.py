@@ -13,12 +13,16 @@ import numpy as np
 
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
+from astra.spec.strategy_fields import STRATEGY_FIELDS
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS, Workload
-from astra.table import CHOICES, INTEGERS, Columns
+from astra.table import INTEGERS, Columns
 from astra.units import GIB
 
 Kind = Literal["number", "switch", "choice", "text"]
 RUNTIMES: Final = ("megatron", "torchtitan", "deepspeed")  # frameworks whose own rules are known
+
+
+_KINDS: Final[Mapping[str, Kind]] = {"degree": "number", "number": "number", "switch": "switch", "choice": "choice"}
 
 
 class Word(NamedTuple):
@@ -37,38 +41,9 @@ def _switches(**meanings: str) -> dict[str, Word]:
     return {name: Word("switch", meaning) for name, meaning in meanings.items()}
 
 
-def _choices(**meanings: str) -> dict[str, Word]:
-    return {name: Word("choice", meaning, CHOICES[name]) for name, meaning in meanings.items()}
-
-
 NAMES: Final[Mapping[str, Word]] = {
-    **_numbers(
-        tp="tensor-parallel degree",
-        pp="pipeline stages",
-        vp="chunks of layers per stage",
-        cp="context-parallel degree",
-        ep="expert-parallel degree",
-        etp="tensor-parallel degree inside an expert",
-        dp="data-parallel degree",
-        mbs="samples per micro-batch",
-        zero="what data parallelism shards: 0 nothing, 1 optimizer, 2 + gradients, 3 + weights",
-        recompute_layers="layers per checkpoint (uniform) or recomputed per chunk (block)",
-    ),
-    **_switches(
-        sp="sequence parallelism",
-        flash="fused attention",
-        flash_attention="the same as flash",
-        overlap_grad="gradient reduction behind the backward pass",
-        overlap_param="parameter gathering behind the forward pass",
-        overlap_tp="tensor-parallel traffic behind matrix products",
-        overlap_p2p="pipeline traffic behind compute",
-    ),
-    **_choices(
-        recompute="activation recompute",
-        method="how full recompute picks layers",
-        offload="what is kept in host memory",
-        schedule="pipeline schedule",
-    ),
+    **{field.name: Word(_KINDS[field.kind], field.meaning, field.choices) for field in STRATEGY_FIELDS},
+    "flash_attention": Word("switch", "the same as flash"),
     **_numbers(
         microbatches="micro-batches per pipeline and step, batch / (dp * mbs)",
         layers_per_stage="layers of the fullest stage, layers / pp rounded up",
@@ -203,14 +178,14 @@ def framework_of(runtime: str) -> str:
 
 def facts_of(model: ModelSpec, pool: Pool, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
     """The facts of a request on one pool, as scalars."""
-    moe, links = model.moe, pool.node.links
+    moe = model.moe
     moe_layers = 0
     if moe is not None:
         moe_layers = (model.layers - moe.first_dense) // moe.every
     return {
         "gpus": pool.gpus,
         "gpus_per_node": pool.gpus_per_node,
-        "scaleup_gpus": min(links[0].reach, pool.gpus) if links else 1,
+        "scaleup_gpus": pool.scaleup_gpus,
         "memory_gib": pool.device.memory_bytes / GIB,
         "blackwell": "blackwell" in pool.device.arch.lower(),
         "batch": workload.global_batch,

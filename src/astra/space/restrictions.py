@@ -13,7 +13,7 @@ import msgspec
 
 from astra.errors import InputError, nearest_names
 from astra.spec._base import Spec
-from astra.spec.strategy import OVERLAPS
+from astra.spec.strategy_fields import OVERLAPS, STRATEGY_FIELDS
 from astra.table import CHOICES, FIELDS, INTEGERS, SWITCHES
 
 Value = bool | int | str
@@ -24,13 +24,7 @@ _ALIASES: Final = {"flash_attention": "flash"}
 _OVERLAP: Final = {f"overlap_{name}": name for name in OVERLAPS}
 _TRUTHS: Final = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
 # Fields that "off" means something for; the others must be forbidden by value.
-_OFF: Final[Mapping[str, Value]] = {
-    **dict.fromkeys(("tp", "pp", "vp", "cp", "ep", "etp", "dp"), 1),
-    **dict.fromkeys(SWITCHES, False),
-    "zero": 0,
-    "recompute": "none",
-    "offload": "none",
-}
+_OFF: Final[Mapping[str, Value]] = {field.name: field.off for field in STRATEGY_FIELDS if field.off is not None}
 
 
 class Restrictions(Spec, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from astra.provenance import Bools, Floats
-from astra.space._parser import Condition, Source
+from astra.space.language import Condition, Source
 from astra.space.names import NAMES, Names, facts_of, names, shown
 from astra.table import Columns
 
@@ -40,7 +40,7 @@ class Rule(NamedTuple):
 
     name: str  # short, as counted in the ledger
     sentence: str  # for people: what must hold
-    condition: str  # as written
+    condition: str  # as text, true where the strategy is refused
     breaks: Callable[[Names], Any]  # names -> true where the strategy is refused
     needs: frozenset[str]  # names it reads
     origin: str = "built-in"  # or the file and line it was written in

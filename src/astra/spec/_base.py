@@ -46,7 +46,7 @@ def _wanted(reason: str) -> str:
 def _finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond any float
+    except (OverflowError, TypeError):  # an integer beyond any float, or no number
         return False
 
 

@@ -148,6 +148,11 @@ class Pool(Spec, frozen=True, kw_only=True):
         """GPUs of this pool in one server."""
         return min(self.node.gpus, self.gpus)
 
+    @property
+    def scaleup_gpus(self) -> int:
+        """GPUs of this pool joined by the innermost links."""
+        return min(self.node.links[0].reach, self.gpus) if self.node.links else 1
+
     def tier(self, span: int) -> Link | None:
         """The nearest tier that joins ``span`` consecutive GPUs; the outermost if none reaches that far."""
         if span <= 1:

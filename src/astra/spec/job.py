@@ -8,6 +8,7 @@ from astra.spec._base import Spec, check
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
+from astra.spec.strategy import Strategy, parse_strategy, usual_overlap
 from astra.spec.workload import Workload
 
 
@@ -39,3 +40,11 @@ class Job(Spec, frozen=True, kw_only=True):
     def limit_bytes(self) -> float:
         """The most a recommended plan may reserve."""
         return self.usable_bytes * (1 - self.headroom)
+
+    def hides(self, strategy: Strategy) -> tuple[str, ...]:
+        """The communication a strategy of this job hides unless it says otherwise."""
+        return usual_overlap(strategy, tp_reach=self.pool.scaleup_gpus)
+
+    def strategy(self, text: str) -> Strategy:
+        """A strategy of this job from its text."""
+        return parse_strategy(text, gpus=self.pool.gpus, hides=self.hides)

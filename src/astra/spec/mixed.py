@@ -15,10 +15,11 @@ from typing import Any, Final, Literal
 
 from astra.errors import InputError
 from astra.spec._base import Spec, check
-from astra.spec.strategy import MAX_DEGREE, OVERLAPS, RECOMPUTES, Strategy, _pack, _unpack
+from astra.spec.strategy import MAX_DEGREE, OVERLAPS, RECOMPUTES, Strategy, pack, parse_strategy, unpack, words_of
 
 MOST_GROUPS: Final = 16
 MOST_SEGMENTS: Final = 64
+_USUAL: Final = ("grad", "param", "tp")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._#-]{0,79}")
 _MOST_LETTERS: Final = 70  # of a name in its word; a number may follow
 _DEGREE: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
@@ -56,7 +57,13 @@ class Segment(Spec, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         expert = f" ep{self.ep}" if self.ep > 1 else ""
-        return f"{self.pool} tp{self.tp} pp{self.pp}{expert} layers={_pack(self.layers)} recompute={self.recompute}"
+        return f"{self.pool} tp{self.tp} pp{self.pp}{expert} layers={pack(self.layers)} recompute={self.recompute}"
+
+    def short(self) -> str:
+        """The same without what is as usual."""
+        expert = f" ep{self.ep}" if self.ep > 1 else ""
+        again = f" recompute={self.recompute}" if self.recompute != "none" else ""
+        return f"{self.pool} tp{self.tp} pp{self.pp}{expert} layers={pack(self.layers, ', ')}{again}"
 
 
 class Group(Spec, frozen=True, kw_only=True):
@@ -106,9 +113,17 @@ class Group(Spec, frozen=True, kw_only=True):
         return self.dp * self.cp * segment.tp * segment.pp
 
     def __str__(self) -> str:
+        return f"[{self._head()}: {' + '.join(map(str, self.segments))}]"
+
+    def short(self) -> list[str]:
+        """The same without what is as usual: a line for what its pipelines share, then one for each segment."""
+        lines = [segment.short() for segment in self.segments]
+        return [f"[{self._head()}:", *(f" {line} +" for line in lines[:-1]), f" {lines[-1]}]"]
+
+    def _head(self) -> str:
         words = [f"dp{self.dp}", f"mbs{self.mbs}", f"m{self.microbatches}"]
         words += [f"cp{self.cp}"] * (self.cp > 1) + [f"vp{self.vp}"] * (self.vp > 1)
-        return f"[{' '.join(words)}: {' + '.join(map(str, self.segments))}]"
+        return " ".join(words)
 
 
 class MixedStrategy(Spec, frozen=True, kw_only=True):
@@ -116,7 +131,7 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
 
     groups: tuple[Group, ...]
     zero: int = 1
-    overlap: tuple[str, ...] = ("grad", "param", "tp")
+    overlap: tuple[str, ...] = _USUAL  # each where the segment and its runtime can; chunks always overlap transfers
 
     def __post_init__(self) -> None:
         check(0 < len(self.groups) <= MOST_GROUPS, "strategy", len(self.groups), f"1 to {MOST_GROUPS} groups")
@@ -153,6 +168,12 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         words = [f"zero{self.zero}", f"overlap={','.join(self.overlap) or 'none'}", *map(str, self.groups)]
         return " ".join(words)
 
+    def short(self) -> list[str]:
+        """The same without what is as usual, in lines."""
+        words = [f"zero{self.zero}"] * (self.zero != 1)
+        words += [f"overlap={','.join(self.overlap) or 'none'}"] * (self.overlap != _USUAL)
+        return [" ".join(words)] * bool(words) + [line for group in self.groups for line in group.short()]
+
 
 class OnePool(Spec, frozen=True, kw_only=True):
     """A plain strategy on one pool; the others are idle."""
@@ -181,6 +202,15 @@ def on_one_pool(text: str) -> tuple[str, str] | None:
     return None if found is None else (found.group(1), found.group(2))
 
 
+def short_form(text: str) -> list[str]:
+    """A strategy's text without what is as usual, in lines; ``estimate`` reads them as the same strategy."""
+    if "[" in text:
+        return parse_mixed(text).short()
+    alone = on_one_pool(text)
+    degrees, rest = parse_strategy(text if alone is None else alone[1]).short()
+    return [degrees if alone is None else f"{alone[0]}: {degrees}", rest]
+
+
 def is_mixed(text: str) -> bool:
     """Whether a strategy's text names its pools."""
     return "[" in text or on_one_pool(text) is not None
@@ -193,7 +223,7 @@ def parse_mixed(text: str) -> MixedStrategy:
     if not groups or "[" in rest or "]" in rest:
         raise InputError("strategy", text, want=f"groups in brackets, such as {_EXAMPLE}")
     fields: dict[str, Any] = {}
-    for word in rest.split():
+    for word in words_of(rest):
         degree = _DEGREE.fullmatch(word)
         if degree is not None and degree.group(1) == "zero":
             key, value = "zero", int(degree.group(2))
@@ -220,14 +250,14 @@ def _parse_group(text: str) -> Group:
 
 
 def _parse_segment(text: str) -> Segment:
-    words = text.split()
+    words = words_of(text)
     if not words:
         raise InputError("strategy", text, want=f"a pool and its degrees on each side of +, such as {_EXAMPLE}")
     fields: dict[str, Any] = {}
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if equals and key == "layers":
-            layers = _unpack(value)
+            layers = unpack(value)
             check(layers is not None, "strategy", word, "layers per stage, such as layers=19,20*2,21")
             _once(fields, "layers", layers, word)
         elif equals and key == "recompute":

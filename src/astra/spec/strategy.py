@@ -1,27 +1,61 @@
-"""A parallel strategy: one row of the search, hashable, with a text form that reads back to itself."""
+"""A parallel strategy: one row of the search, hashable, with two text forms that read back to itself.
+
+The full form, ``tp4 pp4 dp4 mbs1 sp zero1 recompute=none overlap=grad,param,tp``, is what files keep. The short form,
+``tp4 pp4 dp4 mbs1 sp zero1``, is what tables show. They have the same words, and what a text leaves out is the same
+everywhere: communication is overlapped wherever the strategy and its runtime can, ``dp`` takes the GPUs that are left,
+layers are even, or balanced where they do not divide.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
+from operator import index
 from typing import Any, Final, Literal
 
 import msgspec
 
 from astra.errors import InputError, nearest_names
 from astra.spec._base import Spec, check
+from astra.spec.strategy_fields import (
+    CHOICES,
+    DEGREES,
+    GPU_DEGREES,
+    METHODS,
+    OFFLOADS,
+    OVERLAPS,
+    RECOMPUTES,
+    SCHEDULES,
+)
 
-DEGREES: Final = ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")
-OVERLAPS: Final = ("grad", "param", "tp", "p2p")
-SCHEDULES: Final = ("1f1b", "interleaved", "gpipe", "zb")
-RECOMPUTES: Final = ("none", "selective", "full")
-METHODS: Final = ("uniform", "block")
-OFFLOADS: Final = ("none", "optimizer")
+__all__ = [
+    "DEGREES",
+    "MAX_DEGREE",
+    "MAX_LAYERS",
+    "MAX_STAGES",
+    "METHODS",
+    "OFFLOADS",
+    "OVERLAPS",
+    "RECOMPUTES",
+    "SCHEDULES",
+    "Strategy",
+    "pack",
+    "parse_strategy",
+    "replace",
+    "unpack",
+    "usual_overlap",
+    "words_of",
+]
+
+USUAL: Final = ("usual",)  # overlap that was left out
 _KEYS: Final = ("recompute", "method", "recompute_layers", "offload", "overlap", "flash", "schedule", "layers")
 _DEGREE_WORD: Final = re.compile(r"([a-z]+)=?([0-9]+)")
 # The largest numbers the text form reads back; far beyond any job.
 MAX_DEGREE: Final = 999_999_999
 MAX_LAYERS: Final = 999_999
 MAX_STAGES: Final = 100_000
+_PIECE: Final = 12  # characters of a list of layers after which a table may break the line
 
 
 class Strategy(Spec, frozen=True, kw_only=True):
@@ -41,7 +75,7 @@ class Strategy(Spec, frozen=True, kw_only=True):
     method: Literal["uniform", "block"] = "uniform"  # of full recompute
     recompute_layers: int = 1  # uniform: layers per checkpoint; block: layers recomputed in each chunk
     offload: Literal["none", "optimizer"] = "none"
-    overlap: tuple[str, ...] = ("grad", "param")  # communication hidden behind compute
+    overlap: tuple[str, ...] = USUAL  # communication hidden behind compute; left out: all that can be
     flash: bool = True
     schedule: Literal["1f1b", "interleaved", "gpipe", "zb"] = "1f1b"
     layers: tuple[int, ...] = ()  # layers of each virtual stage in pipeline order; empty: even
@@ -51,9 +85,11 @@ class Strategy(Spec, frozen=True, kw_only=True):
             _check_count(name, getattr(self, name), MAX_DEGREE)
         _check_count("recompute_layers", self.recompute_layers, MAX_LAYERS)
         check(0 <= self.zero <= 3, "strategy.zero", self.zero, "0, 1, 2 or 3")
-        for name, choices in _CHOICES.items():
+        for name, choices in CHOICES.items():
             value = getattr(self, name)
             check(value in choices, f"strategy.{name}", value, f"one of {', '.join(choices)}")
+        if self.overlap == USUAL:
+            msgspec.structs.force_setattr(self, "overlap", usual_overlap(self))
         for name in self.overlap:
             check(name in OVERLAPS, "strategy.overlap", name, f"one of {', '.join(OVERLAPS)}")
         # One order and no repetition, so that equal strategies compare, hash and print alike.
@@ -74,25 +110,62 @@ class Strategy(Spec, frozen=True, kw_only=True):
         return self.tp * self.cp * self.pp * self.dp
 
     def __str__(self) -> str:
-        words = [f"{name}{getattr(self, name)}" for name in DEGREES if name in _ALWAYS or getattr(self, name) != 1]
-        words += ["sp"] * self.sp + [f"zero{self.zero}", f"recompute={self.recompute}"]
+        """The full form: what is at its default is said where that could be doubted."""
+        words = [*self._degrees(), *["sp"] * self.sp, f"zero{self.zero}", f"recompute={self.recompute}"]
         if self.recompute == "full" or self.method != METHODS[0]:
             words.append(f"method={self.method}")
         if self.recompute == "full" or self.recompute_layers != 1:
             words.append(f"recompute_layers={self.recompute_layers}")
         if self.offload != "none":
             words.append(f"offload={self.offload}")
-        words.append(f"overlap={','.join(self.overlap) or 'none'}")
-        if not self.flash:
-            words.append("flash=off")
-        if self.schedule != _usual_schedule(self.vp):
-            words.append(f"schedule={self.schedule}")
-        if self.layers:
-            words.append("layers=" + _pack(self.layers))
-        return " ".join(words)
+        words.append(self._overlap())
+        return " ".join([*words, *self._rare()])
+
+    def short(self) -> tuple[str, str]:
+        """The short form, in two parts: the degrees, then all that is not as usual."""
+        words = ["sp"] * self.sp + [f"zero{self.zero}"]
+        if (self.method, self.recompute_layers) != (METHODS[0], 1):
+            words.append(f"recompute={self.recompute}:{self.method}:{self.recompute_layers}")
+        elif self.recompute != "none":
+            words.append(f"recompute={self.recompute}")
+        if self.offload != "none":
+            words.append(f"offload={self.offload}")
+        if self.overlap != usual_overlap(self):
+            words.append(self._overlap())
+        return " ".join(self._degrees()), " ".join([*words, *self._rare(", ")])
+
+    def _degrees(self) -> list[str]:
+        always = ("tp", "pp", "dp", "mbs")
+        return [f"{name}{getattr(self, name)}" for name in DEGREES if name in always or getattr(self, name) != 1]
+
+    def _overlap(self) -> str:
+        return f"overlap={','.join(self.overlap) or 'none'}"
+
+    def _rare(self, joint: str = ",") -> list[str]:
+        words = [] if self.flash else ["flash=off"]
+        words += [f"schedule={self.schedule}"] * (self.schedule != _usual_schedule(self.vp))
+        return words + ["layers=" + pack(self.layers, joint)] * bool(self.layers)
 
 
-_ALWAYS: Final = ("tp", "pp", "dp", "mbs")
+def usual_overlap(
+    strategy: Strategy,
+    *,
+    known: tuple[str, ...] = OVERLAPS,
+    tp_reach: float = math.inf,
+    gathered: tuple[int, ...] = (1, 2, 3),
+) -> tuple[str, ...]:
+    """The communication a strategy hides unless it says otherwise: all that it can.
+
+    ``known`` is what its runtime can hide, ``tp_reach`` the GPUs joined by the fastest links, ``gathered`` the ZeRO
+    stages whose weights the runtime gathers behind compute.
+    """
+    can = {
+        "grad": True,
+        "param": strategy.zero in gathered,
+        "tp": strategy.sp and strategy.tp <= tp_reach,
+        "p2p": strategy.schedule == "interleaved",
+    }
+    return tuple(name for name in OVERLAPS if can[name] and name in known)
 
 
 def _check_count(name: str, value: int, most: int, least: int = 1) -> None:
@@ -103,18 +176,24 @@ def _usual_schedule(vp: int) -> str:
     return "interleaved" if vp > 1 else "1f1b"
 
 
-def _pack(layers: tuple[int, ...]) -> str:
-    """``(19, 20, 20, 21)`` as ``19,20*2,21``."""
+def pack(layers: tuple[int, ...], joint: str = ",") -> str:
+    """Layers as text: ``(19, 20, 20, 21)`` as ``19,20*2,21``; ``joint`` is put between pieces that fill a column."""
     runs: list[list[int]] = []
     for count in layers:
         if runs and runs[-1][0] == count:
             runs[-1][1] += 1
         else:
             runs.append([count, 1])
-    return ",".join(f"{count}*{times}" if times > 1 else str(count) for count, times in runs)
+    pieces = [""]
+    for count, times in runs:
+        if len(pieces[-1]) > _PIECE:
+            pieces.append("")
+        pieces[-1] += ("," if pieces[-1] else "") + (f"{count}*{times}" if times > 1 else str(count))
+    return joint.join(pieces)
 
 
-def _unpack(text: str) -> tuple[int, ...] | None:
+def unpack(text: str) -> tuple[int, ...] | None:
+    """Layers from text; None if it is not such a text."""
     out: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:\*([1-9][0-9]{0,5}))?", part)
@@ -124,20 +203,33 @@ def _unpack(text: str) -> tuple[int, ...] | None:
     return tuple(out)
 
 
-def parse_strategy(text: str, *, gpus: int | None = None) -> Strategy:
-    """Read ``tp8 pp4 vp5 dp16 mbs1 sp zero1 recompute=selective``.
+def words_of(text: str) -> list[str]:
+    """The words of a text form; a list may have been broken behind a comma."""
+    return re.sub(r",\s+", ",", text.replace(";", " ")).split()
 
-    What is left out takes its default; ``dp`` is derived from ``gpus`` when that is given.
+
+def parse_strategy(
+    text: str, *, gpus: int | None = None, hides: Callable[[Strategy], tuple[str, ...]] = usual_overlap
+) -> Strategy:
+    """Read either text form, such as ``tp8 pp4 vp5 dp16 mbs1 sp zero1 recompute=selective``.
+
+    What is left out takes its default; ``dp`` is derived from ``gpus`` when that is given, and ``hides`` says which
+    communication is overlapped where the text does not (``Job.hides`` for the strategy of a job).
     """
+    check(isinstance(text, str), "strategy", text, "words such as tp8 pp4 dp2 mbs1 sp zero1 recompute=selective")
+    try:
+        gpus = None if gpus is None else index(gpus)
+    except TypeError:
+        raise InputError("gpus", gpus, want="a whole number of GPUs") from None
     given: dict[str, Any] = {}
-    for word in text.replace(";", " ").split():
-        key, value = _parse_word(word.lower(), text)
-        if key in given:
-            raise InputError("strategy", word, want=f"each setting once; {key} is given twice")
-        given[key] = value
+    for word in words_of(text):
+        for key, value in _parse_word(word.lower(), text).items():
+            if key in given:
+                raise InputError("strategy", word, want=f"each setting once; {key} is given twice")
+            given[key] = value
     given.setdefault("schedule", _usual_schedule(given.get("vp", 1)))
     if "dp" not in given and gpus is not None:
-        inner = given.get("tp", 1) * given.get("cp", 1) * given.get("pp", 1)
+        inner = math.prod(given.get(name, 1) for name in GPU_DEGREES)
         if inner == 0 or gpus < inner or gpus % inner:
             raise InputError(
                 "strategy",
@@ -146,17 +238,19 @@ def parse_strategy(text: str, *, gpus: int | None = None) -> Strategy:
                 fix="Give dp, or change tp, cp or pp.",
             )
         given["dp"] = gpus // inner
-    return Strategy(**given)
+    strategy = Strategy(**given)
+    return strategy if "overlap" in given else replace(strategy, overlap=hides(strategy))
 
 
-def _parse_word(word: str, text: str) -> tuple[str, Any]:
+def _parse_word(word: str, text: str) -> dict[str, Any]:
+    """The fields a word sets."""
     if word in ("sp", "nosp"):
-        return "sp", word == "sp"
+        return {"sp": word == "sp"}
     degree = _DEGREE_WORD.fullmatch(word)
     if degree is not None and degree.group(1) in (*DEGREES, "zero"):
         if len(degree.group(2)) > len(str(MAX_DEGREE)):
             raise InputError("strategy", word, want=f"a number up to {MAX_DEGREE:,}")
-        return degree.group(1), int(degree.group(2))
+        return {degree.group(1): int(degree.group(2))}
     key, equals, value = word.partition("=")
     if not equals or key not in (*_KEYS, "sp"):
         hint = nearest_names(key.rstrip("0123456789"), (*DEGREES, "sp", "zero", *_KEYS))
@@ -166,7 +260,13 @@ def _parse_word(word: str, text: str) -> tuple[str, Any]:
             want="words like tp8 pp4 vp2 cp1 ep1 dp16 mbs1 sp zero1 recompute=selective",
             fix=f"Did you mean {', '.join(hint)}?" if hint else "",
         )
-    return key, _parse_value(key, value, word)
+    if key == "recompute" and ":" in value:
+        parts = value.split(":")
+        if len(parts) > 3:
+            raise InputError("strategy", word, want="at most a method and a number, such as recompute=full:block:4")
+        fields = zip(("recompute", "method", "recompute_layers"), parts, strict=False)
+        return {field: _parse_value(field, part, word) for field, part in fields}
+    return {key: _parse_value(key, value, word)}
 
 
 def _parse_value(key: str, value: str, word: str) -> Any:
@@ -179,26 +279,18 @@ def _parse_value(key: str, value: str, word: str) -> Any:
         parsed = tuple(name for name in OVERLAPS if name in names) if set(names) <= set(OVERLAPS) else None
         want = f"none, or some of {','.join(OVERLAPS)}"
     elif key == "layers":
-        parsed = _unpack(value)
+        parsed = unpack(value)
         want = "layers per virtual stage, such as 19,20*2,21"
     elif key == "recompute_layers":
         parsed = int(value) if value.isascii() and value.isdigit() and len(value) < 7 else None
         want = "a number of layers"
     else:
-        choices: tuple[str, ...] = _CHOICES[key]
+        choices = CHOICES[key]
         parsed = value if value in choices else None
         want = f"one of {', '.join(choices)}"
     if parsed is None:
         raise InputError("strategy", word, want=f"{key}={want}")
     return parsed
-
-
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {
-    "recompute": RECOMPUTES,
-    "method": METHODS,
-    "offload": OFFLOADS,
-    "schedule": SCHEDULES,
-}
 
 
 def replace(strategy: Strategy, **changes: Any) -> Strategy:

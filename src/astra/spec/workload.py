@@ -47,14 +47,12 @@ class Workload(Spec, frozen=True, kw_only=True):
         return self.element_bytes / 2
 
 
-def whole_samples(tokens: float, seq: int) -> int:
-    """A batch of so many tokens in samples; where they are no whole number, an even one within a percent.
+def whole_samples(tokens: float, seq: int) -> int | None:
+    """A batch of so many tokens in samples, an even number if one is within a percent; None if no number is.
 
     Replicas share a batch, so that a multiple of a power of two serves better than the nearest number, often a prime.
     """
     exact = tokens / seq
-    if exact == round(exact):
-        return round(exact)
-    steps = (2**power for power in range(20, 0, -1))
+    steps = (2**power for power in range(20, -1, -1))
     even = (step * round(exact / step) for step in steps)
-    return next((samples for samples in even if abs(samples - exact) <= NEAR_BATCH * exact), max(round(exact), 1))
+    return next((samples for samples in even if abs(samples - exact) <= NEAR_BATCH * exact), None)

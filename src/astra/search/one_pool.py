@@ -1,0 +1,144 @@
+"""``plan`` and ``estimate`` on one pool of equal GPUs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import msgspec
+
+import astra
+from astra.catalog.hardware import catalog_hash
+from astra.errors import InputError, NoCoverage, NoFeasiblePlan
+from astra.result import Estimate, Plan, PlanSet, PriceTag, Reject, Search
+from astra.search.afford import against, parts_of, price, use_notes, with_run
+from astra.search.bill import tag_of
+from astra.search.counts import on
+from astra.search.detail import estimate as estimate_job
+from astra.search.detail import legality
+from astra.search.hunt import Hunt, Progress, Refined
+from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
+from astra.search.objectives import Goal
+from astra.search.planner import search
+from astra.search.splits import best_splits
+from astra.search.world import World, told_of
+from astra.spec.job import Job
+from astra.spec.strategy import Strategy, parse_strategy
+
+
+def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
+    """The best strategies on one pool, on as many of its GPUs as the goal makes use of."""
+    started, goal, money = time.perf_counter(), world.goal, world.money
+    tag = price(world.job, money, goal)
+    now = None if world.request.baseline is None else estimated(world, world.request.baseline, "baseline")
+    found = _answer(world, goal, tag, progress)
+    ranked = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
+    best = ranked[0][1]
+    if world.request.strict and best.provenance_worst == "assumed":
+        raise NoCoverage(no_coverage(best))
+    return PlanSet(
+        version=astra.__version__,
+        fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
+        request=_record(world, found.ranked[0][0], goal),
+        asked=world.resolved.plain("plan"),
+        plans=[
+            Plan(rank=place, strategy=str(strategy), estimate=result, lost_by=lost_by(best, result))
+            for place, (strategy, result) in enumerate(ranked, start=1)
+        ],
+        search=found.search_record(time.perf_counter() - started),
+        rejects=found.rejects,
+        notes=[
+            f"node type {world.job.pool.node.name}", f"runtime {world.runtime.title}", *found.notes, *world.notes,
+        ],
+        objective=goal.objective.name,
+        baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
+    )  # fmt: skip
+
+
+def estimate_pool(world: World, strategy: str) -> Estimate:
+    """How a given strategy would do on one pool, legal or not."""
+    result = estimated(world, strategy, "strategy")
+    return with_run(world.job, result, world.money, tag_of(world.money, world.job.pool))
+
+
+class _Answer(NamedTuple):
+    """Plans with the part of the pool each uses, and the account of the search."""
+
+    ranked: list[tuple[Job, Strategy, Estimate]]
+    considered: int
+    evaluated: int
+    feasible: int
+    rejects: list[Reject]
+    notes: list[str]
+
+    def search_record(self, seconds: float) -> Search:
+        return Search(
+            considered=self.considered, evaluated=self.evaluated, feasible=self.feasible, seconds=seconds,
+            strategies_per_s=self.considered / seconds,
+        )  # fmt: skip
+
+
+def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress | None) -> _Answer:
+    """The plans of a goal: the front, or the best strategies on as many GPUs as the goal makes use of."""
+    job, rules, restrictions, notes = world.job, world.rules, world.restrictions, list[str]()
+    if goal.objective.name != "fastest" and tag is not None:
+        chosen, state = parts_of(
+            job, goal, world.money, tag, restrictions=restrictions, user_rules=rules, progress=progress
+        )
+        if goal.objective.direction == "front":
+            return _front(job, chosen, state)
+        notes = use_notes(job, chosen[0])
+        job = on(job, chosen[0].gpus)
+    found = search(job, restrictions, user_rules=rules, keep=world.request.top, progress=progress)
+    if not found.candidates:
+        raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
+    strategies = best_splits(job, found.candidates, rules)
+    estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules), strict=True))
+    fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
+    if not fitting:
+        raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
+    ranked = sorted(fitting, key=lambda pair: pair[1].step_s)[: world.request.top]
+    plans = [(job, strategy, result) for strategy, result in ranked]
+    return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects_of(found, rules, job), notes)
+
+
+def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
+    """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
+    ranked = [(on(job, one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
+    sentence = "refused, too large, or no better than the plans shown in both time and money"
+    rest = max(state.considered - len(ranked), 0)
+    rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
+    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, [])
+
+
+def _record(world: World, job: Job, goal: Goal) -> dict[str, Any]:
+    """The request as the answer tells it; the GPUs are those the best plan uses."""
+    fleet = {
+        "gpus": job.pool.gpus,
+        "gpu": job.pool.device.name,
+        "node": job.pool.node.name,
+        "pool": msgspec.to_builtins(job.pool),
+        "gpus_given": world.cluster.gpus,
+    }
+    return world.record() | world.limits_record() | fleet | goal.record()
+
+
+def estimated(world: World, text: str, where: str) -> Estimate:
+    """A strategy on all of the GPUs; ``where`` is the field that gives it."""
+    job = world.job
+    with told_of(where):
+        strategy = job.strategy(text)
+    broken = legality(job, strategy, world.rules)
+    depth = job.model.layers + (job.model.encoder.layers if job.model.encoder else 0)
+    # An illegal strategy is still estimated, unless its numbers do not define a run at all.
+    undefined = (
+        strategy.gpus != job.pool.gpus
+        or strategy.pp * strategy.vp > depth
+        or strategy.dp * strategy.mbs > job.workload.global_batch
+        or (strategy.layers and sum(strategy.layers) != depth)
+        or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)
+    )
+    if undefined:
+        fix = f"It breaks: {'; '.join(broken)}."
+        raise InputError(where, str(strategy), want="a strategy that defines a run", fix=fix)
+    return estimate_job(job, [strategy], user_rules=world.rules)[0]

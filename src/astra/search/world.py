@@ -1,0 +1,218 @@
+"""The facts of a request: every name looked up, every default filled in. What plans and estimates are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from astra.catalog import runtimes
+from astra.catalog.clusters import parse_cluster, parse_gpus, read_cluster
+from astra.catalog.models import is_known
+from astra.catalog.models import model as find_model
+from astra.errors import InputError
+from astra.search.objectives import Goal, goal_of, is_rate
+from astra.search.objectives import find as find_objective
+from astra.space.expression import rule_lines, rules_of
+from astra.space.restrictions import Restrictions, parse_restrictions
+from astra.space.rules import Rule
+from astra.spec.cluster import Cluster, Pool
+from astra.spec.job import Job
+from astra.spec.kinds import batch_tokens
+from astra.spec.model import ModelSpec
+from astra.spec.money import Money
+from astra.spec.request import PlanRequest
+from astra.spec.runtime import Runtime
+from astra.spec.workload import Workload, whole_samples
+
+USUAL_SEQ: Final = 4096
+A_BILLION: Final = 1e9  # tokens, where an objective is a rate and none are given
+
+
+class World(NamedTuple):
+    """A request with the records its names stand for."""
+
+    request: PlanRequest  # as it was asked
+    model: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    runtime: Runtime
+    lines: tuple[str, ...]  # of the user's rules
+    rules: tuple[Rule, ...]
+    restrictions: Restrictions
+    rented: bool  # the request leaves the GPUs open
+
+    @classmethod
+    def of(cls, request: PlanRequest, cluster: Cluster | None = None) -> World:
+        """Look everything up, once; ``cluster`` is one to begin with, where the request leaves the GPUs open."""
+        if request.objective is not None:
+            find_objective(request.objective)
+        spec = find_model(request.model)
+        length = seq_of(spec, request.seq)
+        lines, rules = _rules(request)
+        return cls(
+            request=request,
+            model=spec,
+            cluster=cluster or cluster_of(request),
+            workload=Workload(
+                global_batch=_samples(request.batch, length), seq=length, tokens=_tokens(request),
+                precision=request.precision, optimizer=request.optimizer, task=request.task,
+                lora_rank=request.lora_rank,
+            ),
+            runtime=runtimes.framework(request.runtime),
+            lines=lines,
+            rules=rules,
+            restrictions=parse_restrictions(request.fix, request.forbid, request.maximum, request.minimum),
+            rented=cluster is not None,
+        )  # fmt: skip
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one pool."""
+        return len(self.cluster.pools) > 1
+
+    @property
+    def money(self) -> Money:
+        """What a GPU-hour costs."""
+        return self.request.money
+
+    @property
+    def goal(self) -> Goal:
+        """What is best; an InputError where the request contradicts itself."""
+        asked = self.request
+        return goal_of(asked.objective, asked.budget, asked.deadline, self.workload.tokens)
+
+    @property
+    def job(self) -> Job:
+        """The work on the first pool."""
+        return self.job_on(self.cluster.pools[0])
+
+    def job_on(self, pool: Pool) -> Job:
+        """The work on a pool."""
+        return Job(
+            model=self.model, pool=pool, workload=self.workload, runtime=self.runtime, headroom=self.request.headroom
+        )
+
+    @property
+    def resolved(self) -> PlanRequest:
+        """The request by itself: own models, clusters and rules are in it, not in files, and no default is left."""
+        by_name = bool(self.request.gpus)
+        gpus = tuple(map(_pool_text, self.cluster.pools)) if by_name else ()
+        fleet = {} if self.rented else {"gpus": gpus, "cluster": None if by_name else self.cluster, "node": None}
+        return msgspec.structs.replace(
+            self.request,
+            model=self.model.name if is_known(self.model) else self.model,
+            batch=self.workload.global_batch,
+            seq=self.workload.seq,
+            runtime=self.runtime.name,
+            rules=self.lines or None,
+            money=_with_whole_path(self.money),
+            **fleet,
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What was assumed."""
+        rate = self.request.tokens is None and self.workload.tokens is not None
+        return ["no --tokens: days and dollars are of a billion tokens"] * rate
+
+    def record(self) -> dict[str, Any]:
+        """What every answer tells of its request."""
+        return {
+            "model": self.model.name,
+            "workload": msgspec.to_builtins(self.workload),
+            "runtime": self.runtime.name,
+            "headroom": self.request.headroom,
+            "model_spec": msgspec.to_builtins(self.model),
+        }
+
+    def limits_record(self) -> dict[str, Any]:
+        """What plans tell besides."""
+        rules = self.request.rules
+        return {
+            "restrictions": self.restrictions.describe(),
+            "rules": list(rules) if isinstance(rules, tuple) else rules,
+            "top": self.request.top,
+        }
+
+
+def cluster_of(request: PlanRequest) -> Cluster:
+    """The pools of a request."""
+    gpus, cluster, node = request.gpus, request.cluster, request.node
+    if bool(gpus) == (cluster is not None):
+        raise InputError("gpus", gpus or None, want="either --gpus such as 512xH100 or --cluster FILE, and not both")
+    if node is not None and (len(gpus) != 1):
+        fix = "Write 64xH100@node for each pool." if gpus else "The file says which nodes it has."
+        raise InputError("node", node, want="no --node with several pools or a cluster file", fix=fix)
+    if isinstance(cluster, str):
+        with _file_of("cluster"):
+            return read_cluster(Path(cluster))
+    if cluster is not None:
+        return cluster
+    return Cluster(pools=(parse_gpus(gpus[0], node=node),)) if len(gpus) == 1 else parse_cluster("+".join(gpus))
+
+
+@contextmanager
+def told_of(field: str) -> Iterator[None]:
+    """Errors in a strategy name the field that gives it."""
+    try:
+        yield
+    except InputError as error:
+        if not error.where.startswith("strategy") or field == "strategy":
+            raise
+        raise InputError(field, error.got, want=error.want, fix=error.fix) from None
+
+
+def seq_of(spec: ModelSpec, seq: int | None) -> int:
+    """Tokens per sample, as given or as the model is made for."""
+    if seq is not None:
+        return seq
+    return spec.vision.tokens if spec.vision is not None else min(USUAL_SEQ, spec.max_seq)
+
+
+def _samples(batch: int | str, seq: int) -> int:
+    """Samples per step; ``4M tokens`` are 4,000,000, or 4,194,304 where only these are whole samples, or nearly so."""
+    if isinstance(batch, int):
+        return batch
+    for count in batch_tokens(batch):
+        if count >= seq and abs(count / seq - round(count / seq)) <= 0.05:
+            return round(count / seq)
+    near = whole_samples(batch_tokens(batch)[0], seq)
+    if near:
+        return near
+    want = f"at least one sample of {seq} tokens" if batch_tokens(batch)[1] < seq else f"a multiple of seq={seq} tokens"
+    raise InputError("batch", batch, want=f"{want}, such as {8 * seq} tokens")
+
+
+def _tokens(request: PlanRequest) -> float | None:
+    return A_BILLION if request.tokens is None and is_rate(request.objective) else request.tokens
+
+
+def _rules(request: PlanRequest) -> tuple[tuple[str, ...], tuple[Rule, ...]]:
+    if request.rules is None:
+        return (), ()
+    if isinstance(request.rules, tuple):
+        return request.rules, rules_of(request.rules, "rules")
+    with _file_of("rules"):
+        lines = tuple(rule_lines(request.rules))
+    return lines, rules_of(lines, request.rules)
+
+
+@contextmanager
+def _file_of(field: str) -> Iterator[None]:
+    """Errors in a file name the field beside it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{field} {error.where}", error.got, want=error.want, fix=error.fix) from None
+
+
+def _pool_text(pool: Pool) -> str:
+    return f"{pool.gpus}x{pool.device.name}@{pool.node.name}"
+
+
+def _with_whole_path(money: Money) -> Money:
+    return money if money.prices is None else msgspec.structs.replace(money, prices=str(Path(money.prices).absolute()))

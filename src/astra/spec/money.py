@@ -1,0 +1,129 @@
+"""What a GPU-hour costs and how often runs are interrupted: the money options of a request."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from astra.errors import InputError
+from astra.spec._base import check
+from astra.spec.fields import Field, Fielded, fields_of, read_fields
+from astra.spec.kinds import File, Kind, Number, OneOf, Priced, Seconds, Texts, Times
+from astra.spec.names import Name, check_names
+from astra.units import MONTH_S
+
+MARKETS: Final = ("on-demand", "reserved", "spot")
+GOODPUT: Final = ("both", "expected", "off")
+_AMOUNT: Final = Number(0, 1e9, unit="USD")
+_PRICE: Final = Number(0, 1000, above=True, unit="USD")
+_SPEED: Final = Number(0, 1e15, above=True)
+
+
+class Money(Fielded, frozen=True, kw_only=True):
+    """What a GPU-hour costs and how often runs are interrupted. What is left out is taken from the catalog."""
+
+    market: Annotated[
+        Literal["on-demand", "reserved", "spot"], Field(OneOf(*MARKETS), "whose prices apply")
+    ] = "on-demand"  # fmt: skip
+    providers: Annotated[
+        tuple[Name, ...], Field(Texts("names of providers, such as AWS,Lambda", "A,B", split=","),
+                               "only these (astra catalog prices)")
+    ] = ()  # fmt: skip
+    prices: Annotated[
+        str | None, Field(File("a CSV file of offers"), "a CSV of offers that replace the catalog's")
+    ] = None  # fmt: skip
+    usd_per_gpu_h: Annotated[float | None, Field(_PRICE, "a price of your own")] = None
+    usd_per_kwh: Annotated[float | None, Field(Number(0, 100, unit="USD"), "owned hardware: energy")] = None
+    pue: Annotated[float, Field(Number(1, 5), "power of the building over that of the machines")] = 1.0
+    watts_per_gpu: Annotated[
+        float | None, Field(Number(0, 100_000, above=True, unit="W"),
+                            "with its share of the server (default: the GPU's board power)")
+    ] = None  # fmt: skip
+    usd_per_gpu: Annotated[
+        float | None, Field(_AMOUNT, "owned hardware: the purchase, with its share of the server")
+    ] = None  # fmt: skip
+    lifetime_years: Annotated[
+        float, Field(Number(0, 100, above=True), "over which a purchase is spread")
+    ] = 4.0  # fmt: skip
+    goodput: Annotated[
+        Literal["both", "expected", "off"],
+        Field(OneOf(*GOODPUT), "restarts: show both ideal and expected figures, judge by the expected, or off "
+                               "(default both, judged by the ideal)")
+    ] = "both"  # fmt: skip
+    mtbf_gpu_h: Annotated[
+        float | None, Field(Number(above=True, unit="H"), "hours between failures of one GPU (default: published runs)")
+    ] = None  # fmt: skip
+    restart_s: Annotated[
+        float | None, Field(Number(0, 6e7), "from a failure to training again (default 15 minutes)",
+                            flag="--restart-min", typed=Times(60.0, Number(0, 1e6), "MIN"))
+    ] = None  # fmt: skip
+    write_bytes_per_s_per_gpu: Annotated[
+        float | None, Field(_SPEED, "checkpoint writing per GPU (default 122 MB/s)", flag="--write-mb-s",
+                            typed=Times(1e6, Number(0, 1e9, above=True), "MB/S"))
+    ] = None  # fmt: skip
+    preemptions_per_node_day: Annotated[
+        float | None, Field(Number(0, 1e6), "of one node in a day (default: 0, or what is published for spot)",
+                            flag="--preemptions")
+    ] = None  # fmt: skip
+    idle_s: Annotated[
+        float, Field(Number(), "GPUs paid for without training, such as 36h: set-up, data staging, evaluation",
+                     flag="--idle", typed=Seconds())
+    ] = 0.0  # fmt: skip
+    storage_tb: Annotated[
+        float, Field(_AMOUNT, "kept for the run, at dollars per TB and month: 50@23", flag="--storage", typed=Priced(),
+                     also="usd_per_tb_month")
+    ] = 0.0  # fmt: skip
+    usd_per_tb_month: Annotated[float, Field(_AMOUNT, "of what is kept", flag=None)] = 0.0
+    egress_tb: Annotated[
+        float, Field(_AMOUNT, "taken out once, at dollars per TB: 2@90", flag="--egress", typed=Priced(),
+                     also="usd_per_tb_egress")
+    ] = 0.0  # fmt: skip
+    usd_per_tb_egress: Annotated[float, Field(_AMOUNT, "of what is taken out", flag=None)] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_names("money", self)
+        check(
+            self.usd_per_gpu_h is None or not self.owned, "money.usd_per_gpu_h", self.usd_per_gpu_h,
+            "a price per hour, or what owned hardware costs, not both",
+        )  # fmt: skip
+        alone = "{} with it: alone it changes no price"
+        energy, bought = self.usd_per_kwh is not None, self.usd_per_gpu is not None
+        check(energy or self.pue == 1, "money.pue", self.pue, alone.format("--usd-per-kwh"))
+        check(energy or self.watts_per_gpu is None, "money.watts_per_gpu", self.watts_per_gpu,
+              alone.format("--usd-per-kwh"))  # fmt: skip
+        check(bought or self.lifetime_years == 4, "money.lifetime_years", self.lifetime_years,
+              alone.format("--usd-per-gpu"))  # fmt: skip
+
+    @classmethod
+    def place(cls) -> str:
+        """Errors say that a field is of the money options."""
+        return "money."
+
+    @property
+    def owned(self) -> bool:
+        """Whether the GPUs are one's own."""
+        return self.usd_per_kwh is not None or self.usd_per_gpu is not None
+
+    @property
+    def storage_usd_per_s(self) -> float:
+        """What the data costs while it is kept."""
+        return self.storage_tb * self.usd_per_tb_month / MONTH_S
+
+    @property
+    def egress_usd(self) -> float:
+        """What taking the result out costs, once."""
+        return self.egress_tb * self.usd_per_tb_egress
+
+
+MONEY_FIELDS: Final = fields_of(Money)
+
+
+class MoneyOptions(Kind):
+    """The money options, or a table of some of them."""
+
+    def read(self, value: Any, where: str) -> Money:
+        """The options; nothing stands for the usual ones."""
+        if isinstance(value, Money):
+            return value
+        if value is not None and not isinstance(value, Mapping):
+            raise InputError(where, value, want="astra.Money(...), or a table of its fields")
+        return Money(**read_fields(Money, value or {}, lambda name: f"{where}.{name}"))

@@ -1,0 +1,166 @@
+"""The request: one record behind every verb. Flags, keyword arguments, TOML and JSON are spellings of its fields."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from astra.spec.cluster import Cluster
+from astra.spec.fields import Field, Fielded, fields_of, read_fields
+from astra.spec.kinds import (
+    Batch,
+    Described,
+    Duration,
+    Fraction,
+    Named,
+    Number,
+    OneOf,
+    Pairs,
+    Rules,
+    Switch,
+    Texts,
+    Whole,
+    Word,
+    Words,
+)
+from astra.spec.model import ModelSpec
+from astra.spec.money import Money, MoneyOptions
+from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
+
+COUNTS: Final = ("at-most", "exact")
+MIXES: Final = ("some", "all", "none")
+_MODEL: Final = "a catalog name (astra catalog models), a Hugging Face config.json or its folder, or a TOML file"
+_GPUS: Final = {
+    "plan": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
+    "estimate": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
+    "rent": "GPU types, such as H100,H200, or any (default any)",
+}
+_POOLS: Final = Texts(
+    "GPUs such as 512xH100, a text for each pool, or GPU types to rent such as H100,H200", "GPUS", split="+,"
+)
+
+
+class PlanRequest(Fielded, frozen=True, kw_only=True):
+    """What is asked: a model, GPUs, work, a goal, money, limits. ``plan``, ``estimate`` and ``rent`` take it as it is.
+
+    docs/requests.md tells every field and its spellings.
+    """
+
+    model: Annotated[str | ModelSpec, Field(Described(ModelSpec, _MODEL), _MODEL, flag=None)]
+    gpus: Annotated[tuple[str, ...], Field(_POOLS, _GPUS, group="GPUs")] = ()
+    cluster: Annotated[
+        str | Cluster | None,
+        Field(Described(Cluster, "the path of a cluster's TOML file"),
+              "a TOML file with your own GPUs, nodes and links", "plan estimate", "GPUs")
+    ] = None  # fmt: skip
+    node: Annotated[
+        str | None, Field(Named("the name of a node type"), "node type, when not the usual one (astra catalog nodes)",
+                          "plan estimate", "GPUs")
+    ] = None  # fmt: skip
+    max_gpus: Annotated[int, Field(Whole(1, 100_000), "rent at most so many", "rent", "GPUs")] = 2048
+    mixes: Annotated[
+        Literal["some", "all", "none"],
+        Field(OneOf(*MIXES), "mixes of two types: some plans the most promising that are not proven dominated, all "
+                             "every one of them, or none", "rent", "GPUs")
+    ] = "some"  # fmt: skip
+    known_nodes: Annotated[
+        bool, Field(Switch(), "only node types whose links are in the catalog", "rent", "GPUs")
+    ] = False  # fmt: skip
+    counts: Annotated[
+        Literal["at-most", "exact"],
+        Field(OneOf(*COUNTS), {"at-most": "use of each pool what helps (default)", "exact": "use every GPU"}, "plan",
+              "several pools")
+    ] = "at-most"  # fmt: skip
+    launchable: Annotated[
+        bool, Field(Switch(), "only what the runtime can run as it is", "plan", "several pools", flag=None)
+    ] = False  # fmt: skip
+
+    batch: Annotated[
+        int | str, Field(Batch(10_000_000), "global batch in samples, or in tokens as 4Mtok", group="workload")
+    ] = 1024  # fmt: skip
+    seq: Annotated[
+        int | None, Field(Whole(1, 100_000_000), "tokens per sample (default 4096, or what the model is made for)",
+                          "plan estimate rent model", "workload")
+    ] = None  # fmt: skip
+    tokens: Annotated[
+        float | None, Field(Number(1, 1e18, example="300B or 1.5T"),
+                            "tokens to train in all, such as 1T: adds days and dollars", group="workload")
+    ] = None  # fmt: skip
+    precision: Annotated[
+        Literal["bf16", "fp16", "fp8", "tf32"],
+        Field(OneOf(*PRECISIONS), "of the matrix products; tf32 trains in fp32", group="workload")
+    ] = "bf16"  # fmt: skip
+    optimizer: Annotated[
+        Literal["adam", "sgd"], Field(OneOf(*OPTIMIZERS), "what updates the weights", group="workload")
+    ] = "adam"  # fmt: skip
+    task: Annotated[
+        Literal["pretrain", "finetune", "lora"], Field(OneOf(*TASKS), "what is trained", group="workload")
+    ] = "pretrain"  # fmt: skip
+    lora_rank: Annotated[int, Field(Whole(1, 65536), "of --task lora", group="workload")] = 16
+    runtime: Annotated[
+        str, Field(Named("the name of a training framework"), "training framework (astra catalog runtimes)",
+                   group="workload")
+    ] = "megatron"  # fmt: skip
+
+    strategy: Annotated[
+        str | None, Field(Words(), 'such as "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"', "estimate", "strategy")
+    ] = None  # fmt: skip
+    top: Annotated[int, Field(Whole(1, 100), "plans to show", "plan", "search")] = 5
+    fix: Annotated[tuple[str, ...], Field(Pairs("KEY=VALUE"), "keep to this value", "plan", "search")] = ()
+    forbid: Annotated[
+        tuple[str, ...], Field(Pairs("KEY[=VALUE]"), "leave a dimension, or one value, out", "plan", "search")
+    ] = ()  # fmt: skip
+    maximum: Annotated[tuple[str, ...], Field(Pairs("KEY=N"), "at most this", "plan", "search", "--max")] = ()
+    minimum: Annotated[tuple[str, ...], Field(Pairs("KEY=N"), "at least this", "plan", "search", "--min")] = ()
+    rules: Annotated[
+        str | tuple[str, ...] | None,
+        Field(Rules(), "a file with rules of your own, one per line: 'refuse tp > 4' or 'require tp <= 4'; a bare "
+                       "condition is one to refuse", "plan estimate", "limits")
+    ] = None  # fmt: skip
+    headroom: Annotated[
+        float, Field(Fraction(below=1.0), "share of the usable memory to keep free", group="limits")
+    ] = 0.08  # fmt: skip
+    strict: Annotated[
+        bool, Field(Switch(), "refuse to answer from assumed data (exit code 4)", "plan estimate", "limits")
+    ] = False  # fmt: skip
+
+    objective: Annotated[
+        str | None, Field(Word("the name of an objective, such as cheapest"),
+                          "fastest, cheapest, budget, deadline, dollars-per-token or pareto", "plan rent", "goal")
+    ] = None  # fmt: skip
+    budget: Annotated[
+        float | None, Field(Number(0, 1e15, above=True, example="400k", unit="USD"),
+                            "the fastest within this many dollars, such as 400k", "plan rent", "goal")
+    ] = None  # fmt: skip
+    deadline: Annotated[
+        str | float | None,
+        Field(Duration(), "the cheapest within this time, such as 14d or 36h", "plan rent", "goal")
+    ] = None  # fmt: skip
+    baseline: Annotated[
+        str | None, Field(Words("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars saved",
+                          "plan", "goal")
+    ] = None  # fmt: skip
+    money: Annotated[Money, Field(MoneyOptions(), "prices and restarts", flag=None)] = msgspec.field(
+        default_factory=Money
+    )
+
+    def plain(self, verb: str) -> dict[str, Any]:
+        """What a verb takes of it, as TOML and JSON hold it; planned again, it gives the same answer."""
+        values = {name: getattr(self, name) for name, field in FIELDS.items() if field.on(verb)}
+        plain: dict[str, Any] = _without_nothing(msgspec.to_builtins(values))
+        return plain
+
+
+FIELDS: Final = fields_of(PlanRequest)
+
+
+def read_request(verb: str, values: Mapping[str, Any], place: Callable[[str], str] = str) -> PlanRequest:
+    """The request that some fields make up for a verb; ``place`` says how errors name a field."""
+    return PlanRequest(**read_fields(PlanRequest, values, place, taken=verb))
+
+
+def _without_nothing(value: Any) -> Any:
+    """Plain data without what is None, which is the default wherever it may stand and has no word in TOML."""
+    if isinstance(value, dict):
+        return {key: _without_nothing(each) for key, each in value.items() if each is not None}
+    return [_without_nothing(each) for each in value] if isinstance(value, list | tuple) else value
