@@ -26,7 +26,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest
 from astra.spec.runtime import Runtime
-from astra.spec.workload import Workload
+from astra.spec.workload import Workload, whole_samples
 
 USUAL_SEQ: Final = 4096
 A_BILLION: Final = 1e9  # tokens, where an objective is a rate and none are given
@@ -174,12 +174,15 @@ def seq_of(spec: ModelSpec, seq: int | None) -> int:
 
 
 def _samples(batch: int | str, seq: int) -> int:
-    """Samples per step; ``4M tokens`` are 4,000,000, or 4,194,304 where only these are whole samples."""
+    """Samples per step; ``4M tokens`` are 4,000,000, or 4,194,304 where only these are whole samples, or nearly so."""
     if isinstance(batch, int):
         return batch
     for count in batch_tokens(batch):
         if count >= seq and abs(count / seq - round(count / seq)) <= 0.05:
             return round(count / seq)
+    near = whole_samples(batch_tokens(batch)[0], seq)
+    if near:
+        return near
     want = f"at least one sample of {seq} tokens" if batch_tokens(batch)[1] < seq else f"a multiple of seq={seq} tokens"
     raise InputError("batch", batch, want=f"{want}, such as {8 * seq} tokens")
 
