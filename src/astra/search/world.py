@@ -16,6 +16,7 @@ from astra.catalog.models import model as find_model
 from astra.errors import InputError
 from astra.search.objectives import Goal, goal_of, is_rate
 from astra.search.objectives import find as find_objective
+from astra.space.can import usual_runtime
 from astra.space.expression import rule_lines, rules_of
 from astra.space.restrictions import Restrictions, parse_restrictions
 from astra.space.rules import Rule
@@ -40,6 +41,7 @@ class World(NamedTuple):
     cluster: Cluster
     workload: Workload
     runtime: Runtime
+    because: str  # why the runtime is not the first choice, where nobody named one
     lines: tuple[str, ...]  # of the user's rules
     rules: tuple[Rule, ...]
     restrictions: Restrictions
@@ -53,21 +55,28 @@ class World(NamedTuple):
         spec = find_model(request.model)
         length = seq_of(spec, request.seq)
         lines, rules = _rules(request)
+        pools = cluster or cluster_of(request)
+        workload = Workload(
+            global_batch=_samples(request.batch, length), seq=length, tokens=_tokens(request),
+            precision=request.precision, optimizer=request.optimizer, task=request.task, lora_rank=request.lora_rank,
+        )  # fmt: skip
+        runtime, because = (
+            usual_runtime(spec, workload, several=len(pools.pools) > 1)
+            if request.runtime is None
+            else (runtimes.framework(request.runtime), "")
+        )
         return cls(
             request=request,
             model=spec,
-            cluster=cluster or cluster_of(request),
-            workload=Workload(
-                global_batch=_samples(request.batch, length), seq=length, tokens=_tokens(request),
-                precision=request.precision, optimizer=request.optimizer, task=request.task,
-                lora_rank=request.lora_rank,
-            ),
-            runtime=runtimes.framework(request.runtime),
+            cluster=pools,
+            workload=workload,
+            runtime=runtime,
+            because=because,
             lines=lines,
             rules=rules,
             restrictions=parse_restrictions(request.fix, request.forbid, request.maximum, request.minimum),
             rented=cluster is not None,
-        )  # fmt: skip
+        )
 
     @property
     def several(self) -> bool:
@@ -125,6 +134,7 @@ class World(NamedTuple):
             "model": self.model.name,
             "workload": msgspec.to_builtins(self.workload),
             "runtime": self.runtime.name,
+            **({"runtime_because": self.because} if self.because else {}),
             "headroom": self.request.headroom,
             "model_spec": msgspec.to_builtins(self.model),
         }
