@@ -26,9 +26,10 @@ from msgspec.structs import replace
 from astra.catalog import runtimes
 from astra.spec.job import Job
 from astra.spec.runtime import Runtime
-from astra.validate.replay import ReplayedRun, is_fit, replay
-from astra.validate.runs import Run
+from astra.validate.replay import ReplayedRun, replay
+from astra.validate.runs import Run, Skipped
 from astra.validate.score import errors_of
+from astra.validate.sources import use_of
 from astra.validate.table import published
 
 
@@ -139,20 +140,24 @@ def left_out(runs: Sequence[Run]) -> list[LeftOut]:
 def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
     """(runtime, kind of model, runs, error bar), with a line for all runtimes first."""
     lines: list[tuple[str, str, int, float]] = []
-    timed = [row for row in rows if not runtimes.runtime(row.runtime).replay_only]
     for runtime in ("", *runtimes.runtime_names()):
         for model, moe in (("dense", False), ("moe", True)):
-            part = [row for row in rows if kind_of(row.runtime) == kind_of(runtime)] if runtime else timed
+            part = [row for row in rows if kind_of(row.runtime) == kind_of(runtime)] if runtime else rows
             sizes = [abs(row.error) for row in part if row.error is not None and ("moe" in row.family) == moe]
             if len(sizes) >= FEWEST:
                 lines.append((runtime, model, len(sizes), round(float(np.quantile(sizes, COVERED)), 3)))
     return lines
 
 
+def timed(runs: Iterable[Run | Skipped]) -> list[Run]:
+    """Runs that somebody timed: scored, and not of a table that reads like a simulator's."""
+    scored = [run for run in runs if isinstance(run, Run) and not run.aside and run.measured.step_s]
+    return [run for run in scored if use_of(run.source, run.job.model.name) != "simulated"]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print and keep the errors by source, and write the error bars."""
-    runs = [run for run in published() if isinstance(run, Run) and not run.aside and run.measured.step_s]
-    found = left_out(runs)
+    found = left_out(runs := timed(published()))
     print(f"Constants found without the source: {', '.join(constant.name for constant in CONSTANTS)}")
     lines = [_line("all", [row for each in found for row in each.rows], "")]
     for source in sorted({each.source for each in found}):
@@ -160,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
         how = "; ".join(f"{each.kind}{'' if each.kin else ' (no kin)'} {each.constants}" for each in mine)
         lines.append(_line(source, [row for each in mine for row in each.rows], how))
     _write(RESULT, ("source", "runs", "mean", "median", "p90", "bias", "constants"), lines)
-    shipped = replay([run for run in runs if not is_fit(run.source, run.job.model.name)])
+    shipped = replay([run for run in runs if use_of(run.source, run.job.model.name) == "test"])
     kept = {(each.source, each.kind) for each in found if each.kin}
     rows = [row for each in found if each.kin for row in each.rows]
     rows += [row for row in shipped if (row.source, kind_of(row.runtime)) not in kept]

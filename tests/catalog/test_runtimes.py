@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import astra
 from astra.catalog import runtimes
-from astra.catalog.runtimes import planned_with, runtime, runtime_names, step_error
+from astra.catalog.runtimes import runtime, runtime_names, step_error
 from astra.errors import InputError
 
 
@@ -19,7 +19,8 @@ def test_every_profile_times_every_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in planned_with() if "experts" in runtime(name).can.blocks and not runtime(name).can.recipes]
+    "name",
+    [name for name in runtime_names() if "experts" in runtime(name).can.blocks and not runtime(name).can.recipes],
 )
 def test_every_runtime_with_experts_plans_them(name: str) -> None:
     found = astra.plan("mixtral-8x7b", gpus="64xH100", batch=256, seq=4096, runtime=name)

@@ -136,7 +136,7 @@ def _prices() -> list[Any]:
 def _runtimes() -> list[Any]:
     from astra.catalog import runtimes  # noqa: PLC0415
 
-    return [runtimes.runtime(name) for name in runtimes.planned_with()]
+    return [runtimes.runtime(name) for name in runtimes.runtime_names()]
 
 
 def _gpu_row(gpu: Device) -> Row:

@@ -62,7 +62,7 @@ class World(NamedTuple):
                 precision=request.precision, optimizer=request.optimizer, task=request.task,
                 lora_rank=request.lora_rank,
             ),
-            runtime=runtimes.framework(request.runtime),
+            runtime=runtimes.runtime(request.runtime),
             lines=lines,
             rules=rules,
             restrictions=parse_restrictions(request.fix, request.forbid, request.maximum, request.minimum),

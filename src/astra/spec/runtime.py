@@ -51,6 +51,7 @@ class Can(Spec, frozen=True, kw_only=True):
     precision: tuple[str, ...]
     optimizers: tuple[str, ...] = ("adam",)
     tasks: tuple[str, ...]
+    empty_stages: bool = True  # a stage may hold no layer
 
     def __post_init__(self) -> None:
         words: dict[str, tuple[str, ...]] = {
@@ -66,15 +67,34 @@ class Can(Spec, frozen=True, kw_only=True):
             check(set(getattr(self, field)) <= {0, 1, 2, 3}, f"can.{field}", getattr(self, field), "stages from 0 to 3")
 
 
+class Usual(Spec, frozen=True, kw_only=True):
+    """What a runtime does where nobody says otherwise: how published runs that leave it open are read."""
+
+    zero: int = 0
+    sp: bool = False  # with tensor parallelism, and hides its communication
+    flash: bool = True
+    overlap: tuple[str, ...] = ()  # without ZeRO,
+    overlap_sharded: tuple[str, ...] = ("grad", "param")  # with it,
+    overlap_pipelined: bool = True  # and the same in pipelines
+    splits_experts: bool = True  # over the tensor-parallel ranks
+    split: Literal["layers", "parameters"] = "layers"  # what stages have an equal share of
+
+    def __post_init__(self) -> None:
+        check(self.zero in range(4), "usual.zero", self.zero, "a stage from 0 to 3")
+        for field in ("overlap", "overlap_sharded"):
+            words = getattr(self, field)
+            check(set(words) <= set(OVERLAPS), f"usual.{field}", words, f"among {', '.join(OVERLAPS)}")
+
+
 class Runtime(Spec, frozen=True, kw_only=True):
     """A training framework, as far as its speed and memory depend on it."""
 
     name: Name
     title: Line
-    replay_only: bool = False  # stands for one published table, not for a framework: not offered to plan with
     framework: Framework  # whose own rules bind it
     exports_to: Name = ""  # the target of astra export that starts it; empty: none does
     can: Can
+    usual: Usual = Usual()
     attention: Name  # an attention kernel of efficiency.operators, or "best" for the GPU's usual one
     # Tensor throughput in a step over that in hours of GEMMs alone: slow kernels between GEMMs leave them power.
     clock_gain: float
