@@ -147,19 +147,17 @@ def runtime(rng: random.Random | None = None) -> Runtime:
     kind = rng.random()
     if kind < 0.2:
         able = msgspec.structs.replace(found.can, schedules=("1f1b", "interleaved", "gpipe", "zb"))
-        found = msgspec.structs.replace(
-            found, name="torchtitan", framework="torchtitan", can=able, async_reduce=False, update_bytes=30.0
-        )
+        found = msgspec.structs.replace(found, name="torchtitan", framework="torchtitan", can=able)
     elif kind < 0.35:  # few axes, weights prefetched at some ZeRO stages alone, layers recomputed one by one
         able = runtimes.runtime("deepspeed").can if kind < 0.3 else runtimes.runtime("fsdp-eager").can
         able = msgspec.structs.replace(able, degrees=(*able.degrees, "pp", "vp"), schedules=("1f1b", "interleaved"))
         found = msgspec.structs.replace(found, name="zero", framework="deepspeed", can=able)
     if rng.random() < 0.3:
-        found = msgspec.structs.replace(found, **UNLIKE_MEGATRON)
+        found = changed(found, **UNLIKE_MEGATRON)
     if rng.random() < 0.3:
-        found = msgspec.structs.replace(found, clock_gain=1.2, clock_follows_power=True, collective_launches=0.5)
+        found = changed(found, clock=1.2, clock_follows_power=True, collective_launches=0.5)
     apart = random.Random(f"{rng.random()}")
-    found = msgspec.structs.replace(
+    found = changed(
         found,
         fp8_weights=apart.choice(("beside", "instead")),
         gathers_fp8=apart.random() < 0.5,
@@ -170,7 +168,7 @@ def runtime(rng: random.Random | None = None) -> Runtime:
         recomputes_cheap=apart.random() < 0.3,
         offloaded_layers=apart.choice((0, 0, 1, 3)),
     )
-    return msgspec.structs.replace(found, launch_s=rng.choice((0.0, 5e-6)), launch_backward_s=4e-6, step_host_s=1e-4)
+    return changed(found, launch_s=rng.choice((0.0, 5e-6)), backward_s=4e-6, step_s=1e-4)
 
 
 def random_request(seed: int, relative: str = "") -> Request:

@@ -51,7 +51,7 @@ def every_best(job: Job, limits: Restrictions, found_s: dict[tuple[int, ...], fl
         mesh, saver, holder = np.nonzero(fits & (result.bound_s <= limit_s[:, None, None]))
         savers = Savers(*(column[saver] for column in space.savers))
         pipeline_s = pipelines_s(job, meshes.take(mesh), parts.take(mesh), savers, result.exchanged_s[mesh, holder])
-        step_s = (pipeline_s + result.after_s[mesh, holder] + job.runtime.step_host_s) * (1 + job.straggling)
+        step_s = (pipeline_s + result.after_s[mesh, holder] + job.runtime.host.step_s) * (1 + job.straggling)
         for row, seconds in zip(mesh.tolist(), step_s.tolist(), strict=True):
             best[groups[row]] = min(best.get(groups[row], inf), seconds)
     return best

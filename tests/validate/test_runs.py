@@ -247,13 +247,13 @@ def test_recipes_shape_the_runtime() -> None:
         return runtime_as_run("megatron-bridge", recipe, model, version=version, task=task, mlperf=False, filled=filled)
 
     new, old = as_run("NeMo 26.06"), as_run("NeMo 26.04.01")
-    assert new.hides_all_to_all
-    assert not old.hides_all_to_all
-    assert old.launch_s > 10 * new.launch_s  # graphs of parts leave the experts to the host
-    assert new.dispatch == old.dispatch == "once"
-    assert as_run("NeMo 26.06", "lora").adapted == "qkv"
+    assert new.recipe.hides_all_to_all
+    assert not old.recipe.hides_all_to_all
+    assert old.host.launch_s > 10 * new.host.launch_s  # graphs of parts leave the experts to the host
+    assert new.recipe.dispatch == old.recipe.dispatch == "once"
+    assert as_run("NeMo 26.06", "lora").recipe.adapted == "qkv"
     mlperf = runtime_as_run("nemo", None, model, version="v4.1", task="lora", mlperf=True, filled=filled)
-    assert mlperf.adapted == "attention"
+    assert mlperf.recipe.adapted == "attention"
     assert any("vendor's recipe" in rule for rule in filled)
 
 

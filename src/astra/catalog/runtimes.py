@@ -16,7 +16,15 @@ from astra.spec.runtime import Runtime
 DEFAULT: Final = "megatron"
 _DATA: Final = files("astra.catalog") / "data"
 _FOLDER: Final = _DATA / "runtimes"
-_JOINED: Final = ("can", "usual", "kernels")  # tables of a file that are joined with those of the one it is like
+_JOINED: Final = (
+    "can",
+    "usual",
+    "host",
+    "memory",
+    "effects",
+    "recipe",
+    "kernels",
+)  # tables of a file that are joined with those of the one it is like
 
 
 @cache

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astra.cost import effects
 from astra.cost.between import Replicas, replicas
 from astra.cost.bound import pipeline_bound_s
+from astra.cost.constants import RESERVED_BYTES
 from astra.cost.savers import BLOCK, FULL, SELECTIVE, Savers
 from astra.cost.stage import Meshes, StageCosts
 from astra.cost.state import Bytes, optimizer_s, static_bytes
@@ -83,7 +85,7 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tup
     layers = costs.layers[:, None, :]
     static = static_bytes(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks, layers=layers)
     update = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
-    copying_s = np.where((zero == 1) & (ranks > 1), job.runtime.gather_host_s * layers * ranks, 0.0)
+    copying_s = effects.gather_host_s(job.runtime, zero, ranks, layers)
     update = update._replace(seconds=update.seconds + copying_s)
     between = replicas(
         job,
@@ -119,7 +121,7 @@ def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holder
 
 def whole_step_s(job: Job, pipeline_s: Floats, after_s: Floats) -> Floats:
     """The pipeline, what follows it, the host's work of a step, and the wait for the slowest node."""
-    return (pipeline_s + after_s + job.runtime.step_host_s) * (1 + job.straggling)
+    return (pipeline_s + after_s + job.runtime.host.step_s) * (1 + job.straggling)
 
 
 def least_bytes(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
@@ -147,4 +149,4 @@ def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:
 
 def reserved_bytes(job: Job, allocated: Floats) -> Floats:
     """What the caching allocator holds when this much is allocated at the peak."""
-    return allocated * job.runtime.reserved_ratio + job.runtime.reserved_bytes
+    return allocated * job.runtime.memory.reserved_ratio + RESERVED_BYTES

@@ -156,7 +156,7 @@ class Contest:
         some = entries.take(rows)
         own = parts._replace(place=some.place)
         pipeline_s = pipelines_s(self.job, some.meshes, own, some.savers, some.exchanged_s)
-        step_s = (pipeline_s + some.after_s + self.job.runtime.step_host_s) * some.waits
+        step_s = (pipeline_s + some.after_s + self.job.runtime.host.step_s) * some.waits
         self.simulated += len(rows)
         for row in np.argsort(step_s, kind="stable").tolist():
             self._reach(some, row, float(step_s[row]))

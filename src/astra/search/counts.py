@@ -186,20 +186,20 @@ def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -
     if space.facts["runtime"] == "megatron":
         last = whole * np.maximum(m - pp + 1, 0) / (m + (m - 1) * (pp - 1))
         bound_s = np.where(space.chunks[cores] == 1, np.maximum(bound_s, whole + (m - 1) * last), bound_s)
-    return np.asarray(bound_s + job.runtime.step_host_s)
+    return np.asarray(bound_s + job.runtime.host.step_s)
 
 
 def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
     """A lower bound without communication, which holds for the GPU in any node type."""
     space, cores = shelf.space, shelf.cores
     whole = over_model(job, shelf.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
-    return np.asarray(space.microbatches[cores] * whole / space.cores["pp"][cores] + job.runtime.step_host_s)
+    return np.asarray(space.microbatches[cores] * whole / space.cores["pp"][cores] + job.runtime.host.step_s)
 
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
     """By count, a lower bound that needs no table: every matrix product at the GPU's peak, nothing else."""
     waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
-    bound_s: Floats = (products_s(job, counts) + job.runtime.step_host_s) * waits
+    bound_s: Floats = (products_s(job, counts) + job.runtime.host.step_s) * waits
     return bound_s
 
 
@@ -264,7 +264,7 @@ class _Ladder(Leaders):
         at = np.searchsorted(shelf.cores, core)
         place, parts = shelf.place[at], shelf.gathered.take(at)
         costs = stage_costs(self.job, meshes, parts)
-        bound_s = (mesh_bound_s(meshes, costs) + self.job.runtime.step_host_s) * shelf.waits[place]
+        bound_s = (mesh_bound_s(meshes, costs) + self.job.runtime.host.step_s) * shelf.waits[place]
         open_s = np.full((len(meshes), len(self.space.holders)), np.inf)
         possible = np.flatnonzero(self.may_fit(costs) & (bound_s < self.limit_s(place)))
         possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]

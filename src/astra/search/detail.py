@@ -247,9 +247,9 @@ def _tell(
 ) -> Estimate:
     """The record."""
     once_s = float((answer.between.exposed_s[0, 0] + answer.update_s).max())
-    alone_s = answer.pipeline_s + once_s + job.runtime.step_host_s
+    alone_s = answer.pipeline_s + once_s + job.runtime.host.step_s
     total_s = alone_s * (1 + job.straggling)
-    causes = breakdown(stages, total_s, {"host": job.runtime.step_host_s, "stragglers": total_s - alone_s})
+    causes = breakdown(stages, total_s, {"host": job.runtime.host.step_s, "stragglers": total_s - alone_s})
     tokens_per_s = job.workload.tokens_per_step / total_s
     flops_per_s = training_flops_per_token(job) * tokens_per_s / job.pool.gpus
     mfu = flops_per_s / job.pool.device.peak(job.workload.precision)

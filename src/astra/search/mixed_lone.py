@@ -147,7 +147,7 @@ def _timed(job: Job, row: detail.Row, gathered: Gathered) -> tuple[float, float]
     _, update, between = states(job, row.meshes, costs, row.holders)
     pipeline_s, _ = detail.simulated(job, row, gathered, between.per_microbatch_s[0, 0])
     after_s = float((between.exposed_s[0, 0] + update.seconds[0, 0]).max())
-    return (pipeline_s + after_s + job.runtime.step_host_s) * (1 + job.straggling), pipeline_s
+    return (pipeline_s + after_s + job.runtime.host.step_s) * (1 + job.straggling), pipeline_s
 
 
 def _as_group(job: Job, plan: OnePool) -> MixedStrategy:

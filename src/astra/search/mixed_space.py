@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
+from astra.cost.constants import RESERVED_BYTES, WORKSPACE_BYTES
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats
@@ -104,7 +105,7 @@ class Bench(Framing):
         layer_s, (head_s, stay, shared, kept, room) = np.full(shape, LONG), (np.zeros(shape) for _ in range(5))
         weights = self._weights()
         one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count] / weights for dp in (1, 2))
-        limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
+        limit = (job.limit_bytes - RESERVED_BYTES) / job.runtime.memory.reserved_ratio
         work = {code: columns.work_s + self._again_s(columns, name) for code, name in enumerate(RECOMPUTES)}
         for row, (tp, cp, ep, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
             for code in codes:
@@ -114,7 +115,7 @@ class Bench(Framing):
                 stay[at], shared[at] = (2 * two - one)[row].min(), 2 * (one - two)[row].min()
                 least = columns.checkpoint if code == 2 else np.minimum(columns.whole, columns.selective)
                 kept[at] = (least[row, :count] / weights).min()
-                room[at] = limit - columns.working[row] - columns.ends_bytes[row] - job.runtime.workspace_bytes
+                room[at] = limit - columns.working[row] - columns.ends_bytes[row] - WORKSPACE_BYTES
         settings = [self.settings.index((tp, ep)) for tp, ep, _ in ways]
         tps, coded = (np.array([key[place] for key in ways], np.int64) for place in (0, 2))
         lightest = 1.0 if self.uniform else float(weights.min())
@@ -199,7 +200,7 @@ class Bench(Framing):
             sends = cost.p2p_s(job, columns.stream_bytes[rows], shards.tp[rows] * cp * dp, span)
         count = len(kinds(self.model))
         stay = cost.from_the_end(job, resident[rows, :count])
-        limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
+        limit = (job.limit_bytes - RESERVED_BYTES) / job.runtime.memory.reserved_ratio
         made: list[tuple[Choice, Shape]] = []
         for place, row in enumerate(rows.tolist()):
             for recompute in self.recomputes:
@@ -213,7 +214,7 @@ class Bench(Framing):
                     send_s=float(sends[place]),
                     stay_bytes=stay[place],
                     kept_bytes=kept,
-                    fixed_bytes=float(working + columns.ends_bytes[row] + job.runtime.workspace_bytes),
+                    fixed_bytes=float(working + columns.ends_bytes[row] + WORKSPACE_BYTES),
                     first_bytes=float(resident[row, count]),
                     last_bytes=float(resident[row, count + 1] + max(columns.head_bytes[row] - working, 0.0)),
                     limit_bytes=limit,

@@ -33,7 +33,7 @@ from astra.search.mixed_api import fleet_of
 from astra.search.offers import Offer
 from astra.search.pareto import first_dominated
 from astra.spec.cluster import Cluster
-from astra.spec.job import Job
+from astra.spec.job import STRAGGLING, Job
 from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
@@ -160,12 +160,12 @@ class _Table:
         shared = np.minimum(here, ratios * there).sum(axis=-1)
         busy_s = (shared[:, None] / (one + ratios * other)).max(axis=0)
         nodes = one / first.node.gpus + other / second.node.gpus
-        least: Floats = busy_s * (1 + runtime.straggling * np.log2(np.maximum(nodes, 1))) + runtime.step_host_s
+        least: Floats = busy_s * (1 + STRAGGLING * np.log2(np.maximum(nodes, 1))) + runtime.host.step_s
         return least
 
     def _at_peak(self, offer: Offer) -> Floats:
         job = self._job(offer)
-        return flops_bound_s(job, np.array([1])) - job.runtime.step_host_s
+        return flops_bound_s(job, np.array([1])) - job.runtime.host.step_s
 
     def _by_parts(self, offer: Offer) -> Floats:
         """[kind] seconds one GPU needs for a step's work, each kind with the sharding that is best for it."""
@@ -188,7 +188,7 @@ class _Table:
         job = self._job(first)
         planner = self._planner(first, second)
         limit_s = float(self.limit_s(first, second, np.array([a]), np.array([b]))[0])
-        below = max(limit_s - job.runtime.step_host_s, 0.0) * (1 + BAND)
+        below = max(limit_s - job.runtime.host.step_s, 0.0) * (1 + BAND)
         candidates = [*planner.alike((a, b), below=below)[:1], *planner.sharing((a, b), every=False, limit=below)[:1]]
         costed = planner.cost(candidates, most=len(candidates))
         if not costed:
