@@ -96,7 +96,7 @@ class Costs(Layers):
         self.send = lru_cache(None)(self._send)
         nodes = max(job.pool.gpus / job.pool.gpus_per_node, 1)
         self.grad = max(job.runtime.memory.gradient_bytes, 2 * self.wide)
-        self.straggling = STRAGGLING * log2(nodes)
+        self.straggling = 0.0035 * log2(nodes)
 
     def step_s(self, mesh: Mesh, saver: Saver, holder: Holder) -> float:
         """Pipeline, then what data parallelism shows, the optimizer and the host."""
@@ -110,12 +110,12 @@ class Costs(Layers):
         """Allocated on the worst rank."""
         received = 4 * self.wide * self.tokens(mesh.shard)[1] * self.job.model.hidden if mesh.p > 1 else 0.0
         both = zip(self.saved(mesh, saver), self.states(mesh, holder), strict=True)
-        return max(active + static for active, (static, _) in both) + received + WORKSPACE_BYTES
+        return max(active + static for active, (static, _) in both) + received + 1.5e8
 
     def fits(self, peak_bytes: float) -> bool:
         """Whether reserved memory stays below the limit."""
         runtime = self.job.runtime
-        return peak_bytes * runtime.memory.reserved_ratio + RESERVED_BYTES <= self.job.limit_bytes
+        return peak_bytes * runtime.memory.reserved_ratio + 5e8 <= self.job.limit_bytes
 
     def microbatches(self, mesh: Mesh) -> int:
         """Micro-batches per pipeline and step."""

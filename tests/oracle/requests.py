@@ -13,7 +13,7 @@ from astra.space.restrictions import Restrictions, parse_restrictions
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.spec.job import Job
 from astra.spec.model import MLA, Encoder, ModelSpec, MoE, Vision
-from astra.spec.runtime import Runtime
+from astra.spec.runtime import Runtime, changed
 from astra.spec.workload import Workload
 
 RULES = (

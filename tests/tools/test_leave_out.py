@@ -39,7 +39,7 @@ def test_a_source_is_predicted_by_its_kin_and_alone_by_all_others() -> None:
 
 def test_an_unknown_framework_has_learned_nothing_from_its_own_runs() -> None:
     changed = leave_out.with_constants(some("ultrascale", 1), (1.0, 6.0, 0.0), alone=True)[0].job.runtime
-    assert runtimes.runtime("nanotron").pipelined_collective_s > changed.pipelined_collective_s == 0
+    assert runtimes.runtime("nanotron").amount("pipelined_collective_s") > changed.amount("pipelined_collective_s") == 0
 
 
 def test_bars_cover_four_in_five_and_few_runs_have_none() -> None:
