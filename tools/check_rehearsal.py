@@ -30,7 +30,7 @@ from astra.provenance import Floats
 from astra.search.detail import as_row, estimate
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
-from astra.spec.runtime import Runtime
+from astra.spec.runtime import Runtime, changed
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
 from astra.units import GIB
@@ -113,9 +113,9 @@ def runtime_of(row: Mapping[str, Any]) -> Runtime:
     """The rehearsed runtime, with the variants a row asks for."""
     chosen = runtimes.runtime(RUNTIME)
     if row["fused_cross_entropy"]:
-        chosen = replace(chosen, logits_peak_bytes=FUSED_LOGITS_BYTES)
+        chosen = changed(chosen, logits_peak_bytes=FUSED_LOGITS_BYTES)
     if row["attention"] == "cudnn":
-        chosen = replace(chosen, attention="cudnn", attention_gain=CUDNN_GAIN)
+        chosen = changed(chosen, attention="cudnn", attention_rate=CUDNN_GAIN)
     return chosen
 
 

@@ -24,11 +24,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.catalog import runtimes
-from astra.spec.job import Job
-from astra.spec.runtime import Runtime
-from astra.validate.replay import ReplayedRun, is_fit, replay
-from astra.validate.runs import Run
+from astra.spec.job import STRAGGLING, Job
+from astra.spec.runtime import Runtime, changed
+from astra.validate.replay import ReplayedRun, replay
+from astra.validate.runs import Run, Skipped
 from astra.validate.score import errors_of
+from astra.validate.sources import use_of
 from astra.validate.table import published
 
 
@@ -41,19 +42,18 @@ class Constant(NamedTuple):
 
 
 CONSTANTS: Final = (
-    Constant("clock_gain", 1.0, (0.84, 0.88, 0.92, 0.96, 1.0, 1.04)),
+    Constant("clock", 1.0, (0.84, 0.88, 0.92, 0.96, 1.0, 1.04)),
     Constant("fp8_cast", 6.0, (6.0, 8.0, 9.5, 11.0, 12.5)),  # bytes per element, both ways
     Constant("straggling", 0.0, (0.0, 0.002, 0.0035, 0.005)),
 )
 # Fitted too, in runtimes whose constants nobody shares: common values, or the mechanism off.
 OTHERS: Final = {
-    "attention_gain": 1.0,
+    "attention_rate": 1.0,
     "launch_s": 4e-5,
-    "launch_backward_s": 2.5e-5,
-    "step_host_s": 0.01,
+    "backward_s": 2.5e-5,
+    "step_s": 0.01,
     "pipelined_collective_s": 0.0,
     "gather_host_s": 0.0,
-    "update_bytes": None,
 }
 KIN: Final = {"nemo": "megatron", "megatron-bridge": "megatron"}  # runtimes with the kernels of another
 COVERED: Final = 0.8  # share of the runs whose error an error bar covers
@@ -79,12 +79,18 @@ def with_constants(runs: Sequence[Run], values: Values, *, alone: bool = False) 
 
 
 def _changed(runtime: Runtime, values: Values, *, alone: bool) -> Runtime:
-    clock_gain, cast_bytes, straggling = values
+    clock, cast_bytes, _ = values
     cast = replace(runtime.kernels["fp8_cast"], forward_bytes=cast_bytes, backward_bytes=cast_bytes)
-    changed = replace(
-        runtime, clock_gain=clock_gain, straggling=straggling, kernels=runtime.kernels | {"fp8_cast": cast}
-    )
-    return replace(changed, **OTHERS) if alone else changed
+    return changed(runtime, clock=clock, kernels=runtime.kernels | {"fp8_cast": cast}, **(OTHERS if alone else {}))
+
+
+def predicted(runs: Sequence[Run], values: Values, *, alone: bool = False) -> list[ReplayedRun]:
+    """The runs replayed with other constants. Straggling is the cost model's own, a factor of the whole step."""
+    rows = []
+    for run, row in zip(runs, replay(with_constants(runs, values, alone=alone)), strict=True):
+        factor = (1 + run.job.straggling / STRAGGLING * values[-1]) / (1 + run.job.straggling)
+        rows.append(replace(row, predicted_step_s=factor * row.predicted_step_s if row.predicted_step_s else None))
+    return rows
 
 
 def loss(rows: Iterable[ReplayedRun]) -> float:
@@ -102,7 +108,7 @@ def fitted(runs: Sequence[Run]) -> Values:
     sample = [run for source in sorted({run.source for run in runs}) for run in _spread(runs, source)]
     for place, constant in [*enumerate(CONSTANTS)] * 2:
         trials = [(*values[:place], trial, *values[place + 1 :]) for trial in constant.grid]
-        losses = [loss(replay(with_constants(sample, trial))) for trial in trials]
+        losses = [loss(predicted(sample, trial)) for trial in trials]
         values[place] = constant.grid[int(np.argmin(losses))]
     return tuple(values)
 
@@ -131,7 +137,7 @@ def left_out(runs: Sequence[Run]) -> list[LeftOut]:
         kin = [run for run in others if kind_of(run.job.runtime.name) == kind]
         constants = fitted(kin or others)
         own = [run for run in runs if run.source == source and kind_of(run.job.runtime.name) == kind]
-        rows = replay(with_constants(own, constants, alone=not kin))
+        rows = predicted(own, constants, alone=not kin)
         found.append(LeftOut(source, kind, constants, rows, kin=bool(kin)))
     return found
 
@@ -139,20 +145,24 @@ def left_out(runs: Sequence[Run]) -> list[LeftOut]:
 def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
     """(runtime, kind of model, runs, error bar), with a line for all runtimes first."""
     lines: list[tuple[str, str, int, float]] = []
-    timed = [row for row in rows if not runtimes.runtime(row.runtime).replay_only]
     for runtime in ("", *runtimes.runtime_names()):
         for model, moe in (("dense", False), ("moe", True)):
-            part = [row for row in rows if kind_of(row.runtime) == kind_of(runtime)] if runtime else timed
+            part = [row for row in rows if kind_of(row.runtime) == kind_of(runtime)] if runtime else rows
             sizes = [abs(row.error) for row in part if row.error is not None and ("moe" in row.family) == moe]
             if len(sizes) >= FEWEST:
                 lines.append((runtime, model, len(sizes), round(float(np.quantile(sizes, COVERED)), 3)))
     return lines
 
 
+def timed(runs: Iterable[Run | Skipped]) -> list[Run]:
+    """Runs that somebody timed: scored, and not of a table that reads like a simulator's."""
+    scored = [run for run in runs if isinstance(run, Run) and not run.aside and run.measured.step_s]
+    return [run for run in scored if use_of(run.source, run.job.model.name) != "simulated"]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print and keep the errors by source, and write the error bars."""
-    runs = [run for run in published() if isinstance(run, Run) and not run.aside and run.measured.step_s]
-    found = left_out(runs)
+    found = left_out(runs := timed(published()))
     print(f"Constants found without the source: {', '.join(constant.name for constant in CONSTANTS)}")
     lines = [_line("all", [row for each in found for row in each.rows], "")]
     for source in sorted({each.source for each in found}):
@@ -160,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
         how = "; ".join(f"{each.kind}{'' if each.kin else ' (no kin)'} {each.constants}" for each in mine)
         lines.append(_line(source, [row for each in mine for row in each.rows], how))
     _write(RESULT, ("source", "runs", "mean", "median", "p90", "bias", "constants"), lines)
-    shipped = replay([run for run in runs if not is_fit(run.source, run.job.model.name)])
+    shipped = replay([run for run in runs if use_of(run.source, run.job.model.name) == "test"])
     kept = {(each.source, each.kind) for each in found if each.kin}
     rows = [row for each in found if each.kin for row in each.rows]
     rows += [row for row in shipped if (row.source, kind_of(row.runtime)) not in kept]

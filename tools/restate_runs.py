@@ -71,12 +71,11 @@ def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
 
 def _runtime_changes(runtime: Runtime) -> dict[str, Any]:
     usual, own = msgspec.to_builtins(runtimes.runtime(runtime.name)), msgspec.to_builtins(runtime)
-    changes = {name: value for name, value in own.items() if value != usual[name]}
-    if "kernels" in changes:
-        changes["kernels"] = {
-            name: value for name, value in changes["kernels"].items() if value != usual["kernels"][name]
-        }
-    return changes
+    return {
+        group: {name: value for name, value in own[group].items() if value != usual[group][name]}
+        for group in own
+        if own[group] != usual[group]
+    }
 
 
 def _shown(value: float | None) -> str:

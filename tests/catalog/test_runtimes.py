@@ -9,8 +9,11 @@ from msgspec.structs import replace
 
 import astra
 from astra.catalog import runtimes
-from astra.catalog.runtimes import planned_with, runtime, runtime_names, step_error
+from astra.catalog.runtimes import runtime, runtime_names, step_error
+from astra.cost.effects import FUNCTIONS
 from astra.errors import InputError
+from astra.spec.effects import EFFECTS, Effect
+from astra.spec.runtime import changed
 
 
 def test_every_profile_times_every_kernel() -> None:
@@ -19,7 +22,8 @@ def test_every_profile_times_every_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in planned_with() if "experts" in runtime(name).can.blocks and not runtime(name).can.recipes]
+    "name",
+    [name for name in runtime_names() if "experts" in runtime(name).can.blocks and not runtime(name).can.recipes],
 )
 def test_every_runtime_with_experts_plans_them(name: str) -> None:
     found = astra.plan("mixtral-8x7b", gpus="64xH100", batch=256, seq=4096, runtime=name)
@@ -60,3 +64,36 @@ def test_a_runtime_that_is_like_itself_is_refused(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("moe", [False, True])
 def test_error_bars_are_fractions(name: str, moe: bool) -> None:
     assert 0.02 < step_error(name, moe=moe) < 0.5
+
+
+def test_every_effect_has_a_function_and_a_runtime_without_it_gets_nothing_of_it() -> None:
+    assert set(FUNCTIONS) == set(EFFECTS)
+    plain = replace(runtime("nanotron"), effects={})
+    assert {name: plain.amount(name) for name in EFFECTS} == {name: known.off for name, known in EFFECTS.items()}
+    assert FUNCTIONS["zero_reduces_whole"](plain) == "reduce_scatter"
+    assert FUNCTIONS["zero_reduces_whole"](runtime("nanotron")) == "all_reduce"
+
+
+def test_an_unknown_effect_is_refused_with_the_nearest() -> None:
+    effects = {"queued_activation": Effect(amount=2.0, fitted_on="somewhere")}
+    with pytest.raises(InputError, match=r"queued_activation'.*Did you mean queued_activations"):
+        replace(runtime("megatron"), effects=effects)
+
+
+def test_an_effect_says_where_its_amount_is_from() -> None:
+    for both in ({}, {"fitted_on": "a", "counted_in": "b"}):
+        with pytest.raises(InputError, match="one of counted_in and fitted_on"):
+            Effect(amount=1.0, **both)
+
+
+def test_fitted_numbers_are_inherited_with_what_they_were_fitted_on() -> None:
+    assert runtime("flagscale").fitted == runtime("megatron").fitted
+    assert runtime("nanotron").fitted["effects.clock"].startswith("ultrascale")
+    assert "effects.bucket_bytes" not in runtime("nanotron").fitted  # counted
+
+
+def test_changes_go_to_the_group_that_has_the_field() -> None:
+    other = changed(runtime("megatron"), step_s=1.0, dispatch="once", clock=1.1, attention="sdpa")
+    assert (other.host.step_s, other.recipe.dispatch, other.amount("clock")) == (1.0, "once", 1.1)
+    assert other.attention == "sdpa"
+    assert other.memory == runtime("megatron").memory

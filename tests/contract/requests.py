@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
 
 def requests() -> list[Request]:
     """Every runtime, catalog model, number of GPUs and task."""
-    return [Request(*each) for each in product(runtimes.planned_with(), model_names(), COUNTS, TASKS)]
+    return [Request(*each) for each in product(runtimes.runtime_names(), model_names(), COUNTS, TASKS)]
 
 
 def verdict(request: Request) -> Verdict:

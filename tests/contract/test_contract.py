@@ -19,7 +19,7 @@ SAMPLE = random.Random(11).sample(requests(), 140)
 
 
 def test_the_sample_is_varied() -> None:
-    assert {request.runtime for request in SAMPLE} == set(runtimes.planned_with())
+    assert {request.runtime for request in SAMPLE} == set(runtimes.runtime_names())
     assert {request.gpus for request in SAMPLE} == set(COUNTS)
     assert {request.task for request in SAMPLE} == set(TASKS)
 
@@ -51,9 +51,9 @@ def test_who_trains_what(runtime: str, model: str, kind: str) -> None:
 
 
 def test_every_target_of_a_runtime_is_one() -> None:
-    targets = {runtimes.runtime(name).exports_to for name in runtimes.planned_with()} - {""}
+    targets = {runtimes.runtime(name).exports_to for name in runtimes.runtime_names()} - {""}
     assert targets <= set(EXPORTERS)
-    assert {exporter.runtime for exporter in EXPORTERS.values()} - {None} <= set(runtimes.planned_with())
+    assert {exporter.runtime for exporter in EXPORTERS.values()} - {None} <= set(runtimes.runtime_names())
     for name in targets:
         assert runtimes.runtime(str(EXPORTERS[name].runtime)).exports_to == name
 
@@ -62,7 +62,7 @@ def test_the_recorded_run_is_whole() -> None:
     """The last run of all of it, as written by make contract: nothing broken, nothing left out."""
     record = json.loads((RESULTS / "contract.json").read_text(encoding="utf-8"))
     assert record["broken"] == []
-    assert set(record["runtimes"]) == set(runtimes.planned_with())
+    assert set(record["runtimes"]) == set(runtimes.runtime_names())
     assert record["requests"] == len(requests())
     assert {sum(row[kind] for kind in row if kind != "plans") for row in record["runtimes"].values()} == {
         len(model_names()) * len(COUNTS) * len(TASKS)

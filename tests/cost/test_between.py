@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from astra.catalog.clusters import parse_gpus
 from astra.cost.between import Replicas, Sync, p2p, replicas, sync
 from astra.cost.state import Held
+from astra.spec.runtime import changed
 from tests.properties.jobs import job, law
 
 times = st.floats(1e-6, 10.0)
@@ -108,8 +109,8 @@ def test_buckets_take_longer_than_one_reduction_and_zero_may_reduce_whole() -> N
     asked = msgspec.structs.replace(job(2), pool=parse_gpus("64xH100"))
 
     def found(**habits: Any) -> Sync:
-        changed = msgspec.structs.replace(asked, runtime=msgspec.structs.replace(asked.runtime, **habits))
-        return sync(changed, Held(some, none, some, none, none), expert_stride=np.array([1]), **groups)
+        other = msgspec.structs.replace(asked, runtime=changed(asked.runtime, **habits))
+        return sync(other, Held(some, none, some, none, none), expert_stride=np.array([1]), **groups)
 
     usual, bucketed, whole = found(), found(bucket_bytes=5e7), found(zero_reduces_whole=True)
     assert bucketed.all_reduce_s[0] > 1.5 * usual.all_reduce_s[0]  # latency of 80 pieces

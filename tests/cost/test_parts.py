@@ -19,7 +19,7 @@ from astra.families.kinds import LayerKind
 from astra.provenance import Source
 from astra.spec.job import Job
 from astra.spec.model import MoE
-from astra.spec.runtime import Kernel
+from astra.spec.runtime import Kernel, changed
 from astra.table import Columns
 from tests.families.test_operators import shard
 from tests.oracle.requests import model
@@ -108,7 +108,7 @@ def test_frozen_weights_have_no_gradients_but_adapters_do() -> None:
 
 def test_a_fast_gpu_waits_for_its_host() -> None:
     asked = job(2)
-    slow_host = msgspec.structs.replace(asked.runtime, launch_s=1e-2, launch_backward_s=1e-2)
+    slow_host = changed(asked.runtime, launch_s=1e-2, backward_s=1e-2)
     found = parts(msgspec.structs.replace(asked, runtime=slow_host), shard(128))
     for way in directions(found):
         assert way.compute_s == pytest.approx(way.host_s, rel=1e-3)
@@ -116,7 +116,7 @@ def test_a_fast_gpu_waits_for_its_host() -> None:
 
 def clocked(gemm_s: float, stream_s: float, gain: float = 1.2) -> float:
     """Seconds of a part of GEMMs (at the full clock) and memory-bound kernels, its clock limited by power."""
-    runtime = msgspec.structs.replace(job(2).runtime, clock_gain=gain, clock_follows_power=True)
+    runtime = changed(job(2).runtime, clock=gain, clock_follows_power=True)
     zero, total_s = np.zeros(1), np.array([gemm_s + stream_s])
     way = Direction(np.array([gemm_s]), zero, np.array([stream_s]), zero, zero, {}, {}, {}, zero, total_s)
     return float(clock_loss(runtime, [way])[0] * gemm_s + stream_s)
@@ -142,7 +142,7 @@ def test_less_work_is_never_slower_under_a_power_limit(gemm_s: float, stream_s: 
 def test_collectives_take_the_hosts_time_where_a_runtime_says_so() -> None:
     asked = job(2)
     some = shard(128, tp=2, sp=True)
-    calls = msgspec.structs.replace(asked, runtime=msgspec.structs.replace(asked.runtime, collective_launches=1.0))
+    calls = msgspec.structs.replace(asked, runtime=changed(asked.runtime, collective_launches=1.0))
     for key, part in parts(calls, some).items():
         plain = parts(asked, some)[key]
         assert np.all(part.forward.host_s > plain.forward.host_s)
@@ -165,7 +165,7 @@ def test_a_gradient_waits_in_bf16_where_it_is_added_apart() -> None:
 
 
 def run_as(asked: Job, **changes: object) -> Job:
-    return msgspec.structs.replace(asked, runtime=msgspec.structs.replace(asked.runtime, **changes))
+    return msgspec.structs.replace(asked, runtime=changed(asked.runtime, **changes))
 
 
 def only_layer(asked: Job, tokens: int = 4096) -> Part:
@@ -198,7 +198,7 @@ def test_experts_keep_the_host_busy() -> None:
     def launching(experts: int) -> Part:
         moe = msgspec.structs.replace(model("moe"), moe=MoE(experts=experts, topk=2, ffn=128))
         asked = with_work(msgspec.structs.replace(job(2), model=moe), task="pretrain", precision="bf16")
-        return only_layer(run_as(asked, launch_s=4e-5, launch_backward_s=2.5e-5), 128)
+        return only_layer(run_as(asked, launch_s=4e-5, backward_s=2.5e-5), 128)
 
     few, many = launching(4), launching(32)
     assert float(many.forward.host_s[0] - few.forward.host_s[0]) == pytest.approx(2 * 28 * 4e-5)

@@ -14,6 +14,7 @@ from astra.families.weights import count, tied_head_weights
 from astra.search.detail import as_row
 from astra.space.enumerate import Space
 from astra.spec.job import Job
+from astra.spec.runtime import changed
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
 from astra.table import take
@@ -94,7 +95,7 @@ def test_joined_meshes_are_the_meshes() -> None:
 
 def habits(gpus: int, strategy: Strategy, **changes: float) -> StageCosts:
     """Stage costs on some GPUs under a runtime with other habits."""
-    runtime = msgspec.structs.replace(runtimes.runtime("megatron"), **changes)
+    runtime = changed(runtimes.runtime("megatron"), **changes)
     spec = model("dense", layers=4, heads=8, kv_heads=8)
     work = Workload(global_batch=16, seq=512)
     asked = Job(model=spec, pool=parse_gpus(f"{gpus}xH100"), workload=work, runtime=runtime)
@@ -116,7 +117,7 @@ def test_what_collectives_queue_grows_with_the_lag_of_the_gpu() -> None:
     """None without tensor parallelism; all of it where the host takes no time, nearly none where it is very slow."""
     sharded = Strategy(tp=2, sp=True)
     kept = [
-        habits(2, sharded, queued_activations=copies, launch_s=launch_s, launch_backward_s=launch_s).kept_whole.item()
+        habits(2, sharded, queued_activations=copies, launch_s=launch_s, backward_s=launch_s).kept_whole.item()
         for copies, launch_s in ((0.0, 0.0), (2.0, 0.0), (2.0, 1.0))
     ]
     assert kept[0] <= kept[2] < 1.001 * kept[0] < kept[1]

@@ -11,6 +11,7 @@ import pytest
 from astra.cost.state import Held, local, optimizer_s, static_bytes
 from astra.families.weights import Weights
 from astra.spec.job import Job
+from astra.spec.runtime import changed
 from tests.properties.jobs import job
 
 PARAMETERS = 1e9
@@ -90,7 +91,7 @@ def test_fp8_weights_beside_or_instead_of_bf16() -> None:
 
     def weights(fp8_weights: str, task: str) -> float:
         some = asked(precision="fp8", task=task)
-        runtime = msgspec.structs.replace(some.runtime, fp8_weights=fp8_weights)
+        runtime = changed(some.runtime, fp8_weights=fp8_weights)
         held = HELD._replace(frozen=np.array([PARAMETERS if task == "lora" else 0.0]))
         one = {"zero": 1, "offload": 0, "ranks": 1, "expert_ranks": 1}
         columns = {name: np.array([value]) for name, value in one.items()}

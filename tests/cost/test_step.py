@@ -81,7 +81,7 @@ def test_equal_stages_are_simulated_as_the_bound_says(
     alone = Holders(np.zeros(1, np.int64), np.zeros(1, np.int64))
     result = evaluate(asked, row.meshes, costs, none, alone)
     # One replica, so that nothing but the pipeline, the update and the host is left.
-    pipeline_s = float(result.bound_s[0, 0, 0]) / (1 + asked.straggling) - asked.runtime.step_host_s
+    pipeline_s = float(result.bound_s[0, 0, 0]) / (1 + asked.straggling) - asked.runtime.host.step_s
     told = estimate(asked, [replace(strategy, zero=0, overlap=overlap)])[0]
     update_s = max(stage.optimizer_s for stage in told.stages)
     assert pipeline_s - update_s == pytest.approx(simulated_s, rel=1e-6, abs=1e-9)

@@ -95,8 +95,8 @@ class Costs(Layers):
         self.states, self.exchange = lru_cache(None)(self._states), lru_cache(None)(self._exchange)
         self.send = lru_cache(None)(self._send)
         nodes = max(job.pool.gpus / job.pool.gpus_per_node, 1)
-        self.grad = max(job.runtime.gradient_bytes, 2 * self.wide)
-        self.straggling = job.runtime.straggling * log2(nodes)
+        self.grad = max(job.runtime.memory.gradient_bytes, 2 * self.wide)
+        self.straggling = 0.0035 * log2(nodes)
 
     def step_s(self, mesh: Mesh, saver: Saver, holder: Holder) -> float:
         """Pipeline, then what data parallelism shows, the optimizer and the host."""
@@ -104,18 +104,18 @@ class Costs(Layers):
         updates = zip(exchange, self.states(mesh, holder), strict=True)
         after_s = max(shown.once_s + update_s for shown, (_, update_s) in updates)
         pipeline_s = self.pipeline(mesh, saver, tuple(shown.each_s for shown in exchange))
-        return (pipeline_s + after_s + self.job.runtime.step_host_s) * (1 + self.straggling)
+        return (pipeline_s + after_s + self.job.runtime.host.step_s) * (1 + self.straggling)
 
     def peak_bytes(self, mesh: Mesh, saver: Saver, holder: Holder) -> float:
         """Allocated on the worst rank."""
         received = 4 * self.wide * self.tokens(mesh.shard)[1] * self.job.model.hidden if mesh.p > 1 else 0.0
         both = zip(self.saved(mesh, saver), self.states(mesh, holder), strict=True)
-        return max(active + static for active, (static, _) in both) + received + self.job.runtime.workspace_bytes
+        return max(active + static for active, (static, _) in both) + received + 1.5e8
 
     def fits(self, peak_bytes: float) -> bool:
         """Whether reserved memory stays below the limit."""
         runtime = self.job.runtime
-        return peak_bytes * runtime.reserved_ratio + runtime.reserved_bytes <= self.job.limit_bytes
+        return peak_bytes * runtime.memory.reserved_ratio + 5e8 <= self.job.limit_bytes
 
     def microbatches(self, mesh: Mesh) -> int:
         """Micro-batches per pipeline and step."""
@@ -124,7 +124,7 @@ class Costs(Layers):
     def _ranks(self, mesh: Mesh) -> list[Rank]:
         s, model, parts = mesh.shard, self.job.model, self.parts(mesh.shard)
         across = mesh.p > 1 and s.t * s.c * mesh.d * mesh.p > self.job.pool.gpus_per_node
-        collective_s = self.job.runtime.pipelined_collective_s if across else 0.0
+        collective_s = self.job.runtime.amount("pipelined_collective_s") if across else 0.0
         starts = [sum(mesh.layers[:k]) for k in range(mesh.p * mesh.v)]
         found = []
         for r in range(mesh.p):
@@ -175,7 +175,7 @@ class Costs(Layers):
         for rank in self.ranks(mesh):
             layers, v, n = rank.layers, mesh.v, saver.n
             chunk, count = max(len(c) for c in rank.chunks), max(len(layers), 1)
-            here = 1 - min(self.job.runtime.offloaded_layers / count, 1)
+            here = 1 - min(self.job.runtime.recipe.offloaded_layers / count, 1)
             queued = sum(self._queued(mesh, part, rank.collective_s) for part in layers)
             whole, inputs = (here * sum(getattr(part, name) for part in layers) for name in ("whole", "checkpoint"))
             whole += queued
@@ -190,7 +190,7 @@ class Costs(Layers):
                 stretch = int(len(layers) // v <= n)  # layers kept whole are gone by then
             largest = max((part.whole for part in layers), default=0.0)
             working = max((part.working for part in layers), default=0.0) + stretch * largest
-            working += self.job.runtime.fresh_gradient_bytes * sum(rank.trained)
+            working += self.job.runtime.amount("fresh_gradient_bytes") * sum(rank.trained)
             if rank.head is not None:
                 working = max(working, rank.head.whole + rank.head.working)
             found.append(kept * rank.in_flight / v + working)
@@ -202,7 +202,7 @@ class Costs(Layers):
             return 0.0
         host_s = sum(part.host(way, collective_s) for way in ("forward", "backward"))
         lag = part.busy_s**4 / (part.busy_s**4 + host_s**4)
-        copies = self.job.runtime.queued_activations * lag
+        copies = self.job.runtime.amount("queued_activations") * lag
         return copies * 2 * self.tokens(mesh.shard)[0] * self.job.model.hidden
 
     def _pipeline_s(self, mesh: Mesh, saver: Saver, exchanged_s: tuple[float, ...]) -> float:
@@ -253,13 +253,13 @@ class Costs(Layers):
         found = []
         for rank in self.ranks(mesh):
             layer = sum(rank.held) / max(len(rank.layers), 1)
-            instead, lora = job.runtime.fp8_weights == "instead", job.workload.task == "lora"
+            instead, lora = job.runtime.recipe.fp8_weights == "instead", job.workload.task == "lora"
             copied = 0.0 if instead or lora else 2 * sum(rank.held)
             quantised = job.workload.precision == "fp8" and holder.zero < 3
             static = weight * owned(rank.held, 3) + (copied - (rank.frozen if instead else 0) if quantised else 0)
             static += grad * owned(rank.trained, 2) + {0: 0, 1: 0, 2: 1, 3: 2}[holder.zero] * (weight + grad) * layer
             mine, every = owned(rank.trained, 1), sum(rank.trained)
-            moved = (job.runtime.update_bytes or UPDATE_BYTES[job.workload.optimizer] - 6 * fp32) * mine
+            moved = (UPDATE_BYTES[job.workload.optimizer] - 6 * fp32) * mine
             if holder.offload == "none":
                 static += (STATE_BYTES[job.workload.optimizer] - 4 * fp32) * mine
                 update_s = self.stream_s(4 * every + moved, 20)
@@ -267,7 +267,7 @@ class Costs(Layers):
                 trips = collectives.host_transfer_s(job.pool.device, np.array([(grad + weight) * mine]))
                 update_s = float(trips.seconds[0]) + moved / CPU_BYTES_PER_S + self.stream_s(4 * every, 4)
             if holder.zero == 1 and ranks > 1:  # cutting and copying every replica's piece of every layer
-                update_s += job.runtime.gather_host_s * len(rank.layers) * ranks
+                update_s += job.runtime.amount("gather_host_s") * len(rank.layers) * ranks
             found.append((static, update_s))
         return found
 
@@ -304,9 +304,9 @@ class Costs(Layers):
         """Gradients to their owners, or to all: in buckets without ZeRO, at once with it."""
         runtime = self.job.runtime
         if zero:
-            whole = runtime.zero_reduces_whole
+            whole = runtime.amount("zero_reduces_whole")
             return self.send_s("all_reduce" if whole else "reduce_scatter", nbytes, ranks, stride)
-        pieces = max(nbytes / runtime.bucket_bytes, 1.0) if runtime.bucket_bytes else 1.0
+        pieces = max(nbytes / runtime.amount("bucket_bytes"), 1.0) if runtime.amount("bucket_bytes") else 1.0
         return pieces * self.send_s("all_reduce", nbytes / pieces, ranks, stride)
 
 

@@ -134,8 +134,8 @@ class Layers:
         self.job, self.kinds = job, layer_kinds(job.model)
         self.w = self.z = 1.0 if job.workload.precision == "fp8" else 2.0
         if job.workload.task == "lora":  # inputs are kept for adapters, which compute in bf16
-            self.w, self.z = 2.0, 2.0 if job.runtime.adapted == "all" else 0.0
-        self.cheap = 0.0 if job.runtime.recomputes_cheap else 1.0
+            self.w, self.z = 2.0, 2.0 if job.runtime.recipe.adapted == "all" else 0.0
+        self.cheap = 0.0 if job.runtime.recipe.recomputes_cheap else 1.0
         self.wide = 2 if job.workload.precision == "tf32" else 1  # fp32 tensors; all is counted in 2 bytes below
         self.gemm_s, self.stream_s = lru_cache(None)(self._gemm_s), lru_cache(None)(self._stream_s)
         self.send_s, self.core_s = lru_cache(None)(self._send_s), lru_cache(None)(self._core_s)
@@ -147,7 +147,9 @@ class Layers:
         m, n, k, groups = (np.array([float(size)]) for size in gemm[:4])
         m, n, k = {"fwd": (m, n, k), "dgrad": (m, k, n), "wgrad": (k, n, m)}[layout]
         timed = operators.gemm(self.job.pool.device, m=m, n=n, k=k, groups=groups, precision=precision, layout=layout)
-        return float(timed.seconds[0]) / self.job.runtime.clock_gain + self.stream_s(0.0, self._pieces(gemm.groups) - 1)
+        return float(timed.seconds[0]) / self.job.runtime.amount("clock") + self.stream_s(
+            0.0, self._pieces(gemm.groups) - 1
+        )
 
     def _stream_s(self, nbytes: float, kernels: float) -> float:
         return float(operators.streaming(self.job.pool.device, nbytes=np.array([nbytes]), kernels=kernels).seconds[0])
@@ -182,7 +184,7 @@ class Layers:
             )
             for each in ((kernel,) if s.flash else (kernel, "unfused"))  # the same products, and the scores as well
         ]
-        return max(float(one.seconds[0]) for one in timed) / self.job.runtime.attention_gain
+        return max(float(one.seconds[0]) for one in timed) / self.job.runtime.amount("attention_rate")
 
     def tokens(self, s: Shard) -> tuple[float, float, float]:
         """T, U and R."""
@@ -230,9 +232,9 @@ class Layers:
         qkv, context = 2 * T * (a * dq + g * (dq + dv)), T * a * dv
         if not (model.learned_positions or model.relative_buckets or model.vision):
             streams.append(Stream("rotary", T * (a + g) * dq))
-            if runtime.keeps_projection and not mla and s.t > model.kv_heads:  # gathered, and kept by the values
+            if runtime.memory.keeps_projection and not mla and s.t > model.kv_heads:  # gathered, and kept by the values
                 qkv = 2 * T * (model.heads + 2 * model.kv_heads) * dq
-            qkv += 2 * T * (a + g) * dq if runtime.keeps_projection else 0
+            qkv += 2 * T * (a + g) * dq if runtime.memory.keeps_projection else 0
         if model.qk_norm != "none":
             streams.append(Stream("qk_norm", T * (a + g) * dq))
             qkv += 2 * T * (a + g) * dq  # both sides of the norm
@@ -249,7 +251,7 @@ class Layers:
         h, gates = self.job.model.hidden, 2 if self.job.model.gated_mlp else 1
         inner = groups * tokens * width
         kept = (2 * gates + self.z * self.cheap) * inner
-        kept += 2 * inner if gates == 2 and self.job.runtime.keeps_activation else 0.0
+        kept += 2 * inner if gates == 2 and self.job.runtime.amount("keeps_activation") else 0.0
         gemms = [Gemm(tokens, gates * width, h, groups), Gemm(tokens, h, width, groups)]
         return Block(
             gemms, [], [Stream("swiglu" if gates == 2 else "gelu", inner)], (kept, kept, 0.0, 2 * gates * inner)
@@ -308,8 +310,10 @@ class Layers:
         else:
             streams.append(Stream("cross_entropy", T * columns))
         logits = T * columns / self.wide  # the loss is in fp32 whatever the precision
-        kept = (2 + self.w) * U * h + runtime.logits_kept_bytes * logits
-        working = (runtime.logits_peak_bytes - runtime.logits_kept_bytes) * logits + (0 if model.vision else 4 * T * h)
+        kept = (2 + self.w) * U * h + runtime.memory.logits_kept_bytes * logits
+        working = (runtime.memory.logits_peak_bytes - runtime.memory.logits_kept_bytes) * logits + (
+            0 if model.vision else 4 * T * h
+        )
         return self._part(s, Block([gemm], [], streams, (kept, kept, kept, working)), sends)
 
     def _layer_sends(self, s: Shard, kind: LayerKind) -> list[Send]:
@@ -317,7 +321,7 @@ class Layers:
         moe, mla, whole = model.moe, model.mla, 2 * T * model.hidden
         n = (2 if kind.role == "cross" else 1) + (kind.mlp == "dense" or bool(moe and moe.shared_ffn))
         if s.sp:  # gather and scatter around each pair of products; backward gathers twice
-            fp8 = self.job.workload.precision == "fp8" and self.job.runtime.gathers_fp8
+            fp8 = self.job.workload.precision == "fp8" and self.job.runtime.recipe.gathers_fp8
             part = whole / 2 if fp8 else whole  # quantised before it is gathered
             sends = [Send("tp", "all_gather", part, s.t, 1, n, n), Send("tp", "reduce_scatter", whole, s.t, 1, n, 0)]
             sends.append(Send("tp", "all_gather", part, s.t, 1, 0, n, "gemm"))
@@ -341,7 +345,7 @@ class Layers:
         runtime, gemms, adapters = self.job.runtime, block.gemms, []
         if self.job.workload.task == "lora":
             of = {"all": ("qkv", "attention", "mlp"), "attention": ("qkv", "attention"), "qkv": ("qkv",)}
-            rank, chosen = self.job.workload.lora_rank, of[runtime.adapted]
+            rank, chosen = self.job.workload.lora_rank, of[runtime.recipe.adapted]
             low = [gemm._replace(low=False) for gemm in gemms if gemm.low and gemm.of in chosen]
             adapters = [g._replace(n=rank) for g in low] + [g._replace(k=rank) for g in low]
             gemms = [gemm._replace(trained=False) for gemm in gemms] + adapters
@@ -356,13 +360,13 @@ class Layers:
         memory_s, host_s = dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0)
         exposed_s: dict[tuple[str, str], tuple[float, float]] = {}
         streams = block.streams + self._gemm_streams(gemms)
-        if runtime.recomputes_cheap:
+        if runtime.recipe.recomputes_cheap:
             cheap = [s for s in streams if s.kernel in ("norm", "swiglu", "gelu", "expert_clamp")]
             streams += [s._replace(ways=("backward",), again=True) for s in cheap]
         for way in WAYS:
             memory_s[way], host_s[way] = self._traffic(way, block, gemms, streams, sends)
         drained_s = {"forward": self._drained_s(gemms, streams), "backward": 0.0}
-        if runtime.clock_follows_power:
+        if runtime.amount("clock_follows_power"):
             slower = self._clock_loss(matrix_s, core_s, memory_s, drained_s, host_s)
             matrix_s = {way: slower * matrix_s[way] for way in WAYS}
             core_s = {way: slower * core_s[way] for way in WAYS}
@@ -374,7 +378,7 @@ class Layers:
             idle_s = compute_s[way] - kernels_s  # while kernels wait for the host, communication goes on
             window_s = {"gemm": matrix_s[way] + idle_s, "attention": core_s[way] + idle_s, "layer": compute_s[way]}
             shown_s = self._exposed_s(way, s, sends, window_s)
-            if runtime.launches_ahead:
+            if runtime.amount("launches_ahead"):
                 shown_s = in_gaps(shown_s, kernels_s + drained_s[way], host_s[way])
             exposed_s |= shown_s
             mine = [x for x in sends if x.axis == "tp" and x.ranks > 1]
@@ -410,16 +414,18 @@ class Layers:
             memory_s += self.stream_s(each * stream.elements * stream.times, count)
             launches += count
         calls = sum(send.backward if back else send.forward for send in sends if send.ranks > 1)
-        launches += runtime.collective_launches * calls
-        return memory_s, launches * (runtime.launch_backward_s if back else runtime.launch_s)
+        launches += runtime.amount("collective_launches") * calls
+        return memory_s, launches * (runtime.host.backward_s if back else runtime.host.launch_s)
 
     def _either_s(self, kernels_s: float, host_s: float) -> float:
         """The longer of the two, smoothed unless the host runs ahead."""
-        return max(kernels_s, host_s) if self.job.runtime.launches_ahead else (kernels_s**4 + host_s**4) ** 0.25
+        return (
+            max(kernels_s, host_s) if self.job.runtime.amount("launches_ahead") else (kernels_s**4 + host_s**4) ** 0.25
+        )
 
     def _clock_loss(self, *parts: dict[str, float]) -> float:
         """Full clock over the clock that the power limit leaves, found by halving: T g^3 = T + O g."""
-        gain, tensor_s, other_s = self.job.runtime.clock_gain, 0.0, 0.0
+        gain, tensor_s, other_s = self.job.runtime.amount("clock"), 0.0, 0.0
         for matrix_s, core_s, memory_s, drained_s, host_s in ([part[way] for part in parts] for way in WAYS):
             tensor_s += gain * matrix_s + core_s / 2
             whole_s = self._either_s(matrix_s + core_s + memory_s + drained_s, host_s)
@@ -443,7 +449,7 @@ class Layers:
 
     def _pieces(self, groups: float) -> float:
         """Kernels of what experts do: one for each, or one for all."""
-        return 1.0 if self.job.runtime.experts_together else groups
+        return 1.0 if self.job.runtime.amount("experts_together") else groups
 
     def _drained_s(self, gemms: list[Gemm], streams: list[Stream]) -> float:
         """Forward, experts only: kernels issued between knowing the routing and the first expert's product."""
@@ -451,12 +457,12 @@ class Layers:
             return 0.0
         runtime, experts = self.job.runtime, max(self._pieces(gemm.groups) for gemm in gemms)
         casts = experts if self.job.workload.precision == "fp8" else 0
-        return (runtime.kernels["permute"].forward_kernels / 2 + casts) * runtime.launch_s
+        return (runtime.kernels["permute"].forward_kernels / 2 + casts) * runtime.host.launch_s
 
     def _once(self, send: Send) -> float:
         """Share of an all-to-all that is left where a token goes to each rank, or node if there are several, once."""
         moe, links = self.job.model.moe, self.job.pool.node.links
-        if send.op != "all_to_all" or self.job.runtime.dispatch == "copies" or moe is None:
+        if send.op != "all_to_all" or self.job.runtime.recipe.dispatch == "copies" or moe is None:
             return 1.0
         nodes = send.ranks * send.stride / (links[0].reach if links else 1)
         places = nodes if nodes > 1 else send.ranks
@@ -483,9 +489,8 @@ class Layers:
                 times = send.forward if way == "forward" else send.backward
                 if send.axis == axis and send.ranks > 1 and times:
                     nbytes = self.wide * send.nbytes * self._once(send)
-                    away = send.op == "all_to_all" and self.job.runtime.hides_all_to_all
+                    away = send.op == "all_to_all" and self.job.runtime.recipe.hides_all_to_all
                     beside = "layer" if away else send.beside
-                    beside = beside if self.job.runtime.async_reduce or beside != "gemm" else ""
                     busy_s[beside] += times * self.send_s(send.op, nbytes, send.ranks, send.stride)
             shown_s = sum(hidden(busy_s[name], window_s[name], slow) for name in window_s)
             bare_s = on_s = busy_s[""]

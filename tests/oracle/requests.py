@@ -13,7 +13,7 @@ from astra.space.restrictions import Restrictions, parse_restrictions
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.spec.job import Job
 from astra.spec.model import MLA, Encoder, ModelSpec, MoE, Vision
-from astra.spec.runtime import Runtime
+from astra.spec.runtime import Runtime, changed
 from astra.spec.workload import Workload
 
 RULES = (
@@ -155,11 +155,11 @@ def runtime(rng: random.Random | None = None) -> Runtime:
         able = msgspec.structs.replace(able, degrees=(*able.degrees, "pp", "vp"), schedules=("1f1b", "interleaved"))
         found = msgspec.structs.replace(found, name="zero", framework="deepspeed", can=able)
     if rng.random() < 0.3:
-        found = msgspec.structs.replace(found, **UNLIKE_MEGATRON)
+        found = changed(found, **UNLIKE_MEGATRON)
     if rng.random() < 0.3:
-        found = msgspec.structs.replace(found, clock_gain=1.2, clock_follows_power=True, collective_launches=0.5)
+        found = changed(found, clock=1.2, clock_follows_power=True, collective_launches=0.5)
     apart = random.Random(f"{rng.random()}")
-    found = msgspec.structs.replace(
+    found = changed(
         found,
         fp8_weights=apart.choice(("beside", "instead")),
         gathers_fp8=apart.random() < 0.5,
@@ -170,7 +170,7 @@ def runtime(rng: random.Random | None = None) -> Runtime:
         recomputes_cheap=apart.random() < 0.3,
         offloaded_layers=apart.choice((0, 0, 1, 3)),
     )
-    return msgspec.structs.replace(found, launch_s=rng.choice((0.0, 5e-6)), launch_backward_s=4e-6, step_host_s=1e-4)
+    return changed(found, launch_s=rng.choice((0.0, 5e-6)), backward_s=4e-6, step_s=1e-4)
 
 
 def random_request(seed: int, relative: str = "") -> Request:

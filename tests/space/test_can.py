@@ -27,7 +27,7 @@ from astra.spec.workload import Workload
 from astra.table import from_strategy, to_strategy
 
 DOCS = Path(__file__).parents[2] / "docs" / "runtimes.md"
-NAMES = runtimes.planned_with()
+NAMES = runtimes.runtime_names()
 WORK = Workload(global_batch=256, seq=4096)
 POOL = parse_gpus("64xH100")
 DEGREE = st.sampled_from([1, 1, 2, 4])

@@ -31,7 +31,7 @@ def job(**changes: Any) -> Job:
 @given(st.floats(0, 0.99))
 def test_headroom_is_kept_of_what_is_usable(headroom: float) -> None:
     made = job(headroom=headroom)
-    assert made.usable_bytes == made.pool.device.memory_bytes - made.runtime.context_bytes
+    assert made.usable_bytes == made.pool.device.memory_bytes - made.runtime.memory.context_bytes
     assert made.limit_bytes == pytest.approx(made.usable_bytes * (1 - headroom))
 
 

@@ -90,7 +90,7 @@ def test_variants_of_the_runtime() -> None:
     plain = as_row(played("dp8", seq=4096))
     assert check_rehearsal.runtime_of(plain).attention == "sdpa"
     fused = check_rehearsal.runtime_of({**plain, "fused_cross_entropy": True, "attention": "cudnn"})
-    assert (fused.logits_peak_bytes, fused.attention) == (10, "cudnn")
+    assert (fused.memory.logits_peak_bytes, fused.attention) == (10, "cudnn")
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from astra.catalog import models as catalog_models
+from astra.catalog import runtimes
 from astra.errors import InputError
 from astra.spec.runtime import Runtime
 from astra.spec.strategy import parse_strategy
@@ -16,7 +17,7 @@ from astra.validate.models import Sizes, model_of
 from astra.validate.pools import find_device, pool_of, read_network
 from astra.validate.recipes import recipe_for, runtime_as_run
 from astra.validate.runs import Run, Skipped, read_runs, runs_of
-from astra.validate.strategies import Degrees, nanotron_layers, refused
+from astra.validate.strategies import Degrees, refused, split_by_parameters
 
 ROW = {
     "id": "mine-0001", "framework": "megatron", "model_name": "llama2-7b", "layers": "32", "hidden": "4096",
@@ -211,17 +212,17 @@ def test_models_take_after_the_catalog() -> None:
 )
 def test_what_nanotron_refuses_to_start(text: str, microbatches: int, why: str) -> None:
     strategy = parse_strategy(text)
-    assert refused("nanotron", strategy, microbatches) == why
-    assert refused("megatron", strategy, microbatches) == ""
+    assert refused(runtimes.runtime("nanotron"), strategy, microbatches) == why
+    assert refused(runtimes.runtime("megatron"), strategy, microbatches) == ""
 
 
 def test_nanotron_gives_the_last_stage_fewer_layers() -> None:
     model, _ = model_of(sizes(name="llama-1B", layers=16, hidden=2048, ffn=8192, heads=32, kv_heads=32, vocab=131072,
                               gated=True))  # fmt: skip
-    layers = nanotron_layers(model, 4)
+    layers = split_by_parameters(model, 4)
     assert sum(layers) == 16
     assert layers[-1] < layers[0]
-    assert nanotron_layers(model, 1) == ()
+    assert split_by_parameters(model, 1) == ()
 
 
 def test_stated_splits_are_used() -> None:
@@ -246,13 +247,13 @@ def test_recipes_shape_the_runtime() -> None:
         return runtime_as_run("megatron-bridge", recipe, model, version=version, task=task, mlperf=False, filled=filled)
 
     new, old = as_run("NeMo 26.06"), as_run("NeMo 26.04.01")
-    assert new.hides_all_to_all
-    assert not old.hides_all_to_all
-    assert old.launch_s > 10 * new.launch_s  # graphs of parts leave the experts to the host
-    assert new.dispatch == old.dispatch == "once"
-    assert as_run("NeMo 26.06", "lora").adapted == "qkv"
+    assert new.recipe.hides_all_to_all
+    assert not old.recipe.hides_all_to_all
+    assert old.host.launch_s > 10 * new.host.launch_s  # graphs of parts leave the experts to the host
+    assert new.recipe.dispatch == old.recipe.dispatch == "once"
+    assert as_run("NeMo 26.06", "lora").recipe.adapted == "qkv"
     mlperf = runtime_as_run("nemo", None, model, version="v4.1", task="lora", mlperf=True, filled=filled)
-    assert mlperf.adapted == "attention"
+    assert mlperf.recipe.adapted == "attention"
     assert any("vendor's recipe" in rule for rule in filled)
 
 
@@ -279,9 +280,9 @@ def test_the_shipped_table() -> None:
     assert all(run.strategy.gpus == run.job.pool.gpus for run in replayable)
 
 
-def test_steps_assembled_by_vtrain_are_read_as_such() -> None:
+def test_steps_that_read_like_a_simulators_are_replayed_as_their_source_states_them() -> None:
     runs = [run for run in table.published() if isinstance(run, Run) and run.source == "vtrain"]
-    assert {(run.job.runtime.name, run.strategy.recompute) for run in runs} == {("vtrain", "none")}
+    assert {(run.job.runtime.name, run.strategy.recompute) for run in runs} == {("megatron-apex", "full")}
     # One stage: a straight line in micro-batches, which timed steps never are (docs/vtrain.md).
     alone = {
         (run.job.model.name, run.strategy.tp, run.strategy.dp, run.job.workload.global_batch): run.measured.step_s
@@ -359,6 +360,5 @@ def test_a_damaged_file_is_an_input_error(tmp_path: Path) -> None:
 def test_scripts_and_runtimes_of_a_source_are_known_by_its_repository_too() -> None:
     known = run(id="x1", source_repo_or_paper="eth-easl/sailor@cf2c8e3c", framework="deepspeed", precision="unknown")
     assert known.job.workload.precision == "tf32"
-    assert run(id="x1", source_repo_or_paper="VIA-Research/vTrain@f8dda847").job.runtime.name == "vtrain"
     other = run(id="x1", source_repo_or_paper="InternLM/InternEvo@c628a8c8", framework="other")
     assert other.job.runtime.name == "internevo"

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from astra.cli import main
 from astra.errors import InputError
 from astra.validate import scatter
-from astra.validate.replay import ReplayedRun, is_fit, replay
+from astra.validate.replay import ReplayedRun, replay
 from astra.validate.runs import Run, Skipped, runs_of
 from astra.validate.score import PUBLISHED, errors_of, rank_correlation, scale_of, validate
+from astra.validate.sources import use_of
 from astra.validate.table import published
 from astra.validate.targets import NO_REASON, targets, why_of
 from astra.validate.text import markdown, render_validation
@@ -66,8 +67,10 @@ def test_the_first_three_are_tried_among_what_fits() -> None:
 
 
 def test_figures_are_also_told_without_simulated_sources() -> None:
-    rows = [row("a", 1.0, 1.0, source="vtrain"), row("b", 2.0, 1.0)]
+    rows = [row("a", 1.0, 1.0, source="vtrain", use="simulated"), row("b", 2.0, 1.0)]
     lines = {line.name: line for line in validate(rows, table="t").overall}
+    assert lines["test"].step is not None
+    assert lines["test"].step.runs == 1
     assert lines["without vtrain"].step is not None
     assert lines["without vtrain"].step.mean == 1
     assert "without vtrain" not in {line.name for line in validate(rows[1:], table="t").overall}
@@ -89,9 +92,9 @@ def test_narrow_pages_do_not_cut_numbers() -> None:
 def test_every_missed_target_and_far_run_is_explained() -> None:
     assert why_of("sailor-0003") != NO_REASON
     assert why_of("somebody-1") == NO_REASON
-    found = [row(str(n), 1.0 + n, 1.0, source="vtrain") for n in range(4)]
+    found = [row(str(n), 1.0 + n, 1.0) for n in range(4)]
     lines = targets(validate(found, table=PUBLISHED))
-    assert {line.name for line in lines if line.met is False} >= {"vTrain's single-node table, mean"}
+    assert {line.name for line in lines if line.met is False} >= {"published runs never fitted on, mean"}
     assert all(line.why for line in lines if line.met is False)
 
 
@@ -128,10 +131,17 @@ def test_skipped_rows_are_counted_and_never_scored() -> None:
 
 
 def test_the_split_is_by_source_and_by_model() -> None:
-    assert is_fit("dgxc", "anything")
-    assert is_fit("vtrain", "GPT-12L-1024")
-    assert not is_fit("vtrain", "GPT-24L-1024")
-    assert not is_fit("somebody", "else")
+    assert use_of("dgxc", "anything") == "fit"
+    assert use_of("ultrascale", "llama-1B-x") == "fit"
+    assert use_of("ultrascale", "llama-8B-x") == "test"
+    assert use_of("vtrain", "GPT-12L-1024") == "simulated"
+    assert use_of("somebody", "else") == "test"
+
+
+def test_targets_are_judged_on_runs_that_somebody_timed() -> None:
+    timed = [row(str(n), 1.0, 1.0) for n in range(3)]
+    lines = targets(validate([*timed, row("x", 9.0, 1.0, source="y", use="simulated")], table=PUBLISHED))
+    assert next(line for line in lines if line.name == "published runs never fitted on, mean").met
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=2, max_size=30, unique=True))

@@ -18,7 +18,15 @@ DEFAULT: Final = "megatron"
 USUAL: Final = (DEFAULT, "megatron-bridge", "nemo", "torchtitan", "fsdp-eager", "deepspeed")
 _DATA: Final = files("astra.catalog") / "data"
 _FOLDER: Final = _DATA / "runtimes"
-_JOINED: Final = ("can", "kernels")  # tables of a file that are joined with those of the one it is like
+_JOINED: Final = (
+    "can",
+    "usual",
+    "host",
+    "memory",
+    "effects",
+    "recipe",
+    "kernels",
+)  # tables of a file that are joined with those of the one it is like
 
 
 @cache
@@ -26,7 +34,7 @@ def runtime(name: str) -> Runtime:
     """The profile of one runtime."""
     chosen = {fold(candidate): candidate for candidate in runtime_names()}.get(fold(name))
     if chosen is None:
-        known = planned_with()
+        known = runtime_names()
         raise UnknownName("runtime", name, known, fix=f"Known runtimes: {', '.join(known)}.")
     parsed: Runtime = decode(Runtime, _table(chosen), where=f"runtime {chosen}")
     return parsed
@@ -45,20 +53,6 @@ def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
 def _over(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     joined = {key: _over(own[key], other[key]) for key in own if key in _JOINED and key in other}
     return {**other, **own, **joined}
-
-
-def framework(name: str) -> Runtime:
-    """The profile of a runtime to plan with; one that only replays a published table is none."""
-    found = runtime(name)
-    if found.replay_only:
-        fix = f"This is {found.title}; choose among {', '.join(planned_with())}."
-        raise InputError("runtime", name, want="a framework to plan with", fix=fix)
-    return found
-
-
-def planned_with() -> tuple[str, ...]:
-    """The runtimes offered to users."""
-    return tuple(name for name in runtime_names() if not runtime(name).replay_only)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -136,7 +137,7 @@ def _prices() -> list[Any]:
 def _runtimes() -> list[Any]:
     from astra.catalog import runtimes  # noqa: PLC0415
 
-    return [runtimes.runtime(name) for name in runtimes.planned_with()]
+    return [runtimes.runtime(name) for name in runtimes.runtime_names()]
 
 
 def _gpu_row(gpu: Device) -> Row:
@@ -180,7 +181,10 @@ def _model_row(model: ModelSpec) -> Row:
 
 def _runtime_row(runtime: Runtime) -> Row:
     zero = ", ".join(map(str, runtime.can.zero))
-    return [runtime.name, runtime.title, ", ".join(runtime.can.schedules), zero, runtime.date, runtime.source]
+    fitted = Counter(runtime.fitted.values())
+    told = "; ".join(f"{count} on {on}" for on, count in sorted(fitted.items()))
+    words = [runtime.name, runtime.title, ", ".join(runtime.can.schedules), zero, told]
+    return [*words, runtime.date, runtime.source]
 
 
 def _price_row(price: Price) -> Row:
@@ -224,7 +228,7 @@ SHELVES: Final[dict[str, Shelf]] = {
     "runtimes": Shelf(
         "Runtimes: training frameworks to plan with (--runtime)",
         (("name", "left", 0), ("framework", "wrap", 0), ("schedules", "wrap", 76), ("zero", "left", 76),
-         _DATE, ("source", "cut", 150)),
+         ("fitted numbers", "wrap", 100),         _DATE, ("source", "cut", 150)),
         _runtimes, _runtime_row, _runtime_names,
     ),
     "prices": Shelf(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astra.cost import effects
 from astra.cost.alike import once
 from astra.cost.state import Held, gradient_bytes
 from astra.efficiency import collectives
@@ -49,8 +50,8 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
     source: Codes = np.zeros(shape, np.int8)
     reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    grad_bytes, bucket_bytes = gradient_bytes(job), job.runtime.bucket_bytes
-    to_owners = "all_reduce" if job.runtime.zero_reduces_whole else "reduce_scatter"
+    grad_bytes, bucket_bytes = gradient_bytes(job), effects.bucket_bytes(job.runtime)
+    to_owners = effects.zero_reduces_whole(job.runtime)
     for params, members, apart in (
         (held.trained_dense, ranks, stride),
         (held.trained_expert, expert_ranks, expert_stride),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from astra.axes import Send
+from astra.cost import effects
 from astra.families.operators import Layer
 from astra.provenance import Floats
 from astra.spec.runtime import Runtime
@@ -22,8 +23,10 @@ def host_seconds(runtime: Runtime, layer: Layer, sends: Mapping[str, list[Send]]
         )
         for way in ("forward", "backward")
     ]
-    forward, backward = (own + runtime.collective_launches * sent for own, sent in zip(kernels, calls, strict=True))
-    return forward * runtime.launch_s, backward * runtime.launch_backward_s
+    forward, backward = (
+        effects.collective_launches(runtime, own, sent) for own, sent in zip(kernels, calls, strict=True)
+    )
+    return forward * runtime.host.launch_s, backward * runtime.host.backward_s
 
 
 def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats]:
@@ -31,7 +34,7 @@ def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats
 
     TransformerEngine's grouped products are a product for each expert, and so are their casts.
     """
-    products = sum(1 if runtime.experts_together else gemm.groups for gemm in layer.gemms)
+    products = sum(effects.experts_together(runtime, gemm.groups) for gemm in layer.gemms)
     forward = np.zeros(rows) + products + len(layer.attentions)
     backward = np.zeros(rows) + 2 * products + 3 * len(layer.attentions)
     for stream in layer.streams:
@@ -54,4 +57,4 @@ def drained_s(layer: Layer, runtime: Runtime, rows: int) -> Floats:
         return np.zeros(rows)
     casts = [np.broadcast_to(s.groups, rows) for s in layer.streams if s.kernel == "fp8_cast"]
     issued = runtime.kernels["permute"].forward_kernels / 2 + (np.max(casts, axis=0) if casts else np.zeros(rows))
-    return np.asarray(issued * runtime.launch_s, np.float64)
+    return np.asarray(issued * runtime.host.launch_s, np.float64)

@@ -27,20 +27,20 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
     layers[HEAD] = transformer.head(
         job.model,
         shard,
-        logits_kept_bytes=job.runtime.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part
-        logits_peak_bytes=job.runtime.logits_peak_bytes / job.workload.widening,
+        logits_kept_bytes=job.runtime.memory.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part
+        logits_peak_bytes=job.runtime.memory.logits_peak_bytes / job.workload.widening,
     )
     layers = {key: _widened(layer, job.workload.widening) for key, layer in layers.items()}
     if job.workload.task == "lora":
         layers = {key: _with_adapters(layer, job) for key, layer in layers.items()}
-    if job.runtime.recomputes_cheap:
+    if job.runtime.recipe.recomputes_cheap:
         layers = {key: _with_cheap_again(layer) for key, layer in layers.items()}
     rows = len(shard.tp)
     layers = {
         key: layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
         for key, layer in layers.items()
     }
-    if job.runtime.experts_together:
+    if job.runtime.amount("experts_together"):
         layers = {key: _in_one_piece(layer) for key, layer in layers.items()}
     return layers
 
@@ -65,7 +65,7 @@ def _widened(layer: Layer, widening: float) -> Layer:
 
 def _with_adapters(layer: Layer, job: Job) -> Layer:
     """Low-rank adapters beside frozen matrices: all, those of attention or its input alone (Hu et al. 2021)."""
-    rank, chosen = job.workload.lora_rank, job.runtime.adapted
+    rank, chosen = job.workload.lora_rank, job.runtime.recipe.adapted
     adapters = [
         adapter
         for gemm in layer.gemms

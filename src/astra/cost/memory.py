@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astra.cost.constants import RESERVED_BYTES
 from astra.cost.savers import BLOCK, FULL, SELECTIVE, Savers
 from astra.cost.stage import StageCosts
 from astra.cost.state import Bytes, static_bytes
@@ -99,12 +100,12 @@ def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -
 
 def reserved_bytes(job: Job, allocated: Floats) -> Floats:
     """What the caching allocator holds when this much is allocated at the peak."""
-    return allocated * job.runtime.reserved_ratio + job.runtime.reserved_bytes
+    return allocated * job.runtime.memory.reserved_ratio + RESERVED_BYTES
 
 
 def room_bytes(job: Job) -> float:
     """The most that may be allocated at the peak of a plan that fits."""
-    return (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
+    return (job.limit_bytes - RESERVED_BYTES) / job.runtime.memory.reserved_ratio
 
 
 def fits(job: Job, allocated: Floats) -> Bools:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from astra.axes import Send
+from astra.cost import effects
 from astra.cost.alike import Alike, once
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
@@ -142,9 +143,9 @@ def _three_layouts(
         operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
         operators.gemm(device, m=k, n=n, k=m, precision=precision, layout="wgrad", groups=groups),
     )
-    more = 0 * groups if runtime.experts_together else groups - 1
+    more = np.asarray(effects.experts_together(runtime, groups)) - 1
     more_s = operators.streaming(device, nbytes=0 * groups, kernels=more).seconds
-    return _Layouts(*(Timed(way.seconds / runtime.clock_gain + more_s, way.source) for way in timed))
+    return _Layouts(*(Timed(way.seconds / effects.clock(runtime) + more_s, way.source) for way in timed))
 
 
 def _part(
@@ -156,7 +157,7 @@ def _part(
     for attention in layer.attentions:
         for way, so_far in attention_s.items():
             seconds, source = _attention(job, shard, attention, way)
-            attention_s[way] = so_far + seconds / runtime.attention_gain
+            attention_s[way] = so_far + effects.attention_rate(runtime, seconds)
             attention_source = worst(attention_source, source)
     stream_s, stream_source = _streams(job, layer.streams, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
@@ -185,14 +186,14 @@ def _part(
         )
         for place, (way, key) in enumerate((("forward", "fwd"), ("backward", "bwd")))
     }
-    if runtime.clock_follows_power:
+    if effects.clock_follows_power(runtime):
         slower = clock_loss(runtime, directions.values())
         weight_s = weight_s * slower
         directions = {way: _slowed(runtime, full, slower) for way, full in directions.items()}
     timed = timed_sends(job, sends, alike)
     for way, silent in directions.items():
         busy, exposed, overlapped = communication(job, shard, timed, way, _windows(silent), sources)
-        if runtime.launches_ahead:
+        if effects.launches_ahead(runtime):
             exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
@@ -203,7 +204,7 @@ def _part(
 def _silent(runtime: Runtime, way: Direction) -> Direction:
     """A direction without its communication, its time of computing worked out."""
     gpu_s = way.gemm_s + way.attention_s + way.stream_s + way.drained_s
-    return way._replace(compute_s=compute_s(gpu_s, way.host_s, ahead=runtime.launches_ahead))
+    return way._replace(compute_s=compute_s(gpu_s, way.host_s, ahead=effects.launches_ahead(runtime)))
 
 
 def _slowed(runtime: Runtime, way: Direction, slower: Floats) -> Direction:
@@ -233,17 +234,17 @@ def clock_loss(runtime: Runtime, ways: Iterable[Direction]) -> Floats:
 
     Power grows with the cube of the clock, and its mean over a part cannot exceed the limit that GEMMs alone run into
     at clock 1: with tensor work T and everything else O (in seconds at clock 1), T g^3 = T + O g gives the clock g that
-    the pauses pay for. The step's clock is the smaller of that and the runtime's ``clock_gain``.
+    the pauses pay for. The step's clock is the smaller of that and the runtime's (effect ``clock``).
     """
-    tensor_s, other_s = np.zeros(1), np.zeros(1)
+    most, tensor_s, other_s = effects.clock(runtime), np.zeros(1), np.zeros(1)
     for way in ways:
-        drawn_s = runtime.clock_gain * way.gemm_s + ATTENTION_POWER * way.attention_s
+        drawn_s = most * way.gemm_s + ATTENTION_POWER * way.attention_s
         tensor_s = tensor_s + drawn_s
         other_s = other_s + way.compute_s - way.gemm_s - ATTENTION_POWER * way.attention_s
     x = np.minimum(other_s / np.maximum(tensor_s, 1e-30), _WIDEST)
     root = np.sqrt(0.25 - x**3 / 27.0)  # the real root of g^3 - x g - 1 (Cardano)
     clock = np.cbrt(0.5 + root) + np.cbrt(0.5 - root)
-    slower: Floats = runtime.clock_gain / np.minimum(clock, runtime.clock_gain)
+    slower: Floats = most / np.minimum(clock, most)
     return slower
 
 

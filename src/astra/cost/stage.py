@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.axes import AXES
+from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync
+from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.layout import Layouts
 from astra.cost.parts import Direction, Part, parts
@@ -102,7 +104,7 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
     tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
-    gathered_bytes = 1.0 if job.workload.precision == "fp8" and job.runtime.gathers_fp8 else 2.0
+    gathered_bytes = 1.0 if job.workload.precision == "fp8" and job.runtime.recipe.gathers_fp8 else 2.0
     shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes)
     return Gathered(shard, parts(job, shard), place)
 
@@ -112,13 +114,13 @@ def retention(job: Job) -> Retention:
     runtime, linear_bytes = job.runtime, 1.0 if job.workload.precision == "fp8" else 2.0
     mlp_bytes = linear_bytes
     if job.workload.task == "lora":  # adapters compute in bf16
-        linear_bytes, mlp_bytes = 2.0, 2.0 if runtime.adapted == "all" else 0.0
+        linear_bytes, mlp_bytes = 2.0, 2.0 if runtime.recipe.adapted == "all" else 0.0
     return Retention(
         linear_bytes=linear_bytes,
         mlp_bytes=mlp_bytes,
-        projection=runtime.keeps_projection,
-        activation=runtime.keeps_activation,
-        cheap=not runtime.recomputes_cheap,
+        projection=runtime.memory.keeps_projection,
+        activation=effects.keeps_activation(runtime),
+        cheap=not runtime.recipe.recomputes_cheap,
     )
 
 
@@ -136,7 +138,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     replicas = dp * cp
     expert_replicas, expert_stride = expert_groups(columns)
     layers = table.counts.sum(axis=-1)
-    here = 1 - np.minimum(job.runtime.offloaded_layers / np.maximum(layers, 1), 1.0)
+    here = 1 - np.minimum(job.runtime.recipe.offloaded_layers / np.maximum(layers, 1), 1.0)
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
@@ -157,7 +159,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         layer_whole=memory.largest("whole"),
         layer_working=memory.largest("working") + _fresh_bytes(job, held),
         head_bytes=memory.head(),
-        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + job.runtime.workspace_bytes,
+        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES,
         held=held,
         sync=sync(
             job,
@@ -250,9 +252,9 @@ class StageTimes:
 
         The activations of later micro-batches are cut from what earlier ones leave behind; one alone leaves it whole.
         """
-        if not job.runtime.queued_activations:
+        each = effects.queued_activations(job.runtime, shard.tp, shard.tokens, job.model.hidden)
+        if not each.any():
             return np.zeros(self.forward.shape)
-        each = np.where(shard.tp > 1, job.runtime.queued_activations * 2 * shard.tokens * job.model.hidden, 0.0)
         several = microbatches > 1
         columns = [np.where(several, each[self._index] * self._lag(part), 0.0) for part in self._by_kind]
         return over_stages(self._table, [*columns, np.zeros(len(self._index)), np.zeros(len(self._index))])
@@ -273,11 +275,11 @@ def _collective_s(job: Job, columns: Columns) -> Floats | float:
 
     Shardings of one pool among several have no pipeline yet, and no runtime that adds it joins several pools.
     """
-    if not job.runtime.pipelined_collective_s or "pp" not in columns:
+    if "pp" not in columns:
         return 0.0
     ranks = columns["tp"] * columns["cp"] * columns["dp"] * columns["pp"]
     across = (columns["pp"] > 1) & (ranks > job.pool.gpus_per_node)
-    return np.where(across, job.runtime.pipelined_collective_s, 0.0)
+    return effects.pipelined_collective_s(job.runtime, across)
 
 
 def over_all(job: Job, columns: list[Floats]) -> Floats:
@@ -362,7 +364,7 @@ def _held(job: Job, gathered: Gathered, table: Stages) -> Held:
 
 def _fresh_bytes(job: Job, held: Held) -> Floats:
     """Gradients of one micro-batch before they are added to the buffer: none of them is there yet at the loss."""
-    return job.runtime.fresh_gradient_bytes * (held.trained_dense + held.trained_expert)
+    return effects.fresh_gradient_bytes(job.runtime, held.trained_dense + held.trained_expert)
 
 
 def join_meshes(several: Sequence[Meshes]) -> Meshes:

@@ -54,7 +54,7 @@ def local(weights: Weights, tp: Ints, ep: Ints, etp: Ints) -> tuple[Floats, Floa
 
 def gradient_bytes(job: Job) -> float:
     """Of a parameter's gradient, as accumulated and reduced: the runtime's, at least the parameter's own width."""
-    return max(job.runtime.gradient_bytes, float(job.workload.element_bytes))
+    return max(job.runtime.memory.gradient_bytes, float(job.workload.element_bytes))
 
 
 def _per_parameter(job: Job) -> tuple[float, float]:
@@ -75,7 +75,7 @@ def static_bytes(
     weights = sharded(job.workload.element_bytes, held.dense, held.expert, 3)
     if job.workload.precision == "fp8":
         # Copies of each weight in both layouts; ZeRO-3 makes them with the gathered layer, frozen weights are them.
-        instead, frozen = job.runtime.fp8_weights == "instead", job.workload.task == "lora"
+        instead, frozen = job.runtime.recipe.fp8_weights == "instead", job.workload.task == "lora"
         copied = 0.0 if instead or frozen else 2.0 * (held.dense + held.expert)
         weights = weights + np.where(zero >= 3, 0.0, copied - (held.frozen if instead else 0.0))
     gradients = sharded(gradient_bytes(job), held.trained_dense, held.trained_expert, 2)
@@ -92,7 +92,7 @@ def optimizer_s(job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints,
     apart = zero >= 1
     owned = held.trained_dense / np.where(apart, ranks, 1) + held.trained_expert / np.where(apart, expert_ranks, 1)
     every = held.trained_dense + held.trained_expert
-    update_bytes = job.runtime.update_bytes or _per_parameter(job)[1]
+    update_bytes = _per_parameter(job)[1]
     moved = CLEAR_BYTES * every + update_bytes * owned
     on_gpu = operators.streaming(job.pool.device, nbytes=moved, kernels=20.0)
     if not np.any(offload):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.cost import memory
+from astra.cost import effects, memory
 from astra.cost.between import Replicas, replicas
 from astra.cost.bound import pipeline_bound_s
 from astra.cost.memory import Holders
@@ -46,7 +46,7 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tup
     ranks, expert_ranks = column(costs.replicas), column(costs.expert_replicas)
     layers = costs.layers[:, None, :]
     update = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
-    copying_s = np.where((zero == 1) & (ranks > 1), job.runtime.gather_host_s * layers * ranks, 0.0)
+    copying_s = effects.gather_host_s(job.runtime, zero, ranks, layers)
     update = update._replace(seconds=update.seconds + copying_s)
     between = replicas(
         job,
@@ -89,7 +89,7 @@ def seconds(job: Job, pipeline_s: Amount, after_s: Amount, waits: Amount | None 
 
     ``waits`` is the time with that wait over the time without, the job's own if it is not given.
     """
-    alone_s = pipeline_s + after_s + job.runtime.step_host_s
+    alone_s = pipeline_s + after_s + job.runtime.host.step_s
     return np.asarray(alone_s * (1 + job.straggling if waits is None else waits))
 
 

@@ -36,7 +36,7 @@ def adapter_notes(launch: Launch) -> str:
     if launch.workload.task != "lora":
         return ""
     targets = {"all": "every projection", "attention": "attention's projections", "qkv": "queries, keys and values"}
-    adapted = targets[runtimes.runtime(launch.runtime).adapted]
+    adapted = targets[runtimes.runtime(launch.runtime).recipe.adapted]
     return f"""
 The plan freezes the model and trains LoRA adapters of {adapted}: the script adds them (in Hugging Face: PEFT's
 `LoraConfig`), of the rank it finds in `LORA_RANK`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astra.cost import step
+from astra.cost import effects, step
 from astra.cost.parts import Part
 from astra.cost.stage import Gathered, gather_parts, least_s, over_model
 from astra.families import weights as weights_of
@@ -23,7 +23,7 @@ _ALIKE = ("tp", "cp", "pp", "dp", "ep", "sp", "mbs")
 
 def usual_cores(job: Job, space: Space) -> Ints:
     """Cores whose experts are split within a node and no further than the other layers; all if bounds need them."""
-    if job.runtime.clock_follows_power:  # the clock ties the products' time to all others
+    if effects.clock_follows_power(job.runtime):  # the clock ties the products' time to all others
         return np.arange(len(space.strategies))
     return np.flatnonzero(space.cores["etp"] <= np.minimum(space.cores["tp"], space.facts["scaleup_gpus"]))
 
@@ -73,7 +73,7 @@ def products_s(job: Job, gpus: Ints) -> Floats:
     passes = 2 if work.task == "lora" else 3  # the weights of a LoRA run have no gradients of their own
     peak = max(job.pool.device.peak(name) for name in {work.precision, "bf16"} & set(job.pool.device.flops_per_s))
     flops = passes * forward * work.global_batch * work.seq
-    return np.asarray(flops / (gpus * peak * job.runtime.clock_gain))
+    return np.asarray(flops / (gpus * peak * effects.clock(job.runtime)))
 
 
 def _products_s(part: Part) -> Floats:

@@ -251,7 +251,7 @@ def _tell(
     """The record."""
     once_s = float(answer.after_s.max())
     total_s, alone_s = (float(step.seconds(job, answer.pipeline_s, once_s, waits)) for waits in (None, 1.0))
-    causes = breakdown(stages, total_s, {"host": job.runtime.step_host_s, "stragglers": total_s - alone_s})
+    causes = breakdown(stages, total_s, {"host": job.runtime.host.step_s, "stragglers": total_s - alone_s})
     tokens_per_s = job.workload.tokens_per_step / total_s
     flops_per_s = training_flops_per_token(job) * tokens_per_s / job.pool.gpus
     mfu = flops_per_s / job.pool.device.peak(job.workload.precision)

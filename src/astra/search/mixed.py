@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
+from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import reserved_bytes
 from astra.errors import NoFeasiblePlan
 from astra.search.mixed_detail import Fleet, estimate
@@ -84,7 +85,7 @@ class Planner:
     @property
     def host_s(self) -> float:
         """Host work per step."""
-        return self.fleet.job.runtime.step_host_s
+        return self.fleet.job.runtime.host.step_s
 
     def pipelines(
         self,
@@ -362,7 +363,7 @@ class Planner:
         if not len(columns.shards.tp):
             return "no tensor-parallel degree is legal for the model here, or allowed."
         sorts = columns.checkpoint.shape[1] - 2
-        working = columns.working + columns.layer_whole + columns.ends_bytes + job.runtime.workspace_bytes
+        working = columns.working + columns.layer_whole + columns.ends_bytes + WORKSPACE_BYTES
         least = np.inf
         for tp in set(columns.shards.tp.tolist()):  # with as many replicas as the pool has room for
             replicas = max(min(job.pool.gpus // tp, self.bench.batch), 1)

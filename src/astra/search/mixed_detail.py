@@ -33,7 +33,7 @@ from astra.space.can import rules_of, unable
 from astra.space.names import facts_of
 from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
-from astra.spec.job import Job
+from astra.spec.job import STRAGGLING, Job
 from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
 from astra.spec.strategy import Strategy, replace, usual_schedule
 from astra.table import code, from_strategy
@@ -104,7 +104,7 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
     waits = 1 + _straggling(fleet, strategy)
     total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
-    around = {"host": fleet.job.runtime.step_host_s, "stragglers": total_s - alone_s}
+    around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return _tell(fleet, strategy, records, stages, [part for costed in groups for part in costed], total_s, causes)
 
@@ -333,7 +333,7 @@ def _straggling(fleet: Fleet, strategy: MixedStrategy) -> float:
         math.ceil(used.get(name, 0) / pool.gpus_per_node)
         for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)
     )
-    return fleet.job.runtime.straggling * math.log2(max(nodes, 1))
+    return STRAGGLING * math.log2(max(nodes, 1))
 
 
 def _tell(

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
+from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
@@ -118,7 +119,7 @@ class Bench(Framing):
                 stay[at], shared[at] = (2 * two - one)[row].min(), 2 * (one - two)[row].min()
                 least = columns.checkpoint if code == 2 else np.minimum(columns.whole, columns.selective)
                 kept[at] = (least[row, :count] / weights).min()
-                room[at] = limit - columns.working[row] - columns.ends_bytes[row] - job.runtime.workspace_bytes
+                room[at] = limit - columns.working[row] - columns.ends_bytes[row] - WORKSPACE_BYTES
         settings = [self.settings.index((tp, ep)) for tp, ep, _ in ways]
         tps, coded = (np.array([key[place] for key in ways], np.int64) for place in (0, 2))
         lightest = 1.0 if self.uniform else float(weights.min())
@@ -217,7 +218,7 @@ class Bench(Framing):
                     send_s=float(sends[place]),
                     stay_bytes=stay[place],
                     kept_bytes=kept,
-                    fixed_bytes=float(working + columns.ends_bytes[row] + job.runtime.workspace_bytes),
+                    fixed_bytes=float(working + columns.ends_bytes[row] + WORKSPACE_BYTES),
                     first_bytes=float(resident[row, count]),
                     last_bytes=float(resident[row, count + 1] + max(columns.head_bytes[row] - working, 0.0)),
                     limit_bytes=limit,

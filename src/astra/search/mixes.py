@@ -35,7 +35,7 @@ from astra.search.offers import Offer
 from astra.search.pareto import first_dominated
 from astra.space.effort import Effort
 from astra.spec.cluster import Cluster
-from astra.spec.job import Job
+from astra.spec.job import STRAGGLING, Job
 from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
@@ -172,7 +172,7 @@ class _Table:
         shared = np.minimum(here, ratios * there).sum(axis=-1)
         busy_s = (shared[:, None] / (one + ratios * other)).max(axis=0)
         nodes = one / first.node.gpus + other / second.node.gpus
-        return step.least_seconds(job, busy_s, 1 + job.runtime.straggling * np.log2(np.maximum(nodes, 1)))
+        return step.least_seconds(job, busy_s, 1 + STRAGGLING * np.log2(np.maximum(nodes, 1)))
 
     def _at_peak(self, offer: Offer) -> Floats:
         return products_s(self._job(offer), np.array([1]))
@@ -206,7 +206,7 @@ class _Table:
         (first, a), (second, b) = one.parts
         job = self._job(first)
         limit_s = float(self.limit_s(first, second, np.array([a]), np.array([b]))[0])
-        below = max(limit_s - job.runtime.step_host_s, 0.0) * (1 + BAND)
+        below = max(limit_s - job.runtime.host.step_s, 0.0) * (1 + BAND)
         candidates = [*planner.alike((a, b), below=below)[:1], *planner.sharing((a, b), every=False, limit=below)[:1]]
         costed = planner.cost(candidates, most=len(candidates))
         if not costed:

@@ -63,7 +63,7 @@ class World(NamedTuple):
         runtime, because = (
             usual_runtime(spec, workload, several=len(pools.pools) > 1)
             if request.runtime is None
-            else (runtimes.framework(request.runtime), "")
+            else (runtimes.runtime(request.runtime), "")
         )
         return cls(
             request=request,

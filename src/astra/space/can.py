@@ -88,7 +88,7 @@ def unable(runtime: Runtime, model: ModelSpec, workload: Workload) -> list[Reaso
 
 def who_can(model: ModelSpec, workload: Workload) -> list[str]:
     """The runtimes that can train a model so and have files written for them."""
-    offered = (runtimes.runtime(name) for name in runtimes.planned_with())
+    offered = (runtimes.runtime(name) for name in runtimes.runtime_names())
     return [one.name for one in offered if one.exports_to and not unable(one, model, workload)]
 
 

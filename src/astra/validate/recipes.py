@@ -12,12 +12,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-import msgspec
-
 from astra.catalog import runtimes
 from astra.errors import fold
 from astra.spec.model import ModelSpec
-from astra.spec.runtime import Kernel, Runtime
+from astra.spec.runtime import Kernel, Runtime, changed
 from astra.validate.strategies import Degrees
 
 # Full-iteration graphs, with fused experts and hidden exchanges, are in the recipes of Megatron-Bridge 0.5.0 (container
@@ -72,7 +70,7 @@ def runtime_as_run(
         changes |= _settings(runtime, recipe or {}, model, _container(version))
     if changes:
         filled.append(f"runtime as in the vendor's recipe: {', '.join(sorted(changes))}")
-    return msgspec.structs.replace(runtime, **changes) if changes else runtime
+    return changed(runtime, **changes)
 
 
 def _settings(runtime: Runtime, recipe: dict[str, str], model: ModelSpec, container: tuple[int, int]) -> dict[str, Any]:
@@ -81,7 +79,7 @@ def _settings(runtime: Runtime, recipe: dict[str, str], model: ModelSpec, contai
     whole = graphs == "full_iteration" and container >= _WHOLE_GRAPHS_SINCE
     if graphs == "none" or (model.moe and not whole):  # graphs of parts leave the experts to the host
         eager = runtimes.runtime("nemo")
-        changes |= {"launch_s": eager.launch_s, "launch_backward_s": eager.launch_backward_s}
+        changes |= {"launch_s": eager.host.launch_s, "backward_s": eager.host.backward_s}
     fused: tuple[str, ...] = ()
     if whole:
         changes["hides_all_to_all"] = True

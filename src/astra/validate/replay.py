@@ -14,19 +14,10 @@ from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 from astra.validate.runs import Run, Skipped
+from astra.validate.sources import use_of
 from astra.validate.strategies import refused
 
 HEADROOM: Final = next(field.default for field in msgspec.structs.fields(Job) if field.name == "headroom")
-SIMULATED: Final = ("vtrain",)  # sources whose numbers read like a simulator's (docs/vtrain.md)
-# Sources whose runs may shape the runtimes and the operator models; inside three of them, by model. Every other source,
-# known or not, is for testing only.
-FIT: Final[dict[str, tuple[str, ...]]] = {
-    "dgxc": ("",),
-    "simumax": ("",),
-    "vtrain": ("GPT-12L", "GPT-20L"),
-    "ultrascale": ("llama-1B",),
-    "mosaic": ("MPT-350m", "MPT-1b", "MPT-7b", "MPT-30b"),
-}
 
 
 class ReplayedRun(Result, frozen=True, kw_only=True):
@@ -45,7 +36,7 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
     ran_out_of_memory: bool | None = None
     provenance: str | None = None
     not_scored: str | None = None  # why its time is not scored
-    use: str = "test"  # or fit
+    use: str = "test"  # or fit, or simulated
     framework: str = ""
     runtime: str = ""
     model: str = ""
@@ -118,7 +109,7 @@ def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
     if isinstance(answer, str):
         return ReplayedRun(id=run.id, source=run.source, skipped=answer)
     job, measured = run.job, run.measured
-    stops = refused(job.runtime.name, run.strategy, answer.microbatches)
+    stops = refused(job.runtime, run.strategy, answer.microbatches)
     return ReplayedRun(
         id=run.id,
         source=run.source,
@@ -132,7 +123,7 @@ def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
         ran_out_of_memory=measured.oom,
         provenance=answer.provenance_worst,
         not_scored=run.aside or None,
-        use="fit" if is_fit(run.source, job.model.name) else "test",
+        use=use_of(run.source, job.model.name),
         framework=run.framework,
         runtime=job.runtime.name,
         model=job.model.name,
@@ -155,11 +146,6 @@ def _compared(answer: Estimate, peak_of: str) -> float:
         first = answer.stages[0]
         return first.peak_reserved_gib if peak_of == "first reserved" else first.peak_allocated_gib
     return answer.peak_reserved_gib if peak_of == "reserved" else answer.peak_allocated_gib
-
-
-def is_fit(source: str, model: str) -> bool:
-    """Whether runs of this source and model may be fitted on."""
-    return any(model.startswith(start) for start in FIT.get(source, ()))
 
 
 def family_of(model: ModelSpec) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from astra.catalog import runtimes
 from astra.errors import AstraError, InputError
 from astra.families.weights import forward_flops_per_token
 from astra.files import csv_rows, read_text
@@ -55,6 +56,9 @@ _SCRIPTS: Final[dict[str, dict[str, str]]] = {
     # MccRee177/AMP: examples/ds_config.json and ds_pretrain_gpt2_pipe.sh of Megatron-LM-v1.1.5-3D_parallelism.
     "amp": {"zero_stage_or_dist_opt": "0"},
 }
+# Frameworks, as tables name them, whose logs call memory what the allocator reserved. Nanotron resets the peak of
+# allocated memory before it logs a benchmark (trainer.py, log_memory); torchtitan prints both and tables keep this one.
+_LOGS_RESERVED: Final = ("torchtitan", "nanotron")
 _NEEDED: Final = ("layers", "hidden", "heads", "gpu_type", "num_gpus")
 _DELIMITERS: Final = (",", ";", "\t")
 
@@ -161,7 +165,7 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
         flash=words_of(row, "flash_attn"),
         notes=notes,
     )
-    strategy, rules = strategy_of(runtime, model, degrees, settings, recipe)
+    strategy, rules = strategy_of(runtimes.runtime(runtime), model, degrees, settings, recipe)
     _check_experts(strategy)
     rank = re.search(r"LoRA rank (\d+)", notes)
     workload = Workload(
@@ -348,11 +352,9 @@ def _measured(row: Row, job: Job, notes: str, filled: list[str]) -> tuple[Measur
     oom = switch(words_of(row, "oom"))
     peak = number(row, "measured_peak_mem_gb")
     words = notes.lower()
-    reserved = "torchtitan" in words_of(row, "framework").lower()  # what its log calls memory, compiled or not
-    of: Peak = "first" if "rank 0" in words else "reserved" if reserved else "most"
-    # Nanotron resets the peak of allocated memory before it logs a benchmark (trainer.py, log_memory): what it can
-    # report of a whole step is the peak of reserved memory.
-    of = "first reserved" if job.runtime.name == "nanotron" and of == "first" else of
+    reserved = any(word in words_of(row, "framework").lower() for word in _LOGS_RESERVED)
+    first = "rank 0" in words
+    of: Peak = ("first reserved" if first else "reserved") if reserved else "first" if first else "most"
     return Measured(None if oom else step, peak, of, oom), _aside(notes, step, oom)
 
 

@@ -17,7 +17,7 @@ import astra
 from astra.catalog.hardware import catalog_hash
 from astra.provenance import Floats
 from astra.result import Result
-from astra.validate.replay import SIMULATED, ReplayedRun
+from astra.validate.replay import ReplayedRun
 
 SCHEMA: Final = "astra.validate/1"
 LEAST_STRATEGIES: Final = 4  # in a group that is picked from
@@ -199,10 +199,14 @@ def _counted(names: Iterable[str | None]) -> dict[str, int]:
 
 def _uses(rows: Sequence[ReplayedRun]) -> list[tuple[str, list[ReplayedRun]]]:
     parts = {"all": list(rows)} | {use: [row for row in rows if row.use == use] for use in ("fit", "test")}
-    others = [row for row in rows if row.source not in SIMULATED]
+    others = [row for row in rows if row.use != "simulated"]
     if 0 < len(others) < len(rows):
-        parts[f"without {', '.join(SIMULATED)}"] = others
+        parts[_without(rows)] = others
     return [(name, part) for name, part in parts.items() if part]
+
+
+def _without(parts: Sequence[ReplayedRun | Group]) -> str:
+    return f"without {', '.join(sorted({part.source for part in parts if part.use == 'simulated'}))}"
 
 
 def _by_source(rows: Sequence[ReplayedRun]) -> list[tuple[str, list[ReplayedRun]]]:
@@ -283,9 +287,9 @@ def _group(by_strategy: dict[str, list[ReplayedRun]]) -> Group:
 def _picks(groups: Sequence[Group]) -> list[Pick]:
     parts = {"all": list(groups)}
     parts |= {use: [group for group in groups if group.use == use] for use in ("fit", "test")}
-    others = [group for group in groups if group.source not in SIMULATED]
+    others = [group for group in groups if group.use != "simulated"]
     if 0 < len(others) < len(groups):
-        parts[f"without {', '.join(SIMULATED)}"] = others
+        parts[_without(groups)] = others
     parts |= {name: [group for group in groups if group.source == name] for name in sorted({g.source for g in groups})}
     return [_pick(name, part) for name, part in parts.items() if part]
 

@@ -9,7 +9,9 @@ import re
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
+from astra.space.rules import RULES
 from astra.spec.model import ModelSpec
+from astra.spec.runtime import Runtime, Usual
 from astra.spec.strategy import Strategy
 from astra.validate.cells import switch
 
@@ -28,8 +30,8 @@ _RUNTIMES: Final = (
     ("accelerate", "fsdp-eager"),
     ("internevo", "internevo"),
 )
-_ZERO: Final = {"nemo": 1, "megatron-bridge": 1, "torchtitan": 3, "fsdp-eager": 3, "nanotron": 1}
-_TUNED: Final = ("nemo", "megatron-bridge")  # NVIDIA's own tables: sequence parallelism and TP overlap are on
+# Frameworks that start no pipeline of more stages than micro-batches and one.
+_FED: Final = next(rule.frameworks for rule in RULES if rule.name == "stages_fed")
 _HALF_SAVED: Final = "torchtitan"  # its selective recompute saves every second matrix product
 
 
@@ -63,8 +65,6 @@ def runtime_of(framework: str, version: str, told: str, flash: str) -> tuple[str
     """
     named, notes = framework.lower(), told.lower()
     name = _profile(version if named == "other" else named)
-    if name == "megatron" and "vtrain" in notes:
-        return "vtrain", "times read like sums of traced layers, not of whole steps (docs/vtrain.md)"
     if name == "megatron" and switch(flash) is False:  # TransformerEngine always fuses attention
         return "megatron-apex", ""
     if name == "torchtitan" and "no compile" in notes:
@@ -80,26 +80,24 @@ def _profile(words: str) -> str:
 
 
 def strategy_of(
-    runtime: str, model: ModelSpec, degrees: Degrees, settings: Settings, recipe: dict[str, str] | None
+    runtime: Runtime, model: ModelSpec, degrees: Degrees, settings: Settings, recipe: dict[str, str] | None
 ) -> tuple[Strategy, list[str]]:
     """The strategy, and the rules by which what the table leaves open was filled."""
     filled: list[str] = []
-    if runtime == "vtrain" and settings.recompute != "none":
-        filled.append("recompute stated, but the times leave no room for it (docs/vtrain.md)")
-        settings = settings._replace(recompute="none")
-    sp = _switch(settings.sp, runtime in _TUNED and degrees.tp > 1, "sp", filled) and degrees.tp > 1
+    usual = runtime.usual
+    sp = _switch(settings.sp, usual.sp and degrees.tp > 1, "sp", filled) and degrees.tp > 1
     zero = _zero(settings.zero, runtime, recipe, filled)
     fields: dict[str, Any] = degrees._asdict() | {"sp": sp, "zero": zero}
     fields |= _recompute(settings, model, degrees, recipe, filled)
-    fields["flash"] = _switch(settings.flash, runtime != "deepspeed", "flash attention", filled)
+    fields["flash"] = _switch(settings.flash, usual.flash, "flash attention", filled)
     fields["schedule"] = "interleaved" if degrees.vp > 1 and degrees.pp > 1 else "1f1b"
     if fields["schedule"] == "1f1b":
         fields["vp"] = 1
-    fields["overlap"] = _overlap(runtime, fields, settings, recipe)
-    fields["etp"] = _expert_tp(runtime, model, degrees, settings.notes, recipe, filled)
+    fields["overlap"] = _overlap(usual, fields, settings, recipe)
+    fields["etp"] = _expert_tp(usual, model, degrees, settings.notes, recipe, filled)
     layers = _stated_layers(settings.notes, model.layers, degrees.pp * fields["vp"])
-    if not layers and runtime == "nanotron":
-        layers = nanotron_layers(model, degrees.pp)
+    if not layers and usual.split == "parameters":
+        layers = split_by_parameters(model, degrees.pp)
     return Strategy(**fields, layers=layers), filled
 
 
@@ -111,7 +109,7 @@ def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:
     return known
 
 
-def _zero(text: str, runtime: str, recipe: dict[str, str] | None, filled: list[str]) -> int:
+def _zero(text: str, runtime: Runtime, recipe: dict[str, str] | None, filled: list[str]) -> int:
     words = text.lower()
     stated = re.search(r"(?:zero|stage)[-_= ]*([0-3])", words) or re.fullmatch(r"([0-3])(?:\.0)?", words)
     if stated:
@@ -121,8 +119,8 @@ def _zero(text: str, runtime: str, recipe: dict[str, str] | None, filled: list[s
             return stage
     if words in ("none", "0", "no", "ddp"):
         return 0
-    stage = int(recipe["zero"]) if recipe else _ZERO.get(runtime, 0)
-    filled.append(f"ZeRO stage not stated: taken as {stage} for {runtime}")
+    stage = int(recipe["zero"]) if recipe else runtime.usual.zero
+    filled.append(f"ZeRO stage not stated: taken as {stage} for {runtime.name}")
     return stage
 
 
@@ -151,26 +149,21 @@ def _recompute(
 
 
 def _overlap(
-    runtime: str, fields: dict[str, Any], settings: Settings, recipe: dict[str, str] | None
+    usual: Usual, fields: dict[str, Any], settings: Settings, recipe: dict[str, str] | None
 ) -> tuple[str, ...]:
-    """What the framework hides by default.
+    """What the framework hides by default, with what the row says.
 
-    Megatron hides gradients and weights only with its distributed optimizer. DeepSpeed hides gradients only, and none
-    in its pipeline engine or without ZeRO: those reduce them after the last backward. nanotron hides gradients only and
-    without ZeRO alone; FSDP prefetches both. InternEvo hides gradients; weights it gathers after the update, which is
-    quick where states are shared by the ranks of a node only. Interleaved schedules send while they compute.
+    A gather over the ranks of a node alone is quick: it is taken as hidden. Interleaved schedules send while they
+    compute.
     """
     words = settings.notes.lower()
-    hooked = fields["zero"] >= 1 and fields["pp"] == 1
-    within = re.search(r"over [248] ranks", settings.zero)
-    usual = {
-        "deepspeed": ["grad"] if hooked else [],
-        "nanotron": [] if fields["zero"] else ["grad"],
-        "internevo": ["grad", "param"] if within else ["grad"],
-    }
-    found = usual.get(runtime, ["grad", "param"] if fields["zero"] >= 1 else [])
-    found = recipe["overlap"].split() if recipe else list(found)
-    async_tp = "async tp" in words or (runtime in _TUNED and not recipe and fields["sp"])
+    found = list(usual.overlap_sharded if fields["zero"] >= 1 else usual.overlap)
+    if fields["pp"] > 1 and not usual.overlap_pipelined:
+        found = []
+    if re.search(r"over [248] ranks", settings.zero) and "param" not in found:
+        found.append("param")
+    found = recipe["overlap"].split() if recipe else found
+    async_tp = "async tp" in words or (usual.sp and not recipe and fields["sp"])
     if async_tp and not re.search(r"(tp comm overlap|tp overlap)\s*(=\s*0|off|false)", words):
         found.append("tp")
     if "no gradient bucketing" in words:
@@ -181,7 +174,7 @@ def _overlap(
 
 
 def _expert_tp(
-    runtime: str, model: ModelSpec, degrees: Degrees, notes: str, recipe: dict[str, str] | None, filled: list[str]
+    usual: Usual, model: ModelSpec, degrees: Degrees, notes: str, recipe: dict[str, str] | None, filled: list[str]
 ) -> int:
     if model.moe is None:
         return 1
@@ -190,12 +183,12 @@ def _expert_tp(
         return int(stated.group(1))
     if recipe:
         return int(recipe["etp"])
-    usual = 1 if runtime == "megatron-bridge" else degrees.tp
-    while (degrees.tp * degrees.cp * degrees.dp) % (degrees.ep * usual) or model.moe.ffn % usual:
-        usual //= 2
+    etp = degrees.tp if usual.splits_experts else 1
+    while etp > 1 and ((degrees.tp * degrees.cp * degrees.dp) % (degrees.ep * etp) or model.moe.ffn % etp):
+        etp //= 2
     if degrees.tp > 1:
         filled.append("expert tensor parallelism not stated: as tensor parallelism, or 1 in Megatron-Bridge")
-    return max(usual, 1)
+    return etp
 
 
 def _stated_layers(notes: str, depth: int, stages: int) -> tuple[int, ...]:
@@ -214,7 +207,7 @@ def _stated_layers(notes: str, depth: int, stages: int) -> tuple[int, ...]:
     return tuple(layers) if len(layers) == stages > 1 and sum(layers) == depth and min(layers) >= 0 else ()
 
 
-def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
+def split_by_parameters(model: ModelSpec, pp: int) -> tuple[int, ...]:
     """Nanotron's split: blocks go to a stage until it has its share of the matrix parameters, head included.
 
     Its public code moves on when the share is exceeded. Where the two differ (the 1B model of the Ultra-Scale Playbook,
@@ -233,18 +226,16 @@ def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
     return tuple(layers)
 
 
-def refused(runtime: str, strategy: Strategy, microbatches: int) -> str:
+def refused(runtime: Runtime, strategy: Strategy, microbatches: int) -> str:
     """Why a runtime stops before the first step, whatever the memory; empty if it does not.
 
-    Nanotron asserts at least pp - 1 micro-batches (pipeline_parallel/engine.py). Its split may leave stages without
-    layers: one still runs the final norm or the loss, more have nothing to run; and without ZeRO its replicas are
-    wrapped in DistributedDataParallel, which needs parameters on every stage (models/base.py, check_model_has_grad).
+    Its framework's rule about micro-batches, and stages without layers where it cannot have them: one still runs the
+    final norm or the loss, more have nothing to run; and without ZeRO replicas are wrapped in DistributedDataParallel,
+    which needs parameters on every stage (nanotron: models/base.py, check_model_has_grad).
     """
-    if runtime != "nanotron":
-        return ""
-    empty = sum(count == 0 for count in strategy.layers[:-1])
-    if microbatches < strategy.pp - 1:
+    if runtime.framework in _FED and microbatches < strategy.pp - 1:
         return "fewer than pp - 1 micro-batches"
+    empty = 0 if runtime.can.empty_stages else sum(count == 0 for count in strategy.layers[:-1])
     if empty > 1 or (empty == 1 and strategy.zero == 0 and strategy.dp > 1):
         return "a pipeline stage without parameters"
     return ""

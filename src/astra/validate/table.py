@@ -88,10 +88,10 @@ def _model(entry: dict[str, Any]) -> ModelSpec:
 
 
 def _runtime(name: str, changes: dict[str, Any]) -> Runtime:
-    """A catalog runtime with what a run's recipe changes; kernels one by one."""
+    """A catalog runtime with what a run's recipe changes, group by group."""
     entry = msgspec.to_builtins(runtimes.runtime(name))
-    kernels = entry["kernels"] | changes.get("kernels", {})
-    found: Runtime = decode(Runtime, entry | changes | {"kernels": kernels}, where="published.json")
+    joined = {group: entry[group] | own for group, own in changes.items()}
+    found: Runtime = decode(Runtime, entry | joined, where="published.json")
     return found
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.validate.replay import FIT, SIMULATED
 from astra.validate.score import LEAST_STRATEGIES, PUBLISHED, Confusion, Errors, Line, Pick, Validation, farthest
+from astra.validate.sources import sources
 from astra.validate.targets import sections, why_of
 from astra.visible import visible
 
@@ -46,7 +46,7 @@ def render_validation(found: Validation, width: int | None, color: bool, *, brie
 
 def markdown(found: Validation, *, date: str, commit: str) -> str:
     """The page ``docs/accuracy.md``."""
-    fitted = "; ".join(f"{source} ({', '.join(m for m in models if m) or 'all'})" for source, models in FIT.items())
+    fitted = "; ".join(f"{one.name} ({', '.join(filter(None, one.fit)) or 'all'})" for one in sources() if one.fit)
     lines = [
         "# Accuracy against published runs",
         "",
@@ -66,9 +66,11 @@ def markdown(found: Validation, *, date: str, commit: str) -> str:
 
 
 def _simulated(found: Validation) -> str:
-    names = [name for name in SIMULATED if any(line.name == name for line in found.by["source"])]
+    names = sorted({row.source for row in found.rows if row.use == "simulated"})
+    if not names:
+        return ""
     pages = ", ".join(f"`{name}` ([{name}.md]({name}.md))" for name in names)
-    return f" Rows of {pages} read like a simulator's: figures are also told without them." if names else ""
+    return f" Rows of {pages} read like a simulator's: they are neither fit nor test; figures are also told without."
 
 
 def _cells(row: Sequence[str]) -> str:

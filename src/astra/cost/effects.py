@@ -1,0 +1,89 @@
+"""Effects of single frameworks: one small function each, named as in ``astra.spec.effects`` and in runtime files.
+
+A runtime without an effect gets what the function makes of the amount at which it does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from astra.provenance import Bools, Floats, Ints
+from astra.spec.runtime import Runtime
+
+
+def clock(runtime: Runtime) -> float:
+    """Tensor throughput in a step over that of hours of GEMMs alone: slow kernels between them leave them power."""
+    return runtime.amount("clock")
+
+
+def clock_follows_power(runtime: Runtime) -> bool:
+    """Whether the clock falls towards 1 where GEMMs fill the time."""
+    return runtime.amount("clock_follows_power") > 0
+
+
+def attention_rate(runtime: Runtime, seconds: Floats) -> Floats:
+    """Time of its attention from that of the kernel named: older and newer versions of it differ."""
+    return seconds / runtime.amount("attention_rate")
+
+
+def collective_launches(runtime: Runtime, kernels: Floats, calls: Floats) -> Floats:
+    """Operators the host issues: kernels, and collectives at their worth of kernels."""
+    return kernels + runtime.amount("collective_launches") * calls
+
+
+def launches_ahead(runtime: Runtime) -> bool:
+    """Whether the host never waits inside a micro-batch."""
+    return runtime.amount("launches_ahead") > 0
+
+
+def experts_together(runtime: Runtime, groups: Floats | Ints | int) -> Floats | Ints | int:
+    """Kernels of a product of so many groups: one for each, or one."""
+    return 0 * groups + 1 if runtime.amount("experts_together") else groups
+
+
+def fresh_gradient_bytes(runtime: Runtime, parameters: Floats) -> Floats:
+    """Gradients of one backward that are not made in the buffer micro-batches accumulate into."""
+    return runtime.amount("fresh_gradient_bytes") * parameters
+
+
+def bucket_bytes(runtime: Runtime) -> float:
+    """Gradients reduced at a time without ZeRO; 0: all."""
+    return runtime.amount("bucket_bytes")
+
+
+def zero_reduces_whole(runtime: Runtime) -> str:
+    """The collective that takes gradients to those who own their parameters."""
+    return "all_reduce" if runtime.amount("zero_reduces_whole") else "reduce_scatter"
+
+
+def gather_host_s(runtime: Runtime, zero: Ints, ranks: Ints, layers: Floats | Ints) -> Floats:
+    """Host time to cut and copy the weights that ZeRO-1 gathers."""
+    return np.where((zero == 1) & (ranks > 1), runtime.amount("gather_host_s") * layers * ranks, 0.0)
+
+
+def pipelined_collective_s(runtime: Runtime, across: Bools) -> Floats:
+    """Host time that a pipeline across nodes adds to a tensor-parallel collective, per member."""
+    return np.where(across, runtime.amount("pipelined_collective_s"), 0.0)
+
+
+def keeps_activation(runtime: Runtime) -> bool:
+    """Whether a gate's activation stays alive beside its input and the product."""
+    return runtime.amount("keeps_activation") > 0
+
+
+def queued_activations(runtime: Runtime, tp: Ints, tokens: Floats | Ints, hidden: int) -> Floats:
+    """Bytes a layer's collectives keep reserved, where the GPU lags behind the host."""
+    return np.where(tp > 1, runtime.amount("queued_activations") * 2 * tokens * hidden, 0.0)
+
+
+FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    function.__name__: function
+    for function in (
+        clock, clock_follows_power, attention_rate, collective_launches, launches_ahead, experts_together,
+        fresh_gradient_bytes, bucket_bytes, zero_reduces_whole, gather_host_s, pipelined_collective_s,
+        keeps_activation, queued_activations,
+    )
+}  # fmt: skip
