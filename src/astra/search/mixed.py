@@ -352,9 +352,10 @@ class Planner:
             if self.exact
             else "Try more GPUs, GPUs with more memory, a shorter sequence or another batch."
         )
-        return NoFeasiblePlan(
-            f"{job.model.name} on {asked}: no plan over these pools fits. {' '.join([*reasons, fix])}"
-        )
+        if self.left_open:
+            reasons.append("The search stopped at the work allowed for it, so that one may have been missed.")
+        found = "no plan over these pools was found" if self.left_open else "no plan over these pools fits"
+        return NoFeasiblePlan(f"{job.model.name} on {asked}: {found}. {' '.join([*reasons, fix])}")
 
     def why_not(self, pool: int) -> str:
         """Why no stage fits on a pool; empty if one does."""
