@@ -13,7 +13,7 @@ import numpy as np
 
 from astra.cost.stage import gather_parts, least_s, over_model
 from astra.provenance import Bools, Floats, Ints
-from astra.search.counts import degrees, expert_degrees, may_fit, on
+from astra.search.counts import degrees, expert_degrees, may_fit
 from astra.space.enumerate import cross, divisors
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
@@ -37,7 +37,7 @@ class Stream:
         self._columns = degrees(job, counts, restrictions)
         self._place = np.searchsorted(counts, _gpus(self._columns))
         self._work_s: Floats | None = None  # [tp, cp] GPU-seconds of a sample
-        self._waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
+        self._waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
 
     @property
     def whole(self) -> bool:
