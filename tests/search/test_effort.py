@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import astra
+from astra.errors import NoFeasiblePlan
 from astra.search import mixed, mixed_worth, mixes
 from astra.search.mixed_records import MixedPlanSet
 from astra.space.effort import Effort
@@ -20,6 +21,31 @@ from tests.space.test_partition import random_problem
 FLEET: dict[str, Any] = {
     "model": "t5-3b", "gpus": ["16xA10G", "8xH100-PCIe-80GB", "8xL40S"], "batch": 32, "seq": 512, "precision": "bf16",
 }  # fmt: skip
+
+
+NAMED: list[dict[str, Any]] = [  # each of them once took minutes
+    {"model": "t5-3b", "gpus": ["64xA10G", "64xH100-PCIe-80GB", "64xL40S", "24xRTX3090"], "batch": 128, "seq": 512,
+     "precision": "fp8", "optimizer": "sgd"},
+    {"model": "mistral-7b-v0.3", "gpus": ["3xMI250X-GCD", "1024xH200", "64xV100-SXM2-32GB", "8xRTX5090"], "batch": 7},
+]  # fmt: skip
+RENTED: dict[str, Any] = {
+    "model": "t5-3b", "tokens": "1B", "max_gpus": 256, "batch": 1, "seq": 4096, "precision": "fp16",
+}  # fmt: skip
+
+
+@pytest.fixture
+def efforts(monkeypatch: pytest.MonkeyPatch) -> list[Effort]:
+    """Every effort with a limit that a request makes."""
+    made: list[Effort] = []
+    begin = Effort.__init__
+
+    def watched(self: Effort, most: float = np.inf) -> None:
+        begin(self, most)
+        if most < np.inf:
+            made.append(self)
+
+    monkeypatch.setattr(Effort, "__init__", watched)
+    return made
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, most: float) -> MixedPlanSet:
@@ -63,6 +89,30 @@ def test_what_is_cut_is_said_and_its_gap_holds(
     if pipelines and pipelines[0].estimate.step_s < step_s:
         assert gaps, "a faster pipeline was left open without a word"
         assert step_s / pipelines[0].estimate.step_s - 1 <= gaps[0] + 1e-3
+
+
+def test_nothing_found_is_not_nothing_fits_where_the_search_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = FLEET | {"counts": "exact", "gpus": ["5xA10G", "7xL40S"], "batch": 5}
+    with pytest.raises(NoFeasiblePlan, match="no plan over these pools fits"):
+        astra.plan(**exact | {"batch": 1, "fix": ["dp=1", "pp=1"]})
+    monkeypatch.setattr(mixed, "MOST_EFFORT", 1.0)
+    with pytest.raises(NoFeasiblePlan, match="stopped at the work allowed"):
+        astra.plan(**exact)
+
+
+@pytest.mark.parametrize("asked", NAMED, ids=lambda asked: asked["model"])
+def test_fleets_that_took_minutes_stay_within_their_effort(asked: dict[str, Any], efforts: list[Effort]) -> None:
+    found = astra.plan(**asked)
+    assert len(efforts) == 2  # the search and the remarks
+    assert sum(effort.spent for effort in efforts) <= 1.05 * (4 / 3 * mixed.MOST_EFFORT + mixed_worth.MOST_EFFORT)
+    assert any("work allowed" in note for note in found.notes) or not any(effort.over for effort in efforts)
+
+
+def test_rent_that_took_minutes_stays_within_its_effort(efforts: list[Effort]) -> None:
+    found = astra.rent(**RENTED).search.mixes
+    assert efforts[0].most == mixes.MOST_EFFORT
+    assert sum(effort.spent for effort in efforts) <= 1.05 * mixes.MOST_EFFORT
+    assert (found.open > 0) == efforts[0].over
 
 
 @pytest.mark.parametrize("seed", range(40))

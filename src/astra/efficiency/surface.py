@@ -84,11 +84,13 @@ def features(shapes: Shapes, sms: int) -> Floats:
 def activate(z: Floats) -> Floats:
     """Convex, concave and saturating thirds of the units [unit, product]; all increasing."""
     third, two = len(z) // 3, 2 * len(z) // 3
-    root = np.sqrt(1.0 + z * z)
-    out = np.empty_like(z)
-    out[:third] = 0.5 * (z[:third] + root[:third])
-    out[third:two] = 0.5 * (z[third:two] - root[third:two])
-    out[two:] = z[two:] / root[two:]
+    out = z * z
+    out += 1.0
+    np.sqrt(out, out=out)
+    np.add(z[:third], out[:third], out=out[:third])
+    np.subtract(z[third:two], out[third:two], out=out[third:two])
+    out[:two] *= 0.5
+    np.divide(z[two:], out[two:], out=out[two:])
     return out
 
 

@@ -182,7 +182,7 @@ def shelve(job: Job, space: CountSpace) -> Shelf:
     moved[fits] = gathered.place
     gathered = gathered._replace(place=moved[space.shard[cores]])
     place = space.place[cores]
-    waits = np.array([1 + on(job, gpus).straggling for gpus in space.counts.tolist()])
+    waits = np.array([1 + job.straggling_on(gpus) for gpus in space.counts.tolist()])
     bound_s = step.least_seconds(job, core_bound_s(job, space, cores, gathered), waits[place])
     return Shelf(space, cores, place, gathered, bound_s, waits)
 
@@ -228,7 +228,7 @@ def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
     """By count, a lower bound that needs no table: every matrix product at the GPU's peak, nothing else."""
-    waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
+    waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
     return step.least_seconds(job, products_s(job, counts), waits)
 
 

@@ -77,6 +77,8 @@ class Limits:
 
     def chunks(self, vp: int) -> bool:
         """Whether stages may have so many chunks, with the schedule and the overlap that belong to it."""
+        if not self.restrictions:
+            return True
         interleaved = vp > 1
         schedule = "interleaved" if interleaved else "1f1b"
         return self.allows("vp", vp) and self.allows("schedule", schedule) and self.allows("overlap_p2p", interleaved)

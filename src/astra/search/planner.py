@@ -111,6 +111,7 @@ class _Pending(NamedTuple):
     costs: StageCosts
     parts: Gathered
     bound_s: Floats
+    savers: Floats  # number of them
 
 
 class Leaders:
@@ -186,7 +187,8 @@ class Leaders:
             savers = strategies[rows] / len(self.space.holders)
             self.unfit += float(((savers - 1) * (~room).sum(axis=1))[lost].sum())
             rows, bound_s = rows[~lost], bound_s[~lost]
-        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s))
+        savers = strategies[rows] / len(self.space.holders)
+        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s, savers))
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
 
@@ -200,17 +202,27 @@ class Leaders:
         bound_s = np.concatenate([some.bound_s for some in pending])
         parts = join_parts([some.parts for some in pending])
         groups, order = group_of(meshes), np.argsort(bound_s, kind="stable")
+        tight = np.zeros(0, np.int64)
+        if not self.best and not self.space.late_rules:
+            least = memory.least_peak(self.job, costs, meshes.columns["vp"], self.space.holders).min(axis=1)
+            reserved = memory.reserved_bytes(self.job, least)
+            tight = order[reserved[order] > self.job.limit_bytes]
+            tight = tight[np.argsort(reserved[tight], kind="stable")]
+            order = order[reserved[order] <= self.job.limit_bytes]
         for some in growing(order):
-            promising = some[bound_s[some] < self.limit_s(groups[some])]
-            for block in by_depth(promising, costs, len(self.space.holders)):
-                deepest = int(costs.chunk_layers[block].max())
-                self._offer(
-                    meshes.take(block),
-                    take(costs, block),
-                    parts.take(block),
-                    self.space.savers.up_to(deepest),
-                    first=False,
-                )
+            self._try_savers(some[bound_s[some] < self.limit_s(groups[some])], meshes, costs, parts)
+        # What has no room is of interest only for advice, and no more than the smallest of it.
+        for some in growing(tight):
+            small = some[reserved[some] < self.least[0]] if not self.best else some[:0]
+            self._try_savers(small, meshes, costs, parts)
+            savers = np.concatenate([one.savers for one in pending])[np.setdiff1d(some, small)]
+            self.unfit += float((savers - 1).sum()) * len(self.space.holders)
+
+    def _try_savers(self, rows: Ints, meshes: Meshes, costs: StageCosts, parts: Gathered) -> None:
+        """Offer some meshes with every saver."""
+        for block in by_depth(rows, costs, len(self.space.holders)):
+            savers = self.space.savers.up_to(int(costs.chunk_layers[block].max()))
+            self._offer(meshes.take(block), take(costs, block), parts.take(block), savers, first=False)
 
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""

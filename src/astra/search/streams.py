@@ -14,7 +14,7 @@ import numpy as np
 from astra.cost import step
 from astra.cost.stage import gather_parts, least_s, over_model
 from astra.provenance import Bools, Floats, Ints
-from astra.search.counts import degrees, expert_degrees, may_fit, on
+from astra.search.counts import degrees, expert_degrees, may_fit
 from astra.space.enumerate import cross, divisors
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
@@ -38,7 +38,7 @@ class Stream:
         self._columns = degrees(job, counts, restrictions)
         self._place = np.searchsorted(counts, _gpus(self._columns))
         self._work_s: Floats | None = None  # [tp, cp] GPU-seconds of a sample
-        self._waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
+        self._waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
 
     @property
     def whole(self) -> bool:
@@ -82,14 +82,14 @@ class Stream:
         legal = check(columns, facts, tuple(rule for rule in RULES if rule.name != "gpus")).ok
         columns = {name: column[legal] for name, column in columns.items()}
         out = np.full((int(self._columns["tp"].max()) + 1, int(self._columns["cp"].max()) + 1), np.inf)
-        for flash in limits.filter("flash", (False, True)):
-            shards = columns | {"flash": np.full(len(columns["tp"]), flash)}
-            fits = may_fit(job, shards)
-            shards = {name: column[fits] for name, column in shards.items()}
-            if len(shards["tp"]):
-                whole_s = over_model(job, gather_parts(job, shards), least_s)
-                work_s = whole_s * shards["tp"] * shards["cp"] / shards["mbs"]
-                np.minimum.at(out, (shards["tp"], shards["cp"]), work_s)
+        flash = limits.filter("flash", (False, True))[-1]  # as in a table of many counts
+        shards = columns | {"flash": np.full(len(columns["tp"]), flash)}
+        fits = may_fit(job, shards)
+        shards = {name: column[fits] for name, column in shards.items()}
+        if len(shards["tp"]):
+            whole_s = over_model(job, gather_parts(job, shards), least_s)
+            work_s = whole_s * shards["tp"] * shards["cp"] / shards["mbs"]
+            np.minimum.at(out, (shards["tp"], shards["cp"]), work_s)
         return out
 
 

@@ -40,7 +40,7 @@ from astra.space.partition_problem import (
 _MANY_POOLS: Final = 4  # from here on the problem without order is tried first
 _ROUNDS: Final = 5  # of a search for the least bottleneck, each on a grid
 _GRID: Final = np.arange(1, 33) / 32
-_BOUND, _WAY = 4.0, 1.0  # efforts: to bound one bottleneck, and of one way for a pool in the problem without order
+_BOUND, _WAY = 4.0, 0.5  # efforts: to bound one bottleneck, and of one way for a pool in the problem without order
 
 
 class Bounded(NamedTuple):

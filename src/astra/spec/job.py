@@ -37,8 +37,11 @@ class Job(Spec, frozen=True, kw_only=True):
     @property
     def straggling(self) -> float:
         """Share of a step lost to waiting for the slowest of all nodes."""
-        nodes = max(self.pool.gpus / self.pool.gpus_per_node, 1.0)
-        return STRAGGLING * math.log2(nodes)
+        return self.straggling_on(self.pool.gpus)
+
+    def straggling_on(self, gpus: int) -> float:
+        """The same on some of the GPUs."""
+        return STRAGGLING * math.log2(max(gpus / self.pool.gpus_per_node, 1.0))
 
     @property
     def limit_bytes(self) -> float:
