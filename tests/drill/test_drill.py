@@ -87,7 +87,8 @@ SCHEDULE = replace(gpipe.SCHEDULE, name="toy")
 
 import numpy as np
 
-from astra.axes.base import Axis, Send
+from astra.axes.base import Axis
+from astra.families.messages import Send
 
 
 def layer_sends(model, kind, shard):
