@@ -14,6 +14,7 @@ from astra.families.messages import Send
 from astra.families.operators import Layer, Shard
 from astra.families.tensors import Tensor
 from astra.spec.model import ModelSpec
+from astra.spec.runtime import Kernel
 
 Role = Literal["decoder", "encoder", "cross"]
 Span = Literal["full", "window"]
@@ -58,6 +59,9 @@ class Block:
     tensors: Callable[[ModelSpec], list[Tensor]]  # with what divides each; norms before the block are the layer's
     operators: Callable[[ModelSpec, LayerKind, Shard], Layer]  # with what is kept under each kind of recompute
     sends: Mapping[str, LayerSends] = field(default_factory=dict)  # by axis; a block is silent on the others
+    kernels: Mapping[str, Kernel] = field(
+        default_factory=dict
+    )  # its own memory-bound ones, where a runtime has no other
     # Forward FLOPs per token besides two per weight: of attention (run again by selective recompute), and of the rest.
     attention_flops: Callable[[ModelSpec, LayerKind, int], float] = no_flops
     other_flops: Callable[[ModelSpec, LayerKind, int], float] = no_flops

@@ -25,7 +25,9 @@ def layer_kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
     beside = model.encoder.layers if model.encoder else 0
     encoder = tuple(_kind(model, Place("encoder", index, beside=True), "full") for index in range(beside))
     role: Role = "cross" if model.encoder is not None else "decoder" if model.causal else "encoder"
-    return encoder + tuple(_kind(model, Place(role, index), _span(model, index)) for index in range(model.layers))
+    letters = model.state_space.pattern if model.state_space else ("",) * model.layers
+    places = (Place(role, index, letter=letter) for index, letter in enumerate(letters))
+    return encoder + tuple(_kind(model, place, _span(model, place.index)) for place in places)
 
 
 def _kind(model: ModelSpec, place: Place, span: Span) -> LayerKind:

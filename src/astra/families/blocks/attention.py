@@ -104,7 +104,7 @@ def _core(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads, *, cros
 
 def _rotates(model: ModelSpec) -> bool:
     """Whether positions are told by turning queries and keys; a hybrid's are told by its state-space layers."""
-    return not (model.learned_positions or model.relative_buckets or model.vision)
+    return not (model.learned_positions or model.relative_buckets or model.vision or model.state_space)
 
 
 def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads) -> list[Stream]:
