@@ -23,7 +23,8 @@ TINY = [tiny(kind) for kind in dict.fromkeys(KINDS)]
 
 
 def gemm_flops(layer: Layer) -> float:
-    return float(sum(np.sum(2.0 * gemm.groups * gemm.m * gemm.n * gemm.k) for gemm in layer.gemms))
+    """Of products with weights."""
+    return float(sum(np.sum(2.0 * g.groups * g.m * g.n * g.k) for g in layer.gemms if g.weight))
 
 
 DECODER = LayerKind(("attention", "dense"))

@@ -87,8 +87,10 @@ BUILT = {
     "vit-l-16": 304_326_632,  # *
     "yi-34b": 34_388_917_248,  # *
 }
-# Published exactly, but transformers 5 ties the two tables that the checkpoint keeps apart.
-PUBLISHED = {"flan-t5-xxl": 11_135_332_352}
+PUBLISHED = {
+    "flan-t5-xxl": 11_135_332_352,  # transformers 5 ties the two tables that the checkpoint keeps apart
+    "nemotron-h-8b": 8_100_852_736,  # tensors of the checkpoint, added up
+}
 # Published rounded: billions and the tolerance that the rounding (or the publisher's way of counting) allows.
 ROUNDED = {
     "falcon-180b": (180, 0.01),
@@ -100,6 +102,7 @@ ROUNDED = {
     "kimi-k2": (1026, 0.001),
     "llama-4-maverick": (400, 0.01),
     "llama-4-scout": (109, 0.015),  # with its vision encoder
+    "nemotron-3-nano-30b-a3b": (31.6, 0.001),
     "opt-175b": (175, 0.01),
     "megatron-1.7b": (1.7, 0.03),
     "megatron-3.6b": (3.6, 0.015),
@@ -128,6 +131,7 @@ ACTIVE = {
     "llama-4-scout": (17, 0),
     "mixtral-8x22b": (39, 0),
     "mixtral-8x7b": (12.9, 0),
+    "nemotron-3-nano-30b-a3b": (3.2, 1),
     "qwen3-235b-a22b": (22, 0),
     "qwen3-30b-a3b": (3.3, 0),
 }
