@@ -56,6 +56,7 @@ AT_ONCE: Final = 16  # strategies of a block that are simulated before all are c
 MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
+Hopeful = Callable[[Columns], Bools]  # degrees -> whether they may matter
 Limits = Callable[[Floats], Floats]  # best step so far of each count -> the longest step of interest
 
 
@@ -71,10 +72,13 @@ class Rungs(NamedTuple):
 class CountSpace(Space):
     """The legal cores of every count at once; ``counts`` ascend."""
 
-    def __init__(self, job: Job, counts: Ints, restrictions: Restrictions | None = None) -> None:
-        self.counts = counts
+    def __init__(
+        self, job: Job, counts: Ints, restrictions: Restrictions | None = None, hopeful: Hopeful | None = None
+    ) -> None:
+        self.counts, self._hopeful, self._unopened = counts, hopeful, 0.0
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
+        self.considered += round(self._unopened * len(self._mbs) * len(self._sp))
         columns = self.cores | {"flash": np.full(len(self.strategies), self.flash_settings[0])}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
@@ -85,24 +89,19 @@ class CountSpace(Space):
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
         self.rules = tuple(rule for rule in self.rules if rule.name != "gpus")  # the table has many numbers of GPUs
-        model, batch, most = self.job.model, self.job.workload.global_batch, int(self.counts[-1])
-        choices = {
-            "tp": divisors(model.heads),
-            "cp": divisors(self.job.workload.seq),
-            "pp": range(1, len(layer_kinds(model)) + 1),
-            "dp": divisors(batch),
-        }
-        tp, cp, pp, dp = (
-            np.array(self.allowed(name, [n for n in some if n <= most]), np.int64) for name, some in choices.items()
-        )
-        gpus = tp[:, None, None, None] * cp[:, None, None] * pp[:, None] * dp
-        rows = np.nonzero(np.isin(gpus, self.counts))
-        columns = {n: c[r] for n, c, r in zip(("tp", "cp", "pp", "dp"), (tp, cp, pp, dp), rows, strict=True)}
-        if model.moe is None:
-            return columns | {"ep": np.ones_like(columns["tp"]), "etp": np.ones_like(columns["tp"])}
-        experts = {"ep": divisors(model.moe.experts), "etp": [n for n in divisors(model.moe.ffn) if n <= most]}
-        ep, etp = (np.array(self.allowed(name, some), np.int64) for name, some in experts.items())
-        return cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})[0]
+        columns = degrees(self.job, self.counts, self.restrictions)
+        experts = expert_degrees(self.job, self.restrictions)
+        if self._hopeful is not None:
+            columns = self._opened(columns, experts, self._hopeful)
+        return cross(columns, experts)[0]
+
+    def _opened(self, columns: dict[str, Column], experts: dict[str, Column], hopeful: Hopeful) -> dict[str, Column]:
+        """The degrees worth a look; strategies of the others are counted all the same."""
+        kept = hopeful(columns)
+        depths, many = np.unique(columns["pp"][~kept], return_counts=True)
+        below = sum(self._below(pp) * times for pp, times in zip(depths.tolist(), many.tolist(), strict=True))
+        self._unopened = below * len(experts["ep"])
+        return {name: column[kept] for name, column in columns.items()}
 
     def _below(self, pp: int) -> float:
         """As for one count, worked out once for each depth."""
@@ -128,6 +127,37 @@ class CountSpace(Space):
         other = copy(self)
         other.job, other.facts, other.refused = job, facts, dict(self.refused)
         return other
+
+
+def degrees(job: Job, counts: Ints, restrictions: Restrictions) -> dict[str, Column]:
+    """Every tp * cp * pp * dp that is one of the counts and deals the batch."""
+    choices = {
+        "tp": divisors(job.model.heads),
+        "cp": divisors(job.workload.seq),
+        "pp": range(1, len(layer_kinds(job.model)) + 1),
+        "dp": divisors(job.workload.global_batch),
+    }
+    most = int(counts[-1])
+    tp, cp, pp, dp = (
+        np.array(list(restrictions.filter(name, [n for n in some if n <= most])), np.int64)
+        for name, some in choices.items()
+    )
+    gpus = tp[:, None, None, None] * cp[:, None, None] * pp[:, None] * dp
+    rows = np.nonzero(np.isin(gpus, counts))
+    return {n: c[r] for n, c, r in zip(choices, (tp, cp, pp, dp), rows, strict=True)}
+
+
+def expert_degrees(job: Job, restrictions: Restrictions) -> dict[str, Column]:
+    """Every ep with every etp the GPUs of the job have room for; 1 with 1 where there are no experts."""
+    moe = job.model.moe
+    if moe is None:
+        return {"ep": np.ones(1, np.int64), "etp": np.ones(1, np.int64)}
+    slices = [n for n in divisors(moe.ffn) if n <= job.pool.gpus]
+    ep, etp = (
+        np.array(list(restrictions.filter(name, some)), np.int64)
+        for name, some in (("ep", divisors(moe.experts)), ("etp", slices))
+    )
+    return {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))}
 
 
 class Shelf(NamedTuple):

@@ -22,6 +22,7 @@ from astra.search.mixed_detail import Fleet
 from astra.search.mixed_frames import RECOMPUTES, Bounded, Counts, Found, Frame, Framing, Shape, in_units
 from astra.search.mixed_limits import Limits
 from astra.space.can import rules_of
+from astra.space.effort import Effort
 from astra.space.enumerate import divisors
 from astra.space.names import facts_of
 from astra.space.one_pool import applies, solve_one
@@ -33,6 +34,7 @@ from astra.spec.job import Job
 MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no GPU
 MOST_TP: Final = 64
 LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
+FRAME: Final = 40.0  # effort of opening one
 FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
 
@@ -78,6 +80,7 @@ class Bench(Framing):
         self.rates = [self._rates(way) for way in self.ways]
         self.solved = 0
         self.frames = 0
+        self.effort = Effort()
 
     def _weights(self) -> Floats:
         """[kind] what a layer counts for in bounds, an average layer being 1.
@@ -316,6 +319,7 @@ class Bench(Framing):
         """
         if len(self.spans(counts, frame)) > 1:
             return Bounded(0.0, 0.0, None)
+        self.effort.spend(FRAME)
         problem, shapes = self.problem(counts, frame, every=every, must=must)
         needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
         if not any(problem.pools) or not all(needed):
@@ -324,7 +328,7 @@ class Bench(Framing):
         end_s = least_end(problem, below)
         if end_s >= below:
             return Bounded(below, 0.0, None)
-        least, pipeline = bound(problem, below=below - end_s)
+        least, pipeline = bound(problem, below=below - end_s, effort=self.effort)
         if pipeline is None:
             return Bounded(least, end_s, None)
         longest_s = max(end_times(problem.ends, pipeline.runs))
@@ -361,13 +365,14 @@ class Bench(Framing):
         best: Found | None = None
         self.solved += 1
         for span in self.spans(counts, frame):
+            self.effort.spend(FRAME)
             problem, shapes = self.problem(counts, frame, every=every, must=must, span=span)
             needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
             if not any(problem.pools) or not all(needed):
                 continue
             problem = problem._replace(ends=self.ends(frame, shapes))
             first = solve_one if applies(problem) else solve
-            found = solve_ended(problem, below=below, first=first, quick=quick)
+            found = solve_ended(problem, below=below, first=first, quick=quick, effort=self.effort)
             if found is not None:
                 best, below = self._found(frame, found.pipeline, shapes, found.total_s), found.total_s
         return best
