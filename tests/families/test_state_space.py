@@ -29,7 +29,8 @@ SCAN = LayerKind(("state_space",))
 def hybrid(**changes: Any) -> ModelSpec:
     """A small model with every letter of a pattern."""
     fields: dict[str, Any] = {
-        "layers": 6, "vocab": 1024, "norms_per_layer": 1, "state_space": SPACE, "moe": MoE(experts=4, topk=2, ffn=64), **changes
+        "layers": 6, "vocab": 1024, "norms_per_layer": 1, "state_space": SPACE,
+        "moe": MoE(experts=4, topk=2, ffn=64), **changes,
     }  # fmt: skip
     return tiny("dense", **fields)
 
