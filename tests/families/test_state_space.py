@@ -97,8 +97,7 @@ def test_tensor_parallel_ranks_share_all_of_it(tp: int) -> None:
     for weights in (True, False):
         assert tp * flops(split, weights=weights) == pytest.approx(flops(alone, weights=weights))
     np.testing.assert_allclose(tp * split.kept.whole, alone.kept.whole)
-    weights = layer_weights(spec, SCAN)
-    assert weights.replicated == spec.hidden  # the norm before it
+    assert layer_weights(spec, SCAN).replicated == spec.hidden  # the norm before it
 
 
 def test_context_parallel_ranks_share_all_of_it_and_trade_sequence_for_heads() -> None:

@@ -32,7 +32,7 @@ class Place(NamedTuple):
     """Where a layer stands in its model."""
 
     role: Role
-    index: int  # among the layers of its stack
+    number: int  # among the layers of its stack
     beside: bool = False  # it is of the encoder of an encoder-decoder model
     letter: str = ""  # of a hybrid's pattern: its one block; empty in a model without a pattern
 

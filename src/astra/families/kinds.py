@@ -27,7 +27,7 @@ def layer_kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
     role: Role = "cross" if model.encoder is not None else "decoder" if model.causal else "encoder"
     letters = model.state_space.pattern if model.state_space else ("",) * model.layers
     places = (Place(role, index, letter=letter) for index, letter in enumerate(letters))
-    return encoder + tuple(_kind(model, place, _span(model, place.index)) for place in places)
+    return encoder + tuple(_kind(model, place, _span(model, place.number)) for place in places)
 
 
 def _kind(model: ModelSpec, place: Place, span: Span) -> LayerKind:

@@ -54,8 +54,9 @@ def together(sends: Iterable[Send]) -> list[Send]:
     for send in sends:
         for place, other in enumerate(found):
             if _same(send, other):
-                both = {"forward": other.forward + send.forward, "backward": other.backward + send.backward}
-                found[place] = other._replace(**both)
+                found[place] = other._replace(
+                    forward=other.forward + send.forward, backward=other.backward + send.backward
+                )
                 break
         else:
             found.append(send)

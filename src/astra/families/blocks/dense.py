@@ -19,7 +19,7 @@ def _has(model: ModelSpec, place: Place) -> bool:
         return False
     if moe is None or place.beside or place.letter:
         return True
-    return place.index < moe.first_dense or (place.index - moe.first_dense + 1) % moe.every != 0
+    return place.number < moe.first_dense or (place.number - moe.first_dense + 1) % moe.every != 0
 
 
 def mlp_tensors(model: ModelSpec, name: str, ffn: int, *, bias: bool) -> list[Tensor]:
