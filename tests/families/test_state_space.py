@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
+import astra
 from astra.axes import AXES
 from astra.catalog.models import model
 from astra.errors import InputError
+from astra.export import EXPORTERS
+from astra.export.imports import import_text
+from astra.export.reading import from_record
 from astra.families import transformer
 from astra.families.blocks import state_space
 from astra.families.kinds import LayerKind, layer_kinds
@@ -147,3 +152,17 @@ def test_sizes_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"pattern": "M", "heads": 8, "head_dim": 16, "states": 32}
     with pytest.raises(InputError, match="state_space"):
         StateSpace(**(usual | changes))
+
+
+@pytest.mark.parametrize("fix", [["pp=2", "tp=2"], ["pp=1"]], ids=str)
+def test_a_script_for_megatron_is_read_back_as_the_same_hybrid(fix: list[str]) -> None:
+    plan = astra.plan("nemotron-h-8b", gpus="16xH100", batch=64, top=1, fix=fix)
+    launch, _ = from_record(json.loads(plan.to_json()), 1)
+    script = EXPORTERS["megatron"].files(launch)["launch.sh"]
+    found = import_text(script, name="launch.sh")
+    assert "pretrain_hybrid.py" in script
+    assert found.model is not None
+    assert found.model.state_space == launch.model.state_space
+    assert count(found.model).total == 8_100_852_736
+    assert str(found.strategy) == str(launch.strategy)
+    assert not any("hybrid" in word for word in found.ignored)
