@@ -128,11 +128,12 @@ class Costs(Layers):
         starts = [sum(mesh.layers[:k]) for k in range(mesh.p * mesh.v)]
         found = []
         for r in range(mesh.p):
-            mine = [range(starts[k], starts[k] + mesh.layers[k]) for k in range(r, mesh.p * mesh.v, mesh.p)]
-            first, last = r == 0, r == mesh.p - 1
+            held = held_by(mesh.schedule, mesh.p, mesh.v, r)
+            mine = [range(starts[k], starts[k] + mesh.layers[k]) for k in held]
+            first, last = 0 in held, mesh.p * mesh.v - 1 in held
             tensors = [weights_of.layer_weights(model, self.kinds[i]) for chunk in mine for i in chunk]
             tensors += [weights_of.embedding_weights(model)] * first + [weights_of.head_weights(model)] * last
-            if last and mesh.p > 1 and model.tied_embeddings:
+            if last and not first and model.tied_embeddings:
                 tensors.append(weights_of.tied_head_weights(model))
             dense = sum(part.sharded / s.t + part.replicated for part in tensors)
             expert = sum(part.expert / (s.e * s.x) for part in tensors)
@@ -154,6 +155,7 @@ class Costs(Layers):
         # Micro-batches pass a chunk in groups of p; of more where that would leave a group shorter than p.
         group = next((g for g in range(p, m) if m % g == 0 or m % g >= p), max(p, m))
         ahead = {"1f1b": p - r, "interleaved": 2 * (p - r - 1) + (v - 1) * group + 1, "gpipe": m, "zb": p}
+        ahead["zbv"] = min(2 * p - r - 1, m) + min(r + 1, m)
         return min(ahead[mesh.schedule], m * v)
 
     def _passes(self, mesh: Mesh) -> list[tuple[float, float, float]]:
@@ -209,13 +211,16 @@ class Costs(Layers):
         schedule = find(mesh.schedule)
         if not schedule.legal(np.asarray(p), np.asarray(v), np.asarray(m)).all():
             return inf
-        stages = [self._stage(mesh, saver, ranks[k % p], k) for k in range(p * v)]
-        stages = [(f, b + exchanged_s[k % p] / v, w) for k, (f, b, w) in enumerate(stages)]
+        stages = [(0.0, 0.0, 0.0)] * (p * v)
+        for r in range(p):
+            for chunk, k in enumerate(held_by(mesh.schedule, p, v, r)):
+                f, b, w = self._stage(mesh, saver, ranks[r], k, chunk)
+                stages[k] = (f, b + exchanged_s[r] / v, w)
         return simulated_s(schedule, p, v, m, stages, self.send(mesh), blocking="p2p" not in mesh.on)
 
-    def _stage(self, mesh: Mesh, saver: Saver, rank: Rank, k: int) -> tuple[float, float, float]:
+    def _stage(self, mesh: Mesh, saver: Saver, rank: Rank, k: int, chunk: int) -> tuple[float, float, float]:
         """Forward, backward but for weight gradients, and those, of virtual stage k."""
-        layers = rank.chunks[k // mesh.p]
+        layers = rank.chunks[chunk]
         parts = self.parts(mesh.shard)
         ends = [parts["embedding"]] * (k == 0) + [parts["head"]] * (k == mesh.p * mesh.v - 1)
         forward_s, backward_s = (
@@ -309,7 +314,13 @@ class Costs(Layers):
 def _slots(schedule: Schedule, p: int, v: int, m: int) -> list[list[tuple[int, int, int]]]:
     """The order of each rank: (kind, micro-batch, virtual stage)."""
     orders = [schedule.slots(p, v, m, rank).tolist() for rank in range(p)]
-    return [[(kind, j, chunk * p + rank) for kind, j, chunk in order] for rank, order in enumerate(orders)]
+    held = [held_by(schedule.name, p, v, rank) for rank in range(p)]
+    return [[(kind, j, held[rank][chunk]) for kind, j, chunk in order] for rank, order in enumerate(orders)]
+
+
+def held_by(schedule: str, p: int, v: int, rank: int) -> list[int]:
+    """Virtual stages of a rank: there and back again in a V, else round and round."""
+    return [rank, 2 * p - 1 - rank] if schedule == "zbv" else [chunk * p + rank for chunk in range(v)]
 
 
 def simulated_s(
@@ -319,6 +330,7 @@ def simulated_s(
     last, split = p * v - 1, schedule.splits_backward
     made: list[dict[tuple[int, int], float]] = [{}, {}, {}]  # by kind: when (micro-batch, stage) frees its rank
     orders = _slots(schedule, p, v, m)
+    turn = p - 1 if schedule.name == "zbv" else last  # the last rank of a V hands over to itself
     clocks, at, todo = [0.0] * p, [0] * p, True
     while todo:
         todo = False
@@ -334,9 +346,10 @@ def simulated_s(
                     input_s = made[waits[0]].get((j, waits[1]))
                     if input_s is None:
                         break
-                    now_s = max(now_s, input_s + (send_s if not blocking and waits[1] != k else 0.0))
+                    hop = waits[1] != k and min(waits[1], k) != turn
+                    now_s = max(now_s, input_s + (send_s if not blocking and hop else 0.0))
                 now_s += stages[k][kind] + (stages[k][2] if kind == 1 and not split else 0.0)
-                if blocking and ((kind == 0 and k < last) or (kind == 1 and k > 0)):
+                if blocking and ((kind == 0 and k not in (last, turn)) or (kind == 1 and k not in (0, turn + 1))):
                     now_s += send_s
                 made[kind][j, k] = now_s
                 place += 1

@@ -82,7 +82,7 @@ class Oracle(Costs):
         for vp in self.allowed("vp", [n for n in chunks if n == 1 or pp * n <= depth]):
             even = {(depth // (pp * vp),) * (pp * vp)} if depth % (pp * vp) == 0 else set()
             for schedule in self.allowed("schedule", self.job.runtime.can.schedules):
-                if (schedule == "interleaved") == (vp > 1):
+                if vp in {"interleaved": chunks[1:], "zbv": [2]}.get(schedule, [1]):
                     for layers in sorted({self.balanced(pp * vp)} | even):
                         yield {"vp": vp, "schedule": schedule, "layers": layers}
 
@@ -139,7 +139,7 @@ class Oracle(Costs):
             for pipeline, switch in product(self.pipelines(core["pp"]), self.switches(every_switch)):
                 row = {**core, **pipeline, **switch}
                 row["overlap_tp"] &= row["sp"] and row["tp"] <= self.facts["scaleup_gpus"]
-                row["overlap_p2p"] &= row["schedule"] == "interleaved"
+                row["overlap_p2p"] &= row["vp"] > 1
                 row["overlap_param"] &= row["overlap_grad"]
                 if self.legal(row):
                     yield row, mesh_of(row)

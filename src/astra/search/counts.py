@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.savers import Savers
 from astra.cost.stage import (
@@ -29,7 +30,7 @@ from astra.cost.stage import (
     retention,
     stage_costs,
 )
-from astra.cost.step import evaluate, reserved_bytes
+from astra.cost.step import evaluate
 from astra.families import transformer
 from astra.families.kinds import layer_kinds
 from astra.families.operators import Shard
@@ -182,7 +183,7 @@ def shelve(job: Job, space: CountSpace) -> Shelf:
     gathered = gathered._replace(place=moved[space.shard[cores]])
     place = space.place[cores]
     waits = np.array([1 + on(job, gpus).straggling for gpus in space.counts.tolist()])
-    bound_s = core_bound_s(job, space, cores, gathered) * waits[place]
+    bound_s = step.least_seconds(job, core_bound_s(job, space, cores, gathered), waits[place])
     return Shelf(space, cores, place, gathered, bound_s, waits)
 
 
@@ -197,12 +198,11 @@ def may_fit(job: Job, shards: Columns) -> Bools:
     shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
     kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
     least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
-    fits: Bools = reserved_bytes(job, job.workload.widening * least) <= job.limit_bytes
-    return fits
+    return memory.fits(job, job.workload.widening * least)
 
 
 def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -> Floats:
-    """No strategy of a core is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
+    """No pipeline of a core is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
 
     Without interleaving a step also takes one micro-batch over all stages and m - 1 over the last one, whose share is
     least bad where both bounds meet: the others share the rest.
@@ -216,21 +216,20 @@ def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -
     if space.facts["runtime"] == "megatron":
         last = whole * np.maximum(m - pp + 1, 0) / (m + (m - 1) * (pp - 1))
         bound_s = np.where(space.chunks[cores] == 1, np.maximum(bound_s, whole + (m - 1) * last), bound_s)
-    return np.asarray(bound_s + job.runtime.step_host_s)
+    return bound_s
 
 
 def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
     """A lower bound without communication, which holds for the GPU in any node type."""
     space, cores = shelf.space, shelf.cores
     whole = over_model(job, shelf.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
-    return np.asarray(space.microbatches[cores] * whole / space.cores["pp"][cores] + job.runtime.step_host_s)
+    return step.least_seconds(job, space.microbatches[cores] * whole / space.cores["pp"][cores], 1.0)
 
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
     """By count, a lower bound that needs no table: every matrix product at the GPU's peak, nothing else."""
     waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
-    bound_s: Floats = (products_s(job, counts) + job.runtime.step_host_s) * waits
-    return bound_s
+    return step.least_seconds(job, products_s(job, counts), waits)
 
 
 def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
@@ -294,9 +293,9 @@ class _Ladder(Leaders):
         at = np.searchsorted(shelf.cores, core)
         place, parts = shelf.place[at], shelf.gathered.take(at)
         costs = stage_costs(self.job, meshes, parts)
-        bound_s = (mesh_bound_s(meshes, costs) + self.job.runtime.step_host_s) * shelf.waits[place]
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs), shelf.waits[place])
         open_s = np.full((len(meshes), len(self.space.holders)), np.inf)
-        possible = np.flatnonzero(self.may_fit(costs) & (bound_s < self.limit_s(place)))
+        possible = np.flatnonzero(self.may_fit(meshes, costs) & (bound_s < self.limit_s(place)))
         possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]
         for block in blocks(possible, len(self.space.holders) * costs.forward_s.shape[1]):
             some = block[bound_s[block] < self.limit_s(place[block])]
@@ -338,19 +337,15 @@ class _Ladder(Leaders):
         The lowest bound of each mesh by holder; infinite where it fits without recompute and has nothing to gain.
         """
         holders = self.space.holders
-        result = evaluate(self.job, meshes, costs, savers, holders)
+        waits = self.shelf.waits[place]  # the job is that of the largest count
+        result = evaluate(self.job, meshes, costs, savers, holders, waits)
         if self.space.late_rules:
             result = self._without_refused(meshes, result, savers, first=True)
-        # The job is that of the largest count, so its waiting is put in place of the mesh's own.
-        own = self.shelf.waits[place] / (1 + self.job.straggling)
-        result = result._replace(bound_s=result.bound_s * own[:, None, None])
-        fits = result.known & (reserved_bytes(self.job, result.peak_bytes) <= self.job.limit_bytes)
+        fits = result.known & memory.fits(self.job, result.peak_bytes)
         self.evaluated += int(result.known.sum())
         if fits.any():
-            waits = self.shelf.waits[place]
             entries = entries_of(result, fits, meshes, parts, savers, holders, place, waits, first=first)
             self.contest.enter(entries, parts)
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
-            unsaved = evaluate(self.job, meshes, costs, UNSAVED, holders).bound_s * own[:, None, None]
-            return np.asarray(unsaved.min(axis=1))
+            return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, holders, waits).bound_s.min(axis=1))
         return np.where(fits.any(axis=1), np.inf, result.bound_s.min(axis=1))

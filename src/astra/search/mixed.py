@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
-from astra.cost.step import reserved_bytes
+from astra.cost.memory import reserved_bytes
 from astra.errors import NoFeasiblePlan
 from astra.search.mixed_detail import Fleet, estimate
 from astra.search.mixed_frames import Counts, Found, Frame

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
+from astra.cost.memory import room_bytes
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats
@@ -107,7 +108,7 @@ class Bench(Framing):
         layer_s, (head_s, stay, shared, kept, room) = np.full(shape, LONG), (np.zeros(shape) for _ in range(5))
         weights = self._weights()
         one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count] / weights for dp in (1, 2))
-        limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
+        limit = room_bytes(job)
         work = {code: columns.work_s + self._again_s(columns, name) for code, name in enumerate(RECOMPUTES)}
         for row, (tp, cp, ep, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
             for code in codes:
@@ -202,7 +203,7 @@ class Bench(Framing):
             sends = cost.p2p_s(job, columns.stream_bytes[rows], shards.tp[rows] * cp * dp, span)
         count = len(kinds(self.model))
         stay = cost.from_the_end(job, resident[rows, :count])
-        limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
+        limit = room_bytes(job)
         made: list[tuple[Choice, Shape]] = []
         for place, row in enumerate(rows.tolist()):
             for recompute in self.recomputes:

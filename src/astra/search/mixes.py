@@ -21,12 +21,13 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from astra.cost import step
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats, Ints
 from astra.result import MixSearch, PriceTag
 from astra.search.bill import Hired, cost_of, judged_by
-from astra.search.counts import flops_bound_s
+from astra.search.cores import products_s
 from astra.search.hunt import JobOf, Part, Refined, front_of, steps_of, waiting
 from astra.search.mixed import Planner
 from astra.search.mixed_api import fleet_of
@@ -166,17 +167,15 @@ class _Table:
 
     def _least_s(self, first: Offer, second: Offer, one: Ints, other: Ints, here: Floats, there: Floats) -> Floats:
         """The bound of the module's docstring, with the host's work and the waiting for the slowest node."""
-        runtime = self._job(first).runtime
+        job = self._job(first)
         ratios = (here / there)[:, None]
         shared = np.minimum(here, ratios * there).sum(axis=-1)
         busy_s = (shared[:, None] / (one + ratios * other)).max(axis=0)
         nodes = one / first.node.gpus + other / second.node.gpus
-        least: Floats = busy_s * (1 + runtime.straggling * np.log2(np.maximum(nodes, 1))) + runtime.step_host_s
-        return least
+        return step.least_seconds(job, busy_s, 1 + job.runtime.straggling * np.log2(np.maximum(nodes, 1)))
 
     def _at_peak(self, offer: Offer) -> Floats:
-        job = self._job(offer)
-        return flops_bound_s(job, np.array([1])) - job.runtime.step_host_s
+        return products_s(self._job(offer), np.array([1]))
 
     def _by_parts(self, offer: Offer) -> Floats:
         """[kind] seconds one GPU needs for a step's work, each kind with the sharding that is best for it."""

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from astra.cost import step
 from astra.cost.stage import gather_parts, least_s, over_model
 from astra.provenance import Bools, Floats, Ints
 from astra.search.counts import degrees, expert_degrees, may_fit, on
@@ -50,7 +51,7 @@ class Stream:
             self._work_s = self._least_work()
         place = np.searchsorted(self.counts, _gpus(columns))
         work_s = self._work_s[columns["tp"], columns["cp"]] * self.job.workload.global_batch
-        step_s = (work_s / self.counts[place] + self.job.runtime.step_host_s) * self._waits[place]
+        step_s = step.least_seconds(self.job, work_s / self.counts[place], self._waits[place])
         return np.asarray(step_s * _LOOSE < limit_s[place])
 
     def next(self, limit_s: Floats) -> Ints | None:
