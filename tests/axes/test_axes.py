@@ -17,6 +17,7 @@ from tests.oracle.requests import KINDS, model
 SEQ = 512
 SPECS = [model(kind) for kind in dict.fromkeys(KINDS)]
 BY_NAME = {axis.name: axis for axis in AXES}
+DENSE = LayerKind(("attention", "dense"))
 
 
 def sends(axis: Axis, spec: ModelSpec, some: Shard) -> list[Send]:
@@ -63,7 +64,7 @@ def test_names_are_unique() -> None:
 
 def test_tensor_parallelism_moves_as_much_with_sequence_parallelism_as_without() -> None:
     """An all-reduce is a reduce-scatter and an all-gather (Korthikanti et al. 2022); backward gathers once more."""
-    spec, layer = model("dense"), LayerKind("decoder")
+    spec, layer = model("dense"), DENSE
     with_sp, without = (BY_NAME["tp"].layer_sends(spec, layer, shard(SEQ, tp=4, sp=on)) for on in (True, False))
     whole = 2 * SEQ * spec.hidden
     assert wire_bytes(with_sp, "forward") == pytest.approx(wire_bytes(without, "forward"))
@@ -73,14 +74,15 @@ def test_tensor_parallelism_moves_as_much_with_sequence_parallelism_as_without()
 
 def test_a_crossing_layer_has_one_block_more() -> None:
     spec = model("encdec")
-    cross, plain = (BY_NAME["tp"].layer_sends(spec, LayerKind(role), shard(SEQ, tp=2)) for role in ("cross", "encoder"))
+    crossing = LayerKind(("attention", "cross", "dense"), "cross")
+    cross, plain = (BY_NAME["tp"].layer_sends(spec, kind, shard(SEQ, tp=2)) for kind in (crossing, DENSE))
     assert wire_bytes(cross, "forward") == pytest.approx(1.5 * wire_bytes(plain, "forward"))
 
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
 def test_context_parallelism_sends_keys_and_values_round_the_ring(cp: int) -> None:
     spec = model("gqa")
-    (send,) = BY_NAME["cp"].layer_sends(spec, LayerKind("decoder"), shard(SEQ, cp=cp))
+    (send,) = BY_NAME["cp"].layer_sends(spec, DENSE, shard(SEQ, cp=cp))
     own = 2 * 2 * (SEQ / cp) * spec.kv_heads * spec.head_dim
     assert float(send.nbytes[0]) == own
     assert wire_bytes([send], "forward") == (cp - 1) * own
@@ -96,4 +98,4 @@ def test_expert_parallelism_sends_each_token_to_its_experts_and_back() -> None:
     found = BY_NAME["ep"].layer_sends(spec, kind, shard(SEQ, tp=2, ep=4, sp=True))
     routed = 2 * (SEQ / 2) * spec.moe.topk * spec.hidden
     assert wire_bytes(found, "forward") == pytest.approx(2 * 3 / 4 * routed)
-    assert BY_NAME["ep"].layer_sends(spec, LayerKind("decoder", mlp="dense"), shard(SEQ, ep=4)) == []
+    assert BY_NAME["ep"].layer_sends(spec, DENSE, shard(SEQ, ep=4)) == []

@@ -1,159 +1,211 @@
-"""A contributor's first day, on a copy of the package: one file and one line for each extension, then plan and report.
+"""A contributor's first day, on a copy of the package: one of each extension, then plan, report and export.
 
-What CONTRIBUTING promises in its table. The copy runs in a process of its own, so that nothing leaks.
+What CONTRIBUTING promises in its table: a data file alone, or one module and the line that registers it (and the line
+that imports it). The copy runs in a process of its own, so that nothing leaks.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import astra
+from tests.drill.toys import AXIS, BLOCK, EXPORTER, GPU, MODEL, NODE, OBJECTIVE, SCHEDULE
 
 SOURCE = Path(astra.__file__).parent
 
-FILES = {
-    "catalog/data/devices/Toy9000.toml": """
-name = "Toy9000"
-vendor = "NVIDIA"
-arch = "Hopper"
-memory_bytes = 64e9
-memory_bytes_per_s = 3e12
-sms = 100
-power_w = 500
-host_bytes_per_s = 60e9
-relative = "H100-SXM5-80GB"
-aliases = ["T9"]
-source = "a drill"
-date = "2026-01-01"
 
-[flops_per_s]
-bf16 = 800e12
-fp16 = 800e12
-""",
-    "catalog/data/nodes/toybox.toml": """
-name = "toybox"
-provider = "on-prem"
-gpu = "Toy9000"
-gpus = 4
-default_for = ["Toy9000"]
-source = "a drill"
-date = "2026-01-01"
+class Extension(NamedTuple):
+    """What one extension adds to the package."""
 
-[[links]]
-reach = 4
-kind = "nvswitch"
-bytes_per_s = 300e9
-latency_s = 5e-6
-source = "a drill"
-
-[[links]]
-reach = "any"
-kind = "infiniband"
-bytes_per_s = 25e9
-latency_s = 2e-5
-source = "a drill"
-""",
-    "catalog/data/models/toymodel.toml": """
-layers = 12
-hidden = 1024
-ffn = 4096
-heads = 16
-kv_heads = 4
-head_dim = 64
-vocab = 32000
-max_seq = 4096
-source = "a drill"
-date = "2026-01-01"
-""",
-    "schedule/toy.py": '''
-"""All forwards, then all backwards, as GPipe, under another name."""
-
-from dataclasses import replace
-
-from astra.schedule import gpipe
-
-SCHEDULE = replace(gpipe.SCHEDULE, name="toy")
-''',
-    "axes/toy.py": '''
-"""Every layer tells the ranks of its context-parallel group something in forward."""
-
-import numpy as np
-
-from astra.axes.base import Axis, Send
+    files: dict[str, str]  # new ones
+    lines: dict[str, list[tuple[str, str]]]  # by file: what stands there, and what stands there afterwards
+    touched: dict[str, int]  # lines of each other file that are new or changed
 
 
-def layer_sends(model, kind, shard):
-    nbytes = 2.0 * shard.tokens * model.hidden
-    return [Send("all_gather", nbytes, shard.cp, shard.tp, 1.0, 0.0)]
-
-
-TOY = Axis(name="toy", title="a drill", degree="cp", layer_sends=layer_sends)
-''',
-}
-LINES = {
-    "schedule/registry.py": [
-        ("from astra.schedule import gpipe,", "from astra.schedule import toy, gpipe,"),
-        ("zbv.SCHEDULE\n)", "zbv.SCHEDULE, toy.SCHEDULE\n)"),
-    ],
-    "spec/strategy_fields.py": [('"zb", "zbv")', '"zb", "zbv", "toy")')],
-    "axes/__init__.py": [
-        ("from astra.axes.tp import TP", "from astra.axes.tp import TP\nfrom astra.axes.toy import TOY"),
-        ("(TP, CP, EP)", "(TP, CP, EP, TOY)"),
-    ],
-    "space/rules.py": [
-        ("RULES: Final = _rules(", 'RULES: Final = _rules(\n    ("toy", "the drill allows tp up to 4", "tp > 4"),'),
-    ],
-    # A runtime lists the schedules it can run: its file is its entry.
-    "catalog/data/runtimes/megatron.toml": [('schedules = ["1f1b",', 'schedules = ["toy", "1f1b",')],
-}
+DATA = {
+    "gpu": Extension({"catalog/data/devices/Toy9000.toml": GPU}, {}, {}),
+    "node": Extension({"catalog/data/nodes/toybox.toml": NODE}, {}, {}),
+    "model": Extension({"catalog/data/models/toymodel.toml": MODEL}, {}, {}),
+    "price": Extension(
+        {},
+        {
+            "catalog/data/prices.csv": [
+                ("usd_per_gpu_h,currency,date,source,notes\n",
+                 "usd_per_gpu_h,currency,date,source,notes\n"
+                 "Toys,toybox,Toy9000,4,moon,on-demand,1.5,USD,2026-01-01,a drill,\n"),
+            ],
+        },
+        {"catalog/data/prices.csv": 1},
+    ),
+}  # fmt: skip
+CODE = {
+    "exporter": Extension(
+        {"export/toy.py": EXPORTER},
+        {
+            "export/__init__.py": [
+                ("from astra.export.torchtitan import TorchTitan\n",
+                 "from astra.export.torchtitan import TorchTitan\nfrom astra.export.toy import Toy\n"),
+                ("    Megatron(), Bridge(),", "    Toy(), Megatron(), Bridge(),"),
+            ],
+        },
+        {"export/__init__.py": 2},
+    ),
+    "block": Extension(
+        # Its model says it has the block by a width; a real one has a field of its own in spec/model.py.
+        {
+            "families/blocks/toy.py": BLOCK,
+            "catalog/data/models/toyblocks.toml": MODEL.replace("ffn = 4096", "ffn = 4160"),
+        },
+        {
+            "families/blocks/__init__.py": [
+                ("latent, state_space\n", "latent, state_space, toy\n"),
+                ("    experts.BLOCK,\n", "    experts.BLOCK,\n    toy.BLOCK,\n"),
+            ],
+        },
+        {"families/blocks/__init__.py": 2},
+    ),
+    "axis": Extension(
+        {"axes/toy.py": AXIS},
+        {
+            "axes/__init__.py": [
+                ("from astra.axes.tp import TP\n", "from astra.axes.tp import TP\nfrom astra.axes.toy import TOY\n"),
+                ("(TP, CP, EP)", "(TP, CP, EP, TOY)"),
+            ],
+        },
+        {"axes/__init__.py": 2},
+    ),
+    "objective": Extension(
+        {},
+        {"search/objectives.py": [("OBJECTIVES: Final = by_name(\n", "OBJECTIVES: Final = by_name(\n" + OBJECTIVE)]},
+        {"search/objectives.py": 1},
+    ),
+    "rule": Extension(
+        {},
+        {
+            "space/rules.py": [
+                ("RULES: Final = _rules(\n",
+                 'RULES: Final = _rules(\n    ("toy", "the drill allows tp up to 4", "tp > 4"),\n'),
+            ],
+        },
+        {"space/rules.py": 1},
+    ),
+    # A schedule's name is a word of the strategy, which lies below, and a runtime lists the schedules it can run.
+    "schedule": Extension(
+        {"schedule/toy.py": SCHEDULE},
+        {
+            "schedule/registry.py": [
+                ("from astra.schedule import gpipe,", "from astra.schedule import toy, gpipe,"),
+                ("zero_bubble.SCHEDULE", "zero_bubble.SCHEDULE, toy.SCHEDULE"),
+            ],
+            "spec/strategy_fields.py": [('"gpipe", "zb"', '"gpipe", "zb", "toy"')],
+            "catalog/data/runtimes/megatron.toml": [('schedules = ["1f1b",', 'schedules = ["toy", "1f1b",')],
+        },
+        {"schedule/registry.py": 2, "spec/strategy_fields.py": 1, "catalog/data/runtimes/megatron.toml": 1},
+    ),
+}  # fmt: skip
+ALL = DATA | CODE
 PROGRAM = """
-import json, sys
+import json, pathlib, sys
 import astra
+from astra.cli import main
 
-asked = dict(gpus="16xT9", batch=64, seq=2048, top=5)
-plan = astra.plan("toymodel", **asked)
-wide = astra.estimate("toymodel", gpus="16xT9", batch=64, seq=2048, strategy="cp4 dp4 mbs1 zero1")
-alone = astra.estimate("toymodel", gpus="16xT9", batch=64, seq=2048, strategy="dp16 mbs1 zero1")
-split = astra.plan("toymodel", **asked, fix=["schedule=toy", "pp=4"])
-broken = astra.estimate("toymodel", gpus="16xT9", batch=64, seq=2048, strategy="tp8 dp2 mbs1 sp zero1")
-records = {"plan": plan, "wide": wide, "broken": broken, "alone": alone, "split": split}
-told = {"text": str(plan), "html": plan._repr_html_(), "home": astra.__file__}
-json.dump({name: record.to_dict() for name, record in records.items()} | told, sys.stdout)
+asked = dict(gpus="16xT9", batch=64, seq=2048)
+one = dict(**asked, strategy="dp16 mbs1 zero1")
+plan = astra.plan("toymodel", **asked, top=5)
+blocks = astra.plan("toyblocks", **asked, top=3)
+out = pathlib.Path(sys.argv[1])
+for name, made in (("plan", plan), ("blocks", blocks)):
+    (out / f"{name}.json").write_text(made.to_json(), encoding="utf-8")
+    if main(["export", str(out / f"{name}.json"), "--to", "toy", "--out", str(out / name), "--json"]):
+        sys.exit(f"no export of {name}")
+records = {
+    "plan": plan,
+    "blocks": blocks,
+    "wide": astra.estimate("toymodel", **asked, strategy="cp4 dp4 mbs1 zero1"),
+    "broken": astra.estimate("toymodel", **asked, strategy="tp8 dp2 mbs1 sp zero1"),
+    "alone": astra.estimate("toymodel", **one),
+    "blocky": astra.estimate("toyblocks", **one),
+    "split": astra.plan("toymodel", **asked, top=5, fix=["schedule=toy", "pp=4"]),
+    "priced": astra.estimate("toymodel", **one, tokens=1e9),
+    "sized": astra.describe_model("toyblocks"),
+    "plain_sized": astra.describe_model("toymodel"),
+    "rent": astra.rent("toymodel", gpus="T9", max_gpus=16, batch=64, seq=2048, tokens=1e9, objective="toy"),
+}
+told = {"text": str(plan), "html": plan._repr_html_(), "home": astra.__file__, "reported": str(blocks)}
+told["files"] = {str(path.relative_to(out)): path.read_text() for path in out.rglob("*.txt")}
+answers = {name: json.loads(record.to_json()) for name, record in records.items()}
+(out / "answers.json").write_text(json.dumps(answers | told), encoding="utf-8")
 """
+
+
+def extend(home: Path, extension: Extension) -> dict[str, int]:
+    """Add one extension to a copy; how many lines of each other file are new or changed."""
+    touched = {}
+    for name, text in extension.files.items():
+        assert not (home / name).exists()
+        (home / name).write_text(text.lstrip(), encoding="utf-8")
+    for name, changes in extension.lines.items():
+        path = home / name
+        before = after = path.read_text(encoding="utf-8")
+        for old, new in changes:
+            assert old in after, f"{name} has no {old!r}: CONTRIBUTING and this drill are out of date"
+            after = after.replace(old, new, 1)
+        path.write_text(after, encoding="utf-8")
+        difference = difflib.ndiff(before.splitlines(), after.splitlines())
+        touched[name] = sum(line.startswith("+ ") for line in difference)
+    return touched
+
+
+def copy(where: Path) -> Path:
+    home = where / "astra"
+    shutil.copytree(SOURCE, home, ignore=shutil.ignore_patterns("__pycache__", "*.csv.gz"))
+    return home
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_extension_touches_as_little_as_the_table_says(name: str, tmp_path: Path) -> None:
+    extension = ALL[name]
+    home = tmp_path / "astra"
+    for file in (*extension.files, *extension.lines):
+        (home / file).parent.mkdir(parents=True, exist_ok=True)
+    for file in extension.lines:
+        shutil.copy(SOURCE / file, home / file)
+    assert extend(home, extension) == extension.touched
+    if name in DATA:
+        assert len(extension.files) + len(extension.touched) == 1  # one data file
+    modules = [file for file in extension.files if file.endswith(".py")]
+    assert len(modules) <= 1
+    registries = [file for file in extension.touched if file.endswith(".py")]
+    assert len(registries) <= (2 if name == "schedule" else 1)
+    assert sum(extension.touched.values()) <= (4 if name == "schedule" else 2)
 
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the extended copy answers."""
-    home = tmp_path_factory.mktemp("drill")
-    shutil.copytree(SOURCE, home / "astra", ignore=shutil.ignore_patterns("__pycache__", "*.csv.gz"))
-    for name, text in FILES.items():
-        (home / "astra" / name).write_text(text.lstrip(), encoding="utf-8")
-    for name, changes in LINES.items():
-        path = home / "astra" / name
-        text = path.read_text(encoding="utf-8")
-        for old, new in changes:
-            assert text.count(old) >= 1, f"{name} has no {old!r}: CONTRIBUTING and this drill are out of date"
-            text = text.replace(old, new, 1)
-        path.write_text(text, encoding="utf-8")
+    """What a copy with all of them answers."""
+    where, out = tmp_path_factory.mktemp("drill"), tmp_path_factory.mktemp("answers")
+    home = copy(where)
+    for extension in ALL.values():
+        extend(home, extension)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+        [sys.executable, "-W", "error", "-c", PROGRAM, str(out)],
+        env={**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout)
-    assert answers["home"].startswith(str(home))
+    answers: dict[str, Any] = json.loads((out / "answers.json").read_text(encoding="utf-8"))
+    assert answers["home"].startswith(str(where))
     return answers
 
 
@@ -165,6 +217,38 @@ def test_a_gpu_a_node_and_a_model(extended: dict[str, Any]) -> None:
     assert best["fits"]
     assert best["memory_usable_gib"] < 64e9 / 2**30
     assert best["provenance"]["gemm"] == "transferred"  # borrowed from its relative
+
+
+def test_a_price(extended: dict[str, Any]) -> None:
+    priced = extended["priced"]
+    assert priced["train_usd"] == pytest.approx(16 * 1.5 * 24 * priced["train_days"])
+
+
+def test_an_objective(extended: dict[str, Any]) -> None:
+    assert extended["rent"]["request"]["objective"] == "toy"
+
+
+def test_an_exporter(extended: dict[str, Any]) -> None:
+    assert extended["files"] == {
+        "plan/launch.txt": "train toymodel on 16 GPUs",
+        "blocks/launch.txt": "train toyblocks on 16 GPUs",
+    }
+
+
+def test_a_block(extended: dict[str, Any]) -> None:
+    """Twelve layers with one more square matrix each, and the wider feed-forward that the toy goes by."""
+    plain, more = extended["alone"], extended["blocky"]
+    layers, hidden = 12, 1024
+    added = layers * (hidden**2 + 3 * hidden * 64)
+    total = extended["sized"]["parameters"]["total"]
+    assert total == extended["plain_sized"]["parameters"]["total"] + added
+    flops = 3 * 2 * added
+    assert more["step_s"] > plain["step_s"]
+    assert extended["sized"]["flops_per_token"]["training"] == pytest.approx(
+        extended["plain_sized"]["flops_per_token"]["training"] + flops
+    )
+    assert all(plan["estimate"]["legal"] for plan in extended["blocks"]["plans"])
+    assert "toyblocks" in extended["reported"]
 
 
 def test_a_rule(extended: dict[str, Any]) -> None:

@@ -23,7 +23,11 @@ TINY = [tiny(kind) for kind in dict.fromkeys(KINDS)]
 
 
 def gemm_flops(layer: Layer) -> float:
-    return float(sum(np.sum(2.0 * gemm.groups * gemm.m * gemm.n * gemm.k) for gemm in layer.gemms))
+    """Of products with weights."""
+    return float(sum(np.sum(2.0 * g.groups * g.m * g.n * g.k) for g in layer.gemms if g.weight))
+
+
+DECODER = LayerKind(("attention", "dense"))
 
 
 def every_kind(spec: ModelSpec) -> list[LayerKind]:
@@ -35,7 +39,7 @@ def test_products_are_those_of_the_parameters(name: str) -> None:
     spec = model(name)
     for kind in every_kind(spec):
         wanted = 2.0 * SEQ * layer_matmul_parameters(spec, kind)
-        wanted -= 2.0 * SEQ * spec.hidden if kind.mlp == "moe" and spec.moe and spec.moe.shared_gate else 0.0
+        wanted -= 2.0 * SEQ * spec.hidden if "experts" in kind.blocks and spec.moe and spec.moe.shared_gate else 0.0
         assert gemm_flops(transformer.layer(spec, kind, shard(SEQ))) == pytest.approx(wanted, rel=1e-12)
 
 
@@ -84,7 +88,7 @@ def test_context_parallel_ranks_share_everything(spec: ModelSpec) -> None:
 
 @pytest.mark.parametrize("spec", [spec for spec in TINY if spec.moe], ids=lambda spec: spec.name)
 def test_expert_parallel_ranks_have_fewer_experts_and_as_much_work(spec: ModelSpec) -> None:
-    kind = next(kind for kind in layer_kinds(spec) if kind.mlp == "moe")
+    kind = next(kind for kind in layer_kinds(spec) if "experts" in kind.blocks)
     for ep, etp in ((2, 1), (4, 1), (2, 2)):
         some = shard(SEQ, ep=ep, etp=etp, tp=etp, sp=etp > 1)
         experts = [gemm for gemm in transformer.layer(spec, kind, some).gemms if gemm.name.startswith("experts")]
@@ -105,7 +109,7 @@ def test_recompute_keeps_less(spec: ModelSpec) -> None:
 
 
 def test_sequence_parallelism_keeps_less_and_flash_keeps_no_scores() -> None:
-    spec, kind = tiny("dense"), LayerKind("decoder")
+    spec, kind = tiny("dense"), DECODER
     sp, no_sp = (transformer.layer(spec, kind, shard(SEQ, tp=4, sp=on)).kept for on in (True, False))
     assert sp.whole < no_sp.whole
     assert sp.checkpoint * 4 == no_sp.checkpoint
@@ -115,14 +119,14 @@ def test_sequence_parallelism_keeps_less_and_flash_keeps_no_scores() -> None:
 
 
 def test_norms_of_queries_and_keys_keep_both_sides() -> None:
-    spec, kind = tiny("dense"), LayerKind("decoder")
+    spec, kind = tiny("dense"), DECODER
     normed = msgspec.structs.replace(spec, qk_norm="per_head")
     plain, both = (transformer.layer(each, kind, shard(SEQ)).kept for each in (spec, normed))
     assert both.whole - plain.whole == 2 * SEQ * (spec.heads + spec.kv_heads) * spec.head_dim
 
 
 def test_more_tensor_parallelism_than_key_heads_keeps_the_gathered_projection() -> None:
-    spec, kind = tiny("dense", heads=8, kv_heads=2, head_dim=16), LayerKind("decoder")
+    spec, kind = tiny("dense", heads=8, kv_heads=2, head_dim=16), DECODER
     keeps = Retention(projection=True)
     two, four = (transformer.layer(spec, kind, shard(SEQ, tp=tp)._replace(keeps=keeps)).kept for tp in (2, 4))
     own = 2 * SEQ * (8 / 4 + 2) * 16  # a rank's queries and one key and value head
@@ -137,15 +141,15 @@ def test_korthikanti_2022() -> None:
     """A GPT layer in bf16 keeps 34 s b h + 5 a s^2 b bytes with dropout; 32 s b h + 4 a s^2 b without its masks."""
     hidden, heads, seq = 1024, 8, 512
     spec = tiny("gpt", hidden=hidden, ffn=4 * hidden, heads=heads, kv_heads=heads, head_dim=hidden // heads)
-    kept = transformer.layer(spec, LayerKind("decoder"), shard(seq, flash=False)).kept
+    kept = transformer.layer(spec, DECODER, shard(seq, flash=False)).kept
     assert float(kept.whole[0]) == 32 * seq * hidden + 4 * heads * seq**2
 
 
 def test_only_self_attention_is_causal_in_a_decoder_that_crosses() -> None:
     spec = tiny("encdec")
-    cross = transformer.layer(spec, LayerKind("cross"), shard(SEQ))
+    cross = transformer.layer(spec, LayerKind(("attention", "cross", "dense"), "cross"), shard(SEQ))
     assert [core.causal for core in cross.attentions] == [True, False]
-    encoder = transformer.layer(spec, LayerKind("encoder"), shard(SEQ))
+    encoder = transformer.layer(spec, LayerKind(("attention", "dense"), "encoder"), shard(SEQ))
     assert [core.causal for core in encoder.attentions] == [False]
 
 

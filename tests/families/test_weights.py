@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.catalog.models import model, models
+from astra.families.blocks.attention import keys_per_query
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.weights import (
     Weights,
@@ -18,7 +19,6 @@ from astra.families.weights import (
     embedding_weights,
     forward_flops_per_token,
     head_weights,
-    keys_per_query,
     layer_matmul_parameters,
     layer_tensors,
     layer_weights,
@@ -87,8 +87,10 @@ BUILT = {
     "vit-l-16": 304_326_632,  # *
     "yi-34b": 34_388_917_248,  # *
 }
-# Published exactly, but transformers 5 ties the two tables that the checkpoint keeps apart.
-PUBLISHED = {"flan-t5-xxl": 11_135_332_352}
+PUBLISHED = {
+    "flan-t5-xxl": 11_135_332_352,  # transformers 5 ties the two tables that the checkpoint keeps apart
+    "nemotron-h-8b": 8_100_852_736,  # tensors of the checkpoint, added up
+}
 # Published rounded: billions and the tolerance that the rounding (or the publisher's way of counting) allows.
 ROUNDED = {
     "falcon-180b": (180, 0.01),
@@ -100,6 +102,7 @@ ROUNDED = {
     "kimi-k2": (1026, 0.001),
     "llama-4-maverick": (400, 0.01),
     "llama-4-scout": (109, 0.015),  # with its vision encoder
+    "nemotron-3-nano-30b-a3b": (31.6, 0.001),
     "opt-175b": (175, 0.01),
     "megatron-1.7b": (1.7, 0.03),
     "megatron-3.6b": (3.6, 0.015),
@@ -128,6 +131,7 @@ ACTIVE = {
     "llama-4-scout": (17, 0),
     "mixtral-8x22b": (39, 0),
     "mixtral-8x7b": (12.9, 0),
+    "nemotron-3-nano-30b-a3b": (3.2, 1),
     "qwen3-235b-a22b": (22, 0),
     "qwen3-30b-a3b": (3.3, 0),
 }
@@ -165,7 +169,7 @@ def test_gpt_oss_active_count_is_the_model_cards_to_the_last_digit() -> None:
 def test_a_ranks_share_equals_what_megatron_core_builds() -> None:
     """Llama-3-70B, TP4 PP4, rank 0, vocabulary padded to a multiple of 512: built with megatron-core 0.19.2."""
     padded = msgspec.structs.replace(model("llama-3-70b"), vocab=128_512)
-    stage = embedding_weights(padded).plus(layer_weights(padded, LayerKind("decoder")).times(20))
+    stage = embedding_weights(padded).plus(layer_weights(padded, LayerKind(("attention", "dense"))).times(20))
     assert stage.expert == 0
     assert stage.sharded // 4 + stage.replicated == 4_541_710_336
 
@@ -197,9 +201,10 @@ def test_layer_kinds_follow_the_published_patterns() -> None:
     assert {kind.span for kind in layer_kinds(model("mistral-7b-v0.1"))} == {"window"}
     scout, maverick = layer_kinds(model("llama-4-scout")), layer_kinds(model("llama-4-maverick"))
     assert [kind.span for kind in scout[:5]] == ["window"] * 3 + ["full", "window"]
-    assert {kind.mlp for kind in scout} == {"moe"}
-    assert [kind.mlp for kind in maverick[:4]] == ["dense", "moe", "dense", "moe"]
-    assert [kind.mlp for kind in layer_kinds(model("deepseek-v3"))[:5]] == ["dense"] * 3 + ["moe"] * 2
+    assert {kind.blocks for kind in scout} == {("attention", "experts")}
+    assert [kind.blocks[1] for kind in maverick[:4]] == ["dense", "experts", "dense", "experts"]
+    deepseek = [kind.blocks for kind in layer_kinds(model("deepseek-v3"))[:5]]
+    assert deepseek == [("latent", "dense")] * 3 + [("latent", "experts")] * 2
     assert [kind.role for kind in layer_kinds(model("t5-11b"))] == ["encoder"] * 24 + ["cross"] * 24
     assert {kind.role for kind in layer_kinds(model("vit-l-16"))} == {"encoder"}
 
@@ -207,10 +212,10 @@ def test_layer_kinds_follow_the_published_patterns() -> None:
 def test_split_follows_megatron() -> None:
     """Of a DeepSeek-V3 layer the norms, router and down-projections are whole on every rank."""
     m = model("deepseek-v3")
-    moe = layer_weights(m, LayerKind("decoder", "full", "moe"))
+    moe = layer_weights(m, LayerKind(("latent", "experts")))
     assert moe.replicated == 2 * 7168 + 1536 + 512 + 7168 * 1536 + 7168 * (512 + 64) + 7168 * 256
     assert moe.expert == 256 * 3 * 7168 * 2048
-    oss = layer_tensors(model("gpt-oss-20b"), LayerKind("decoder", "window", "moe"))
+    oss = layer_tensors(model("gpt-oss-20b"), LayerKind(("attention", "experts"), span="window"))
     by_name = {tensor.name: (tensor.parameters, tensor.split) for tensor in oss}
     assert by_name["attention.sinks"] == (64, "tp")
     assert by_name["attention.out_bias"] == (2880, "none")
@@ -317,8 +322,8 @@ def test_one_more_layer_adds_one_layer(m: ModelSpec) -> None:
 
 @given(specs(), st.integers(1, 10_000))
 def test_no_token_sees_more_than_the_causal_past(m: ModelSpec, seq: int) -> None:
-    full = LayerKind("decoder")
-    windowed = LayerKind("decoder", "window")
+    full = LayerKind(("attention", "dense"))
+    windowed = LayerKind(("attention", "dense"), span="window")
     assert keys_per_query(m, windowed, seq) <= keys_per_query(m, full, seq) == seq / 2
     if m.window is not None and m.window >= seq:
         assert keys_per_query(m, windowed, seq) == seq / 2
@@ -334,7 +339,7 @@ def test_windows_are_counted_exactly(window: int, seq: int, chunked: bool) -> No
         # A sliding window of w has its far edge at half, as the diagonal: w wide in all.
         edge = 0.5 if not chunked and query >= window else 0.0
         pairs += query - first + 0.5 - edge
-    expected = keys_per_query(m, LayerKind("decoder", "window"), seq) * seq
+    expected = keys_per_query(m, LayerKind(("attention", "dense"), span="window"), seq) * seq
     assert expected == pytest.approx(pairs)
 
 

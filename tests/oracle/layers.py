@@ -201,7 +201,7 @@ class Layers:
         blocks = [self._attention(s, causal, window)]
         if kind.role == "cross":  # every position of the decoder sees all of the encoder's output
             blocks.append(self._attention(s, False, None))
-        blocks.append(self._experts(s) if kind.mlp == "moe" else self._dense(s))
+        blocks.append(self._experts(s) if "experts" in kind.blocks else self._dense(s))
         whole, selective, checkpoint, working = zip(*(block.kept for block in blocks), strict=True)
         joined = Block(
             [gemm for block in blocks for gemm in block.gemms],
@@ -319,7 +319,7 @@ class Layers:
     def _layer_sends(self, s: Shard, kind: LayerKind) -> list[Send]:
         model, (T, _, R) = self.job.model, self.tokens(s)
         moe, mla, whole = model.moe, model.mla, 2 * T * model.hidden
-        n = (2 if kind.role == "cross" else 1) + (kind.mlp == "dense" or bool(moe and moe.shared_ffn))
+        n = (2 if kind.role == "cross" else 1) + ("dense" in kind.blocks or bool(moe and moe.shared_ffn))
         if s.sp:  # gather and scatter around each pair of products; backward gathers twice
             fp8 = self.job.workload.precision == "fp8" and self.job.runtime.recipe.gathers_fp8
             part = whole / 2 if fp8 else whole  # quantised before it is gathered
@@ -335,7 +335,7 @@ class Layers:
         if mla:
             widths = model.heads / s.t * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
         sends.append(Send("cp", "send_recv", 2 * T * widths, s.c, s.t, s.c - 1, 2 * (s.c - 1), "attention"))
-        if moe and kind.mlp == "moe":
+        if moe and "experts" in kind.blocks:
             routed = 2 * R * moe.topk * model.hidden
             sends.append(Send("ep", "all_to_all", routed, s.e, s.x, 2, 2))
             sends += [Send("ep", op, routed * s.x, s.x, 1, 1, 1) for op in ("all_gather", "reduce_scatter")]

@@ -21,6 +21,7 @@ from astra.errors import InputError
 from astra.search.rent import rent  # noqa: F401  # every record is loaded
 from astra.spec._base import Spec
 from astra.spec.cluster import Joint, Link, Sweep
+from astra.spec.model import StateSpace
 from astra.spec.money import Money
 from astra.spec.names import MOST_IN_LINE, MOST_IN_NAME, as_line, as_name, check_line, check_name
 from astra.spec.request import FIELDS, PlanRequest
@@ -32,6 +33,7 @@ POOL = parse_cluster("8xH100").pools[0]
 LINK = Link(reach=8, kind="pcie", bytes_per_s=1e9, latency_s=1e-6, source="a test")
 SAMPLES: dict[str, Spec] = {
     "ModelSpec": model("llama-3.1-8b"),
+    "StateSpace": StateSpace(pattern="M", heads=8, head_dim=16, states=32),
     "Device": hardware.device("H100"),
     "NodeType": hardware.node_type("dgx-h100"),
     "Pool": POOL,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from astra.axes.base import Axis, Send
+from astra.axes.base import Axis
 from astra.axes.cp import CP
 from astra.axes.ep import EP
 from astra.axes.tp import TP
+from astra.families.messages import Send
 
 AXES: Final[tuple[Axis, ...]] = (TP, CP, EP)
 

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from astra.families.kinds import LayerKind
+from astra.families.block import LayerKind, LayerSends
+from astra.families.blocks import blocks_of
+from astra.families.messages import Send, together
 from astra.families.operators import Shard
-from astra.provenance import Floats, Ints
 from astra.spec.model import ModelSpec
 
-
-class Send(NamedTuple):
-    """A collective of one layer and micro-batch."""
-
-    op: str  # an operation of efficiency.collectives
-    nbytes: Floats  # as nccl-tests counts them
-    ranks: Ints
-    stride: Ints  # distance between members in global rank order
-    forward: float | Floats  # how often in forward
-    backward: float | Floats
-    beside: str = ""  # the compute that hides it as a matter of course: "gemm", "attention" or none
-
-
-LayerSends = Callable[[ModelSpec, LayerKind, Shard], list[Send]]
 EdgeSends = Callable[[ModelSpec, Shard], list[Send]]
+
+
+def of_blocks(axis: str) -> LayerSends:
+    """What the blocks of a layer say this axis sends for them."""
+
+    def layer_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
+        blocks = (block for block in blocks_of(kind) if axis in block.sends)
+        return together(send for block in blocks for send in block.sends[axis](model, kind, shard))
+
+    return layer_sends
 
 
 def no_layer_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:

@@ -84,7 +84,7 @@ def communication(
             seconds = times * timed.seconds
             used = (seconds > 0).astype(np.int8)
             sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
-            hidden_by = "layer" if send.op == "all_to_all" and job.runtime.recipe.hides_all_to_all else send.beside
+            hidden_by = "layer" if send.routed and job.runtime.recipe.hides_all_to_all else send.beside
             if hidden_by:
                 beside[hidden_by] = beside.get(hidden_by, 0.0) + seconds
             else:
@@ -110,7 +110,7 @@ def _sent_once(job: Job, send: Send) -> Floats:
     With k experts drawn from D places evenly, D (1 - (1 - 1/D)^k) of the places are met.
     """
     moe = job.model.moe
-    if send.op != "all_to_all" or job.runtime.recipe.dispatch == "copies" or moe is None:
+    if not send.routed or job.runtime.recipe.dispatch == "copies" or moe is None:
         return np.ones(np.shape(send.ranks))
     near = job.pool.node.links[0].reach if job.pool.node.links else 1
     nodes = send.ranks * send.stride / near

@@ -8,6 +8,7 @@ import numpy as np
 
 from astra.axes import Send
 from astra.cost import effects
+from astra.cost.layers import kernel_of
 from astra.families.operators import Layer
 from astra.provenance import Floats
 from astra.spec.runtime import Runtime
@@ -38,7 +39,7 @@ def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats
     forward = np.zeros(rows) + products + len(layer.attentions)
     backward = np.zeros(rows) + 2 * products + 3 * len(layer.attentions)
     for stream in layer.streams:
-        kernel, times = runtime.kernels[stream.kernel], stream.launches * stream.groups
+        kernel, times = kernel_of(runtime, stream.kernel), stream.launches * stream.groups
         if stream.way in ("both", "forward"):
             forward = forward + kernel.forward_kernels * times
         if stream.way in ("both", "backward"):

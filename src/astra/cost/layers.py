@@ -7,9 +7,11 @@ from typing import Final
 import numpy as np
 
 from astra.families import transformer
+from astra.families.blocks import KERNELS
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.operators import Gemm, Kept, Layer, Shard, Stream
 from astra.spec.job import Job
+from astra.spec.runtime import Kernel, Runtime
 
 BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
 ATTENTION_GEMMS: Final = frozenset({"qkv", "q", "q_down", "q_up", "kv_down", "kv_up", "attention_out"})
@@ -45,14 +47,19 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
     return layers
 
 
+def kernel_of(runtime: Runtime, name: str) -> Kernel:
+    """What a memory-bound kernel moves: the runtime's own, or the one that comes with the block."""
+    return runtime.kernels.get(name) or KERNELS[name]
+
+
 def in_bf16(gemm: Gemm) -> bool:
-    """Whether fp8 jobs run a product in bf16: adapters too."""
-    return gemm.name in BF16_GEMMS or "_lora_" in gemm.name
+    """Whether fp8 jobs run a product in bf16: adapters, and products of activations too."""
+    return not gemm.weight or gemm.name in BF16_GEMMS or "_lora_" in gemm.name
 
 
 def trained(job: Job, gemm: Gemm) -> bool:
     """Whether a product has a weight gradient."""
-    return job.workload.task != "lora" or "_lora_" in gemm.name
+    return gemm.weight and (job.workload.task != "lora" or "_lora_" in gemm.name)
 
 
 def _widened(layer: Layer, widening: float) -> Layer:
@@ -69,7 +76,7 @@ def _with_adapters(layer: Layer, job: Job) -> Layer:
     adapters = [
         adapter
         for gemm in layer.gemms
-        if gemm.name not in BF16_GEMMS
+        if not in_bf16(gemm)
         and (chosen == "all" or gemm.name in ATTENTION_GEMMS)
         and not (chosen == "qkv" and gemm.name == "attention_out")
         for adapter in (

@@ -17,7 +17,7 @@ from astra.cost import effects
 from astra.cost.alike import Alike, once
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
-from astra.cost.layers import in_bf16, layers_of, trained
+from astra.cost.layers import in_bf16, kernel_of, layers_of, trained
 from astra.efficiency import operators
 from astra.families.kinds import LayerKind
 from astra.families.operators import Attention, Gemm, Kept, Layer, Shard, Stream
@@ -126,7 +126,10 @@ def _gemm_seconds(
             at = slice(ends[number], ends[number + 1])
             forward_s, dgrad_s, wgrad_s = (way.seconds[at][place] for way in timed)
             weight_s = wgrad_s if trained(job, gemm) else np.zeros(alike.rows)
-            out[key, gemm.name] = _GemmSeconds(forward_s, dgrad_s, weight_s, source[at][place])
+            known = source[at][place]
+            if not gemm.weight:  # backward passes through both sides, in kernels that nobody has measured
+                dgrad_s, known = dgrad_s + wgrad_s, np.full_like(known, Source.ASSUMED)
+            out[key, gemm.name] = _GemmSeconds(forward_s, dgrad_s, weight_s, known)
     return out
 
 
@@ -303,7 +306,7 @@ def _streams(job: Job, streams: tuple[Stream, ...], rows: int) -> tuple[tuple[Fl
             kernels[way] = kernels[way] + kernels_each * times
 
     for stream in streams:
-        kernel = runtime.kernels[stream.kernel]
+        kernel = kernel_of(runtime, stream.kernel)
         widening = 1.0 if stream.kernel in FP32_KERNELS else job.workload.widening
         elements, times = stream.elements * (stream.launches * widening), stream.launches * stream.groups
         if stream.way != "backward":

@@ -61,6 +61,7 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         want = f"a number of GPUs that tp*pp*cp = {tp * pp * cp} divides"
         raise InputError(name, world, want=want, fix="Give --gpus if the script starts on more nodes than it says.")
     layers, vp = _pipeline(args, pp, name)
+    model = model_of(args, name)
     strategy = _strategy(args, tp, pp, cp, world // (tp * pp * cp), vp, layers)
     return Imported(
         framework="megatron",
@@ -70,14 +71,16 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         seq=args.maybe("--seq-length") or args.maybe("--encoder-seq-length"),
         precision="fp8" if args.has("--fp8-format") else "fp16" if args.has("--fp16") else "bf16",
         optimizer="sgd" if args.text("--optimizer") == "sgd" else "adam",
-        model=model_of(args, name),
+        model=model,
         recipe=None,
-        ignored=_unused(args),
+        ignored=_unused(args, hybrid=model is not None and model.state_space is not None),
     )
 
 
-def _unused(args: Arguments) -> tuple[str, ...]:
-    found = {flag: " ".join(args.flags[flag]) for flag in sorted(args.flags) if flag in _TOLD}
+def _unused(args: Arguments, *, hybrid: bool) -> tuple[str, ...]:
+    """Flags that change what is trained and are not read; the pattern is, where the model is a known hybrid."""
+    read = {"--hybrid-layer-pattern"} if hybrid else set()
+    found = {flag: " ".join(args.flags[flag]) for flag in sorted(args.flags) if flag in _TOLD and flag not in read}
     told = [f"{flag} {value}".strip() for flag, value in found.items() if not value or value != _TOLD[flag]]
     optimizer = args.text("--optimizer", "adam")
     return (*told, *([f"--optimizer {optimizer}, taken as adam"] if optimizer not in ("adam", "sgd") else []))
@@ -144,12 +147,17 @@ def _zero(args: Arguments) -> int:
 
 def _pipeline(args: Arguments, pp: int, name: str) -> tuple[tuple[int, ...], int]:
     """Layers of each virtual stage (empty if even) and chunks per rank."""
-    if args.has("--pipeline-model-parallel-layout"):
-        layers = layout_layers(args.text("--pipeline-model-parallel-layout"), name)
+    flag = "--pipeline-model-parallel-layout"
+    layers: tuple[int, ...] = ()
+    if args.has(flag):
+        layers = layout_layers(args.text(flag), name)
+    elif "|" in args.text("--hybrid-layer-pattern"):
+        flag = "--hybrid-layer-pattern"
+        layers = tuple(len(stage) for stage in args.text(flag).split("|"))
+    if layers:
+        _check_stages(len(layers), name)
         if len(layers) % pp:
-            raise InputError(
-                f"{name}: --pipeline-model-parallel-layout", len(layers), want=f"a multiple of pp={pp} stages"
-            )
+            raise InputError(f"{name}: {flag}", len(layers), want=f"a multiple of pp={pp} stages")
         return (layers if len(set(layers)) > 1 else ()), len(layers) // pp
     depth = args.whole("--num-layers", 0)
     if pp == 1 or depth == 0:

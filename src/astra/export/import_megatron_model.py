@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.files import whole_number
-from astra.spec.model import MLA, ModelSpec, MoE, Rotary
+from astra.spec.model import MLA, ModelSpec, MoE, Rotary, StateSpace
 from astra.spec.names import as_line, as_name
 
 _MOST_LAYERS: Final = 10_000
@@ -76,7 +76,8 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
     vocab = args.maybe("--vocab-size") or args.maybe("--padded-vocab-size")
     if vocab is None or not args.has("--num-layers") or not args.has("--hidden-size"):
         return None
-    if args.has("--hybrid-layer-pattern"):
+    hybrid = _state_space(args)
+    if args.has("--hybrid-layer-pattern") and hybrid is None:
         return None  # not a stack of equal transformer layers
     hidden, heads = args.count("--hidden-size"), args.count("--num-attention-heads")
     gated = args.has("--swiglu") or args.has("--quick-geglu")
@@ -98,6 +99,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         gated_mlp=gated,
         tied_embeddings=not args.has("--untie-embeddings-and-output-weights"),
         norm=norm,
+        norms_per_layer=1 if hybrid else 2,
         qk_norm="per_head" if args.has("--qk-layernorm") and mla is None else "none",
         qkv_bias=biased or args.has("--add-qkv-bias"),
         out_bias=biased,
@@ -111,7 +113,24 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         norm_epsilon=args.number("--norm-epsilon", 1e-5),
         mla=mla,
         moe=_moe(args, biased, name),
+        state_space=hybrid,
         source=as_line(f"read from {name}"),
+    )
+
+
+def _state_space(args: Arguments) -> StateSpace | None:
+    """A hybrid of the blocks known here that says its sizes; others are not read."""
+    pattern = args.text("--hybrid-layer-pattern").replace("|", "")
+    if not args.has("--mamba-num-heads") or "M" not in pattern or set(pattern) - set("M*-E"):
+        return None
+    if len(pattern) != args.whole("--num-layers") or ("E" in pattern) != args.has("--num-experts"):
+        return None
+    return StateSpace(
+        pattern=pattern,
+        heads=args.count("--mamba-num-heads"),
+        head_dim=args.count("--mamba-head-dim", 64),
+        states=args.count("--mamba-state-dim", 128),
+        groups=args.count("--mamba-num-groups", 8),
     )
 
 

@@ -92,7 +92,7 @@ def _parallel(launch: Launch) -> Iterator[Flag]:
     strategy = launch.strategy
     yield ("--tensor-model-parallel-size", str(strategy.tp))
     yield ("--pipeline-model-parallel-size", str(strategy.pp))
-    if strategy.pp > 1:
+    if strategy.pp > 1 and launch.model.state_space is None:  # a hybrid's pattern has the stages
         yield ("--pipeline-model-parallel-layout", layout(launch.layers))
     yield ("--context-parallel-size", str(strategy.cp))
     if strategy.cp > 1:
@@ -211,7 +211,8 @@ def script(launch: Launch) -> str:
     lines += ["  --distributed-timeout-minutes 30", *rotary, ")", _DATA]
     groups = ["TRAINING_ARGS", "DATA_ARGS"]
     expanded = " ".join(f'"${{{name}[@]}}"' for name in [*parts, *groups])
-    lines += [torchrun(launch, '"$MEGATRON_DIR/pretrain_gpt.py"', f'{expanded} "$@"')]
+    program = "pretrain_gpt.py" if launch.model.state_space is None else "pretrain_hybrid.py"
+    lines += [torchrun(launch, f'"$MEGATRON_DIR/{program}"', f'{expanded} "$@"')]
     return joined(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astra.export.base import Launch
-from astra.spec.model import MLA, ModelSpec, MoE, Rotary
+from astra.spec.model import MLA, ModelSpec, MoE, Rotary, StateSpace
 
 Flag = tuple[str, ...]  # a flag and its values
 
@@ -33,7 +33,21 @@ def model_flags(launch: Launch) -> list[Flag]:
         flags.append(("--untie-embeddings-and-output-weights",))
     if model.moe is not None:
         flags += _experts(model, model.moe)
+    if model.state_space is not None:
+        flags += _state_space(model.state_space, launch.layers)
     return flags
+
+
+def _state_space(space: StateSpace, layers: tuple[int, ...]) -> Iterator[Flag]:
+    """A hybrid's letters, with a bar between virtual stages."""
+    letters = iter(space.pattern)
+    stages = ("".join(next(letters) for _ in range(count)) for count in layers)
+    yield ("--hybrid-layer-pattern", "|".join(stages))
+    yield ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+    yield ("--mamba-num-heads", str(space.heads))
+    yield ("--mamba-head-dim", str(space.head_dim))
+    yield ("--mamba-state-dim", str(space.states))
+    yield ("--mamba-num-groups", str(space.groups))
 
 
 def _activation(model: ModelSpec) -> Iterator[Flag]:
@@ -51,8 +65,8 @@ def _activation(model: ModelSpec) -> Iterator[Flag]:
 
 
 def _positions(model: ModelSpec) -> Iterator[Flag]:
-    if model.learned_positions:
-        yield ("--position-embedding-type", "learned_absolute")
+    if model.learned_positions or model.state_space is not None:
+        yield ("--position-embedding-type", "learned_absolute" if model.learned_positions else "none")
         return
     rotary = model.rotary or Rotary()
     stretched = rotary.scaling == "yarn" and model.mla is None
@@ -78,7 +92,7 @@ def _positions(model: ModelSpec) -> Iterator[Flag]:
 
 def positions_known(model: ModelSpec) -> bool:
     """Whether the flags above say all there is to say of positions."""
-    return model.learned_positions > 0 or model.rotary is not None
+    return model.learned_positions > 0 or model.rotary is not None or model.state_space is not None
 
 
 def _attention(model: ModelSpec) -> Iterator[Flag]:

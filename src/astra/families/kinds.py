@@ -6,21 +6,12 @@ Two layers of one kind cost the same, so time and memory are worked out once per
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, NamedTuple
 
+from astra.families.block import LayerKind, Place, Role, Span
+from astra.families.blocks import BLOCKS
 from astra.spec.model import ModelSpec
 
-Role = Literal["decoder", "encoder", "cross"]
-Span = Literal["full", "window"]
-Mlp = Literal["dense", "moe"]
-
-
-class LayerKind(NamedTuple):
-    """What tells one transformer layer from another within a model."""
-
-    role: Role  # decoder: causal; encoder: sees both ways; cross: causal, and looks at the encoder's output
-    span: Span = "full"  # window: sliding or chunked attention
-    mlp: Mlp = "dense"
+__all__ = ["LayerKind", "layer_kinds"]
 
 
 @lru_cache(maxsize=1024)
@@ -31,26 +22,19 @@ def layer_kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
     the last one sees everything (Gemma 2 and 3, GPT-OSS, Llama 4), and of each group of ``moe.every`` layers
     after the first dense ones the last one has experts (Llama 4 Maverick, Qwen).
     """
-    encoder = (LayerKind("encoder"),) * (model.encoder.layers if model.encoder else 0)
-    return encoder + tuple(
-        LayerKind(_role(model), _span(model, index), _mlp(model, index)) for index in range(model.layers)
-    )
+    beside = model.encoder.layers if model.encoder else 0
+    encoder = tuple(_kind(model, Place("encoder", index, beside=True), "full") for index in range(beside))
+    role: Role = "cross" if model.encoder is not None else "decoder" if model.causal else "encoder"
+    letters = model.state_space.pattern if model.state_space else ("",) * model.layers
+    places = (Place(role, index, letter=letter) for index, letter in enumerate(letters))
+    return encoder + tuple(_kind(model, place, _span(model, place.number)) for place in places)
 
 
-def _role(model: ModelSpec) -> Role:
-    if model.encoder is not None:
-        return "cross"
-    return "decoder" if model.causal else "encoder"
+def _kind(model: ModelSpec, place: Place, span: Span) -> LayerKind:
+    return LayerKind(tuple(block.name for block in BLOCKS if block.has(model, place)), place.role, span)
 
 
 def _span(model: ModelSpec, index: int) -> Span:
     every = model.full_attention_every
     full = model.window is None or (every > 0 and (index + 1) % every == 0)
     return "full" if full else "window"
-
-
-def _mlp(model: ModelSpec, index: int) -> Mlp:
-    moe = model.moe
-    if moe is None or index < moe.first_dense:
-        return "dense"
-    return "moe" if (index - moe.first_dense + 1) % moe.every == 0 else "dense"

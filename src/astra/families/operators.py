@@ -6,11 +6,13 @@ a heads, g kv heads, d head dim, V vocabulary, E experts, k experts per token.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
+
+BF16: Final = 2  # bytes of an activation
 
 
 class Retention(NamedTuple):
@@ -81,6 +83,7 @@ class Gemm(NamedTuple):
     n: Floats
     k: Floats
     groups: Floats | int = 1
+    weight: bool = True  # B is a weight; if not, both are activations, and the backward passes through both
 
 
 class Attention(NamedTuple):

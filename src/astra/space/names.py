@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from astra.spec.blocks import has_dense
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import FRAMEWORKS
@@ -65,6 +66,8 @@ NAMES: Final[Mapping[str, Word]] = {
         topk="experts each token visits",
         moe_ffn="intermediate size of one expert",
         shared_ffn="intermediate size of the shared experts",
+        state_heads="heads of a state-space layer",
+        state_groups="groups of heads of a state-space layer",
     ),
     **_switches(
         moe="the model has experts",
@@ -168,10 +171,7 @@ def names(columns: Columns, facts: Mapping[str, Any]) -> Names:
 
 def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
     """The facts of a request on one pool, as scalars; ``runtime`` is the framework whose rules bind the runtime."""
-    moe = model.moe
-    moe_layers = 0
-    if moe is not None:
-        moe_layers = (model.layers - moe.first_dense) // moe.every
+    moe, hybrid = model.moe, model.state_space
     return {
         **({} if pool is None else _pool_facts(pool)),
         "batch": workload.global_batch,
@@ -193,7 +193,9 @@ def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime
         "shared_ffn": moe.shared_ffn if moe else 0,
         "expert_bias": bool(moe and moe.expert_bias),
         "moe": moe is not None,
-        "dense_ffn": moe_layers < model.layers,
+        "dense_ffn": has_dense(model),
+        "state_heads": hybrid.heads if hybrid else 0,
+        "state_groups": hybrid.groups if hybrid else 0,
         "mla": model.mla is not None,
         "tied": model.tied_embeddings,
     }

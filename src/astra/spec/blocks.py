@@ -43,10 +43,18 @@ def _stretch(model: ModelSpec) -> str:
     return rotary.scaling
 
 
-def _dense(model: ModelSpec) -> bool:
+def has_dense(model: ModelSpec) -> bool:
     """Whether some layer has a dense feed-forward."""
     moe = model.moe
+    if model.state_space is not None:
+        return "-" in model.state_space.pattern
     return moe is None or moe.first_dense > 0 or moe.every > 1
+
+
+def _plain_attention(model: ModelSpec) -> bool:
+    """Whether some layer has multi-head or grouped-query attention."""
+    hybrid = model.state_space
+    return model.mla is None and (hybrid is None or "*" in hybrid.pattern)
 
 
 def _biases(model: ModelSpec) -> str:
@@ -56,7 +64,7 @@ def _biases(model: ModelSpec) -> str:
     if not model.out_bias:
         return "other" if inner else "qkv" if model.qkv_bias else ""
     experts = moe is None or (moe.expert_bias and moe.router_bias and not moe.shared_ffn)
-    whole = model.qkv_bias and (model.mlp_bias or not _dense(model)) and experts and model.mla is None
+    whole = model.qkv_bias and (model.mlp_bias or not has_dense(model)) and experts and model.mla is None
     return "all" if whole else "other"
 
 
@@ -89,22 +97,23 @@ _QUIRKS: Final = {
     "zero_centered_norm": "norms whose weights are stored less one",
 }
 BLOCKS: Final[tuple[Block, ...]] = (
-    Block("attention", "multi-head or grouped-query attention", lambda it: it.mla is None),
+    Block("attention", "multi-head or grouped-query attention", _plain_attention),
     Block("latent", "multi-head latent attention", lambda it: it.mla is not None),
     Block(
         "latent-full-queries",
         "latent attention with full-rank queries (it adds a norm before them)",
         lambda it: it.mla is not None and it.mla.q_lora_rank is None,
     ),
+    Block("state-space", "state-space layers (Mamba-2)", lambda it: it.state_space is not None),
     Block("window", "sliding-window attention", lambda it: it.window is not None and not it.chunked),
     Block("chunks", "chunked attention", lambda it: it.chunked),
     Block("sinks", "attention sinks", lambda it: it.attention_sinks),
     Block("bidirectional", "attention that is not causal", lambda it: not it.causal and it.encoder is None),
     Block("encoder", "encoder beside the decoder", lambda it: it.encoder is not None),
     Block("vision", "patch embedding", lambda it: it.vision is not None),
-    Block("dense", "dense feed-forward", _dense),
+    Block("dense", "dense feed-forward", has_dense),
     Block("experts", "experts", lambda it: it.moe is not None),
-    Block("some-experts", "dense layers among layers with experts", lambda it: it.moe is not None and _dense(it)),
+    Block("some-experts", "dense layers among layers with experts", lambda it: it.moe is not None and has_dense(it)),
     Block("plain-experts", "experts without a gate", lambda it: it.moe is not None and not it.gated_mlp),
     Block("shared-experts", "shared experts", lambda it: it.moe is not None and it.moe.shared_ffn > 0),
     Block("shared-gate", "gate on shared experts", lambda it: it.moe is not None and it.moe.shared_gate),
@@ -114,7 +123,8 @@ BLOCKS: Final[tuple[Block, ...]] = (
     Block("rmsnorm", "RMSNorm", lambda it: it.norm == "rmsnorm"),
     Block("layernorm", "LayerNorm", lambda it: it.norm == "layernorm"),
     Block("layernorm-without-bias", "LayerNorm without a bias", lambda it: it.norm == "layernorm" and not it.norm_bias),
-    Block("other-norms", "layers with more or fewer than two norms", lambda it: it.norms_per_layer != 2),
+    Block("other-norms", "layers with more or fewer than two norms",
+          lambda it: it.norms_per_layer != (1 if it.state_space else 2)),
     Block("no-final-norm", "model without a final norm", lambda it: not it.final_norm),
     Block("embedding-norm", "norm after the embedding", lambda it: it.embedding_norm),
     Block("qk-norm", "norms of queries and keys per head", lambda it: it.qk_norm == "per_head"),

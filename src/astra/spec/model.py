@@ -60,6 +60,38 @@ class MLA(Spec, frozen=True, kw_only=True):
         )
 
 
+class StateSpace(Spec, frozen=True, kw_only=True):
+    """State-space layers (Mamba-2) of a hybrid, whose layers have one block and one norm each."""
+
+    pattern: Name  # a letter a layer, as Megatron writes it: M state space, * attention, - feed-forward, E experts
+    heads: int
+    head_dim: int
+    states: int  # per channel of a head
+    groups: int = 8  # of heads that share input and output projections of their states
+    conv: int = 4  # taps of the convolution
+    conv_bias: bool = True
+    chunk: int = 128  # tokens the scan takes at once
+
+    def __post_init__(self) -> None:
+        check_names("state_space", self)
+        check_positive("state_space", heads=self.heads, head_dim=self.head_dim, states=self.states)
+        check_positive("state_space", groups=self.groups, conv=self.conv, chunk=self.chunk)
+        check(self.heads % self.groups == 0, "state_space.groups", self.groups, f"a divisor of heads={self.heads}")
+        letters = "a letter a layer: M state space, * attention, - feed-forward, E experts"
+        check(set(self.pattern) <= set("M*-E"), "state_space.pattern", self.pattern, letters)
+        check("M" in self.pattern, "state_space.pattern", self.pattern, "at least one M")
+
+    @property
+    def inner(self) -> int:
+        """Channels of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels that pass the convolution: those of the heads, and both projections of each group's states."""
+        return self.inner + 2 * self.groups * self.states
+
+
 class Rotary(Spec, frozen=True, kw_only=True):
     """Rotary positions: they cost the same whatever these are, but a model trained with others is another model."""
 
@@ -171,6 +203,7 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     quirks: tuple[Quirk, ...] = ()
     mla: MLA | None = None
     moe: MoE | None = None
+    state_space: StateSpace | None = None
     mtp_layers: int = 0  # multi-token-prediction layers, in the checkpoint but not trained by default
     encoder: Encoder | None = None
     vision: Vision | None = None
@@ -195,6 +228,19 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
             "1 without a window, and something else with one",
             "0: every layer is windowed; 2: every second layer sees everything.",
         )
+        if self.state_space is not None:
+            self._check_hybrid(self.state_space.pattern)
+
+    def _check_hybrid(self, pattern: str) -> None:
+        """A pattern says all about a layer: whatever else would is refused."""
+        where = "model.state_space.pattern"
+        check(len(pattern) == self.layers, where, pattern, f"a letter for each of the {self.layers} layers")
+        check(
+            ("E" in pattern) == (self.moe is not None), where, pattern, "an E where there are experts, and only there"
+        )
+        check(self.norms_per_layer == 1, "model.norms_per_layer", self.norms_per_layer, "1 in a hybrid")
+        plain = self.mla is None and self.encoder is None and self.vision is None and self.window is None
+        check(plain and self.causal, "model.state_space", pattern, "a decoder without latent or windowed attention")
 
     def _check_sizes(self) -> None:
         check_positive("model", norm_epsilon=self.norm_epsilon)
@@ -214,4 +260,6 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
         head = self.head_dim if mla is None else mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim
         low = 0 if mla is None else mla.kv_lora_rank + (mla.q_lora_rank or 0)
         per_layer = (self.hidden + low) * (self.heads * head + low) + self.hidden * wide
+        if self.state_space is not None:
+            per_layer += self.hidden * (2 * self.state_space.inner + self.state_space.convolved)
         return self.layers * per_layer + self.hidden * (self.vocab + self.learned_positions)

@@ -1,0 +1,129 @@
+"""The texts of the drill: one toy of each extension."""
+
+from __future__ import annotations
+
+GPU = """
+name = "Toy9000"
+vendor = "NVIDIA"
+arch = "Hopper"
+memory_bytes = 64e9
+memory_bytes_per_s = 3e12
+sms = 100
+power_w = 500
+host_bytes_per_s = 60e9
+relative = "H100-SXM5-80GB"
+aliases = ["T9"]
+source = "a drill"
+date = "2026-01-01"
+
+[flops_per_s]
+bf16 = 800e12
+fp16 = 800e12
+"""
+NODE = """
+name = "toybox"
+provider = "on-prem"
+gpu = "Toy9000"
+gpus = 4
+default_for = ["Toy9000"]
+source = "a drill"
+date = "2026-01-01"
+
+[[links]]
+reach = 4
+kind = "nvswitch"
+bytes_per_s = 300e9
+latency_s = 5e-6
+source = "a drill"
+
+[[links]]
+reach = "any"
+kind = "infiniband"
+bytes_per_s = 25e9
+latency_s = 2e-5
+source = "a drill"
+"""
+MODEL = """
+layers = 12
+hidden = 1024
+ffn = 4096
+heads = 16
+kv_heads = 4
+head_dim = 64
+vocab = 32000
+max_seq = 4096
+source = "a drill"
+date = "2026-01-01"
+"""
+SCHEDULE = '''
+"""All forwards, then all backwards, as GPipe, under another name."""
+
+from dataclasses import replace
+
+from astra.schedule import gpipe
+
+SCHEDULE = replace(gpipe.SCHEDULE, name="toy")
+'''
+AXIS = '''
+"""Every layer tells the ranks of its context-parallel group something in forward."""
+
+import numpy as np
+
+from astra.axes.base import Axis
+from astra.families.messages import Send
+
+
+def layer_sends(model, kind, shard):
+    nbytes = 2.0 * shard.tokens * model.hidden
+    return [Send("all_gather", nbytes, shard.cp, shard.tp, 1.0, 0.0)]
+
+
+TOY = Axis(name="toy", title="a drill", degree="cp", layer_sends=layer_sends)
+'''
+EXPORTER = '''
+"""A text that says how to start a plan."""
+
+from astra.export.base import Launch
+
+
+class Toy:
+    """Files for a drill."""
+
+    name = "toy"
+    title = "a drill's launch text"
+    verified = "nothing"
+    runtime = "megatron"
+    limits = ()
+
+    def files(self, launch: Launch) -> dict[str, str]:
+        return {"launch.txt": f"train {launch.model.name} on {launch.gpus} GPUs"}
+'''
+BLOCK = '''
+"""One more square product after each feed-forward, with a kernel of its own."""
+
+import numpy as np
+
+from astra.families.block import Block
+from astra.families.messages import column_then_row
+from astra.families.operators import BF16, Gemm, Kept, Layer, Stream
+from astra.families.tensors import matrix
+from astra.spec.runtime import Kernel
+
+
+def operators(model, kind, shard):
+    hidden = np.full_like(shard.tokens, model.hidden)
+    nbytes = BF16 * shard.tokens * model.hidden
+    kept = Kept(whole=nbytes, selective=nbytes, checkpoint=0 * nbytes, working=nbytes)
+    return Layer((Gemm("toy", shard.tokens, hidden / shard.tp, hidden),), (), (Stream("toy", nbytes / BF16),), kept)
+
+
+BLOCK = Block(
+    name="toy",
+    has=lambda model, place: model.ffn == 4160,
+    tensors=lambda model: [matrix("toy", model.hidden, model.hidden)],
+    operators=operators,
+    sends={"tp": lambda model, kind, shard: column_then_row(model, shard)},
+    kernels={"toy": Kernel(forward_bytes=4, backward_bytes=4)},
+)
+'''
+OBJECTIVE = '    Objective("toy", ("usd", "time_s"), "least", "dollars", "the least money, by a drill"),\n'
