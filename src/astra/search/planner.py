@@ -83,7 +83,7 @@ def search(
     started = time.perf_counter()
     space = Space(job, restrictions, user_rules)
     leaders = Leaders(job, space, keep)
-    if len(space.strategies) and len(space.holders) and len(space.savers):
+    if space.strategies.any():
         rows = usual_cores(job, space)
         gathered = gather_cores(job, space, rows)
         leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
