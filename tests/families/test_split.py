@@ -13,7 +13,7 @@ from astra.families.kinds import layer_kinds
 from astra.families.split import even, kinds, split, stack, stages
 from tests.oracle.requests import KINDS, model
 
-SMALL = settings(max_examples=80, derandomize=True, deadline=None, database=None)
+SMALL = settings(max_examples=80, deadline=None)
 
 
 @SMALL

@@ -37,7 +37,7 @@ def test_narayanan_2021_model_flops(layers: int, seq: int) -> None:
     [("llama-2-7b", 6_738_415_616), ("llama-3-70b", 70_553_706_496), ("mixtral-8x7b", 12_879_925_248)],
 )
 def test_chowdhery_2022_six_n_and_attention(name: str, active: int) -> None:
-    """6 N + 12 L H Q T a token (PaLM, appendix B), a causal mask halves the second; the input table multiplies nothing."""
+    """6 N + 12 L H Q T a token (PaLM, appendix B); a mask halves the second, and the input table multiplies nothing."""
     spec, seq = astra.describe_model(name).shape, 4096
     counted = active - spec["vocab"] * spec["hidden"]
     attention = 12 * spec["layers"] * spec["heads"] * spec["head_dim"] * seq / 2
@@ -114,3 +114,14 @@ def test_rajbhandari_2020_traffic_of_zero() -> None:
     assert {one.microbatches for one in found} == {1}
     plain, *sharded = (one.stages[0].communication_s["dp"] for one in found)
     assert [each / plain for each in sharded] == pytest.approx([1, 1, 1.5], rel=0.01)
+
+
+def test_pieces_of_replicas_are_copied_one_by_one_under_stage_one_alone() -> None:
+    """nanotron cuts and copies every replica's piece of every layer: more replicas take its host longer."""
+
+    def update_s(zero: int, dp: int) -> float:
+        found = told("llama-3.2-1b", f"dp{dp} mbs1 zero{zero}", runtime="nanotron", gpus=f"{dp}xH100")
+        return found.stages[0].optimizer_s
+
+    assert update_s(0, 16) == pytest.approx(update_s(0, 8), rel=1e-9)
+    assert update_s(1, 64) > update_s(1, 16) > update_s(1, 8)
