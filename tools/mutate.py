@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-SWAPS: Final[dict[type[ast.AST], type[ast.AST]]] = {
+SWAPS: Final[dict[Any, Any]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -120,20 +120,28 @@ def mutated(mutant: Mutant) -> CodeType:
     return compile(ast.fix_missing_locations(tree), str(mutant.path), "exec", dont_inherit=True)
 
 
-class Finder(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
-    """Loads one module with its mistake, and leaves the others alone."""
+class Loader(importlib.machinery.SourceFileLoader):
+    """Loads a module with its mistake."""
 
     def __init__(self, name: str, mutant: Mutant) -> None:
         super().__init__(name, str(mutant.path))
         self.code = mutated(mutant)
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
-        """The module, if it is the one."""
-        return importlib.machinery.ModuleSpec(fullname, self, origin=self.path) if fullname == self.name else None
-
     def get_code(self, fullname: str) -> CodeType:
         """Its code."""
         return self.code
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Finds one module, and leaves the others alone."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
+        """The module, if it is the one."""
+        one = fullname == self.loader.name
+        return importlib.machinery.ModuleSpec(fullname, self.loader, origin=self.loader.path) if one else None
 
 
 def survives(mutant: Mutant | None, tests: Sequence[str], most_s: float) -> bool:
@@ -149,7 +157,7 @@ def survives(mutant: Mutant | None, tests: Sequence[str], most_s: float) -> bool
         os.dup2(quiet, 2)
         if mutant is not None:
             parts = mutant.path.with_suffix("").parts
-            sys.meta_path.insert(0, Finder(".".join(parts[parts.index("astra") :]), mutant))
+            sys.meta_path.insert(0, Finder(Loader(".".join(parts[parts.index("astra") :]), mutant)))
         try:
             status = pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests])
         except BaseException:  # a mistake may end the run in any way
