@@ -101,9 +101,9 @@ TOY = Axis(name="toy", title="a drill", degree="cp", layer_sends=layer_sends)
 LINES = {
     "schedule/registry.py": [
         ("from astra.schedule import gpipe,", "from astra.schedule import toy, gpipe,"),
-        ("zero_bubble.SCHEDULE)", "zero_bubble.SCHEDULE, toy.SCHEDULE)"),
+        ("zbv.SCHEDULE\n)", "zbv.SCHEDULE, toy.SCHEDULE\n)"),
     ],
-    "spec/strategy_fields.py": [('"gpipe", "zb")', '"gpipe", "zb", "toy")')],
+    "spec/strategy_fields.py": [('"zb", "zbv")', '"zb", "zbv", "toy")')],
     "axes/__init__.py": [
         ("from astra.axes.tp import TP", "from astra.axes.tp import TP\nfrom astra.axes.toy import TOY"),
         ("(TP, CP, EP)", "(TP, CP, EP, TOY)"),

@@ -43,7 +43,11 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "offload": [{"offload": "optimizer"}],
     "overlap": [{"overlap": ()}, {"overlap": ("grad",)}, {"overlap": ("grad", "param", "tp")}],
     "flash": [{"flash": False}],
-    "schedule": [{"schedule": "gpipe"}, {"schedule": "zb"}],
+    "schedule": [
+        {"schedule": "gpipe"},
+        {"schedule": "zb"},
+        {"schedule": "zbv", "vp": 2, "overlap": ("grad", "param", "p2p")},
+    ],
     "layers": [{"pp": 2, "layers": (15, 17)}],
 }
 

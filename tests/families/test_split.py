@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -11,7 +12,11 @@ from hypothesis import strategies as st
 
 from astra.families.kinds import layer_kinds
 from astra.families.split import even, kinds, split, stack, stages
+from astra.provenance import Ints
+from astra.schedule.base import in_a_loop, in_a_v
 from tests.oracle.requests import KINDS, model
+
+Placed = Callable[[int, int], Ints]
 
 SMALL = settings(max_examples=80, deadline=None)
 
@@ -51,35 +56,40 @@ def test_even_splits() -> None:
 
 
 @SMALL
-@given(st.sampled_from(KINDS), st.integers(1, 4), st.integers(1, 3), st.data())
-def test_sorts_stand_for_every_rank(kind: str, pp: int, vp: int, data: st.DataObject) -> None:
+@given(st.sampled_from(KINDS), st.sampled_from((in_a_loop, in_a_v)), st.integers(1, 4), st.integers(1, 3), st.data())
+def test_sorts_stand_for_every_rank(kind: str, placed: Placed, pp: int, vp: int, data: st.DataObject) -> None:
     spec = model(kind, layers=8)
     depth = len(layer_kinds(spec))
     cuts = sorted(data.draw(st.lists(st.integers(0, depth), min_size=pp * vp - 1, max_size=pp * vp - 1)))
     layers = tuple(np.diff([0, *cuts, depth]).tolist())
-    every, sorts = (stages(spec, pp, vp, layers, every_rank=each) for each in (True, False))
+    place = tuple(tuple(chunk) for chunk in placed(pp, vp).tolist())
+    every, sorts = (stages(spec, place, layers, every_rank=each) for each in (True, False))
     assert every.rank.tolist() == list(range(pp))
     assert every.counts.sum() == depth
     order = kinds(spec)
     for rank in range(pp):
-        mine = [i for k in range(rank, pp * vp, pp) for i in range(sum(layers[:k]), sum(layers[: k + 1]))]
+        held = [chunk[rank] for chunk in place]
+        mine = [i for k in held for i in range(sum(layers[:k]), sum(layers[: k + 1]))]
+        away = [abs(k - other) == 1 and other not in held for k in held for other in range(pp * vp)]
         wanted = [sum(layer_kinds(spec)[i] == kind for i in mine) for kind in order]
         assert every.counts[rank].tolist() == wanted
-        assert every.chunk_layers[rank] == max(layers[rank::pp])
+        assert every.chunk_layers[rank] == max(layers[k] for k in held)
+        assert every.sends[rank] == sum(away)
         alike = [
-            place
-            for place in range(len(sorts.rank))
-            if sorts.counts[place].tolist() == wanted
-            and sorts.chunk_layers[place] == every.chunk_layers[rank]
-            and (sorts.first[place], sorts.last[place]) == (rank == 0, rank == pp - 1)
+            at
+            for at in range(len(sorts.rank))
+            if sorts.counts[at].tolist() == wanted
+            and sorts.chunk_layers[at] == every.chunk_layers[rank]
+            and (sorts.first[at], sorts.last[at]) == (0 in held, pp * vp - 1 in held)
+            and sorts.sends[at] == sum(away)
         ]
         assert len(alike) == 1
-        assert sorts.rank[alike[0]] <= rank  # the first of its sort has the most micro-batches in flight
+        assert sorts.rank[alike[0]] <= rank <= sorts.until[alike[0]]
 
 
 def test_stacked_tables_repeat_a_sort_that_is_there() -> None:
     spec = model("dense", layers=8)
-    tables = [stages(spec, 1, 1, (8,)), stages(spec, 4, 1, (2, 2, 3, 1))]
+    tables = [stages(spec, ((0,),), (8,)), stages(spec, ((0, 1, 2, 3),), (2, 2, 3, 1))]
     wide = stack(tables)
     assert wide.rank.shape == (2, max(len(table.rank) for table in tables))
     assert set(wide.rank[0].tolist()) == {0}

@@ -153,7 +153,7 @@ def runtime(rng: random.Random | None = None) -> Runtime:
     found = msgspec.structs.replace(found, can=msgspec.structs.replace(found.can, **ANY_MODEL))
     kind = rng.random()
     if kind < 0.2:
-        able = msgspec.structs.replace(found.can, schedules=("1f1b", "interleaved", "gpipe", "zb"))
+        able = msgspec.structs.replace(found.can, schedules=("1f1b", "interleaved", "gpipe", "zb", "zbv"))
         found = msgspec.structs.replace(
             found, name="torchtitan", framework="torchtitan", can=able, async_reduce=False, update_bytes=30.0
         )

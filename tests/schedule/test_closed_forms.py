@@ -16,11 +16,11 @@ CODE = {name: code for code, name in enumerate(NAMES)}
 
 
 def assert_exact(schedule: Schedule, pipeline: Pipeline) -> None:
-    formula_s = float(schedule.makespan_s(pipelines.as_shape(pipeline)))
+    formula_s = float(schedule.makespan_s(pipelines.as_shape(schedule, pipeline)))
     assert formula_s == pytest.approx(simulate(schedule, **pipeline._asdict()).total_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "zbv"])
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_exact_without_sends(name: str, data: st.DataObject) -> None:
@@ -41,6 +41,18 @@ def test_zero_bubble_is_exact_when_sends_do_not_block(data: st.DataObject) -> No
     assert_exact(find("zb"), pipeline._replace(blocking_p2p=False))
 
 
+@settings(max_examples=60, deadline=None)
+@given(pipelines.equal(find("zbv"), longest_send=0.0))
+def test_zbv_has_no_bubble_where_its_slots_are_alike(pipeline: Pipeline) -> None:
+    """Qi et al.: with 2p-1 micro-batches or more a rank that has begun never waits."""
+    alike = pipeline._replace(
+        m=max(pipeline.m, 2 * pipeline.p - 1), backward_s=pipeline.forward_s, weight_s=pipeline.forward_s
+    )
+    assert_exact(find("zbv"), alike)
+    timeline = simulate("zbv", **alike._asdict())
+    np.testing.assert_allclose(timeline.end_s[:, -1] - timeline.start_s[:, 0], timeline.busy_s)
+
+
 @settings(max_examples=200, deadline=None)
 @given(pipelines.equal(find("interleaved"), longest_send=1.0))
 def test_interleaved_is_exact_for_sends_within_a_chunk(pipeline: Pipeline) -> None:
@@ -55,6 +67,7 @@ def test_interleaved_is_exact_for_sends_within_a_chunk(pipeline: Pipeline) -> No
         ("gpipe", 4, 1, 8, (1.0, 2.0, 0.0), 33.0),
         ("interleaved", 4, 2, 8, (0.5, 1.0, 0.0), 28.5),  # m t + (p - 1) t / v, t = 3
         ("zb", 4, 1, 8, (1.0, 1.0, 1.0), 27.0),  # m t + (p - 1)(f + b - w)
+        ("zbv", 4, 2, 8, (0.5, 0.5, 0.5), 25.5),  # m t + (p - 1) f / 2
     ],
 )
 def test_textbook_values(name: str, p: int, v: int, m: int, times: tuple[float, float, float], total_s: float) -> None:

@@ -32,7 +32,7 @@ def test_contract(schedule: Schedule, data: st.DataObject) -> None:
 def test_closed_form_never_exceeds_equal_stages(schedule: Schedule, data: st.DataObject) -> None:
     pipeline = data.draw(pipelines.equal(schedule, longest_send=5.0))
     total_s = simulate(schedule, **pipeline._asdict()).total_s
-    assert schedule.makespan_s(pipelines.as_shape(pipeline)) <= total_s * (1 + 1e-9)
+    assert schedule.makespan_s(pipelines.as_shape(schedule, pipeline)) <= total_s * (1 + 1e-9)
 
 
 @EVERY
@@ -100,7 +100,9 @@ def test_a_schedule_can_be_added_at_run_time(toy: Schedule) -> None:
     times = {"forward_s": np.ones(3), "backward_s": np.full(3, 2.0), "weight_s": np.zeros(3)}
     pipeline = pipelines.Pipeline(3, 1, 40, **times, send_s=np.full(2, 0.5), blocking_p2p=False)
     pipelines.check_contract(toy, pipeline)
-    assert simulate("toy", **pipeline._asdict()).total_s == pytest.approx(toy.makespan_s(pipelines.as_shape(pipeline)))
+    assert simulate("toy", **pipeline._asdict()).total_s == pytest.approx(
+        toy.makespan_s(pipelines.as_shape(toy, pipeline))
+    )
 
 
 def test_a_name_in_use_is_refused(toy: Schedule) -> None:

@@ -46,6 +46,26 @@ def test_interleaved_orders() -> None:
     )
 
 
+def test_zbv_orders() -> None:
+    """As torch.distributed.pipelining prints them for two ranks (I is B here); chunk 1 of rank 0 is the last stage."""
+    assert words("zbv", 2, 2, 4, 0) == (
+        "F0.0 F1.0 F2.0 F0.1 B0.1 W0.1 F1.1 B1.1 W1.1 F3.0 B0.0 W0.0 F2.1 B2.1 W2.1 "
+        "B1.0 W1.0 F3.1 B3.1 W3.1 B2.0 W2.0 B3.0 W3.0"
+    )
+    assert words("zbv", 2, 2, 4, 1) == (
+        "F0.0 F0.1 F1.0 F1.1 B0.1 W0.1 F2.0 B0.0 W0.0 F2.1 B1.1 W1.1 F3.0 B1.0 W1.0 F3.1 B2.1 W2.1 "
+        "B2.0 B3.1 B3.0 W2.0 W3.1 W3.0"
+    )
+    assert words("zbv", 2, 2, 1, 1) == "F0.0 F0.1 B0.1 W0.1 B0.0 W0.0"
+
+
+def test_a_v_ends_where_it_began() -> None:
+    assert find("zbv").place(3, 2).tolist() == [[0, 1, 2], [5, 4, 3]]
+    assert find("zbv").rank_of(3, 2).tolist() == [0, 1, 2, 2, 1, 0]
+    assert find("zbv").hops(3, 2).tolist() == [True, True, False, True, True]
+    assert find("interleaved").place(3, 2).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
 def test_interleaved_with_one_group_is_all_warm_up_on_the_first_rank() -> None:
     kinds = [slot.kind for slot in readable(find("interleaved").slots(4, 2, 4, 0))]
     assert kinds == ["F"] * 8 + ["B"] * 8

@@ -20,13 +20,15 @@ def paths_s(schedule: Schedule, pipeline: pipelines.Pipeline) -> Floats:
     p, v, m, forward_s, backward_s, weight_s, send_s, blocking = pipeline
     weight = weight_s if schedule.splits_backward else np.zeros_like(weight_s)
     whole_s = backward_s + weight_s
-    ranks = [times.reshape(v, p).sum(axis=0) for times in (forward_s, whole_s, weight)]
+    ranks = [times[schedule.place(p, v)].sum(axis=0) for times in (forward_s, whole_s, weight)]
     before = [np.cumsum(times[:p]) - times[:p] for times in (forward_s, whole_s - weight)]
     over_s = (forward_s + whole_s - weight).sum()
     rank, send = np.arange(p), float(send_s[0]) if len(send_s) else 0.0
     columns = [np.asarray(number) for number in (p, v, m)]
     ahead = schedule.in_flight(columns[0], columns[1], columns[2], rank)
-    rest = (rank, ahead, *ranks, *before, over_s, np.asarray(send), np.asarray(blocking))
+    hops = schedule.hops(p, v).astype(int)
+    sends = (np.append(hops, 0) + np.append(0, hops))[schedule.place(p, v)].sum(axis=0)
+    rest = (rank, sends, ahead, *ranks, *before, over_s, np.asarray(send), np.asarray(blocking))
     found = paths(Ranks._make((*columns, *rest)))
     seconds = [path.seconds for path in found]
     if schedule.name == "interleaved":

@@ -23,8 +23,10 @@ def test_every_second_of_every_rank_is_accounted_for(name: str, data: st.DataObj
     p, v, m, forward_s, backward_s, weight_s, send_s, blocking = pipeline
     timeline = simulate(name, **pipeline._asdict())
     np.testing.assert_allclose(timeline.busy_s + timeline.sending_s + timeline.idle_s, timeline.total_s)
-    np.testing.assert_allclose(timeline.busy_s, m * (forward_s + backward_s + weight_s).reshape(v, p).sum(axis=0))
-    sent_s = 2 * m * send_s.sum() if blocking and p > 1 else 0.0
+    np.testing.assert_allclose(
+        timeline.busy_s, m * (forward_s + backward_s + weight_s)[find(name).place(p, v)].sum(axis=0)
+    )
+    sent_s = 2 * m * (send_s * find(name).hops(p, v)).sum() if blocking else 0.0
     np.testing.assert_allclose(timeline.sending_s.sum(), sent_s)
     assert 0 <= timeline.bubble_fraction < 1
 
@@ -39,20 +41,24 @@ def test_faster_stages_never_take_longer(name: str, data: st.DataObject) -> None
     assert simulate(name, **quicker._asdict()).total_s <= before_s * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
-@given(pipelines.unequal(find("interleaved")))
-def test_weighted_peak_is_the_walk_over_the_slots(pipeline: pipelines.Pipeline) -> None:
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_weighted_peak_is_the_walk_over_the_slots(name: str, data: st.DataObject) -> None:
+    pipeline = data.draw(pipelines.unequal(find(name)))
     p, v, m = pipeline[:3]
+    place, frees = find(name).place(p, v), 2 if find(name).splits_backward else 1
     weights = pipeline.forward_s
-    timeline = simulate("interleaved", **pipeline._asdict(), activation_bytes=weights)
+    timeline = simulate(name, **pipeline._asdict(), activation_bytes=weights)
     assert timeline.peak_activation_bytes is not None
     for rank in range(p):
         alive, most = 0.0, 0.0
         for kind, chunk in zip(timeline.kind[rank], timeline.chunk[rank], strict=True):
-            alive += weights[chunk * p + rank] * (1 if kind == 0 else -1)
+            alive += weights[place[chunk, rank]] * (kind == 0)
             most = max(most, alive)
+            alive -= weights[place[chunk, rank]] * (kind == frees)
         assert timeline.peak_activation_bytes[rank] == pytest.approx(most)
-        own = peak_activation_bytes("interleaved", p=p, v=v, m=m, rank=rank, chunk_bytes=weights[rank::p])
+        own = peak_activation_bytes(name, p=p, v=v, m=m, rank=rank, chunk_bytes=weights[place[:, rank]])
         assert own == pytest.approx(most)
 
 

@@ -28,7 +28,7 @@ def test_equals_the_simulation(name: str, data: st.DataObject) -> None:
     assert step_s(name, **many._asdict()) == pytest.approx(total_s, rel=1e-9)
 
 
-@pytest.mark.parametrize(("name", "v"), [("1f1b", 1), ("interleaved", 3), ("zb", 1)])
+@pytest.mark.parametrize(("name", "v"), [("1f1b", 1), ("interleaved", 3), ("zb", 1), ("zbv", 2)])
 @pytest.mark.parametrize("blocking", [False, True])
 def test_few_microbatches_stand_for_many(name: str, v: int, blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated = []

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astra.cost.memory import fits as within
 from astra.cost.pipeline import pipelines_s
 from astra.cost.savers import Savers
 from astra.cost.stage import gather_parts, stage_costs
-from astra.cost.step import evaluate, reserved_bytes
+from astra.cost.step import evaluate, seconds
 from astra.search.api import make_job
 from astra.search.detail import estimate
 from astra.search.planner import GROUP, search
@@ -45,15 +46,15 @@ def every_best(job: Job, limits: Restrictions, found_s: dict[tuple[int, ...], fl
             continue
         parts = gather_parts(job, meshes.columns)
         result = evaluate(job, meshes, stage_costs(job, meshes, parts), space.savers, space.holders)
-        fits = result.known & (reserved_bytes(job, result.peak_bytes) <= job.limit_bytes)
+        fits = result.known & within(job, result.peak_bytes)
         groups = list(zip(*(meshes.columns[name].tolist() for name in GROUP), strict=True))
         limit_s = np.array([found_s.get(group, inf) for group in groups]) * (1 + 1e-9)
         mesh, saver, holder = np.nonzero(fits & (result.bound_s <= limit_s[:, None, None]))
         savers = Savers(*(column[saver] for column in space.savers))
         pipeline_s = pipelines_s(job, meshes.take(mesh), parts.take(mesh), savers, result.exchanged_s[mesh, holder])
-        step_s = (pipeline_s + result.after_s[mesh, holder] + job.runtime.step_host_s) * (1 + job.straggling)
-        for row, seconds in zip(mesh.tolist(), step_s.tolist(), strict=True):
-            best[groups[row]] = min(best.get(groups[row], inf), seconds)
+        step_s = seconds(job, pipeline_s, result.after_s[mesh, holder])
+        for row, step in zip(mesh.tolist(), step_s.tolist(), strict=True):
+            best[groups[row]] = min(best.get(groups[row], inf), step)
     return best
 
 

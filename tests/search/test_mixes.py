@@ -25,6 +25,7 @@ from astra.search.mixed_api import fleet_of
 from astra.search.mixes import LEAST_SHARE, Which
 from astra.search.planner import search
 from astra.search.rent import rent
+from astra.space.effort import Effort
 from astra.space.restrictions import Restrictions
 from astra.spec.job import Job
 from astra.spec.money import Money
@@ -77,7 +78,9 @@ def alone(gpu: str, gpus: int) -> float:
 @cache
 def planner(first: str, second: str) -> Planner:
     cluster = parse_cluster(f"{MOST}x{first}+{MOST}x{second}")
-    return Planner(fleet_of(cluster, job_on(f"{NODE}x{first}"), exact=False)[0], exact=False)
+    made = Planner(fleet_of(cluster, job_on(f"{NODE}x{first}"), exact=False)[0], exact=False)
+    made.use(Effort())  # however long it takes
+    return made
 
 
 @cache

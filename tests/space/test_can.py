@@ -139,7 +139,7 @@ def test_plan_says_at_once_who_cannot_why_and_who_can() -> None:
     assert "megatron has no layers with more or fewer than two norms" in said
     assert "Runtimes that can: deepspeed, fsdp-eager, megatron-bridge, nemo." in said
     with pytest.raises(NoFeasiblePlan, match="--runtime megatron cannot train gemma-3-27b so"):
-        astra.rent("gemma-3-27b", tokens="1B", gpus="H100", max_gpus=16)
+        astra.rent("gemma-3-27b", tokens="1B", gpus="H100", max_gpus=16, runtime="megatron")
     with pytest.raises(NoFeasiblePlan, match="joins several pools"):
         astra.plan("llama-2-7b", gpus=["8xH100", "8xA100-80"], runtime="deepspeed")
 
@@ -215,3 +215,17 @@ def test_a_table_of_many_rows_reads_as_its_rows() -> None:
             for place in range(60)]  # fmt: skip
     assert ok.tolist() == [not reasons for reasons in each]
     assert 0 < ok.sum() < 60
+
+
+def test_without_a_name_the_first_runtime_that_can_is_taken_and_it_is_said() -> None:
+    plain = astra.plan("llama-2-7b", gpus="8xH100", batch=64)
+    assert plain.request["runtime"] == "megatron"
+    assert "runtime_because" not in plain.request
+    other = astra.plan("gemma-2-9b", gpus="8xH100", batch=64)
+    assert other.request["runtime"] == "megatron-bridge"
+    assert "megatron has no" in other.request["runtime_because"]
+    assert other.request["runtime_because"].split()[0] in str(other).split("\n\n")[0]
+    named = astra.estimate("gemma-2-9b", gpus="8xH100", batch=64, strategy=other.best.strategy)
+    assert named.step_s == pytest.approx(other.best.estimate.step_s, rel=1e-12)
+    with pytest.raises(NoFeasiblePlan, match="--runtime megatron cannot train gemma-2-9b"):
+        astra.plan("gemma-2-9b", gpus="8xH100", batch=64, runtime="megatron")

@@ -55,7 +55,7 @@ def left(field: str, **options: list[str]) -> list[Any]:
         ("recompute", {"forbid": ["recompute=full"]}, ["none", "selective"]),
         ("recompute", {"forbid": ["recompute=full", "recompute=none"]}, ["selective"]),
         ("zero", {"forbid": ["zero=3,2"]}, [0, 1]),
-        ("schedule", {"forbid": ["schedule=interleaved"]}, ["1f1b", "gpipe", "zb"]),
+        ("schedule", {"forbid": ["schedule=interleaved"]}, ["1f1b", "gpipe", "zb", "zbv"]),
         ("pp", {"maximum": ["pp=16"]}, [1, 2, 4, 8, 16]),
         ("mbs", {"minimum": ["mbs=2"]}, [2, 4, 8, 16, 32]),
         ("tp", {"maximum": ["tp=8"], "minimum": ["tp=2"], "forbid": ["tp=4"]}, [2, 8]),

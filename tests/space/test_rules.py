@@ -81,14 +81,15 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "batch": lambda s: s.batch % (s.dp * s.mbs) == 0,
     "layers": lambda s: s.layers >= s.pp * s.vp,
     "single_stage": lambda s: s.pp > 1 or s.schedule == "1f1b",
-    "chunks": lambda s: s.vp == 1 or s.schedule == "interleaved",
+    "chunks": lambda s: s.vp == 1 or s.schedule in ("interleaved", "zbv"),
     "interleaved": lambda s: s.schedule != "interleaved" or s.vp > 1,
+    "zbv": lambda s: s.schedule != "zbv" or s.vp == 2,
     "interleaved_batch": lambda s: s.runtime != "megatron" or s.vp == 1 or groups_fit(s.batch // (s.dp * s.mbs), s.pp),
     "interleaved_rounds": lambda s: (
-        s.runtime != "torchtitan" or s.vp == 1 or rounds_fit(s.batch // (s.dp * s.mbs), s.pp)
+        s.runtime != "torchtitan" or s.schedule != "interleaved" or rounds_fit(s.batch // (s.dp * s.mbs), s.pp)
     ),
     "interleaved_p2p": lambda s: s.runtime != "megatron" or s.vp == 1 or s.pp != 2 or s.overlap_p2p,
-    "overlap_p2p": lambda s: not s.overlap_p2p or s.schedule == "interleaved",
+    "overlap_p2p": lambda s: not s.overlap_p2p or s.vp > 1,
     "stages_fed": lambda s: s.runtime != "nanotron" or s.batch // (s.dp * s.mbs) + 1 >= s.pp,
     "tied_torchtitan": lambda s: not (s.runtime == "torchtitan" and s.tied and s.pp > 1),
     "recompute_options": lambda s: s.recompute == "full" or (s.method == "uniform" and s.recompute_layers == 1),
@@ -285,6 +286,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("single_stage", "tp8 pp1 dp8 sp schedule=zb", {"runtime": "torchtitan"}),
     ("chunks", "tp8 pp4 vp2 dp2 sp schedule=1f1b", {}),
     ("interleaved", "tp8 pp4 dp2 sp schedule=interleaved", {}),
+    ("zbv", "tp8 pp4 vp4 dp2 sp schedule=zbv", {"runtime": "torchtitan"}),
     ("interleaved_batch", "tp8 pp4 vp2 dp2 sp", {"batch": 12}),
     ("interleaved_batch", "tp8 pp4 vp2 dp2 sp", {"batch": 4}),
     ("interleaved_rounds", "tp8 pp4 vp2 dp2 sp", {"runtime": "torchtitan", "batch": 2 * 9}),

@@ -24,6 +24,7 @@ from astra.spec.cluster import Joint, Link, Sweep
 from astra.spec.money import Money
 from astra.spec.names import MOST_IN_LINE, MOST_IN_NAME, as_line, as_name, check_line, check_name
 from astra.spec.request import FIELDS, PlanRequest
+from astra.spec.runtime import Can
 from tests.export.hostile import HOSTILE
 
 HIDDEN = tuple(name for name in HOSTILE if not name.isprintable())
@@ -51,6 +52,7 @@ OTHERS = {
     ("OnePool", "pool"),
     ("Restrictions", "fixed"), ("Restrictions", "forbidden"), ("Restrictions", "maxima"), ("Restrictions", "minima"),
     ("_File", "gpu"), ("_File", "node"), ("_File", "between"), ("_File", "link"),
+    *(("Can", field.name) for field in msgspec.structs.fields(Can)),
     *(("PlanRequest", name) for name in FIELDS if name not in ("node", "runtime", "objective")),
 }  # fmt: skip
 

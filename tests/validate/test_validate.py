@@ -15,11 +15,12 @@ from astra.cli import main
 from astra.errors import InputError
 from astra.validate import scatter
 from astra.validate.replay import ReplayedRun, is_fit, replay
-from astra.validate.runs import Run, Skipped
+from astra.validate.runs import Run, Skipped, runs_of
 from astra.validate.score import PUBLISHED, errors_of, rank_correlation, scale_of, validate
 from astra.validate.table import published
 from astra.validate.targets import NO_REASON, targets, why_of
 from astra.validate.text import markdown, render_validation
+from tests.validate.test_runs import ROW
 
 
 def row(name: str, predicted: float, measured: float, **changes: Any) -> ReplayedRun:
@@ -228,3 +229,11 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", str(table)]) == 0
     assert capsys.readouterr().out.startswith("Skipped rows  1 of 2")
     assert main(["validate", str(tmp_path / "none.csv")]) == 2
+
+
+def test_odd_rows_are_skipped_with_a_reason_and_do_not_end_the_others() -> None:
+    odd: list[dict[str, str]] = [{"ep": "3"}, {"ep": "16"}, {"tp": "3"}, {"gbs": "7"}, {"pp": "64"}, {"seq_len": "x"}]
+    rows = replay(runs_of([ROW, *(ROW | changes for changes in odd)]))
+    assert rows[0].skipped is None
+    assert all(row.skipped for row in rows[1:])
+    assert sum(validate(rows, table="t").skipped.values()) == len(odd)

@@ -14,6 +14,8 @@ from astra.spec._base import decode
 from astra.spec.runtime import Runtime
 
 DEFAULT: Final = "megatron"
+# Where nobody names one: the first of these that can train the model, frameworks of whole clusters before others.
+USUAL: Final = (DEFAULT, "megatron-bridge", "nemo", "torchtitan", "fsdp-eager", "deepspeed")
 _DATA: Final = files("astra.catalog") / "data"
 _FOLDER: Final = _DATA / "runtimes"
 _JOINED: Final = ("can", "kernels")  # tables of a file that are joined with those of the one it is like

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from astra.errors import InputError
 from astra.spec.fields import Field, read_fields
-from astra.spec.kinds import Kind, OneOf, Switch, Whole
+from astra.spec.kinds import Kind, OneOf, Switch, Whole, batch_tokens
 from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS, PlanRequest, read_request
 
@@ -154,7 +154,12 @@ def _check_there(model: object) -> None:
 def assumed(fields: Mapping[str, Any], seq: int, batch: int) -> list[str]:
     """Sentences on what nobody gave."""
     notes = [f"--seq {seq} was assumed."] if "seq" not in fields else []
-    return notes + ([f"--batch {batch} (samples) was assumed."] if "batch" not in fields else [])
+    if "batch" not in fields:
+        return [*notes, f"--batch {batch} (samples) was assumed."]
+    asked = fields["batch"]
+    if isinstance(asked, str) and batch_tokens(asked)[0] != batch * seq:
+        notes.append(f"--batch {asked} is {batch:,} samples of {seq:,} tokens, {batch * seq:,} tokens.")
+    return notes
 
 
 def resolve(verb: str, fields: Mapping[str, Any], save_to: str | None) -> tuple[PlanRequest, list[str]]:

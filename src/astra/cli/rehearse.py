@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options
 from astra.cli.output import Answer
@@ -12,6 +12,7 @@ from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.base import Launch
+    from astra.lab.rehearse.case import Case
     from astra.lab.rehearse.compare import Figures, Rehearsal, RehearsedStage
     from astra.spec.job import Job
 
@@ -27,7 +28,7 @@ once more for that runtime and the GPU here: that is what the measurement is com
 is real, what stands in, and what cannot be rehearsed.
 
 examples:
-  astra plan llama-3.1-70b --gpus 64xH100 --out plan.json
+  astra plan llama-3.1-70b --gpus 64xH100 --max zero=1 --fix cp=1 --max vp=1 --min pp=4 --forbid offload --out plan.json
   astra rehearse plan.json                    first, middle and last stage of the best plan
   astra rehearse plan.json --stage 0 --stage 3 --plan 2 --out rehearsal.json
   astra rehearse plan.json --framework torch  plain torch layers; megatron-core is not needed
@@ -64,22 +65,13 @@ def run(args: argparse.Namespace) -> Answer:
     """Rehearse, and keep the comparison ready to be drawn."""
     from astra.lab.rehearse import compare, here, plan  # noqa: PLC0415
 
-    launch, job = _plan(args.plan, args.rank)
-    if job is None:
-        raise plan.CannotRehearse(["plans on several GPU types"])
-    stages = plan.stages_of(args.stage, launch.strategy.pp)
-    cases = [
-        plan.case_of(
-            job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage, framework=args.framework
-        )
-        for stage in stages
-    ]
+    launch, job, stages, ranks = chosen(args)
     gpu = here.gpu_here(args.framework)
     _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
     if args.framework == "torch":
-        rows = here.run_in_torch(cases)
+        rows = here.run_in_torch(ranks)
     else:
-        rows = here.run_on_gpu(cases, _say) if gpu else here.run_without_gpu(cases)
+        rows = here.run_on_gpu(ranks, _say) if gpu else here.run_without_gpu(ranks)
     found = compare.compare(
         job,
         launch.strategy,
@@ -90,6 +82,32 @@ def run(args: argparse.Namespace) -> Answer:
         framework=args.framework,
     )
     return Answer(lambda width, color: told(found, width, color), found.to_json)
+
+
+class Chosen(NamedTuple):
+    """What was asked to be rehearsed."""
+
+    launch: Launch
+    job: Job
+    stages: list[int]
+    ranks: list[Case]
+
+
+def chosen(args: argparse.Namespace) -> Chosen:
+    """The ranks of a plan that are to be rehearsed; refused if they cannot be."""
+    from astra.lab.rehearse import plan  # noqa: PLC0415
+
+    launch, job = _plan(args.plan, args.rank)
+    if job is None:
+        raise plan.CannotRehearse(["plans on several GPU types"])
+    stages = plan.stages_of(args.stage, launch.strategy.pp)
+    ranks = [
+        plan.case_of(
+            job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage, framework=args.framework
+        )
+        for stage in stages
+    ]
+    return Chosen(launch, job, stages, ranks)
 
 
 def _stages(stages: list[int]) -> str:

@@ -7,15 +7,16 @@ expert parameters (dp*cp*t)/(etp*ep) members etp*ep apart, and neighbouring stag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from astra.cost.alike import once
 from astra.cost.state import Held, gradient_bytes
 from astra.efficiency import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
-from astra.table import distinct
 
 
 class Replicas(NamedTuple):
@@ -61,10 +62,10 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
             (to_owners, grad_bytes, 0.0),
             ("all_gather", job.workload.element_bytes, 0.0),
         )
-        reduce, scatter, gather = _over_distinct(job, operations, params, members, apart)
-        reduced, scattered = reduced + reduce.seconds, scattered + scatter.seconds
-        gathered = gathered + gather.seconds
-        source = worst(source, reduce.source, scatter.source, gather.source)
+        found = once(partial(_moves, job, operations), params, members, apart)
+        reduced, scattered = reduced + found.reduce.seconds, scattered + found.scatter.seconds
+        gathered = gathered + found.gather.seconds
+        source = worst(source, *(way.source for way in found))
     return Sync(reduced, scattered, gathered, source)
 
 
@@ -106,21 +107,20 @@ def replicas(
     return Replicas(busy, once, each, moved.source)
 
 
-def _over_distinct(
+class _Moves(NamedTuple):
+    reduce: Timed
+    scatter: Timed
+    gather: Timed
+
+
+def _moves(
     job: Job, operations: Sequence[tuple[str, float, float]], params: Floats, ranks: Ints, stride: Ints
-) -> list[Timed]:
-    """Collectives, each with its bytes per parameter and of a bucket; meshes share many, so each is timed once."""
-    shape = np.broadcast_shapes(params.shape, ranks.shape, stride.shape)
-    sizes = np.broadcast_to(params, shape).ravel()
-    members, apart = np.broadcast_to(ranks, shape).ravel(), np.broadcast_to(stride, shape).ravel()
-    first, place = distinct(sizes, members, apart)
-    sizes, members, apart, place = sizes[first], members[first], apart[first], place.reshape(shape)
+) -> _Moves:
+    """Collectives, each with its bytes per parameter and of a bucket; without parameters a rank does not take part."""
 
     def timed(op: str, nbytes: Floats, bucket_bytes: float) -> Timed:
         pieces = np.maximum(nbytes / bucket_bytes, 1.0) if bucket_bytes else np.ones_like(nbytes)
-        each = collectives.collective(job.pool, op, nbytes=nbytes / pieces, ranks=members, stride=apart)
-        return Timed(pieces * each.seconds, each.source)
+        each = collectives.collective(job.pool, op, nbytes=nbytes / pieces, ranks=ranks, stride=stride)
+        return Timed(pieces * each.seconds * (params > 0), each.source)
 
-    some = sizes > 0  # a rank without such parameters does not take part
-    ways = [timed(op, each * sizes, bucket_bytes) for op, each, bucket_bytes in operations]
-    return [Timed((way.seconds * some)[place], way.source[place]) for way in ways]
+    return _Moves(*(timed(op, each * params, bucket_bytes) for op, each, bucket_bytes in operations))

@@ -10,13 +10,13 @@ from astra.provenance import Bools, Floats, Ints
 from astra.schedule.interleaved import group_size
 from astra.schedule.registry import SPLITTING, in_flight_chunks, legal
 from astra.schedule.screen import Ends, Path, Ranks, interleaved_s, paths
-from astra.table import largest, take
+from astra.table import code, largest, take
 
 
 def mesh_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
     """A lower bound of each mesh's pipeline, whatever is recomputed or exchanged; infinite where it is not defined."""
     bound_s = largest(np.maximum.reduce([path.seconds for path in paths_of(meshes, costs)]))
-    bound_s = np.maximum(bound_s, np.where(meshes.columns["vp"] > 1, ends_bound_s(meshes, costs), 0.0))
+    bound_s = np.maximum(bound_s, np.where(_looped(meshes), ends_bound_s(meshes, costs), 0.0))
     return np.where(_defined(meshes, costs), bound_s, np.inf)
 
 
@@ -31,7 +31,7 @@ def pipeline_bound_s(meshes: Meshes, costs: StageCosts, savers: Savers, exchange
     alone = np.flatnonzero((meshes.columns["vp"] == 1) & (meshes.columns["pp"] > 1))
     for path in turning if len(alone) else ():
         bound_s[alone] = np.maximum(bound_s[alone], extras.longest_s(path, alone))
-    chunked = np.flatnonzero(meshes.columns["vp"] > 1)
+    chunked = np.flatnonzero(_looped(meshes))
     if len(chunked):
         ends_s = ends_bound_s(meshes.take(chunked), take(costs, chunked))
         bound_s[chunked] = np.maximum(bound_s[chunked], ends_s[:, None, None] + extras.by_ends_s(chunked))
@@ -101,6 +101,7 @@ def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:
             v=v,
             m=m,
             rank=costs.until,
+            sends=costs.sends,
             ahead=in_flight_chunks(columns["schedule"][:, None], p=p, v=v, m=m, rank=costs.until),
             forward_s=costs.forward_s,
             backward_s=costs.backward_s,
@@ -130,6 +131,12 @@ def ends_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
         blocking=~meshes.columns["overlap_p2p"],
     )
     return interleaved_s(ends)
+
+
+def _looped(meshes: Meshes) -> Bools:
+    """Which are interleaved, with several chunks."""
+    interleaved = meshes.columns["schedule"] == code("schedule", "interleaved")
+    return np.asarray(interleaved & (meshes.columns["vp"] > 1))
 
 
 def _defined(meshes: Meshes, costs: StageCosts) -> Bools:

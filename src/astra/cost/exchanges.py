@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from astra.axes import AXES, Send
-from astra.cost.alike import Alike
+from astra.cost.alike import Alike, once
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.efficiency import collectives
 from astra.families.kinds import LayerKind
 from astra.families.operators import Shard
-from astra.provenance import Codes, Floats, Timed, worst
+from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
 
 
@@ -38,17 +39,19 @@ def timed_sends(job: Job, sends: Mapping[str, list[Send]], alike: Alike) -> dict
     def timed(send: Send) -> Timed:
         name = (send.op, id(send.nbytes), id(send.ranks), id(send.stride))
         if name not in known:
-            first, place = alike.once(send.nbytes, send.ranks, send.stride)
-            few = send._replace(nbytes=send.nbytes[first], ranks=send.ranks[first], stride=send.stride[first])
-            nbytes = job.workload.widening * few.nbytes * _sent_once(job, few)
-            found = collectives.collective(job.pool, few.op, nbytes=nbytes, ranks=few.ranks, stride=few.stride)
-            known[name] = Timed(found.seconds[place], found.source[place])
+            known[name] = once(partial(_sent, job, send), send.nbytes, send.ranks, send.stride, alike=alike)
         return known[name]
 
     return {
         axis: [(send, timed(send)) for send in some if np.any(send.ranks > 1) and _ever(send)]
         for axis, some in sends.items()
     }
+
+
+def _sent(job: Job, send: Send, nbytes: Floats, ranks: Ints, stride: Ints) -> Timed:
+    few = send._replace(nbytes=nbytes, ranks=ranks, stride=stride)
+    moved = job.workload.widening * nbytes * _sent_once(job, few)
+    return collectives.collective(job.pool, send.op, nbytes=moved, ranks=ranks, stride=stride)
 
 
 def _ever(send: Send) -> bool:

@@ -123,6 +123,7 @@ def _sorts(job: Job, rows: int) -> Stages:
         counts=wide(np.eye(sorts, count)),
         first=wide(place == count),
         last=wide(place == count + 1),
+        sends=wide(np.zeros(sorts, np.int64)),
         chunk_layers=wide(np.ones(sorts, np.int64)),
         until=wide(place),
         before=wide(np.zeros((sorts, count))),

@@ -7,12 +7,13 @@ combination and gathered by the rest of the cost model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from astra.axes import Send
-from astra.cost.alike import Alike
+from astra.cost.alike import Alike, once
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
 from astra.cost.layers import in_bf16, layers_of, trained
@@ -23,7 +24,6 @@ from astra.provenance import Codes, Floats, Source, Timed, worst
 from astra.spec.cluster import Device
 from astra.spec.job import Job
 from astra.spec.runtime import Runtime
-from astra.table import distinct
 
 FP32_KERNELS: Final = frozenset({"cross_entropy", "accumulate"})  # counted with fp32 values whatever the precision
 ATTENTION_POWER: Final = 0.5  # power of an attention kernel over that of a GEMM: it keeps half of the tensor cores busy
@@ -81,6 +81,12 @@ def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     }
 
 
+class _Layouts(NamedTuple):
+    forward: Timed
+    dgrad: Timed
+    wgrad: Timed
+
+
 class _GemmSeconds(NamedTuple):
     forward: Floats
     dgrad: Floats
@@ -102,20 +108,20 @@ def _gemm_seconds(
             continue
         precision = job.workload.precision if low or job.workload.precision != "fp8" else "bf16"
         shapes = [(gemm.m, gemm.n, gemm.k, gemm.groups) for _, gemm in chosen]
-        once = [alike.once(*shape) for shape in shapes]
-        ends = np.cumsum([0, *(len(first) for first, _ in once)])
+        rows = [alike.distinct(*shape) for shape in shapes]
+        ends = np.cumsum([0, *(len(first) for first, _ in rows)])
         sizes = [
             np.concatenate(
                 [
                     np.broadcast_to(np.asarray(shape[dim], np.float64), alike.rows)[first]
-                    for shape, (first, _) in zip(shapes, once, strict=True)
+                    for shape, (first, _) in zip(shapes, rows, strict=True)
                 ]
             )
             for dim in range(4)
         ]
-        timed = _three_layouts(job.pool.device, precision, job.runtime, *sizes)
+        timed = once(partial(_three_layouts, job.pool.device, precision, job.runtime), *sizes)
         source = worst(*(way.source for way in timed))
-        for number, ((key, gemm), (_, place)) in enumerate(zip(chosen, once, strict=True)):
+        for number, ((key, gemm), (_, place)) in enumerate(zip(chosen, rows, strict=True)):
             at = slice(ends[number], ends[number + 1])
             forward_s, dgrad_s, wgrad_s = (way.seconds[at][place] for way in timed)
             weight_s = wgrad_s if trained(job, gemm) else np.zeros(alike.rows)
@@ -125,14 +131,12 @@ def _gemm_seconds(
 
 def _three_layouts(
     device: Device, precision: str, runtime: Runtime, m: Floats, n: Floats, k: Floats, groups: Floats
-) -> list[Timed]:
-    """Forward, input-gradient and weight-gradient times; GEMMs share many shapes, so each is timed once.
+) -> _Layouts:
+    """Forward, input-gradient and weight-gradient times.
 
     A group is a kernel of its own in TransformerEngine: 4 to 5 us each beyond one kernel's work on B200 (108 grouped
     products of MooreThreads/SimuMax @4dcaae5).
     """
-    first, place = distinct(m, n, k, groups)
-    m, n, k, groups = m[first], n[first], k[first], groups[first]
     timed = (
         operators.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups),
         operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
@@ -140,7 +144,7 @@ def _three_layouts(
     )
     more = 0 * groups if runtime.experts_together else groups - 1
     more_s = operators.streaming(device, nbytes=0 * groups, kernels=more).seconds
-    return [Timed((way.seconds / runtime.clock_gain + more_s)[place], way.source[place]) for way in timed]
+    return _Layouts(*(Timed(way.seconds / runtime.clock_gain + more_s, way.source) for way in timed))
 
 
 def _part(

@@ -8,14 +8,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.cost.between import p2p
+from astra.cost.layout import Layouts
 from astra.cost.savers import Savers, repeated_s
-from astra.cost.stage import Gathered, Layout, Layouts, Meshes, StageTimes, stage_table
+from astra.cost.stage import Gathered, Meshes, StageTimes, stage_table
 from astra.families.split import sort_of_rank
 from astra.provenance import Floats, Ints
-from astra.schedule import legal, steps_s
+from astra.schedule import find, legal, steps_s
 from astra.schedule.simulator import Stages
 from astra.spec.job import Job
-from astra.spec.strategy import SCHEDULES
+from astra.spec.strategy import SCHEDULES, usual_schedule
 from astra.table import distinct
 
 _SHAPE: Final = ("schedule", "pp", "vp", "microbatches", "overlap_p2p")
@@ -67,8 +68,8 @@ def virtual_stages(job: Job, meshes: Meshes, gathered: Gathered, savers: Savers,
     """Times of every virtual stage, [row, stage], of meshes with the same number of stages and chunks."""
     pp, vp = int(meshes.columns["pp"][0]), int(meshes.columns["vp"][0])
     layers = np.array([layout.layers for layout in meshes.layouts])[meshes.layout]
-    flat = Layouts(Layout(pp * vp, 1, layout.layers) for layout in meshes.layouts)
-    table = stage_table(job, Meshes(meshes.columns, meshes.layout, flat), every_rank=True)
+    alone = Meshes(meshes.columns, meshes.layout, meshes.layouts.in_line())
+    table = stage_table(job, alone, every_rank=True)
     times = StageTimes(job, gathered, table, meshes.columns)
     kind = Savers(*(column[:, None] for column in savers))
     again_s = repeated_s(times.recompute, times.attention, layers, kind)
@@ -76,7 +77,8 @@ def virtual_stages(job: Job, meshes: Meshes, gathered: Gathered, savers: Savers,
     send_s = np.zeros(len(meshes))
     if pp > 1:
         send_s, _ = p2p(job, gathered.shard.stream_tokens[gathered.place], ranks_apart, meshes.columns["pp"])
-    backward_s = times.backward - times.weight + again_s + np.tile(exchanged_s / vp, vp)
+    ranks = find(SCHEDULES[meshes.columns["schedule"][0]]).rank_of(pp, vp)
+    backward_s = times.backward - times.weight + again_s + (exchanged_s / vp)[:, ranks]
     hops_s = np.repeat(send_s[:, None], pp * vp - 1, axis=1)
     return Virtual(Stages(times.forward, backward_s, times.weight, hops_s), again_s)
 
@@ -84,13 +86,13 @@ def virtual_stages(job: Job, meshes: Meshes, gathered: Gathered, savers: Savers,
 def of_one_shape_s(job: Job, meshes: Meshes, stages: Stages) -> Floats:
     """The simulated totals of pipelines with the same slots.
 
-    Where the schedule is not defined for the micro-batches (an illegal strategy), the next number for which it is
-    stands in, in proportion.
+    Where the schedule is not defined for the pipeline (an illegal strategy), the usual one with the next number of
+    micro-batches for which it is defined stands in, in proportion.
     """
     code, pp, vp, overlaps = (meshes.columns[name][0] for name in ("schedule", "pp", "vp", "overlap_p2p"))
     given = int(microbatches(job, meshes)[0])
     defined = bool(legal(code, p=pp, v=vp, m=given).all())
     count = given if defined else -(-given // int(pp)) * int(pp)
-    schedule = SCHEDULES[code] if defined or vp > 1 else "1f1b"
+    schedule = SCHEDULES[code] if defined else usual_schedule(int(vp))
     total_s = steps_s(schedule, p=int(pp), v=int(vp), m=count, stages=stages, blocking_p2p=not overlaps)
     return total_s * (given / count)

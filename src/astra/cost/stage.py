@@ -13,41 +13,19 @@ import numpy as np
 from astra.axes import AXES
 from astra.cost.between import Sync, p2p, sync
 from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.layout import Layouts
 from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, local
 from astra.families import weights as weights_of
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.operators import Retention, Shard
-from astra.families.split import Stages, kinds, stack, stages
+from astra.families.split import Stages, kinds, stages
 from astra.provenance import Bools, Codes, Floats, Ints
 from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
-from astra.spec.model import ModelSpec
 from astra.table import Columns, distinct, each, take
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
-
-
-class Layout(NamedTuple):
-    """Layers on each virtual stage of a pipeline."""
-
-    pp: int
-    vp: int
-    layers: tuple[int, ...]
-
-
-class Layouts(tuple[Layout, ...]):
-    """The layouts of a space; their stages are worked out once."""
-
-    _stages: dict[bool, Stages]
-
-    def stages(self, model: ModelSpec, *, every_rank: bool) -> Stages:
-        """The sorts of rank of every layout, [layout, sort]."""
-        if not hasattr(self, "_stages"):
-            self._stages = {}
-        if every_rank not in self._stages:
-            self._stages[every_rank] = stack([stages(model, *layout, every_rank) for layout in self])
-        return self._stages[every_rank]
 
 
 class Meshes(NamedTuple):
@@ -87,14 +65,15 @@ class StageCosts(NamedTuple):
     before: Passes  # the virtual stages that come before that rank
     final: Passes  # [mesh] the last virtual stage
     over: Passes  # [mesh] all of them
-    on_last: Ints  # [mesh] which sort the last rank is
+    on_last: Ints  # [mesh] which sort holds the last virtual stage
+    sends: Ints  # of a micro-batch to other ranks, there and back
     p2p_s: Floats  # [mesh] one activation to the next stage
     kept_whole: Floats
     kept_selective: Floats
     kept_checkpoint: Floats
     layer_whole: Floats  # the largest layer's
     layer_working: Floats  # with the gradients that live through a backward only
-    head_bytes: Floats  # at the loss, zero but on the last rank
+    head_bytes: Floats  # at the loss, zero but where the last virtual stage is
     buffer_bytes: Floats  # received activations and gradients
     held: Held
     sync: Sync
@@ -149,13 +128,10 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     table = stage_table(job, meshes, every_rank=every_rank)
     times = StageTimes(job, gathered, table, columns)
     memory = StageMemory(job, gathered, table)
-    tp, cp, dp, pp, vp = (columns[name] for name in ("tp", "cp", "dp", "pp", "vp"))
+    tp, cp, dp, pp = (columns[name] for name in ("tp", "cp", "dp", "pp"))
     microbatches = job.workload.global_batch // (dp * columns["mbs"])
     p2p_s, p2p_source = p2p(job, gathered.shard.stream_tokens[gathered.place], tp * cp * dp, pp)
-    in_flight = in_flight_chunks(
-        columns["schedule"][:, None], p=pp[:, None], v=vp[:, None], m=microbatches[:, None], rank=table.rank
-    )
-    held = _held(job, gathered, table, pp)
+    held = _held(job, gathered, table)
     queued = times.queued_bytes(job, gathered.shard, microbatches)
     replicas = dp * cp
     expert_replicas, expert_stride = expert_groups(columns)
@@ -173,6 +149,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         final=times.final(),
         over=Passes(*(over_all(job, columns) for columns in times.by_part)),
         on_last=np.argmax(table.last, axis=1),
+        sends=table.sends,
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
         kept_whole=memory.layers("whole") * here + queued,
         kept_selective=memory.layers("selective") * here + queued,
@@ -192,12 +169,21 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         ),
         layers=layers,
         chunk_layers=table.chunk_layers,
-        in_flight=in_flight,
+        in_flight=_in_flight(table, columns, microbatches),
         microbatches=microbatches,
         replicas=replicas,
         expert_replicas=expert_replicas,
         p2p_source=np.broadcast_to(p2p_source, pp.shape),
     )
+
+
+def _in_flight(table: Stages, columns: Columns, microbatches: Ints) -> Ints:
+    """(Micro-batch, chunk) pairs alive on the fullest rank of a sort: its first or its last."""
+    shape = {"p": columns["pp"][:, None], "v": columns["vp"][:, None], "m": microbatches[:, None]}
+    first, last = (
+        in_flight_chunks(columns["schedule"][:, None], **shape, rank=rank) for rank in (table.rank, table.until)
+    )
+    return np.maximum(first, last)
 
 
 def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
@@ -296,7 +282,7 @@ def _collective_s(job: Job, columns: Columns) -> Floats | float:
 
 def over_all(job: Job, columns: list[Floats]) -> Floats:
     """[mesh] columns of each kind, the embedding and the head, summed over the whole model."""
-    table = stages(job.model, 1, 1, (len(layer_kinds(job.model)),))
+    table = stages(job.model, ((0,),), (len(layer_kinds(job.model)),))
     return over_stages(each(table, lambda column: column[None]), columns)[:, 0]
 
 
@@ -348,12 +334,12 @@ class StageMemory:
         return largest
 
     def head(self) -> Floats:
-        """Kept and working bytes at the loss, on the last rank."""
+        """Kept and working bytes at the loss, on the rank that holds the last virtual stage."""
         head = self._gathered.parts[HEAD].kept
         return self._table.last * (head.whole + head.working)[self._gathered.place][:, None]
 
 
-def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
+def _held(job: Job, gathered: Gathered, table: Stages) -> Held:
     """Parameters of each sort of rank; a tied head is a second copy when the pipeline separates it."""
     shard, model = gathered.shard, job.model
     by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
@@ -363,7 +349,7 @@ def _held(job: Job, gathered: Gathered, table: Stages, pp: Ints) -> Held:
     expert = over_stages(table, [np.broadcast_to(e, len(shard.tp))[gathered.place] for _, e in pairs])
     if model.tied_embeddings:
         copy, _ = local(weights_of.tied_head_weights(model), shard.tp, shard.ep, shard.etp)
-        dense = dense + table.last * np.where(pp > 1, copy[gathered.place], 0.0)[:, None]
+        dense = dense + (table.last & ~table.first) * copy[gathered.place][:, None]
     if job.workload.task != "lora":
         return Held(dense, expert, dense, expert, np.zeros_like(dense))
     nothing = np.zeros(len(gathered.place))

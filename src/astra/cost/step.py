@@ -1,4 +1,4 @@
-"""Step time and peak memory of every combination of mesh and memory savers. Arrays are [mesh, saver, holder, sort].
+"""Step time of every combination of mesh and memory savers. Arrays are [mesh, saver, holder, sort].
 
 A *saver* is a way to keep fewer activations (recompute, its method and layers); a *holder* a way to keep fewer states
 (ZeRO stage, optimizer offload). Their effects add up, so each is costed once and combined by broadcasting.
@@ -10,32 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astra.cost import memory
 from astra.cost.between import Replicas, replicas
 from astra.cost.bound import pipeline_bound_s
-from astra.cost.savers import BLOCK, FULL, SELECTIVE, Savers
+from astra.cost.memory import Holders
+from astra.cost.savers import FULL, Savers
 from astra.cost.stage import Meshes, StageCosts
-from astra.cost.state import Bytes, optimizer_s, static_bytes
+from astra.cost.state import Bytes, optimizer_s
 from astra.families.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed
 from astra.spec.job import Job
 from astra.table import each, largest
 
-
-class Holders(NamedTuple):
-    """Ways to keep fewer states, as columns."""
-
-    zero: Ints
-    offload: Ints
-
-    def __len__(self) -> int:
-        return len(self.zero)
-
-
-class Activations(NamedTuple):
-    """Activation memory, [mesh, saver, sort]."""
-
-    kept_bytes: Floats  # alive at the worst moment
-    working_bytes: Floats  # of the layer, recomputed stretch or loss in progress
+Amount = Floats | float
 
 
 class Evaluated(NamedTuple):
@@ -48,29 +35,6 @@ class Evaluated(NamedTuple):
     known: Bools  # the saver exists for the mesh (its layers fit a chunk)
 
 
-def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
-    """Memory of each saver.
-
-    Uniform recompute keeps one input for every n layers and recomputes n layers at a time; block recompute treats the
-    first n layers of each chunk that way, one at a time, and keeps the rest whole.
-    """
-    full = (savers.recompute == FULL)[None, :, None]
-    block = full & (savers.method == BLOCK)[None, :, None]
-    n = savers.layers[None, :, None]
-    chunk, layers, chunks = costs.chunk_layers[:, None, :], costs.layers[:, None, :], vp[:, None, None]
-    whole, checkpoint = costs.kept_whole[:, None, :], costs.kept_checkpoint[:, None, :]
-    fraction = np.where(block, np.minimum(n * chunks / np.maximum(layers, 1), 1.0), 1.0)
-    inputs = np.ceil(chunk / n) * chunks / np.maximum(layers, 1)
-    kept_full = np.where(block, fraction * checkpoint + (1 - fraction) * whole, np.minimum(inputs, 1.0) * checkpoint)
-    selective = (savers.recompute == SELECTIVE)[None, :, None]
-    kept = np.where(full, kept_full, np.where(selective, costs.kept_selective[:, None, :], whole))
-    # By the time backward comes to the first layers, those of the chunk that were kept whole have been given back.
-    at_once = np.where(block, np.floor(layers / chunks) <= n, np.minimum(n, chunk))
-    stretch = np.where(full, at_once, 0) * costs.layer_whole[:, None, :]
-    working = np.maximum(costs.layer_working[:, None, :] + stretch, costs.head_bytes[:, None, :])
-    return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working)
-
-
 def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tuple[Bytes, Timed, Replicas]:
     """Static memory, optimizer time and data-parallel communication, [mesh, holder, sort]."""
     zero, offload = holders.zero[None, :, None], holders.offload[None, :, None]
@@ -81,7 +45,6 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tup
 
     ranks, expert_ranks = column(costs.replicas), column(costs.expert_replicas)
     layers = costs.layers[:, None, :]
-    static = static_bytes(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks, layers=layers)
     update = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
     copying_s = np.where((zero == 1) & (ranks > 1), job.runtime.gather_host_s * layers * ranks, 0.0)
     update = update._replace(seconds=update.seconds + copying_s)
@@ -96,46 +59,43 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tup
         forward_s=costs.forward_s[:, None, :],
         backward_s=costs.backward_s[:, None, :],
     )
-    return static, update, between
+    return memory.states(job, costs, holders), update, between
 
 
-def evaluate(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holders: Holders) -> Evaluated:
-    """Every mesh with every saver and holder."""
-    vp = meshes.columns["vp"]
-    kept = activations(costs, vp, savers)
+def evaluate(
+    job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holders: Holders, waits: Floats | None = None
+) -> Evaluated:
+    """Every mesh with every saver and holder; ``waits`` [mesh] as for ``seconds``."""
+    kept = memory.activations(costs, meshes.columns["vp"], savers)
     static, update, between = states(job, meshes, costs, holders)
     pipeline_s = pipeline_bound_s(meshes, costs, savers, between.per_microbatch_s)
-    after_s = largest(between.exposed_s + update.seconds)
-    resident = sum(static[1:], start=static[0])[:, None, :, :]
-    peak = resident + (kept.kept_bytes + kept.working_bytes + costs.buffer_bytes[:, None, :])[:, :, None, :]
+    last_s = largest(after_s(update, between))
     return Evaluated(
-        bound_s=whole_step_s(job, pipeline_s, after_s[:, None, :]),
+        bound_s=seconds(job, pipeline_s, last_s[:, None, :], None if waits is None else waits[:, None, None]),
         exchanged_s=between.per_microbatch_s,
-        after_s=after_s,
-        peak_bytes=largest(peak),
+        after_s=last_s,
+        peak_bytes=largest(memory.peak(static, kept, costs.buffer_bytes)),
         known=exists(job, meshes, savers)[:, :, None] & np.ones(len(holders), bool),
     )
 
 
-def whole_step_s(job: Job, pipeline_s: Floats, after_s: Floats) -> Floats:
-    """The pipeline, what follows it, the host's work of a step, and the wait for the slowest node."""
-    return (pipeline_s + after_s + job.runtime.step_host_s) * (1 + job.straggling)
+def after_s(update: Timed, between: Replicas) -> Floats:
+    """What follows the pipeline on each rank: what replicas still exchange, and the optimizer."""
+    return between.exposed_s + update.seconds
 
 
-def least_bytes(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
-    """No saver brings the allocated memory below this, [mesh, holder]: one input kept for each chunk."""
-    static = static_bytes(
-        job,
-        each(costs.held, lambda column: column[:, None, :]),
-        zero=holders.zero[None, :, None],
-        offload=holders.offload[None, :, None],
-        ranks=costs.replicas[:, None, None],
-        expert_ranks=costs.expert_replicas[:, None, None],
-        layers=costs.layers[:, None, :],
-    )
-    inputs = costs.kept_checkpoint * costs.in_flight / np.maximum(costs.layers, vp[:, None])
-    working = np.maximum(costs.layer_working, costs.head_bytes) + costs.buffer_bytes
-    return largest(sum(static[1:], start=static[0]) + (inputs + working)[:, None, :])
+def seconds(job: Job, pipeline_s: Amount, after_s: Amount, waits: Amount | None = None) -> Floats:
+    """A step: the pipeline, what follows it on the last rank to end, the host's work, the wait for the slowest node.
+
+    ``waits`` is the time with that wait over the time without, the job's own if it is not given.
+    """
+    alone_s = pipeline_s + after_s + job.runtime.step_host_s
+    return np.asarray(alone_s * (1 + job.straggling if waits is None else waits))
+
+
+def least_seconds(job: Job, pipeline_s: Amount, waits: Amount | None = None) -> Floats:
+    """No step with such a pipeline is shorter: nothing follows it."""
+    return seconds(job, pipeline_s, 0.0, waits)
 
 
 def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:
@@ -143,8 +103,3 @@ def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:
     depth = len(layer_kinds(job.model))
     chunk = -(-depth // (meshes.columns["pp"] * meshes.columns["vp"]))
     return np.asarray((savers.recompute != FULL)[None, :] | (savers.layers[None, :] <= chunk[:, None]))
-
-
-def reserved_bytes(job: Job, allocated: Floats) -> Floats:
-    """What the caching allocator holds when this much is allocated at the peak."""
-    return allocated * job.runtime.reserved_ratio + job.runtime.reserved_bytes

@@ -111,10 +111,10 @@ def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported
     mbs = read.count("pipeline_parallel_microbatch_size") if pp > 1 else local
     parts = read.values.get("module_fqns_per_model_part") if pp > 1 else None
     layers = _layers(parts)
-    words = {word: ours for ours, word in SCHEDULES.items()}
+    words = {word: ours for ours, word in SCHEDULES.items()} | {"ZBVZeroBubble": "zbv"}
     said = str(read.values.get("pipeline_parallel_schedule", "1F1B")) if pp > 1 else "1F1B"
     schedule = words.get(said, "1f1b")
-    vp = max(len(layers) // pp, 1) if layers else 2 if schedule == "interleaved" else 1
+    vp = max(len(layers) // pp, 1) if layers else 2 if schedule in ("interleaved", "zbv") else 1
     mode = str(_section(sections, "activation_checkpoint", name).get("mode", "none"))
     overlap = ("grad", *(("param",) if shards.zero >= 2 else ()), *(("p2p",) if vp > 1 else ()))
     fields: dict[str, Any] = {"schedule": schedule, "recompute": mode if mode in ("full", "selective") else "none"}

@@ -1,6 +1,7 @@
 """How layers are dealt to virtual pipeline stages, and which stages differ.
 
-Letters: L layers, p stages, v chunks per stage, S = p v virtual stages; virtual stage k lives on rank k mod p.
+Letters: L layers, p stages, v chunks per stage, S = p v virtual stages. A *place* says
+which rank holds which of them, ``[chunk][rank]``; chunk 0 goes by the ranks' numbers (see ``Schedule.place``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from astra.spec.model import ModelSpec
 
 EVEN: Final = 0
 BALANCED: Final = 1
+
+Place = tuple[tuple[int, ...], ...]
 
 
 def split(layers: int, stages: int, head_layers: float) -> tuple[int, ...]:
@@ -42,8 +45,9 @@ class Stages(NamedTuple):
 
     rank: Ints  # the first (most loaded with in-flight micro-batches) rank of each sort
     counts: Floats  # [sort, kind] layers of each kind
-    first: Bools
-    last: Bools
+    first: Bools  # whether it holds the first virtual stage
+    last: Bools  # and the last
+    sends: Ints  # of a micro-batch to other ranks, there and back
     chunk_layers: Ints  # the largest chunk of the rank
     until: Ints  # the last rank of each sort
     before: Floats  # [sort, kind] layers that a micro-batch passes before it first comes to that rank
@@ -51,29 +55,41 @@ class Stages(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def stages(model: ModelSpec, pp: int, vp: int, layers: tuple[int, ...], every_rank: bool = False) -> Stages:
+def stages(model: ModelSpec, place: Place, layers: tuple[int, ...], every_rank: bool = False) -> Stages:
     """Sorts of rank in a pipeline: ranks with equal layers and ends are one sort (all ranks if ``every_rank``)."""
     ends = np.concatenate(([0], np.cumsum(layers)))
     prefix = _kind_prefix(model)
-    counts = (prefix[ends[1:]] - prefix[ends[:-1]]).reshape(vp, pp, -1).sum(axis=0)
-    largest = np.asarray(layers).reshape(vp, pp).max(axis=0)
+    held = np.array(place)
+    counts = (prefix[ends[1:]] - prefix[ends[:-1]])[held].sum(axis=0)
+    largest = np.asarray(layers)[held].max(axis=0)
+    first, last = (held == 0).any(axis=0), (held == held.max()).any(axis=0)
+    sends = _sends(held)
     chosen: dict[object, list[int]] = {}
-    for rank, row in enumerate(counts.tolist()):
-        key: object = rank if every_rank else (tuple(row), int(largest[rank]), rank == 0, rank == pp - 1)
-        chosen.setdefault(key, []).append(rank)
+    for rank, row in enumerate(zip(map(tuple, counts.tolist()), largest.tolist(), first, last, sends, strict=True)):
+        chosen.setdefault(rank if every_rank else row, []).append(rank)
     ranks, until = (np.array([some[place] for some in chosen.values()], dtype=np.int64) for place in (0, -1))
-    before = prefix[ends[until]].astype(np.float64)
+    before = prefix[ends[held[0, until]]].astype(np.float64)
     final = np.repeat((prefix[-1] - prefix[ends[-2]])[None], len(ranks), axis=0).astype(np.float64)
     mine = counts[ranks].astype(np.float64)
-    return Stages(ranks, mine, ranks == 0, ranks == pp - 1, largest[ranks], until, before, final)
+    return Stages(ranks, mine, first[ranks], last[ranks], sends[ranks], largest[ranks], until, before, final)
+
+
+def _sends(held: Ints) -> Ints:
+    """By rank: how often a micro-batch leaves it for another rank, forward and backward."""
+    rank_of = np.empty(held.size, dtype=np.int64)
+    rank_of[held] = np.arange(held.shape[1])
+    leaves = rank_of[1:] != rank_of[:-1]
+    away = np.append(leaves, False).astype(np.int64) + np.append(False, leaves)
+    return np.asarray(away[held].sum(axis=0))
 
 
 @lru_cache(maxsize=4096)
-def sort_of_rank(model: ModelSpec, pp: int, vp: int, layers: tuple[int, ...]) -> Ints:
+def sort_of_rank(model: ModelSpec, place: Place, layers: tuple[int, ...]) -> Ints:
     """Which of the sorts of ``stages`` each rank is."""
-    each, sorts = stages(model, pp, vp, layers, every_rank=True), stages(model, pp, vp, layers)
+    each, sorts = stages(model, place, layers, every_rank=True), stages(model, place, layers)
     same = (each.counts[:, None] == sorts.counts).all(axis=2) & (each.chunk_layers[:, None] == sorts.chunk_layers)
     same &= (each.first[:, None] == sorts.first) & (each.last[:, None] == sorts.last)
+    same &= each.sends[:, None] == sorts.sends
     return np.asarray(same.argmax(axis=1))
 
 

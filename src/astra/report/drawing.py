@@ -79,6 +79,11 @@ def prose(*pieces: str | tuple[str, str]) -> RenderableType:
     return Constrain(text(*pieces), PROSE)
 
 
+def remark(sentence: str | None) -> list[RenderableType]:
+    """A paragraph that should be seen, or nothing."""
+    return [prose((sentence, "yellow"))] if sentence else []
+
+
 def blank() -> Text:
     """An empty line."""
     return text("")

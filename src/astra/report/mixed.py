@@ -118,6 +118,7 @@ def render_mixed(
     parts: list[RenderableType] = [
         drawing.text((f"{request['model']} on {request['gpu']}", "bold"), f" ({request['counts']})"),
         drawing.prose((f"{facts} per step, {work['precision']}, {request['runtime']}", "dim")),
+        *drawing.remark(request.get("runtime_because")),
         drawing.blank(),
         _ranking(planset),
     ]

@@ -53,7 +53,8 @@ def _header(report: RentReport) -> list[RenderableType]:
     prices = "a price of your own" if own else f"{report.request['money']['market']} prices"
     limit = f"up to {report.request['max_gpus']:,} GPUs, {prices}"
     title = drawing.text((f"What to rent for {report.request['model']}", "bold"))
-    return [title, drawing.prose((f"{tokens}; {limit}; {report.request['runtime']}", "dim"))]
+    facts = drawing.prose((f"{tokens}; {limit}; {report.request['runtime']}", "dim"))
+    return [title, facts, *drawing.remark(report.request.get("runtime_because"))]
 
 
 def advice(report: RentReport) -> list[str]:

@@ -136,6 +136,7 @@ def _plans_header(planset: PlanSet) -> list[RenderableType]:
     lines: list[RenderableType] = [title, drawing.prose((", ".join(facts), "dim"))]
     if request.get("runtime") in runtime_names() and not runtime(request["runtime"]).exports_to:
         lines.append(drawing.prose((f"astra export writes no files for {request['runtime']}", "dim")))
+    lines += drawing.remark(request.get("runtime_because"))
     if request.get("restrictions"):
         lines.append(drawing.prose((f"restricted to {', '.join(map(str, request['restrictions']))}", "dim")))
     return lines

@@ -1,7 +1,7 @@
 """What a schedule is: an order of slots for each rank, and formulas that follow from it.
 
-Letters: p ranks (pipeline stages), v chunks per rank, m micro-batches, k virtual stage. Chunks are placed in a loop:
-virtual stage ``k = chunk * p + rank``, so a micro-batch visits ranks 0..p-1, then 0..p-1 again, v times.
+Letters: p ranks (pipeline stages), v chunks per rank, m micro-batches, k virtual stage. ``Schedule.place`` says which
+rank holds which virtual stage; ranks are numbered as a micro-batch first comes to them.
 """
 
 from __future__ import annotations
@@ -48,6 +48,18 @@ class Shape(NamedTuple):
         return self.forward_s + self.backward_s + self.weight_s
 
 
+def in_a_loop(p: int, v: int) -> Ints:
+    """A micro-batch visits ranks 0..p-1, then 0..p-1 again, v times: the virtual stage by [chunk, rank]."""
+    return np.arange(p * v).reshape(v, p)
+
+
+def in_a_v(p: int, v: int) -> Ints:
+    """A micro-batch visits ranks 0..p-1, then p-1..0, and so on: the virtual stage by [chunk, rank]."""
+    stages = in_a_loop(p, v)
+    stages[1::2] = stages[1::2, ::-1]
+    return stages
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A pipeline schedule. ``order`` is the definition; every formula is tested against its simulation."""
@@ -60,9 +72,16 @@ class Schedule:
     order: Callable[[int, int, int, int], Ints]  # p, v, m, rank -> rows of (kind, micro-batch, chunk)
     makespan_s: Callable[[Shape], Floats]  # exact for equal stages, a screening estimate otherwise
     in_flight: Callable[[Ints, Ints, Ints, Ints], Ints]  # p, v, m, rank -> peak (micro-batch, chunk) pairs alive
+    least_chunks: int = 1  # with fewer it is another schedule
+    place: Callable[[int, int], Ints] = in_a_loop  # p, v -> the virtual stage of [chunk, rank]
     period: Callable[[int, int], int] = lambda p, m: 0  # p, m -> micro-batches after which the order repeats; 0: never
     # Exact for unequal stages too: m, forward, backward, send [..., stage], blocking.
     exact_s: Callable[[int, Floats, Floats, Floats, bool], Floats] | None = None
+
+    def takes(self, v: int) -> bool:
+        """Whether ranks with v chunks are run by this schedule."""
+        one = np.asarray(1)
+        return v >= self.least_chunks and bool(self.legal(one, np.asarray(v), one))
 
     def slots(self, p: int, v: int, m: int, rank: int) -> Ints:
         """The order of one rank: rows of (kind, micro-batch, chunk), kinds as indices into ``KINDS``."""
@@ -70,6 +89,23 @@ class Schedule:
         if not 0 <= rank < p:
             raise InputError("rank", rank, want=f"between 0 and {p - 1}")
         return self.order(p, v, m, rank)
+
+    def orders(self, p: int, v: int, m: int) -> Ints:
+        """The orders of all ranks, [rank, slot] rows of (kind, micro-batch, chunk, virtual stage)."""
+        stages = self.place(p, v)
+        every = [self.order(p, v, m, rank) for rank in range(p)]
+        return np.stack([np.column_stack((order, stages[order[:, 2], rank])) for rank, order in enumerate(every)])
+
+    def rank_of(self, p: int, v: int) -> Ints:
+        """Which rank holds each virtual stage."""
+        ranks = np.empty(p * v, dtype=np.int64)
+        ranks[self.place(p, v)] = np.arange(p)
+        return ranks
+
+    def hops(self, p: int, v: int) -> Bools:
+        """Whether each virtual stage but the last hands over to another rank."""
+        ranks = self.rank_of(p, v)
+        return np.asarray(ranks[1:] != ranks[:-1])
 
     def check(self, p: int, v: int, m: int) -> None:
         """Raise InputError if the schedule is not defined for this pipeline."""

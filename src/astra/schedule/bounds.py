@@ -91,11 +91,12 @@ def lower_bound_s(
 def _bound_s(plan: Schedule, p: int, v: int, m: int, times: Floats, blocking: bool) -> Floats:
     plan.check(p, v, m)
     if plan.exact_s is not None:
-        hop_s = times[3, :, :-1] if p > 1 else np.zeros_like(times[3, :, :-1])
-        return plan.exact_s(m, times[0], times[1], hop_s, blocking)
+        return plan.exact_s(m, times[0], times[1], times[3, :, :-1] * plan.hops(p, v), blocking)
     ways, late = _ways(plan, p, v, m)
-    pipe = _pipe(p, times, late, blocking)
-    held_s = pipe.held_s.reshape(3, -1, v, p)[..., ways.rank]
+    place = plan.place(p, v)
+    times[3] *= np.append(plan.hops(p, v), False)
+    pipe = _pipe(place, times, late, blocking)
+    held_s = pipe.held_s[:, :, place[:, ways.rank]]
     own_s = np.einsum("wkc,krcw->rw", ways.counts, held_s)
     entry_s = np.where(
         ways.entry == FORWARD, pipe.forward_at_s[:, ways.entry_stage], pipe.backward_at_s[:, ways.entry_stage]
@@ -107,10 +108,9 @@ def _bound_s(plan: Schedule, p: int, v: int, m: int, times: Floats, blocking: bo
     return longest_s
 
 
-def _pipe(p: int, times: Floats, late: Ints, blocking: bool) -> _Pipe:
+def _pipe(place: Ints, times: Floats, late: Ints, blocking: bool) -> _Pipe:
     """``late`` counts the slots [rank, kind, chunk] after a rank's last backward."""
-    hop_s = times[3].copy() if p > 1 else np.zeros_like(times[3])
-    hop_s[:, -1] = 0.0
+    p, hop_s = place.shape[1], times[3]
     hop_down_s = np.roll(hop_s, 1, axis=1)  # the hop between stage k-1 and k, seen from k
     held_s = times[:3].copy()
     if blocking:
@@ -123,7 +123,7 @@ def _pipe(p: int, times: Floats, late: Ints, blocking: bool) -> _Pipe:
     return_s = np.cumsum(held_s[BACKWARD] + hop_down_s, axis=1) - held_s[BACKWARD][:, :1]
     backward_at_s = through_s[:, -1:] + return_s[:, -1:] - return_s
     left_s = return_s - held_s[BACKWARD]  # likewise from the end of the backward at k, but for a constant
-    late_s = np.einsum("pkc,krcp->rp", late, held_s.reshape(3, -1, late.shape[2], p))
+    late_s = np.einsum("pkc,krcp->rp", late, held_s[:, :, place])
     # A gradient passes stages j < p on its way to 0; whichever rank has most left after it ends the step.
     best_s = np.maximum.accumulate(late_s - left_s[:, :p], axis=1)
     stages = np.minimum(np.arange(times.shape[2]), p - 1)
@@ -135,9 +135,8 @@ def _pipe(p: int, times: Floats, late: Ints, blocking: bool) -> _Pipe:
 def _ways(plan: Schedule, p: int, v: int, m: int) -> tuple[_Ways, Ints]:
     """The stretches of every rank, and the slots [rank, kind, chunk] that follow its last backward."""
     ways, late = [], np.zeros((p, 3, v), dtype=np.int64)
-    for rank in range(p):
-        order = plan.order(p, v, m, rank)
-        kind, stage = order[:, 0], order[:, 2] * p + rank
+    for rank, order in enumerate(plan.orders(p, v, m)):
+        kind, stage = order[:, 0], order[:, 3]
         forwards, backwards = np.flatnonzero(kind == FORWARD), np.flatnonzero(kind == BACKWARD)
         entries = {FORWARD: int(forwards[0]), BACKWARD: int(backwards[0])}
         exits = {FORWARD: int(forwards[-1]), BACKWARD: int(backwards[-1]), _END: len(order) - 1}

@@ -100,5 +100,6 @@ SCHEDULE: Final = Schedule(
     order=order,
     makespan_s=makespan_s,
     in_flight=in_flight,
+    least_chunks=2,
     period=lambda p, m: p if m % p == 0 else 0,
 )

@@ -28,12 +28,15 @@ def trace(timeline: Timeline) -> dict[str, Any]:
             timeline.kind,
             timeline.microbatch,
             timeline.chunk,
+            timeline.stage,
             timeline.start_s,
             timeline.end_s,
             timeline.freed_s,
         )
-        for kind, microbatch, chunk, start_s, end_s, freed_s in zip(*(c[rank].tolist() for c in columns), strict=True):
-            where = {"microbatch": microbatch, "chunk": chunk, "virtual_stage": chunk * timeline.p + rank}
+        for kind, microbatch, chunk, stage, start_s, end_s, freed_s in zip(
+            *(c[rank].tolist() for c in columns), strict=True
+        ):
+            where = {"microbatch": microbatch, "chunk": chunk, "virtual_stage": stage}
             name = f"{KINDS[kind]}{microbatch}" + (f".{chunk}" if timeline.v > 1 else "")
             events.append(_event(name, KINDS[kind], rank, start_s, end_s, where))
             if freed_s > end_s:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from astra.errors import UnknownName
 from astra.provenance import Bools, Floats, Ints
-from astra.schedule import gpipe, interleaved, one_f_one_b, zero_bubble
+from astra.schedule import gpipe, interleaved, one_f_one_b, zbv, zero_bubble
 from astra.schedule.base import Schedule, Shape
 from astra.spec.strategy import SCHEDULES as NAMES
 
@@ -30,7 +30,9 @@ def by_name(*schedules: Schedule) -> dict[str, Schedule]:
     return table
 
 
-SCHEDULES: Final = by_name(one_f_one_b.SCHEDULE, interleaved.SCHEDULE, gpipe.SCHEDULE, zero_bubble.SCHEDULE)
+SCHEDULES: Final = by_name(
+    one_f_one_b.SCHEDULE, interleaved.SCHEDULE, gpipe.SCHEDULE, zero_bubble.SCHEDULE, zbv.SCHEDULE
+)
 
 SPLITTING: Final = tuple(NAMES.index(name) for name, schedule in SCHEDULES.items() if schedule.splits_backward)
 

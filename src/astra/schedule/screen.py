@@ -28,6 +28,7 @@ class Ranks(NamedTuple):
     v: Ints
     m: Ints
     rank: Ints
+    sends: Ints  # of a micro-batch to other ranks, there and back
     ahead: Ints  # forwards up to its first backward, at most
     forward_s: Floats  # of all its chunks
     backward_s: Floats  # likewise, with weight_s
@@ -51,11 +52,12 @@ class Path(NamedTuple):
 
 def paths(ranks: Ranks) -> tuple[Path, Path, Path]:
     """The three paths of each rank."""
-    p, v, m, r, n, h = ranks.p, ranks.v, ranks.m, ranks.rank, ranks.ahead, ranks.send_s
-    first, last, several, one_chunk = r == 0, r == p - 1, p > 1, v == 1
+    p, m, r, n, h = ranks.p, ranks.m, ranks.rank, ranks.ahead, ranks.send_s
+    first, last, several, one_chunk = r == 0, r == p - 1, p > 1, ranks.v == 1
     own_s, short_s = ranks.forward_s + ranks.backward_s, ranks.forward_s + ranks.backward_s - ranks.weight_s
-    late = np.where(ranks.weight_s > 0, np.minimum(r + 1, m), 0)  # weight gradients after the last backward
-    standing = np.where(ranks.blocking & several, 2 * v - first - last, 0)
+    # Weight gradients after the last backward: as ZB-H1 has them, all of them where there are several chunks.
+    late = np.where(ranks.weight_s > 0, np.where(one_chunk, np.minimum(r + 1, m), m), 0)
+    standing = np.where(ranks.blocking, ranks.sends, 0)
     return_s = ranks.before_backward_s - late * ranks.weight_s + np.where(first, 0, r - ranks.blocking) * h
     through_s = ranks.before_forward_s + r * h + m * (own_s + standing * h) + np.maximum(return_s, 0.0)
     back_s = ranks.over_s + (m - 1) * own_s + (1 - late) * ranks.weight_s - (n - 1) * ranks.forward_s

@@ -22,7 +22,7 @@ from astra.schedule.registry import find
 
 
 class Stages(NamedTuple):
-    """Seconds of one micro-batch by virtual stage k (``k = chunk * p + rank``)."""
+    """Seconds of one micro-batch by virtual stage k (see ``Schedule.place``)."""
 
     forward_s: Floats
     backward_s: Floats  # everything but weight_s
@@ -45,6 +45,7 @@ class Timeline:
     kind: Ints  # index into KINDS
     microbatch: Ints
     chunk: Ints
+    stage: Ints  # the virtual stage
     start_s: Floats
     end_s: Floats  # of the compute; a blocking send follows it
     freed_s: Floats  # end of that send
@@ -77,8 +78,8 @@ def simulate(
     """
     plan = find(schedule)
     plan.check(p, v, m)
-    stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
-    orders = np.stack([plan.order(p, v, m, rank) for rank in range(p)])
+    stages = as_stages(plan, p, v, forward_s, backward_s, weight_s, send_s)
+    orders = plan.orders(p, v, m)
     one = Stages(*(times[None] for times in stages))
     compute_s, sending_s, latency_s = (
         times.reshape(orders.shape[:2]) for times in slot_times(orders, one, plan.splits_backward, blocking_p2p)
@@ -87,6 +88,7 @@ def simulate(
     total_s = float(freed_s.max())
     busy_s, stood_s = compute_s.sum(axis=1), sending_s.sum(axis=1)
     end_s = freed_s - sending_s
+    chunks = plan.place(p, v).T
     weights = None if activation_bytes is None else per_stage(p * v, activation_bytes, "activation_bytes")
     return Timeline(
         schedule=plan.name,
@@ -100,21 +102,22 @@ def simulate(
         kind=orders[:, :, 0],
         microbatch=orders[:, :, 1],
         chunk=orders[:, :, 2],
+        stage=orders[:, :, 3],
         start_s=end_s - compute_s,
         end_s=end_s,
         freed_s=freed_s,
-        peak_in_flight=_peaks(orders, np.ones(p * v)).astype(np.int64),
-        peak_activation_bytes=None if weights is None else _peaks(orders, weights),
+        peak_in_flight=_peaks(orders, np.ones((p, v))).astype(np.int64),
+        peak_activation_bytes=None if weights is None else _peaks(orders, weights[chunks]),
     )
 
 
 def _peaks(orders: Ints, weights: Floats) -> Floats:
-    """By rank: the largest sum of weights (by virtual stage) of activations alive at once."""
-    ranks = len(orders)
-    return np.array([alive(order, weights[rank::ranks]).max() for rank, order in enumerate(orders)])
+    """By rank: the largest sum of weights, [rank, chunk], of activations alive at once."""
+    return np.array([alive(order, own).max() for order, own in zip(orders, weights, strict=True)])
 
 
 def as_stages(
+    plan: Schedule,
     p: int,
     v: int,
     forward_s: npt.ArrayLike,
@@ -122,7 +125,7 @@ def as_stages(
     weight_s: npt.ArrayLike,
     send_s: npt.ArrayLike,
 ) -> Stages:
-    """Times of every virtual stage; chunks of a lone rank hand over without a send."""
+    """Times of every virtual stage; chunks of one rank hand over without a send."""
     count = p * v
     given = np.asarray(send_s, dtype=np.float64)
     hops = per_stage(count - 1, given[:-1] if given.shape == (count,) else given, "send_s")
@@ -130,7 +133,7 @@ def as_stages(
         per_stage(count, forward_s, "forward_s"),
         per_stage(count, backward_s, "backward_s"),
         per_stage(count, weight_s, "weight_s"),
-        hops if p > 1 else np.zeros_like(hops),
+        hops * plan.hops(p, v),
     )
 
 
@@ -151,9 +154,7 @@ def slot_times(orders: Ints, stages: Stages, split: bool, blocking: bool) -> tup
 
     ``stages`` are of several pipelines, [row, virtual stage].
     """
-    ranks = len(orders)
-    kind = orders[:, :, 0].ravel()
-    stage = (orders[:, :, 2] * ranks + np.arange(ranks)[:, None]).ravel()
+    kind, stage = orders[:, :, 0].ravel(), orders[:, :, 3].ravel()
     forward_s, backward_s, weight_s, send_s = (times.T for times in stages)
     backward_s = backward_s if split else backward_s + weight_s
     compute_s = np.stack((forward_s, backward_s, weight_s))[kind, stage]
@@ -168,8 +169,7 @@ def slot_times(orders: Ints, stages: Stages, split: bool, blocking: bool) -> tup
 def inputs(orders: Ints, *, m: int) -> Ints:
     """For every slot, the flat index ``rank * slots + position`` of the slot it waits for; past the end if none."""
     ranks, count = orders.shape[:2]
-    kind, microbatch = orders[:, :, 0], orders[:, :, 1]
-    stage = orders[:, :, 2] * ranks + np.arange(ranks)[:, None]
+    kind, microbatch, stage = orders[:, :, 0], orders[:, :, 1], orders[:, :, 3]
     stages = int(stage.max()) + 1
     nobody = ranks * count
     at = np.full((3, stages, m), -1, dtype=np.int64)

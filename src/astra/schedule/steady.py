@@ -32,7 +32,7 @@ class _Slots(NamedTuple):
     """The slots of a schedule with m micro-batches, [rank, slot], and where to look for its cycle."""
 
     m: int
-    orders: Ints
+    orders: Ints  # with (kind, micro-batch, chunk, virtual stage)
     source: Ints
     window: Ints  # flat places of the last period whose slots run alike whatever follows; empty if there is none
     periods: Ints  # [period]: how far before the window lie those that could be like it
@@ -51,18 +51,19 @@ def step_s(
     blocking_p2p: bool = False,
 ) -> float:
     """``simulate(...).total_s``, faster. Arguments are the same."""
-    stages = as_stages(p, v, forward_s, backward_s, weight_s, send_s)
+    stages = as_stages(find(schedule), p, v, forward_s, backward_s, weight_s, send_s)
     return float(
         steps_s(schedule, p=p, v=v, m=m, stages=Stages(*(t[None] for t in stages)), blocking_p2p=blocking_p2p)[0]
     )
 
 
 def steps_s(schedule: str | Schedule, *, p: int, v: int, m: int, stages: Stages, blocking_p2p: bool) -> Floats:
-    """The same for several pipelines of one shape, ``[row, virtual stage]``; a lone rank must have no sends."""
+    """The same for several pipelines of one shape, ``[row, virtual stage]``."""
     plan = find(schedule)
     plan.check(p, v, m)
     if any(times.shape[1] not in (p * v, p * v - 1) for times in stages):
         raise InputError("stages", [times.shape for times in stages], want=f"{p * v} numbers per row, one per stage")
+    stages = stages._replace(send_s=stages.send_s[:, : p * v - 1] * plan.hops(p, v))
     if plan.exact_s is not None:
         backward_s = stages.backward_s if plan.splits_backward else stages.backward_s + stages.weight_s
         return plan.exact_s(m, stages.forward_s, backward_s, stages.send_s, blocking_p2p)
@@ -148,14 +149,15 @@ def _waves(plan: Schedule, p: int, v: int, m: int) -> Waves:
 @lru_cache(maxsize=256)
 def _slots(plan: Schedule, p: int, v: int, m: int, period: int) -> _Slots:
     """The slots of a pipeline; without a period no cycle is looked for."""
-    orders = np.stack([plan.order(p, v, m, rank) for rank in range(p)])
+    orders = plan.orders(p, v, m)
     source = inputs(orders, m=m)
     nothing = np.zeros(0, dtype=np.int64)
     if not period:
         return _Slots(m, orders, source, nothing, nothing)
     count = orders.shape[1]
     slots = count // m * period
-    last = _closed(count - 1 - np.argmax(orders[:, ::-1, 0] == FORWARD, axis=1), source)
+    last_forward = count - 1 - np.argmax(orders[:, ::-1, 0] == FORWARD, axis=1)
+    last = _closed(np.minimum(last_forward, _alike(orders, plan.orders(p, v, m + period)) - 1), source)
     window = last[:, None] - np.arange(slots)
     row = np.arange(p)[:, None]
     if window.min() < slots or not _remembered(source[row, window], last - 2 * slots, count):
@@ -167,6 +169,12 @@ def _slots(plan: Schedule, p: int, v: int, m: int, period: int) -> _Slots:
             break  # still warming up
         periods.append(number * slots)
     return _Slots(m, orders, source, (row * count + window).ravel(), np.array(periods, dtype=np.int64))
+
+
+def _alike(orders: Ints, longer: Ints) -> Ints:
+    """How many slots of each rank, from the first, are the same in both orders."""
+    differ = (orders != longer[:, : orders.shape[1]]).any(axis=2)
+    return np.asarray(np.where(differ.any(axis=1), np.argmax(differ, axis=1), orders.shape[1]))
 
 
 def _closed(last: Ints, source: Ints) -> Ints:

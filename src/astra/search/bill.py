@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,11 @@ from astra.provenance import Floats, Ints
 from astra.result import Cost, Estimate, PriceTag, Range, Restarts
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
+from astra.spec.model import ModelSpec
 from astra.spec.money import Money
 from astra.units import GIB
+
+_ADAPTERS: Final[dict[tuple[ModelSpec, int, str], float]] = {}  # by model, rank and which matrices have them
 
 
 def own_tag(options: Money, pool: Pool) -> PriceTag | None:
@@ -126,11 +129,19 @@ def checkpoint_bytes(job: Job) -> float:
     """Weights, master copies and optimizer state of everything that is trained."""
     trained = float(weights_of.count(job.model).total)
     if job.workload.task == "lora":
-        one = {name: np.ones(1, np.int64) for name in ("tp", "cp", "ep", "etp", "mbs")}
-        parts = gather_parts(job, one | {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}).parts
-        keys: list[LayerKind | str] = [*layer_kinds(job.model), EMBEDDING, HEAD]
-        trained = float(sum(parts[key].adapters[0] for key in keys))
+        key = (job.model, job.workload.lora_rank, job.runtime.adapted)
+        if key not in _ADAPTERS:
+            _ADAPTERS[key] = _adapters(job)
+        trained = _ADAPTERS[key]
     return trained * money.CHECKPOINT_BYTES[job.workload.optimizer]
+
+
+def _adapters(job: Job) -> float:
+    """Parameters of the low-rank adapters, on whatever GPUs."""
+    one = {name: np.ones(1, np.int64) for name in ("tp", "cp", "ep", "etp", "mbs")}
+    parts = gather_parts(job, one | {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}).parts
+    keys: list[LayerKind | str] = [*layer_kinds(job.model), EMBEDDING, HEAD]
+    return float(sum(parts[key].adapters[0] for key in keys))
 
 
 class Hired(NamedTuple):

@@ -12,10 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from astra.cost import step
+from astra.cost.memory import Holders
 from astra.cost.pipeline import pipelines_s
 from astra.cost.savers import Savers
 from astra.cost.stage import Gathered, Meshes, join_meshes
-from astra.cost.step import Evaluated, Holders
+from astra.cost.step import Evaluated
 from astra.families.split import even
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
@@ -156,7 +158,7 @@ class Contest:
         some = entries.take(rows)
         own = parts._replace(place=some.place)
         pipeline_s = pipelines_s(self.job, some.meshes, own, some.savers, some.exchanged_s)
-        step_s = (pipeline_s + some.after_s + self.job.runtime.step_host_s) * some.waits
+        step_s = step.seconds(self.job, pipeline_s, some.after_s, some.waits)
         self.simulated += len(rows)
         for row in np.argsort(step_s, kind="stable").tolist():
             self._reach(some, row, float(step_s[row]))

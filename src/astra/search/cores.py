@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from astra.cost import step
 from astra.cost.parts import Part
 from astra.cost.stage import Gathered, gather_parts, least_s, over_model
 from astra.families import weights as weights_of
@@ -43,7 +44,7 @@ def core_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floa
     Flash attention, which comes first where it may be on, is never slower than none.
     """
     whole_s = over_model(job, gathered.take(rows), least_s)
-    return (_rounds(job, space, rows) * whole_s + job.runtime.step_host_s) * (1 + job.straggling)
+    return step.least_seconds(job, _rounds(job, space, rows) * whole_s)
 
 
 def sibling_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floats:
@@ -60,7 +61,7 @@ def sibling_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> F
         at = np.minimum(np.searchsorted(kind[whole], kind[rows], sorter=order), len(whole) - 1)
         sibling = order[at]
         bound_s = np.where(kind[whole][sibling] == kind[rows], known_s[sibling], bound_s)
-    return np.asarray((bound_s + job.runtime.step_host_s) * (1 + job.straggling))
+    return step.least_seconds(job, bound_s)
 
 
 def products_s(job: Job, gpus: Ints) -> Floats:

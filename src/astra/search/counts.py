@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.savers import Savers
 from astra.cost.stage import (
@@ -29,7 +30,7 @@ from astra.cost.stage import (
     retention,
     stage_costs,
 )
-from astra.cost.step import evaluate, reserved_bytes
+from astra.cost.step import evaluate
 from astra.families import transformer
 from astra.families.kinds import layer_kinds
 from astra.families.operators import Shard
@@ -56,6 +57,7 @@ AT_ONCE: Final = 16  # strategies of a block that are simulated before all are c
 MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
+Hopeful = Callable[[Columns], Bools]  # degrees -> whether they may matter
 Limits = Callable[[Floats], Floats]  # best step so far of each count -> the longest step of interest
 
 
@@ -71,10 +73,13 @@ class Rungs(NamedTuple):
 class CountSpace(Space):
     """The legal cores of every count at once; ``counts`` ascend."""
 
-    def __init__(self, job: Job, counts: Ints, restrictions: Restrictions | None = None) -> None:
-        self.counts = counts
+    def __init__(
+        self, job: Job, counts: Ints, restrictions: Restrictions | None = None, hopeful: Hopeful | None = None
+    ) -> None:
+        self.counts, self._hopeful, self._unopened = counts, hopeful, 0.0
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
+        self.considered += round(self._unopened * len(self._mbs) * len(self._sp))
         columns = self.cores | {"flash": np.full(len(self.strategies), self.flash_settings[0])}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
@@ -85,24 +90,19 @@ class CountSpace(Space):
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
         self.rules = tuple(rule for rule in self.rules if rule.name != "gpus")  # the table has many numbers of GPUs
-        model, batch, most = self.job.model, self.job.workload.global_batch, int(self.counts[-1])
-        choices = {
-            "tp": divisors(model.heads),
-            "cp": divisors(self.job.workload.seq),
-            "pp": range(1, len(layer_kinds(model)) + 1),
-            "dp": divisors(batch),
-        }
-        tp, cp, pp, dp = (
-            np.array(self.allowed(name, [n for n in some if n <= most]), np.int64) for name, some in choices.items()
-        )
-        gpus = tp[:, None, None, None] * cp[:, None, None] * pp[:, None] * dp
-        rows = np.nonzero(np.isin(gpus, self.counts))
-        columns = {n: c[r] for n, c, r in zip(("tp", "cp", "pp", "dp"), (tp, cp, pp, dp), rows, strict=True)}
-        if model.moe is None:
-            return columns | {"ep": np.ones_like(columns["tp"]), "etp": np.ones_like(columns["tp"])}
-        experts = {"ep": divisors(model.moe.experts), "etp": [n for n in divisors(model.moe.ffn) if n <= most]}
-        ep, etp = (np.array(self.allowed(name, some), np.int64) for name, some in experts.items())
-        return cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})[0]
+        columns = degrees(self.job, self.counts, self.restrictions)
+        experts = expert_degrees(self.job, self.restrictions)
+        if self._hopeful is not None:
+            columns = self._opened(columns, experts, self._hopeful)
+        return cross(columns, experts)[0]
+
+    def _opened(self, columns: dict[str, Column], experts: dict[str, Column], hopeful: Hopeful) -> dict[str, Column]:
+        """The degrees worth a look; strategies of the others are counted all the same."""
+        kept = hopeful(columns)
+        depths, many = np.unique(columns["pp"][~kept], return_counts=True)
+        below = sum(self._below(pp) * times for pp, times in zip(depths.tolist(), many.tolist(), strict=True))
+        self._unopened = below * len(experts["ep"])
+        return {name: column[kept] for name, column in columns.items()}
 
     def _below(self, pp: int) -> float:
         """As for one count, worked out once for each depth."""
@@ -130,6 +130,37 @@ class CountSpace(Space):
         return other
 
 
+def degrees(job: Job, counts: Ints, restrictions: Restrictions) -> dict[str, Column]:
+    """Every tp * cp * pp * dp that is one of the counts and deals the batch."""
+    choices = {
+        "tp": divisors(job.model.heads),
+        "cp": divisors(job.workload.seq),
+        "pp": range(1, len(layer_kinds(job.model)) + 1),
+        "dp": divisors(job.workload.global_batch),
+    }
+    most = int(counts[-1])
+    tp, cp, pp, dp = (
+        np.array(list(restrictions.filter(name, [n for n in some if n <= most])), np.int64)
+        for name, some in choices.items()
+    )
+    gpus = tp[:, None, None, None] * cp[:, None, None] * pp[:, None] * dp
+    rows = np.nonzero(np.isin(gpus, counts))
+    return {n: c[r] for n, c, r in zip(choices, (tp, cp, pp, dp), rows, strict=True)}
+
+
+def expert_degrees(job: Job, restrictions: Restrictions) -> dict[str, Column]:
+    """Every ep with every etp the GPUs of the job have room for; 1 with 1 where there are no experts."""
+    moe = job.model.moe
+    if moe is None:
+        return {"ep": np.ones(1, np.int64), "etp": np.ones(1, np.int64)}
+    slices = [n for n in divisors(moe.ffn) if n <= job.pool.gpus]
+    ep, etp = (
+        np.array(list(restrictions.filter(name, some)), np.int64)
+        for name, some in (("ep", divisors(moe.experts)), ("etp", slices))
+    )
+    return {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))}
+
+
 class Shelf(NamedTuple):
     """Cores of one job that may fit, their parts, and a lower bound of the step time of each."""
 
@@ -152,7 +183,7 @@ def shelve(job: Job, space: CountSpace) -> Shelf:
     gathered = gathered._replace(place=moved[space.shard[cores]])
     place = space.place[cores]
     waits = np.array([1 + on(job, gpus).straggling for gpus in space.counts.tolist()])
-    bound_s = core_bound_s(job, space, cores, gathered) * waits[place]
+    bound_s = step.least_seconds(job, core_bound_s(job, space, cores, gathered), waits[place])
     return Shelf(space, cores, place, gathered, bound_s, waits)
 
 
@@ -167,12 +198,11 @@ def may_fit(job: Job, shards: Columns) -> Bools:
     shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
     kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
     least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
-    fits: Bools = reserved_bytes(job, job.workload.widening * least) <= job.limit_bytes
-    return fits
+    return memory.fits(job, job.workload.widening * least)
 
 
 def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -> Floats:
-    """No strategy of a core is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
+    """No pipeline of a core is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
 
     Without interleaving a step also takes one micro-batch over all stages and m - 1 over the last one, whose share is
     least bad where both bounds meet: the others share the rest.
@@ -186,21 +216,20 @@ def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -
     if space.facts["runtime"] == "megatron":
         last = whole * np.maximum(m - pp + 1, 0) / (m + (m - 1) * (pp - 1))
         bound_s = np.where(space.chunks[cores] == 1, np.maximum(bound_s, whole + (m - 1) * last), bound_s)
-    return np.asarray(bound_s + job.runtime.step_host_s)
+    return bound_s
 
 
 def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
     """A lower bound without communication, which holds for the GPU in any node type."""
     space, cores = shelf.space, shelf.cores
     whole = over_model(job, shelf.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
-    return np.asarray(space.microbatches[cores] * whole / space.cores["pp"][cores] + job.runtime.step_host_s)
+    return step.least_seconds(job, space.microbatches[cores] * whole / space.cores["pp"][cores], 1.0)
 
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
     """By count, a lower bound that needs no table: every matrix product at the GPU's peak, nothing else."""
     waits = np.array([1 + on(job, gpus).straggling for gpus in counts.tolist()])
-    bound_s: Floats = (products_s(job, counts) + job.runtime.step_host_s) * waits
-    return bound_s
+    return step.least_seconds(job, products_s(job, counts), waits)
 
 
 def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
@@ -264,9 +293,9 @@ class _Ladder(Leaders):
         at = np.searchsorted(shelf.cores, core)
         place, parts = shelf.place[at], shelf.gathered.take(at)
         costs = stage_costs(self.job, meshes, parts)
-        bound_s = (mesh_bound_s(meshes, costs) + self.job.runtime.step_host_s) * shelf.waits[place]
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs), shelf.waits[place])
         open_s = np.full((len(meshes), len(self.space.holders)), np.inf)
-        possible = np.flatnonzero(self.may_fit(costs) & (bound_s < self.limit_s(place)))
+        possible = np.flatnonzero(self.may_fit(meshes, costs) & (bound_s < self.limit_s(place)))
         possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]
         for block in blocks(possible, len(self.space.holders) * costs.forward_s.shape[1]):
             some = block[bound_s[block] < self.limit_s(place[block])]
@@ -308,19 +337,15 @@ class _Ladder(Leaders):
         The lowest bound of each mesh by holder; infinite where it fits without recompute and has nothing to gain.
         """
         holders = self.space.holders
-        result = evaluate(self.job, meshes, costs, savers, holders)
+        waits = self.shelf.waits[place]  # the job is that of the largest count
+        result = evaluate(self.job, meshes, costs, savers, holders, waits)
         if self.space.late_rules:
             result = self._without_refused(meshes, result, savers, first=True)
-        # The job is that of the largest count, so its waiting is put in place of the mesh's own.
-        own = self.shelf.waits[place] / (1 + self.job.straggling)
-        result = result._replace(bound_s=result.bound_s * own[:, None, None])
-        fits = result.known & (reserved_bytes(self.job, result.peak_bytes) <= self.job.limit_bytes)
+        fits = result.known & memory.fits(self.job, result.peak_bytes)
         self.evaluated += int(result.known.sum())
         if fits.any():
-            waits = self.shelf.waits[place]
             entries = entries_of(result, fits, meshes, parts, savers, holders, place, waits, first=first)
             self.contest.enter(entries, parts)
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
-            unsaved = evaluate(self.job, meshes, costs, UNSAVED, holders).bound_s * own[:, None, None]
-            return np.asarray(unsaved.min(axis=1))
+            return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, holders, waits).bound_s.min(axis=1))
         return np.where(fits.any(axis=1), np.inf, result.bound_s.min(axis=1))

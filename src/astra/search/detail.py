@@ -12,16 +12,17 @@ import numpy as np
 
 from astra.axes import AXES
 from astra.catalog.runtimes import step_error
+from astra.cost import step
 from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.layout import Layout, Layouts, layout
+from astra.cost.memory import Activations, Holders, activations, fits, peak, reserved_bytes
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
 from astra.cost.savers import Savers
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
-    Layout,
-    Layouts,
     Meshes,
     StageCosts,
     gather_parts,
@@ -30,7 +31,7 @@ from astra.cost.stage import (
     stage_table,
 )
 from astra.cost.state import Bytes
-from astra.cost.step import Activations, Holders, activations, reserved_bytes, states
+from astra.cost.step import states
 from astra.families import weights as weights_of
 from astra.families.kinds import LayerKind, layer_kinds
 from astra.families.split import Stages, even, kinds, split
@@ -71,6 +72,7 @@ class Answer(NamedTuple):
     static: Bytes
     between: Replicas
     update_s: Floats  # [rank]
+    after_s: Floats  # [rank] with what follows the pipeline
     pipeline_s: float
 
 
@@ -106,12 +108,12 @@ def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[R
 def as_row(job: Job, strategy: Strategy) -> Row:
     """A one-row table of each sort."""
     columns = from_strategy(strategy)
-    layout = Layout(strategy.pp, strategy.vp, layers_of(job, strategy))
+    place = layout(strategy.schedule, strategy.pp, strategy.vp, layers_of(job, strategy))
     savers = Savers(
         columns["recompute"].astype(np.int64), columns["method"].astype(np.int64), columns["recompute_layers"]
     )
     holders = Holders(columns["zero"], columns["offload"].astype(np.int64))
-    return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((layout,))), savers, holders, layout)
+    return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((place,))), savers, holders, place)
 
 
 def in_full(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
@@ -120,7 +122,9 @@ def in_full(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) 
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
     static, update, between = states(job, row.meshes, costs, row.holders)
     pipeline_s, again_s = simulated(job, row, gathered, between.per_microbatch_s[0, 0])
-    answer = Answer(costs, saved, again_s, static, between, update.seconds[0, 0], pipeline_s)
+    answer = Answer(
+        costs, saved, again_s, static, between, update.seconds[0, 0], step.after_s(update, between)[0, 0], pipeline_s
+    )
     stages = _stages(job, row, answer, Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | sources_between(row, costs, update)
     if between.busy_s.any():
@@ -137,7 +141,7 @@ def sources_between(row: Row, costs: StageCosts, update: Timed) -> dict[str, Sou
 def simulated(job: Job, row: Row, gathered: Gathered, per_microbatch_s: Floats) -> tuple[float, Floats]:
     """The pipeline's makespan, and what each rank repeats in it; ``per_microbatch_s`` is what replicas exchange."""
     found = virtual_stages(job, row.meshes, gathered, row.savers, per_microbatch_s[None])
-    again_s = found.again_s[0].reshape(row.layout.vp, row.layout.pp).sum(axis=0)
+    again_s = found.again_s[0][np.array(row.layout.place)].sum(axis=0)
     return float(of_one_shape_s(job, row.meshes, found.stages)[0]), again_s
 
 
@@ -190,11 +194,10 @@ def _stages(job: Job, row: Row, answer: Answer, work: Work) -> list[StageEstimat
     busy, exposed = work.communication("busy_s"), work.communication("exposed_s")
     exposed_dp = answer.between.exposed_s[0, 0] + times * answer.between.per_microbatch_s[0, 0]
     exchanged_s = 2.0 * times * strategy.vp * float(costs.p2p_s[0])
+    allocated_bytes = peak(answer.static, answer.saved, costs.buffer_bytes)[0, 0, 0]
     out = []
     for rank in ranks:
-        memory = _memory(answer, rank)
-        allocated = sum(memory.values())
-        reserved = float(reserved_bytes(job, np.array(allocated)))
+        memory, allocated = _memory(answer, rank), allocated_bytes[rank]
         out.append(
             StageEstimate(
                 index=rank,
@@ -211,16 +214,16 @@ def _stages(job: Job, row: Row, answer: Answer, work: Work) -> list[StageEstimat
                 | {"dp": float(exposed_dp[rank])},
                 in_flight=int(-(-costs.in_flight[0, rank] // strategy.vp)),
                 memory={name: nbytes / GIB for name, nbytes in memory.items()},
-                peak_allocated_gib=allocated / GIB,
-                peak_reserved_gib=reserved / GIB,
-                fits=reserved <= job.limit_bytes,
+                peak_allocated_gib=float(allocated) / GIB,
+                peak_reserved_gib=float(reserved_bytes(job, allocated)) / GIB,
+                fits=bool(fits(job, allocated)),
             )
         )
     return out
 
 
 def _memory(answer: Answer, rank: int) -> dict[str, float]:
-    """Bytes by kind at the worst moment of a rank."""
+    """The peak of a rank by kind."""
     static = answer.static
     buffers = answer.saved.working_bytes[0, 0, rank] + static.gathered[0, 0, rank] + answer.costs.buffer_bytes[0, rank]
     return {
@@ -246,9 +249,8 @@ def _tell(
     job: Job, row: Row, answer: Answer, stages: list[StageEstimate], provenance: dict[str, Source], broken: list[str]
 ) -> Estimate:
     """The record."""
-    once_s = float((answer.between.exposed_s[0, 0] + answer.update_s).max())
-    alone_s = answer.pipeline_s + once_s + job.runtime.step_host_s
-    total_s = alone_s * (1 + job.straggling)
+    once_s = float(answer.after_s.max())
+    total_s, alone_s = (float(step.seconds(job, answer.pipeline_s, once_s, waits)) for waits in (None, 1.0))
     causes = breakdown(stages, total_s, {"host": job.runtime.step_host_s, "stragglers": total_s - alone_s})
     tokens_per_s = job.workload.tokens_per_step / total_s
     flops_per_s = training_flops_per_token(job) * tokens_per_s / job.pool.gpus

@@ -23,6 +23,7 @@ from astra.search.detail import as_row, in_full
 from astra.search.objectives import Goal
 from astra.search.offers import Offer
 from astra.search.pareto import first_dominated, front
+from astra.search.streams import Stream
 from astra.space.restrictions import Restrictions
 from astra.spec.job import Job
 from astra.spec.money import Money
@@ -77,6 +78,10 @@ class Hunt:
         if not (flops_bound_s(job, offer.counts) * slower < self._limit(usd_per_s)).any():
             self.passed += 1
             return
+        stream = Stream(job, offer.counts, self._restrictions or Restrictions())
+        if not stream.whole:
+            self._by_blocks(offer, stream)
+            return
         space, kind = self._space(job, offer), (offer.device.name, offer.counts.tobytes())
         known = self._shelves.get(kind)
         if known is not None:
@@ -87,6 +92,21 @@ class Hunt:
         shelf = shelve(job, space)
         self._shelves.setdefault(kind, (job, shelf))
         self._add(offer, self.climb(job, shelf, slower, usd_per_s), slower, usd_per_s)
+
+    def _by_blocks(self, offer: Offer, stream: Stream) -> None:
+        """Search an offer in more counts than one table should hold."""
+        job, (slower, usd_per_s) = stream.job, self.factors(offer)
+
+        def limit_s() -> Floats:
+            return self._limit(usd_per_s) / slower
+
+        while (counts := stream.next(limit_s())) is not None:
+            space = CountSpace(
+                job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s())
+            )
+            at = np.searchsorted(offer.counts, counts)
+            rungs = self.climb(job, shelve(job, space), slower[at], usd_per_s[at])
+            self._add(offer, rungs, slower[at], usd_per_s[at])
 
     def climb(self, job: Job, shelf: Shelf, slower: Floats, usd_per_s: Floats) -> Rungs:
         """The best strategy of each count that could be on the front."""

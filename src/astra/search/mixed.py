@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, product
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from astra.cost import mixed as cost
-from astra.cost.step import reserved_bytes
+from astra.cost.memory import reserved_bytes
 from astra.errors import NoFeasiblePlan
 from astra.search.mixed_detail import Fleet, estimate
 from astra.search.mixed_frames import Counts, Found, Frame
@@ -23,6 +23,7 @@ from astra.search.mixed_lone import best_alone
 from astra.search.mixed_records import MixedEstimate
 from astra.search.mixed_shares import Share, deal
 from astra.search.mixed_space import Bench
+from astra.space.effort import Effort
 from astra.space.partition import end_times
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
@@ -31,14 +32,16 @@ SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
-WORTH_TELLING: Final = 0.99  # of what is known without a pool: a loss is told in whole percents
 MENU: Final = 2  # pipelines of some pools that may become a group
 VARIED: Final = 4  # of one pool, with few pools
 NEAR: Final = 1.04  # as slow as a group may be against its pool's best: it may share the batch more evenly
 MOST_MET: Final = 64
+FULL: Final = 100.0  # effort of costing one strategy in full
+MOST_EFFORT: Final = 36_000.0  # of a search, some two seconds
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]
+Kind = Literal["one shape", "groups", "pipelines"]  # what a search looks for
 
 
 class Candidate(NamedTuple):
@@ -67,6 +70,16 @@ class Planner:
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[Found]] = {}
         self._alone: dict[tuple[int, int], Costed | None] = {}
+        self.use(Effort(MOST_EFFORT))
+
+    def use(self, effort: Effort) -> None:
+        """From here on spend this; what is left open is counted anew."""
+        self.effort = self.bench.effort = effort
+        self.left_open: dict[Kind, float] = {}  # seconds that no pipeline of a kind not looked at can beat
+
+    def _leave_open(self, kind: Kind, bound_s: float) -> None:
+        """Remember that the effort was spent before all that may beat a bound was looked at."""
+        self.left_open[kind] = min(bound_s, self.left_open.get(kind, np.inf))
 
     @property
     def host_s(self) -> float:
@@ -97,6 +110,7 @@ class Planner:
         )
         found: list[tuple[float, Found]] = []
         limit = below
+        kind: Kind = "groups" if not whole else "one shape" if uniform else "pipelines"
         many = sum(gpus > 0 for gpus in counts) >= MANY_POOLS
         if many and self.bench.uniform:
             frames, found = self._closer(counts, frames, below, every=every, must=must)
@@ -104,9 +118,14 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= spread * limit:
                 break
+            if self.effort.over:
+                self._leave_open(kind, bound_s)
+                break
             # A share will still be rounded, so that the last of its end is not worth the search; nor is it with many.
             quick = many or not whole
             solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=quick)
+            if not self.effort.left:
+                self._leave_open(kind, bound_s)
             if solved is None:
                 continue
             total_s = self._told_s(solved) if whole else solved.total_s
@@ -124,6 +143,9 @@ class Planner:
         for bound_s, frame in frames:
             if bound_s >= limit:
                 break
+            if self.effort.over:
+                close.append((bound_s, frame))
+                break
             least_s, end_s, met = self.bench.bound(counts, frame, every=every, below=limit, must=must)
             if least_s + end_s >= limit:
                 continue
@@ -140,7 +162,7 @@ class Planner:
         if not found.late or found.frame.microbatches != int(found.frame.microbatches):
             return found.total_s
         costed = self._in_full(self.strategy((found, int(found.frame.microbatches))))
-        return max(found.total_s, self._before(costed))
+        return max(found.total_s, self.before_s(costed))
 
     def strategy(self, *parts: tuple[Found, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
@@ -161,7 +183,7 @@ class Planner:
             out.append(float(each.max()) * gpus if len(each) else 0.0)
         return out
 
-    def _share(self, counts: Counts, mask: int) -> float:
+    def share(self, counts: Counts, mask: int) -> float:
         """Samples of the batch that fall to some pools by rate."""
         rates = self.rates(counts)
         inside = sum(rate for pool, rate in enumerate(rates) if mask >> pool & 1)
@@ -171,14 +193,15 @@ class Planner:
         """Pipelines of some pools that may become a group, for their share of the batch by rate."""
         key = (counts, mask)
         if key not in self._menus:
-            if not (share := self._share(counts, mask)):
+            if not (share := self.share(counts, mask)):
                 return []
             inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
-            # A mixed block must beat what is known; a pool by itself is part of many partitions.
-            if mask & (mask - 1):
-                found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
-            else:
-                found = self._varied(inside, share, every=every)
+            with self.effort.part(1 / 3):
+                # A mixed block must beat what is known; a pool by itself is part of many partitions.
+                if mask & (mask - 1):
+                    found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
+                else:
+                    found = self._varied(inside, share, every=every)
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
 
@@ -212,7 +235,7 @@ class Planner:
         menus = [self.menu(counts, 1 << pool, every=every, best_s=np.inf) for pool in pools]
         if len(self.counts) > MOST_BLOCKS:
             menus = [entries[:1] for entries in menus]
-        made = (self._dealt(chosen) for chosen in product(*menus))
+        made = (self.dealt(chosen) for chosen in product(*menus))
         return [candidate for candidate in made if candidate is not None]
 
     def sharing(self, counts: Counts, *, every: bool, limit: float) -> list[Candidate]:
@@ -231,11 +254,11 @@ class Planner:
                 others = [
                     self.menu(counts, 1 << pool, every=every, best_s=best_s) for pool in used if pool not in block
                 ]
-                made = (self._dealt(chosen) for chosen in product(mixed, *(entries[:1] for entries in others)))
+                made = (self.dealt(chosen) for chosen in product(mixed, *(entries[:1] for entries in others)))
                 out += [candidate for candidate in made if candidate is not None]
         return sorted(out, key=lambda entry: entry.step_s)[:KEPT]
 
-    def _dealt(self, groups: Sequence[Found], below: float = np.inf) -> Candidate | None:
+    def dealt(self, groups: Sequence[Found], below: float = np.inf) -> Candidate | None:
         """Groups with the micro-batches that let the last one end soonest; None if that is not ``below``."""
         shares, rounds = [], []
         for found in groups:
@@ -270,6 +293,7 @@ class Planner:
     def _in_full(self, strategy: MixedStrategy) -> Costed:
         text = str(strategy)
         if text not in self._costed:
+            self.effort.spend(FULL)
             if strategy.samples != self.bench.batch:  # a share that is costed by itself
                 return Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
             self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
@@ -280,13 +304,23 @@ class Planner:
 
         The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat.
         """
-        plain = self.alike(counts, every=every, uniform=True)
-        groups = self.sharing(counts, every=every, limit=plain[0].step_s if plain else np.inf)
+        with self.effort.part(1 / 3):
+            plain = self.alike(counts, every=every, uniform=True)
+        with self.effort.part(1 / 2):
+            groups = self.sharing(counts, every=every, limit=plain[0].step_s if plain else np.inf)
         limit = min([np.inf, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
         alike = self.alike(counts, every=every, below=limit)
         launchable = self.cost(plain, most=2)
         costed = {str(each.strategy): each for each in (*self.cost([*alike[:2], *groups[:2]], most=4), *launchable)}
         return sorted(costed.values(), key=lambda each: each.estimate.step_s)
+
+    def beat(self, known: Costed) -> list[Costed]:
+        """Where pipelines over pools were left open: those faster than a plan, which rules most of them out at once."""
+        if "pipelines" not in self.left_open:
+            return []
+        del self.left_open["pipelines"]
+        self.effort.most = self.effort.spent + MOST_EFFORT / 3
+        return self.cost(self.alike(self.counts, every=self.exact, below=self.before_s(known)), most=1)
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
@@ -299,72 +333,10 @@ class Planner:
             self._alone[pool, have] = min(found, key=lambda each: each.estimate.step_s, default=None)
         return self._alone[pool, have]
 
-    def _before(self, costed: Costed) -> float:
+    def before_s(self, costed: Costed) -> float:
         """Pipeline and end of a plan: what the search compares, without the host's work and stragglers."""
         around = (costed.estimate.breakdown.get(name, 0.0) for name in ("host", "stragglers"))
         return costed.estimate.step_s - sum(around)
-
-    def without(self, pool: int, *, mixed: bool) -> Costed | None:
-        """The best plan on all other pools; ``mixed``: pipelines over pools are searched too, unless they are many."""
-        counts = tuple(0 if place == pool else gpus for place, gpus in enumerate(self.counts))
-        others = [place for place, gpus in enumerate(counts) if gpus]
-        if len(others) == 1:
-            return self.alone(others[0])
-        found = [each for size in (len(others) - 1, len(others)) for some in combinations(others, size)
-                 for each in self.apart(self.counts, some, every=False)]  # fmt: skip
-        found.sort(key=lambda entry: entry.step_s)
-        if (mixed or not found) and len(others) < MANY_POOLS:
-            found += self.alike(counts, below=WORTH_TELLING * found[0].step_s if found else np.inf)
-        costed = self.cost(found, most=1) + [each for place in others if (each := self.alone(place)) is not None]
-        return min(costed, key=lambda each: each.estimate.step_s, default=None)
-
-    def with_one_more(self, pool: int, best: Costed) -> Costed:
-        """The best plan with one more node of a pool, which is the best plan itself where that brings nothing."""
-        node = self.fleet.cluster.pools[pool].node.gpus
-        counts = tuple(gpus + (node if place == pool else 0) for place, gpus in enumerate(self.counts))
-        found = self.cost(self.alike(counts, below=self._before(best), fewer=self.counts), most=1)
-        # Or as groups: the pool's own pipelines anew, those of the others as they are.
-        used = [place for place, gpus in enumerate(counts) if gpus]
-        menus = [self._grown(pool, counts) if place == pool
-                 else self.menu(self.counts, 1 << place, every=False, best_s=np.inf)[:1] for place in used]  # fmt: skip
-        before_s = self._before(best)
-        dealt = [each for chosen in product(*menus) if (each := self._dealt(chosen, before_s)) is not None]
-        found += self.cost([each for each in dealt if each.step_s < before_s], most=1)
-        alone = self.alone(pool)
-        whole = counts[pool] % node == 0  # a part of a node has no next one
-        # A pool by itself gains at most in proportion, so that most need not be planned again.
-        if (
-            whole
-            and alone is not None
-            and alone.estimate.step_s * self.counts[pool] / counts[pool] < 1.02 * best.estimate.step_s
-        ):
-            more = self.alone(pool, counts[pool])
-            found += [more] if more is not None else []
-        return min([best, *found], key=lambda each: each.estimate.step_s)
-
-    def _grown(self, pool: int, counts: Counts) -> list[Found]:
-        """The pool's best pipelines for its share that more GPUs than it has make possible."""
-        old, new = (tuple(n if place == pool else 0 for place, n in enumerate(some)) for some in (self.counts, counts))
-        share = self._share(counts, 1 << pool)
-        limit = np.inf
-        for each in self.menu(self.counts, 1 << pool, every=False, best_s=np.inf):
-            fixed_s, each_s = each.line()
-            units = share / (each.frame.dp * each.frame.mbs)
-            limit = min(limit, fixed_s + units * each_s + each.total_s - each.value_s - each.fill_s)
-        found: list[tuple[float, Found]] = []
-        few = len(self.counts) <= MOST_BLOCKS  # odd numbers of many pools hardly ever add up to the batch
-        for aligned in (True, False) if few else (True,):
-            found += self.pipelines(
-                new, share, keep=1, whole=False, below=min([limit, *(total_s for total_s, _ in found)]), fewer=old,
-                aligned=aligned,
-            )  # fmt: skip
-        return [each for _, each in found[-1:]]
-
-    def with_pool(self, pool: int) -> Costed | None:
-        """The best plan that uses a pool, wanted or not; with many pools, of those with one shape for all stages."""
-        many = len(self.counts) >= MANY_POOLS
-        found = self.cost(self.alike(self.counts, must=1 << pool, uniform=many), most=1)
-        return found[0] if found else None
 
     def nothing_fits(self) -> NoFeasiblePlan:
         """Why no plan was found, pool by pool."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 import astra
 from astra.catalog.hardware import catalog_hash
@@ -16,7 +17,7 @@ from astra.result import Plan, Reject, Search
 from astra.search.able import able
 from astra.search.afford import against
 from astra.search.ledger import lost_by, no_coverage
-from astra.search.mixed import CLOSE, MANY_POOLS, Costed, Planner
+from astra.search.mixed import CLOSE, MANY_POOLS, Costed, Kind, Planner
 from astra.search.mixed_bill import with_run
 from astra.search.mixed_detail import Fleet, check_strategy, make_fleet
 from astra.search.mixed_detail import estimate as estimate_mixed
@@ -25,6 +26,7 @@ from astra.search.mixed_lone import check_alone, estimate_alone, read_alone
 from astra.search.mixed_records import Alternative, Marginal, MixedEstimate, MixedPlanSet
 from astra.search.mixed_runtimes import STARTED_BY
 from astra.search.mixed_spread import spread
+from astra.search.mixed_worth import Remarks, Worth
 from astra.search.world import World, told_of
 from astra.space.rules import Rule
 from astra.spec.cluster import Cluster, Pool
@@ -33,9 +35,13 @@ from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest
 from astra.spec.workload import PRECISIONS
+from astra.units import show_seconds
 
 MOST_POOLS: Final = 8
 MOST_GPUS: Final = 1_000_000
+_KINDS: Final[Mapping[Kind, str]] = {
+    "one shape": "pipelines with one shape for all stages", "groups": "groups of pools that share the batch",
+}  # fmt: skip
 
 
 def check_cluster(cluster: Cluster) -> None:
@@ -117,6 +123,8 @@ def plan_fleet(world: World) -> MixedPlanSet:
     names = planner.fleet.names
     alone = {} if exact else {place: planner.alone(place) for place in range(len(names))}
     known = {names[place]: each for place, each in alone.items() if each is not None}
+    best = min([*found, *known.values()], key=lambda each: each.estimate.step_s, default=None)
+    found += planner.beat(best) if best is not None else []
     better = [each for each in found if not _told_alone(each, known)]
     candidates = sorted([*better, *known.values()], key=lambda each: each.estimate.step_s)
     if not candidates:
@@ -130,11 +138,12 @@ def plan_fleet(world: World) -> MixedPlanSet:
     if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
-    without = {} if exact or len(names) < 3 else {
-        place: planner.without(place, mixed=len(best.estimate.groups) == 1) for place in range(len(names))
-        if names[place] in best.estimate.used
-    }  # fmt: skip
-    marginal = [] if exact else _marginal(planner, best)
+    unproven = _left_open(planner, best)
+    used = [place for place, name in enumerate(names) if name in best.estimate.used]
+    worth = Worth(planner, best)
+    without = worth.without([] if exact or len(names) < 3 else used)
+    more = worth.one_more([] if exact else range(len(names)))
+    unused = _idle(planner, best, candidates, left_out, worth)
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -142,15 +151,15 @@ def plan_fleet(world: World) -> MixedPlanSet:
         asked=world.resolved.plain("plan"),
         plans=plans,
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
-        rejects=_rejects(planner),
+        rejects=_rejects(planner, left_open=bool(unproven)),
         notes=[
-            f"runtime {fleet.job.runtime.title}", *_idle(planner, best, candidates, left_out),
-            *_limits_of(planner, best),
+            f"runtime {fleet.job.runtime.title}", *unused, *_limits_of(planner, best), *unproven,
+            *_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
         alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
-        without=[_alternative(planner, place, each, best) for place, each in without.items()],
-        marginal=marginal,
+        without=[_alternative(planner, place, each, best) for place, each in without.by_pool.items()],
+        marginal=_marginal(planner, best, more),
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, candidates[0], best, fleet, money),
         left_out=left_out,
@@ -172,8 +181,10 @@ def _search_record(planner: Planner, feasible: int, seconds: float) -> Search:
     )  # fmt: skip
 
 
-def _rejects(planner: Planner) -> list[Reject]:
+def _rejects(planner: Planner, *, left_open: bool) -> list[Reject]:
     sentence = "frames (pipelines, micro-batch, chunks, stages) proven slower by a lower bound"
+    if left_open:
+        sentence += ", or left open (see the notes)"
     return [Reject(reason="bound", sentence=sentence, strategies=planner.bench.frames - planner.bench.solved)]
 
 
@@ -228,45 +239,77 @@ def _alternative(planner: Planner, place: int, each: Costed | None, best: Costed
     return Alternative(pool=name, strategy=str(each.strategy), step_s=step_s, times=step_s / best.estimate.step_s)
 
 
-def _marginal(planner: Planner, best: Costed) -> list[Marginal]:
-    out = []
-    for place, pool in enumerate(planner.fleet.cluster.pools):
-        more = planner.with_one_more(place, best)
-        out.append(
-            Marginal(
-                pool=planner.fleet.names[place],
-                gpus=pool.node.gpus,
-                step_s=more.estimate.step_s,
-                gain=best.estimate.step_s / more.estimate.step_s - 1,
-                strategy=str(more.strategy),
-            )
+def _marginal(planner: Planner, best: Costed, more: Remarks) -> list[Marginal]:
+    return [
+        Marginal(
+            pool=planner.fleet.names[place],
+            gpus=planner.fleet.cluster.pools[place].node.gpus,
+            step_s=each.estimate.step_s,
+            gain=best.estimate.step_s / each.estimate.step_s - 1,
+            strategy=str(each.strategy),
         )
-    return out
+        for place, each in more.by_pool.items()
+        if each is not None
+    ]
 
 
-def _idle(planner: Planner, best: Costed, candidates: Sequence[Costed], left_out: Mapping[str, str]) -> list[str]:
+def _idle(
+    planner: Planner, best: Costed, candidates: Sequence[Costed], left_out: Mapping[str, str], worth: Worth
+) -> list[str]:
     """Sentences on GPUs without work, with what using them would change."""
     notes = [f"{name} is left idle: it {reason}." for name, reason in left_out.items()]
-    depth = len(layer_kinds(planner.fleet.job.model))
-    for place, (name, pool) in enumerate(zip(planner.fleet.names, planner.fleet.cluster.pools, strict=True)):
-        used = best.estimate.used.get(name, 0)
-        if used == pool.gpus:
+    depth, names = len(layer_kinds(planner.fleet.job.model)), planner.fleet.names
+    used = [best.estimate.used.get(name, 0) for name in names]
+    known = {
+        place: min(some, key=lambda each: each.estimate.step_s)
+        for place, name in enumerate(names)
+        if (some := [each for each in candidates if name in each.estimate.used and len(each.estimate.used) > 1])
+    }
+    asked = [place for place in range(len(names)) if not (used[place] or place in known or planner.why_not(place))]
+    using = worth.using(asked)
+    for place, (name, pool) in enumerate(zip(names, planner.fleet.cluster.pools, strict=True)):
+        if used[place] == pool.gpus:
             continue
-        if used:
-            notes.append(f"{pool.gpus - used} of the {pool.gpus} GPUs of {name} are idle: no plan with them is faster.")
+        if used[place]:
+            idle = pool.gpus - used[place]
+            notes.append(f"{idle} of the {pool.gpus} GPUs of {name} are idle: no plan with them is faster.")
             continue
-        reason = planner.why_not(place)
-        with_it = [each for each in candidates if name in each.estimate.used and len(each.estimate.used) > 1]
-        other = min(with_it, key=lambda each: each.estimate.step_s, default=None) or planner.with_pool(place)
-        if reason:
+        other = known.get(place) or using.by_pool.get(place)
+        if reason := planner.why_not(place):
             notes.append(f"{name} is left idle: {reason}")
+        elif other is None and place in using.cut:
+            notes.append(f"{name} is left idle: no plan that uses it was found in the work allowed for this remark.")
         elif other is None:
-            why = f"the model has {depth} layers" if len(planner.fleet.names) > depth else "no plan that uses it fits"
+            why = f"the model has {depth} layers" if len(names) > depth else "no plan that uses it fits"
             notes.append(f"{name} is left idle: {why}.")
         else:
             slower = other.estimate.step_s / best.estimate.step_s - 1
             notes.append(f"{name} is left idle: the best plan found that uses it is {slower:.1%} slower.")
     return notes
+
+
+def _left_open(planner: Planner, best: Costed) -> list[str]:
+    """What the search did not look at because its work was done, and what that could bring at most."""
+    notes = []
+    bound_s = planner.left_open.get("pipelines", np.inf) + planner.host_s
+    step_s = best.estimate.step_s
+    if bound_s < step_s:
+        notes.append(
+            f"the search stopped at the work allowed for it: pipelines over pools left open take at least "
+            f"{show_seconds(bound_s)}, so that none is more than {step_s / bound_s - 1:.1%} faster than the plan"
+        )
+    kinds = [name for kind, name in _KINDS.items() if kind in planner.left_open]
+    if kinds:
+        notes.append(f"of {' and '.join(kinds)} not all were looked at: the work allowed for them was done")
+    return notes
+
+
+def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
+    """Remarks that are the best plan met and not the best there is."""
+    if not remarks.cut:
+        return []
+    pools = ", ".join(names[place] for place in remarks.cut)
+    return [f"{what} {pools}: the best plan found in the work allowed for this remark, there may be a faster one"]
 
 
 def _record(world: World, fleet: Fleet) -> dict[str, Any]:

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from astra.cost import mixed as cost
+from astra.cost import step
+from astra.cost.memory import activations
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
-from astra.cost.step import activations, states
+from astra.cost.step import states
 from astra.errors import InputError
 from astra.families.kinds import layer_kinds
 from astra.provenance import Floats, Source
 from astra.result import Range, StageEstimate
-from astra.schedule import legal, step_s
+from astra.schedule import find, legal, step_s
 from astra.search import detail
 from astra.search.mixed_records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.mixed_runtimes import Fitted, runtimes_for
@@ -32,7 +35,7 @@ from astra.space.rules import Rule, violations
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
-from astra.spec.strategy import Strategy, replace
+from astra.spec.strategy import Strategy, replace, usual_schedule
 from astra.table import code, from_strategy
 from astra.units import GIB
 
@@ -91,7 +94,7 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     groups = [_costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
     longest = max(seconds for seconds, _ in pipelines)
-    after_s = max(float(part.after_s.max()) for costed in groups for part in costed)
+    last_s = max(float(part.after_s.max()) for costed in groups for part in costed)
     stages: list[MixedStage] = []
     records: list[GroupEstimate] = []
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
@@ -99,8 +102,8 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
         stages += placed
         records.append(_group_record(number, group, placed, sends, seconds, longest))
     slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
-    alone_s = longest + after_s + fleet.job.runtime.step_host_s
-    total_s = alone_s * (1 + _straggling(fleet, strategy))
+    waits = 1 + _straggling(fleet, strategy)
+    total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.step_host_s, "stragglers": total_s - alone_s}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return _tell(fleet, strategy, records, stages, [part for costed in groups for part in costed], total_s, causes)
@@ -160,12 +163,12 @@ def _costed(
     costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
     static, update, between = states(job, row.meshes, costs, row.holders)
-    pp, vp, _ = row.layout
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
-        job, row.meshes, gathered, row.savers, np.zeros((1, pp))
+        job, row.meshes, gathered, row.savers, np.zeros((1, row.layout.pp))
     )
-    by_rank_s = again_s[0].reshape(vp, pp).sum(axis=0)
-    answer = detail.Answer(costs, saved, by_rank_s, static, between, update.seconds[0, 0], 0.0)
+    by_rank_s = again_s[0][np.array(row.layout.place)].sum(axis=0)
+    following_s = step.after_s(update, between)[0, 0]
+    answer = detail.Answer(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0)
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(moved.source.max()))
@@ -177,7 +180,7 @@ def _costed(
         costs,
         ranks,
         [records[rank] for rank in ranks],
-        (between.exposed_s[0, 0] + update.seconds[0, 0])[ranks.start : ranks.stop],
+        following_s[ranks.start : ranks.stop],
         forward_s[0],
         backward_s[0],
         weight_s[0],
@@ -214,7 +217,7 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         sp=segment.tp > 1,
         zero=mixed.zero,
         recompute=segment.recompute,
-        schedule="interleaved" if group.vp > 1 else "1f1b",
+        schedule=usual_schedule(group.vp),
         layers=group.layers,
     )
     possible = set(job.hides(alone)) & {*mixed.overlap, *(["p2p"] if group.stages > 1 else [])}
@@ -233,14 +236,14 @@ def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
 def _simulated(fleet: Fleet, group: Group, costed: Sequence[_Costed]) -> tuple[float, list[float]]:
     """The makespan of one pipeline, and the seconds of each transfer between virtual stages."""
     p, v, m = group.stages, group.vp, group.microbatches
-    owner = [number for number, part in enumerate(costed) for _ in part.ranks]
-    stages = range(p * v)
-    sends = [_transfer_s(fleet, group, costed, owner[k % p], owner[(k + 1) % p]) if p > 1 else 0.0 for k in stages[:-1]]
+    schedule = usual_schedule(v)
+    by_rank = [number for number, part in enumerate(costed) for _ in part.ranks]
+    owner = [by_rank[rank] for rank in find(schedule).rank_of(p, v).tolist()]  # of each virtual stage
+    sends = [_transfer_s(fleet, group, costed, here, there) if p > 1 else 0.0 for here, there in pairwise(owner)]
 
     def column(name: str) -> Floats:
-        return np.array([getattr(costed[owner[k % p]], name)[k] for k in stages])
+        return np.array([getattr(costed[part], name)[k] for k, part in enumerate(owner)])
 
-    schedule = "interleaved" if v > 1 else "1f1b"
     defined = bool(legal(code("schedule", schedule), p=p, v=v, m=m).all())
     count = m if defined else -(-m // p) * p
     seconds = step_s(
@@ -275,10 +278,10 @@ def _placed(
 ) -> list[MixedStage]:
     """Stage records with their pool."""
     out: list[MixedStage] = []
-    p = group.stages
+    stages = find(usual_schedule(group.vp)).place(group.stages, group.vp)
     for segment, part in zip(group.segments, costed, strict=True):
         for rank, record in zip(part.ranks, part.stages, strict=True):
-            ks = range(rank, p * group.vp, p)
+            ks = stages[:, rank].tolist()
             work = sum(float(part.forward_s[k] + part.backward_s[k] + part.weight_s[k]) for k in ks)
             moved = sum((sends[k] if k < len(sends) else 0.0) + (sends[k - 1] if k else 0.0) for k in ks)
             fields = {name: getattr(record, name) for name in StageEstimate.__struct_fields__}

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from astra.cost import step
 from astra.cost.stage import SHARD_COLUMNS, Gathered, gather_parts, stage_costs
 from astra.cost.step import states
 from astra.errors import InputError
@@ -146,8 +147,7 @@ def _timed(job: Job, row: detail.Row, gathered: Gathered) -> tuple[float, float]
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     _, update, between = states(job, row.meshes, costs, row.holders)
     pipeline_s, _ = detail.simulated(job, row, gathered, between.per_microbatch_s[0, 0])
-    after_s = float((between.exposed_s[0, 0] + update.seconds[0, 0]).max())
-    return (pipeline_s + after_s + job.runtime.step_host_s) * (1 + job.straggling), pipeline_s
+    return float(step.seconds(job, pipeline_s, step.after_s(update, between).max())), pipeline_s
 
 
 def _as_group(job: Job, plan: OnePool) -> MixedStrategy:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
+from astra.cost.memory import room_bytes
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats
@@ -22,6 +23,7 @@ from astra.search.mixed_detail import Fleet
 from astra.search.mixed_frames import RECOMPUTES, Bounded, Counts, Found, Frame, Framing, Shape, in_units
 from astra.search.mixed_limits import Limits
 from astra.space.can import rules_of
+from astra.space.effort import Effort
 from astra.space.enumerate import divisors
 from astra.space.names import facts_of
 from astra.space.one_pool import applies, solve_one
@@ -33,6 +35,7 @@ from astra.spec.job import Job
 MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no GPU
 MOST_TP: Final = 64
 LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
+FRAME: Final = 40.0  # effort of opening one
 FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
 
@@ -78,6 +81,7 @@ class Bench(Framing):
         self.rates = [self._rates(way) for way in self.ways]
         self.solved = 0
         self.frames = 0
+        self.effort = Effort()
 
     def _weights(self) -> Floats:
         """[kind] what a layer counts for in bounds, an average layer being 1.
@@ -104,7 +108,7 @@ class Bench(Framing):
         layer_s, (head_s, stay, shared, kept, room) = np.full(shape, LONG), (np.zeros(shape) for _ in range(5))
         weights = self._weights()
         one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count] / weights for dp in (1, 2))
-        limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
+        limit = room_bytes(job)
         work = {code: columns.work_s + self._again_s(columns, name) for code, name in enumerate(RECOMPUTES)}
         for row, (tp, cp, ep, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
             for code in codes:
@@ -199,7 +203,7 @@ class Bench(Framing):
             sends = cost.p2p_s(job, columns.stream_bytes[rows], shards.tp[rows] * cp * dp, span)
         count = len(kinds(self.model))
         stay = cost.from_the_end(job, resident[rows, :count])
-        limit = (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
+        limit = room_bytes(job)
         made: list[tuple[Choice, Shape]] = []
         for place, row in enumerate(rows.tolist()):
             for recompute in self.recomputes:
@@ -316,6 +320,7 @@ class Bench(Framing):
         """
         if len(self.spans(counts, frame)) > 1:
             return Bounded(0.0, 0.0, None)
+        self.effort.spend(FRAME)
         problem, shapes = self.problem(counts, frame, every=every, must=must)
         needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
         if not any(problem.pools) or not all(needed):
@@ -324,7 +329,7 @@ class Bench(Framing):
         end_s = least_end(problem, below)
         if end_s >= below:
             return Bounded(below, 0.0, None)
-        least, pipeline = bound(problem, below=below - end_s)
+        least, pipeline = bound(problem, below=below - end_s, effort=self.effort)
         if pipeline is None:
             return Bounded(least, end_s, None)
         longest_s = max(end_times(problem.ends, pipeline.runs))
@@ -361,13 +366,14 @@ class Bench(Framing):
         best: Found | None = None
         self.solved += 1
         for span in self.spans(counts, frame):
+            self.effort.spend(FRAME)
             problem, shapes = self.problem(counts, frame, every=every, must=must, span=span)
             needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
             if not any(problem.pools) or not all(needed):
                 continue
             problem = problem._replace(ends=self.ends(frame, shapes))
             first = solve_one if applies(problem) else solve
-            found = solve_ended(problem, below=below, first=first, quick=quick)
+            found = solve_ended(problem, below=below, first=first, quick=quick, effort=self.effort)
             if found is not None:
                 best, below = self._found(frame, found.pipeline, shapes, found.total_s), found.total_s
         return best

@@ -21,22 +21,26 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from astra.cost import step
 from astra.families.kinds import layer_kinds
 from astra.families.split import kinds
 from astra.provenance import Floats, Ints
 from astra.result import MixSearch, PriceTag
 from astra.search.bill import Hired, cost_of, judged_by
-from astra.search.counts import flops_bound_s
+from astra.search.cores import products_s
 from astra.search.hunt import JobOf, Part, Refined, front_of, steps_of, waiting
 from astra.search.mixed import Planner
 from astra.search.mixed_api import fleet_of
 from astra.search.offers import Offer
 from astra.search.pareto import first_dominated
+from astra.space.effort import Effort
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
+MOST_EFFORT: Final = 24_000.0  # of all mixes unless all are asked for, more than a second; the rest stays open
+BENCH: Final = 250.0  # effort of the columns of a GPU type
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
 # Simulated over closed-form time before the host's work was 0.994 to 1.44 in 147 mixes of three models.
@@ -58,6 +62,7 @@ class Mixed(NamedTuple):
     considered: int
     planned: int
     open: int
+    cut: int = 0  # of those planned, as far as the work allowed for mixes went
 
     def record(self, on_front: int) -> MixSearch:
         """For the answer."""
@@ -73,7 +78,7 @@ def mix(
     """Every mix of the offers against the front of single types; ``most`` GPUs in all."""
     if which == "none" or not singles:
         return Mixed([], 0, 0, 0)
-    table = _Table(job_of, options, front_of(singles))
+    table = _Table(job_of, options, front_of(singles), Effort() if which == "all" else Effort(MOST_EFFORT))
     considered, found = 0, []
     for pair in _pairs(offers):
         columns = _sizes(*pair, most, table.precision)
@@ -81,8 +86,14 @@ def mix(
         found += table.possible(*pair, *columns)
     found.sort(key=lambda one: one.promise)
     may = len(found) if which == "all" else 0 if table.experts else MOST_PLANNED
-    refined = [made for one in found[:may] if (made := table.plan(one)) is not None]
-    return Mixed(refined, considered, len(found[:may]), len(found[may:]))
+    refined, planned, cut = [], 0, 0
+    for one in found[:may]:
+        if table.effort.over:
+            break
+        made, whole = table.plan(one)
+        planned, cut = planned + 1, cut + (not whole)
+        refined += [made] if made is not None else []
+    return Mixed(refined, considered, planned, len(found) - planned, cut)
 
 
 def _pairs(offers: Sequence[Offer]) -> Iterator[tuple[Offer, Offer]]:
@@ -110,8 +121,8 @@ def _sizes(first: Offer, second: Offer, most: int, precision: str) -> tuple[Ints
 class _Table:
     """The front of single types and the lower bounds of mixes."""
 
-    def __init__(self, job_of: JobOf, options: Money, best: Sequence[Refined]) -> None:
-        self._job_of, self._options = job_of, options
+    def __init__(self, job_of: JobOf, options: Money, best: Sequence[Refined], effort: Effort) -> None:
+        self._job_of, self._options, self.effort = job_of, options, effort
         self._times = np.array([one.time_s for one in best])
         self._dollars = np.array([one.usd for one in best]) - options.egress_usd
         self._work: dict[tuple[str, str], Floats] = {}
@@ -127,6 +138,7 @@ class _Table:
         if names not in self._planners:
             cluster = Cluster(pools=tuple(offer.pool for offer in offers))
             self._planners[names] = Planner(fleet_of(cluster, self._job(offers[0]), exact=False)[0], exact=False)
+            self.effort.spend(BENCH * len(offers))
         return self._planners[names]
 
     def limit_s(self, first: Offer, second: Offer, one: Ints, other: Ints) -> Floats:
@@ -155,17 +167,15 @@ class _Table:
 
     def _least_s(self, first: Offer, second: Offer, one: Ints, other: Ints, here: Floats, there: Floats) -> Floats:
         """The bound of the module's docstring, with the host's work and the waiting for the slowest node."""
-        runtime = self._job(first).runtime
+        job = self._job(first)
         ratios = (here / there)[:, None]
         shared = np.minimum(here, ratios * there).sum(axis=-1)
         busy_s = (shared[:, None] / (one + ratios * other)).max(axis=0)
         nodes = one / first.node.gpus + other / second.node.gpus
-        least: Floats = busy_s * (1 + runtime.straggling * np.log2(np.maximum(nodes, 1))) + runtime.step_host_s
-        return least
+        return step.least_seconds(job, busy_s, 1 + job.runtime.straggling * np.log2(np.maximum(nodes, 1)))
 
     def _at_peak(self, offer: Offer) -> Floats:
-        job = self._job(offer)
-        return flops_bound_s(job, np.array([1])) - job.runtime.step_host_s
+        return products_s(self._job(offer), np.array([1]))
 
     def _by_parts(self, offer: Offer) -> Floats:
         """[kind] seconds one GPU needs for a step's work, each kind with the sharding that is best for it."""
@@ -179,14 +189,22 @@ class _Table:
             self._work[key] = gpu_s.min(axis=0, initial=np.inf) * np.array([*layers, 1, 1])
         return self._work[key]
 
-    def plan(self, one: Mix) -> Refined | None:
+    def plan(self, one: Mix) -> tuple[Refined | None, bool]:
         """The better of the best pipeline over both types and the best pair of groups, as simulated.
 
-        The search may stop at the longest step that is not dominated, with the band between closed form and simulation.
+        And whether the effort, of which no mix takes more than a third of what is left, was enough to look at all. The
+        search may stop at the longest step that is not dominated, with the band between closed form and simulation.
         """
+        planner = self._planner(*(part.offer for part in one.parts))
+        planner.use(self.effort)
+        with self.effort.part(1 / 3):
+            made = self._best(one, planner)
+        return made, not planner.left_open
+
+    def _best(self, one: Mix, planner: Planner) -> Refined | None:
+        """The best plan found for a mix."""
         (first, a), (second, b) = one.parts
         job = self._job(first)
-        planner = self._planner(first, second)
         limit_s = float(self.limit_s(first, second, np.array([a]), np.array([b]))[0])
         below = max(limit_s - job.runtime.step_host_s, 0.0) * (1 + BAND)
         candidates = [*planner.alike((a, b), below=below)[:1], *planner.sharing((a, b), every=False, limit=below)[:1]]

@@ -33,7 +33,7 @@ class _Work(TypedDict, total=False):
     optimizer: str
     task: str
     lora_rank: Whole
-    runtime: str
+    runtime: str | None
     headroom: Number
     money: Money | Mapping[str, Any] | None
 

@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
+from astra.cost.memory import Holders
 from astra.cost.savers import Savers
 from astra.cost.stage import (
     Gathered,
@@ -24,8 +26,7 @@ from astra.cost.stage import (
     join_meshes,
     stage_costs,
 )
-from astra.cost.state import static_bytes
-from astra.cost.step import Evaluated, Holders, evaluate, least_bytes, reserved_bytes, whole_step_s
+from astra.cost.step import Evaluated, evaluate
 from astra.provenance import Bools, Floats, Ints
 from astra.search.contest import Contest, Entries, least_savers, to_strategy
 from astra.search.cores import core_bound_s, gather_cores, sibling_bound_s, usual_cores
@@ -34,7 +35,7 @@ from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule, check
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import joined, largest, take
+from astra.table import joined, take
 
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
 _FEWER: Final = 1_000_000  # than this many GPUs along one dimension
@@ -83,7 +84,7 @@ def search(
     started = time.perf_counter()
     space = Space(job, restrictions, user_rules)
     leaders = Leaders(job, space, keep)
-    if space.strategies.any():
+    if min(len(space.strategies), len(space.holders), len(space.savers), len(space.flash_settings)):
         rows = usual_cores(job, space)
         gathered = gather_cores(job, space, rows)
         leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
@@ -213,8 +214,8 @@ class Leaders:
 
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
-        bound_s = whole_step_s(self.job, mesh_bound_s(meshes, costs), np.zeros(1))
-        fits = self.may_fit(costs)
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs))
+        fits = self.may_fit(meshes, costs)
         if fits.any() or self.best:
             self.unfit += float(strategies[~fits].sum())
         else:
@@ -224,27 +225,13 @@ class Leaders:
 
     def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
         """[mesh, holder] whether some saver could make the mesh fit."""
-        least = least_bytes(self.job, costs, meshes.columns["vp"], self.space.holders)
-        return np.asarray(reserved_bytes(self.job, least) <= self.job.limit_bytes)
+        least = memory.least_peak(self.job, costs, meshes.columns["vp"], self.space.holders)
+        return memory.fits(self.job, least)
 
-    def may_fit(self, costs: StageCosts) -> Bools:
-        """Whether a mesh could fit: all states sharded or offloaded, one checkpoint per chunk."""
-        holders = self.space.holders
-        most = Holders(np.array([holders.zero.max()]), np.array([holders.offload.max()]))
-        static = static_bytes(
-            self.job,
-            costs.held,
-            zero=most.zero,
-            offload=most.offload,
-            ranks=costs.replicas[:, None],
-            expert_ranks=costs.expert_replicas[:, None],
-            layers=costs.layers,
-        )
-        one_input = costs.kept_checkpoint / np.maximum(costs.layers, 1)
-        working = np.maximum(costs.layer_working, costs.head_bytes)
-        states = static.weights + static.gradients + static.optimizer
-        least = largest(states + one_input * costs.in_flight + working)
-        return np.asarray(reserved_bytes(self.job, least) <= self.job.limit_bytes)
+    def may_fit(self, meshes: Meshes, costs: StageCosts) -> Bools:
+        """Whether some saver and holder could make a mesh fit."""
+        least = memory.least_peak_of_any(self.job, costs, meshes.columns["vp"], self.space.holders)
+        return memory.fits(self.job, least)
 
     def _offer(
         self, meshes: Meshes, costs: StageCosts, parts: Gathered, savers: Savers, *, first: bool
@@ -258,7 +245,7 @@ class Leaders:
         held_s = result.bound_s.min(axis=1)  # before rules: what they refuse here may be legal with another saver
         if self.space.late_rules:
             result = self._without_refused(meshes, result, savers, first=first)
-        reserved = reserved_bytes(self.job, result.peak_bytes)
+        reserved = memory.reserved_bytes(self.job, result.peak_bytes)
         fits = result.known & (reserved <= self.job.limit_bytes)
         new = slice(0 if first else 1, None)  # the quickest saver comes first and is counted once
         self.evaluated += int(result.known[:, new].sum())

@@ -157,7 +157,7 @@ def _report(
             seconds=time.perf_counter() - started,
             mixes=mixed.record(on_front=sum(len(one.parts) > 1 for one in best)),
         ),
-        notes=_notes(best, options),
+        notes=_notes(best, options, mixed),
         warnings=_warnings([*best, *popular], chosen, goal),
     )
 
@@ -208,8 +208,13 @@ def _waste(one: Refined, best: list[Refined]) -> Waste | None:
     return Waste(instead=instead.name, days=days, usd=usd, usd_range=shared_range(one.estimate, usd))
 
 
-def _notes(best: list[Refined], options: Money) -> list[str]:
+def _notes(best: list[Refined], options: Money, mixed: Mixed) -> list[str]:
     notes = []
+    if mixed.cut:
+        notes.append(
+            f"{mixed.cut} of the {mixed.planned} mixes planned were not searched to the end: the work allowed for "
+            "mixes was done (--mixes all searches on)."
+        )
     if any(part.offer.tag.market in MARKETS for one in best for part in one.parts):
         notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
     offers = [part.offer for one in best for part in one.parts]

@@ -13,10 +13,12 @@ from typing import Final
 
 import numpy as np
 
+from astra.cost import memory, step
+from astra.cost.layout import Layouts, layout
 from astra.cost.pipeline import pipelines_s
 from astra.cost.savers import Savers
-from astra.cost.stage import Gathered, Layout, Layouts, Meshes, gather_parts, stage_costs
-from astra.cost.step import evaluate, reserved_bytes, whole_step_s
+from astra.cost.stage import Gathered, Meshes, gather_parts, stage_costs
+from astra.cost.step import evaluate
 from astra.families.split import even
 from astra.search.detail import as_row, layers_of, legality
 from astra.search.planner import Candidate
@@ -97,14 +99,14 @@ def simulated(
     row = as_row(job, strategy)
     place = np.zeros(len(splits), np.int64)
     columns = {name: column[place] for name, column in row.meshes.columns.items()}
-    layouts = Layouts(Layout(strategy.pp, strategy.vp, split) for split in splits)
+    layouts = Layouts(layout(strategy.schedule, strategy.pp, strategy.vp, split) for split in splits)
     meshes = Meshes(columns, np.arange(len(splits)), layouts)
     parts = own.take(place)
     result = evaluate(job, meshes, stage_costs(job, meshes, parts), row.savers, row.holders)
-    fits = reserved_bytes(job, result.peak_bytes[:, 0, 0]) <= job.limit_bytes
+    fits = memory.fits(job, result.peak_bytes[:, 0, 0])
     rows = np.flatnonzero(fits & (result.bound_s[:, 0, 0] < limit_s))
     savers = Savers(*(column[place[rows]] for column in row.savers))
     pipeline_s = pipelines_s(job, meshes.take(rows), parts.take(rows), savers, result.exchanged_s[rows, 0])
-    step_s = whole_step_s(job, pipeline_s, result.after_s[rows, 0])
-    found = [(float(seconds), splits[at]) for seconds, at in zip(step_s, rows.tolist(), strict=True)]
+    step_s = step.seconds(job, pipeline_s, result.after_s[rows, 0])
+    found = [(total_s, splits[at]) for total_s, at in zip(step_s.tolist(), rows.tolist(), strict=True)]
     return sorted(pair for pair in found if pair[0] < limit_s)

@@ -16,6 +16,7 @@ from astra.catalog.models import model as find_model
 from astra.errors import InputError
 from astra.search.objectives import Goal, goal_of, is_rate
 from astra.search.objectives import find as find_objective
+from astra.space.can import usual_runtime
 from astra.space.expression import rule_lines, rules_of
 from astra.space.restrictions import Restrictions, parse_restrictions
 from astra.space.rules import Rule
@@ -26,7 +27,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest
 from astra.spec.runtime import Runtime
-from astra.spec.workload import Workload
+from astra.spec.workload import Workload, whole_samples
 
 USUAL_SEQ: Final = 4096
 A_BILLION: Final = 1e9  # tokens, where an objective is a rate and none are given
@@ -40,6 +41,7 @@ class World(NamedTuple):
     cluster: Cluster
     workload: Workload
     runtime: Runtime
+    because: str  # why the runtime is not the first choice, where nobody named one
     lines: tuple[str, ...]  # of the user's rules
     rules: tuple[Rule, ...]
     restrictions: Restrictions
@@ -53,21 +55,28 @@ class World(NamedTuple):
         spec = find_model(request.model)
         length = seq_of(spec, request.seq)
         lines, rules = _rules(request)
+        pools = cluster or cluster_of(request)
+        workload = Workload(
+            global_batch=_samples(request.batch, length), seq=length, tokens=_tokens(request),
+            precision=request.precision, optimizer=request.optimizer, task=request.task, lora_rank=request.lora_rank,
+        )  # fmt: skip
+        runtime, because = (
+            usual_runtime(spec, workload, several=len(pools.pools) > 1)
+            if request.runtime is None
+            else (runtimes.framework(request.runtime), "")
+        )
         return cls(
             request=request,
             model=spec,
-            cluster=cluster or cluster_of(request),
-            workload=Workload(
-                global_batch=_samples(request.batch, length), seq=length, tokens=_tokens(request),
-                precision=request.precision, optimizer=request.optimizer, task=request.task,
-                lora_rank=request.lora_rank,
-            ),
-            runtime=runtimes.framework(request.runtime),
+            cluster=pools,
+            workload=workload,
+            runtime=runtime,
+            because=because,
             lines=lines,
             rules=rules,
             restrictions=parse_restrictions(request.fix, request.forbid, request.maximum, request.minimum),
             rented=cluster is not None,
-        )  # fmt: skip
+        )
 
     @property
     def several(self) -> bool:
@@ -125,6 +134,7 @@ class World(NamedTuple):
             "model": self.model.name,
             "workload": msgspec.to_builtins(self.workload),
             "runtime": self.runtime.name,
+            **({"runtime_because": self.because} if self.because else {}),
             "headroom": self.request.headroom,
             "model_spec": msgspec.to_builtins(self.model),
         }
@@ -174,12 +184,15 @@ def seq_of(spec: ModelSpec, seq: int | None) -> int:
 
 
 def _samples(batch: int | str, seq: int) -> int:
-    """Samples per step; ``4M tokens`` are 4,000,000, or 4,194,304 where only these are whole samples."""
+    """Samples per step; ``4M tokens`` are 4,000,000, or 4,194,304 where only these are whole samples, or nearly so."""
     if isinstance(batch, int):
         return batch
     for count in batch_tokens(batch):
         if count >= seq and abs(count / seq - round(count / seq)) <= 0.05:
             return round(count / seq)
+    near = whole_samples(batch_tokens(batch)[0], seq)
+    if near:
+        return near
     want = f"at least one sample of {seq} tokens" if batch_tokens(batch)[1] < seq else f"a multiple of seq={seq} tokens"
     raise InputError("batch", batch, want=f"{want}, such as {8 * seq} tokens")
 

@@ -32,6 +32,7 @@ _AXES: Final = {
     "vp": "interleaved pipeline", "cp": "context parallelism of this kind", "ep": "expert parallelism",
     "etp": "tensor parallelism inside an expert", "dp": "data parallelism",
 }  # fmt: skip
+_TOLD: Final = 2  # reasons, of many, why a runtime was not taken
 _TASKS: Final = {"pretrain": "pretrain", "finetune": "fine-tune", "lora": "train LoRA adapters"}
 # What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
 _BESIDE: Final = ("name", "aliases", "source", "date", "max_seq", "rotary", "norm_epsilon", "mtp_layers", "activation")
@@ -89,6 +90,22 @@ def who_can(model: ModelSpec, workload: Workload) -> list[str]:
     """The runtimes that can train a model so and have files written for them."""
     offered = (runtimes.runtime(name) for name in runtimes.planned_with())
     return [one.name for one in offered if one.exports_to and not unable(one, model, workload)]
+
+
+def usual_runtime(model: ModelSpec, workload: Workload, *, several: bool = False) -> tuple[Runtime, str]:
+    """The runtime that is taken where nobody names one, and why it is not the first choice, if it is not.
+
+    ``several`` pools are joined by pipelines. The first choice also stands where no runtime can.
+    """
+    usual = [runtimes.runtime(name) for name in runtimes.USUAL]
+    joins = [one for one in usual if not several or "pp" in one.can.degrees]
+    reasons = unable(usual[0], model, workload)
+    chosen = next((one for one in joins if not unable(one, model, workload)), usual[0])
+    if chosen is usual[0]:
+        return chosen, ""
+    told = [reason.sentence for reason in reasons[:_TOLD]]
+    more = [f"and {len(reasons) - _TOLD} more reasons"] if len(reasons) > _TOLD else []
+    return chosen, f"Runtime {chosen.name}, because {'; '.join(told + more)}. --runtime names another."
 
 
 def recipe_of(runtime: Runtime, model: ModelSpec) -> str | None:

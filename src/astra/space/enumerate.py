@@ -14,13 +14,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from astra.cost.layout import Layout, Layouts, layout
+from astra.cost.memory import Holders
 from astra.cost.savers import Savers
-from astra.cost.stage import Layout, Layouts, Meshes
-from astra.cost.step import Holders
+from astra.cost.stage import Meshes
 from astra.families import split
 from astra.families import weights as weights_of
 from astra.families.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
+from astra.schedule import find
 from astra.space.can import able_rules, rules_of
 from astra.space.names import facts_of
 from astra.space.restrictions import Restrictions
@@ -154,10 +156,10 @@ class Space:
             savers = len(self._savers(-(-depth // (pp * vp))))
             known = [name for name in SCHEDULES if name in self.job.runtime.can.schedules]
             for schedule in self.allowed("schedule", known):
-                if (schedule == "interleaved") != (vp > 1):
+                if not find(schedule).takes(vp):
                     continue
                 for layers in _splits(model, self.job.workload.seq, pp, vp, uneven=self.job.runtime.can.uneven):
-                    place = self._layout_places.setdefault(Layout(pp, vp, layers), len(self._layout_places))
+                    place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
                     found.append((vp, code("schedule", schedule), place, savers))
         self.layouts = Layouts(self._layout_places)
         return np.array(found, dtype=np.int64).reshape(-1, 4)
@@ -221,9 +223,8 @@ class Space:
         wide |= {"vp": table[:, 0], "schedule": table[:, 1].astype(np.int16)}
         flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
         wide, origin = cross(wide, {name: flags[:, place] for place, name in enumerate(FLAGS)})
-        interleaved = wide["schedule"] == code("schedule", "interleaved")
         wide["overlap_tp"] = wide["overlap_tp"] & wide["sp"] & (wide["tp"] <= self.facts["scaleup_gpus"])
-        wide["overlap_p2p"] = wide["overlap_p2p"] & interleaved
+        wide["overlap_p2p"] = wide["overlap_p2p"] & (wide["vp"] > 1)
         wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
         strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)
         self.dominated += round(float(strategies.sum()) / max(len(flags), 1) * (self._flag_space - len(flags)))

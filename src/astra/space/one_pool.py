@@ -12,9 +12,11 @@ from typing import Final
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
+from astra.space.effort import Effort
 from astra.space.partition import Choice, Pipeline, Problem, Run, stage_times, value
 
 _ROUNDS: Final = 44
+_CHOICE: Final = 4.0  # effort
 _SLACK: Final = 1 + 1e-12
 
 
@@ -26,8 +28,10 @@ def applies(problem: Problem) -> bool:
     return all(np.ptp(np.diff(choice.time_s)) <= 1e-12 * choice.time_s[-1] for choice in filled[0])
 
 
-def solve_one(problem: Problem, *, below: float = np.inf) -> Pipeline | None:
+def solve_one(problem: Problem, *, below: float = np.inf, effort: Effort | None = None) -> Pipeline | None:
     """The best pipeline with a value under ``below``, or None."""
+    if effort is not None:
+        effort.spend(_CHOICE * sum(len(choices) for choices in problem.pools))
     pool = next(place for place, choices in enumerate(problem.pools) if choices)
     if problem.must & ~(1 << pool):
         return None

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
+from astra.space.effort import Effort
 from astra.space.partition_paths import Paths
 from astra.space.partition_problem import (
     SLACK,
@@ -36,10 +37,10 @@ from astra.space.partition_problem import (
     value,
 )
 
-_BLOCK: Final = 256  # bottlenecks bounded at a time
 _MANY_POOLS: Final = 4  # from here on the problem without order is tried first
 _ROUNDS: Final = 5  # of a search for the least bottleneck, each on a grid
 _GRID: Final = np.arange(1, 33) / 32
+_BOUND, _WAY = 4.0, 1.0  # efforts: to bound one bottleneck, and of one way for a pool in the problem without order
 
 
 class Bounded(NamedTuple):
@@ -49,61 +50,71 @@ class Bounded(NamedTuple):
     pipeline: Pipeline | None
 
 
-def solve(problem: Problem, *, below: float = np.inf) -> Pipeline | None:
+def solve(problem: Problem, *, below: float = np.inf, effort: Effort | None = None) -> Pipeline | None:
     """The best pipeline with a value under ``below``, or None.
 
     Ranges of bottlenecks are tried from the shortest up. In a range no sum is less than the least sum under its
     longest bottleneck and no bottleneck shorter than its shortest: where these two together do not beat the best so
-    far, the range is done; otherwise it is halved.
+    far, the range is done; otherwise it is halved. When the effort is spent it is the best pipeline met.
     """
-    return _ranges(problem, below, exact=True).pipeline
+    return _ranges(problem, below, effort or Effort(), exact=True).pipeline
 
 
-def bound(problem: Problem, *, below: float = np.inf) -> Bounded:
+def bound(problem: Problem, *, below: float = np.inf, effort: Effort | None = None) -> Bounded:
     """``solve`` without the order of pools: a bound of its value close to it, and a pipeline in some order if any.
 
-    The bound is ``below`` where nothing can beat it. Layers must be alike.
+    The bound is ``below`` where nothing can beat it, and nothing when the effort is spent. Layers must be alike.
     """
-    return _ranges(problem, below, exact=False)
+    return _ranges(problem, below, effort or Effort(), exact=False)
 
 
-def _ranges(problem: Problem, below: float, *, exact: bool) -> Bounded:
-    search = _Search(problem)
-    longest_s, relaxed = search.bottlenecks(below)
+class _Range(NamedTuple):
+    """Neighbouring bottlenecks, and what is known of the least sum under any of them."""
+
+    low: int
+    high: int
+    least_s: float = 0.0
+    tried: bool = False  # under the longest of them
+
+
+def _ranges(problem: Problem, below: float, effort: Effort, *, exact: bool) -> Bounded:
+    search = _Search(problem, effort)
+    longest_s = search.bottlenecks(below)
     best: Pipeline | None = None
     limit = least = below
-    ranges: list[tuple[int, int, float]] = []
+    ranges: list[_Range] = []
     start, size = 0, 1
     while start < len(longest_s):
-        ranges.append((start, min(start + size, len(longest_s)) - 1, 0.0))
+        ranges.append(_Range(start, min(start + size, len(longest_s)) - 1))
         start, size = start + size, 2 * size
     ranges.reverse()
-    while ranges:
-        low, high, known = ranges.pop()
-        shortest = problem.max_weight * longest_s[low]
-        if problem.sum_weight * max(relaxed[high], known) + shortest >= (limit if exact else least):
+    while ranges and not effort.over:
+        low, high, known, tried = ranges.pop()
+        shortest, beaten = problem.max_weight * longest_s[low], limit if exact else least
+        if problem.sum_weight * known + shortest >= beaten:
             continue
-        if not known and problem.sum_weight * search.least(float(longest_s[high])) + shortest >= (
-            limit if exact else least
-        ):
-            continue
-        if not known:
-            budget = ((limit if exact else least) - shortest) / problem.sum_weight
+        if not tried:
+            budget = (beaten - shortest) / problem.sum_weight
+            if search.relaxed(float(longest_s[high])) >= budget or search.least(float(longest_s[high])) >= budget:
+                continue
             sum_s, found = search.under(float(longest_s[high]), budget, exact=exact)
             if not np.isfinite(sum_s):
                 continue
-            known = sum_s / SLACK
-            if low == high:
-                least = min(least, problem.sum_weight * known + problem.max_weight * float(longest_s[low]))
+            known, tried = sum_s / SLACK, True
             if found is not None and found.value_s < limit:
                 best, limit = found, found.value_s
                 least = min(least, limit)
-        elif low == high:
+            if exact and found is not None:  # down to its own longest stage no bottleneck has a less sum
+                own = int(np.searchsorted(longest_s, max(found.stage_s) / SLACK**3))
+                high, tried = min(high, own) - 1, False
+        if low == high and tried:
             least = min(least, problem.sum_weight * known + problem.max_weight * float(longest_s[low]))
-        if low < high:
+        elif low == high:
+            ranges.append(_Range(low, high, known))
+        elif low < high:
             middle = (low + high) // 2
-            ranges += [(middle + 1, high, known), (low, middle, 0.0)]
-    return Bounded(least, best)
+            ranges += [_Range(middle + 1, high, known, tried), _Range(low, middle, known)]
+    return Bounded(0.0 if effort.over else least, best)
 
 
 def _distinct(values: Floats) -> Floats:
@@ -125,8 +136,8 @@ def _most_layers(table: Floats, ends_below: float) -> int:
 class _Search:
     """The shortest paths of one problem."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, effort: Effort) -> None:
+        self.problem, self.effort = problem, effort
         self.every = [choice for pool in problem.pools for choice in pool]
         self.depth = len(self.every[0].time_s) - 1
         steps = [np.diff(choice.time_s) for choice in self.every]
@@ -168,10 +179,9 @@ class _Search:
             self._rooms[key] = top if room >= 0 else np.full(self.depth + 1, -1)
         return self._rooms[key]
 
-    def bottlenecks(self, below: float) -> tuple[Floats, Floats]:
-        """Values the longest stage can take that may beat ``below``, and a lower bound of the sum under each."""
+    def bottlenecks(self, below: float) -> Floats:
+        """Values the longest stage can take that may beat ``below``, ascending."""
         problem = self.problem
-        nothing = np.zeros(0), np.zeros(0)
         high = max(float(c.time_s[-1]) + c.first_s + c.last_s for c in self.every) + self._longest_sends()
         most = high
         if problem.max_weight > 0 and np.isfinite(below):
@@ -179,37 +189,31 @@ class _Search:
             most = (below - problem.sum_weight * least) / problem.max_weight
         low, high = 0.0, min(high, most)
         if high <= 0 or not self._enough(np.array([high]))[0]:
-            return nothing
+            return np.zeros(0)
+        if not problem.max_weight:  # only the sum counts, and none is less than that under the longest bottleneck
+            return np.array([high])
         for _ in range(_ROUNDS):
             tried = low + (high - low) * _GRID
             first = int(np.argmax(self._enough(tried)))  # the last is high itself
             low, high = (float(tried[first - 1]) if first else low), float(tried[first])
         found = [self._values(i, a, low, most) for i, pool in enumerate(problem.pools) for a in range(len(pool))]
-        values = _distinct(np.concatenate(found))
-        relaxed = self._relaxed(values)
-        able = np.isfinite(relaxed) & (problem.sum_weight * relaxed + problem.max_weight * values < below)
-        return values[able], relaxed[able]
+        return _distinct(np.concatenate(found))
 
-    def _relaxed(self, values: Floats) -> Floats:
-        """The least sum with each bottleneck if pools held layers at their cheapest, up to their capacity."""
-        out = np.zeros(len(values))
-        for start in range(0, len(values), _BLOCK):
-            held = self._capacities(values[start : start + _BLOCK])
-            left = np.full(held.shape[1], float(self.depth))
-            total = np.full(held.shape[1], self._around_s)
-            for pool in sorted(self._filled, key=lambda i: self._cheapest[i]):
-                taken = np.minimum(held[pool], left)
-                total += taken * self._cheapest[pool]
-                left -= taken
-            if not self.uniform:
-                total = np.maximum(total, self.least_left(self._filled)[0] + self._around_s)
-            out[start : start + _BLOCK] = np.where(
-                (left > 0) | ~self._enough(values[start : start + _BLOCK]), np.inf, total / SLACK
-            )
-        return out
+    def relaxed(self, bottleneck: float) -> float:
+        """The least sum under a bottleneck if pools held layers at their cheapest, up to their capacity."""
+        held = self._capacities(np.array([bottleneck]))[:, 0]
+        left, total = float(self.depth), self._around_s
+        for pool in sorted(self._filled, key=lambda i: self._cheapest[i]):
+            taken = min(float(held[pool]), left)
+            total += taken * self._cheapest[pool]
+            left -= taken
+        if not self.uniform:
+            total = max(total, float(self.least_left(self._filled)[0]) + self._around_s)
+        return np.inf if left > 0 or not self._enough(np.array([bottleneck]))[0] else total / SLACK
 
     def least(self, bottleneck: float) -> float:
         """A closer bound of the sum under one bottleneck: each pool has one choice, and holds what that can."""
+        self.effort.spend(_BOUND)
         by_time = self._by_time(np.array([bottleneck]))
         held = np.minimum(self._caps, by_time).sum(axis=1)
         return (self._around_s + least_sum_of(self._windows, held, self._starts)) / SLACK
@@ -305,6 +309,7 @@ class _Search:
             return (np.inf, None) if found is None else (sum(found.stage_s), found)
         from astra.space import unordered  # noqa: PLC0415
 
+        self.effort.spend(_WAY * sum(choice.stages for choice in self.every))
         answer = unordered.least_sum(self.problem, bottleneck, budget)
         if answer is None:
             return np.inf, None

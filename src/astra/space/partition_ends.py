@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.provenance import Bools, Floats
+from astra.space.effort import Effort
 from astra.space.partition import solve
 from astra.space.partition_problem import (
     SLACK,
@@ -45,26 +46,28 @@ def solve_ended(
     below: float = np.inf,
     first: Callable[..., Pipeline | None] = solve,
     quick: bool = False,
+    effort: Effort | None = None,
 ) -> Ended | None:
     """The pipeline with the least value plus longest end under ``below``, or None.
 
     The pipeline of least value comes first. Any other that ends the step sooner has a shorter longest end, so the
     problem is solved again with only stages whose ends are shorter, until even the least end there is would not make
     the next value win. ``first`` may solve the unrestricted problem in a quicker way; ``quick`` leaves it at that
-    pipeline.
+    pipeline, and so does an effort that is spent.
     """
+    effort = effort or Effort()
     least_s = least_end(problem, below)
     best: Ended | None = None
-    pipeline = first(problem, below=below - least_s) if least_s < below else None
+    pipeline = first(problem, below=below - least_s, effort=effort) if least_s < below else None
     while pipeline is not None:
         ends_below = max(end_times(problem.ends, pipeline.runs))
         total_s = pipeline.value_s + ends_below
         if total_s < below:
             best, below = Ended(total_s, pipeline), total_s
         ends_below = min(ends_below, below - pipeline.value_s)  # no other value is less
-        if quick or ends_below <= least_s:
+        if quick or effort.over or ends_below <= least_s:
             break
-        pipeline = solve(problem._replace(ends_below=ends_below), below=below - least_s)
+        pipeline = solve(problem._replace(ends_below=ends_below), below=below - least_s, effort=effort)
     return best
 
 

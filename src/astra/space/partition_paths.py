@@ -59,6 +59,7 @@ class Paths:
         self._packed: dict[int, Floats] = {}
         self._ahead: dict[tuple[int, int], Floats] = {}
         self._held = search.by_stages(np.array([bottleneck]))[:, :, 0] if search.problem.stages else np.zeros((0, 0))
+        self._reaches: dict[_Stage, Ints] = {}
         self._tops: dict[tuple[int, int, float], Ints] = {}
         self.best: tuple[float, int] = (budget, _NOBODY)
         self.choices = self._useful()
@@ -97,7 +98,7 @@ class Paths:
         return found
 
     def shortest(self) -> Pipeline | None:
-        """Grow pipelines from the end, pool by pool."""
+        """Grow pipelines from the end, pool by pool; when the effort is spent, the best that is complete."""
         start = np.full(self.depth + 1, np.inf)
         start[0] = 0.0
         nothing = np.zeros(self.depth + 1, np.int64)
@@ -105,10 +106,12 @@ class Paths:
         ends: dict[_End, int] = {
             _End(0, 0, pool, number, self.problem.pools[pool][number].last_s): 0 for pool, number in self.choices
         }
-        while ends:
+        effort = self.search.effort
+        while ends and not effort.over:
             waiting: dict[_End, int] = {}
             for end, record in sorted(ends.items()):
-                self._grow(waiting, end, record)
+                if not effort.over:
+                    self._grow(waiting, end, record)
             ends = {}
             for front, record in sorted(waiting.items()):
                 self._finish(front, record)
@@ -175,10 +178,7 @@ class Paths:
 
     def _hopeful(self, record: int, mask: int, end: _End, place: int) -> bool:
         """Whether one more stage of the run and all unused pools may hold the rest within the budget."""
-        top = np.minimum(
-            self._top(_Stage(end.pool, end.choice, place, 0.0, False, False)),
-            self.search._room(end.pool, end.choice, place, False, False),
-        )
+        top = self._reach(_Stage(end.pool, end.choice, place, 0.0, False, False))
         after = self.ahead(mask, place)[np.maximum(top, 0)]
         return bool((self.records[record].cost + after < self.best[0]).any())
 
@@ -192,7 +192,15 @@ class Paths:
             self.records.append(_Record(*(np.where(better, n, o) for n, o in zip(new, old, strict=True))))
             ahead[key] = len(self.records) - 1
 
+    def _reach(self, stage: _Stage) -> Ints:
+        """The most layers placed after a stage that starts with j layers placed, by time and memory."""
+        if stage not in self._reaches:
+            room = self.search._room(stage.pool, stage.choice, stage.place, stage.first, stage.last)
+            self._reaches[stage] = np.minimum(self._top(stage), room)
+        return self._reaches[stage]
+
     def _top(self, stage: _Stage) -> Ints:
+        """The same by time alone."""
         key = (stage.pool, stage.choice, stage.fixed_s)
         if key not in self._tops:
             times = self.problem.pools[stage.pool][stage.choice].time_s
@@ -207,11 +215,10 @@ class Paths:
         While a run grows, its own pool may still take more layers.
         """
         source = self.records[record]
-        top = np.minimum(
-            self._top(stage), self.search._room(stage.pool, stage.choice, stage.place, stage.first, stage.last)
-        )
+        self.search.effort.spend(1)
+        top = self._reach(stage)
         least = self.problem.least_layers
-        starts = np.flatnonzero((source.cost < np.inf) & (top >= self.search._all + least))
+        starts = ((source.cost < np.inf) & (top >= self.search._all + least)).nonzero()[0]
         if not len(starts):
             return None
         times = self.problem.pools[stage.pool][stage.choice].time_s

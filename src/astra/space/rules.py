@@ -120,8 +120,9 @@ RULES: Final = _rules(
     ("batch", "dp * mbs must divide the batch", "batch % (dp * mbs) != 0"),
     ("layers", "every chunk of the pipeline needs a layer", "pp * vp > layers"),
     ("single_stage", "one stage needs no pipeline schedule but 1f1b", 'pp == 1 and schedule != "1f1b"'),
-    ("chunks", "vp above 1 belongs to the interleaved schedule", 'vp > 1 and schedule != "interleaved"'),
+    ("chunks", "vp above 1 belongs to interleaved and zbv", 'vp > 1 and schedule not in ("interleaved", "zbv")'),
     ("interleaved", "the interleaved schedule needs vp above 1", 'schedule == "interleaved" and vp == 1'),
+    ("zbv", "the zbv schedule needs two chunks per stage (vp2)", 'schedule == "zbv" and vp != 2'),
     (
         "interleaved_batch",
         "the interleaved schedule needs micro-batches in whole groups of pp",
@@ -131,7 +132,7 @@ RULES: Final = _rules(
     (
         "interleaved_rounds",
         "torchtitan's interleaved schedule needs rounds of equal length",
-        "vp > 1 and microbatches >= pp and microbatches % (microbatches // pp) != 0",
+        'schedule == "interleaved" and microbatches >= pp and microbatches % (microbatches // pp) != 0',
         ("torchtitan",),
     ),
     (
@@ -142,8 +143,8 @@ RULES: Final = _rules(
     ),
     (
         "overlap_p2p",
-        "only the interleaved schedule overlaps pipeline traffic",
-        'overlap_p2p and schedule != "interleaved"',
+        "only schedules of several chunks (vp above 1) overlap pipeline traffic",
+        "overlap_p2p and vp == 1",
     ),
     ("stages_fed", "nanotron needs at least pp - 1 micro-batches", "microbatches < pp - 1", ("nanotron",)),
     (

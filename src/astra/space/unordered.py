@@ -8,11 +8,12 @@ some order of the answer costs no more than the answer and fits, it is the optim
 
 from __future__ import annotations
 
-from itertools import islice, permutations, product
+import math
+from itertools import islice, permutations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
+from numpy.lib.stride_tricks import as_strided
 
 from astra.provenance import Floats
 from astra.space.partition import Choice, Pipeline, Problem, Run, stage_times, value
@@ -67,8 +68,9 @@ def least_sum(problem: Problem, bottleneck: float, budget: float) -> Answer | No
         steps.append((pool, table, ways))
         needed = problem.every or problem.must >> pool & 1
         after = np.full_like(table, np.inf) if needed else table.copy()
-        for way in ways:
-            _offer(after, table, way, counted=stages > 0)
+        for (role, count), cost_s in _costs(ways, depth, counted=stages > 0).items():
+            if count <= stages:
+                _offer(after, table, role, count, cost_s)
         table = after
     total = float(table[_LAST | _FIRST, stages, depth])
     if not total < budget:
@@ -84,43 +86,66 @@ def _least_hop(problem: Problem, pool: int, number: int) -> float:
 
 
 def _ways(problem: Problem, choices: tuple[Choice, ...], number: int, bottleneck: float, hop_s: float) -> list[_Way]:
+    """A choice in every role with every number of stages; those between its first and its last are alike."""
     choice = choices[number]
     layer_s, alive = float(choice.time_s[1]), float(problem.in_flight[1])
-    each = float(choice.stay_bytes[1] + choice.kept_bytes[1] * alive)
+    each = max(float(choice.stay_bytes[1] + choice.kept_bytes[1] * alive), 1e-300)
     most = min(choice.stages, len(problem.in_flight) - 1)
+
+    def stage(before_s: float, behind_s: float, bits: int) -> tuple[float, int]:
+        """Seconds of transfers or ends beside a stage, and the layers it has room for."""
+        free = choice.limit_bytes - choice.fixed_bytes
+        free -= (choice.first_bytes if bits & _FIRST else 0.0) + (choice.last_bytes if bits & _LAST else 0.0)
+        by_time = math.floor((bottleneck * _SLACK - before_s - behind_s) / layer_s * _SLACK)
+        room = min(by_time, math.floor(free / each * _SLACK), len(choice.time_s) - 1)
+        return before_s + behind_s, room
+
+    inner_s, inner = stage(choice.send_s, choice.send_s, 0)
     out = []
-    for role, count in product(range(4), range(choice.stages if problem.every else 1, most + 1)):
-        fixed, room = [], []
-        for place in range(count):
-            first, last = place == 0 and bool(role & _FIRST), place == count - 1 and bool(role & _LAST)
-            before = choice.first_s if first else hop_s if place == 0 else choice.send_s
-            behind = choice.last_s if last else hop_s if place == count - 1 else choice.send_s
-            free = choice.limit_bytes - choice.fixed_bytes - first * choice.first_bytes - last * choice.last_bytes
-            fixed.append(before + behind)
-            by_time = np.floor((bottleneck * _SLACK - before - behind) / layer_s * _SLACK)
-            room.append(int(min(by_time, np.floor(free / max(each, 1e-300) * _SLACK), len(choice.time_s) - 1)))
-        if min(room) >= problem.least_layers:
-            out.append(_Way(number, role, count, layer_s, sum(fixed), tuple(room)))
+    for role in range(4):
+        before_s = choice.first_s if role & _FIRST else hop_s
+        behind_s = choice.last_s if role & _LAST else hop_s
+        alone_s, alone = stage(before_s, behind_s, role)
+        first_s, first = stage(before_s, choice.send_s, role & _FIRST)
+        last_s, last = stage(choice.send_s, behind_s, role & _LAST)
+        for count in range(choice.stages if problem.every else 1, most + 1):
+            fixed_s = alone_s if count == 1 else first_s + last_s + (count - 2) * inner_s
+            room = (alone,) if count == 1 else (first, *(inner,) * (count - 2), last)
+            if min(room) >= problem.least_layers:
+                out.append(_Way(number, role, count, layer_s, fixed_s, room))
     return out
 
 
-def _offer(after: Floats, table: Floats, way: _Way, *, counted: bool) -> None:
-    """Least sums with a pool used in one way."""
-    stages = way.stages if counted else 0
-    if stages >= table.shape[1]:
+def _costs(ways: list[_Way], depth: int, *, counted: bool) -> dict[tuple[int, int], Floats]:
+    """By role and, where stages are counted, their number: the least sum of a pool that takes j layers."""
+    out: dict[tuple[int, int], Floats] = {}
+    layers = np.arange(depth + 1)
+    for way in ways:
+        taken = slice(way.stages, min(sum(way.room), depth) + 1)
+        key = (way.role, way.stages if counted else 0)
+        if key not in out:
+            out[key] = np.full(depth + 1, np.inf)
+        least_s = out[key][taken]
+        np.minimum(least_s, way.layer_s * layers[taken] + way.fixed_s, out=least_s)
+    return out
+
+
+def _offer(after: Floats, table: Floats, role: int, stages: int, cost_s: Floats) -> None:
+    """Least sums with a pool used in one role; ``cost_s`` is by the layers it takes."""
+    possible = np.flatnonzero(np.isfinite(cost_s))
+    if not len(possible):
         return
-    flags = [flag for flag in range(4) if not flag & way.role]
-    depth = table.shape[2] - 1
-    least, most = way.stages, min(sum(way.room), depth)
-    if most < least:
-        return
-    source = table[flags, : table.shape[1] - stages] - way.layer_s * np.arange(depth + 1)
-    padded = np.concatenate((np.full((*source.shape[:2], most), np.inf), source), axis=2)
+    least, most = int(possible[0]), int(possible[-1])
+    flags = [flag for flag in range(4) if not flag & role]
+    source = table[flags, : table.shape[1] - stages]
+    padded = np.full((*source.shape[:2], most + source.shape[2]), np.inf)
+    padded[:, :, most:] = source
     # Entry j of the result looks at j - most .. j - least layers placed before.
-    windows = sliding_window_view(padded, most - least + 1, axis=2)[:, :, : depth + 1].min(axis=3)
-    sums = windows + way.layer_s * np.arange(depth + 1) + way.fixed_s
-    target = after[[flag | way.role for flag in flags], stages:]
-    after[[flag | way.role for flag in flags], stages:] = np.minimum(target, sums)
+    shape = (*source.shape, most - least + 1)
+    windows = as_strided(padded, shape, (*padded.strides, padded.strides[2]), writeable=False)
+    sums = (windows + cost_s[least : most + 1][::-1]).min(axis=3)
+    target = after[[flag | role for flag in flags], stages:]
+    after[[flag | role for flag in flags], stages:] = np.minimum(target, sums)
 
 
 def _traced(steps: list[tuple[int, Floats, list[_Way]]], stages: int, layers: int, total: float) -> tuple[Piece, ...]:

@@ -98,9 +98,11 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     ] = "pretrain"  # fmt: skip
     lora_rank: Annotated[int, Field(Whole(1, 65536), "of --task lora", group="workload")] = 16
     runtime: Annotated[
-        str, Field(Named("the name of a training framework"), "training framework (astra catalog runtimes)",
-                   group="workload")
-    ] = "megatron"  # fmt: skip
+        str | None,
+        Field(Named("the name of a training framework"),
+              "training framework (astra catalog runtimes; default megatron, or the first that can train the model)",
+              group="workload")
+    ] = None  # fmt: skip
 
     strategy: Annotated[
         str | None, Field(Words(), 'such as "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"', "estimate", "strategy")

@@ -45,6 +45,7 @@ __all__ = [
     "replace",
     "unpack",
     "usual_overlap",
+    "usual_schedule",
     "words_of",
 ]
 
@@ -77,7 +78,7 @@ class Strategy(Spec, frozen=True, kw_only=True):
     offload: Literal["none", "optimizer"] = "none"
     overlap: tuple[str, ...] = USUAL  # communication hidden behind compute; left out: all that can be
     flash: bool = True
-    schedule: Literal["1f1b", "interleaved", "gpipe", "zb"] = "1f1b"
+    schedule: Literal["1f1b", "interleaved", "gpipe", "zb", "zbv"] = "1f1b"
     layers: tuple[int, ...] = ()  # layers of each virtual stage in pipeline order; empty: even
 
     def __post_init__(self) -> None:
@@ -143,7 +144,7 @@ class Strategy(Spec, frozen=True, kw_only=True):
 
     def _rare(self, joint: str = ",") -> list[str]:
         words = [] if self.flash else ["flash=off"]
-        words += [f"schedule={self.schedule}"] * (self.schedule != _usual_schedule(self.vp))
+        words += [f"schedule={self.schedule}"] * (self.schedule != usual_schedule(self.vp))
         return words + ["layers=" + pack(self.layers, joint)] * bool(self.layers)
 
 
@@ -163,7 +164,7 @@ def usual_overlap(
         "grad": True,
         "param": strategy.zero in gathered,
         "tp": strategy.sp and strategy.tp <= tp_reach,
-        "p2p": strategy.schedule == "interleaved",
+        "p2p": strategy.vp > 1,
     }
     return tuple(name for name in OVERLAPS if can[name] and name in known)
 
@@ -172,7 +173,8 @@ def _check_count(name: str, value: int, most: int, least: int = 1) -> None:
     check(least <= value <= most, f"strategy.{name}", value, f"a whole number from {least} to {most:,}")
 
 
-def _usual_schedule(vp: int) -> str:
+def usual_schedule(vp: int) -> Literal["1f1b", "interleaved"]:
+    """The schedule of a strategy that names none."""
     return "interleaved" if vp > 1 else "1f1b"
 
 
@@ -227,7 +229,7 @@ def parse_strategy(
             if key in given:
                 raise InputError("strategy", word, want=f"each setting once; {key} is given twice")
             given[key] = value
-    given.setdefault("schedule", _usual_schedule(given.get("vp", 1)))
+    given.setdefault("schedule", usual_schedule(given.get("vp", 1)))
     if "dp" not in given and gpus is not None:
         inner = math.prod(given.get(name, 1) for name in GPU_DEGREES)
         if inner == 0 or gpus < inner or gpus % inner:

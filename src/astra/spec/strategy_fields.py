@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal, NamedTuple
 
 OVERLAPS: Final = ("grad", "param", "tp", "p2p")
-SCHEDULES: Final = ("1f1b", "interleaved", "gpipe", "zb")
+SCHEDULES: Final = ("1f1b", "interleaved", "gpipe", "zb", "zbv")
 RECOMPUTES: Final = ("none", "selective", "full")
 METHODS: Final = ("uniform", "block")
 OFFLOADS: Final = ("none", "optimizer")

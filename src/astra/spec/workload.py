@@ -9,6 +9,7 @@ from astra.spec._base import Spec, check, check_positive
 PRECISIONS: Final = ("bf16", "fp16", "fp8", "tf32")
 OPTIMIZERS: Final = ("adam", "sgd")
 TASKS: Final = ("pretrain", "finetune", "lora")
+NEAR_BATCH: Final = 0.01  # how far a batch in tokens may be moved to a number of samples that deals well
 
 
 class Workload(Spec, frozen=True, kw_only=True):
@@ -44,3 +45,14 @@ class Workload(Spec, frozen=True, kw_only=True):
     def widening(self) -> float:
         """Bytes of a tensor over those of its 2-byte form, in which operators and what they keep are counted."""
         return self.element_bytes / 2
+
+
+def whole_samples(tokens: float, seq: int) -> int | None:
+    """A batch of so many tokens in samples, an even number if one is within a percent; None if no number is.
+
+    Replicas share a batch, so that a multiple of a power of two serves better than the nearest number, often a prime.
+    """
+    exact = tokens / seq
+    steps = (2**power for power in range(20, -1, -1))
+    even = (step * round(exact / step) for step in steps)
+    return next((samples for samples in even if abs(samples - exact) <= NEAR_BATCH * exact), None)

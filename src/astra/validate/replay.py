@@ -101,9 +101,9 @@ def _estimates(job: Job, strategies: list[Strategy]) -> dict[Strategy, Estimate 
     """The answer to each strategy, or why there is none."""
     try:
         return dict(zip(strategies, estimate(job, strategies), strict=True))
-    except AstraError as error:
+    except (AstraError, ArithmeticError) as error:
         if len(strategies) == 1:
-            return {strategies[0]: f"refused: {error}"}
+            return {strategies[0]: f"{'refused' if isinstance(error, AstraError) else 'cannot be costed'}: {error}"}
     found: dict[Strategy, Estimate | str] = {}
     for strategy in strategies:
         found |= _estimates(job, [strategy])

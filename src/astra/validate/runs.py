@@ -126,6 +126,8 @@ def _run(row: Row, unnamed: str, jobs: dict[tuple[object, ...], Job]) -> Run | S
         return Skipped(identity, source, str(missing))
     except AstraError as error:
         return Skipped(identity, source, f"refused: {error}")
+    except ArithmeticError as error:  # numbers no run can have; one row must not end the others
+        return Skipped(identity, source, f"cannot be read: {error}")
     rules = [f"{name} as in the source's own scripts: {known[name]}" for name in silent]
     return run._replace(filled=(*run.filled, *rules))
 

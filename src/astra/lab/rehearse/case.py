@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from astra.schedule import find
 from astra.spec._base import Spec, check
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, replace
@@ -76,7 +77,8 @@ class Case(Spec, frozen=True, kw_only=True):
         """Transformer layers of each chunk of this rank."""
         strategy = self.strategy
         if strategy.layers:
-            return strategy.layers[self.stage :: strategy.pp]
+            place = find(strategy.schedule).place(strategy.pp, strategy.vp)
+            return tuple(strategy.layers[stage] for stage in place[:, self.stage].tolist())
         return (self.model.layers // (strategy.pp * strategy.vp),) * strategy.vp
 
     @property

@@ -1,0 +1,112 @@
+"""Peak memory of a GPU: states, activations alive, what is being worked on, buffers. The only formula, and its bounds.
+
+Arrays are [mesh, saver, holder, sort]; see ``cost.step`` for savers and holders.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from astra.cost.savers import BLOCK, FULL, SELECTIVE, Savers
+from astra.cost.stage import StageCosts
+from astra.cost.state import Bytes, static_bytes
+from astra.provenance import Bools, Floats, Ints
+from astra.spec.job import Job
+from astra.table import each, largest
+
+
+class Holders(NamedTuple):
+    """Ways to keep fewer states, as columns."""
+
+    zero: Ints
+    offload: Ints
+
+    def __len__(self) -> int:
+        return len(self.zero)
+
+
+class Activations(NamedTuple):
+    """Activation memory, [mesh, saver, sort]."""
+
+    kept_bytes: Floats  # alive at the worst moment
+    working_bytes: Floats  # of the layer, recomputed stretch or loss in progress
+
+
+def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
+    """Memory of each saver.
+
+    Uniform recompute keeps one input for every n layers and recomputes n layers at a time; block recompute treats the
+    first n layers of each chunk that way, one at a time, and keeps the rest whole.
+    """
+    full = (savers.recompute == FULL)[None, :, None]
+    block = full & (savers.method == BLOCK)[None, :, None]
+    n = savers.layers[None, :, None]
+    chunk, layers, chunks = costs.chunk_layers[:, None, :], costs.layers[:, None, :], vp[:, None, None]
+    whole, checkpoint = costs.kept_whole[:, None, :], costs.kept_checkpoint[:, None, :]
+    fraction = np.where(block, np.minimum(n * chunks / np.maximum(layers, 1), 1.0), 1.0)
+    inputs = np.ceil(chunk / n) * chunks / np.maximum(layers, 1)
+    kept_full = np.where(block, fraction * checkpoint + (1 - fraction) * whole, np.minimum(inputs, 1.0) * checkpoint)
+    selective = (savers.recompute == SELECTIVE)[None, :, None]
+    kept = np.where(full, kept_full, np.where(selective, costs.kept_selective[:, None, :], whole))
+    # By the time backward comes to the first layers, those of the chunk that were kept whole have been given back.
+    at_once = np.where(block, np.floor(layers / chunks) <= n, np.minimum(n, chunk))
+    stretch = np.where(full, at_once, 0) * costs.layer_whole[:, None, :]
+    working = np.maximum(costs.layer_working[:, None, :] + stretch, costs.head_bytes[:, None, :])
+    return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working)
+
+
+def least_activations(costs: StageCosts, vp: Ints) -> Activations:
+    """What no saver goes below: one input kept for each chunk, one layer or the loss at work."""
+    inputs = costs.kept_checkpoint * costs.in_flight / np.maximum(costs.layers, vp[:, None])
+    return Activations(inputs[:, None, :], np.maximum(costs.layer_working, costs.head_bytes)[:, None, :])
+
+
+def states(job: Job, costs: StageCosts, holders: Holders) -> Bytes:
+    """Weights, gradients, optimizer and gathered layers, [mesh, holder, sort]."""
+    return static_bytes(
+        job,
+        each(costs.held, lambda column: column[:, None, :]),
+        zero=holders.zero[None, :, None],
+        offload=holders.offload[None, :, None],
+        ranks=costs.replicas[:, None, None],
+        expert_ranks=costs.expert_replicas[:, None, None],
+        layers=costs.layers[:, None, :],
+    )
+
+
+def peak(static: Bytes, kept: Activations, buffer_bytes: Floats) -> Floats:
+    """Bytes allocated at the worst moment: ``static`` [mesh, holder, sort], ``kept`` [mesh, saver, sort]."""
+    resident = sum(static[1:], start=static[0])[:, None, :, :]
+    passing = kept.kept_bytes + kept.working_bytes + buffer_bytes[:, None, :]
+    return np.asarray(resident + passing[:, :, None, :])
+
+
+def least_peak(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
+    """No saver brings the worst rank below this, [mesh, holder]."""
+    return largest(peak(states(job, costs, holders), least_activations(costs, vp), costs.buffer_bytes)[:, 0])
+
+
+def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
+    """Neither does any holder, [mesh]: states sharded and offloaded as far as may be, and no layer gathered."""
+    most = Holders(np.array([holders.zero.max()]), np.array([holders.offload.max()]))
+    static = states(job, costs, most)
+    nothing = np.zeros_like(static.gathered)
+    least = peak(static._replace(gathered=nothing), least_activations(costs, vp), np.zeros_like(costs.buffer_bytes))
+    return largest(least[:, 0, 0])
+
+
+def reserved_bytes(job: Job, allocated: Floats) -> Floats:
+    """What the caching allocator holds when this much is allocated at the peak."""
+    return allocated * job.runtime.reserved_ratio + job.runtime.reserved_bytes
+
+
+def room_bytes(job: Job) -> float:
+    """The most that may be allocated at the peak of a plan that fits."""
+    return (job.limit_bytes - job.runtime.reserved_bytes) / job.runtime.reserved_ratio
+
+
+def fits(job: Job, allocated: Floats) -> Bools:
+    """Whether a peak stays within the limit."""
+    return np.asarray(reserved_bytes(job, allocated) <= job.limit_bytes)

@@ -1,0 +1,98 @@
+"""A search with a counted effort: the same answer every time, never worse than a pool alone, and its gap is proven."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import astra
+from astra.search import mixed, mixed_worth, mixes
+from astra.search.mixed_records import MixedPlanSet
+from astra.space.effort import Effort
+from astra.space.partition import solve
+from tests.space.brute_force import brute_force
+from tests.space.test_partition import random_problem
+
+FLEET: dict[str, Any] = {
+    "model": "t5-3b", "gpus": ["16xA10G", "8xH100-PCIe-80GB", "8xL40S"], "batch": 32, "seq": 512, "precision": "bf16",
+}  # fmt: skip
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, most: float) -> MixedPlanSet:
+    monkeypatch.setattr(mixed, "MOST_EFFORT", most)
+    monkeypatch.setattr(mixed_worth, "MOST_EFFORT", most)
+    found = astra.plan(**FLEET)
+    assert isinstance(found, MixedPlanSet)
+    return found
+
+
+def told(found: MixedPlanSet) -> bytes:
+    search = msgspec.structs.replace(found.search, seconds=0.0, strategies_per_s=0.0)
+    return msgspec.json.encode(msgspec.structs.replace(found, search=search))
+
+
+@pytest.fixture(scope="module")
+def whole() -> MixedPlanSet:
+    with pytest.MonkeyPatch.context() as patch:
+        return planned(patch, np.inf)
+
+
+def test_a_search_that_ends_says_nothing_of_its_effort(whole: MixedPlanSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [note for note in whole.notes if "work allowed" in note]
+    assert told(planned(monkeypatch, 1e12)) == told(whole)
+
+
+@pytest.mark.parametrize("most", [1.0, 300.0, 2000.0])
+def test_what_is_cut_is_said_and_its_gap_holds(
+    whole: MixedPlanSet, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = planned(monkeypatch, most)
+    assert told(planned(monkeypatch, most)) == told(found)
+    assert [note for note in found.notes if "work allowed" in note]
+    step_s, best_s = found.plans[0].estimate.step_s, whole.plans[0].estimate.step_s
+    alone = [each.step_s for each in found.alone if each.step_s is not None]
+    assert step_s <= min(alone)
+    assert step_s >= best_s * (1 - 1e-9)
+    gap = [re.search(r"more than ([\d.]+)% faster", note) for note in found.notes]
+    gaps = [float(match.group(1)) / 100 for match in gap if match]
+    pipelines = [plan for plan in whole.plans if len(plan.estimate.groups) == 1]  # type: ignore[attr-defined]
+    if pipelines and pipelines[0].estimate.step_s < step_s:
+        assert gaps, "a faster pipeline was left open without a word"
+        assert step_s / pipelines[0].estimate.step_s - 1 <= gaps[0] + 1e-3
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_cut_partition_is_a_pipeline_or_nothing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, int(rng.integers(2, 4)), int(rng.integers(3, 8)), most_stages=3, kinds=2)
+    effort = Effort(float(rng.integers(1, 60)))
+    found, best = solve(problem, effort=effort), brute_force(problem)
+    if found is not None:
+        assert found.value_s >= best * (1 - 1e-9)
+    if not effort.over:
+        assert (found.value_s if found else np.inf) == pytest.approx(best, rel=1e-9)
+
+
+def test_one_micro_batch_asks_for_one_bottleneck() -> None:
+    problem = random_problem(np.random.default_rng(3), 3, 12, most_stages=4, kinds=2)
+    once, often = Effort(), Effort()
+    solve(problem._replace(max_weight=0.0), effort=once)
+    solve(problem._replace(max_weight=5.0), effort=often)
+    assert once.spent < often.spent / 2
+
+
+def test_mixes_left_open_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {
+        "model": "llama-3.2-1b", "tokens": "1B", "gpus": "A100-80,H100,L40S", "max_gpus": 32, "batch": 7, "seq": 1024,
+    }  # fmt: skip
+    everything = astra.rent(**asked).search.mixes
+    monkeypatch.setattr(mixes, "MOST_EFFORT", 1.0)
+    nothing = astra.rent(**asked).search.mixes
+    assert nothing.considered == everything.considered
+    assert nothing.dominated == everything.dominated
+    assert nothing.planned + nothing.open == everything.planned + everything.open
+    assert nothing.planned <= 1
