@@ -29,7 +29,7 @@ test: check
 	$(BIN)/python -m pytest $(ARGS)
 
 explore: $(VENV)/.installed-dev
-	ASTRA_EXPLORE=1 $(BIN)/python -m pytest $(ARGS)
+	ASTRA_EXPLORE=$${ASTRA_EXPLORE:-1} ASTRA_SEED=$${ASTRA_SEED:-$$(date +%s)} $(BIN)/python -m pytest $(ARGS)
 
 # What cannot be installed is skipped with a printed reason; -s shows the versions that were used.
 test-frameworks: $(VENV)/.installed-dev

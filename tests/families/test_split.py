@@ -18,7 +18,7 @@ from tests.oracle.requests import KINDS, model
 
 Placed = Callable[[int, int], Ints]
 
-SMALL = settings(max_examples=80, derandomize=True, deadline=None, database=None)
+SMALL = settings(max_examples=80, deadline=None)
 
 
 @SMALL

@@ -1,6 +1,7 @@
-"""The planner in plain Python: nested loops over the space, rules row by row, the best of each group.
+"""The space in plain Python: nested loops over every field, rules row by row.
 
-The readable definition of what the search does in columns. The two must agree.
+The readable definition of which strategies the search chooses from. It knows no formula: what a strategy costs is asked
+of ``estimate``, one strategy at a time, as a user would.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from typing import Any
 import numpy as np
 
 from astra.families import weights as weights_of
+from astra.families.kinds import layer_kinds
+from astra.schedule import find
 from astra.space.can import rules_of
 from astra.space.names import ALIASES, DERIVED, facts_of, names
 from astra.space.restrictions import Restrictions
 from astra.space.rules import Rule
 from astra.spec.job import Job
-from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES
+from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
 from astra.table import CHOICES, FIELDS
-from tests.oracle.costs import Costs, Holder, Mesh, Saver
-from tests.oracle.layers import Shard
 
 SAVER = ("recompute", "method", "recompute_layers")
 HOLDER = ("zero", "offload")
 Row = dict[str, Any]
 
 
-class Oracle(Costs):
-    """Legality and search for one job."""
+class Oracle:
+    """The legal strategies of one job."""
 
     def __init__(self, job: Job, limits: Restrictions | None = None, user_rules: Sequence[Rule] = ()) -> None:
-        super().__init__(job)
+        self.job, self.kinds = job, layer_kinds(job.model)
         self.limits = limits or Restrictions()
         self.facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         self.rules = [(rule, fields_of(rule)) for rule in (*rules_of(job.runtime), *user_rules)]
@@ -97,22 +98,18 @@ class Oracle(Costs):
         base, extra = divmod(depth - last, stages - 1)
         return (*[base] * (stages - 1 - extra), *[base + 1] * extra, last)
 
-    def savers(self, pp: int, vp: int) -> list[Saver]:
+    def savers(self, pp: int, vp: int) -> list[Row]:
         """Ways to recompute; full recompute has a method and layers up to a chunk's."""
         some = self.allowed("recompute_layers", range(1, ceil(len(self.kinds) / (pp * vp)) + 1))
-        found = [Saver(kind, "uniform", 1) for kind in self.allowed("recompute", RECOMPUTES[:2])]
-        found += [
-            Saver(kind, method, n)
-            for kind in self.allowed("recompute", RECOMPUTES[2:])
-            for method in self.allowed("method", METHODS)
-            for n in some
-        ]
-        return [saver for saver in found if self.legal(dict(zip(SAVER, saver, strict=True)))]
+        found = [(kind, "uniform", 1) for kind in self.allowed("recompute", RECOMPUTES[:2])]
+        full, methods = self.allowed("recompute", RECOMPUTES[2:]), self.allowed("method", METHODS)
+        rows = [dict(zip(SAVER, each, strict=True)) for each in (*found, *product(full, methods, some))]
+        return [row for row in rows if self.legal(row)]
 
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[Row]:
         """ZeRO stages and offload."""
         every = product(self.allowed("zero", self.job.runtime.can.zero), self.allowed("offload", OFFLOADS))
-        return [Holder(*pair) for pair in every if self.legal(dict(zip(HOLDER, pair, strict=True)))]
+        return [row for row in (dict(zip(HOLDER, pair, strict=True)) for pair in every) if self.legal(row)]
 
     def switches(self, every: bool) -> list[Row]:
         """Settings of the overlaps and flash attention: each on if it may be (both if a rule speaks of it), or all."""
@@ -131,7 +128,7 @@ class Oracle(Costs):
         }
         return sum(below[core["pp"]] for core in self.cores()) * len(self.holders()) * len(self.switches(True))
 
-    def meshes(self, every_switch: bool = False) -> Iterator[tuple[Row, Mesh]]:
+    def meshes(self, every_switch: bool = False) -> Iterator[Row]:
         """Legal meshes; a switch that has nothing to switch is off."""
         for core in self.cores():
             if not self.legal(core):
@@ -142,17 +139,23 @@ class Oracle(Costs):
                 row["overlap_p2p"] &= row["vp"] > 1
                 row["overlap_param"] &= row["overlap_grad"]
                 if self.legal(row):
-                    yield row, mesh_of(row)
+                    yield row
 
-    def strategies(self, every_switch: bool = False) -> Iterator[tuple[Mesh, Saver, Holder]]:
+    def strategies(self, every_switch: bool = False) -> Iterator[Strategy]:
         """Legal strategies, also those with every setting of the switches where asked."""
         holders = self.holders()
-        for row, mesh in self.meshes(every_switch):
-            for saver, holder in product(self.savers(mesh.p, mesh.v), holders):
-                late = dict(zip((*SAVER, *HOLDER), (*saver, *holder), strict=True))
-                late["overlap_param"] = row["overlap_param"] and holder.zero > 0
-                if self.legal({**row, **late}, late=True):
-                    yield mesh, saver, holder
+        for mesh in self.meshes(every_switch):
+            for saver, holder in product(self.savers(mesh["pp"], mesh["vp"]), holders):
+                row = {**mesh, **saver, **holder}
+                row["overlap_param"] &= row["zero"] > 0
+                if self.legal(row, late=True):
+                    yield strategy_of(row)
+
+    def defined(self, strategy: Strategy) -> bool:
+        """Whether the schedule is defined for so few micro-batches."""
+        count = self.job.workload.global_batch // (strategy.dp * strategy.mbs)
+        sizes = (np.asarray(size) for size in (strategy.pp, strategy.vp, count))
+        return bool(find(strategy.schedule).legal(*sizes).all())
 
 
 def fields_of(rule: Rule) -> list[str]:
@@ -162,11 +165,10 @@ def fields_of(rule: Rule) -> list[str]:
     return [field for field in FIELDS if field in needs]
 
 
-def mesh_of(row: Row) -> Mesh:
-    """A mesh from the names of the strategy table."""
-    shard = Shard(*(row[name] for name in ("mbs", "tp", "cp", "ep", "etp", "sp", "flash")))
-    on = frozenset(name for name in OVERLAPS if row[f"overlap_{name}"])
-    return Mesh(shard, row["pp"], row["dp"], row["vp"], row["schedule"], tuple(row["layers"]), on)
+def strategy_of(row: Row) -> Strategy:
+    """A strategy from the names of the strategy table."""
+    fields = {name: value for name, value in row.items() if not name.startswith("overlap_")}
+    return Strategy(**fields, overlap=tuple(name for name in OVERLAPS if row[f"overlap_{name}"]))
 
 
 def _divisors(number: int) -> list[int]:

@@ -10,11 +10,12 @@ import msgspec
 
 from astra.catalog import runtimes
 from astra.space.restrictions import Restrictions, parse_restrictions
+from astra.spec.blocks import MEANINGS
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.spec.job import Job
 from astra.spec.model import MLA, Encoder, ModelSpec, MoE, Vision
 from astra.spec.runtime import Runtime, changed
-from astra.spec.workload import Workload
+from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS, Workload
 
 RULES = (
     'recompute == "full" and zero == 3',
@@ -138,12 +139,18 @@ UNLIKE_MEGATRON: dict[str, Any] = {
     "queued_activations": 2.5,
 }
 
+# Every kind of tiny model and workload; the degrees, schedules and switches stay the frameworks' own.
+ANY_MODEL: dict[str, Any] = {
+    "blocks": tuple(MEANINGS), "recipes": {}, "precision": PRECISIONS, "optimizers": OPTIMIZERS, "tasks": TASKS
+}  # fmt: skip
+
 
 def runtime(rng: random.Random | None = None) -> Runtime:
     """Megatron's profile, at times with a free host, another framework's rules, another's habits or a limited clock."""
     found = runtimes.runtime("megatron")
     if rng is None:
         return found
+    found = msgspec.structs.replace(found, can=msgspec.structs.replace(found.can, **ANY_MODEL))
     kind = rng.random()
     if kind < 0.2:
         able = msgspec.structs.replace(found.can, schedules=("1f1b", "interleaved", "gpipe", "zb", "zbv"))
@@ -152,7 +159,8 @@ def runtime(rng: random.Random | None = None) -> Runtime:
         )
     elif kind < 0.35:  # few axes, weights prefetched at some ZeRO stages alone, layers recomputed one by one
         able = runtimes.runtime("deepspeed").can if kind < 0.3 else runtimes.runtime("fsdp-eager").can
-        able = msgspec.structs.replace(able, degrees=(*able.degrees, "pp", "vp"), schedules=("1f1b", "interleaved"))
+        few = {"degrees": (*able.degrees, "pp", "vp"), "schedules": ("1f1b", "interleaved")}
+        able = msgspec.structs.replace(able, **few, **ANY_MODEL)
         found = msgspec.structs.replace(found, name="zero", framework="deepspeed", can=able)
     if rng.random() < 0.3:
         found = changed(found, **UNLIKE_MEGATRON)

@@ -42,7 +42,7 @@ def alike_sends(pipeline: pipelines.Pipeline) -> pipelines.Pipeline:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_no_path_is_longer_than_the_simulation(name: str, data: st.DataObject) -> None:
     pipeline = alike_sends(data.draw(pipelines.unequal(find(name))))
@@ -51,7 +51,7 @@ def test_no_path_is_longer_than_the_simulation(name: str, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved"])
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_the_longest_is_the_simulation_of_equal_stages(name: str, data: st.DataObject) -> None:
     pipeline = data.draw(pipelines.equal(find(name), longest_send=0.0))
@@ -59,7 +59,7 @@ def test_the_longest_is_the_simulation_of_equal_stages(name: str, data: st.DataO
     assert paths_s(find(name), pipeline).max() == pytest.approx(total_s, rel=1e-12)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None)
 @given(pipelines.equal(find("1f1b"), longest_send=5.0))
 def test_and_of_blocking_sends(pipeline: pipelines.Pipeline) -> None:
     blocking = pipeline._replace(blocking_p2p=True)
@@ -68,7 +68,7 @@ def test_and_of_blocking_sends(pipeline: pipelines.Pipeline) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_many_pipelines_are_simulated_as_one(name: str, data: st.DataObject) -> None:
     """In waves of slots, with and without a cycle to stop at."""

@@ -251,3 +251,8 @@ def test_training_in_fp32_is_slower_and_larger() -> None:
     )
     assert wide.step_s > 1.5 * half.step_s
     assert wide.peak_allocated_gib > half.peak_allocated_gib
+
+
+def test_a_switch_that_the_runtime_does_not_have() -> None:
+    with pytest.raises(NoFeasiblePlan, match="flash is off, and here flash can be True"):
+        plan("llama-3-8b", "8xH100", runtime="deepspeed", fix=["flash=off"])

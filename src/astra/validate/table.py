@@ -51,14 +51,14 @@ def _read(
     key = tuple(row[name] for name in COLUMNS[2:13])
     job = jobs.get(key)
     if job is None:
-        gpus = int(row["gpus"])
+        gpus, settings = int(row["gpus"]), shared["settings"][int(row["settings"])] if row["settings"] else {}
         work = {"global_batch": int(row["batch"]), "seq": int(row["seq"]), "precision": row["computed_in"]}
         work |= {"task": row["task"], "lora_rank": int(row["lora_rank"])}
         job = jobs[key] = Job(
             model=models[int(row["model"])],
             pool=_pool(msgspec.json.encode(shared["pools"][int(row["pool"])]), gpus),
             workload=decode(Workload, work, where=row["id"]),
-            runtime=_runtime(row["runtime"], shared["settings"][int(row["settings"])] if row["settings"] else {}),
+            runtime=_runtime(row["runtime"], msgspec.json.encode(settings)),
             headroom=0.0,
         )
     peak_of: Peak = msgspec.convert(row["peak_of"], Peak)
@@ -87,8 +87,10 @@ def _model(entry: dict[str, Any]) -> ModelSpec:
     return model
 
 
-def _runtime(name: str, changes: dict[str, Any]) -> Runtime:
-    """A catalog runtime with what a run's recipe changes, group by group."""
+@cache
+def _runtime(name: str, encoded: bytes) -> Runtime:
+    """A catalog runtime with what a run's recipe changes; group by group."""
+    changes = msgspec.json.decode(encoded)
     entry = msgspec.to_builtins(runtimes.runtime(name))
     joined = {group: entry[group] | own for group, own in changes.items()}
     found: Runtime = decode(Runtime, entry | joined, where="published.json")

@@ -1,0 +1,86 @@
+"""Predictions against what was measured: ranks rehearsed on an H200, and published runs.
+
+Bounds are the errors of the day they were written, rounded up; a better model may lower them, none may raise them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from astra.result import StageEstimate
+from astra.search.detail import estimate
+from astra.units import GIB
+from astra.validate.replay import replay
+from astra.validate.score import Errors, errors_of
+from astra.validate.table import published
+from tools.check_rehearsal import job_of, read_rows
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+REHEARSED = ("rehearsal", "rehearsal-unseen", "rehearsal-last")
+# Mean and worst error of all rows: peak memory, and the compute of a step.
+MEMORY = {"rehearsal": (0.0079, 0.051), "rehearsal-unseen": (0.0100, 0.067), "rehearsal-last": (0.0096, 0.064)}
+COMPUTE = {"rehearsal": (0.0553, 0.211), "rehearsal-unseen": (0.0711, 0.363), "rehearsal-last": (0.0551, 0.283)}
+# Mean and median error of the step; runs scored.
+SOURCES = {"dgxc": (0.0375, 0.0275, 126), "mosaic": (0.0425, 0.0325, 223)}
+
+
+@cache
+def rehearsed(name: str) -> list[tuple[dict[str, float], StageEstimate]]:
+    """Every rank that ran, with what is predicted for it."""
+    rows, device = read_rows(RESULTS / f"2026-11-15_{name}_h200.json")
+    found = []
+    for row in (row for row in rows if not row["oom"]):
+        job, strategy = job_of(row, device)
+        found.append((row, estimate(job, [strategy])[0].stages[row["stage"]]))
+    return found
+
+
+def memory_errors(name: str, without: str = "") -> Errors:
+    """Errors of the peak; ``without`` one of its parts."""
+    found = errors_of(
+        (stage.peak_allocated_gib - stage.memory.get(without, 0.0)) * GIB / row["peak_allocated_bytes"] - 1
+        for row, stage in rehearsed(name)
+    )
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", REHEARSED)
+def test_peak_memory_of_rehearsed_ranks(name: str) -> None:
+    found, (mean, worst) = memory_errors(name), MEMORY[name]
+    assert found.runs >= 80
+    assert found.mean <= mean
+    assert found.worst <= worst
+    assert abs(found.bias) <= 0.005
+
+
+@pytest.mark.parametrize("kind", ["weights", "gradients", "optimizer", "activations", "buffers"])
+def test_no_part_of_the_memory_can_be_left_out(kind: str) -> None:
+    """The law above would notice."""
+    assert memory_errors("rehearsal-last", without=kind).mean > 3 * MEMORY["rehearsal-last"][0]
+
+
+@pytest.mark.parametrize("name", REHEARSED)
+def test_compute_of_rehearsed_ranks(name: str) -> None:
+    found = errors_of(
+        stage.compute_s / (row["compute_s"] - row["optimizer_s"] - row["zero_grad_s"]) - 1
+        for row, stage in rehearsed(name)
+    )
+    assert found is not None
+    mean, worst = COMPUTE[name]
+    assert found.mean <= mean
+    assert found.worst <= worst
+    assert abs(found.bias) <= 0.01
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_published_runs_of_a_fitted_source(source: str) -> None:
+    mean, median, runs = SOURCES[source]
+    found = errors_of(row.error for row in replay([run for run in published() if run.source == source]))
+    assert found is not None
+    assert found.runs == runs
+    assert found.mean <= mean
+    assert found.median <= median

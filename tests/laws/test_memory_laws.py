@@ -1,0 +1,105 @@
+"""Memory against published counts: activations of a layer, states of a parameter, micro-batches in flight."""
+
+from __future__ import annotations
+
+import pytest
+
+from astra.families.weights import count
+from astra.units import GIB
+from tests.laws.models import HEADS, HIDDEN, MBS, SEQ, gpt, told
+
+SBH = SEQ * MBS * HIDDEN
+SCORES = HEADS * SEQ / HIDDEN  # as/h
+# Korthikanti et al. 2022 (arXiv 2205.05198) count dropout masks of a byte an element, which modern recipes do not have:
+# one of the attention scores, as/h, which tensor parallelism splits, and two of the stream, which it does not.
+STREAM_MASKS, SCORE_MASK = 2, SCORES
+LLAMA_2_7B = 6_738_415_616  # parameters of the published checkpoint
+
+
+def layer_bytes(strategy: str, runtime: str) -> float:
+    """Activations that one more layer keeps, in units of sbh."""
+    few, more = (
+        told(gpt(layers), f"{strategy} mbs{MBS} flash=off", runtime=runtime).stages[0].memory["activations"]
+        for layers in (2, 4)
+    )
+    return (more - few) * GIB / 2 / SBH
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "megatron-apex"])
+@pytest.mark.parametrize("t", [2, 4, 8])
+def test_korthikanti_2022_activations_of_a_layer(t: int, runtime: str) -> None:
+    """Table 2 of the paper, row by row."""
+    dp = 8 // t
+    assert layer_bytes("tp1 dp8 recompute=none", runtime) == pytest.approx(
+        34 + 5 * SCORES - STREAM_MASKS - SCORE_MASK, rel=1e-9
+    )
+    assert layer_bytes(f"tp{t} dp{dp} recompute=none", runtime) == pytest.approx(
+        10 + 24 / t + 5 * SCORES / t - STREAM_MASKS - SCORE_MASK / t, rel=1e-9
+    )
+    assert layer_bytes(f"tp{t} dp{dp} sp recompute=none", runtime) == pytest.approx(
+        (34 + 5 * SCORES - STREAM_MASKS - SCORE_MASK) / t, rel=1e-9
+    )
+    assert layer_bytes(f"tp{t} dp{dp} recompute=selective", runtime) == pytest.approx(
+        10 + 24 / t - STREAM_MASKS, rel=1e-9
+    )
+    assert layer_bytes(f"tp{t} dp{dp} sp recompute=selective", runtime) == pytest.approx(
+        (34 - STREAM_MASKS) / t, rel=1e-9
+    )
+    assert layer_bytes(f"tp{t} dp{dp} recompute=full", runtime) == pytest.approx(2, rel=1e-9)
+
+
+@pytest.mark.parametrize(("v", "times"), [(2, 1 + 3 / (4 * 2)), (4, 1 + 3 / (4 * 4))])
+def test_korthikanti_2022_interleaving_keeps_more(v: int, times: float) -> None:
+    """The first of p stages keeps L (1 + (p - 1) / (p v)) layers' activations instead of L."""
+    first, cut = (
+        told(gpt(32, vocab=128), f"{words} dp2 mbs1 recompute=none").stages[0].memory["activations"]
+        for words in ("pp4", f"pp4 vp{v}")
+    )
+    assert cut / first == pytest.approx(times, rel=1e-9)
+
+
+def test_narayanan_2021_micro_batches_in_flight() -> None:
+    """1F1B keeps p - r micro-batches on rank r, however many there are; all-forward-all-backward keeps all of them."""
+    for batch in (16, 64):
+        found = told(gpt(32), "pp8 mbs1 recompute=none", batch=batch)
+        assert [stage.in_flight for stage in found.stages] == [8, 7, 6, 5, 4, 3, 2, 1]
+        every = told(gpt(32), "pp8 mbs1 recompute=none schedule=gpipe", batch=batch)
+        assert [stage.in_flight for stage in every.stages] == [batch] * 8
+
+
+@pytest.mark.parametrize(
+    ("runtime", "gradient"), [("deepspeed", 2), ("megatron", 4)]  # Megatron adds gradients up in fp32
+)  # fmt: skip
+def test_rajbhandari_2020_bytes_of_a_parameter(runtime: str, gradient: int) -> None:
+    """2 + 2 + 12 bytes with Adam in mixed precision; each ZeRO stage divides one of the three by the replicas."""
+    states = {"weights": 2, "gradients": gradient, "optimizer": 12}
+    sharded: tuple[str, ...] = ()
+    for zero, kind in enumerate(("", "optimizer", "gradients", "weights")):
+        sharded = (*sharded, kind)
+        memory = told("llama-2-7b", f"dp8 mbs1 zero{zero}", runtime=runtime, gpus="8xH200").stages[0].memory
+        for name, nbytes in states.items():
+            wanted = nbytes * LLAMA_2_7B / (8 if name in sharded else 1)
+            assert memory[name] * GIB == pytest.approx(wanted, rel=1e-9), (zero, name)
+
+
+def test_tensor_parallel_ranks_hold_their_share() -> None:
+    """All ranks together hold the model once, and the norms, which are copied, on each."""
+    copied = 65 * 4096  # two norms in each of 32 layers and the last
+    for t in (2, 4, 8):
+        memory = told("llama-2-7b", f"tp{t} dp{8 // t} mbs1 zero0").stages[0].memory
+        assert memory["weights"] * GIB * t == pytest.approx(2 * (LLAMA_2_7B + (t - 1) * copied), rel=1e-9)
+
+
+def test_stages_hold_the_model_once() -> None:
+    """Of a pipeline and of expert parallelism alike."""
+    stages = told("llama-2-7b", "pp8 mbs1 zero0").stages
+    assert sum(stage.memory["weights"] for stage in stages) * GIB == pytest.approx(2 * LLAMA_2_7B, rel=1e-9)
+    layer = count(gpt(3)).total - count(gpt(2)).total
+    assert layer == 12 * HIDDEN**2 + 13 * HIDDEN  # as every paper counts a GPT layer
+    expert, dense = (
+        told("mixtral-8x7b", f"ep{ep} dp8 mbs1 zero0", gpus="8xH200").stages[0].memory["weights"] * GIB / 2
+        for ep in (8, 1)
+    )
+    assert dense == pytest.approx(46_702_792_704, rel=1e-9)
+    experts = 32 * 8 * 3 * 4096 * 14336
+    assert dense - expert == pytest.approx(experts * 7 / 8, rel=1e-9)

@@ -1,0 +1,127 @@
+"""Work, bubbles and traffic against published formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import astra
+from astra.catalog.clusters import parse_gpus
+from astra.efficiency.collectives import collective
+from tests.laws.models import HIDDEN, MBS, SEQ, gpt, told
+from tests.oracle.requests import pool
+
+BUBBLE = "pipeline bubble and p2p"
+
+
+def seconds(op: str, nbytes: float, ranks: int, **where: Any) -> float:
+    """One collective."""
+    columns = [np.array([value]) for value in (nbytes, ranks, 1)]
+    place = where.get("pool") or parse_gpus("8xH100")
+    return float(collective(place, op, nbytes=columns[0], ranks=columns[1], stride=columns[2]).seconds[0])
+
+
+@pytest.mark.parametrize(("layers", "seq"), [(24, 1024), (96, 2048)])
+def test_narayanan_2021_model_flops(layers: int, seq: int) -> None:
+    """72 l s h^2 (1 + s / 6h + V / 12lh) a sample where nothing is recomputed; a causal mask halves the middle term."""
+    for causal, part in ((False, 1.0), (True, 0.5)):
+        model = gpt(layers, causal=causal)
+        wanted = 72 * layers * HIDDEN**2 * (1 + part * seq / (6 * HIDDEN) + model.vocab / (12 * layers * HIDDEN))
+        assert astra.describe_model(model, seq=seq).flops_per_token["training"] == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    [("llama-2-7b", 6_738_415_616), ("llama-3-70b", 70_553_706_496), ("mixtral-8x7b", 12_879_925_248)],
+)
+def test_chowdhery_2022_six_n_and_attention(name: str, active: int) -> None:
+    """6 N + 12 L H Q T a token (PaLM, appendix B); a mask halves the second, and the input table multiplies nothing."""
+    spec, seq = astra.describe_model(name).shape, 4096
+    counted = active - spec["vocab"] * spec["hidden"]
+    attention = 12 * spec["layers"] * spec["heads"] * spec["head_dim"] * seq / 2
+    found = astra.describe_model(name, seq=seq).flops_per_token["training"]
+    norms = 6 * spec["hidden"] * (2 * spec["layers"] + 1)  # counted in N, but no product
+    assert found == pytest.approx(6 * counted + attention - norms, rel=1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["tp2 dp4 sp", "pp2 dp4", "cp2 dp4", "dp8", "tp8"])
+def test_utilisation_is_model_flops_over_time(strategy: str) -> None:
+    """However the work is split, and whatever is repeated."""
+    for words in ("", "recompute=full"):
+        found = told("llama-2-7b", f"{strategy} mbs1 {words}", seq=4096)
+        flops = astra.describe_model("llama-2-7b", seq=4096).flops_per_token["training"] * 64 * 4096
+        assert found.mfu == pytest.approx(
+            flops / found.step_s / 8 / 989.4e12, rel=1e-3
+        )  # dense bf16, by the data sheet
+    assert found.hfu == pytest.approx(found.mfu * 4 / 3, rel=0.02)  # the forward pass of all layers once more
+
+
+@pytest.mark.parametrize(("p", "v"), [(2, 1), (4, 1), (8, 1), (4, 2), (4, 4)])
+def test_narayanan_2021_bubble(p: int, v: int) -> None:
+    """(p - 1) / m of the ideal time, divided by v where stages are interleaved."""
+    words = f"pp{p}" + (f" vp{v}" if v > 1 else "")
+    for batch in (64, 256):
+        found = told(gpt(32, hidden=4096, ffn=16384, heads=32, kv_heads=32, vocab=128), f"{words} dp{8 // p} mbs1",
+                     batch=batch, seq=4096)  # fmt: skip
+        ideal_s = found.breakdown["forward"] + found.breakdown["backward"]
+        wanted = (p - 1) / (found.microbatches * v)
+        # What stages send each other, twice for each chunk and stage on the way, is the rest.
+        assert wanted <= found.breakdown[BUBBLE] / ideal_s * 1.001
+        assert found.breakdown[BUBBLE] / ideal_s <= wanted + 0.003 * v
+
+
+@pytest.mark.parametrize("ranks", [8, 16, 64])
+def test_rings_move_what_rings_move(ranks: int) -> None:
+    """(n - 1) / n of the bytes in a gather or a scatter, twice that in an all-reduce: more ranks cost hardly more."""
+    place = pool(64, 1)  # one GPU a server: nothing but the network
+
+    def rate(op: str, moved: float) -> float:
+        longer_s = seconds(op, 4e10, ranks, pool=place) - seconds(op, 2e10, ranks, pool=place)
+        return moved * 2e10 / longer_s
+
+    share = (ranks - 1) / ranks
+    rates = [rate("all_gather", share), rate("reduce_scatter", share), rate("all_reduce", 2 * share)]
+    assert max(rates) <= min(rates) * 1.005
+    assert 0.9 * 5e10 <= min(rates) <= 5e10  # near the link's 50 GB/s, and never above it
+
+
+def layer_s(strategy: str) -> float:
+    """Tensor-parallel traffic of one more layer in one micro-batch."""
+    few, more = (told(gpt(layers), f"{strategy} mbs{MBS} recompute=none overlap=none") for layers in (2, 4))
+    longer_s = more.stages[0].communication_s["tp"] - few.stages[0].communication_s["tp"]
+    return longer_s / 2 / few.microbatches
+
+
+def test_shoeybi_2019_all_reduces_of_a_layer() -> None:
+    """Two forward and two backward, each of 2sbh bytes."""
+    assert layer_s("tp8") == pytest.approx(4 * seconds("all_reduce", 2 * SEQ * MBS * HIDDEN, 8), rel=1e-9)
+
+
+def test_korthikanti_2022_sequence_parallelism_gathers_and_scatters() -> None:
+    """A gather and a scatter for each all-reduce, and two inputs gathered again for the weights' gradients."""
+    each = {op: seconds(op, 2 * SEQ * MBS * HIDDEN, 8) for op in ("all_gather", "reduce_scatter")}
+    assert layer_s("tp8 sp") == pytest.approx(6 * each["all_gather"] + 4 * each["reduce_scatter"], rel=1e-9)
+
+
+def test_rajbhandari_2020_traffic_of_zero() -> None:
+    """Stages 1 and 2 send what plain data parallelism sends, stage 3 half as much again."""
+    found = [
+        told("llama-2-7b", f"dp64 mbs1 zero{zero} overlap=none", runtime="deepspeed", gpus="64xH100", seq=2048)
+        for zero in range(4)
+    ]
+    assert {one.microbatches for one in found} == {1}
+    plain, *sharded = (one.stages[0].communication_s["dp"] for one in found)
+    assert [each / plain for each in sharded] == pytest.approx([1, 1, 1.5], rel=0.01)
+
+
+def test_pieces_of_replicas_are_copied_one_by_one_under_stage_one_alone() -> None:
+    """nanotron cuts and copies every replica's piece of every layer: more replicas take its host longer."""
+
+    def update_s(zero: int, dp: int) -> float:
+        found = told("llama-3.2-1b", f"dp{dp} mbs1 zero{zero}", runtime="nanotron", gpus=f"{dp}xH100")
+        return found.stages[0].optimizer_s
+
+    assert update_s(0, 16) == pytest.approx(update_s(0, 8), rel=1e-9)
+    assert update_s(1, 64) > update_s(1, 16) > update_s(1, 8)
