@@ -51,6 +51,7 @@ def test_every_flag_of_plan_reaches_the_planner(astra_command: Command, planner:
         "rules": str(rules),
         "headroom": pytest.approx(0.05),
         "strict": True,
+        "runtime": "megatron",
         "launchable": True,
     }
 

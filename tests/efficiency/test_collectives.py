@@ -22,7 +22,7 @@ FAR_KINDS = ("infiniband", "roce", "efa", "tcp")
 NAMES = ("H100-SXM5-80GB", "A100-SXM4-80GB", "B200-SXM-180GB", "GB200-NVL72", "H800-SXM5-80GB", "V100-SXM2-32GB", "New")
 
 
-def device(name: str, arch: str = "", host: float = 63e9, sms: int = 132) -> Device:
+def device(name: str, arch: str = "Any", host: float = 63e9, sms: int = 132) -> Device:
     return Device(
         name=name,
         vendor="NVIDIA",

@@ -154,9 +154,7 @@ def runtime(rng: random.Random | None = None) -> Runtime:
     kind = rng.random()
     if kind < 0.2:
         able = msgspec.structs.replace(found.can, schedules=("1f1b", "interleaved", "gpipe", "zb", "zbv"))
-        found = msgspec.structs.replace(
-            found, name="torchtitan", framework="torchtitan", can=able, async_reduce=False, update_bytes=30.0
-        )
+        found = msgspec.structs.replace(found, name="torchtitan", framework="torchtitan", can=able)
     elif kind < 0.35:  # few axes, weights prefetched at some ZeRO stages alone, layers recomputed one by one
         able = runtimes.runtime("deepspeed").can if kind < 0.3 else runtimes.runtime("fsdp-eager").can
         few = {"degrees": (*able.degrees, "pp", "vp"), "schedules": ("1f1b", "interleaved")}

@@ -19,17 +19,16 @@ from tests.space.brute_force import brute_force
 from tests.space.test_partition import random_problem
 
 FLEET: dict[str, Any] = {
-    "model": "t5-3b", "gpus": ["16xA10G", "8xH100-PCIe-80GB", "8xL40S"], "batch": 32, "seq": 512, "precision": "bf16",
+    "model": "gpt-2-xl", "gpus": ["16xA10G", "8xH100-PCIe-80GB", "8xL40S"], "batch": 32, "seq": 512,
 }  # fmt: skip
 
 
 NAMED: list[dict[str, Any]] = [  # each of them once took minutes
-    {"model": "t5-3b", "gpus": ["64xA10G", "64xH100-PCIe-80GB", "64xL40S", "24xRTX3090"], "batch": 128, "seq": 512,
-     "precision": "fp8", "optimizer": "sgd"},
+    {"model": "gpt-2-xl", "gpus": ["64xA10G", "64xH100-PCIe-80GB", "64xL40S", "24xRTX3090"], "batch": 128, "seq": 512},
     {"model": "mistral-7b-v0.3", "gpus": ["3xMI250X-GCD", "1024xH200", "64xV100-SXM2-32GB", "8xRTX5090"], "batch": 7},
 ]  # fmt: skip
 RENTED: dict[str, Any] = {
-    "model": "t5-3b", "tokens": "1B", "max_gpus": 256, "batch": 1, "seq": 4096, "precision": "fp16",
+    "model": "gpt-2-xl", "tokens": "1B", "max_gpus": 256, "batch": 1, "seq": 1024,
 }  # fmt: skip
 
 

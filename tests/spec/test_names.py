@@ -25,7 +25,7 @@ from astra.spec.model import StateSpace
 from astra.spec.money import Money
 from astra.spec.names import MOST_IN_LINE, MOST_IN_NAME, as_line, as_name, check_line, check_name
 from astra.spec.request import FIELDS, PlanRequest
-from astra.spec.runtime import Can
+from astra.spec.runtime import Can, Effect, Host, Kernel, Memory, Usual
 from tests.export.hostile import HOSTILE
 
 HIDDEN = tuple(name for name in HOSTILE if not name.isprintable())
@@ -48,13 +48,21 @@ SAMPLES: dict[str, Spec] = {
     "Money": Money(providers=("AWS",)),
     "PlanRequest": PlanRequest(model="gpt2", node="dgx-h100", objective="fastest"),
 }  # fmt: skip
+OF_RUNTIMES = (
+    Can,
+    Host,
+    Memory,
+    Usual,
+    Effect,
+    Kernel,
+)  # parts of the catalog's runtime files, which users do not write
 # Texts of other kinds, each refused by a check of its own unless it is a known word or a path.
 OTHERS = {
     ("Money", "prices"), ("Strategy", "overlap"), ("MixedStrategy", "overlap"), ("Segment", "pool"),
     ("OnePool", "pool"),
     ("Restrictions", "fixed"), ("Restrictions", "forbidden"), ("Restrictions", "maxima"), ("Restrictions", "minima"),
     ("_File", "gpu"), ("_File", "node"), ("_File", "between"), ("_File", "link"),
-    *(("Can", field.name) for field in msgspec.structs.fields(Can)),
+    *((kind.__name__, field.name) for kind in OF_RUNTIMES for field in msgspec.structs.fields(kind)),
     *(("PlanRequest", name) for name in FIELDS if name not in ("node", "runtime", "objective")),
 }  # fmt: skip
 

@@ -49,7 +49,10 @@ def run(args: argparse.Namespace) -> Answer:
     from msgspec.structs import replace  # noqa: PLC0415
 
     from astra.search import api  # noqa: PLC0415
+    from astra.search.world import World  # noqa: PLC0415
 
+    because = World.of(request).because
+    notes += [because] if because else []
     estimate = api.estimate(request)
     estimate = replace(estimate, warnings=[*estimate.warnings, *notes])
 

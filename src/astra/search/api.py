@@ -50,8 +50,6 @@ def estimate(model: Asked, **asked: Unpack[EstimateOptions]) -> Estimate:
     world = World.of(request)
     over_pools = world.several or is_mixed(request.strategy)
     result = (estimate_fleet if over_pools else estimate_pool)(world, request.strategy)
-    if world.because:
-        result = msgspec.structs.replace(result, warnings=[*result.warnings, world.because])
     if request.strict and result.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(result))
     return result
