@@ -84,7 +84,9 @@ def pools(draw: st.DrawFn) -> Pool:
     tiers = draw(
         st.sampled_from([(near,), (pod,), (near, pod), (near, pod, core), (near, link(ANY, "pcie", 31e9, 1e-5))])
     )
-    return pool_of(*tiers, name=draw(st.sampled_from(NAMES)), arch=draw(st.sampled_from(["", "Hopper", "Blackwell"])))
+    return pool_of(
+        *tiers, name=draw(st.sampled_from(NAMES)), arch=draw(st.sampled_from(["Any", "Hopper", "Blackwell"]))
+    )
 
 
 def faster(pool: Pool, index: int) -> Pool:
@@ -148,7 +150,7 @@ def test_more_domains_never_take_less_time(
 
 @given(st.floats(0, 1e11), st.sampled_from([2, 4, 8]), st.sampled_from(["H100-SXM5-80GB", "A100-SXM4-80GB"]))
 def test_all_reduce_costs_at_least_reduce_scatter_in_a_server(nbytes: float, ranks: int, name: str) -> None:
-    pool = pool_of(link(8, "nvswitch", 450e9, 5e-6), name=name, arch="")
+    pool = pool_of(link(8, "nvswitch", 450e9, 5e-6), name=name, arch="Any")
     assert seconds(pool, "all_reduce", nbytes, ranks) >= seconds(pool, "reduce_scatter", nbytes, ranks)
 
 
@@ -185,7 +187,7 @@ def test_columns_broadcast() -> None:
     ],
 )
 def test_plateaus_in_a_server(name: str, rate: float, op: str, nbytes: float, ranks: int, measured: float) -> None:
-    pool = pool_of(link(8, "nvswitch", rate, 5e-6), link(ANY, "infiniband", 50e9, 17e-6), name=name, arch="")
+    pool = pool_of(link(8, "nvswitch", rate, 5e-6), link(ANY, "infiniband", 50e9, 17e-6), name=name, arch="Any")
     assert busbw(pool, op, nbytes, ranks) == pytest.approx(measured, rel=0.06)
 
 
@@ -262,7 +264,7 @@ def test_only_crowded_crossings_feel_oversubscription() -> None:
         (h100(), "send_recv", MIB, 2, Source.TRANSFERRED),
         (pool_of(link(8, "nvswitch", 600e9, 5e-6)), "all_gather", MIB, 8, Source.TRANSFERRED),
         (pool_of(link(8, "nvswitch", 200e9, 5e-6), name="H800-SXM5-80GB"), "all_gather", MIB, 8, Source.TRANSFERRED),
-        (pool_of(link(8, "nvswitch", 450e9, 5e-6), name="New", arch=""), "all_gather", MIB, 8, Source.ASSUMED),
+        (pool_of(link(8, "nvswitch", 450e9, 5e-6), name="New", arch="Any"), "all_gather", MIB, 8, Source.ASSUMED),
         (pool_of(link(8, "nvswitch", 450e9, 5e-6), name="New"), "all_gather", MIB, 8, Source.TRANSFERRED),
         (pool_of(link(8, "pcie", 63e9, 1e-5)), "all_gather", MIB, 8, Source.TRANSFERRED),
         (pool_of(link(72, "rack", 900e9, 5e-6), name="GB200-NVL72"), "all_reduce", MIB, 4, Source.MEASURED),
