@@ -84,7 +84,8 @@ def pools(draw: st.DrawFn) -> Pool:
     tiers = draw(
         st.sampled_from([(near,), (pod,), (near, pod), (near, pod, core), (near, link(ANY, "pcie", 31e9, 1e-5))])
     )
-    return pool_of(
+    arch = draw(st.sampled_from(["Any", "Hopper", "Blackwell"]))
+    return pool_of(*tiers, name=draw(st.sampled_from(NAMES)), arch=arch)
         *tiers, name=draw(st.sampled_from(NAMES)), arch=draw(st.sampled_from(["Any", "Hopper", "Blackwell"]))
     )
 
