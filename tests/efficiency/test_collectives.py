@@ -86,8 +86,6 @@ def pools(draw: st.DrawFn) -> Pool:
     )
     arch = draw(st.sampled_from(["Any", "Hopper", "Blackwell"]))
     return pool_of(*tiers, name=draw(st.sampled_from(NAMES)), arch=arch)
-        *tiers, name=draw(st.sampled_from(NAMES)), arch=draw(st.sampled_from(["Any", "Hopper", "Blackwell"]))
-    )
 
 
 def faster(pool: Pool, index: int) -> Pool:
