@@ -55,7 +55,7 @@ def request(draw: random.Random, kind: str | None) -> list[str]:
     words += ["--batch", str(draw.choice(BATCHES)), "--seq", str(draw.choice(SEQUENCES))]
     words += ["--precision", draw.choice(PRECISIONS), "--optimizer", draw.choice(("adam", "adam", "sgd"))]
     words += ["--task", draw.choice(("pretrain", "pretrain", "finetune", "lora"))]
-    return [*words, "--runtime", draw.choice(("megatron", *runtimes.planned_with())), "-q"]
+    return [*words, "--runtime", draw.choice(("megatron", *runtimes.runtime_names())), "-q"]
 
 
 def measure(words: list[str], where: Path) -> dict[str, Any]:

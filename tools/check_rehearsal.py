@@ -22,10 +22,10 @@ from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.parts import Direction
 from astra.cost.stage import SHARD_COLUMNS, gather_parts, over_stages, stage_table
 from astra.errors import AstraError, InputError
-from astra.families.kinds import LayerKind
-from astra.families.split import kinds
 from astra.files import read_json
 from astra.lab.rehearse.rows import case_of_row
+from astra.layers.kinds import LayerKind
+from astra.layers.split import kinds
 from astra.provenance import Floats
 from astra.search.detail import as_row, estimate
 from astra.spec.cluster import Device, Pool

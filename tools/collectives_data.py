@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.efficiency.collective_curves import LAST_KNOT_BYTES, Gpu, wire_factor
-from astra.efficiency.collectives import Tier
 from astra.errors import InputError
+from astra.network.collectives import Tier
+from astra.network.curves import LAST_KNOT_BYTES, Gpu, wire_factor
 from astra.provenance import Floats
 from astra.units import MIB, US
 

@@ -1,4 +1,4 @@
-"""Fit the block model of ``efficiency.attention`` to measured kernels by damped least squares, few parameters each."""
+"""Fit the block model of ``operators.attention`` to measured kernels by damped least squares, few parameters each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from astra.catalog import hardware
-from astra.efficiency.attention import OVERHEAD_S, Curve, Shape, curve_seconds, traffic_bytes
-from astra.efficiency.gemm import MEMORY_FRACTION, either
+from astra.operators.attention import OVERHEAD_S, Curve, Shape, curve_seconds, traffic_bytes
+from astra.operators.gemm import MEMORY_FRACTION, either
 from astra.provenance import Bools, Floats
 
 Row = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Make ``efficiency/data/collectives.json`` from public sweeps, and print how well it predicts what it has not seen.
+"""Make ``network/data/collectives.json`` from public sweeps, and print how well it predicts what it has not seen.
 
     python -m tools.fit_collectives --aiconfigurator FILE.csv --nccl FILE.csv --out collectives.json
 
@@ -18,7 +18,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from astra.efficiency.collective_curves import (
+from astra.network.collectives import OPS as ALL_OPS
+from astra.network.collectives import across_s
+from astra.network.curves import (
     FIRST_KNOT_BYTES,
     KNOT_COUNT,
     KNOT_OCTAVES,
@@ -32,8 +34,6 @@ from astra.efficiency.collective_curves import (
     tabulate,
     wire_factor,
 )
-from astra.efficiency.collectives import OPS as ALL_OPS
-from astra.efficiency.collectives import across_s
 from astra.provenance import Floats
 from astra.units import US
 from tools.collectives_data import BORROWED, GPUS, RELATIVES, SOURCES, Point, Run, read_points, read_runs

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from astra.catalog import hardware
-from astra.efficiency.basis import Peaks
-from astra.efficiency.gemm import MEMORY_FRACTION, either, product_bytes
-from astra.efficiency.surface import Card, Shapes, Surface, effective_flops
 from astra.errors import InputError
+from astra.operators.basis import Peaks
+from astra.operators.gemm import MEMORY_FRACTION, either, product_bytes
+from astra.operators.surface import Card, Shapes, Surface, effective_flops
 from astra.provenance import Bools, Floats
 from astra.spec.cluster import Device
 from tools.fit_surface import Rows, Weights, predict, train

@@ -1,4 +1,4 @@
-"""Fit the operator timing model from measurements and write the data files of ``astra.efficiency``.
+"""Fit the operator timing model from measurements and write the data files of ``astra.operators``.
 
     python -m tools.fit_operators --aiconfigurator systems/data --matmul M.csv --attention A.csv --out DIR
     python -m tools.fit_operators --profile h200.json --out DIR        (starts from the shipped files)
@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 
 from astra.catalog import hardware
-from astra.efficiency.attention import Curve
-from astra.efficiency.basis import Peaks, read_json
-from astra.efficiency.surface import WEIGHTS, surfaces
+from astra.operators.attention import Curve
+from astra.operators.basis import Peaks, read_json
+from astra.operators.surface import WEIGHTS, surfaces
 from tools import fit_attention, fit_gemm, operator_rows
 from tools.fit_gemm import Fitted, Key
 from tools.operator_rows import Row, Sweep

@@ -1,4 +1,4 @@
-"""Fit the monotone network of ``efficiency.surface`` to measured products, with NumPy alone.
+"""Fit the monotone network of ``operators.surface`` to measured products, with NumPy alone.
 
 Adam on a Huber loss of log time, weights projected onto zero or above after each step. Rows come in series (a clock, a
 layout, a software): the first is the level that is learned, the others may differ from it by a constant factor.
@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.efficiency.gemm import MEMORY_FRACTION
-from astra.efficiency.surface import FEATURES, Shapes, features
+from astra.operators.gemm import MEMORY_FRACTION
+from astra.operators.surface import FEATURES, Shapes, features
 from astra.provenance import Bools, Floats, Ints
 
 HIDDEN: Final = 36

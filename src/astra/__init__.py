@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from astra.answer import Estimate, Plan, PlanSet, RentReport
+    from astra.api import ModelReport, describe_model, estimate, plan
     from astra.errors import AstraError, InputError, NoCoverage, NoFeasiblePlan
-    from astra.result import Estimate, Plan, PlanSet, RentReport
-    from astra.search.api import ModelReport, describe_model, estimate, plan
-    from astra.search.rent import rent
+    from astra.rent.plan import rent
     from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
     from astra.spec.model import MLA, ModelSpec, MoE
     from astra.spec.money import Money
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from astra.spec.workload import Workload
 
 _HOMES = {
-    "plan": "astra.search.api",
-    "estimate": "astra.search.api",
-    "describe_model": "astra.search.api",
-    "rent": "astra.search.rent",
+    "plan": "astra.api",
+    "estimate": "astra.api",
+    "describe_model": "astra.api",
+    "rent": "astra.rent.plan",
     "Money": "astra.spec.money",
-    "RentReport": "astra.result",
-    "ModelReport": "astra.search.api",
-    "Estimate": "astra.result",
-    "Plan": "astra.result",
+    "RentReport": "astra.answer",
+    "ModelReport": "astra.api",
+    "Estimate": "astra.answer",
+    "Plan": "astra.answer",
     "PlanRequest": "astra.spec.request",
-    "PlanSet": "astra.result",
+    "PlanSet": "astra.answer",
     "Cluster": "astra.spec.cluster",
     "Device": "astra.spec.cluster",
     "Link": "astra.spec.cluster",

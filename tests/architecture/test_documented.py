@@ -8,12 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from astra.cli import parser
-from astra.cli.catalog import CATALOG_SCHEMA, SHELVES
-from astra.cli.prices import PRICES_SCHEMA
-from astra.lab.profile.summary import PROFILE_SCHEMA, ProfileSummary, Speed
-from astra.lab.rehearse.compare import REHEARSAL_SCHEMA, Figures, Rehearsal, RehearsedStage
-from astra.result import (
+from astra.answer import (
     Baseline,
     Choice,
     ChoicePart,
@@ -33,7 +28,12 @@ from astra.result import (
     Unused,
     Waste,
 )
-from astra.search.api import ModelReport
+from astra.api import ModelReport
+from astra.cli import parser
+from astra.cli.catalog import CATALOG_SCHEMA, SHELVES
+from astra.cli.prices import PRICES_SCHEMA
+from astra.lab.profile.summary import PROFILE_SCHEMA, ProfileSummary, Speed
+from astra.lab.rehearse.compare import REHEARSAL_SCHEMA, Figures, Rehearsal, RehearsedStage
 from astra.spec.fields import Field
 from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS

@@ -16,7 +16,7 @@ MODULES = {"os", "np", "numpy", "json", "tomllib", "io", "codecs"}
 DATA = {
     ("runtimes.py", "_table"), ("runtimes.py", "_step_errors"), ("prices.py", "_catalog"), ("models.py", "_by_alias"),
     ("models.py", "_load"), ("hardware.py", "catalog_hash"), ("hardware.py", "_device"), ("hardware.py", "_node"),
-    ("hardware.py", "_texts"), ("collective_curves.py", "load"), ("surface.py", "surfaces"), ("basis.py", "read_json"),
+    ("hardware.py", "_texts"), ("curves.py", "load"), ("surface.py", "surfaces"), ("basis.py", "read_json"),
     ("targets.py", "_table"), ("targets.py", "_data"), ("recipes.py", "recipes"),
     ("sources.py", "sources"), ("table.py", "published"),
 }  # fmt: skip

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 import astra
+from astra.answer import Estimate, Plan, PlanSet, Reject, Search, StageEstimate
 from astra.cli import parser
 from astra.errors import AstraError
-from astra.result import Estimate, Plan, PlanSet, Reject, Search, StageEstimate
 
 PUBLIC = """
 MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec Money NoCoverage NoFeasiblePlan

@@ -20,7 +20,7 @@ def loaded(code: str) -> set[str]:
     return set(json.loads(ended.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("module", ["astra", "astra.search.api", "astra.result", "astra.cli"])
+@pytest.mark.parametrize("module", ["astra", "astra.api", "astra.answer", "astra.cli"])
 def test_imports_are_light(module: str) -> None:
     assert loaded(f"import {module}") & set(HEAVY) == set()
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from astra.axes import AXES, Axis, Send
-from astra.efficiency.collectives import OPS
-from astra.families.kinds import LayerKind, layer_kinds
-from astra.families.operators import Shard
+from astra.columns import SWITCHES
+from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.operators import Shard
+from astra.network.collectives import OPS
 from astra.spec.model import ModelSpec
-from astra.table import SWITCHES
-from tests.families.test_operators import shard
+from tests.layers.test_operators import shard
 from tests.oracle.requests import KINDS, model
 
 SEQ = 512

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from astra.catalog.huggingface import READERS, from_config
 from astra.errors import InputError
-from astra.families.kinds import layer_kinds
-from astra.families.weights import count
+from astra.layers.kinds import layer_kinds
+from astra.layers.weights import count
 
 Config = dict[str, Any]
 

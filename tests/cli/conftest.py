@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import astra.search
+from astra.answer import Estimate, PlanSet, Result
 from astra.cli import main
-from astra.result import Estimate, PlanSet, Result
 from astra.spec.request import FIELDS, PlanRequest
 from tests.report import records
 
@@ -34,10 +34,10 @@ def given(request: PlanRequest) -> dict[str, Any]:
 
 
 class FakePlanner(ModuleType):
-    """Stands in for ``astra.search.api``."""
+    """Stands in for ``astra.api``."""
 
     def __init__(self) -> None:
-        super().__init__("astra.search.api")
+        super().__init__("astra.api")
         self.asked: dict[str, Any] = {}
         self.planset: PlanSet = records.planset()
         self.error: BaseException | None = None
@@ -79,7 +79,7 @@ class Shown(NamedTuple):
 @pytest.fixture
 def planner(monkeypatch: pytest.MonkeyPatch) -> FakePlanner:
     fake = FakePlanner()
-    monkeypatch.setitem(sys.modules, "astra.search.api", fake)
+    monkeypatch.setitem(sys.modules, "astra.api", fake)
     monkeypatch.setattr(astra.search, "api", fake, raising=False)
     return fake
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.cost import money
+from astra.money import rates as money
 
 writes = st.floats(0.1, 3600)
 means = st.floats(600, 1e8)

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from astra.axes import AXES
 from astra.catalog.clusters import parse_gpus
+from astra.columns import Columns
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.parts import Direction, Part, clock_loss, parts, worst_source
 from astra.cost.stage import gather_parts, retention
-from astra.families.kinds import LayerKind
+from astra.layers.kinds import LayerKind
 from astra.provenance import Source
 from astra.spec.job import Job
 from astra.spec.model import MoE
 from astra.spec.runtime import Kernel, changed
-from astra.table import Columns
-from tests.families.test_operators import shard
+from tests.layers.test_operators import shard
 from tests.oracle.requests import model
 from tests.properties.jobs import job, jobs, law, with_work
 

@@ -9,15 +9,15 @@ from hypothesis import given
 
 from astra.catalog import runtimes
 from astra.catalog.clusters import parse_gpus
+from astra.columns import take
 from astra.cost.stage import StageCosts, gather_parts, join_meshes, stage_costs
-from astra.families.weights import count, tied_head_weights
+from astra.layers.weights import count, tied_head_weights
 from astra.search.detail import as_row
-from astra.space.enumerate import Space
+from astra.search.space import Space
 from astra.spec.job import Job
 from astra.spec.runtime import changed
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
-from astra.table import take
 from tests.oracle.requests import model
 from tests.properties.jobs import FREE, job, jobs, law, with_work
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from astra.cost.state import Held, local, optimizer_s, static_bytes
-from astra.families.weights import Weights
+from astra.layers.weights import Weights
 from astra.spec.job import Job
 from astra.spec.runtime import changed
 from tests.properties.jobs import job

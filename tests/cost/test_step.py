@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from astra.columns import code
 from astra.cost.memory import Holders, activations, least_peak, reserved_bytes
 from astra.cost.parts import Direction
 from astra.cost.savers import Savers, recompute_s
@@ -17,7 +18,6 @@ from astra.schedule import lower_bound_s
 from astra.search.detail import Row, as_row, estimate, simulated
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
-from astra.table import code
 from tests.properties.jobs import choices, job, law
 
 Choice = tuple[Job, Strategy]

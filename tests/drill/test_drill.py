@@ -62,16 +62,16 @@ CODE = {
     "block": Extension(
         # Its model says it has the block by a width; a real one has a field of its own in spec/model.py.
         {
-            "families/blocks/toy.py": BLOCK,
+            "layers/blocks/toy.py": BLOCK,
             "catalog/data/models/toyblocks.toml": MODEL.replace("ffn = 4096", "ffn = 4160"),
         },
         {
-            "families/blocks/__init__.py": [
+            "layers/blocks/__init__.py": [
                 ("latent, state_space\n", "latent, state_space, toy\n"),
                 ("    experts.BLOCK,\n", "    experts.BLOCK,\n    toy.BLOCK,\n"),
             ],
         },
-        {"families/blocks/__init__.py": 2},
+        {"layers/blocks/__init__.py": 2},
     ),
     "axis": Extension(
         {"axes/toy.py": AXIS},
@@ -85,18 +85,18 @@ CODE = {
     ),
     "objective": Extension(
         {},
-        {"search/objectives.py": [("OBJECTIVES: Final = by_name(\n", "OBJECTIVES: Final = by_name(\n" + OBJECTIVE)]},
-        {"search/objectives.py": 1},
+        {"money/objectives.py": [("OBJECTIVES: Final = by_name(\n", "OBJECTIVES: Final = by_name(\n" + OBJECTIVE)]},
+        {"money/objectives.py": 1},
     ),
     "rule": Extension(
         {},
         {
-            "space/rules.py": [
+            "rules/table.py": [
                 ("RULES: Final = _rules(\n",
                  'RULES: Final = _rules(\n    ("toy", "the drill allows tp up to 4", "tp > 4"),\n'),
             ],
         },
-        {"space/rules.py": 1},
+        {"rules/table.py": 1},
     ),
     # A schedule's name is a word of the strategy, which lies below, and a runtime lists the schedules it can run.
     "schedule": Extension(

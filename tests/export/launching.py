@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import astra
+from astra import api
 from astra.export.base import Launch
 from astra.export.reading import from_record, launch_of
-from astra.search import api
 from astra.search.detail import layers_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy

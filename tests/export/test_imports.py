@@ -20,7 +20,7 @@ from astra.export.import_megatron_model import pattern_shape
 from astra.export.imports import import_text
 from astra.export.megatron import layout
 from astra.export.megatron_model import expert_pattern
-from astra.families.weights import count
+from astra.layers.weights import count
 from astra.search.detail import legality
 from astra.spec.model import MoE
 from astra.spec.strategy import Strategy

@@ -101,7 +101,7 @@ def _runs() -> str:
 
 def plans() -> dict[str, str]:
     """Plan files of one pool and of several."""
-    from astra.search import api
+    from astra import api
 
     one = api.plan("llama-2-7b", gpus="16xH100", batch=64, seq=2048, top=2)
     several = api.plan("llama-2-7b", gpus=["8xH100", "8xA100"], batch=64, seq=2048, top=40)

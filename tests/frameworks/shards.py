@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from astra.export.base import Launch
-from astra.families.kinds import layer_kinds
-from astra.families.weights import (
+from astra.layers.kinds import layer_kinds
+from astra.layers.weights import (
     Weights,
     embedding_weights,
     head_weights,

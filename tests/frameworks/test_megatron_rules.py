@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
+from astra import api
+from astra.columns import from_strategy
 from astra.errors import InputError
 from astra.export.base import Launch, refusals
 from astra.export.reading import launch_of
-from astra.search import api
+from astra.rules.names import facts_of
+from astra.rules.table import RULES, names
 from astra.search.detail import layers_of
-from astra.space.names import facts_of
-from astra.space.rules import RULES, names
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import from_strategy
 from tests.frameworks.conftest import Harness
 from tests.frameworks.test_megatron import MEGATRON, some_ranks, take
 

@@ -9,7 +9,7 @@ import pytest
 from astra.catalog.models import model as find_model
 from astra.export import EXPORTERS
 from astra.export.base import Launch, refusals
-from astra.families.weights import count
+from astra.layers.weights import count
 from astra.spec.model import ModelSpec
 from tests.export.launching import given, run_script, write
 from tests.frameworks.conftest import Harness

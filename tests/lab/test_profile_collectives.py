@@ -14,11 +14,11 @@ import pytest
 
 from astra.catalog import clusters
 from astra.catalog.clusters import read_cluster
-from astra.efficiency.collectives import collective
 from astra.errors import InputError
 from astra.lab.profile.collectives import OPS, collective_rows, groups
 from astra.lab.profile.plan import row_key
 from astra.lab.rehearse.here import _there
+from astra.network.collectives import collective
 from astra.provenance import Source
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from astra.result import StageEstimate
+from astra.answer import StageEstimate
 from astra.search.detail import estimate
 from astra.units import GIB
 from astra.validate.replay import replay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from astra.families.weights import count
+from astra.layers.weights import count
 from astra.units import GIB
 from tests.laws.models import HEADS, HIDDEN, MBS, SEQ, gpt, told
 

@@ -9,7 +9,7 @@ import pytest
 
 import astra
 from astra.catalog.clusters import parse_gpus
-from astra.efficiency.collectives import collective
+from astra.network.collectives import collective
 from tests.laws.models import HIDDEN, MBS, SEQ, gpt, told
 from tests.oracle.requests import pool
 

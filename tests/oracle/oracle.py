@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from astra.families import weights as weights_of
-from astra.families.kinds import layer_kinds
+from astra.columns import CHOICES, FIELDS
+from astra.layers import weights as weights_of
+from astra.layers.kinds import layer_kinds
+from astra.rules.can import rules_of
+from astra.rules.names import ALIASES, DERIVED, facts_of, names
+from astra.rules.restrictions import Restrictions
+from astra.rules.table import Rule
 from astra.schedule import find
-from astra.space.can import rules_of
-from astra.space.names import ALIASES, DERIVED, facts_of, names
-from astra.space.restrictions import Restrictions
-from astra.space.rules import Rule
 from astra.spec.job import Job
 from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
-from astra.table import CHOICES, FIELDS
 
 SAVER = ("recompute", "method", "recompute_layers")
 HOLDER = ("zero", "offload")

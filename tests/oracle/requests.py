@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astra.catalog import runtimes
-from astra.space.restrictions import Restrictions, parse_restrictions
+from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.spec.blocks import MEANINGS
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.spec.job import Job

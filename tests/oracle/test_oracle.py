@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from astra.rules.restrictions import Restrictions
+from astra.rules.table import Rule
+from astra.rules.written import read_rules
 from astra.search.detail import estimate, layers_of
-from astra.search.planner import GROUP, Found, search
-from astra.space.enumerate import LATE, Space
-from astra.space.expression import read_rules
-from astra.space.restrictions import Restrictions
-from astra.space.rules import Rule
+from astra.search.engine import GROUP, Found, search
+from astra.search.space import LATE, Space
 from astra.spec.job import Job
 from astra.spec.strategy import METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Strategy
 from astra.units import GIB

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from astra.catalog import runtimes
 from astra.catalog.clusters import parse_gpus
+from astra.rules.restrictions import Restrictions
 from astra.search.detail import estimate
-from astra.search.planner import search
-from astra.space.restrictions import Restrictions
+from astra.search.engine import search
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import astra
+from astra.answer import PlanSet
 from astra.catalog import runtimes
 from astra.catalog.clusters import parse_gpus
 from astra.catalog.models import model
 from astra.errors import AstraError, NoFeasiblePlan
-from astra.result import PlanSet
 from astra.search.detail import estimate, layers_of, legality
 from astra.search.splits import neighbours
 from astra.spec.job import Job

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from astra.result import Estimate
+from astra.answer import Estimate
 from astra.search.detail import BUBBLE, estimate, legality
-from astra.search.planner import search
+from astra.search.engine import search
 from astra.spec.job import Job
 from astra.spec.strategy import DEGREES, Strategy, parse_strategy, replace
 from tests.oracle.requests import KINDS, model, pool

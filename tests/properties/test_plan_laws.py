@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import astra
+from astra.answer import PlanSet
 from astra.errors import NoFeasiblePlan
-from astra.result import PlanSet
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy
 from tests.properties.jobs import assert_same, cluster, job, jobs, law, seeds

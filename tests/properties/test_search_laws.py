@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astra.columns import Column
 from astra.cost.stage import Meshes, gather_parts, stage_costs
 from astra.cost.step import evaluate
-from astra.search.planner import search
-from astra.space.enumerate import Space
+from astra.search.engine import search
+from astra.search.space import Space
 from astra.spec.job import Job
-from astra.table import Column
 from tests.oracle.requests import with_memory
 from tests.properties.jobs import FREE, GROUPS, best_s, jobs, law, with_device, with_links
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astra.result import Estimate, Plan, PlanSet, Range, Reject, Search, StageEstimate
+from astra.answer import Estimate, Plan, PlanSet, Range, Reject, Search, StageEstimate
 
 BREAKDOWN = {
     "forward": 1.3,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astra.answer import Plan, Range, Reject
 from astra.report import explain, terms
-from astra.result import Plan, Range, Reject
 from tests.report import records
 
 SECONDS = st.floats(min_value=1e-6, max_value=1e3)

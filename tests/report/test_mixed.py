@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import astra
+from astra.answer import StageEstimate
 from astra.report.mixed import chain, comparison, marginal_sentences, render_estimate, render_mixed, stage_rows
-from astra.result import StageEstimate
-from astra.search.mixed_records import (
+from astra.search.fleet.records import (
     Alternative,
     GroupEstimate,
     Marginal,

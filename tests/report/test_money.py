@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import astra
+from astra.answer import Baseline, Cost, PriceTag, Range, Restarts
 from astra.report import money
-from astra.result import Baseline, Cost, PriceTag, Range, Restarts
 from astra.units import show_dollars
 from tests.report import records
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astra.api import make_job
 from astra.errors import InputError
-from astra.search.api import make_job
+from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.counts import CountSpace, climb, compute_bound_s, flops_bound_s, least_by_count, on, shelve
-from astra.search.planner import search
-from astra.space.restrictions import Restrictions, parse_restrictions
+from astra.search.engine import search
 from astra.spec.job import Job
 
 USUAL: dict[str, Any] = {

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import astra
+from astra.answer import PlanSet
 from astra.catalog import runtimes
 from astra.cli import main
 from astra.errors import InputError, NoFeasiblePlan
-from astra.result import PlanSet
 from astra.search import one_pool
 from astra.spec.strategy import parse_strategy
 from tests.oracle.requests import model

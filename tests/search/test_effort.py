@@ -11,12 +11,14 @@ import pytest
 
 import astra
 from astra.errors import NoFeasiblePlan
-from astra.search import mixed, mixed_worth, mixes
-from astra.search.mixed_records import MixedPlanSet
-from astra.space.effort import Effort
-from astra.space.partition import solve
-from tests.space.brute_force import brute_force
-from tests.space.test_partition import random_problem
+from astra.partition.effort import Effort
+from astra.partition.solve import solve
+from astra.rent import mixes
+from astra.search.fleet import search as mixed
+from astra.search.fleet import worth as mixed_worth
+from astra.search.fleet.records import MixedPlanSet
+from tests.partition.brute_force import brute_force
+from tests.partition.test_partition import random_problem
 
 FLEET: dict[str, Any] = {
     "model": "gpt-2-xl", "gpus": ["16xA10G", "8xH100-PCIe-80GB", "8xL40S"], "batch": 32, "seq": 512,

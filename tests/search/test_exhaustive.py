@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astra.api import make_job
 from astra.cost.memory import fits as within
 from astra.cost.pipeline import pipelines_s
 from astra.cost.savers import Savers
 from astra.cost.stage import gather_parts, stage_costs
 from astra.cost.step import evaluate, seconds
-from astra.search.api import make_job
+from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.detail import estimate
-from astra.search.planner import GROUP, search
-from astra.space.enumerate import Space
-from astra.space.restrictions import Restrictions, parse_restrictions
+from astra.search.engine import GROUP, search
+from astra.search.space import Space
 from astra.spec.job import Job
 
 USUAL: dict[str, Any] = {

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import astra
+from astra import api
 from astra.catalog.clusters import parse_cluster
 from astra.catalog.models import model as find_model
 from astra.errors import InputError, NoFeasiblePlan
-from astra.search import api
+from astra.partition.ends import least_end
+from astra.partition.solve import Run
 from astra.search.detail import estimate as estimate_one
-from astra.search.mixed import Planner
-from astra.search.mixed_api import fleet_of
-from astra.search.mixed_detail import Fleet, estimate
-from astra.search.mixed_records import MixedEstimate, MixedPlanSet
-from astra.search.mixed_shares import Share, deal
-from astra.space.partition import Run
-from astra.space.partition_ends import least_end
+from astra.search.fleet.detail import Fleet, estimate
+from astra.search.fleet.plan import fleet_of
+from astra.search.fleet.records import MixedEstimate, MixedPlanSet
+from astra.search.fleet.search import Planner
+from astra.search.fleet.shares import Share, deal
 from astra.spec.mixed import on_one_pool, parse_mixed
 from astra.spec.strategy import parse_strategy
 

@@ -6,17 +6,17 @@ import msgspec
 import numpy as np
 import pytest
 
+from astra import api
 from astra.catalog.clusters import parse_cluster
 from astra.catalog.models import model as find_model
-from astra.search import api
-from astra.search.mixed import Planner
-from astra.search.mixed_api import fleet_of
-from astra.search.mixed_detail import Fleet, check_strategy, estimate
-from astra.search.mixed_frames import Found
-from astra.search.mixed_limits import Limits
-from astra.search.mixed_records import MixedEstimate
-from astra.space.restrictions import parse_restrictions
-from tests.space.brute_force import brute_force
+from astra.rules.restrictions import parse_restrictions
+from astra.search.fleet.detail import Fleet, check_strategy, estimate
+from astra.search.fleet.frames import Found
+from astra.search.fleet.limits import Limits
+from astra.search.fleet.plan import fleet_of
+from astra.search.fleet.records import MixedEstimate
+from astra.search.fleet.search import Planner
+from tests.partition.brute_force import brute_force
 
 TYPES = ("H100", "A100-80", "H20", "A100-40", "V100-32")
 

@@ -14,7 +14,7 @@ from astra.catalog.clusters import parse_cluster
 from astra.errors import InputError, NoFeasiblePlan
 from astra.export.base import CannotExport
 from astra.export.reading import from_record
-from astra.search.mixed_records import MixedEstimate, MixedPlanSet
+from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.spec.mixed import Group, Segment, on_one_pool, parse_mixed
 from astra.spec.money import Money
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import astra
 from astra.errors import InputError
-from astra.search.mixed_api import fleet_in
-from astra.search.mixed_spread import spread
+from astra.search.fleet.plan import fleet_in
+from astra.search.fleet.spread import spread
 from astra.search.world import World
 from astra.spec.mixed import MixedStrategy
 from astra.spec.request import read_request

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import astra
+from astra.answer import PlanSet
 from astra.report.explain import show_step
 from astra.report.mixed import render_mixed
 from astra.report.money import render_rent
 from astra.report.text import render_plans
-from astra.result import PlanSet
-from astra.search.mixed_records import MixedPlanSet
+from astra.search.fleet.records import MixedPlanSet
 from astra.spec.mixed import short_form
 
 RUNTIMES = (

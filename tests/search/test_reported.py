@@ -11,8 +11,8 @@ import astra
 from astra.catalog.clusters import parse_gpus
 from astra.cost.stage import gather_parts
 from astra.search.detail import BUBBLE, as_row, estimate, layers_of
+from astra.search.space import Space
 from astra.search.splits import neighbours, simulated
-from astra.space.enumerate import Space
 from astra.spec.strategy import parse_strategy
 from tests.properties.jobs import FREE
 from tests.properties.test_best_laws import real

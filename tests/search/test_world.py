@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import astra
+from astra.answer import PlanSet
 from astra.catalog import hardware
 from astra.catalog.clusters import parse_gpus
 from astra.catalog.models import model
 from astra.catalog.requests import read_request_file, write_request
 from astra.errors import AstraError, InputError
-from astra.result import PlanSet
 from astra.search.world import World
 from astra.spec.request import FIELDS, read_request
 from astra.spec.strategy import Strategy

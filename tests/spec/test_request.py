@@ -19,7 +19,7 @@ from astra.catalog.toml import write_toml
 from astra.cli import options, parser
 from astra.errors import InputError
 from astra.files import load_toml
-from astra.search.options import EstimateOptions, PlanOptions, RentOptions
+from astra.options import EstimateOptions, PlanOptions, RentOptions
 from astra.spec.cluster import Cluster
 from astra.spec.model import ModelSpec
 from astra.spec.money import MONEY_FIELDS, Money

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from astra.columns import from_strategy
 from astra.errors import InputError
 from astra.spec.strategy import (
     DEGREES,
@@ -27,7 +28,6 @@ from astra.spec.strategy import (
     usual_overlap,
 )
 from astra.spec.strategy_fields import GPU_DEGREES, STRATEGY_FIELDS
-from astra.table import from_strategy
 
 SMALL = st.integers(1, 64)
 DEGREE = st.one_of(SMALL, st.integers(1, MAX_DEGREE))

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.efficiency.collective_curves import LAST_KNOT_BYTES, Fit, Rules, wire_factor
-from astra.efficiency.collectives import OPS
 from astra.errors import InputError
+from astra.network.collectives import OPS
+from astra.network.curves import LAST_KNOT_BYTES, Fit, Rules, wire_factor
 from tools import fit_collectives as fitting
 from tools.collectives_data import BROKEN, GPUS, PUBLISHED, Point, read_points, read_runs
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from astra.catalog import hardware
-from astra.efficiency import operators
-from astra.efficiency.attention import OVERHEAD_S, Curve, curve_seconds, traffic_bytes
-from astra.efficiency.gemm import either, product_bytes
-from astra.efficiency.surface import Card, Shapes
 from astra.errors import InputError
+from astra.operators import timing as operators
+from astra.operators.attention import OVERHEAD_S, Curve, curve_seconds, traffic_bytes
+from astra.operators.gemm import either, product_bytes
+from astra.operators.surface import Card, Shapes
 from tools import fit_attention, fit_gemm, fit_operators, operator_rows
 from tools.fit_surface import Rows, predict, train
 from tools.operator_rows import Sweep

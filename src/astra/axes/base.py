@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from astra.families.block import LayerKind, LayerSends
-from astra.families.blocks import blocks_of
-from astra.families.messages import Send, together
-from astra.families.operators import Shard
+from astra.layers.block import LayerKind, LayerSends
+from astra.layers.blocks import blocks_of
+from astra.layers.messages import Send, together
+from astra.layers.operators import Shard
 from astra.spec.model import ModelSpec
 
 EdgeSends = Callable[[ModelSpec, Shard], list[Send]]

@@ -1,7 +1,7 @@
 """Tensor parallelism: heads, feed-forward columns and vocabulary split over t neighbouring ranks.
 
 With sequence parallelism each block gathers its input and scatters its output; without, it reduces its output
-(``astra.families.messages``).
+(``astra.layers.messages``).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from astra.axes.base import Axis, of_blocks
-from astra.families.messages import Send
-from astra.families.operators import Shard
+from astra.layers.messages import Send
+from astra.layers.operators import Shard
 from astra.spec.model import ModelSpec
 
 _BF16 = 2

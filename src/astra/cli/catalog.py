@@ -170,7 +170,7 @@ def _gigabytes(bytes_per_s: float) -> str:
 
 
 def _model_row(model: ModelSpec) -> Row:
-    from astra.search import api  # noqa: PLC0415
+    from astra import api  # noqa: PLC0415
 
     parameters = api.describe_model(model).parameters
     moe = f"{model.moe.experts} x {model.moe.ffn:,}, top {model.moe.topk}" if model.moe else "-"

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> Answer:
 
     from msgspec.structs import replace  # noqa: PLC0415
 
-    from astra.search import api  # noqa: PLC0415
+    from astra import api  # noqa: PLC0415
     from astra.search.world import World  # noqa: PLC0415
 
     because = World.of(request).because
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> Answer:
     def draw(width: int | None, color: bool) -> str:
         from astra.report import mixed  # noqa: PLC0415
         from astra.report.text import render_estimate  # noqa: PLC0415
-        from astra.search.mixed_records import MixedEstimate  # noqa: PLC0415
+        from astra.search.fleet.records import MixedEstimate  # noqa: PLC0415
 
         if isinstance(estimate, MixedEstimate):
             return mixed.render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)

@@ -12,9 +12,9 @@ from astra.errors import InputError, UnknownName
 from astra.visible import visible
 
 if TYPE_CHECKING:
+    from astra.answer import Estimate
     from astra.export.base import Launch
     from astra.export.nearest import Nearest
-    from astra.result import Estimate
     from astra.spec.job import Job
 
 EXPORT_SCHEMA: Final = "astra.export/1"

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Read the model, and keep the answer ready to be drawn."""
-    from astra.search import api  # noqa: PLC0415
+    from astra import api  # noqa: PLC0415
 
     report = api.describe_model(args.model, seq=getattr(args, "seq", None))
 

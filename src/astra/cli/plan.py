@@ -12,7 +12,7 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.spec.strategy import DEGREES
 
 if TYPE_CHECKING:
-    from astra.result import PlanSet
+    from astra.answer import PlanSet
     from astra.spec.request import PlanRequest
 
 HELP: Final = "rank the strategies for a model on the GPUs you have"
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
     def draw(width: int | None, color: bool) -> str:
         from astra.report.mixed import render_mixed  # noqa: PLC0415
         from astra.report.text import render_plans  # noqa: PLC0415
-        from astra.search.mixed_records import MixedPlanSet  # noqa: PLC0415
+        from astra.search.fleet.records import MixedPlanSet  # noqa: PLC0415
 
         if isinstance(planset, MixedPlanSet):
             shown = render_mixed(planset, width, color, brief=args.quiet, full=args.verbose)
@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _search(request: PlanRequest) -> PlanSet:
+    from astra import api  # noqa: PLC0415
     from astra.cli import progress  # noqa: PLC0415
-    from astra.search import api  # noqa: PLC0415
 
     if not progress.watched():
         return api.plan(request)

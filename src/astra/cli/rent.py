@@ -11,7 +11,7 @@ from astra.cli.output import Answer
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.result import RentReport
+    from astra.answer import RentReport
     from astra.spec.request import PlanRequest
 
 HELP: Final = "what to rent: every trade of time for money worth making"
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _search(request: PlanRequest) -> RentReport:
     from astra.cli import progress  # noqa: PLC0415
-    from astra.search import rent  # noqa: PLC0415
+    from astra.rent import plan as rent  # noqa: PLC0415
 
     if not progress.watched():
         return rent.rent(request)

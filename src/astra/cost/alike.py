@@ -7,9 +7,9 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from astra.families.operators import Shard
+from astra.columns import distinct, take
+from astra.layers.operators import Shard
 from astra.provenance import Bools, Floats, Ints
-from astra.table import distinct, take
 
 _FEW: Final = 256  # rows that are timed sooner than they are compared
 

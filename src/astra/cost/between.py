@@ -15,7 +15,7 @@ import numpy as np
 from astra.cost import effects
 from astra.cost.alike import once
 from astra.cost.state import Held, gradient_bytes
-from astra.efficiency import collectives
+from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from astra.columns import code, largest, take
 from astra.cost.savers import Savers, recompute_s
 from astra.cost.stage import Meshes, StageCosts
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule.interleaved import group_size
 from astra.schedule.registry import SPLITTING, in_flight_chunks, legal
 from astra.schedule.screen import Ends, Path, Ranks, interleaved_s, paths
-from astra.table import code, largest, take
 
 
 def mesh_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:

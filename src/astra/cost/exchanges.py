@@ -10,9 +10,9 @@ import numpy as np
 from astra.axes import AXES, Send
 from astra.cost.alike import Alike, once
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.efficiency import collectives
-from astra.families.kinds import LayerKind
-from astra.families.operators import Shard
+from astra.layers.kinds import LayerKind
+from astra.layers.operators import Shard
+from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
 

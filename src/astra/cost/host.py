@@ -9,7 +9,7 @@ import numpy as np
 from astra.axes import Send
 from astra.cost import effects
 from astra.cost.layers import kernel_of
-from astra.families.operators import Layer
+from astra.layers.operators import Layer
 from astra.provenance import Floats
 from astra.spec.runtime import Runtime
 

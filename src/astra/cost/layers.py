@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from astra.families import transformer
-from astra.families.blocks import KERNELS
-from astra.families.kinds import LayerKind, layer_kinds
-from astra.families.operators import Gemm, Kept, Layer, Shard, Stream
+from astra.layers import transformer
+from astra.layers.blocks import KERNELS
+from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.operators import Gemm, Kept, Layer, Shard, Stream
 from astra.spec.job import Job
 from astra.spec.runtime import Kernel, Runtime
 

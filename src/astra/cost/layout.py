@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from astra.families.split import Place, Stages, stack, stages
+from astra.layers.split import Place, Stages, stack, stages
 from astra.schedule.registry import find
 from astra.spec.model import ModelSpec
 

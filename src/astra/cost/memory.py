@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astra.columns import each, largest
 from astra.cost.constants import RESERVED_BYTES
 from astra.cost.savers import BLOCK, FULL, SELECTIVE, Savers
 from astra.cost.stage import StageCosts
 from astra.cost.state import Bytes, static_bytes
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
-from astra.table import each, largest
 
 
 class Holders(NamedTuple):

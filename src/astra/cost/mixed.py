@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astra.columns import Column
 from astra.cost.between import Sync
 from astra.cost.stage import Gathered, StageMemory, StageTimes, expert_groups, gather_parts
 from astra.cost.state import Held, gradient_bytes, local, static_bytes
-from astra.efficiency import collectives
-from astra.efficiency.collective_curves import load, ramped
 from astra.errors import InputError
-from astra.families import weights as weights_of
-from astra.families.kinds import LayerKind, layer_kinds
-from astra.families.split import Stages, kinds
+from astra.layers import weights as weights_of
+from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.split import Stages, kinds
+from astra.network import collectives
+from astra.network.curves import load, ramped
 from astra.provenance import Floats, Ints, Source, worst
 from astra.spec.cluster import Cluster, Link, Pool
 from astra.spec.job import Job
-from astra.table import Column
 
 _ONE = np.array(1)
 

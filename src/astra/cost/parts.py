@@ -18,9 +18,9 @@ from astra.cost.alike import Alike, once
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
 from astra.cost.layers import in_bf16, kernel_of, layers_of, trained
-from astra.efficiency import operators
-from astra.families.kinds import LayerKind
-from astra.families.operators import Attention, Gemm, Kept, Layer, Shard, Stream
+from astra.layers.kinds import LayerKind
+from astra.layers.operators import Attention, Gemm, Kept, Layer, Shard, Stream
+from astra.operators import timing as operators
 from astra.provenance import Codes, Floats, Source, Timed, worst
 from astra.spec.cluster import Device
 from astra.spec.job import Job

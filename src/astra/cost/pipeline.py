@@ -7,17 +7,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.columns import distinct
 from astra.cost.between import p2p
 from astra.cost.layout import Layouts
 from astra.cost.savers import Savers, repeated_s
 from astra.cost.stage import Gathered, Meshes, StageTimes, stage_table
-from astra.families.split import sort_of_rank
+from astra.layers.split import sort_of_rank
 from astra.provenance import Floats, Ints
 from astra.schedule import find, legal, steps_s
 from astra.schedule.simulator import Stages
 from astra.spec.job import Job
 from astra.spec.strategy import SCHEDULES, usual_schedule
-from astra.table import distinct
 
 _SHAPE: Final = ("schedule", "pp", "vp", "microbatches", "overlap_p2p")
 

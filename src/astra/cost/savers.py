@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.columns import code
 from astra.provenance import Bools, Floats, Ints
-from astra.table import code
 
 FULL: Final = code("recompute", "full")
 SELECTIVE: Final = code("recompute", "selective")

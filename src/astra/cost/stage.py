@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.axes import AXES
+from astra.columns import Columns, distinct, each, take
 from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync
 from astra.cost.constants import WORKSPACE_BYTES
@@ -18,14 +19,13 @@ from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.layout import Layouts
 from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, local
-from astra.families import weights as weights_of
-from astra.families.kinds import LayerKind, layer_kinds
-from astra.families.operators import Retention, Shard
-from astra.families.split import Stages, kinds, stages
+from astra.layers import weights as weights_of
+from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.operators import Retention, Shard
+from astra.layers.split import Stages, kinds, stages
 from astra.provenance import Bools, Codes, Floats, Ints
 from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
-from astra.table import Columns, distinct, each, take
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
 

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.efficiency import collectives, operators
-from astra.families.kinds import LayerKind
-from astra.families.weights import Weights
+from astra.layers.kinds import LayerKind
+from astra.layers.weights import Weights
+from astra.network import collectives
+from astra.operators import timing as operators
 from astra.provenance import Floats, Ints, Source, Timed, worst
 from astra.spec.job import Job
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from astra.columns import each, largest
 from astra.cost import effects, memory
 from astra.cost.between import Replicas, replicas
 from astra.cost.bound import pipeline_bound_s
@@ -17,10 +18,9 @@ from astra.cost.memory import Holders
 from astra.cost.savers import FULL, Savers
 from astra.cost.stage import Meshes, StageCosts
 from astra.cost.state import Bytes, optimizer_s
-from astra.families.kinds import layer_kinds
+from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed
 from astra.spec.job import Job
-from astra.table import each, largest
 
 Amount = Floats | float
 

@@ -1,6 +1,6 @@
 """What an exporter is: a target's files for a plan, and what that target cannot express.
 
-What a framework can do is the table of its runtime (``astra.space.can``). An exporter lists only the limits of its
+What a framework can do is the table of its runtime (``astra.rules.can``). An exporter lists only the limits of its
 files: each names the field at fault, says a sentence, and knows when it is broken. A plan that breaks either is
 refused: nothing else is ever exported in its place unless the nearest plan is asked for.
 """
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from astra.catalog import runtimes
 from astra.errors import AstraError
 from astra.export.quoting import comment
-from astra.space.can import Reason, may
+from astra.rules.can import Reason, may
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime

@@ -15,18 +15,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from astra.answer import Estimate
 from astra.catalog import runtimes
+from astra.columns import CHOICES, Column, from_strategy
 from astra.errors import AstraError
 from astra.export.base import CannotExport, Exporter, Launch, limits_broken, refusals, runtime_of
 from astra.export.reading import launch_of
-from astra.result import Estimate
+from astra.rules.can import able_rules
+from astra.rules.names import facts_of
+from astra.rules.table import check
 from astra.search.detail import estimate, layers_of, legality
-from astra.space.can import able_rules
-from astra.space.names import facts_of
-from astra.space.rules import check
 from astra.spec.job import Job
 from astra.spec.strategy import OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
-from astra.table import CHOICES, Column, from_strategy
 
 # Steps by which a change of a field moves a plan away from what was asked.
 WEIGHTS: Final = {

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from astra.answer import PLAN_SCHEMA
 from astra.errors import InputError
 from astra.export.base import Launch, Mesh
 from astra.files import read_json, whole_number
-from astra.result import PLAN_SCHEMA
 from astra.spec._base import decode
 from astra.spec.cluster import Pool
 from astra.spec.job import Job

@@ -9,7 +9,7 @@ from astra.export.base import Launch, header, joined, one_pool
 from astra.export.quoting import python
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
-from astra.space.can import recipe_of
+from astra.rules.can import recipe_of
 from astra.spec.model import Rotary
 
 SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
+from astra.answer import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
-from astra.result import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.spec.strategy import parse_strategy
 from astra.units import show_seconds
 

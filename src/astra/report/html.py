@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
+from astra.answer import Estimate, Plan, PlanSet
 from astra.report import explain
-from astra.result import Estimate, Plan, PlanSet
 from astra.units import show_dollars, show_seconds
 from astra.visible import visible
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from astra.report import drawing, explain, money
-from astra.search.mixed_records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
+from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
 from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from astra.answer import Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, Range, RentReport
 from astra.report import drawing
-from astra.result import Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, Range, RentReport
 from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_seconds
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from astra.answer import Estimate, StageEstimate
 from astra.report import drawing, explain
 from astra.report.terms import MEMORY_LABELS
-from astra.result import Estimate, StageEstimate
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from astra.answer import Estimate, Plan, PlanSet
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.report import drawing, explain, money, stages
 from astra.report.terms import words
-from astra.result import Estimate, Plan, PlanSet
 from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from astra.catalog import runtimes
 from astra.errors import NoFeasiblePlan
-from astra.space.can import unable, who_can
+from astra.rules.can import unable, who_can
 from astra.spec.job import Job
 
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from astra.columns import Column, Columns, distinct, joined, take
 from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.savers import Savers
@@ -31,13 +32,15 @@ from astra.cost.stage import (
     stage_costs,
 )
 from astra.cost.step import evaluate
-from astra.families import transformer
-from astra.families.kinds import layer_kinds
-from astra.families.operators import Shard
-from astra.families.split import kinds
+from astra.layers import transformer
+from astra.layers.kinds import layer_kinds
+from astra.layers.operators import Shard
+from astra.layers.split import kinds
 from astra.provenance import Bools, Floats, Ints
-from astra.search.cores import products_s
-from astra.search.planner import (
+from astra.rules.names import facts_of
+from astra.rules.restrictions import Restrictions
+from astra.search.bounds import products_s
+from astra.search.engine import (
     UNSAVED,
     Leaders,
     blocks,
@@ -46,12 +49,9 @@ from astra.search.planner import (
     growing,
     join_parts,
 )
-from astra.space.enumerate import Space, cross, divisors
-from astra.space.names import facts_of
-from astra.space.restrictions import Restrictions
+from astra.search.space import Space, cross, divisors
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import Column, Columns, distinct, joined, take
 
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
 MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them

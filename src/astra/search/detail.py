@@ -10,8 +10,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
 from astra.catalog.runtimes import step_error
+from astra.columns import from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
@@ -32,18 +34,16 @@ from astra.cost.stage import (
 )
 from astra.cost.state import Bytes
 from astra.cost.step import states
-from astra.families import weights as weights_of
-from astra.families.kinds import LayerKind, layer_kinds
-from astra.families.split import Stages, even, kinds, split
+from astra.layers import weights as weights_of
+from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.split import Stages, even, kinds, split
 from astra.provenance import Floats, Source, Timed
-from astra.result import Estimate, Range, StageEstimate
-from astra.space.can import may
-from astra.space.enumerate import head_layers
-from astra.space.names import facts_of
-from astra.space.rules import RULES, Rule, advice, violations
+from astra.rules.can import may
+from astra.rules.names import facts_of
+from astra.rules.table import RULES, Rule, advice, violations
+from astra.search.space import head_layers
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
-from astra.table import from_strategy
 from astra.units import GIB
 
 ASSUMED_ERROR: Final = 0.25  # least relative error of a time with assumed parts: no measurement stands behind it

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from astra.families.kinds import layer_kinds
-from astra.result import Estimate, Reject
-from astra.search.planner import Found
-from astra.space.can import rules_of
-from astra.space.enumerate import chunk_counts, divisors
-from astra.space.restrictions import Restrictions
-from astra.space.rules import Rule
+from astra.answer import Estimate, Reject
+from astra.layers.kinds import layer_kinds
+from astra.rules.can import rules_of
+from astra.rules.restrictions import Restrictions
+from astra.rules.table import Rule
+from astra.search.engine import Found
+from astra.search.space import chunk_counts, divisors
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, SCHEDULES
 from astra.units import GIB, show_count

@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 import astra
+from astra.answer import Estimate, Plan, PlanSet, PriceTag, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
-from astra.result import Estimate, Plan, PlanSet, PriceTag, Reject, Search
+from astra.money.bill import tag_of
+from astra.money.objectives import Goal
 from astra.search.able import able
-from astra.search.afford import against, parts_of, price, use_notes, with_run
-from astra.search.bill import tag_of
+from astra.search.budget import against, parts_of, price, use_notes, with_run
 from astra.search.counts import on
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
-from astra.search.hunt import Hunt, Progress, Refined
+from astra.search.engine import search
+from astra.search.front import Hunt, Progress, Refined
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
-from astra.search.objectives import Goal
-from astra.search.planner import search
 from astra.search.splits import best_splits
 from astra.search.world import World, told_of
 from astra.spec.job import Job

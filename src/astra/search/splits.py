@@ -19,10 +19,10 @@ from astra.cost.pipeline import pipelines_s
 from astra.cost.savers import Savers
 from astra.cost.stage import Gathered, Meshes, gather_parts, stage_costs
 from astra.cost.step import evaluate
-from astra.families.split import even
+from astra.layers.split import even
+from astra.rules.table import Rule
 from astra.search.detail import as_row, layers_of, legality
-from astra.search.planner import Candidate
-from astra.space.rules import Rule
+from astra.search.engine import Candidate
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
 

@@ -14,12 +14,12 @@ from astra.catalog.clusters import parse_cluster, parse_gpus, read_cluster
 from astra.catalog.models import is_known
 from astra.catalog.models import model as find_model
 from astra.errors import InputError
-from astra.search.objectives import Goal, goal_of, is_rate
-from astra.search.objectives import find as find_objective
-from astra.space.can import usual_runtime
-from astra.space.expression import rule_lines, rules_of
-from astra.space.restrictions import Restrictions, parse_restrictions
-from astra.space.rules import Rule
+from astra.money.objectives import Goal, goal_of, is_rate
+from astra.money.objectives import find as find_objective
+from astra.rules.can import usual_runtime
+from astra.rules.restrictions import Restrictions, parse_restrictions
+from astra.rules.table import Rule
+from astra.rules.written import rule_lines, rules_of
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.kinds import batch_tokens

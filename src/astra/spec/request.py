@@ -166,3 +166,10 @@ def _without_nothing(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nothing(each) for key, each in value.items() if each is not None}
     return [_without_nothing(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def requested(verb: str, model: Any, asked: Mapping[str, Any]) -> PlanRequest:
+    """The request of a call: its fields, or a request with some of them changed."""
+    if isinstance(model, PlanRequest):
+        return msgspec.structs.replace(model, **read_fields(PlanRequest, asked, taken=verb))
+    return read_request(verb, {"model": model, **asked})

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
+from astra.answer import Estimate, Result
 from astra.errors import AstraError
-from astra.result import Estimate, Result
 from astra.search.detail import estimate
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec

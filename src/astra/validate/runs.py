@@ -16,8 +16,8 @@ import msgspec
 
 from astra.catalog import runtimes
 from astra.errors import AstraError, InputError
-from astra.families.weights import forward_flops_per_token
 from astra.files import csv_rows, read_text
+from astra.layers.weights import forward_flops_per_token
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 import astra
+from astra.answer import Result
 from astra.catalog.hardware import catalog_hash
 from astra.provenance import Floats
-from astra.result import Result
 from astra.validate.replay import ReplayedRun
 
 SCHEMA: Final = "astra.validate/1"

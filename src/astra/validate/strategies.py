@@ -9,7 +9,7 @@ import re
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from astra.space.rules import RULES
+from astra.rules.table import RULES
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime, Usual
 from astra.spec.strategy import Strategy

@@ -1,6 +1,6 @@
 """What was aimed at and what was reached: operators, rehearsals, published runs, what fits, the pick.
 
-Operator errors are those their fits kept (``efficiency/data``); runs predicted without their source are what
+Operator errors are those their fits kept (``operators/data``); runs predicted without their source are what
 ``python -m tools.leave_out`` last kept, and errors of rehearsed ranks what ``python -m tools.check_rehearsal`` did.
 """
 
@@ -95,7 +95,7 @@ def _operators() -> Iterator[Target]:
 
 
 def _data(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = msgspec.json.decode((files("astra.efficiency") / "data" / name).read_bytes())
+    content: dict[str, Any] = msgspec.json.decode((files("astra.operators") / "data" / name).read_bytes())
     return content
 
 

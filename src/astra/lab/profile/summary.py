@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from astra.efficiency.collective_curves import wire_factor
-from astra.result import Result
+from astra.answer import Result
+from astra.network.curves import wire_factor
 
 PROFILE_SCHEMA: Final = "astra.profile/1"
 _LARGE_FLOPS: Final = 0.5e12  # smaller products are limited by their size, not by the GPU

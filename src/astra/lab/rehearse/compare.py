@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from astra.answer import Estimate, Result, StageEstimate
 from astra.catalog import hardware, runtimes
 from astra.errors import AstraError
-from astra.result import Estimate, Result, StageEstimate
 from astra.search.detail import estimate
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job

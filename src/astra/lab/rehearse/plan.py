@@ -8,7 +8,7 @@ from typing import Final
 from astra.catalog import runtimes
 from astra.errors import AstraError, InputError
 from astra.lab.rehearse.case import Case, fewest_microbatches
-from astra.space.can import may
+from astra.rules.can import may
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, replace
 from astra.spec.workload import Workload

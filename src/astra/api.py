@@ -1,0 +1,107 @@
+"""The public functions: ``plan``, ``estimate`` and ``describe_model``. Each takes a request, by fields or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from astra.answer import Estimate, PlanSet, Result
+from astra.catalog.models import model as find_model
+from astra.errors import InputError, NoCoverage
+from astra.layers import weights as weights_of
+from astra.search.fleet.plan import estimate_fleet, plan_fleet
+from astra.search.ledger import no_coverage
+from astra.search.one_pool import estimate_pool, plan_pool
+from astra.search.world import World, seq_of
+from astra.spec._base import check
+from astra.spec.job import Job
+from astra.spec.mixed import is_mixed
+from astra.spec.request import FIELDS, requested
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from astra.options import Asked, EstimateOptions, ModelLike, PlanOptions, Whole
+
+MODEL_SCHEMA: Final = "astra.model/1"
+_EXAMPLE: Final = "Such as tp8 pp4 dp2 mbs1 sp zero1 recompute=selective."
+
+
+def plan(model: Asked, *, progress: Callable[[float], None] | None = None, **asked: Unpack[PlanOptions]) -> PlanSet:
+    """The best strategies for a model on some GPUs, and why the others lost.
+
+    Objectives other than ``fastest`` may leave some of the GPUs unused, in whole nodes. With several pools the answer
+    is a ``MixedPlanSet``: ``counts`` says whether all GPUs must be used (``exact``), ``launchable`` keeps to what the
+    runtime can run as it is. ``model`` may be a whole ``PlanRequest``; docs/requests.md lists the fields.
+    """
+    check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
+    world = World.of(requested("plan", model, asked))
+    return plan_fleet(world) if world.several else plan_pool(world, progress)
+
+
+def estimate(model: Asked, **asked: Unpack[EstimateOptions]) -> Estimate:
+    """How a given strategy would do, legal or not; one in brackets is over several pools (docs/mixed.md)."""
+    request = requested("estimate", model, asked)
+    if request.strategy is None:
+        raise InputError("strategy", None, want="the strategy to estimate", fix=_EXAMPLE)
+    world = World.of(request)
+    over_pools = world.several or is_mixed(request.strategy)
+    result = (estimate_fleet if over_pools else estimate_pool)(world, request.strategy)
+    if request.strict and result.provenance_worst == "assumed":
+        raise NoCoverage(no_coverage(result))
+    return result
+
+
+def make_job(model: Asked, **asked: Unpack[PlanOptions]) -> Job:
+    """The job that ``plan`` searches, on one pool."""
+    return World.of(requested("plan", model, asked)).job
+
+
+class ModelReport(Result, frozen=True, kw_only=True):
+    """What was understood of a model."""
+
+    schema: str = MODEL_SCHEMA
+    name: str
+    family: str
+    shape: dict[str, Any]
+    parameters: dict[str, int]
+    flops_per_token: dict[str, float]
+    source: str
+    date: str
+
+    def __str__(self) -> str:
+        from astra.report.text import render_model  # noqa: PLC0415
+
+        return render_model(self)
+
+
+def describe_model(model: ModelLike, *, seq: Whole | None = None) -> ModelReport:
+    """Shape, parameters and FLOPs of a model."""
+    spec = find_model(FIELDS["model"].read(model, "model"))
+    length = seq_of(spec, FIELDS["seq"].read(seq, "seq"))
+    counts = weights_of.count(spec)
+    forward = weights_of.forward_flops_per_token(spec, length)
+    shape = {
+        k: v for k, v in msgspec.to_builtins(spec).items() if k not in ("name", "family", "source", "date", "aliases")
+    }
+    return ModelReport(
+        name=spec.name,
+        family=spec.family,
+        shape=shape,
+        parameters={
+            "total": counts.total,
+            "active": counts.active,
+            "embedding": counts.embedding,
+            "expert": counts.expert,
+        },
+        flops_per_token={
+            "seq": float(length),
+            "forward": forward,
+            "attention": weights_of.attention_flops_per_token(spec, length),
+            "training": 3 * forward,
+        },
+        source=spec.source,
+        date=spec.date,
+    )

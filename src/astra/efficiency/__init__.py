@@ -1,1 +1,0 @@
-"""Operator shape and GPU to seconds and provenance; fitted offline, light to load."""

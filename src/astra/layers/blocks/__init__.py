@@ -1,0 +1,24 @@
+"""One module per block. BLOCKS is the one list of them, in the order a token passes them in a layer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from astra.layers.block import Block, LayerKind
+from astra.layers.blocks import attention, cross, dense, experts, latent, state_space
+
+BLOCKS: Final[tuple[Block, ...]] = (
+    attention.BLOCK,
+    latent.BLOCK,
+    cross.BLOCK,
+    state_space.BLOCK,
+    dense.BLOCK,
+    experts.BLOCK,
+)
+KERNELS: Final = {name: kernel for block in BLOCKS for name, kernel in block.kernels.items()}
+_BY_NAME: Final = {block.name: block for block in BLOCKS}
+
+
+def blocks_of(kind: LayerKind) -> list[Block]:
+    """The blocks of a layer."""
+    return [_BY_NAME[name] for name in kind.blocks]

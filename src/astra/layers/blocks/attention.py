@@ -1,0 +1,214 @@
+"""Multi-head and grouped-query attention; what latent and cross-attention share with it.
+
+Letters: T tokens of a micro-batch on a rank, h hidden, a heads, g kv heads, d head dim, t tensor parallel. What is kept
+for backward follows Korthikanti et al. 2022 (arXiv 2205.05198), extended to grouped attention.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from astra.layers.block import Block, LayerKind, Place, norms_each
+from astra.layers.messages import Send, column_then_row
+from astra.layers.operators import BF16, Attention, Gemm, Kept, Layer, Shard, Stream
+from astra.layers.tensors import Tensor, matrix, norm, vector
+from astra.provenance import Floats
+from astra.spec.model import ModelSpec
+
+
+class Heads(NamedTuple):
+    """A rank's heads, and their widths in the score product and in the value product."""
+
+    queries: Floats
+    keys: Floats  # heads of keys and values
+    dim_qk: int
+    dim_v: int
+
+    @property
+    def rotated(self) -> Floats:
+        """Elements per token of queries and keys."""
+        return (self.queries + self.keys) * self.dim_qk
+
+
+def heads_of(model: ModelSpec, shard: Shard) -> Heads:
+    """Key/value heads are copied when t exceeds their number."""
+    keys = np.maximum(model.kv_heads / shard.tp, 1.0)
+    return Heads(model.heads / shard.tp, keys, model.head_dim, model.head_dim)
+
+
+def tensors(model: ModelSpec, prefix: str = "attention") -> list[Tensor]:
+    """Fused projection of queries, keys and values, and the output's."""
+    h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
+    found = [matrix(f"{prefix}.qkv", h, q + 2 * kv), matrix(f"{prefix}.out", q, h)]
+    if model.qkv_bias:
+        found.append(vector(f"{prefix}.qkv_bias", q + 2 * kv, "tp"))
+    if model.out_bias:
+        found.append(vector(f"{prefix}.out_bias", h))
+    if model.qk_norm != "none":
+        sizes = (model.head_dim, model.head_dim) if model.qk_norm == "per_head" else (q, kv)
+        found += [norm(model, f"{prefix}.q_norm", sizes[0]), norm(model, f"{prefix}.k_norm", sizes[1])]
+    if model.attention_sinks:
+        found.append(vector(f"{prefix}.sinks", model.heads, "tp"))
+    return found
+
+
+def operators(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses: bool = False) -> Layer:
+    """Norm, fused projection, rotary, attention, output projection, residual."""
+    heads = heads_of(model, shard)
+    width = (heads.queries + 2 * heads.keys) * model.head_dim
+    qkv = Gemm("qkv", shard.tokens, width, np.full_like(shard.tokens, model.hidden))
+    return around_core(model, kind, shard, heads, [qkv], crosses=crosses)
+
+
+def around_core(
+    model: ModelSpec,
+    kind: LayerKind,
+    shard: Shard,
+    heads: Heads,
+    projections: list[Gemm],
+    *,
+    crosses: bool = False,
+    kept_more: Floats | float = 0.0,
+) -> Layer:
+    """The block whatever makes its queries, keys and values; ``kept_more`` bytes are kept of the making."""
+    tokens, hidden = shard.tokens, model.hidden
+    core = _core(model, kind, shard, heads, crosses=crosses)
+    out = Gemm("attention_out", tokens, np.full_like(tokens, hidden), heads.queries * heads.dim_v)
+    return Layer(
+        gemms=(*projections, out),
+        attentions=(core,),
+        streams=tuple(_streams(model, kind, shard, heads)),
+        kept=_kept(model, kind, shard, heads, core, kept_more),
+    )
+
+
+def _core(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads, *, crosses: bool) -> Attention:
+    """All of the encoder is seen by attention that crosses."""
+    window = model.window if kind.span == "window" else None
+    span = float(min(window, shard.seq)) if model.chunked and window else float(shard.seq)
+    return Attention(
+        name="attention",
+        batch=np.asarray(shard.mbs * (shard.seq / span), np.float64),  # chunks are sequences of their own
+        seq_q=span / shard.cp,
+        seq_kv=span,
+        heads=heads.queries,
+        kv_heads=heads.keys,
+        head_dim=heads.dim_qk,
+        head_dim_v=heads.dim_v,
+        causal=model.causal and kind.role != "encoder" and not crosses,
+        window=None if model.chunked else window,
+    )
+
+
+def _rotates(model: ModelSpec) -> bool:
+    """Whether positions are told by turning queries and keys; a hybrid's are told by its state-space layers."""
+    return not (model.learned_positions or model.relative_buckets or model.vision or model.state_space)
+
+
+def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads) -> list[Stream]:
+    tokens, stream_elements = shard.tokens, shard.stream_tokens * model.hidden
+    streams = [
+        Stream("norm", stream_elements, norms_each(model, kind)),
+        Stream("residual", stream_elements),
+        Stream("boundary", tokens * model.hidden),
+    ]
+    if model.qkv_bias:
+        streams.append(Stream("bias", tokens * (heads.queries + 2 * heads.keys) * heads.dim_qk))
+    if model.out_bias:
+        streams.append(Stream("bias", stream_elements))
+    if _rotates(model):
+        streams.append(Stream("rotary", tokens * heads.rotated))
+    if model.qk_norm != "none":
+        streams.append(Stream("qk_norm", tokens * heads.rotated))
+    return streams
+
+
+def _kept(
+    model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads, core: Attention, kept_more: Floats | float
+) -> Kept:
+    tokens, stream_elements = shard.tokens, shard.stream_tokens * model.hidden
+    qkv_bytes = _qkv_bytes(model, shard, heads)
+    context_bytes = BF16 * tokens * heads.queries * heads.dim_v
+    scores_bytes = np.where(shard.flash, 4 * tokens * heads.queries, _score_bytes(core))
+    streams_kept = BF16 * stream_elements + shard.norm_bytes * stream_elements * norms_each(model, kind)
+    selective = streams_kept + qkv_bytes + context_bytes * (shard.linear_bytes / BF16) + kept_more
+    unfused_bytes = np.where(shard.flash, 0.0, scores_bytes)
+    return Kept(
+        whole=selective + scores_bytes,
+        selective=selective,
+        checkpoint=BF16 * stream_elements,
+        working=2 * qkv_bytes + context_bytes + unfused_bytes + 2 * BF16 * tokens * model.hidden,
+    )
+
+
+def _qkv_bytes(model: ModelSpec, shard: Shard, heads: Heads) -> Floats:
+    """Queries, keys and values, with what the runtime keeps alive beside them."""
+    tokens = shard.tokens
+    rotated_bytes = BF16 * (tokens * heads.rotated)
+    nbytes = BF16 * tokens * (heads.queries * heads.dim_qk + heads.keys * (heads.dim_qk + heads.dim_v))
+    if _rotates(model) and shard.keeps.projection:
+        # Beyond its key/value heads, tensor parallelism gathers the whole projection, and values stay views of it.
+        whole = BF16 * tokens * (model.heads + 2 * model.kv_heads) * model.head_dim
+        nbytes = np.where((shard.tp > model.kv_heads) & (model.mla is None), whole, nbytes) + rotated_bytes
+    if model.qk_norm != "none":  # what goes into the norm is kept beside what comes out of it
+        nbytes = nbytes + rotated_bytes
+    return nbytes
+
+
+def _score_bytes(core: Attention) -> Floats:
+    """Softmax output of unfused attention, kept in bf16, with the scores it was made from."""
+    return 2 * BF16 * core.batch * core.heads * core.seq_q * core.seq_kv
+
+
+def tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
+    """The projections are column-parallel, the output's is row-parallel."""
+    del kind
+    return column_then_row(model, shard)
+
+
+def ring(shard: Shard, heads: Heads) -> list[Send]:
+    """Send c - 1 hops of this rank's keys and values; in backward also of their gradients."""
+    nbytes = BF16 * shard.tokens * heads.keys * (heads.dim_qk + heads.dim_v)
+    hops = (shard.cp - 1).astype(np.float64)
+    return [Send("send_recv", nbytes, shard.cp, shard.tp, hops, 2 * hops, beside="attention")]
+
+
+def _cp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
+    del kind
+    return ring(shard, heads_of(model, shard))
+
+
+def keys_per_query(model: ModelSpec, kind: LayerKind, seq: int) -> float:
+    """How many positions a token attends to in self-attention, averaged over a sequence.
+
+    It is the area of the mask over ``seq``: half of it for a causal layer (the diagonal counts half), w - w^2 / 2s
+    for a sliding window w, and half of each chunk's square where the sequence is cut in chunks.
+    """
+    if kind.span == "full" or model.window is None or model.window >= seq:
+        return seq / (1 if kind.role == "encoder" else 2)
+    if kind.role == "encoder":
+        return model.window
+    if not model.chunked:
+        return model.window - model.window**2 / (2 * seq)
+    chunks, rest = divmod(seq, model.window)
+    return (chunks * model.window**2 + rest**2) / (2 * seq)
+
+
+def _has(model: ModelSpec, place: Place) -> bool:
+    return model.mla is None and place.may_have("*")
+
+
+def _flops(model: ModelSpec, kind: LayerKind, seq: int) -> float:
+    return 2 * keys_per_query(model, kind, seq) * model.heads * (model.head_dim + model.head_dim)
+
+
+BLOCK = Block(
+    name="attention",
+    has=_has,
+    tensors=tensors,
+    operators=operators,
+    sends={"tp": tp_sends, "cp": _cp_sends},
+    attention_flops=_flops,
+)

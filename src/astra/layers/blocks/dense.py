@@ -1,0 +1,83 @@
+"""The dense feed-forward: two projections (three with a gate) around an activation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astra.layers.block import Block, LayerKind, Place, norms_each
+from astra.layers.messages import Send, column_then_row
+from astra.layers.operators import BF16, Gemm, Kept, Layer, Retention, Shard, Stream, join
+from astra.layers.tensors import Tensor, matrix, vector
+from astra.provenance import Floats
+from astra.spec.model import ModelSpec
+
+
+def _has(model: ModelSpec, place: Place) -> bool:
+    """Where there are no experts: after the first dense layers the last of each ``every`` has them."""
+    moe = model.moe
+    if not place.may_have("-"):
+        return False
+    if moe is None or place.beside or place.letter:
+        return True
+    return place.number < moe.first_dense or (place.number - moe.first_dense + 1) % moe.every != 0
+
+
+def mlp_tensors(model: ModelSpec, name: str, ffn: int, *, bias: bool) -> list[Tensor]:
+    """The weights of one feed-forward."""
+    inputs = ffn * (2 if model.gated_mlp else 1)
+    tensors = [matrix(f"{name}.up", model.hidden, inputs), matrix(f"{name}.down", ffn, model.hidden)]
+    if bias:
+        tensors += [vector(f"{name}.up_bias", inputs, "tp"), vector(f"{name}.down_bias", model.hidden)]
+    return tensors
+
+
+def _tensors(model: ModelSpec) -> list[Tensor]:
+    return mlp_tensors(model, "mlp", model.ffn, bias=model.mlp_bias)
+
+
+def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
+    """Norm, feed-forward, residual."""
+    stream_elements, norms = shard.stream_tokens * model.hidden, norms_each(model, kind)
+    streams = [
+        Stream("norm", stream_elements, norms),
+        Stream("residual", stream_elements),
+        Stream("boundary", shard.tokens * model.hidden),
+    ]
+    if model.mlp_bias:
+        streams += [Stream("bias", shard.tokens * model.ffn / shard.tp), Stream("bias", stream_elements)]
+    kept = BF16 * stream_elements + shard.mlp_norm_bytes * stream_elements * norms
+    feed = feed_forward("mlp", model, shard.tokens, model.ffn / shard.tp, shard.keeps)
+    outer = Layer(
+        (), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
+    )
+    joined = join(outer, feed)
+    working = feed.kept.working + 2 * BF16 * shard.tokens * model.hidden
+    return joined._replace(kept=joined.kept._replace(working=working))
+
+
+def feed_forward(
+    name: str, model: ModelSpec, tokens: Floats, width: Floats, keeps: Retention, groups: Floats | int = 1
+) -> Layer:
+    """Two (or three) projections around an activation; ``groups`` copies for experts, ``tokens`` for each of them."""
+    gates = 2 if model.gated_mlp else 1
+    hidden = np.full_like(tokens, model.hidden)
+    inner_elements = groups * tokens * width
+    activated = 1 if keeps.activation and model.gated_mlp else 0
+    kept = (BF16 * (gates + activated) + keeps.mlp_norm_bytes) * inner_elements
+    return Layer(
+        gemms=(
+            Gemm(f"{name}_in", tokens, gates * width, hidden, groups),
+            Gemm(f"{name}_out", tokens, hidden, width, groups),
+        ),
+        attentions=(),
+        streams=(Stream("swiglu" if model.gated_mlp else "gelu", inner_elements),),
+        kept=Kept(whole=kept, selective=kept, checkpoint=0 * kept, working=BF16 * gates * inner_elements),
+    )
+
+
+def _tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
+    del kind
+    return column_then_row(model, shard)
+
+
+BLOCK = Block(name="dense", has=_has, tensors=_tensors, operators=_operators, sends={"tp": _tp_sends})

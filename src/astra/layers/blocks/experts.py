@@ -1,0 +1,120 @@
+"""Experts: a router, the feed-forwards each token is sent to, and those that every token passes.
+
+Letters: E experts, k experts per token, e expert parallel ranks, x ranks an expert is split over. Load is balanced.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astra.layers.block import Block, LayerKind, Place, norms_each
+from astra.layers.blocks.dense import BLOCK as DENSE
+from astra.layers.blocks.dense import feed_forward, mlp_tensors
+from astra.layers.messages import Send, column_then_row
+from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream, join
+from astra.layers.tensors import Tensor, matrix, vector
+from astra.provenance import Floats
+from astra.spec.model import ModelSpec, MoE
+
+
+def _moe(model: ModelSpec) -> MoE:
+    assert model.moe is not None
+    return model.moe
+
+
+def _has(model: ModelSpec, place: Place) -> bool:
+    return model.moe is not None and place.may_have("E") and not DENSE.has(model, place)
+
+
+def _tensors(model: ModelSpec) -> list[Tensor]:
+    moe, h = _moe(model), model.hidden
+    inputs = moe.ffn * (2 if model.gated_mlp else 1)
+    tensors = [
+        matrix("router", h, moe.experts, "none"),
+        matrix("experts.up", h, moe.experts * inputs, "expert"),
+        matrix("experts.down", moe.experts * moe.ffn, h, "expert"),
+    ]
+    if moe.router_bias:
+        tensors.append(vector("router.bias", moe.experts))
+    if moe.expert_bias:
+        tensors.append(vector("experts.bias", moe.experts * (inputs + h), "expert"))
+    if moe.shared_ffn:
+        tensors += mlp_tensors(model, "shared", moe.shared_ffn, bias=False)
+    if moe.shared_gate:
+        tensors.append(matrix("shared.gate", h, 1, "none"))
+    return tensors
+
+
+def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
+    """Norm, router, dispatch, experts, combine, shared expert, residual."""
+    moe, routed = _moe(model), shard.routed_tokens
+    copies = routed * moe.topk * shard.etp  # token copies an expert-tensor-parallel rank computes on
+    local_experts = moe.experts / shard.ep
+    experts = feed_forward("experts", model, copies / local_experts, moe.ffn / shard.etp, shard.keeps, local_experts)
+    dispatched = copies * model.hidden
+    stream_elements = shard.stream_tokens * model.hidden
+    kept = (
+        BF16 * stream_elements
+        + shard.mlp_norm_bytes * stream_elements
+        + 8 * routed * moe.experts  # probabilities and routing map
+        + shard.keeps.mlp_bytes * dispatched
+    )
+    router = Gemm("router", routed, np.full_like(routed, moe.experts), np.full_like(routed, model.hidden))
+    outer = Layer(
+        (router,),
+        (),
+        tuple(_streams(model, kind, shard, copies)),
+        Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept),
+    )
+    parts = [outer, experts]
+    if moe.shared_ffn:
+        parts.append(feed_forward("shared", model, shard.tokens, moe.shared_ffn / shard.tp, shard.keeps))
+    joined = join(*parts)
+    working = joined.kept.working + 3 * BF16 * dispatched + 2 * BF16 * shard.tokens * model.hidden
+    return joined._replace(kept=joined.kept._replace(working=working))
+
+
+def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, copies: Floats) -> list[Stream]:
+    moe, stream_elements = _moe(model), shard.stream_tokens * model.hidden
+    local_experts, dispatched = moe.experts / shard.ep, copies * model.hidden
+    streams = [
+        Stream("norm", stream_elements, norms_each(model, kind)),
+        Stream("residual", stream_elements),
+        Stream("router", shard.routed_tokens * moe.experts),
+        Stream("permute", dispatched),
+        Stream("sort", dispatched * ((shard.ep > 1) & (local_experts > 1))),
+    ]
+    if moe.expert_bias:  # GPT-OSS, whose activation is clamped too
+        inner_elements = copies * moe.ffn / shard.etp
+        streams.append(Stream("expert_bias", dispatched, groups=local_experts))
+        streams.append(Stream("expert_clamp", inner_elements))
+        streams.append(Stream("bias", (2 if model.gated_mlp else 1) * inner_elements))
+    return streams
+
+
+def _tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
+    """Routed tokens are split already; shared experts are as a dense feed-forward."""
+    del kind
+    return column_then_row(model, shard) if _moe(model).shared_ffn else []
+
+
+def _ep_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
+    """Dispatch and combine, each way; under expert tensor parallelism also a gather and a scatter."""
+    del kind
+    nbytes = BF16 * shard.routed_tokens * _moe(model).topk * model.hidden
+    one = np.ones_like(shard.etp)
+    gathered = nbytes * shard.etp
+    return [
+        Send("all_to_all", nbytes, shard.ep, shard.etp, 2.0, 2.0, routed=True),
+        Send("all_gather", gathered, shard.etp, one, 1.0, 1.0),
+        Send("reduce_scatter", gathered, shard.etp, one, 1.0, 1.0),
+    ]
+
+
+BLOCK = Block(
+    name="experts",
+    has=_has,
+    tensors=_tensors,
+    operators=_operators,
+    sends={"tp": _tp_sends, "ep": _ep_sends},
+)

@@ -1,0 +1,1 @@
+"""Dollars: prices, bills, goals and the front of time against money."""

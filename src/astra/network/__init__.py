@@ -1,0 +1,1 @@
+"""How long messages take on a topology: seconds and provenance."""

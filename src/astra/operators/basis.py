@@ -1,0 +1,69 @@
+"""Which measured GPU stands for a device, how surely, and how far its clocks fall under continuous load."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from astra.errors import fold
+from astra.provenance import Source
+from astra.spec.cluster import Device
+
+SAME_DEVICE: Final = 0.02  # peaks within 2% of those of the measured GPU are its own
+
+# Steady over burst tensor throughput by board power, where the GPU's own was not measured. Boards of 700 W and more
+# run into their power limit in training: warm H100s reach 0.69 of peak (ROCm MAF chart, 2025-02) against 0.79 in the
+# bursts of aiconfigurator @095f58a; A100 boards lose 3%. Between them: an interpolation.
+_SUSTAINED_BY_WATTS: Final = ((700.0, 0.90), (500.0, 0.95), (0.0, 0.97))
+
+
+class Peaks(msgspec.Struct, frozen=True):
+    """The data-sheet numbers a surface or curve is relative to."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    sms: int
+
+    def match(self, device: Device, precision: str) -> bool:
+        """Whether a device has these peaks, so that what was measured applies unscaled."""
+        given = (device.peak(precision), device.memory_bytes_per_s, device.sms)
+        own = (self.flops_per_s, self.bytes_per_s, self.sms)
+        return all(abs(a - b) <= SAME_DEVICE * b for a, b in zip(given, own, strict=True))
+
+
+class Basis(NamedTuple):
+    """A measured GPU, and how sure a figure borrowed from it is."""
+
+    gpu: str
+    source: Source
+
+
+def basis(device: Device, measured: Collection[str]) -> Basis | None:
+    """The measured GPU that stands for a device: itself, else its relative; None if there is neither."""
+    by_name = {fold(name): name for name in measured}
+    for name in (device.name, *device.aliases):
+        if fold(name) in by_name:
+            return Basis(by_name[fold(name)], Source.INTERPOLATED)
+    if fold(device.relative) in by_name:
+        return Basis(by_name[fold(device.relative)], Source.TRANSFERRED)
+    return None
+
+
+def sustained(device: Device) -> float:
+    """Tensor throughput in hours of training over that of a short burst, at most 1."""
+    measured: dict[str, dict[str, Any]] = read_json("clocks.json")["sustained"]
+    own = basis(device, measured)
+    if own is not None and own.source is Source.INTERPOLATED:
+        return float(measured[own.gpu]["factor"])
+    return next(factor for watts, factor in _SUSTAINED_BY_WATTS if device.power_w >= watts)
+
+
+@cache
+def read_json(name: str) -> dict[str, Any]:
+    """A data file of this package, decoded once."""
+    parsed: dict[str, Any] = msgspec.json.decode((files("astra.operators") / "data" / name).read_bytes())
+    return parsed

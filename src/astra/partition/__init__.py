@@ -1,0 +1,1 @@
+"""Layers over unequal stages: an exact problem by itself, on arrays alone."""

@@ -1,0 +1,206 @@
+"""The one place that says what a framework can do: why a runtime cannot run a strategy of a model.
+
+``[can]`` in a runtime's file lists what it has (``astra.spec.runtime.Can``). Read here as reasons: those of a model and
+a workload, whatever the strategy (``unable``), and those of a strategy, as rules over columns for the search and its
+ledger (``able_rules``). ``may`` is both for one strategy. What depends on the model and the strategy together is a rule
+of the framework (``astra.rules.table``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from astra.catalog import models, runtimes
+from astra.columns import from_strategy
+from astra.rules.language import Condition, Source
+from astra.rules.names import facts_of, names
+from astra.rules.table import RULES, Rule, make_rule
+from astra.spec.blocks import MEANINGS, blocks_of
+from astra.spec.cluster import Pool
+from astra.spec.model import ModelSpec
+from astra.spec.runtime import AXES, Runtime
+from astra.spec.strategy import METHODS, OVERLAPS, RECOMPUTES, SCHEDULES, Strategy
+from astra.spec.workload import Workload
+
+_AXES: Final = {
+    "tp": "tensor parallelism", "sp": "sequence parallelism", "pp": "pipeline parallelism",
+    "vp": "interleaved pipeline", "cp": "context parallelism of this kind", "ep": "expert parallelism",
+    "etp": "tensor parallelism inside an expert", "dp": "data parallelism",
+}  # fmt: skip
+_TOLD: Final = 2  # reasons, of many, why a runtime was not taken
+_TASKS: Final = {"pretrain": "pretrain", "finetune": "fine-tune", "lora": "train LoRA adapters"}
+# What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
+_BESIDE: Final = ("name", "aliases", "source", "date", "max_seq", "rotary", "norm_epsilon", "mtp_layers", "activation")
+
+
+class Reason(NamedTuple):
+    """One thing a runtime cannot do."""
+
+    field: str  # strategy, model or workload: what would have to change
+    sentence: str
+
+
+def may(
+    runtime: Runtime,
+    strategy: Strategy,
+    model: ModelSpec,
+    workload: Workload,
+    pool: Pool | None = None,
+    *,
+    layers: Sequence[int] = (),
+) -> list[Reason]:
+    """Why this runtime cannot run this strategy of this model; empty if it can.
+
+    ``pool`` is for rules that speak of the GPUs, ``layers`` are those of each chunk, where they were dealt already.
+    """
+    table = names(from_strategy(strategy), facts_of(model, pool, workload, runtime=runtime.framework))
+    broken = [rule for rule in able_rules(runtime) if rule.needs <= table.known and np.any(rule.breaks(table))]
+    found = [Reason("strategy", rule.broken_by(table)) for rule in broken]
+    if not runtime.can.uneven and len(set(layers or strategy.layers)) > 1 and "uneven" not in {r.name for r in broken}:
+        found.append(Reason("strategy", _uneven(runtime)))
+    return [*unable(runtime, model, workload), *found]
+
+
+def unable(runtime: Runtime, model: ModelSpec, workload: Workload) -> list[Reason]:
+    """Why this runtime cannot train this model so at all, whatever the strategy."""
+    can, who = runtime.can, runtime.name
+    if can.recipes and recipe_of(runtime, model) is None:
+        found = [Reason("model", f"{who} has no recipe of this shape")]
+    else:
+        found = [Reason("model", f"{who} has no {MEANINGS[word]}") for word in blocks_of(model)
+                 if word not in can.blocks]  # fmt: skip
+    if workload.task not in can.tasks:
+        found.append(Reason("workload", f"{who} does not {_TASKS[workload.task]} here"))
+    if workload.precision not in can.precision:
+        found.append(Reason("workload", f"{who} does not train in {workload.precision} here"))
+    if workload.optimizer not in can.optimizers:
+        found.append(Reason("workload", f"{who} does not train with {workload.optimizer} here"))
+    if 0 < model.learned_positions < workload.seq:
+        found.append(Reason("workload", f"the model's learned positions end at {model.learned_positions:,} tokens, "
+                                        f"before the sequence of {workload.seq:,}"))  # fmt: skip
+    return found
+
+
+def who_can(model: ModelSpec, workload: Workload) -> list[str]:
+    """The runtimes that can train a model so and have files written for them."""
+    offered = (runtimes.runtime(name) for name in runtimes.runtime_names())
+    return [one.name for one in offered if one.exports_to and not unable(one, model, workload)]
+
+
+def usual_runtime(model: ModelSpec, workload: Workload, *, several: bool = False) -> tuple[Runtime, str]:
+    """The runtime that is taken where nobody names one, and why it is not the first choice, if it is not.
+
+    ``several`` pools are joined by pipelines. The first choice also stands where no runtime can.
+    """
+    usual = [runtimes.runtime(name) for name in runtimes.USUAL]
+    joins = [one for one in usual if not several or "pp" in one.can.degrees]
+    reasons = unable(usual[0], model, workload)
+    chosen = next((one for one in joins if not unable(one, model, workload)), usual[0])
+    if chosen is usual[0]:
+        return chosen, ""
+    told = [reason.sentence for reason in reasons[:_TOLD]]
+    more = [f"and {len(reasons) - _TOLD} more reasons"] if len(reasons) > _TOLD else []
+    return chosen, f"Runtime {chosen.name}, because {'; '.join(told + more)}. --runtime names another."
+
+
+def recipe_of(runtime: Runtime, model: ModelSpec) -> str | None:
+    """The recipe that builds a model of this shape, by its name in the framework."""
+    for name, recipe in runtime.can.recipes.items():
+        found = models.model(name)
+        if replace(model, **{field: getattr(found, field) for field in _BESIDE}) == found:
+            return recipe
+    return None
+
+
+def rules_of(runtime: Runtime) -> tuple[Rule, ...]:
+    """Every rule that binds a runtime: the general ones, its framework's, and what its file lists."""
+    return (*(rule for rule in RULES if not rule.frameworks), *able_rules(runtime))
+
+
+def able_rules(runtime: Runtime) -> tuple[Rule, ...]:
+    """What a strategy must keep to for this runtime, beside the general rules."""
+    return _parsed(runtime.framework, tuple(_listed(runtime)))
+
+
+@lru_cache(maxsize=64)
+def _parsed(framework: str, rows: tuple[tuple[str, str, str], ...]) -> tuple[Rule, ...]:
+    """A framework's rules and those of a runtime's lists."""
+    own = [rule for rule in RULES if framework in rule.frameworks]
+    made = [make_rule(row[0], row[1], Condition(Source(row[2], f"rule {row[0]}"))) for row in rows]
+    return (*own, *made)
+
+
+def _listed(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
+    """The lists of a runtime's file as rules: name, sentence, condition where it is broken."""
+    can, who = runtime.can, runtime.name
+    for axis in AXES:
+        if axis not in can.degrees:
+            yield f"can_{axis}", f"{who} has no {_AXES[axis]}", "sp" if axis == "sp" else f"{axis} > 1"
+    if not can.uneven:
+        yield "uneven", _uneven(runtime), "layers % (pp * vp) != 0"
+    lacks = [name for name in SCHEDULES if name not in can.schedules]
+    if lacks:
+        yield "can_schedule", f"{who} has no such pipeline schedule", _one_of("schedule", lacks)
+    stages = [stage for stage in range(4) if stage not in can.zero]
+    if stages:
+        yield "can_zero", f"{who} has zero {_listing(can.zero)} alone", " or ".join(f"zero == {n}" for n in stages)
+    lacks = [name for name in RECOMPUTES if name not in can.recompute]
+    if lacks:
+        words = _listing([f"{name} recompute" if name != "none" else "none" for name in can.recompute])
+        yield "can_recompute", f"{who} has {words}, nothing else", _one_of("recompute", lacks)
+    yield from _methods(runtime)
+    if "optimizer" not in can.offload:
+        yield "can_offload", f"{who} has no optimizer offload", 'offload == "optimizer"'
+    if not can.unfused:
+        yield "can_flash", f"{who} has no switch for fused attention", "not flash"
+    yield from _overlaps(runtime)
+
+
+def _methods(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
+    can, who = runtime.can, runtime.name
+    if not can.methods:
+        yield ("can_method", f"{who} checkpoints every layer by itself under full recompute",
+               'recompute == "full" and (method != "uniform" or recompute_layers != 1)')  # fmt: skip
+    elif set(can.methods) != set(METHODS):
+        lacks = [name for name in METHODS if name not in can.methods]
+        yield "can_method", f"{who} has no such way to pick layers", _one_of("method", lacks)
+
+
+def _overlaps(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
+    can, who = runtime.can, runtime.name
+    for name in OVERLAPS:
+        if name not in can.overlap:
+            yield f"can_overlap_{name}", f"{who} cannot overlap {name} communication", f"overlap_{name}"
+    if "grad" in can.always:
+        yield "always_grad", f"{who} always overlaps gradient reduction", "not overlap_grad"
+    if "p2p" in can.always:
+        yield ("always_p2p", f"{who} always overlaps the traffic of an interleaved pipeline",
+               "vp > 1 and not overlap_p2p")  # fmt: skip
+    if "param" not in can.overlap:
+        return
+    where = f"{who} prefetches weights exactly where they are sharded (zero {_listing(can.prefetch)})"
+    never = [stage for stage in (1, 2, 3) if stage not in can.prefetch]
+    if never:
+        yield "prefetch", where, f"overlap_param and ({' or '.join(f'zero == {stage}' for stage in never)})"
+    if "param" in can.always:
+        stages = " or ".join(f"zero == {stage}" for stage in can.prefetch)
+        yield "always_param", where, f"not overlap_param and ({stages})"
+
+
+def _uneven(runtime: Runtime) -> str:
+    return f"{runtime.name} gives every stage as many layers"
+
+
+def _one_of(field: str, words: Iterable[str]) -> str:
+    return " or ".join(f'{field} == "{word}"' for word in words)
+
+
+def _listing(words: Iterable[object]) -> str:
+    """``0, 2 or 3``."""
+    told = [str(word) for word in words]
+    return " or ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else "".join(told)

@@ -1,0 +1,368 @@
+"""The exhaustive search: enumerate, refuse, bound, cost, rank, refine.
+
+Best first, and exact by the simulated step, which is the one reported. Four lower bounds of it, each tighter and dearer
+than the one before, decide what is looked at: of a core (compute spread evenly over the stages, no bubble), of a mesh
+(its slowest stage and the way there and back), of a mesh with a ZeRO stage and offload that leave it room (no
+recompute), and of the strategy itself. A strategy is passed over only if a bound is already above the plans kept, or
+its mesh cannot fit with every saver at once, or one of the same mesh that fits repeats less. The rest is simulated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.columns import joined, take
+from astra.cost import memory, step
+from astra.cost.bound import mesh_bound_s
+from astra.cost.memory import Holders
+from astra.cost.savers import Savers
+from astra.cost.stage import (
+    Gathered,
+    Meshes,
+    StageCosts,
+    join_meshes,
+    stage_costs,
+)
+from astra.cost.step import Evaluated, evaluate
+from astra.provenance import Bools, Floats, Ints
+from astra.rules.restrictions import Restrictions
+from astra.rules.table import Rule, check
+from astra.search.bounds import core_bound_s, gather_cores, sibling_bound_s, usual_cores
+from astra.search.settle import Contest, Entries, least_savers, to_strategy
+from astra.search.space import Space
+from astra.spec.job import Job
+from astra.spec.strategy import Strategy
+
+GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
+_FEWER: Final = 1_000_000  # than this many GPUs along one dimension
+CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
+FIRST_CORES: Final = 64
+MOST_CORES: Final = 4096
+FIRST_PENDING: Final = 512  # meshes put aside before the savers are tried on them; more once something fits
+MOST_PENDING: Final = 8192
+UNSAVED: Final = Savers(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64))  # nothing recomputed
+
+Progress = Callable[[float], None]
+
+
+class Candidate(NamedTuple):
+    """The best variant of one group, by the simulated step."""
+
+    strategy: Strategy
+    step_s: float
+
+
+class Found(NamedTuple):
+    """What a search found, best first, and an account of every strategy considered."""
+
+    candidates: list[Candidate]
+    considered: int
+    evaluated: int
+    feasible: int
+    seconds: float
+    refused: dict[str, int]
+    dominated: int
+    too_large: int  # do not fit
+    slower: int  # proven slower than the plans kept
+    least_bytes: float  # the smallest reserved memory among legal strategies, for advice when nothing fits
+    least: Strategy | None
+
+
+def search(
+    job: Job,
+    restrictions: Restrictions,
+    *,
+    user_rules: Sequence[Rule] = (),
+    keep: int,
+    progress: Progress | None = None,
+) -> Found:
+    """The best ``keep`` groups of strategies."""
+    started = time.perf_counter()
+    space = Space(job, restrictions, user_rules)
+    leaders = Leaders(job, space, keep)
+    if min(len(space.strategies), len(space.holders), len(space.savers), len(space.flash_settings)):
+        rows = usual_cores(job, space)
+        gathered = gather_cores(job, space, rows)
+        leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
+        rest = np.flatnonzero(gathered.place[: len(space.strategies)] < 0)
+        rest = rest[sibling_bound_s(job, space, gathered, rest) < leaders.worst_s()]
+        if len(rest):
+            gathered = gather_cores(job, space, rest)
+            leaders.race(rest, core_bound_s(job, space, gathered, rest), gathered, progress)
+    return leaders.found(time.perf_counter() - started)
+
+
+def growing(order: Ints) -> Iterator[Ints]:
+    """Rows in blocks that double, so that an easy search stops early and a hard one runs at full width."""
+    start, size = 0, FIRST_CORES
+    while start < len(order):
+        yield order[start : start + size]
+        start, size = start + size, min(2 * size, MOST_CORES)
+
+
+class _Pending(NamedTuple):
+    """Meshes that could be better with recompute."""
+
+    meshes: Meshes
+    costs: StageCosts
+    parts: Gathered
+    bound_s: Floats
+    savers: Floats  # number of them
+
+
+class Leaders:
+    """The best plans so far and the ledger."""
+
+    def __init__(self, job: Job, space: Space, keep: int) -> None:
+        self.job, self.space, self.keep = job, space, keep
+        self.contest = Contest(job, self.limit_s, at_once=keep)
+        self.quickest = space.savers.take(slice(0, 1))  # no recompute, unless that is restricted
+        self.cores = self.evaluated = self.feasible = 0
+        self.too_large = 0.0
+        self.unfit = 0.0  # strategies of meshes that cannot fit at all
+        self.least: tuple[float, Strategy | None] = (np.inf, None)
+        self._pending: list[_Pending] = []
+
+    @property
+    def best(self) -> dict[int, tuple[float, Strategy]]:
+        """The best step of each group so far, and its strategy."""
+        return self.contest.best
+
+    def worst_s(self) -> float:
+        """The step time a plan must beat to enter the leaders."""
+        if len(self.best) < self.keep:
+            return np.inf
+        return sorted(entry[0] for entry in self.best.values())[self.keep - 1]
+
+    def limit_s(self, groups: Ints) -> Floats:
+        """The step time a strategy of each group must beat."""
+        known, place = np.unique(groups, return_inverse=True)
+        reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in known.tolist()])
+        limit_s: Floats = np.minimum(reached_s, self.worst_s())[place]
+        return limit_s
+
+    def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
+        """Cost cores by their bounds until none is left that could enter the leaders."""
+        order = np.argsort(bound_s, kind="stable")
+        for block in growing(order):
+            if bound_s[block[0]] >= self.worst_s():
+                break
+            self.cost(rows[block], gathered)
+            if progress is not None:
+                progress(self.cores / len(self.space.strategies))
+        self.finish()
+        self.contest.decide()
+
+    def cost(self, cores: Ints, gathered: Gathered) -> None:
+        """Expand cores to meshes and cost those that may enter the leaders, best first."""
+        self.cores += len(cores)
+        meshes, strategies, origin = self.space.expand(cores)
+        if not len(meshes):
+            return
+        off = meshes.columns["flash"] != self.space.flash_settings[0]
+        parts = gathered.take(origin + off * len(self.space.strategies))
+        costs = stage_costs(self.job, meshes, parts)
+        rows = self._possible(meshes, strategies, costs)
+        held_s = np.full((len(meshes), len(self.space.holders)), np.inf)
+        fitted = np.zeros(held_s.shape, bool)
+        for block in blocks(rows, len(self.space.holders) * costs.forward_s.shape[1]):
+            part = meshes.take(block), take(costs, block)
+            held_s[block], fitted[block] = self._offer(*part, parts.take(block), self.quickest, first=True)
+            if self.quickest.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
+                held_s[block] = evaluate(self.job, *part, UNSAVED, self.space.holders).bound_s.min(axis=1)
+                fitted[block] = False
+        # Whoever fits without recompute has nothing to gain from it.
+        open_s = np.where(fitted, np.inf, held_s)
+        limit_s = self.limit_s(group_of(meshes))
+        rows = rows[open_s.min(axis=1)[rows] < limit_s[rows]]
+        bound_s = open_s[rows].min(axis=1)
+        if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
+            room = self.room(meshes.take(rows), take(costs, rows))
+            bound_s = np.where(room, open_s[rows], np.inf).min(axis=1)
+            lost = bound_s >= limit_s[rows]
+            savers = strategies[rows] / len(self.space.holders)
+            self.unfit += float(((savers - 1) * (~room).sum(axis=1))[lost].sum())
+            rows, bound_s = rows[~lost], bound_s[~lost]
+        savers = strategies[rows] / len(self.space.holders)
+        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s, savers))
+        if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
+            self.finish()
+
+    def finish(self) -> None:
+        """Try every saver on the meshes put aside, best first."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        meshes = join_meshes([some.meshes for some in pending])
+        costs = joined([some.costs for some in pending])
+        bound_s = np.concatenate([some.bound_s for some in pending])
+        parts = join_parts([some.parts for some in pending])
+        groups, order = group_of(meshes), np.argsort(bound_s, kind="stable")
+        tight = np.zeros(0, np.int64)
+        if not self.best and not self.space.late_rules:
+            least = memory.least_peak(self.job, costs, meshes.columns["vp"], self.space.holders).min(axis=1)
+            reserved = memory.reserved_bytes(self.job, least)
+            tight = order[reserved[order] > self.job.limit_bytes]
+            tight = tight[np.argsort(reserved[tight], kind="stable")]
+            order = order[reserved[order] <= self.job.limit_bytes]
+        for some in growing(order):
+            self._try_savers(some[bound_s[some] < self.limit_s(groups[some])], meshes, costs, parts)
+        # What has no room is of interest only for advice, and no more than the smallest of it.
+        for some in growing(tight):
+            small = some[reserved[some] < self.least[0]] if not self.best else some[:0]
+            self._try_savers(small, meshes, costs, parts)
+            savers = np.concatenate([one.savers for one in pending])[np.setdiff1d(some, small)]
+            self.unfit += float((savers - 1).sum()) * len(self.space.holders)
+
+    def _try_savers(self, rows: Ints, meshes: Meshes, costs: StageCosts, parts: Gathered) -> None:
+        """Offer some meshes with every saver."""
+        for block in by_depth(rows, costs, len(self.space.holders)):
+            savers = self.space.savers.up_to(int(costs.chunk_layers[block].max()))
+            self._offer(meshes.take(block), take(costs, block), parts.take(block), savers, first=False)
+
+    def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
+        """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs))
+        fits = self.may_fit(meshes, costs)
+        if fits.any() or self.best:
+            self.unfit += float(strategies[~fits].sum())
+        else:
+            fits[:] = True
+        rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes))))
+        return rows[np.argsort(bound_s[rows], kind="stable")]
+
+    def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
+        """[mesh, holder] whether some saver could make the mesh fit."""
+        least = memory.least_peak(self.job, costs, meshes.columns["vp"], self.space.holders)
+        return memory.fits(self.job, least)
+
+    def may_fit(self, meshes: Meshes, costs: StageCosts) -> Bools:
+        """Whether some saver and holder could make a mesh fit."""
+        least = memory.least_peak_of_any(self.job, costs, meshes.columns["vp"], self.space.holders)
+        return memory.fits(self.job, least)
+
+    def _offer(
+        self, meshes: Meshes, costs: StageCosts, parts: Gathered, savers: Savers, *, first: bool
+    ) -> tuple[Floats, Bools]:
+        """Cost meshes with some savers and every holder, and enter what fits into the contest.
+
+        The lowest bound of each mesh by holder, and whether one that the rules allow fits.
+        """
+        holders = self.space.holders
+        result = evaluate(self.job, meshes, costs, savers, holders)
+        held_s = result.bound_s.min(axis=1)  # before rules: what they refuse here may be legal with another saver
+        if self.space.late_rules:
+            result = self._without_refused(meshes, result, savers, first=first)
+        reserved = memory.reserved_bytes(self.job, result.peak_bytes)
+        fits = result.known & (reserved <= self.job.limit_bytes)
+        new = slice(0 if first else 1, None)  # the quickest saver comes first and is counted once
+        self.evaluated += int(result.known[:, new].sum())
+        self.feasible += int(fits[:, new].sum())
+        self.too_large += float((result.known & ~fits)[:, new].sum())
+        if fits.any():
+            waits = np.full(len(meshes), 1 + self.job.straggling)
+            entries = entries_of(result, fits, meshes, parts, savers, holders, group_of(meshes), waits, first=first)
+            self.contest.enter(entries, parts)
+        else:
+            self._note_least(meshes, result, reserved, savers)
+        return held_s, np.asarray(fits.any(axis=1))
+
+    def _without_refused(self, meshes: Meshes, result: Evaluated, savers: Savers, *, first: bool) -> Evaluated:
+        """Apply the rules that speak of recompute, ZeRO or offload."""
+        shape = result.known.shape
+        spoken = {name for rule in self.space.late_rules for name in rule.needs} | {"batch"}
+        columns = {
+            name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
+        }
+        late = {"recompute": savers.recompute, "method": savers.method, "recompute_layers": savers.layers}
+        columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
+        held = {"zero": self.space.holders.zero, "offload": self.space.holders.offload}
+        columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
+        new = result.known.copy()
+        if not first:
+            new[:, :1] = False
+        verdict = check(columns, self.space.facts, self.space.late_rules, weights=new.ravel().astype(np.float64))
+        for name, count in verdict.ledger.items():
+            self.space.refused[name] = self.space.refused.get(name, 0) + count
+        return result._replace(known=result.known & verdict.ok.reshape(shape))
+
+    def _note_least(self, meshes: Meshes, result: Evaluated, reserved: Floats, savers: Savers) -> None:
+        """Remember the smallest strategy seen, in case nothing fits."""
+        smallest = np.where(result.known, reserved, np.inf)
+        place = np.unravel_index(int(smallest.argmin()), smallest.shape)
+        if float(smallest[place]) < self.least[0]:
+            mesh, saver, holder = (int(x) for x in place)
+            strategy = to_strategy(meshes, savers, self.space.holders, mesh, saver, holder)
+            self.least = (float(smallest[place]), strategy)
+
+    def found(self, seconds: float) -> Found:
+        """The leaders as strategies, and the account."""
+        space = self.space
+        ranked = sorted(self.best.values(), key=lambda entry: (entry[0], str(entry[1])))[: self.keep]
+        turned_away = sum(space.refused.values()) + space.dominated
+        slower = space.considered - turned_away - self.feasible - round(self.too_large + self.unfit)
+        return Found(
+            candidates=[Candidate(strategy, step_s) for step_s, strategy in ranked],
+            considered=space.considered,
+            evaluated=self.evaluated,
+            feasible=self.feasible,
+            seconds=seconds,
+            refused=space.refused,
+            dominated=space.dominated,
+            too_large=round(self.too_large + self.unfit),
+            slower=max(slower, 0),
+            least_bytes=self.least[0],
+            least=self.least[1],
+        )
+
+
+def group_of(meshes: Meshes) -> Ints:
+    """A number for each group."""
+    numbers = np.zeros(len(meshes), np.int64)
+    for name in GROUP:
+        numbers = numbers * _FEWER + meshes.columns[name]
+    return numbers
+
+
+def entries_of(
+    result: Evaluated, fits: Bools, meshes: Meshes, parts: Gathered, savers: Savers, holders: Holders, group: Ints,
+    waits: Floats, *, first: bool,
+) -> Entries:  # fmt: skip
+    """What fits and may win, as rows of the contest; the quickest saver enters the first time only."""
+    mesh, saver, holder = least_savers(result, savers, fits)
+    if not first:
+        mesh, saver, holder = (column[saver > 0] for column in (mesh, saver, holder))
+    return Entries(
+        result.bound_s[mesh, saver, holder],
+        result.exchanged_s[mesh, holder],
+        result.after_s[mesh, holder],
+        group[mesh],
+        waits[mesh],
+        meshes.take(mesh),
+        parts.place[mesh],
+        Savers(*(column[saver] for column in savers)),
+        Holders(*(column[holder] for column in holders)),
+    )
+
+
+def join_parts(several: Sequence[Gathered]) -> Gathered:
+    """The places of several tables that share their parts."""
+    return several[0]._replace(place=np.concatenate([some.place for some in several]))
+
+
+def blocks(rows: Ints, width: int) -> list[Ints]:
+    """Rows in blocks whose arrays, ``width`` entries a row, have a good size."""
+    size = max(CELLS // width, 8)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def by_depth(rows: Ints, costs: StageCosts, holders: int) -> Iterator[Ints]:
+    """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
+    depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
+    for level in np.unique(depth):
+        savers = 2 + 2 * 4 ** (int(level) + 1)
+        yield from blocks(rows[depth == level], savers * holders * costs.forward_s.shape[1])

@@ -1,0 +1,1 @@
+"""Several pools: pipelines across them and groups beside one another."""

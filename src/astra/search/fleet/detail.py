@@ -1,0 +1,425 @@
+"""One strategy over several pools in full: every stage with its own pool's costs, every pipeline simulated.
+
+A stage costs what it would in a pipeline of the same layout on its pool alone, so each segment is costed as that and
+its ranks are taken out; what differs is the traffic between pools and between groups of unequal shards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from astra.answer import Range, StageEstimate
+from astra.columns import code, from_strategy
+from astra.cost import mixed as cost
+from astra.cost import step
+from astra.cost.memory import activations
+from astra.cost.parts import worst_source
+from astra.cost.pipeline import virtual_stages
+from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
+from astra.cost.step import states
+from astra.errors import InputError
+from astra.layers.kinds import layer_kinds
+from astra.provenance import Floats, Source
+from astra.rules.can import rules_of, unable
+from astra.rules.names import facts_of
+from astra.rules.table import Rule, violations
+from astra.schedule import find, legal, step_s
+from astra.search import detail
+from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
+from astra.search.fleet.runtimes import Fitted, runtimes_for
+from astra.spec.cluster import Cluster
+from astra.spec.job import STRAGGLING, Job
+from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
+from astra.spec.strategy import Strategy, replace, usual_schedule
+from astra.units import GIB
+
+
+class Fleet(NamedTuple):
+    """The pools a request may use, each with its job. ``names`` are words of the text form."""
+
+    cluster: Cluster
+    jobs: tuple[Job, ...]
+    names: tuple[str, ...]
+    columns: tuple[cost.PoolColumns, ...] = ()  # parts already costed, by pool
+
+    def place(self, name: str) -> int:
+        """Which pool a word means."""
+        if name not in self.names:
+            raise InputError("strategy", name, want=f"a pool of this cluster: {', '.join(self.names)}")
+        return self.names.index(name)
+
+    @property
+    def job(self) -> Job:
+        """The first pool's; model, runtime and batch are the same for all."""
+        return self.jobs[0]
+
+
+def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
+    """Pools with distinct one-word names."""
+    names: list[str] = []
+    for pool in cluster.pools:
+        word, number = pool_word(pool.name or pool.device.name), 2
+        base = word
+        while word in names:
+            word, number = f"{base}#{number}", number + 1
+        names.append(word)
+    return Fleet(cluster, tuple(jobs), tuple(names))
+
+
+class _Costed(NamedTuple):
+    """One segment as a pipeline of its own pool."""
+
+    job: Job
+    strategy: Strategy
+    costs: StageCosts
+    ranks: range
+    stages: list[StageEstimate]
+    after_s: Floats  # [rank]
+    forward_s: Floats  # [virtual stage] of one micro-batch
+    backward_s: Floats
+    weight_s: Floats
+    provenance: dict[str, Source]
+    recomputed: float
+    violations: list[str]
+
+
+def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
+    """The record of one strategy; the caller has checked it with ``check_strategy``."""
+    groups = [_costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
+    pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
+    longest = max(seconds for seconds, _ in pipelines)
+    last_s = max(float(part.after_s.max()) for costed in groups for part in costed)
+    stages: list[MixedStage] = []
+    records: list[GroupEstimate] = []
+    for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
+        placed = _placed(number, group, costed, sends, start=len(stages))
+        stages += placed
+        records.append(_group_record(number, group, placed, sends, seconds, longest))
+    slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
+    waits = 1 + _straggling(fleet, strategy)
+    total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
+    around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
+    causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
+    return _tell(fleet, strategy, records, stages, [part for costed in groups for part in costed], total_s, causes)
+
+
+def check_strategy(fleet: Fleet, strategy: MixedStrategy) -> None:
+    """Refuse numbers that do not define a run on these pools."""
+    depth, batch = len(layer_kinds(fleet.job.model)), fleet.job.workload.global_batch
+    for name, used in strategy.gpus_by_pool.items():
+        have = fleet.cluster.pools[fleet.place(name)].gpus
+        if used > have:
+            raise InputError("strategy", f"{used} GPUs of {name}", want=f"at most the {have} there are")
+    for group in strategy.groups:
+        if sum(group.layers) != depth:
+            raise InputError("strategy", str(group), want=f"layers that add up to {depth}, not {sum(group.layers)}")
+        for segment in group.segments:
+            if (group.dp * group.cp * segment.tp) % segment.ep:
+                raise InputError("strategy", str(segment), want="ep that divides tp*cp*dp")
+    if strategy.samples != batch:
+        raise InputError(
+            "strategy",
+            f"{strategy.samples} samples",
+            want=f"dp*mbs*m of all groups to add up to the batch of {batch}",
+        )
+
+
+def _costed_group(fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule]) -> list[_Costed]:
+    first, out = 0, []
+    for segment in group.segments:
+        ranks = range(first, first + segment.pp)
+        out.append(_costed(fleet, strategy, group, segment, ranks, user_rules))
+        first += segment.pp
+    return out
+
+
+def _costed(
+    fleet: Fleet,
+    mixed: MixedStrategy,
+    group: Group,
+    segment: Segment,
+    ranks: range,
+    user_rules: Sequence[Rule],
+) -> _Costed:
+    """A segment's ranks, in a pipeline of the same layout on its pool alone."""
+    place = fleet.place(segment.pool)
+    whole = fleet.jobs[place]
+    workload = msgspec.structs.replace(whole.workload, global_batch=group.samples)
+    job = msgspec.structs.replace(whole, workload=workload)
+    strategy = as_alone(job, mixed, group, segment)
+    row = detail.as_row(job, strategy)
+    gathered = _parts(fleet, place, job, row)
+    costs = stage_costs(job, row.meshes, gathered, every_rank=True)
+    replicas = group.dp * group.cp
+    moved = cost.with_other_groups(
+        job, costs.sync, costs.held, replicas, len(mixed.groups), _slowest_wire(fleet, mixed)
+    )
+    costs = costs._replace(sync=moved)
+    saved = activations(costs, row.meshes.columns["vp"], row.savers)
+    static, update, between = states(job, row.meshes, costs, row.holders)
+    (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
+        job, row.meshes, gathered, row.savers, np.zeros((1, row.layout.pp))
+    )
+    by_rank_s = again_s[0][np.array(row.layout.place)].sum(axis=0)
+    following_s = step.after_s(update, between)[0, 0]
+    answer = detail.Answer(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0)
+    records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
+    provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
+    provenance["dp"] = Source(int(moved.source.max()))
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+    facts |= {"gpus": strategy.gpus, "layers_per_chunk": max(strategy.layers)}
+    return _Costed(
+        job,
+        strategy,
+        costs,
+        ranks,
+        [records[rank] for rank in ranks],
+        following_s[ranks.start : ranks.stop],
+        forward_s[0],
+        backward_s[0],
+        weight_s[0],
+        provenance,
+        detail.recomputed_share(job, row) * sum(segment.layers) / max(sum(group.layers), 1),
+        [
+            *violations(from_strategy(strategy), facts, user_rules=user_rules, rules=rules_of(job.runtime)),
+            *(reason.sentence for reason in unable(job.runtime, job.model, job.workload)),
+        ],
+    )
+
+
+def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
+    """The parts of a strategy's sharding, from those already costed where it is among them."""
+    strategy = row.strategy
+    if fleet.columns:
+        columns = fleet.columns[place]
+        at = columns.shards.row(tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, mbs=strategy.mbs)
+        if at is not None:
+            return columns.gathered.take(np.array([at]))
+    return gather_parts(job, row.meshes.columns)
+
+
+def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> Strategy:
+    """The whole pipeline's layout on one segment's pool and degrees."""
+    alone = Strategy(
+        tp=segment.tp,
+        pp=group.stages,
+        vp=group.vp,
+        cp=group.cp,
+        ep=segment.ep,
+        dp=group.dp,
+        mbs=group.mbs,
+        sp=segment.tp > 1,
+        zero=mixed.zero,
+        recompute=segment.recompute,
+        schedule=usual_schedule(group.vp),
+        layers=group.layers,
+    )
+    possible = set(job.hides(alone)) & {*mixed.overlap, *(["p2p"] if group.stages > 1 else [])}
+    return replace(alone, overlap=tuple(possible - ({"param"} if "grad" not in possible else set())))
+
+
+def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
+    """Gradients meet over the slowest wire between pools of different groups."""
+    if len(mixed.groups) < 2:
+        return None
+    pools = sorted({fleet.place(name) for name in mixed.gpus_by_pool})
+    wires = [cost.wire(fleet.cluster, a, b) for a in pools for b in pools if a < b or len(pools) == 1]
+    return min(wires, key=lambda way: way.bytes_per_s)
+
+
+def _simulated(fleet: Fleet, group: Group, costed: Sequence[_Costed]) -> tuple[float, list[float]]:
+    """The makespan of one pipeline, and the seconds of each transfer between virtual stages."""
+    p, v, m = group.stages, group.vp, group.microbatches
+    schedule = usual_schedule(v)
+    by_rank = [number for number, part in enumerate(costed) for _ in part.ranks]
+    owner = [by_rank[rank] for rank in find(schedule).rank_of(p, v).tolist()]  # of each virtual stage
+    sends = [_transfer_s(fleet, group, costed, here, there) if p > 1 else 0.0 for here, there in pairwise(owner)]
+
+    def column(name: str) -> Floats:
+        return np.array([getattr(costed[part], name)[k] for k, part in enumerate(owner)])
+
+    defined = bool(legal(code("schedule", schedule), p=p, v=v, m=m).all())
+    count = m if defined else -(-m // p) * p
+    seconds = step_s(
+        schedule,
+        p=p,
+        v=v,
+        m=count,
+        forward_s=column("forward_s"),
+        backward_s=column("backward_s"),
+        weight_s=column("weight_s"),
+        send_s=np.array(sends),
+        blocking_p2p=v == 1,
+    )
+    return seconds * m / count, sends
+
+
+def _transfer_s(fleet: Fleet, group: Group, costed: Sequence[_Costed], here: int, there: int) -> float:
+    """One activation from a stage of one segment to one of another, or of the same."""
+    if here == there:
+        return float(costed[here].costs.p2p_s[0])
+    a, b = group.segments[here], group.segments[there]
+    if a.pool == b.pool and a.tp == b.tp:
+        return float(costed[here].costs.p2p_s[0])
+    way = cost.wire(fleet.cluster, fleet.place(a.pool), fleet.place(b.pool))
+    job = fleet.job
+    nbytes = 2.0 * group.mbs * job.workload.seq / group.cp * job.model.hidden / min(a.tp, b.tp)
+    return float(cost.hop_s(way, nbytes))
+
+
+def _placed(
+    number: int, group: Group, costed: Sequence[_Costed], sends: Sequence[float], start: int
+) -> list[MixedStage]:
+    """Stage records with their pool."""
+    out: list[MixedStage] = []
+    stages = find(usual_schedule(group.vp)).place(group.stages, group.vp)
+    for segment, part in zip(group.segments, costed, strict=True):
+        for rank, record in zip(part.ranks, part.stages, strict=True):
+            ks = stages[:, rank].tolist()
+            work = sum(float(part.forward_s[k] + part.backward_s[k] + part.weight_s[k]) for k in ks)
+            moved = sum((sends[k] if k < len(sends) else 0.0) + (sends[k - 1] if k else 0.0) for k in ks)
+            fields = {name: getattr(record, name) for name in StageEstimate.__struct_fields__}
+            traffic = record.communication_s | {"pp": group.microbatches * moved}
+            exposed = record.exposed_s | ({"pp": group.microbatches * moved} if group.vp == 1 else {})
+            fields |= {"index": start + len(out), "communication_s": traffic, "exposed_s": exposed}
+            out.append(
+                MixedStage(
+                    **fields,
+                    group=number,
+                    pool=segment.pool,
+                    tp=segment.tp,
+                    recompute=segment.recompute,
+                    microbatch_s=work,
+                    transfer_s=moved,
+                    memory_limit_gib=part.job.limit_bytes / GIB,
+                )
+            )
+    return out
+
+
+def _group_record(
+    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, longest: float
+) -> GroupEstimate:
+    gpus: dict[str, int] = {}
+    for segment in group.segments:
+        gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
+    times = [stage.microbatch_s + (stage.transfer_s if group.vp == 1 else 0.0) for stage in stages]
+    closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
+    closed += 2 * sum(sends) if group.vp > 1 else 0.0  # hidden but for fill and drain
+    return GroupEstimate(
+        index=number,
+        text=str(group),
+        dp=group.dp,
+        mbs=group.mbs,
+        microbatches=group.microbatches,
+        samples=group.samples,
+        gpus=gpus,
+        pipeline_s=seconds,
+        closed_form_s=closed,
+        waits_s=longest - seconds,
+    )
+
+
+def _straggling(fleet: Fleet, strategy: MixedStrategy) -> float:
+    """As for one pool, over the nodes that are used."""
+    used = strategy.gpus_by_pool
+    nodes = sum(
+        math.ceil(used.get(name, 0) / pool.gpus_per_node)
+        for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)
+    )
+    return STRAGGLING * math.log2(max(nodes, 1))
+
+
+def _tell(
+    fleet: Fleet,
+    strategy: MixedStrategy,
+    groups: list[GroupEstimate],
+    stages: list[MixedStage],
+    parts: Sequence[_Costed],
+    total_s: float,
+    causes: Mapping[str, float],
+) -> MixedEstimate:
+    """The record."""
+    job, used = fleet.job, strategy.gpus_by_pool
+    tokens_per_s = job.workload.tokens_per_step / total_s
+    flops_per_s = detail.training_flops_per_token(job) * tokens_per_s
+    jobs = dict(zip(fleet.names, fleet.jobs, strict=True))
+    peak = sum(count * jobs[name].pool.device.peak(jobs[name].workload.precision) for name, count in used.items())
+    provenance: dict[str, Source] = {}
+    for part in parts:
+        for term, source in part.provenance.items():
+            provenance[term] = max(provenance.get(term, Source.MEASURED), source)
+    if len(used) > 1:
+        provenance["between pools"] = Source.ASSUMED
+    worst = max(provenance.values())
+    known = max(source for term, source in provenance.items() if term != "between pools")
+    fullest = max(stages, key=lambda stage: stage.peak_reserved_gib / stage.memory_limit_gib)
+    shares = [group.samples / strategy.samples for group in strategy.groups]
+    again = sum(part.recomputed * shares[stage_group] for part, stage_group in _groups_of(strategy, parts))
+    broken = list(dict.fromkeys(sentence for part in parts for sentence in part.violations))
+    vendors = {jobs[name].pool.device.vendor for name in used}
+    precisions: set[str] = {jobs[name].workload.precision for name in used}
+    runs_on, needs = runtimes_for(
+        strategy, Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions))
+    )
+    return MixedEstimate(
+        model=job.model.name,
+        gpus=" + ".join(f"{count}x{jobs[name].pool.device.name}" for name, count in used.items()),
+        strategy=str(strategy),
+        runtime=job.runtime.name,
+        legal=not broken,
+        violations=broken,
+        fits=all(stage.fits for stage in stages),
+        step_s=total_s,
+        step_s_range=detail.step_range(job, total_s, known),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=tokens_per_s / strategy.gpus,
+        model_tflops_per_gpu=flops_per_s / strategy.gpus / 1e12,
+        mfu=flops_per_s / peak,
+        hfu=flops_per_s / peak * (1 + again),
+        breakdown=dict(causes),
+        bubble_fraction=causes[detail.BUBBLE] / total_s,
+        microbatches=max(group.microbatches for group in strategy.groups),
+        stages=list(stages),
+        peak_allocated_gib=fullest.peak_allocated_gib,
+        peak_reserved_gib=fullest.peak_reserved_gib,
+        peak_gib_range=Range(
+            low=fullest.peak_reserved_gib * (1 - detail.MEMORY_ERROR),
+            high=fullest.peak_reserved_gib * (1 + detail.MEMORY_ERROR),
+        ),
+        memory_usable_gib=jobs[fullest.pool].usable_bytes / GIB,
+        memory_limit_gib=fullest.memory_limit_gib,
+        provenance={term: source.word for term, source in provenance.items()},
+        provenance_worst=worst.word,
+        warnings=_warnings(vendors, precisions),
+        groups=groups,
+        used=used,
+        idle={
+            name: pool.gpus - used.get(name, 0)
+            for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)
+            if pool.gpus > used.get(name, 0)
+        },
+        precision={name: jobs[name].workload.precision for name in used},
+        runs_on=runs_on,
+        needs=needs,
+    )
+
+
+def _warnings(vendors: set[str], precisions: set[str]) -> list[str]:
+    found = []
+    if len(vendors) > 1:
+        found.append(f"GPUs of {' and '.join(sorted(vendors))} need a library that joins their collectives")
+    if len(precisions) > 1:
+        found.append("stages compute in different precisions, so that replicas on different pools differ in rounding")
+    return found
+
+
+def _groups_of(strategy: MixedStrategy, parts: Sequence[_Costed]) -> list[tuple[_Costed, int]]:
+    numbers = [number for number, group in enumerate(strategy.groups) for _ in group.segments]
+    return list(zip(parts, numbers, strict=True))

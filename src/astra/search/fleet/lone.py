@@ -1,0 +1,165 @@
+"""One pool of several by itself: the planner for one GPU type, and its plans as records of a mixed answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from astra.answer import Estimate, StageEstimate
+from astra.cost import step
+from astra.cost.stage import SHARD_COLUMNS, Gathered, gather_parts, stage_costs
+from astra.cost.step import states
+from astra.errors import InputError
+from astra.layers.kinds import layer_kinds
+from astra.rules.restrictions import Restrictions
+from astra.rules.table import Rule
+from astra.search import detail
+from astra.search.engine import search
+from astra.search.fleet.detail import Fleet
+from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
+from astra.search.fleet.runtimes import Fitted, runtimes_for
+from astra.spec.job import Job
+from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
+from astra.units import GIB
+
+KEEP: Final = 8  # strategies that may be simulated, as many as ``astra plan`` takes by default
+MARGIN: Final = 1.065  # the closed form is within -2% and +4.2% of the simulator (docs/schedules.md)
+
+
+def best_alone(
+    fleet: Fleet, place: int, gpus: int, restrictions: Restrictions, user_rules: Sequence[Rule] = ()
+) -> tuple[OnePool, MixedEstimate] | None:
+    """What ``astra plan`` with that pool by itself puts first; None if nothing is legal and fits."""
+    job = part_of(fleet.jobs[place], gpus)
+    found = search(job, restrictions, user_rules=user_rules, keep=KEEP)
+    if not found.candidates:
+        return None
+    within = MARGIN * found.candidates[0].step_s
+    strategies = [candidate.strategy for candidate in found.candidates if candidate.step_s <= within]
+    rows = [detail.as_row(job, strategy) for strategy in strategies]
+    gathered = gather_parts(
+        job, {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
+    )
+    parts = [gathered.take(np.array([number])) for number in range(len(rows))]
+    timed = [_timed(job, row, part) for row, part in zip(rows, parts, strict=True)]
+    for number in sorted(range(len(rows)), key=lambda number: timed[number][0]):
+        result = detail.in_full(job, rows[number], parts[number], user_rules)
+        if result.fits and result.legal:
+            plan = OnePool(pool=fleet.names[place], strategy=strategies[number])
+            return plan, _told(fleet, job, plan, result, timed[number][1])
+    return None
+
+
+def part_of(job: Job, gpus: int) -> Job:
+    """A job on so many GPUs of its pool."""
+    if gpus == job.pool.gpus:
+        return job
+    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=gpus))
+
+
+def read_alone(fleet: Fleet, pool: str, text: str) -> OnePool:
+    """The plain strategy that stands behind a pool's name."""
+    job = fleet.jobs[fleet.place(pool)]
+    strategy = job.strategy(text)
+    if strategy.gpus > job.pool.gpus:
+        raise InputError("strategy", f"{strategy.gpus} GPUs of {pool}", want=f"at most the {job.pool.gpus} there are")
+    return OnePool(pool=pool, strategy=strategy)
+
+
+def check_alone(fleet: Fleet, plan: OnePool, user_rules: Sequence[Rule], where: str) -> None:
+    """Refuse numbers that do not define a run; what is only illegal is estimated."""
+    job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus)
+    strategy, depth = plan.strategy, len(layer_kinds(job.model))
+    undefined = (
+        strategy.pp * strategy.vp > depth
+        or strategy.dp * strategy.mbs > job.workload.global_batch
+        or (strategy.layers and sum(strategy.layers) != depth)
+        or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)
+    )
+    if undefined:
+        broken = "; ".join(detail.legality(job, strategy, user_rules))
+        raise InputError(where, str(plan), want="a strategy that defines a run", fix=f"It breaks: {broken}.")
+
+
+def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
+    """The record of a plain strategy on one pool."""
+    job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus)
+    row = detail.as_row(job, plan.strategy)
+    gathered = gather_parts(job, row.meshes.columns)
+    result = detail.in_full(job, row, gathered, user_rules)
+    return _told(fleet, job, plan, result, _timed(job, row, gathered)[1])
+
+
+def _told(fleet: Fleet, job: Job, plan: OnePool, result: Estimate, pipeline_s: float) -> MixedEstimate:
+    """An estimate of one pool with what an answer over several pools adds."""
+    strategy, used = plan.strategy, {plan.pool: plan.strategy.gpus}
+    stages = [_stage(job, plan, stage, result.microbatches) for stage in result.stages]
+    times = [stage.microbatch_s + (0.0 if "p2p" in strategy.overlap else stage.transfer_s) for stage in stages]
+    group = GroupEstimate(
+        index=0,
+        text=str(strategy),
+        dp=strategy.dp,
+        mbs=strategy.mbs,
+        microbatches=result.microbatches,
+        samples=job.workload.global_batch,
+        gpus=used,
+        pipeline_s=pipeline_s,
+        closed_form_s=(sum(times) - max(times)) / strategy.vp + result.microbatches * max(times),
+        waits_s=0.0,
+    )
+    runs_on, needs = runtimes_for(
+        _as_group(job, plan), Fitted(job.model, job.workload, zero=strategy.zero, offload=strategy.offload != "none")
+    )
+    fields = {name: getattr(result, name) for name in Estimate.__struct_fields__}
+    fields |= {"strategy": str(plan), "stages": stages}
+    idle = {
+        name: pool.gpus - used.get(name, 0)
+        for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)
+        if pool.gpus > used.get(name, 0)
+    }
+    return MixedEstimate(
+        **fields, groups=[group], used=used, idle=idle, precision={plan.pool: job.workload.precision}, runs_on=runs_on,
+        needs=needs,
+    )  # fmt: skip
+
+
+def _stage(job: Job, plan: OnePool, stage: StageEstimate, microbatches: int) -> MixedStage:
+    inside = sum(seconds for kind, seconds in stage.exposed_s.items() if kind not in ("dp", "pp"))
+    traffic = stage.communication_s["pp"] if plan.strategy.pp > 1 else 0.0
+    fields = {name: getattr(stage, name) for name in StageEstimate.__struct_fields__}
+    return MixedStage(
+        **fields,
+        group=0,
+        pool=plan.pool,
+        tp=plan.strategy.tp,
+        recompute=plan.strategy.recompute,
+        microbatch_s=(stage.compute_s + inside) / microbatches,
+        transfer_s=traffic / microbatches,
+        memory_limit_gib=job.limit_bytes / GIB,
+    )
+
+
+def _timed(job: Job, row: detail.Row, gathered: Gathered) -> tuple[float, float]:
+    """A step as it is told in full, and the pipeline in it."""
+    costs = stage_costs(job, row.meshes, gathered, every_rank=True)
+    _, update, between = states(job, row.meshes, costs, row.holders)
+    pipeline_s, _ = detail.simulated(job, row, gathered, between.per_microbatch_s[0, 0])
+    return float(step.seconds(job, pipeline_s, step.after_s(update, between).max())), pipeline_s
+
+
+def _as_group(job: Job, plan: OnePool) -> MixedStrategy:
+    """The same pipelines in brackets, for what runtimes ask of a shape; ZeRO stands beside it."""
+    strategy = plan.strategy
+    segment = Segment(
+        pool=plan.pool, tp=strategy.tp, pp=strategy.pp, ep=strategy.ep, layers=detail.layers_of(job, strategy),
+        recompute=strategy.recompute,
+    )  # fmt: skip
+    batch = job.workload.global_batch
+    group = Group(
+        dp=strategy.dp, mbs=strategy.mbs, cp=strategy.cp, vp=strategy.vp, segments=(segment,),
+        microbatches=max(batch // (strategy.dp * strategy.mbs), 1),
+    )  # fmt: skip
+    return MixedStrategy(groups=(group,), zero=min(strategy.zero, 1))

@@ -1,0 +1,84 @@
+"""Answers about several pools: the usual records with what mixing adds. Written by ``--json`` like all others."""
+
+from __future__ import annotations
+
+from astra.answer import Estimate, Plan, PlanSet, Result, StageEstimate
+
+
+class MixedStage(StageEstimate, frozen=True, kw_only=True):
+    """A stage and the pool it lives on."""
+
+    group: int  # which group of pipelines
+    pool: str
+    tp: int
+    recompute: str
+    microbatch_s: float  # forward and backward of one micro-batch with what is not hidden, without transfers
+    transfer_s: float  # of one micro-batch to its neighbours
+    memory_limit_gib: float
+
+
+class GroupEstimate(Result, frozen=True, kw_only=True):
+    """Equal pipelines of one shape."""
+
+    index: int
+    text: str
+    dp: int
+    mbs: int
+    microbatches: int  # per pipeline
+    samples: int  # of the global batch
+    gpus: dict[str, int]  # by pool
+    pipeline_s: float  # simulated
+    closed_form_s: float  # what the optimiser minimised, for comparison
+    waits_s: float  # for the slowest group
+
+
+class MixedEstimate(Estimate, frozen=True, kw_only=True):
+    """How fast a strategy over several pools runs, and whether it fits."""
+
+    groups: list[GroupEstimate]
+    used: dict[str, int]  # GPUs by pool
+    idle: dict[str, int]
+    precision: dict[str, str]  # by pool: a GPU without fp8 computes in bf16
+    runs_on: list[str]  # runtimes that can execute it as it is
+    needs: dict[str, str]  # other runtimes: what they lack
+
+    def __str__(self) -> str:
+        from astra.report.mixed import render_estimate  # noqa: PLC0415
+
+        return render_estimate(self)
+
+
+class Alternative(Result, frozen=True, kw_only=True):
+    """The best plan with one pool alone, or without it."""
+
+    pool: str
+    strategy: str | None  # None: nothing fits
+    step_s: float | None
+    times: float | None  # speed of the best plan over this one
+    why: str = ""
+
+
+class Marginal(Result, frozen=True, kw_only=True):
+    """What one more node of a pool would bring."""
+
+    pool: str
+    gpus: int  # in that node
+    step_s: float
+    gain: float  # fraction more tokens per second
+    strategy: str
+
+
+class MixedPlanSet(PlanSet, frozen=True, kw_only=True):
+    """The ranked answer for several pools."""
+
+    alone: list[Alternative]
+    without: list[Alternative]
+    marginal: list[Marginal]
+    launchable: Plan | None  # the best that the chosen runtime can run as it is
+    conceivable: Plan  # the best of all
+    left_out: dict[str, str]  # pools that no plan can use, and why
+
+    def __str__(self) -> str:
+        from astra.report.mixed import render_mixed  # noqa: PLC0415
+
+        return render_mixed(self)

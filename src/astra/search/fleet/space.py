@@ -1,0 +1,412 @@
+"""The space of pipelines over pools: frames (what all stages share) and, inside each, an exact partition problem.
+
+A *frame* is the number of pipelines, the micro-batch, context parallelism and chunks per stage. Every frame has a lower
+bound from its pools' rates, so frames are visited best first and most are never solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.cost import mixed as cost
+from astra.cost.constants import WORKSPACE_BYTES
+from astra.cost.memory import room_bytes
+from astra.layers.kinds import layer_kinds
+from astra.layers.split import kinds
+from astra.partition.effort import Effort
+from astra.partition.ends import least_end, solve_ended
+from astra.partition.one_pool import applies, solve_one
+from astra.partition.solve import Choice, Ends, Pipeline, Problem, bound, end_times, solve
+from astra.provenance import Floats
+from astra.rules.can import rules_of
+from astra.rules.names import facts_of
+from astra.rules.table import check
+from astra.search.fleet.after import After
+from astra.search.fleet.bounds import LONG, Rates, best_first
+from astra.search.fleet.detail import Fleet
+from astra.search.fleet.frames import RECOMPUTES, Bounded, Counts, Found, Frame, Framing, Shape, in_units
+from astra.search.fleet.limits import Limits
+from astra.search.space import divisors
+from astra.spec.job import Job
+
+MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no GPU
+MOST_TP: Final = 64
+LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
+FRAME: Final = 40.0  # effort of opening one
+FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
+WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
+
+
+class _Ways(NamedTuple):
+    """The legal shardings of one pool."""
+
+    job: Job
+    columns: cost.PoolColumns
+    layer_s: Floats  # [row] the cheapest layer, for bounds
+
+
+class Bench(Framing):
+    """Everything about a fleet that is computed once: the columns of each pool and the wires between pools."""
+
+    def __init__(self, fleet: Fleet, limits: Limits | None = None) -> None:
+        self.fleet, self.limits = fleet, limits or Limits(fleet.job)
+        self.zero = self.limits.zero
+        self.model, self.batch = fleet.job.model, fleet.job.workload.global_batch
+        self.depth = len(layer_kinds(self.model))
+        self.uniform = len(kinds(self.model)) == 1
+        seq = fleet.job.workload.seq
+        large = self.limits.names("mbs")
+        self.mbs = self.limits.filter(
+            "mbs", [n for n in divisors(self.batch) if large or n == 1 or n * seq <= MOST_TOKENS]
+        )
+        rings = seq > LONG_SEQUENCE or self.limits.names("cp")
+        self.cp = self.limits.filter(
+            "cp", [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or (rings and seq % (2 * n) == 0)]
+        )
+        self.ways = [self._ways(job) for job in fleet.jobs]
+        self.after = After([(way.job, way.columns) for way in self.ways], self.limits.settings)
+        allowed = self.limits.filter("recompute", RECOMPUTES)
+        saved = any(self._saves(way.columns, row) for way in self.ways for row in range(len(way.columns.shards.tp)))
+        # Fused attention leaves selective recompute nothing to save, so that it is tried where it does or must be.
+        self.recomputes = [name for name in allowed if name != "selective" or saved or "none" not in allowed]
+        places = range(len(fleet.jobs))
+        self.wires = {(a, b): cost.wire(fleet.cluster, a, b) for a in places for b in places if a != b}
+        self._choices: dict[tuple[int, int, int, int, int], tuple[tuple[Choice, ...], tuple[Shape, ...]]] = {}
+        self._prefixes: dict[tuple[int, int, int], tuple[Floats, ...]] = {}
+        found = {pair for way in self.ways for pair in zip(*way.columns.shards[::2], strict=True)}
+        self.settings = sorted((int(tp), int(ep)) for tp, ep in found)
+        self.rates = [self._rates(way) for way in self.ways]
+        self.solved = 0
+        self.frames = 0
+        self.effort = Effort()
+
+    def _weights(self) -> Floats:
+        """[kind] what a layer counts for in bounds, an average layer being 1.
+
+        No sharding takes less time for a layer's weight than for that of the commonest kind: it makes the bound.
+        """
+        order = kinds(self.model)
+        counts = np.array([sum(kind == other for other in layer_kinds(self.model)) for kind in order])
+        common = int(counts.argmax())
+        seconds = np.concatenate(
+            [each[:, : len(order)] for way in self.ways
+             for each in (way.columns.work_s, way.columns.work_s + way.columns.again_s)]
+        )  # fmt: skip
+        least = (seconds / seconds[:, common : common + 1]).min(axis=0) if len(seconds) else np.ones(len(order))
+        return np.asarray(least * self.depth / (least * counts).sum())
+
+    def _rates(self, way: _Ways) -> Rates:
+        """A pool's ways to hold layers, for bounds."""
+        rows = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
+        codes = [RECOMPUTES.index(name) for name in self.recomputes]
+        ways = {(tp, ep, code): n for n, ((tp, ep), code) in enumerate(product(self.settings, codes))}
+        job, columns, count = way.job, way.columns, len(kinds(self.model))
+        shape = (len(rows), len(ways))
+        layer_s, (head_s, stay, shared, kept, room) = np.full(shape, LONG), (np.zeros(shape) for _ in range(5))
+        weights = self._weights()
+        one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count] / weights for dp in (1, 2))
+        limit = room_bytes(job)
+        work = {code: columns.work_s + self._again_s(columns, name) for code, name in enumerate(RECOMPUTES)}
+        for row, (tp, cp, ep, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
+            for code in codes:
+                at = rows[mbs, cp], ways[tp, ep, code]
+                layer_s[at] = (work[code][row, :count] / weights).min()
+                head_s[at] = columns.work_s[row, count + 1]
+                stay[at], shared[at] = (2 * two - one)[row].min(), 2 * (one - two)[row].min()
+                least = columns.checkpoint if code == 2 else np.minimum(columns.whole, columns.selective)
+                kept[at] = (least[row, :count] / weights).min()
+                room[at] = limit - columns.working[row] - columns.ends_bytes[row] - WORKSPACE_BYTES
+        settings = [self.settings.index((tp, ep)) for tp, ep, _ in ways]
+        tps, coded = (np.array([key[place] for key in ways], np.int64) for place in (0, 2))
+        lightest = 1.0 if self.uniform else float(weights.min())
+        return Rates(layer_s, head_s, stay, shared, kept, room, tps, np.array(settings, np.int64), coded, lightest)
+
+    def _ways(self, job: Job) -> _Ways:
+        links = job.pool.node.links
+        reach = min(links[0].reach if links else 1, job.pool.gpus, MOST_TP)
+        tp = self.limits.filter("tp", [n for n in divisors(self.model.heads) if n <= reach])
+        experts = 1 if self.model.moe is None else self.model.moe.experts
+        ep = self.limits.filter("ep", [n for n in divisors(experts) if n <= 64])
+        rows = np.array(list(product(tp, self.cp, ep, self.mbs)), np.int64).reshape(-1, 4)
+        sp = rows[:, 0] > 1
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        columns = dict(zip(("tp", "cp", "ep", "mbs"), rows.T, strict=True)) | {
+            "sp": sp,
+            "etp": np.ones_like(rows[:, 0]),
+            "zero": np.full_like(rows[:, 0], self.zero),
+        }
+        legal = check(columns, facts, rules_of(job.runtime)).ok & self.limits.sequence_parallel(rows[:, 0])
+        overlap_tp = "tp" in self.limits.overlap
+        found = cost.pool_columns(job, cost.Shards(*rows[legal].T), overlap_tp=overlap_tp)
+        if self.model.moe is not None and len(found.shards.tp):
+            few = rows[legal][self._few_experts(job, found)]
+            found = cost.pool_columns(job, cost.Shards(*few.T), overlap_tp=overlap_tp)
+        count = len(kinds(self.model))
+        return _Ways(job, found, found.work_s[:, :count].min(axis=1))
+
+    def _few_experts(self, job: Job, columns: cost.PoolColumns) -> list[int]:
+        """Rows with the expert degrees worth trying: of each sharding the fastest, the smallest and one between."""
+        count = len(kinds(self.model))
+        seconds = columns.work_s[:, :count].sum(axis=1)
+        nbytes = cost.resident_bytes(job, columns, 1, self.zero)[:, :count].sum(axis=1)
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for row, (tp, cp, _, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
+            alike.setdefault((tp, cp, mbs), []).append(row)
+        kept: set[int] = set()
+        for rows in alike.values():
+            front = [a for a in rows if not any(seconds[b] <= seconds[a] and nbytes[b] < nbytes[a] for b in rows)]
+            front.sort(key=lambda row: seconds[row])
+            kept |= {front[0], front[len(front) // 2], front[-1]}
+        return sorted(kept)
+
+    def spans(self, counts: Counts, frame: Frame) -> list[int]:
+        """Numbers of stages up to which transfers inside a pool take the same links, the most stages last.
+
+        How far neighbours are apart at worst depends on the length of the pipeline. With chunks transfers are hidden
+        and the length is given: 0.
+        """
+        if frame.vp > 1:
+            return [0]
+        if frame.stages is not None:
+            return [frame.stages]
+        inner = frame.dp * frame.cp
+        degrees = sorted({tp for tp, _ in self.settings})
+        deepest = min(sum(gpus // (inner * degrees[0]) for gpus in counts), self.depth) if degrees else 0
+        reaches = {link.reach for gpus, job in zip(counts, self.fleet.jobs, strict=True) if gpus
+                   for link in job.pool.node.links[:-1]}  # fmt: skip
+        turns = {reach // (inner * tp) for reach in reaches for tp in degrees}
+        return [*sorted(turn for turn in turns if 2 <= turn < deepest), max(deepest, 1)]
+
+    def choices(self, pool: int, dp: int, mbs: int, cp: int, span: int) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
+        """Ways for a pool to take stages of a frame; the numbers of stages are filled in later."""
+        links = self.fleet.jobs[pool].pool.node.links
+        if span and (len(links) < 2 or span * dp * cp > links[-2].reach):
+            span = FAR  # all of them leave the inner links
+        key = (pool, dp, mbs, cp, span)
+        if key not in self._choices:
+            self._choices[key] = self._make_choices(*key)
+        return self._choices[key]
+
+    def _make_choices(
+        self, pool: int, dp: int, mbs: int, cp: int, span: int
+    ) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
+        job, columns, _ = self.ways[pool]
+        shards = columns.shards
+        usable = (shards.mbs == mbs) & (shards.cp == cp) & (dp * cp * shards.tp % shards.ep == 0)
+        rows = np.flatnonzero(usable & (dp * cp * shards.tp <= job.pool.gpus * 2))
+        resident = cost.resident_bytes(job, columns, dp, self.zero)
+        sends = np.zeros(len(rows))
+        if span > 1 and len(rows):
+            sends = cost.p2p_s(job, columns.stream_bytes[rows], shards.tp[rows] * cp * dp, span)
+        count = len(kinds(self.model))
+        stay = cost.from_the_end(job, resident[rows, :count])
+        limit = room_bytes(job)
+        made: list[tuple[Choice, Shape]] = []
+        for place, row in enumerate(rows.tolist()):
+            for recompute in self.recomputes:
+                time_s, kept = self._prefix(pool, row, recompute)
+                working = columns.working[row] + (columns.layer_whole[row] if recompute == "full" else 0.0)
+                choice = Choice(
+                    stages=0,
+                    time_s=time_s,
+                    first_s=float(columns.work_s[row, count]),
+                    last_s=float(columns.work_s[row, count + 1]),
+                    send_s=float(sends[place]),
+                    stay_bytes=stay[place],
+                    kept_bytes=kept,
+                    fixed_bytes=float(working + columns.ends_bytes[row] + WORKSPACE_BYTES),
+                    first_bytes=float(resident[row, count]),
+                    last_bytes=float(resident[row, count + 1] + max(columns.head_bytes[row] - working, 0.0)),
+                    limit_bytes=limit,
+                )
+                if stay[place, -1] / self.depth + choice.fixed_bytes <= limit:
+                    made.append((choice, Shape(int(shards.tp[row]), int(shards.ep[row]), recompute, row)))
+        return tuple(choice for choice, _ in made), tuple(shape for _, shape in made)
+
+    def _saves(self, columns: cost.PoolColumns, row: int) -> bool:
+        return bool((columns.selective[row] < WORTH_SELECTIVE * columns.whole[row]).any())
+
+    def _again_s(self, columns: cost.PoolColumns, recompute: str) -> Floats:
+        """What recompute adds to a micro-batch."""
+        return {"none": 0.0 * columns.again_s, "selective": columns.attention_s, "full": columns.again_s}[recompute]
+
+    def _prefix(self, pool: int, row: int, recompute: str) -> tuple[Floats, Floats]:
+        """Seconds and kept bytes of the last j layers."""
+        key = (pool, row, RECOMPUTES.index(recompute))
+        if key not in self._prefixes:
+            job, columns, _ = self.ways[pool]
+            count = len(kinds(self.model))
+            kept = {"none": columns.whole, "selective": columns.selective, "full": columns.checkpoint}[recompute]
+            seconds = (columns.work_s + self._again_s(columns, recompute))[row : row + 1, :count]
+            self._prefixes[key] = (
+                cost.from_the_end(job, seconds)[0],
+                cost.from_the_end(job, kept[row : row + 1, :count])[0],
+            )
+        found = self._prefixes[key]
+        return found[0], found[1]
+
+    def problem(
+        self, counts: Counts, frame: Frame, *, every: bool, must: int = 0, span: int | None = None
+    ) -> tuple[Problem, tuple[tuple[Shape, ...], ...]]:
+        """The partition problem of a frame, for pipelines of at most ``span`` stages (see ``spans``)."""
+        span = self.spans(counts, frame)[-1] if span is None else span
+        pools, shapes = [], []
+        for pool, gpus in enumerate(counts):
+            made, named = self.choices(pool, frame.dp, frame.mbs, frame.cp, span)
+            kept = [
+                (in_units(choice, min(gpus // need, self.depth // frame.vp), frame.vp), shape)
+                for choice, shape in zip(made, named, strict=True)
+                if (need := frame.dp * frame.cp * shape.tp) <= gpus
+                and (not every or (gpus % need == 0 and gpus // need <= self.depth // frame.vp))
+                and (frame.only is None or shape[:3] == frame.only)
+            ]
+            kept = self._ruled(pool, frame, kept)
+            pools.append(tuple(choice for choice, _ in kept))
+            shapes.append(tuple(shape for _, shape in kept))
+        hops = {}
+        whole = 2.0 * frame.mbs * self.fleet.job.workload.seq / frame.cp * self.model.hidden
+        for (a, b), way in self.wires.items():
+            here, there = (np.array([shape.tp for shape in shapes[place]], np.float64) for place in (a, b))
+            nbytes = whole / np.minimum(here[:, None], there[None, :])
+            hops[a, b] = cost.hop_s(way, nbytes) if frame.vp == 1 else np.zeros(nbytes.shape)
+        most = min(sum(max((choice.stages for choice in pool), default=0) for pool in pools), self.depth // frame.vp)
+        places = np.arange((min(most, span) if span else most) + 1)
+        m, v = frame.microbatches, frame.vp
+        if v > 1:
+            assert frame.stages is not None
+            alive = np.minimum(2 * (places - 1) + (v - 1) * frame.stages + 1, m * v) / v
+        else:
+            alive = np.minimum(places, m)
+        problem = Problem(
+            pools=tuple(pools),
+            hop_s=hops,
+            in_flight=alive.astype(np.float64),
+            sum_weight=1.0 / v,
+            max_weight=m - 1.0 / v,
+            every=every,
+            stages=frame.stages,
+            must=must,
+            alike=self.uniform,
+        )
+        return problem, tuple(shapes)
+
+    def _ruled(self, pool: int, frame: Frame, kept: list[tuple[Choice, Shape]]) -> list[tuple[Choice, Shape]]:
+        """The ways to take stages that the user's own rules leave."""
+        if not self.limits.early_rules:
+            return kept
+        told = frame._asdict() | {"pp": frame.stages or 0}
+        tp, ep = (np.array([shape[place] for _, shape in kept], np.int64) for place in (0, 1))
+        recompute = np.array([RECOMPUTES.index(shape.recompute) for _, shape in kept], np.int64)
+        ok = self.limits.kept(self.ways[pool].job, told, tp, ep, recompute)
+        return [entry for entry, fine in zip(kept, ok.tolist(), strict=True) if fine]
+
+    def ends(
+        self, frame: Frame, shapes: tuple[tuple[Shape, ...], ...], groups: int = 1, way: cost.Wire | None = None
+    ) -> Ends:
+        """What follows the pipeline on every stage there can be, by pool and choice, in units of the frame."""
+        out = []
+        for pool, named in enumerate(shapes):
+            table = self.after.table(pool, frame.dp, groups, way) if named else np.zeros(0)
+            out.append(tuple(table[shape.row][..., :: frame.vp] for shape in named))
+        return tuple(out)
+
+    def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
+        """Close lower bounds of a frame's pipeline and end, together ``below`` if nothing can beat that.
+
+        And a pipeline if one was met.
+        """
+        if len(self.spans(counts, frame)) > 1:
+            return Bounded(0.0, 0.0, None)
+        self.effort.spend(FRAME)
+        problem, shapes = self.problem(counts, frame, every=every, must=must)
+        needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
+        if not any(problem.pools) or not all(needed):
+            return Bounded(below, 0.0, None)
+        problem = problem._replace(ends=self.ends(frame, shapes))
+        end_s = least_end(problem, below)
+        if end_s >= below:
+            return Bounded(below, 0.0, None)
+        least, pipeline = bound(problem, below=below - end_s, effort=self.effort)
+        if pipeline is None:
+            return Bounded(least, end_s, None)
+        longest_s = max(end_times(problem.ends, pipeline.runs))
+        return Bounded(least, end_s, self._found(frame, pipeline, shapes, pipeline.value_s + longest_s))
+
+    def _found(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...], total_s: float) -> Found:
+        sends = self._sends(frame, pipeline, shapes)
+        fill_s = 2 * sum(sends)
+        slot_s = min(pipeline.stage_s) / (3 * frame.vp)  # a forward of one chunk, about
+        late = bool(sends) and max(sends) > slot_s
+        return Found(pipeline.value_s, fill_s, total_s + fill_s, frame, pipeline, shapes, late)
+
+    def _sends(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...]) -> list[float]:
+        """Seconds of each transfer between virtual stages, where they are hidden but for fill and drain."""
+        if frame.vp == 1:
+            return []
+        owners = [(run.pool, shapes[run.pool][run.choice]) for run in pipeline.runs for _ in run.layers]
+        ring = [self._send_s(frame, here, there) for here, there in zip(owners, [*owners[1:], owners[0]], strict=True)]
+        return (ring * frame.vp)[:-1] if len(owners) > 1 else []
+
+    def _send_s(self, frame: Frame, here: tuple[int, Shape], there: tuple[int, Shape]) -> float:
+        (a, one), (b, other) = here, there
+        if a == b:
+            job, columns, _ = self.ways[a]
+            apart = np.array([one.tp * frame.cp * frame.dp])
+            return float(cost.p2p_s(job, columns.stream_bytes[[one.row]], apart, frame.stages or 2)[0])
+        whole = 2.0 * frame.mbs * self.fleet.job.workload.seq / frame.cp * self.model.hidden
+        return float(cost.hop_s(self.wires[a, b], whole / min(one.tp, other.tp)))
+
+    def solve(
+        self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0, quick: bool = False
+    ) -> Found | None:
+        """The best pipeline of a frame, with what follows it, that beats ``below``; ``quick``: best without that."""
+        best: Found | None = None
+        self.solved += 1
+        for span in self.spans(counts, frame):
+            self.effort.spend(FRAME)
+            problem, shapes = self.problem(counts, frame, every=every, must=must, span=span)
+            needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
+            if not any(problem.pools) or not all(needed):
+                continue
+            problem = problem._replace(ends=self.ends(frame, shapes))
+            first = solve_one if applies(problem) else solve
+            found = solve_ended(problem, below=below, first=first, quick=quick, effort=self.effort)
+            if found is not None:
+                best, below = self._found(frame, found.pipeline, shapes, found.total_s), found.total_s
+        return best
+
+    def bounded_frames(
+        self,
+        counts: Counts,
+        samples: float,
+        *,
+        whole: bool,
+        uniform: bool,
+        fewer: Counts | None = None,
+        aligned: bool = True,
+        below: float = np.inf,
+    ) -> Iterator[tuple[float, Frame]]:
+        """Frames with their lower bounds of the pipeline's seconds, best first.
+
+        ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded. ``fewer``:
+        leave out frames in which that many GPUs make as many stages. ``aligned``: a share's pipelines divide the batch.
+        ``below``: only frames that may beat it.
+        """
+        if not self.settings:
+            return
+        frames = self._frames(counts, samples, whole=whole, uniform=uniform, aligned=aligned)
+        if fewer is not None:
+            stride = (frames.dp * frames.cp)[:, None] * np.array([tp for tp, _ in self.settings])
+            more = [(new // stride > old // stride).any(axis=1) for new, old in zip(counts, fewer, strict=True)]
+            frames = frames.take(np.flatnonzero(np.any(more, axis=0)))
+        self.frames += frames.rows
+        if not frames.rows:
+            return
+        keys = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
+        place = np.array([keys[pair] for pair in zip(frames.mbs.tolist(), frames.cp.tolist(), strict=True)])
+        for bound_s, row in best_first(frames, place, self.rates, counts, self.depth, below):
+            yield bound_s, self._frame(frames, row)

@@ -1,0 +1,201 @@
+"""Strategies in the order of their bounds, simulated until none is left that could be better.
+
+A bound never exceeds the simulated step, so a strategy whose bound is at or above what its group has reached cannot
+win: it is dropped without being simulated. Of the strategies of one mesh and holder only the savers that repeat the
+least are entered, because whoever repeats more takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from astra.columns import CHOICES
+from astra.cost import step
+from astra.cost.memory import Holders
+from astra.cost.pipeline import pipelines_s
+from astra.cost.savers import Savers
+from astra.cost.stage import Gathered, Meshes, join_meshes
+from astra.cost.step import Evaluated
+from astra.layers.split import even
+from astra.provenance import Bools, Floats, Ints
+from astra.spec.job import Job
+from astra.spec.strategy import OVERLAPS, Strategy
+
+FIRST: Final = 16  # strategies simulated together at first; twice as many each time
+MOST: Final = 512
+WORTH: Final = 0.02  # by which a bound must be below what its group has reached, to be simulated before its turn
+
+Limits = Callable[[Ints], Floats]  # groups -> the step that a strategy of each must beat
+
+
+class Entries(NamedTuple):
+    """Strategies that fit, one per row."""
+
+    bound_s: Floats
+    exchanged_s: Floats  # [row, sort of rank]
+    after_s: Floats
+    group: Ints
+    waits: Floats  # time with waiting for the slowest node, over time without
+    meshes: Meshes
+    place: Ints  # of the sharding among the parts
+    savers: Savers
+    holders: Holders
+
+    @property
+    def gpu_seconds(self) -> Floats:
+        """The bound times the GPUs, by which strategies of several numbers of GPUs compare."""
+        columns = self.meshes.columns
+        return np.asarray(self.bound_s * columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"])
+
+    def take(self, rows: Ints | Bools) -> Entries:
+        """Some of them."""
+        return Entries(
+            self.bound_s[rows],
+            self.exchanged_s[rows],
+            self.after_s[rows],
+            self.group[rows],
+            self.waits[rows],
+            self.meshes.take(rows),
+            self.place[rows],
+            Savers(*(column[rows] for column in self.savers)),
+            Holders(*(column[rows] for column in self.holders)),
+        )
+
+
+def join(several: list[Entries]) -> Entries:
+    """All rows of several tables."""
+
+    def column(name: str) -> Any:
+        return np.concatenate([getattr(one, name) for one in several])
+
+    savers, holders = (
+        [np.concatenate(parts) for parts in zip(*(getattr(one, name) for one in several), strict=True)]
+        for name in ("savers", "holders")
+    )
+    meshes = join_meshes([one.meshes for one in several])
+    return Entries(
+        column("bound_s"),
+        column("exchanged_s"),
+        column("after_s"),
+        column("group"),
+        column("waits"),
+        meshes,
+        column("place"),
+        Savers(*savers),
+        Holders(*holders),
+    )
+
+
+def least_savers(result: Evaluated, savers: Savers, fits: Bools) -> tuple[Ints, Ints, Ints]:
+    """Rows of (mesh, saver, holder) that fit and that no other of the same mesh and holder precedes at every stage."""
+    bound_s = np.where(fits, result.bound_s, np.inf)
+    found = []
+    taken = np.zeros((len(bound_s), bound_s.shape[2]), bool)
+    for kind in range(len(CHOICES["recompute"])):  # none, which precedes all; selective; full
+        some = np.flatnonzero(savers.recompute == kind)
+        if not len(some):
+            continue
+        choice = bound_s[:, some].argmin(axis=1)
+        best_s = np.take_along_axis(bound_s[:, some], choice[:, None, :], axis=1)[:, 0]
+        mesh, holder = np.nonzero(np.isfinite(best_s) & ~taken)
+        found.append((mesh, some[choice[mesh, holder]], holder))
+        taken |= np.isfinite(best_s) & (kind == 0)
+    mesh, saver, holder = (np.concatenate(column) for column in zip(*found, strict=True))
+    return mesh, saver, holder
+
+
+class Contest:
+    """The best strategy of each group by the simulated step."""
+
+    def __init__(self, job: Job, limits: Limits, *, at_once: int) -> None:
+        self.job, self._limits, self._at_once = job, limits, at_once
+        self.best: dict[int, tuple[float, Strategy]] = {}
+        self.simulated = 0
+        self._waiting: list[tuple[Gathered, Entries]] = []
+
+    def enter(self, entries: Entries, parts: Gathered) -> None:
+        """Add strategies; those that promise the most are simulated at once, so that limits fall early."""
+        one = entries.meshes.columns["pp"] == 1  # the bound is the step
+        for row in _first_of_each(entries, np.flatnonzero(one & (entries.bound_s < self._limits(entries.group)))):
+            self._reach(entries, int(row), float(entries.bound_s[row]))
+        entries = entries.take(~one & (entries.bound_s < self._limits(entries.group)))
+        if not len(entries.bound_s):
+            return
+        first = _first_of_each(entries, np.arange(len(entries.bound_s)))
+        reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in entries.group[first].tolist()])
+        first = first[entries.bound_s[first] < (1 - WORTH) * reached_s]
+        first = first[np.argsort(entries.gpu_seconds[first], kind="stable")][: self._at_once]
+        self._simulate(entries, parts, first)
+        rest = np.ones(len(entries.bound_s), bool)
+        rest[first] = False
+        self._waiting.append((parts, entries.take(rest)))
+
+    def decide(self) -> None:
+        """Simulate whatever could still win, the lowest bounds first."""
+        waiting, self._waiting = self._waiting, []
+        size = FIRST
+        tables: list[tuple[Gathered, list[Entries]]] = []
+        for parts, entries in waiting:
+            known = next((some for other, some in tables if other.parts is parts.parts), None)
+            if known is None:
+                tables.append((parts, [entries]))
+            else:
+                known.append(entries)
+        for parts, several in tables:
+            entries = join(several)
+            order = np.argsort(entries.gpu_seconds, kind="stable")
+            while len(order):
+                order = order[entries.bound_s[order] < self._limits(entries.group[order])]
+                self._simulate(entries, parts, order[:size])
+                order, size = order[size:], min(2 * size, MOST)
+
+    def _simulate(self, entries: Entries, parts: Gathered, rows: Ints) -> None:
+        if not len(rows):
+            return
+        some = entries.take(rows)
+        own = parts._replace(place=some.place)
+        pipeline_s = pipelines_s(self.job, some.meshes, own, some.savers, some.exchanged_s)
+        step_s = step.seconds(self.job, pipeline_s, some.after_s, some.waits)
+        self.simulated += len(rows)
+        for row in np.argsort(step_s, kind="stable").tolist():
+            self._reach(some, row, float(step_s[row]))
+
+    def _reach(self, entries: Entries, row: int, step_s: float) -> None:
+        group = int(entries.group[row])
+        if step_s < self.best.get(group, (np.inf,))[0]:
+            self.best[group] = (step_s, to_strategy(entries.meshes, entries.savers, entries.holders, row, row, row))
+
+
+def _first_of_each(entries: Entries, rows: Ints) -> Ints:
+    """The row with the lowest bound of each group."""
+    order = rows[np.lexsort((entries.bound_s[rows], entries.group[rows]))]
+    return order[np.unique(entries.group[order], return_index=True)[1]]
+
+
+def to_strategy(meshes: Meshes, savers: Savers, holders: Holders, mesh: int, saver: int, holder: int) -> Strategy:
+    """A mesh, a saver and a holder as a Strategy; switches that have nothing to switch are off."""
+    columns = {name: column[mesh] for name, column in meshes.columns.items()}
+    layout = meshes.layouts[int(meshes.layout[mesh])]
+    zero = int(holders.zero[holder])
+    overlap = tuple(name for name in OVERLAPS if columns[f"overlap_{name}"] and not (name == "param" and zero == 0))
+    uneven = () if layout.layers == even(sum(layout.layers), layout.pp * layout.vp) else layout.layers
+    degrees: dict[str, Any] = {name: int(columns[name]) for name in ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")}
+    choices: dict[str, Any] = {
+        "recompute": CHOICES["recompute"][int(savers.recompute[saver])],
+        "method": CHOICES["method"][int(savers.method[saver])],
+        "offload": CHOICES["offload"][int(holders.offload[holder])],
+        "schedule": CHOICES["schedule"][int(columns["schedule"])],
+    }
+    return Strategy(
+        **degrees,
+        **choices,
+        sp=bool(columns["sp"]),
+        flash=bool(columns["flash"]),
+        zero=zero,
+        recompute_layers=int(savers.layers[saver]),
+        overlap=overlap,
+        layers=uneven,
+    )

@@ -1,0 +1,274 @@
+"""The search space: every way to factor the GPUs, with micro-batches, chunks, schedules and memory savers.
+
+Rows are made in widening steps (degrees; sequence parallelism; micro-batches; then chunks, schedules and switches) and
+the rules that can be checked are checked at each step, so an illegal factorisation is refused once for all that would
+follow from it. The ledger counts what would have followed: nothing disappears unseen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from astra.columns import CHOICES, Column, code
+from astra.cost.layout import Layout, Layouts, layout
+from astra.cost.memory import Holders
+from astra.cost.savers import Savers
+from astra.cost.stage import Meshes
+from astra.layers import split
+from astra.layers import weights as weights_of
+from astra.layers.kinds import layer_kinds
+from astra.provenance import Bools, Floats, Ints
+from astra.rules.can import able_rules, rules_of
+from astra.rules.names import facts_of
+from astra.rules.restrictions import Restrictions
+from astra.rules.table import Rule, check
+from astra.schedule import find
+from astra.spec.job import Job
+from astra.spec.strategy import OVERLAPS, SCHEDULES
+
+FLAGS: Final = (*(f"overlap_{name}" for name in OVERLAPS), "flash")
+SAVER: Final = ("recompute", "method", "recompute_layers")
+LATE: Final = frozenset((*SAVER, "zero", "offload"))
+_FULL: Final = code("recompute", "full")
+
+
+@lru_cache(maxsize=256)
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, ascending."""
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
+
+
+def chunk_counts(depth: int, pp: int) -> list[int]:
+    """Chunks a stage may be cut into: one for each size of the largest chunk."""
+    per_stage = -(-depth // pp)
+    counts = sorted({-(-per_stage // size) for size in range(1, per_stage + 1)})
+    return [n for n in counts if n == 1 or pp * n <= depth]
+
+
+class Space:
+    """The legal cores of a job, and the meshes that follow from each.
+
+    A *core* is a strategy's degrees, micro-batch and sequence parallelism; ``expand`` adds chunks, schedule, layer
+    split and switches. ``strategies`` is how many strategies each core stands for. ``refused`` and ``dominated`` count
+    what was turned away so far; ``dominated`` are those with an overlap or flash attention switched off, which is
+    never better than having it on.
+    """
+
+    def __init__(self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = ()) -> None:
+        self.job, self.restrictions = job, restrictions
+        self.rules = (*rules_of(job.runtime), *user_rules)
+        self.facts: dict[str, Any] = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        self.refused: dict[str, int] = {}
+        self.dominated = 0
+        self.layouts = Layouts()
+        self._layout_places: dict[Layout, int] = {}
+        self._pipelines: dict[int, Ints] = {}  # pp -> rows of (vp, schedule, layout, number of savers)
+        self._mbs = self.allowed("mbs", divisors(job.workload.global_batch))
+        self._sp = self.allowed("sp", (False, True))
+        self._methods = self._recompute_methods()
+        self._flag_space = math.prod(len(self.allowed(name, options)) for name, options in self.switches().items())
+        self._flag_sets = self._switch_settings(user_rules)
+        self.holders = self._make_holders()
+        self.late_rules = (*self._joint_rules(), *(rule for rule in user_rules if rule.needs & LATE))
+        self.cores, self.strategies, self.considered = self._make_cores()
+        self.savers = self._make_savers()
+
+    def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
+        """Candidates the user's restrictions leave."""
+        return list(self.restrictions.filter(field, list(candidates)))
+
+    def switches(self) -> dict[str, tuple[bool, ...]]:
+        """Settings of each switch that the runtime has."""
+        can = self.job.runtime.can
+        has: dict[str, tuple[bool, ...]] = {"flash": (False, True) if can.unfused else (True,)}
+        hides = {f"overlap_{name}": (False, True) if name in can.overlap else (False,) for name in OVERLAPS}
+        return {name: (hides | has)[name] for name in FLAGS}
+
+    def _joint_rules(self) -> list[Rule]:
+        """Rules of the runtime that join what every mesh may be held with to the mesh itself, and that may break."""
+        early = {*FLAGS, *self.facts}
+        flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
+        columns: dict[str, Column] = {name: flags[:, place] for place, name in enumerate(FLAGS)}
+        columns, _ = cross(columns, {"zero": self.holders.zero, "offload": self.holders.offload})
+        found = []
+        for rule in able_rules(self.job.runtime):
+            if not rule.needs & LATE or not rule.needs - LATE - {*self.facts}:
+                continue  # decided by columns of a mesh alone, or by what holds its state alone
+            if rule.needs <= early | LATE and check(columns, self.facts, [rule]).ok.all():
+                continue
+            if "moe" not in rule.needs or self.facts["moe"]:
+                found.append(rule)
+        return found
+
+    def _make_cores(self) -> tuple[dict[str, Column], Floats, int]:
+        """Degrees, then sequence parallelism, then micro-batches; rules refuse at each step."""
+        columns = self._degrees()
+        depths, at = np.unique(columns["pp"], return_inverse=True)
+        below = np.array([self._below(int(pp)) for pp in depths], dtype=np.float64)[at]
+        considered = below.sum() * len(self._mbs) * len(self._sp)
+        columns, below = self._keep(columns, below, times=len(self._mbs) * len(self._sp))
+        columns, rows = cross(columns, {"sp": np.array(self._sp, dtype=bool)})
+        columns, below = self._keep(columns, below[rows], times=len(self._mbs))
+        columns, rows = cross(columns, {"mbs": np.array(self._mbs, dtype=np.int64)})
+        columns, below = self._keep(columns, below[rows], times=1)
+        return columns, below, round(float(considered))
+
+    def _degrees(self) -> dict[str, Column]:
+        """Every factorisation tp * cp * pp * dp of the GPUs, with expert degrees for a MoE model."""
+        gpus, model = self.job.pool.gpus, self.job.model
+        depth = len(layer_kinds(model))
+        depths = set(self.allowed("pp", [n for n in divisors(gpus) if n <= depth]))
+        rows = [
+            (tp, cp, pp, gpus // (tp * cp * pp))
+            for tp in self.allowed("tp", divisors(gpus))
+            for pp in divisors(gpus // tp)
+            if pp in depths
+            for cp in self.allowed("cp", divisors(gpus // (tp * pp)))
+        ]
+        allowed_dp = set(self.allowed("dp", sorted({row[3] for row in rows})))
+        table = np.array([row for row in rows if row[3] in allowed_dp], dtype=np.int64).reshape(-1, 4)
+        columns = dict(zip(("tp", "cp", "pp", "dp"), table.T, strict=True))
+        if model.moe is None:
+            one = {name: np.array(self.allowed(name, (1,)), dtype=np.int64) for name in ("ep", "etp")}
+            return cross(cross(columns, {"ep": one["ep"]})[0], {"etp": one["etp"]})[0]
+        ep = np.array(self.allowed("ep", divisors(model.moe.experts)), dtype=np.int64)
+        etp = np.array(self.allowed("etp", divisors(gpus)), dtype=np.int64)
+        return cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})[0]
+
+    def _below(self, pp: int) -> float:
+        """Strategies that follow from one core: over pipelines, switches, savers and holders."""
+        if pp not in self._pipelines:
+            self._pipelines[pp] = self._pipelines_of(pp)
+        return float(self._pipelines[pp][:, 3].sum()) * len(self.holders) * self._flag_space
+
+    def _pipelines_of(self, pp: int) -> Ints:
+        """Chunks, schedules and layer splits of a pipeline depth."""
+        model = self.job.model
+        depth = len(layer_kinds(model))
+        found = []
+        for vp in self.allowed("vp", chunk_counts(depth, pp)):
+            savers = len(self._savers(-(-depth // (pp * vp))))
+            known = [name for name in SCHEDULES if name in self.job.runtime.can.schedules]
+            for schedule in self.allowed("schedule", known):
+                if not find(schedule).takes(vp):
+                    continue
+                for layers in _splits(model, self.job.workload.seq, pp, vp, uneven=self.job.runtime.can.uneven):
+                    place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
+                    found.append((vp, code("schedule", schedule), place, savers))
+        self.layouts = Layouts(self._layout_places)
+        return np.array(found, dtype=np.int64).reshape(-1, 4)
+
+    def _recompute_methods(self) -> list[tuple[int, int]]:
+        """Recompute kinds with their methods, as codes."""
+        can = self.job.runtime.can
+        has = [kind for kind in CHOICES["recompute"] if kind in can.recompute]
+        kinds = [code("recompute", kind) for kind in self.allowed("recompute", has)]
+        ways = [method for method in CHOICES["method"] if method in (can.methods or CHOICES["method"][:1])]
+        methods = [code("method", method) for method in self.allowed("method", ways)]
+        found = [(kind, 0) for kind in kinds if kind != _FULL]
+        return found + [(_FULL, method) for method in methods if _FULL in kinds]
+
+    def _savers(self, chunk_layers: int) -> Ints:
+        """Legal rows of (recompute, method, layers) for a chunk; only full recompute has layers to choose."""
+        most = max(chunk_layers, 1) if self.job.runtime.can.methods else 1
+        some = self.allowed("recompute_layers", range(1, most + 1))
+        rows = [(kind, method, n) for kind, method in self._methods for n in (some if kind == _FULL else [1])]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        return table[check(dict(zip(SAVER, table.T, strict=True)), self.facts).ok]
+
+    def _make_holders(self) -> Holders:
+        can = self.job.runtime.can
+        zero = self.allowed("zero", can.zero)
+        held = [name for name in CHOICES["offload"] if name in can.offload]
+        offload = [code("offload", name) for name in self.allowed("offload", held)]
+        table = np.array([(z, o) for z in zero for o in offload], dtype=np.int64).reshape(-1, 2)
+        legal = check({"zero": table[:, 0], "offload": table[:, 1]}, self.facts).ok
+        return Holders(table[legal, 0], table[legal, 1])
+
+    def _switch_settings(self, user_rules: Sequence[Rule]) -> list[tuple[bool, ...]]:
+        """Switch settings to cost: everything on, unless a rule speaks of a switch or it hangs on ZeRO; then all."""
+        choices = [self.allowed(name, options) for name, options in self.switches().items()]
+        spoken = {name for rule in user_rules for name in rule.needs}
+        if {1, 2, 3} & {*self.job.runtime.can.zero} - {*self.job.runtime.can.prefetch}:
+            spoken.add("overlap_param")
+        sets: list[tuple[bool, ...]] = [()]
+        for name, options in zip(FLAGS, choices, strict=True):
+            kept = options if name in spoken else options[-1:]
+            sets = [(*chosen, bool(option)) for chosen in sets for option in kept]
+        return sets
+
+    def _make_savers(self) -> Savers:
+        """All recompute choices, for the deepest chunk there is."""
+        depth = len(layer_kinds(self.job.model))
+        deepest = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
+        return Savers(*self._savers(deepest).T)
+
+    @property
+    def flash_settings(self) -> Bools:
+        """Whether flash attention is on, in the settings of the switches: on before off where there are both."""
+        return np.array(sorted({flags[FLAGS.index("flash")] for flags in self._flag_sets}, reverse=True), dtype=bool)
+
+    def expand(self, rows: Ints) -> tuple[Meshes, Floats, Ints]:
+        """Meshes of some cores, how many strategies each stands for, and the core of each."""
+        choices = [self._pipelines[pp] for pp in self.cores["pp"][rows].tolist()]
+        table = np.concatenate(choices)
+        core = np.repeat(rows, [len(choice) for choice in choices])
+        wide = {name: column[core] for name, column in self.cores.items()}
+        wide |= {"vp": table[:, 0], "schedule": table[:, 1].astype(np.int16)}
+        flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
+        wide, origin = cross(wide, {name: flags[:, place] for place, name in enumerate(FLAGS)})
+        wide["overlap_tp"] = wide["overlap_tp"] & wide["sp"] & (wide["tp"] <= self.facts["scaleup_gpus"])
+        wide["overlap_p2p"] = wide["overlap_p2p"] & (wide["vp"] > 1)
+        wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
+        strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)
+        self.dominated += round(float(strategies.sum()) / max(len(flags), 1) * (self._flag_space - len(flags)))
+        wide, strategies, kept = self._keep_rows(wide, strategies)
+        return Meshes(wide, table[origin, 2][kept], self.layouts), strategies, core[origin][kept]
+
+    def _keep(self, columns: dict[str, Column], below: Floats, *, times: int) -> tuple[dict[str, Column], Floats]:
+        kept_columns, weights, _ = self._keep_rows(columns, below * times)
+        return kept_columns, weights / max(times, 1)
+
+    def _keep_rows(self, columns: dict[str, Column], weights: Floats) -> tuple[dict[str, Column], Floats, Bools]:
+        """Rows no rule refuses; the ledger counts the strategies of those refused."""
+        verdict = check(columns, self.facts, self.rules, weights=weights)
+        for name, count in verdict.ledger.items():
+            self.refused[name] = self.refused.get(name, 0) + round(count)
+        return {name: column[verdict.ok] for name, column in columns.items()}, weights[verdict.ok], verdict.ok
+
+
+def _splits(model: Any, seq: int, pp: int, vp: int, *, uneven: bool) -> list[tuple[int, ...]]:
+    """Even stages where layers divide, and the balanced split where that differs; the rules refuse what is left."""
+    depth = len(layer_kinds(model))
+    balanced = split.split(depth, pp * vp, head_layers(model, seq))
+    equal = split.even(depth, pp * vp)
+    if equal is not None and not uneven:
+        return [equal]
+    return list(dict.fromkeys(layers for layers in (equal, balanced) if layers is not None))
+
+
+@lru_cache(maxsize=64)
+def head_layers(model: Any, seq: int) -> float:
+    """The head's forward work in units of an average layer."""
+    depth = len(layer_kinds(model))
+    head = (
+        2.0 * weights_of.head_weights(model).sharded if not model.tied_embeddings else 2.0 * model.vocab * model.hidden
+    )
+    layers = (weights_of.forward_flops_per_token(model, seq) - head) / depth
+    return max(head / layers, 0.0) if layers > 0 else 0.0
+
+
+def cross(columns: dict[str, Column], more: dict[str, Column]) -> tuple[dict[str, Column], Ints]:
+    """Every row with every entry of ``more``; also the row each result came from."""
+    rows = len(next(iter(columns.values())))
+    width = len(next(iter(more.values())))
+    index = np.repeat(np.arange(rows), width)
+    wide = {name: column[index] for name, column in columns.items()}
+    wide |= {name: np.tile(column, rows) for name, column in more.items()}
+    return wide, index

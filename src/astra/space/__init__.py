@@ -1,1 +1,0 @@
-"""Enumeration, the rules table and the restrictions of a search."""
