@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from astra.answer import Estimate, Plan, PlanSet, RentReport
     from astra.api import ModelReport, describe_model, estimate, plan
     from astra.errors import AstraError, InputError, NoCoverage, NoFeasiblePlan
-    from astra.rent.plan import rent
+    from astra.renting.rent import rent
     from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
     from astra.spec.model import MLA, ModelSpec, MoE
     from astra.spec.money import Money
@@ -26,7 +26,7 @@ _HOMES = {
     "plan": "astra.api",
     "estimate": "astra.api",
     "describe_model": "astra.api",
-    "rent": "astra.rent.plan",
+    "rent": "astra.renting.rent",
     "Money": "astra.spec.money",
     "RentReport": "astra.answer",
     "ModelReport": "astra.api",

@@ -23,7 +23,7 @@ LAYERS = (
     ("cost",),
     ("rules", "money"),
     ("search",),
-    ("rent", "api"),
+    ("renting", "api"),
     ("export", "report"),
     ("validate", "lab"),
     ("cli",),

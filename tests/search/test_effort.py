@@ -13,7 +13,7 @@ import astra
 from astra.errors import NoFeasiblePlan
 from astra.partition.effort import Effort
 from astra.partition.solve import solve
-from astra.rent import mixes
+from astra.renting import mixes
 from astra.search.fleet import search as mixed
 from astra.search.fleet import worth as mixed_worth
 from astra.search.fleet.records import MixedPlanSet

@@ -18,7 +18,7 @@ from astra.catalog.models import model
 from astra.catalog.prices import Price
 from astra.catalog.runtimes import runtime
 from astra.errors import InputError
-from astra.rent.plan import rent  # noqa: F401  # every record is loaded
+from astra.renting.rent import rent  # noqa: F401  # every record is loaded
 from astra.spec._base import Spec
 from astra.spec.cluster import Joint, Link, Sweep
 from astra.spec.effects import Effect

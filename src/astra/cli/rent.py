@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _search(request: PlanRequest) -> RentReport:
     from astra.cli import progress  # noqa: PLC0415
-    from astra.rent import plan as rent  # noqa: PLC0415
+    from astra.renting import plan as rent  # noqa: PLC0415
 
     if not progress.watched():
         return rent.rent(request)

@@ -20,8 +20,8 @@ from astra.catalog.hardware import device
 from astra.errors import UnknownName
 from astra.money.bill import checkpoint_bytes, outlook
 from astra.partition.effort import Effort
-from astra.rent.mixes import LEAST_SHARE, Which
-from astra.rent.plan import rent
+from astra.renting.mixes import LEAST_SHARE, Which
+from astra.renting.rent import rent
 from astra.rules.restrictions import Restrictions
 from astra.search.detail import estimate
 from astra.search.engine import search

@@ -18,7 +18,7 @@ from astra.api import make_job
 from astra.catalog.clusters import parse_gpus
 from astra.errors import InputError, NoFeasiblePlan, UnknownName
 from astra.money.bill import checkpoint_bytes, outlook
-from astra.rent.plan import rent
+from astra.renting.rent import rent
 from astra.rules.restrictions import Restrictions
 from astra.search.detail import estimate
 from astra.search.engine import search

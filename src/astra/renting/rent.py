@@ -18,7 +18,7 @@ from astra.money.bill import stale_warning
 from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, market
-from astra.rent.mixes import Mixed, mix
+from astra.renting.mixes import Mixed, mix
 from astra.rules.restrictions import Restrictions
 from astra.search.able import able
 from astra.search.budget import shared_range
