@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _search(request: PlanRequest) -> RentReport:
     from astra.cli import progress  # noqa: PLC0415
-    from astra.renting import plan as rent  # noqa: PLC0415
+    from astra.renting.rent import rent  # noqa: PLC0415
 
     if not progress.watched():
-        return rent.rent(request)
+        return rent(request)
     with progress.SearchProgress(sys.stderr) as bar:
-        return rent.rent(request, progress=bar)
+        return rent(request, progress=bar)
