@@ -103,6 +103,26 @@ def head_weights(model: ModelSpec) -> Weights:
     return _sum(head_tensors(model))
 
 
+@lru_cache(maxsize=1024)
+def predictor_weights(model: ModelSpec) -> Weights:
+    """Parameters of one multi-token-prediction layer: a layer as the last, norms, and what joins two tokens' states.
+
+    Its embedding and head are the model's own (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    """
+    joint = Weights(sharded=2 * model.hidden**2, replicated=3 * model.hidden)
+    return layer_weights(model, layer_kinds(model)[-1]).plus(joint)
+
+
+def predictor_flops_per_token(model: ModelSpec, seq: int) -> float:
+    """Forward FLOPs of one such layer, its join and its head."""
+    kind = layer_kinds(model)[-1]
+    products = layer_matmul_parameters(model, kind) + 2 * model.hidden**2 + model.vocab * model.hidden
+    others = (
+        block.attention_flops(model, kind, seq) + block.other_flops(model, kind, seq) for block in blocks_of(kind)
+    )
+    return 2 * products + sum(others)
+
+
 def tied_head_weights(model: ModelSpec) -> Weights:
     """The second copy of a tied table that the last stage of a pipeline keeps (nothing if untied).
 
