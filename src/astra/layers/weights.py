@@ -161,6 +161,25 @@ def layer_matmul_parameters(model: ModelSpec, kind: LayerKind) -> int:
     return _active_matmul(model, layer_tensors(model, kind))
 
 
+_OF_MODULES = {
+    "mlp": ("mlp.",), "moe": ("experts.", "router", "shared."), "shared_experts": ("shared.",),
+    "mla_up_proj": ("attention.q_up", "attention.kv_up"),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def module_flops_per_token(model: ModelSpec, modules: tuple[str, ...], seq: int) -> float:
+    """Forward FLOPs per token of modules that are run again: attention for core_attn, two per weight for the others."""
+    named = tuple(prefix for name in modules for prefix in _OF_MODULES.get(name, ()))
+    core = attention_flops_per_token(model, seq) if "core_attn" in modules else 0.0
+    again = (
+        part.layers
+        * _active_matmul(model, tuple(t for t in layer_tensors(model, part.kind) if t.name.startswith(named)))
+        for part in count(model).per_kind
+    )
+    return core + 2.0 * sum(again) if named else core
+
+
 @lru_cache(maxsize=1024)
 def attention_flops_per_token(model: ModelSpec, seq: int) -> float:
     """Forward FLOPs of scores and weighted values, per token of a sequence of ``seq``; no projections."""

@@ -318,7 +318,7 @@ def recomputed_share(job: Job, row: Row) -> float:
     strategy = row.strategy
     forward = weights_of.forward_flops_per_token(job.model, job.workload.seq)
     if strategy.recompute == "selective":
-        return weights_of.attention_flops_per_token(job.model, job.workload.seq) / (3 * forward)
+        return weights_of.module_flops_per_token(job.model, strategy.modules, job.workload.seq) / (3 * forward)
     if strategy.recompute == "full":
         most = strategy.recompute_layers if strategy.method == "block" else max(row.layout.layers)
         return sum(min(most, count) for count in row.layout.layers) / max(sum(row.layout.layers), 1) / 3

@@ -82,6 +82,7 @@ class Space:
         self.late_rules = (*self._joint_rules(), *(rule for rule in user_rules if rule.needs & LATE))
         self.cores, self.strategies, self.considered = self._make_cores()
         self.savers = self._make_savers()
+        self.offloads = bool(self.savers.offload_layers.any())
 
     def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
         """Candidates the user's restrictions leave."""
