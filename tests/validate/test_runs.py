@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astra.catalog import models as catalog_models
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.spec.runtime import Runtime
 from astra.spec.strategy import parse_strategy
 from astra.units import GIB
 from astra.validate import table
 from astra.validate.models import Sizes, model_of
 from astra.validate.pools import find_device, pool_of, read_network
-from astra.validate.recipes import recipe_for, runtime_as_run
+from astra.validate.recipes import lora_targets, recipe_for, words_as_run
 from astra.validate.runs import Run, Skipped, read_runs, runs_of
 from astra.validate.strategies import Degrees, refused, split_by_parameters
 
@@ -238,23 +238,26 @@ def test_recipes_fill_what_a_table_leaves_open() -> None:
     assert recipe_for("GPT OSS 120B", "H100-SXM", "bf16", 64, 1280, degrees, False) is None
 
 
-def test_recipes_shape_the_runtime() -> None:
-    model, filled = catalog_models.model("qwen3-30b-a3b"), list[str]()
+def test_recipes_give_the_words() -> None:
+    model, bridge = catalog_models.model("qwen3-30b-a3b"), runtimes.runtime("megatron-bridge")
     degrees = Degrees(tp=1, pp=1, vp=1, cp=1, ep=8, dp=8, mbs=4)
     recipe = recipe_for(model.name, "GB200", "mxfp8", 8, 512, degrees, False)
 
-    def as_run(version: str, task: str = "pretrain") -> Runtime:
-        return runtime_as_run("megatron-bridge", recipe, model, version=version, task=task, mlperf=False, filled=filled)
+    def words(version: str) -> dict[str, Any]:
+        return words_as_run(bridge, recipe, "blackwell", "fp8", version=version)
 
-    new, old = as_run("NeMo 26.06"), as_run("NeMo 26.04.01")
-    assert new.recipe.hides_all_to_all
-    assert not old.recipe.hides_all_to_all
-    assert old.host.launch_s > 10 * new.host.launch_s  # graphs of parts leave the experts to the host
-    assert new.recipe.dispatch == old.recipe.dispatch == "once"
-    assert as_run("NeMo 26.06", "lora").recipe.adapted == "qkv"
-    mlperf = runtime_as_run("nemo", None, model, version="v4.1", task="lora", mlperf=True, filled=filled)
-    assert mlperf.recipe.adapted == "attention"
-    assert any("vendor's recipe" in rule for rule in filled)
+    new, old = words("NeMo 26.06"), words("NeMo 26.04.01")
+    assert (new["graphs"], new["hides_experts"]) == ("full", True)
+    assert (old["graphs"], old["hides_experts"]) == ("partial", False)
+    assert new["dispatch"] == old["dispatch"] == "hybridep"
+    assert (new["params"], new["grads"]) == ("fp8", "bf16")
+    assert words_as_run(runtimes.runtime("megatron"), None, "hopper", "bf16", version="") == {
+        "params": "bf16",
+        "grads": "fp32",
+    }
+    assert lora_targets("megatron-bridge", mlperf=False) == "qkv"
+    assert lora_targets("nemo", mlperf=True) == "attention"
+    assert lora_targets("nemo", mlperf=False) == "all"
 
 
 def test_a_source_may_know_its_own_board() -> None:

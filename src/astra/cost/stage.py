@@ -195,7 +195,7 @@ def _in_flight(table: Stages, columns: Columns, microbatches: Ints) -> Ints:
     # Expert exchanges hide behind the backward of another micro-batch, which must be there: one more before the first.
     beside = columns["overlap_ep"][:, None] if "overlap_ep" in columns else np.zeros(1, bool)
     most = np.maximum(first, last)
-    return np.minimum(most + beside, np.maximum(shape["m"] * shape["v"], most))
+    return np.asarray(np.minimum(most + beside, np.maximum(shape["m"] * shape["v"], most)))
 
 
 def _graph_bytes(job: Job, inputs: Floats, in_flight: Floats) -> Floats:
@@ -251,8 +251,9 @@ class StageTimes:
         self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
 
     def _passes(self, table: Stages) -> Passes:
-        seconds = [over_stages(table, columns) for columns in self._by_part]
-        return Passes(*seconds, np.stack([over_stages(table, columns) for columns in self._by_module], axis=-1))
+        forward, backward, weight, again = (over_stages(table, columns) for columns in self._by_part)
+        modules = np.stack([over_stages(table, columns) for columns in self._by_module], axis=-1)
+        return Passes(forward, backward, weight, again, modules)
 
     def before(self) -> Passes:
         """The virtual stages before each sort's last rank."""

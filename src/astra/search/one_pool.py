@@ -22,7 +22,7 @@ from astra.search.engine import search
 from astra.search.front import Hunt, Progress, Refined
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
-from astra.search.words import settled
+from astra.search.words import narrower, settled
 from astra.search.world import World, told_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, parse_strategy
@@ -97,6 +97,9 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
         notes = use_notes(job, chosen[0])
         job = on(job, chosen[0].gpus)
     found = search(job, restrictions, user_rules=rules, keep=world.request.top, progress=progress)
+    if not found.candidates and (narrow := narrower(job, restrictions)) is not None:
+        found = search(job, narrow, user_rules=rules, keep=world.request.top, progress=progress)
+        notes += ["moments in bf16, because nothing fits with fp32"] * bool(found.candidates)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
     strategies = best_splits(job, found.candidates, rules)

@@ -6,7 +6,7 @@ import csv
 import re
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from astra.errors import fold
 from astra.spec.runtime import Runtime
@@ -53,7 +53,7 @@ def words_as_run(
     return words
 
 
-def lora_targets(runtime: str, *, mlperf: bool) -> str:
+def lora_targets(runtime: str, *, mlperf: bool) -> Literal["all", "attention", "qkv"]:
     """The matrices that runs of a framework adapt."""
     if runtime == "megatron-bridge":
         return "qkv"  # scripts/performance of Megatron-Bridge 0.5.0: target_modules = ["linear_qkv"]
