@@ -40,7 +40,10 @@ ENVIRONMENTS: Final = (
     ),
     Environment(
         "bridge",
-        (("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-bridge==0.6.2"),),
+        (
+            ("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-bridge==0.6.2"),
+            ("hydra-core==1.3.8", "transformers==5.12.1", "einops==0.8.2", TORCH),
+        ),
         base="megatron",
     ),
     Environment("torchtitan", ((TORCH, "torchtitan==0.3.0"),), base="torch"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Launch, header, joined, one_pool
+from astra.export.base import Launch, Left, header, joined, one_pool
 from astra.export.quoting import json_text
 from astra.export.readme import adapter_notes, readme
 from astra.export.torchrun import HERE, RENDEZVOUS, adapters, torchrun
@@ -26,6 +26,10 @@ class DeepSpeed:
             "launch.sh": _script(launch),
             "README.md": readme(launch, self, NOTES + adapter_notes(launch)),
         }
+
+    def left(self, launch: Launch) -> list[Left]:
+        """The training script."""
+        return [Left("`TRAIN_SCRIPT`", "your training script: model, data and checkpoints are its own")]
 
 
 NOTES: Final = """\

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined
+from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined
 from astra.export.megatron_model import Flag, model_flags, positions_known
 from astra.export.quoting import comment, shell, shell_array
 from astra.export.readme import readme
@@ -37,6 +37,21 @@ class Megatron:
         """The script and how to start it."""
         return {"launch.sh": script(launch), "README.md": readme(launch, self, notes(launch))}
 
+    def left(self, launch: Launch) -> list[Left]:
+        """Data, weights and what the model's shape does not say."""
+        left = [Left("`MEGATRON_DIR`", "a checkout of Megatron-LM")]
+        if launch.workload.task == "finetune":
+            left += [Left("`PRETRAINED_CHECKPOINT`", "the checkpoint to start from; without it the script stops")]
+        left += [Left("`DATA_PATH`, `TOKENIZER_MODEL`", "the data and its tokenizer; mock data without them")]
+        every = f"every {launch.save_interval} steps" + (", as billed" if launch.told.save_every_s else "")
+        left += [Left("`SAVE`", f"a folder for checkpoints, written {every}; none without it")]
+        left += [Left("`LR`", "the learning rate; 1e-4 without it")]
+        if not positions_known(launch.model):
+            left += [Left("`ROTARY_BASE`", "of the model, not known here; 10000 without it")]
+        if not _epsilon_known(launch):
+            left += [Left("`--norm-epsilon`", "of the model, not known here; Megatron-LM's without it")]
+        return left
+
 
 def notes(launch: Launch) -> str:
     """How to start it, and what the plan leaves open."""
@@ -52,7 +67,8 @@ def notes(launch: Launch) -> str:
     order = (
         "\nWhich node gets which number matters: the head of the script lists the GPUs by it." if launch.mixed else ""
     )
-    return _NOTES.format(model=model, order=order)
+    start = _TUNED if launch.workload.task == "finetune" else ""
+    return _NOTES.format(model=model, order=order) + start
 
 
 def _epsilon_known(launch: Launch) -> bool:
@@ -74,6 +90,12 @@ Without `DATA_PATH` it trains on mock data, which is enough to measure the step 
 kind: `TOKENIZER_TYPE`). What a plan does not know is left to you: {model}`LR`, and any other flag as an argument of the
 script, which comes last and wins.
 {order}"""
+
+_TUNED: Final = """
+The plan fine-tunes: `PRETRAINED_CHECKPOINT` names the checkpoint of Megatron-LM whose weights it starts from (one of
+Hugging Face is converted with Megatron-LM's `tools/checkpoint/convert.py` or with Megatron-Bridge). Without it the
+script stops. Once `SAVE` has a checkpoint of the run, the run goes on from that.
+"""
 
 
 def sections(launch: Launch) -> dict[str, list[Flag]]:
@@ -110,7 +132,19 @@ def _parallel(launch: Launch) -> Iterator[Flag]:
         yield ("--data-parallel-sharding-strategy", SHARDING[strategy.zero])
         yield ("--ckpt-format", "fsdp_dtensor")
         yield ("--no-gradient-accumulation-fusion",)
+        if on_meta_device(launch):
+            yield ("--init-model-with-meta-device",)
     yield ("--distributed-backend", "nccl")
+
+
+def on_meta_device(launch: Launch) -> bool:
+    """Whether Megatron-FSDP builds the model without memory and fills each rank's shards, module by module.
+
+    Otherwise every rank first holds the whole model. A gate of shared experts cannot be filled so: its module has no
+    ``reset_parameters``.
+    """
+    gated = launch.model.moe is not None and launch.model.moe.shared_gate
+    return launch.strategy.zero >= 2 and not gated
 
 
 def layout(layers: tuple[int, ...]) -> str:
@@ -191,7 +225,13 @@ else
   DATA_ARGS=(--mock-data --tokenizer-type "${TOKENIZER_TYPE:-NullTokenizer}")
 fi
 if [ -n "${TOKENIZER_MODEL:-}" ]; then DATA_ARGS+=(--tokenizer-model "$TOKENIZER_MODEL"); fi
-if [ -n "${SAVE:-}" ]; then DATA_ARGS+=(--save "$SAVE" --load "$SAVE" --save-interval "${SAVE_INTERVAL:-1000}"); fi
+if [ -n "${SAVE:-}" ]; then DATA_ARGS+=(--save "$SAVE" --load "$SAVE" --save-interval "${SAVE_INTERVAL:-@EVERY}"); fi
+"""
+
+# A checkpoint of the run itself, where there is one already, comes first.
+_START: Final = """\
+# Fine-tuning: the weights to start from, a checkpoint of Megatron-LM.
+DATA_ARGS+=(--pretrained-checkpoint "${PRETRAINED_CHECKPOINT:?name the checkpoint to start from}")
 """
 
 
@@ -208,7 +248,9 @@ def script(launch: Launch) -> str:
     lines += ["TRAINING_ARGS=(", '  --lr "${LR:-1e-4}" --min-lr 0 --lr-decay-style cosine --lr-warmup-fraction 0.01']
     lines += ["  --weight-decay 0.1 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.01"]
     lines += ["  --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --log-interval 1 --log-throughput"]
-    lines += ["  --distributed-timeout-minutes 30", *rotary, ")", _DATA]
+    lines += ["  --distributed-timeout-minutes 30", *rotary, ")", _DATA.replace("@EVERY", str(launch.save_interval))]
+    if launch.workload.task == "finetune":
+        lines += [_START]
     groups = ["TRAINING_ARGS", "DATA_ARGS"]
     expanded = " ".join(f'"${{{name}[@]}}"' for name in [*parts, *groups])
     program = "pretrain_gpt.py" if launch.model.state_space is None else "pretrain_hybrid.py"

@@ -38,11 +38,14 @@ def model_flags(launch: Launch) -> list[Flag]:
     return flags
 
 
-def _state_space(space: StateSpace, layers: tuple[int, ...]) -> Iterator[Flag]:
+def hybrid_stages(space: StateSpace, layers: tuple[int, ...]) -> str:
     """A hybrid's letters, with a bar between virtual stages."""
     letters = iter(space.pattern)
-    stages = ("".join(next(letters) for _ in range(count)) for count in layers)
-    yield ("--hybrid-layer-pattern", "|".join(stages))
+    return "|".join("".join(next(letters) for _ in range(count)) for count in layers)
+
+
+def _state_space(space: StateSpace, layers: tuple[int, ...]) -> Iterator[Flag]:
+    yield ("--hybrid-layer-pattern", hybrid_stages(space, layers))
     yield ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
     yield ("--mamba-num-heads", str(space.heads))
     yield ("--mamba-head-dim", str(space.head_dim))

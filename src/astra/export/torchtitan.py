@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from astra.catalog import runtimes
-from astra.export.base import Launch, header, joined, one_pool
+from astra.export.base import Launch, Left, header, joined, one_pool
 from astra.export.quoting import python
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
@@ -31,6 +31,15 @@ class TorchTitan:
             "launch.sh": _script(launch),
             "README.md": readme(launch, self, NOTES),
         }
+
+    def left(self, launch: Launch) -> list[Left]:
+        """Data and tokenizer."""
+        every = f"`--checkpoint.enable` writes one every {launch.save_interval} steps"
+        return [
+            Left("`--hf-assets-path`", "the tokenizer; the recipe's place without it"),
+            Left("`--dataloader.dataset`", "the data; the recipe's without it"),
+            Left("checkpoints", f"{every}; none without it"),
+        ]
 
 
 NOTES: Final = """\
@@ -84,7 +93,7 @@ def settings(launch: Launch) -> dict[str, dict[str, object]]:
         training["disable_cuda_graphs"] = True  # neither pipelines nor token exchange are captured
     if workload.tokens is not None:
         training["steps"] = max(1, round(workload.tokens / workload.tokens_per_step))
-    return {"training": training, "parallelism": parallelism}
+    return {"training": training, "parallelism": parallelism, "checkpoint": {"interval": launch.save_interval}}
 
 
 def rope(rotary: Rotary, seq: int) -> dict[str, object]:
