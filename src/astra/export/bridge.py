@@ -115,8 +115,10 @@ def _settings(launch: Launch, recipe: BridgeRecipe) -> list[str]:
         "config.comm_overlap = None  # the overrides say it all",
     ]
     lines += [f"config.model.attention_backend = AttnBackend.{'auto' if strategy.flash else 'unfused'}"]
-    for field in ("main_grads", "main_params", "exp_avg", "exp_avg_sq"):
+    for field in ("main_grads", "main_params"):
         lines += [f"config.optimizer.{field}_dtype = torch.float32"]
+    moments = "bfloat16" if strategy.moments == "bf16" else "float32"
+    lines += [f"config.optimizer.{field}_dtype = torch.{moments}" for field in ("exp_avg", "exp_avg_sq")]
     lines += ['config.env_vars.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)  # launch.sh knows']
     if workload.task == "pretrain":
         return lines

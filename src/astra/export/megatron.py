@@ -9,12 +9,12 @@ from typing import Final
 
 from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined
 from astra.export.megatron_model import Flag, model_flags, positions_known
+from astra.export.megatron_words import LIMITS, aware, fp8_format, fp8_scaling, graph_modules, instances
 from astra.export.quoting import comment, shell, shell_array
 from astra.export.readme import readme
 from astra.export.torchrun import RENDEZVOUS, node_sizes, torchrun
 
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
-FP8_FORMATS: Final = {"mxfp8": "e4m3", "tensorwise": "hybrid"}  # by how products are scaled
 
 
 def _uneven_meshes(launch: Launch) -> bool:
@@ -31,6 +31,7 @@ class Megatron:
     limits = (
         Limit("cluster", "Megatron-LM has one tp, cp, dp and recompute setting for every stage", _uneven_meshes),
         WHOLE_NODES,
+        *LIMITS,
     )  # fmt: skip
 
     def files(self, launch: Launch) -> dict[str, str]:
@@ -115,7 +116,7 @@ def _parallel(launch: Launch) -> Iterator[Flag]:
     yield ("--tensor-model-parallel-size", str(strategy.tp))
     yield ("--pipeline-model-parallel-size", str(strategy.pp))
     if strategy.pp > 1 and launch.model.state_space is None:  # a hybrid's pattern has the stages
-        yield ("--pipeline-model-parallel-layout", layout(launch.layers))
+        yield ("--pipeline-model-parallel-layout", layout(launch.layers, launch.workload.mtp or 0))
     yield ("--context-parallel-size", str(strategy.cp))
     if strategy.cp > 1:
         yield ("--cp-comm-type", "p2p")
@@ -134,6 +135,8 @@ def _parallel(launch: Launch) -> Iterator[Flag]:
         yield ("--no-gradient-accumulation-fusion",)
         if on_meta_device(launch):
             yield ("--init-model-with-meta-device",)
+    if instances(launch) > 1:
+        yield ("--num-distributed-optimizer-instances", str(instances(launch)))
     yield ("--distributed-backend", "nccl")
 
 
@@ -147,14 +150,14 @@ def on_meta_device(launch: Launch) -> bool:
     return launch.strategy.zero >= 2 and not gated
 
 
-def layout(layers: tuple[int, ...]) -> str:
-    """The pipeline layout, one part per virtual stage: ``Et*7|t*9|t*9|t*7L``, ``Et*2|(t*2|)*38t*2L``."""
+def layout(layers: tuple[int, ...], mtp: int = 0) -> str:
+    """The pipeline layout, one part per virtual stage: ``Et*7|t*9|t*9|t*7L``, ``Et*2|(t*2|)*38t*2mL``."""
     parts = [f"t*{count}" if count > 1 else "t" * count for count in layers]
     middle = ""
     for part, run in groupby(parts[1:-1]):
         times = len(list(run))
         middle += f"({part}|)*{times}" if times > 2 else f"{part}|" * times
-    return f"E{parts[0]}|{middle}{parts[-1]}L"
+    return f"E{parts[0]}|{middle}{parts[-1]}{'m' * mtp}L"
 
 
 def _batch(launch: Launch) -> Iterator[Flag]:
@@ -167,11 +170,20 @@ def _batch(launch: Launch) -> Iterator[Flag]:
 
 
 def _precision(launch: Launch) -> Iterator[Flag]:
-    precision = launch.workload.precision
+    strategy, precision = launch.strategy, launch.workload.precision
     yield ("--fp16",) if precision == "fp16" else ("--bf16",)
-    if precision == "fp8":
-        yield ("--fp8-format", FP8_FORMATS[launch.fp8_recipe])
-        yield ("--fp8-recipe", launch.fp8_recipe)
+    if fp8_scaling(launch):
+        yield ("--fp8-format", fp8_format(launch))
+        yield ("--fp8-recipe", fp8_scaling(launch))
+    if precision == "nvfp4":
+        yield ("--fp4-format", "e2m1")
+        yield ("--fp4-recipe", "nvfp4")
+    if strategy.params == "fp8":
+        yield ("--fp8-param-gather",)
+        if fp8_scaling(launch) == "mxfp8" and strategy.zero == 1:
+            yield ("--reuse-grad-buf-for-mxfp8-param-ag",)
+    if strategy.grads == "bf16":
+        yield ("--grad-reduce-in-bf16",)
     yield ("--transformer-impl", "transformer_engine")
     yield ("--attention-backend", "auto" if launch.strategy.flash else "unfused")
 
@@ -181,7 +193,7 @@ def _memory(launch: Launch) -> Iterator[Flag]:
     yield ("--optimizer", launch.workload.optimizer)
     if strategy.recompute == "selective":
         yield ("--recompute-granularity", "selective")
-        yield ("--recompute-modules", "core_attn")
+        yield ("--recompute-modules", *strategy.modules)
     elif strategy.recompute == "full":
         yield ("--recompute-granularity", "full")
         yield ("--recompute-method", strategy.method)
@@ -189,7 +201,13 @@ def _memory(launch: Launch) -> Iterator[Flag]:
     if strategy.offload == "optimizer":
         yield ("--optimizer-cpu-offload",)
         yield ("--optimizer-offload-fraction", "1.0")
+    if aware(launch):
         yield ("--use-precision-aware-optimizer",)
+    if strategy.moments == "bf16":
+        yield ("--exp-avg-dtype", "bf16")
+        yield ("--exp-avg-sq-dtype", "bf16")
+    if strategy.offload_layers:
+        yield ("--cpu-offloading-num-layers", str(strategy.offload_layers))
 
 
 def _overlap(launch: Launch) -> Iterator[Flag]:
@@ -202,6 +220,16 @@ def _overlap(launch: Launch) -> Iterator[Flag]:
         yield ("--tp-comm-overlap",)
     if strategy.vp > 1 and "p2p" not in strategy.overlap:
         yield ("--no-overlap-p2p-communication",)
+    if "ep" in strategy.overlap:
+        yield ("--overlap-moe-expert-parallel-comm",)
+    if strategy.graphs == "partial":
+        yield ("--cuda-graph-impl", "transformer_engine")
+        yield ("--cuda-graph-modules", *graph_modules(launch.model))
+    elif strategy.graphs == "full":
+        yield ("--cuda-graph-impl", "full_iteration")
+        yield ("--no-check-for-nan-in-loss-and-grad",)
+    if strategy.graphs != "none":
+        yield ("--te-rng-tracker",)
     yield ("--cross-entropy-loss-fusion",)
     yield ("--cross-entropy-fusion-impl", "native")
 
@@ -210,7 +238,7 @@ def environment(launch: Launch) -> dict[str, str]:
     """What must be set before Python starts."""
     strategy = launch.strategy
     settings = {"NVTE_FWD_LAYERNORM_SM_MARGIN": "16", "NVTE_BWD_LAYERNORM_SM_MARGIN": "16"}
-    if strategy.zero < 2 and not launch.blackwell:
+    if strategy.zero < 2 and not launch.blackwell and "ep" not in strategy.overlap:
         # Before Blackwell one queue keeps communication ahead of the kernel that needs it; Megatron-FSDP wants several.
         settings["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     return settings

@@ -32,7 +32,9 @@ def model_flags(launch: Launch) -> list[Flag]:
     if not model.tied_embeddings:
         flags.append(("--untie-embeddings-and-output-weights",))
     if model.moe is not None:
-        flags += _experts(model, model.moe)
+        flags += [*_experts(model, model.moe), *_dispatcher(launch.strategy.dispatch)]
+    if launch.workload.mtp:
+        flags += [("--mtp-num-layers", str(launch.workload.mtp)), ("--mtp-loss-scaling-factor", "0.1")]
     if model.state_space is not None:
         flags += _state_space(model.state_space, launch.layers)
     return flags
@@ -146,7 +148,6 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
         ("--moe-router-topk", str(moe.topk)),
         ("--moe-ffn-hidden-size", str(moe.ffn)),
         *_routing(moe),
-        ("--moe-token-dispatcher-type", "alltoall"),
         ("--moe-grouped-gemm",),
         ("--moe-permute-fusion",),
     ]
@@ -159,6 +160,14 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
     if _all_biases(model):
         flags.append(("--no-bias-dropout-fusion",))  # grouped experts with biases do not have it
     return flags
+
+
+def _dispatcher(name: str) -> Iterator[Flag]:
+    if name == "alltoall":
+        yield ("--moe-token-dispatcher-type", "alltoall")
+    else:
+        yield ("--moe-token-dispatcher-type", "flex")
+        yield ("--moe-flex-dispatcher-backend", name)
 
 
 def _routing(moe: MoE) -> Iterator[Flag]:
