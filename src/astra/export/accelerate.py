@@ -59,7 +59,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
         "same_network": True,
         "fsdp_config": {
             "fsdp_version": 2,
-            "fsdp_reshard_after_forward": strategy.zero == 3,
+            "fsdp_reshard_after_forward": strategy.zero == 3 and strategy.reshard == "always",
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_activation_checkpointing": strategy.recompute == "full",
             "fsdp_offload_params": False,
@@ -67,8 +67,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },
         "parallelism_config": {
-            "parallelism_config_dp_replicate_size": 1,
-            "parallelism_config_dp_shard_size": strategy.dp,
+            "parallelism_config_dp_replicate_size": strategy.dp // (strategy.shard or strategy.dp),
+            "parallelism_config_dp_shard_size": strategy.shard or strategy.dp,
             "parallelism_config_tp_size": strategy.tp,
             "parallelism_config_cp_size": strategy.cp,
         },

@@ -95,6 +95,8 @@ class _Shards(NamedTuple):
 
     dp: int
     zero: int
+    reshard: str = "always"
+    shard: int = 0
 
 
 def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported:
@@ -118,6 +120,7 @@ def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported
     mode = str(_section(sections, "activation_checkpoint", name).get("mode", "none"))
     overlap = ("grad", *(("param",) if shards.zero >= 2 else ()), *(("p2p",) if vp > 1 else ()))
     fields: dict[str, Any] = {"schedule": schedule, "recompute": mode if mode in ("full", "selective") else "none"}
+    fields |= {"reshard": shards.reshard, "shard": shards.shard}
     strategy = Strategy(
         tp=tp, pp=pp, vp=vp, cp=cp, ep=ep, etp=read.count("expert_tensor_parallel_degree"), dp=shards.dp, mbs=mbs,
         sp=tp > 1 and bool(read.values.get("enable_sequence_parallel", True)), zero=shards.zero, overlap=overlap,
@@ -160,7 +163,9 @@ def _shards(read: Numbers, gpus: int | None, inner: int) -> _Shards:
     said = read.values.get("fsdp_reshard_after_forward", "default")
     if shard == 1 and said == "default":
         return _Shards(replicate, 0)
-    return _Shards(replicate * shard, 2 if said == "never" else 3)
+    # By default weights stay gathered between the micro-batches of a pipeline.
+    kept = said == "never" or (said == "default" and read.count("pipeline_parallel_degree") > 1)
+    return _Shards(replicate * shard, 3, "never" if kept else "always", shard if replicate > 1 else 0)
 
 
 def _layers(parts: object) -> tuple[int, ...]:
@@ -196,6 +201,9 @@ def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Import
     offloaded = _section(zero.values, "offload_optimizer", name).get("device", "none") != "none"
     fields: dict[str, Any] = {"offload": "optimizer" if offloaded else "none"}
     fields["recompute"] = "full" if record.get("activation_checkpointing") else "none"
+    fields["grads"] = "bf16"  # unless data_types.grad_accum_dtype says otherwise
+    if _section(record, "data_types", name).get("grad_accum_dtype") == "fp32":
+        fields["grads"] = "fp32"
     strategy = Strategy(
         tp=tp, dp=dp, mbs=mbs, zero=stage, overlap=(*overlap, *(("param",) if stage == 3 else ())), **fields
     )

@@ -68,10 +68,11 @@ def settings(launch: Launch) -> dict[str, dict[str, object]]:
     """Everything the plan decides, by section."""
     strategy, workload = launch.strategy, launch.workload
     piped = strategy.pp > 1
+    sharded = (strategy.shard or strategy.dp) if strategy.zero >= 2 else 1
     parallelism: dict[str, object] = {
-        "data_parallel_replicate_degree": 1 if strategy.zero >= 2 else strategy.dp,
-        "data_parallel_shard_degree": strategy.dp if strategy.zero >= 2 else 1,
-        "fsdp_reshard_after_forward": {2: "never", 3: "always"}.get(strategy.zero, "default"),
+        "data_parallel_replicate_degree": strategy.dp // sharded,
+        "data_parallel_shard_degree": sharded,
+        "fsdp_reshard_after_forward": {2: "never", 3: strategy.reshard}.get(strategy.zero, "default"),
         "tensor_parallel_degree": strategy.tp,
         "enable_sequence_parallel": strategy.sp,
         "context_parallel_degree": strategy.cp,
@@ -93,7 +94,10 @@ def settings(launch: Launch) -> dict[str, dict[str, object]]:
         training["disable_cuda_graphs"] = True  # neither pipelines nor token exchange are captured
     if workload.tokens is not None:
         training["steps"] = max(1, round(workload.tokens / workload.tokens_per_step))
-    return {"training": training, "parallelism": parallelism, "checkpoint": {"interval": launch.save_interval}}
+    # The plan counts with compiled blocks and a compiled loss.
+    compiled: dict[str, object] = {"enable": True, "components": ["model", "loss"]}
+    kept: dict[str, object] = {"interval": launch.save_interval}
+    return {"training": training, "parallelism": parallelism, "compile": compiled, "checkpoint": kept}
 
 
 def rope(rotary: Rotary, seq: int) -> dict[str, object]:
