@@ -63,6 +63,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
         "bf16": {"enabled": workload.precision == "bf16"},
         "fp16": {"enabled": workload.precision == "fp16"},
         "optimizer": {"type": "AdamW" if workload.optimizer == "adam" else "SGD", "params": {"lr": 1e-4}},
+        "data_types": {"grad_accum_dtype": _gradients(launch)},
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
     }
@@ -71,6 +72,12 @@ def configuration(launch: Launch) -> dict[str, Any]:
     if strategy.recompute == "full":
         config["activation_checkpointing"] = {"partition_activations": False, "number_checkpoints": launch.model.layers}
     return config
+
+
+def _gradients(launch: Launch) -> str:
+    """What gradients are added up in: two bytes of the model's kind, or four."""
+    half = "fp16" if launch.workload.precision == "fp16" else "bf16"
+    return "fp32" if launch.strategy.grads == "fp32" else half
 
 
 def _script(launch: Launch) -> str:
