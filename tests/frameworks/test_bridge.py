@@ -27,16 +27,16 @@ BEYOND = ("Qwen/Qwen3-Next-80B-A3B-Instruct", "deepseek-ai/DeepSeek-V4-Flash", "
 FILLED = {"model.recompute_modules": ["core_attn"], "model.cp_comm_type": None}
 DENSE = (
     "dp16 mbs1 zero1 overlap=grad,param",
-    "pp2 dp8 mbs1 zero1 recompute=full overlap=grad",
-    "dp16 mbs1 zero3 recompute=selective overlap=grad,param",
+    "pp2 dp8 mbs1 zero1 recompute=full overlap=grad graphs=none moments=bf16",
+    "dp16 mbs1 zero3 recompute=selective overlap=grad,param shard8",
     "pp2 vp2 dp8 mbs1 zero1 overlap=grad,param,p2p",
-    "cp2 dp8 mbs1 zero0 overlap=grad",
+    "cp2 dp8 mbs1 zero0 overlap=grad graphs=full grads=fp32",
 )
 SPARSE = (
-    "pp4 ep8 dp8 mbs1 zero1 recompute=full overlap=grad,param",
-    "tp2 ep16 dp16 mbs1 sp zero1 recompute=selective overlap=grad,param,tp",
-    "ep8 dp32 mbs1 zero3 overlap=grad,param",
-    "pp2 vp2 ep8 dp16 mbs1 zero1 overlap=grad,p2p",
+    "pp4 ep8 dp8 mbs1 zero1 recompute=full overlap=grad,param graphs=none",
+    "tp2 ep16 dp16 mbs1 sp zero1 recompute=selective:core_attn,moe_act overlap=grad,param,tp dispatch=alltoall",
+    "ep8 dp32 mbs1 zero3 overlap=grad,param dispatch=deepep graphs=none",
+    "pp2 vp2 ep8 dp16 mbs1 zero1 overlap=grad,p2p,ep dispatch=deepep moments=bf16",
 )
 
 

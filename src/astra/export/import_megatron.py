@@ -18,7 +18,7 @@ _REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-
 
 def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpus: int | None = None) -> Imported:
     """What a command line would train, and how."""
-    args = Arguments(words, name)
+    launcher, args = _split(words, name)
     if args.has("--yaml-cfg"):
         fix = "Give a script with the same settings as flags."
         raise InputError(
@@ -28,7 +28,7 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
     pp, cp = args.count("--pipeline-model-parallel-size", 1), args.count("--context-parallel-size", 1)
     if args.has("--no-pipeline-parallel"):
         pp = 1
-    world = gpus or _world(args, variables)
+    world = gpus or _world(launcher, variables)
     if world is None:
         fix = "Give --gpus; the script does not say how many it starts (--nnodes and --nproc-per-node of torchrun)."
         raise InputError(name, None, want="the number of GPUs", fix=fix)
@@ -85,15 +85,28 @@ def _unused(args: Arguments) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _world(args: Arguments, variables: Mapping[str, str]) -> int | None:
-    """Ranks that torchrun starts; else what the usual variables say."""
-    nodes = _first_number(args.text("--nnodes"), variables.get("NNODES", ""), variables.get("NUM_NODES", ""))
-    each = _first_number(
-        args.text("--nproc-per-node"), args.text("--nproc_per_node"), variables.get("GPUS_PER_NODE", "")
-    )
+def _split(words: list[str], name: str) -> tuple[Arguments, Arguments]:
+    """The launcher's flags (torchrun, srun, deepspeed) and the program's."""
+    place = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
+    if place is None:
+        both = Arguments(words, name)
+        return both, both
+    return Arguments(words[:place], name), Arguments(words[place + 1 :], name)
+
+
+_NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "--nodes")
+_EACH: Final = ("--nproc-per-node", "--nproc_per_node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
+_NODE_NAMES: Final = ("NNODES", "NUM_NODES", "SLURM_NNODES", "NODES", "WORKER_NUM")
+_EACH_NAMES: Final = ("GPUS_PER_NODE", "NPROC_PER_NODE", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "NUM_GPUS")
+
+
+def _world(launcher: Arguments, variables: Mapping[str, str]) -> int | None:
+    """Ranks that the launcher starts; else what the usual variables say."""
+    nodes = _first_number(*map(launcher.text, _NODES), *(variables.get(name, "") for name in _NODE_NAMES))
+    each = _first_number(*map(launcher.text, _EACH), *(variables.get(name, "") for name in _EACH_NAMES))
     if each is not None:
         return each * (nodes or 1)
-    return _first_number(variables.get("WORLD_SIZE", ""))
+    return _first_number(variables.get("WORLD_SIZE", ""), variables.get("SLURM_NTASKS", ""))
 
 
 def _first_number(*texts: str) -> int | None:

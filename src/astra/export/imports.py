@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.export.bash import read_script
+from astra.export.bash_run import Script, ways
 from astra.export.import_megatron import from_words
 from astra.export.imported import Imported, Numbers
 from astra.export.torchtitan import SCHEDULES
@@ -19,16 +19,19 @@ from astra.files import parse_json, parse_toml, read_text
 from astra.spec.kinds import Whole, path_text
 from astra.spec.strategy import Strategy
 
+# Flags that a command line of a training job has.
+_TRAINS: Final = frozenset(("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size"))
 
-def import_file(path: str | PathLike[str], *, gpus: int | None = None) -> Imported:
-    """A file of any kind that is understood; ``gpus`` where the file does not say."""
+
+def import_file(path: str | PathLike[str], *, gpus: int | None = None, parameters: Sequence[str] = ()) -> Imported:
+    """A file of any kind that is understood; ``gpus`` where the file does not say, ``parameters`` of a script."""
     shown = path_text(path, "file", "the path of a configuration")
     if gpus is not None:
         gpus = Whole(1, 10_000_000).read(gpus, "gpus")
-    return import_text(read_text(shown, "launch"), name=Path(shown).name, gpus=gpus)
+    return import_text(read_text(shown, "launch"), name=Path(shown).name, gpus=gpus, parameters=parameters)
 
 
-def import_text(text: str, *, name: str, gpus: int | None = None) -> Imported:
+def import_text(text: str, *, name: str, gpus: int | None = None, parameters: Sequence[str] = ()) -> Imported:
     """The content of a file, understood by its name's ending."""
     if name.endswith(".json"):
         return _deepspeed(_json(text, name), name, gpus)
@@ -36,17 +39,49 @@ def import_text(text: str, *, name: str, gpus: int | None = None) -> Imported:
         return _titan(parse_toml(text, name), name, gpus)
     if name.endswith(".py"):
         return _titan(_assignments(text, name), name, gpus)
-    return _script(text, name, gpus)
+    return _script(text, name, gpus, parameters)
 
 
-def _script(text: str, name: str, gpus: int | None) -> Imported:
+def _script(text: str, name: str, gpus: int | None, parameters: Sequence[str]) -> Imported:
     """A shell script or a bare command line with Megatron's arguments."""
-    script = read_script(text)
-    best = max(script.commands, key=lambda words: sum(word.startswith("--") for word in words), default=[])
-    if "--num-layers" not in best and "--tensor-model-parallel-size" not in best and "--micro-batch-size" not in best:
+    found: list[tuple[Script, list[str]]] = []
+    for script in ways(text, parameters):
+        found += [(script, words) for words in _jobs(script)]
+    if not found:
         want = "a Megatron-LM command line, a torchtitan configuration (.toml, .py) or a DeepSpeed .json"
         raise InputError(name, None, want=want, fix="No command with --micro-batch-size or --num-layers was found.")
-    return from_words(best, script.variables, name=name, gpus=gpus)
+    read = [(script, from_words(words, script.variables, name=name, gpus=gpus)) for script, words in found]
+    _check_one(read, name)
+    return read[0][1]
+
+
+def _jobs(script: Script) -> list[list[str]]:
+    """Commands that train, of one way through a script."""
+    return [words for words in script.commands if {*words} & _TRAINS or any(_begins(word) for word in words)]
+
+
+def _begins(word: str) -> bool:
+    return word.partition("=")[0] in _TRAINS
+
+
+def _check_one(read: list[tuple[Script, Imported]], name: str) -> None:
+    """Several jobs, or several ways a script may go, must come to the same."""
+    first = read[0][1]
+    others = [(script, one) for script, one in read if _decisive(one) != _decisive(first)]
+    if not others:
+        return
+    tests = dict.fromkeys(test.rpartition(": ")[0] for script, _ in read for test in script.decided)
+    shown = "; ".join(dict.fromkeys(str(one.strategy) for _, one in [read[0], *others]))
+    if tests:
+        want = f"tests that can be decided, since what is run depends on them ({'; '.join(tests)}): {shown}"
+        raise InputError(
+            name, None, want=want, fix="Give its parameters, astra import FILE -- A B, or set its variables."
+        )
+    raise InputError(name, None, want=f"one job; it starts several: {shown}", fix="Keep one of them in the file.")
+
+
+def _decisive(found: Imported) -> tuple[object, ...]:
+    return found.strategy, found.gpus, found.global_batch, found.seq, found.precision, found.model
 
 
 def _json(text: str, name: str) -> Mapping[str, Any]:
