@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import enum
 import importlib
 import importlib.machinery
 import io
@@ -124,10 +125,20 @@ def load() -> None:
     import megatron.bridge.training.utils.omegaconf_utils  # noqa: F401
 
 
+class FusedAdam:
+    """TransformerEngine's optimizer, whose parameters are looked at."""
+
+    def __init__(
+        self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: Any
+    ) -> None: ...
+
+
 def pretend(arch: int) -> None:
     """A GPU of some generation."""
     import torch
+    import transformer_engine.pytorch.optimizers
 
+    transformer_engine.pytorch.optimizers.FusedAdam = FusedAdam
     torch.cuda.get_device_capability = lambda *_: (arch, 0)
     torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(
         major=arch, minor=0, multi_processor_count=132, name="B200" if arch == 10 else "H100", total_memory=8 << 34
@@ -219,6 +230,8 @@ def _chunks(model: Any) -> list[list[int]]:
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, enum.Enum):
+        return value.name
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return str(value)

@@ -125,6 +125,8 @@ def _settings(launch: Launch, recipe: BridgeRecipe) -> list[str]:
     packed = strategy.mbs == 1  # Megatron-Bridge packs samples into micro-batches of one
     multiple = strategy.cp * (2 if strategy.cp > 1 else 1) * (strategy.tp if strategy.sp else 1)
     lines += [f"config.dataset = default_squad_config({workload.seq}, {packed}, {multiple})"]
+    if packed and strategy.graphs != "none":  # graphs want the same number of samples in every pack
+        lines += ["config.dataset.offline_packing_specs.pad_cu_seqlens = True"]
     lines += ['config.checkpoint.pretrained_checkpoint = os.environ["PRETRAINED_CHECKPOINT"]']
     if strategy.cp > 1:  # ranks whose tokens are all masked would divide by zero
         lines += ["config.model.calculate_per_token_loss = True", "config.ddp.average_in_collective = False"]

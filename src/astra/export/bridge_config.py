@@ -8,7 +8,7 @@ from typing import Final
 from astra.export.base import Launch
 from astra.export.megatron import SHARDING, layout, on_meta_device
 from astra.export.megatron_model import hybrid_stages
-from astra.export.megatron_words import aware, fp8_scaling, graph_modules, instances
+from astra.export.megatron_words import aware, fp8_format, fp8_scaling, graph_modules, instances
 
 Setting = tuple[str, str]
 _PRECISION: Final = {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "nvfp4": "bf16_with_nvfp4_mixed"}
@@ -145,6 +145,10 @@ def _sharding(launch: Launch) -> Iterator[Setting]:
     yield "checkpoint.save_interval", str(launch.save_interval)
     yield "checkpoint.ckpt_format", "fsdp_dtensor" if zero >= 2 else "torch_dist"
     yield "mixed_precision.grad_reduce_in_fp32", switch(launch.strategy.grads == "fp32")
+    scaled = fp8_scaling(launch)
+    yield "mixed_precision.fp8", fp8_format(launch) if scaled else "null"
+    if scaled:
+        yield "mixed_precision.fp8_recipe", scaled
     narrow = launch.strategy.params == "fp8"
     yield "mixed_precision.fp8_param_gather", switch(narrow)
     again = narrow and fp8_scaling(launch) == "mxfp8" and zero == 1
@@ -169,7 +173,7 @@ def _graphs(launch: Launch) -> Iterator[Setting]:
     yield "model.external_cuda_graph", "false"
     yield "model.cuda_graph_impl", made
     yield "model.cuda_graph_scope", "null"
-    yield "model.cuda_graph_modules", listed(graph_modules(launch.model) if graphs == "partial" else [])
+    yield "model.cuda_graph_modules", listed(graph_modules(launch) if graphs == "partial" else [])
     yield "model.use_te_rng_tracker", switch(graphs != "none")
     yield "rng.te_rng_tracker", switch(graphs != "none")
     yield "rerun_state_machine.check_for_nan_in_loss", switch(graphs != "full")

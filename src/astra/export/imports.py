@@ -12,12 +12,28 @@ from typing import Any, Final, NamedTuple
 from astra.catalog import runtimes
 from astra.errors import InputError
 from astra.export.bash_run import Script, ways
+from astra.export.import_bridge import LINE, read_overrides
+from astra.export.import_configs import read_config
 from astra.export.import_megatron import from_words
 from astra.export.imported import Imported, Numbers
 from astra.export.torchtitan import SCHEDULES
+from astra.export.yaml_reading import parse_yaml
 from astra.files import parse_json, parse_toml, read_text
 from astra.spec.kinds import Whole, path_text
 from astra.spec.strategy import Strategy
+
+
+def _yaml(text: str, name: str, gpus: int | None) -> Imported:
+    record = parse_yaml(text, name)
+    found = read_config(record, name, gpus) if isinstance(record, dict) else None
+    if found is None:
+        want = (
+            "a configuration of Accelerate, the Hugging Face Trainer (TRL, LLaMA-Factory, axolotl), gpt-neox, "
+            "FlagScale or nanotron"
+        )
+        raise InputError(name, None, want=want, fix="None of their keys was found.")
+    return found
+
 
 # Flags that a command line of a training job has.
 _TRAINS: Final = frozenset(("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size"))
@@ -35,6 +51,10 @@ def import_text(text: str, *, name: str, gpus: int | None = None, parameters: Se
     """The content of a file, understood by its name's ending."""
     if name.endswith(".json"):
         return _deepspeed(_json(text, name), name, gpus)
+    if name.endswith((".yaml", ".yml")):
+        return _yaml(text, name, gpus)
+    if name.endswith(".txt") and LINE.search(text):
+        return read_overrides(text, name, gpus)
     if name.endswith(".toml"):
         return _titan(parse_toml(text, name), name, gpus)
     if name.endswith(".py"):

@@ -224,7 +224,7 @@ def _overlap(launch: Launch) -> Iterator[Flag]:
         yield ("--overlap-moe-expert-parallel-comm",)
     if strategy.graphs == "partial":
         yield ("--cuda-graph-impl", "transformer_engine")
-        yield ("--cuda-graph-modules", *graph_modules(launch.model))
+        yield ("--cuda-graph-modules", *graph_modules(launch))
     elif strategy.graphs == "full":
         yield ("--cuda-graph-impl", "full_iteration")
         yield ("--no-check-for-nan-in-loss-and-grad",)

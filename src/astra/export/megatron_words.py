@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from astra.export.base import Launch, Limit
-from astra.spec.model import ModelSpec
 
 # How a precision scales its products, and the format Megatron-core wants with it.
 _SCALED: Final = {"fp8-tensorwise": "tensorwise", "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"}
@@ -26,13 +25,16 @@ def fp8_format(launch: Launch) -> str:
     return _FORMATS[fp8_scaling(launch)]
 
 
-def graph_modules(model: ModelSpec) -> list[str]:
-    """Everything of a layer whose shapes the host knows: all but the experts themselves."""
-    modules = ["attn"]
-    if model.moe is None:
-        return [*modules, "mlp"]
-    dense = ["mlp"] if model.moe.first_dense or model.moe.every > 1 else []
-    return [*modules, *dense, "moe_router", "moe_preprocess"]
+def graph_modules(launch: Launch) -> list[str]:
+    """Everything of a layer whose shapes the host knows: all but the experts themselves.
+
+    Dense layers are not captured either where expert exchanges run beside another micro-batch.
+    """
+    moe = launch.model.moe
+    if moe is None:
+        return ["attn", "mlp"]
+    dense = (moe.first_dense or moe.every > 1) and "ep" not in launch.strategy.overlap
+    return ["attn", *(["mlp"] if dense else []), "moe_router", "moe_preprocess"]
 
 
 def instances(launch: Launch) -> int:
