@@ -10,7 +10,7 @@ import fnmatch
 import re
 from collections.abc import Sequence
 from itertools import product
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from astra.errors import InputError
 from astra.export.bash import Expander, Statement, Word, literal, opens_array, statements
@@ -22,6 +22,7 @@ _MOST_ROUNDS: Final = 32  # of a loop, and of scripts inside each other
 _MOST_STATEMENTS: Final = 20_000
 _OPENING: Final = ("if", "case", "for", "while", "until", "select")
 _CLOSING: Final = ("fi", "esac", "done")
+_REDIRECTION: Final = re.compile(r"[0-9]?>|&>|[0-9]>&[0-9]|\||<(?![A-Za-z])")  # where the words of a command end
 _FUNCTION: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)\(\)\{?")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+--?([A-Za-z-]+)[=\s]\s*([^\s#]+)", re.MULTILINE)
 _SLURM: Final = {
@@ -137,10 +138,9 @@ class _Run:
                 self.block(body)
                 return
 
-    def _holds(self, test: list[Statement]) -> bool:
-        """Whether a list of tests, joined by && and ||, holds; a choice where that is not known."""
-        result, joint = True, "&&"
-        known: bool | None = True
+    def _known(self, test: list[Statement]) -> bool | None:
+        """Whether a list of tests, joined by && and ||, holds; None where that is not known."""
+        joint, known = "&&", cast(bool | None, True)
         for statement in test:
             one = self._test(statement.words)
             if joint == "&&":
@@ -148,6 +148,11 @@ class _Run:
             else:
                 known = True if known is True or one is True else None if known is None or one is None else False
             joint = "||" if statement.ended.startswith("||") else "&&"
+        return known
+
+    def _holds(self, test: list[Statement]) -> bool:
+        """Whether tests hold; a choice where that is not known."""
+        known = self._known(test)
         if known is not None:
             return known
         shown = " ".join(literal(word) for statement in test for word in statement.words)[:120]
@@ -188,7 +193,9 @@ class _Run:
         inner = [line for line in inner if line.words]
         names = [literal(word) for word in words]
         if names[0] != "for" or len(names) < 3 or names[2] != "in":
-            self.block(inner)
+            test = [Statement(words[1:], lines[0].ended), *body[:start]]
+            if names[0] != "while" or self._known([one for one in test if one.words]) is not False:
+                self.block(inner)
             return
         items = [part for word in words[3:] for part in self.expander.expand(word)]
         for item in items[:_MOST_ROUNDS]:
@@ -208,8 +215,9 @@ class _Run:
         if first >= len(words):
             return
         command = [part for word in words[first:] for part in self.expander.expand(word)]
-        if command:
-            self._start(command)
+        sent = next((at for at, part in enumerate(command) if _REDIRECTION.match(part)), len(command))
+        if command[:sent]:
+            self._start(command[:sent])
 
     def _start(self, command: list[str]) -> None:
         if command[0] == "shift":

@@ -161,6 +161,8 @@ def _trainer(record: Mapping[str, Any], where: _Where) -> Imported:
     told: list[str] = []
     if not any(key in record for key in _BATCH_KEYS):
         told.append("per_device_train_batch_size, taken as the Trainer's 8")
+    if record.get("stage") not in (None, "sft", "pt") or record.get("rl"):
+        told.append(f"stage {record.get('stage', record.get('rl'))}, taken as fine-tuning")
     sharding, framework = _trainer_sharding(record, where, told)
     again = record.get("gradient_checkpointing")
     if again is None:  # LLaMA-Factory switches it on unless told otherwise
@@ -235,8 +237,18 @@ _NEOX_FLAGS: Final = {
 }  # fmt: skip
 
 
+_NEOX_READ: Final = frozenset((*_NEOX_FLAGS, "zero_optimization", "gradient_accumulation_steps", "fp16", "precision",
+                                "checkpoint_activations", "attention_config", "bf16"))  # fmt: skip
+_NEOX_COSTLY: Final = re.compile(
+    r"moe|expert|mlp_type|mamba|gmlp|parallel|transformer_engine|te_|offload|partition|fp8|lora"
+)
+
+
 def _neox(record: Mapping[str, Any], where: _Where) -> Imported:
     flat = {str(key).replace("-", "_"): value for key, value in record.items()}
+    if not {"train_micro_batch_size_per_gpu", "train_batch_size"} & set(flat):
+        fix = "Settings of a run may be in several files: put them in one."
+        raise InputError(where.name, None, want="train_micro_batch_size_per_gpu or train_batch_size", fix=fix)
     zero = _part(flat, "zero_optimization", where).whole("stage", 0)
     pp, tp = (Numbers(flat, where.name).whole(key, 1) or 1 for key in ("pipe_parallel_size", "model_parallel_size"))
     words = ["gpt-neox.py", "--deepspeed", "--zero-stage", str(zero)]
@@ -259,7 +271,9 @@ def _neox(record: Mapping[str, Any], where: _Where) -> Imported:
     strategy = Strategy(
         **{name: getattr(found.strategy, name) for name in Strategy.__struct_fields__} | {"flash": fused}
     )
-    return found._replace(strategy=strategy)
+    unread = [key for key in flat if key not in _NEOX_READ]
+    costly = tuple(key for key in unread if _NEOX_COSTLY.search(key) and flat[key] not in (False, 0, None))
+    return found._replace(strategy=strategy, ignored=(*found.ignored, *costly))
 
 
 def _flagscale(record: Mapping[str, Any], where: _Where) -> Imported:

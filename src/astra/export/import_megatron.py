@@ -36,13 +36,14 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         want = f"a number of GPUs that tp*pp*cp = {tp * pp * cp} divides"
         raise InputError(name, world, want=want, fix="Give --gpus if the script starts on more nodes than it says.")
     layers, vp = _pipeline(args, pp, name)
-    model = model_of(args, name)
+    other = next((word for word in words if _OTHER_MODEL.search(word.rpartition("/")[2])), None)
+    model = None if other else model_of(args, name)
     strategy = _strategy(args, (tp, pp, vp, cp, world // (tp * pp * cp)), layers, name)
     batch = args.maybe("--global-batch-size") or strategy.mbs * strategy.dp * _accumulated(args)
     chosen = "sgd" if args.text("--optimizer") == "sgd" else "adam"
     seq, width = args.maybe("--seq-length") or args.maybe("--encoder-seq-length"), precision(args)
     mtp = args.maybe("--mtp-num-layers") or None
-    told = _unused(args)
+    told = (*_unused(args), *([f"{other}, whose model is not a plain decoder"] if other else []))
     pattern = {"--hybrid-layer-pattern"} if model is None or model.state_space is None else set()
     costly, unknown = unread(args.flags, (args.read | SHAPE) - pattern)
     return Imported(
@@ -94,6 +95,7 @@ def _split(words: list[str], name: str) -> tuple[Arguments, Arguments]:
     return Arguments(words[:place], name), Arguments(words[place + 1 :], name)
 
 
+_OTHER_MODEL: Final = re.compile(r"(?:bert|_t5|ict|vision|vlm|retro|mimo|multimodal|clip|dino|llava)\w*\.py$")
 _NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "--nodes")
 _EACH: Final = ("--nproc-per-node", "--nproc_per_node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
 _NODE_NAMES: Final = ("NNODES", "NUM_NODES", "SLURM_NNODES", "NODES", "WORKER_NUM")
@@ -102,6 +104,9 @@ _EACH_NAMES: Final = ("GPUS_PER_NODE", "NPROC_PER_NODE", "SLURM_GPUS_PER_NODE", 
 
 def _world(launcher: Arguments, variables: Mapping[str, str]) -> int | None:
     """Ranks that the launcher starts; else what the usual variables say."""
+    for flag in (*_NODES, *_EACH):
+        if launcher.has(flag) and not re.match(r"[1-9]", launcher.text(flag)):
+            return None  # a variable of the surroundings
     nodes = _first_number(*map(launcher.text, _NODES), *(variables.get(name, "") for name in _NODE_NAMES))
     each = _first_number(*map(launcher.text, _EACH), *(variables.get(name, "") for name in _EACH_NAMES))
     if each is not None:
@@ -205,7 +210,7 @@ def _with_ends(depth: int, stages: int, ends: tuple[bool, bool]) -> tuple[int, .
 def layout_layers(text: str, name: str = "layout") -> tuple[int, ...]:
     """Layers of each virtual stage of a pipeline layout such as ``Et*3|(tt|)*29t*2L``."""
     where = f"{name}: --pipeline-model-parallel-layout"
-    plain = text[: MAX_STAGES + 1].replace(",", "").replace(" ", "")
+    plain = text[: MAX_STAGES + 1].replace(",", "").replace(" ", "").replace("\\", "")
     for pattern in _REPEATED:
         repeats = [(match.end(1) - match.start(1)) * int(match.group(2)) for match in pattern.finditer(plain)]
         if len(plain) + sum(repeats) > MAX_STAGES:

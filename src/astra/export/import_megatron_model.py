@@ -120,8 +120,11 @@ class Arguments:
     def whole(self, flag: str, default: int | None = None) -> int:
         """The value of a flag that is a whole number."""
         text = self.text(flag)
-        if not text and default is not None:
+        if not text and default is not None and flag not in self.flags:
             return default
+        if not text:
+            fix = "It stands there without one: a variable of the script is not set. Give its parameters behind --."
+            raise InputError(f"{self._name}: {flag}", None, want="a whole number", fix=fix)
         if not re.fullmatch(r"[0-9]{1,12}", text):
             raise InputError(f"{self._name}: {flag}", text or None, want="a whole number")
         return int(text)

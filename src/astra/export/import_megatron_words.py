@@ -24,7 +24,8 @@ def recompute(args: Arguments, name: str) -> dict[str, Any]:
     kind: Any = args.text("--recompute-granularity", "selective" if args.has("--recompute-activations") else "none")
     method = args.text("--recompute-method") or args.text("--activations-checkpoint-method")
     number = args.maybe("--recompute-num-layers") or args.maybe("--activations-checkpoint-num-layers")
-    if args.has("--checkpoint-activations") or args.has("--deepspeed-activation-checkpointing"):
+    whole = [args.has(flag) for flag in ("--checkpoint-activations", "--deepspeed-activation-checkpointing")]
+    if any(whole):
         kind, number = "full", number or args.maybe("--checkpoint-num-layers")
     elif kind == "none" and args.text("--activations-checkpoint-method"):
         kind = "full"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -15,6 +16,7 @@ from astra.export.bash_run import Script, ways
 from astra.export.import_bridge import LINE, read_overrides
 from astra.export.import_configs import read_config
 from astra.export.import_megatron import from_words
+from astra.export.import_megatron_model import SHAPE
 from astra.export.imported import Imported, Numbers
 from astra.export.torchtitan import SCHEDULES
 from astra.export.yaml_reading import parse_yaml
@@ -35,6 +37,10 @@ def _yaml(text: str, name: str, gpus: int | None) -> Imported:
     return found
 
 
+# Programs that take a model's flags and do not train it.
+_OTHER_PROGRAM: Final = re.compile(
+    r"generat|inference|text_gen|server|evaluat|convert|merge|checkpoint_util|preprocess|tasks/|export|prompt|quantize"
+)
 # Flags that a command line of a training job has.
 _TRAINS: Final = frozenset(("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size"))
 
@@ -70,28 +76,46 @@ def _script(text: str, name: str, gpus: int | None, parameters: Sequence[str]) -
     if not found:
         want = "a Megatron-LM command line, a torchtitan configuration (.toml, .py) or a DeepSpeed .json"
         raise InputError(name, None, want=want, fix="No command with --micro-batch-size or --num-layers was found.")
-    read = [(script, from_words(words, script.variables, name=name, gpus=gpus)) for script, words in found]
+    read = [
+        _Job(script, _shape(words), from_words(words, script.variables, name=name, gpus=gpus))
+        for script, words in found
+    ]
     _check_one(read, name)
-    return read[0][1]
+    return read[0].found
 
 
 def _jobs(script: Script) -> list[list[str]]:
     """Commands that train, of one way through a script."""
-    return [words for words in script.commands if {*words} & _TRAINS or any(_begins(word) for word in words)]
+    named = [words for words in script.commands if any(_begins(word) for word in words)]
+    return [words for words in named if not any(_OTHER_PROGRAM.search(word) for word in words if word.endswith(".py"))]
 
 
 def _begins(word: str) -> bool:
     return word.partition("=")[0] in _TRAINS
 
 
-def _check_one(read: list[tuple[Script, Imported]], name: str) -> None:
+class _Job(NamedTuple):
+    """A job that a script starts, on one way through it."""
+
+    script: Script
+    shape: tuple[str, ...]
+    found: Imported
+
+
+def _shape(words: list[str]) -> tuple[str, ...]:
+    """The words that fix the model, also where they do not fix all of it."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return tuple(sorted(f"{flag} {value}" for flag, value in pairs if flag.partition("=")[0] in SHAPE))
+
+
+def _check_one(read: list[_Job], name: str) -> None:
     """Several jobs, or several ways a script may go, must come to the same."""
-    first = read[0][1]
-    others = [(script, one) for script, one in read if _decisive(one) != _decisive(first)]
+    first = read[0]
+    others = [one for one in read if (_decisive(one.found), one.shape) != (_decisive(first.found), first.shape)]
     if not others:
         return
-    tests = dict.fromkeys(test.rpartition(": ")[0] for script, _ in read for test in script.decided)
-    shown = "; ".join(dict.fromkeys(str(one.strategy) for _, one in [read[0], *others]))
+    tests = dict.fromkeys(test.rpartition(": ")[0] for one in read for test in one.script.decided)
+    shown = "; ".join(dict.fromkeys(str(one.found.strategy) for one in (first, *others)))
     if tests:
         want = f"tests that can be decided, since what is run depends on them ({'; '.join(tests)}): {shown}"
         raise InputError(
