@@ -33,7 +33,7 @@ def test_blocks_give_the_same_plans(asked: dict[str, object], monkeypatch: pytes
 @pytest.mark.parametrize("name", CASES)
 def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
     job, counts, restrictions = case(name)
-    stream = Stream(job, counts, restrictions)
+    stream = Stream(job, counts, restrictions, {})
     shelf = shelve(job, CountSpace(job, counts, restrictions))
     least_s = core_bound_s(job, shelf.space, shelf.cores, shelf.gathered)
     bound_s = step.least_seconds(job, least_s, shelf.waits[shelf.place])
@@ -47,7 +47,7 @@ def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
 
 def test_every_count_is_visited_once() -> None:
     job, counts, restrictions = case("experts")
-    stream = Stream(job, counts, restrictions)
+    stream = Stream(job, counts, restrictions, {})
     no_limit = np.full(len(counts), np.inf)
     seen: list[int] = []
     while (block := stream.next(no_limit)) is not None:

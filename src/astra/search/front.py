@@ -54,6 +54,7 @@ class Hunt:
         self._job_of, self._options, self._restrictions = job_of, options, restrictions
         self._spaces: list[CountSpace] = []
         self._shelves: dict[tuple[str, bytes], tuple[Job, Shelf]] = {}  # by GPU and counts, of the first offer of them
+        self._floors: dict[bytes, Floats] = {}
         self.found: list[Found] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
         self._idle_s = 0.0
@@ -78,7 +79,7 @@ class Hunt:
         if not (flops_bound_s(job, offer.counts) * slower < self._limit(usd_per_s)).any():
             self.passed += 1
             return
-        stream = Stream(job, offer.counts, self._restrictions or Restrictions())
+        stream = Stream(job, offer.counts, self._restrictions or Restrictions(), self._floors)
         if not stream.whole:
             self._by_blocks(offer, stream)
             return
