@@ -33,7 +33,8 @@ from astra.provenance import Floats, Ints
 from astra.search.bounds import products_s
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.search import Planner
-from astra.search.front import JobOf, Part, Refined, front_of, steps_of, waiting
+from astra.search.front import Part, Refined, front_of
+from astra.search.hunt import JobOf, steps_of, waiting
 from astra.spec.cluster import Cluster
 from astra.spec.job import STRAGGLING, Job
 from astra.spec.money import Money

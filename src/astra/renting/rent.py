@@ -18,13 +18,15 @@ from astra.money.bill import stale_warning
 from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, market
+from astra.partition.effort import Effort
 from astra.renting.mixes import Mixed, mix
 from astra.rules.restrictions import Restrictions
 from astra.search.able import able
 from astra.search.budget import shared_range
 from astra.search.engine import search
 from astra.search.fleet.records import MixedEstimate
-from astra.search.front import Found, Hunt, JobOf, Refined, choose, front_of, hunt, refine
+from astra.search.front import Refined, choose, front_of, refine
+from astra.search.hunt import MOST_EFFORT, Found, Hunt, JobOf, hunt, open_notes
 from astra.search.world import World
 from astra.spec._base import check
 from astra.spec.cluster import Cluster
@@ -72,7 +74,7 @@ def rent(
     def job_of(offer: Offer, count: int) -> Job:
         return msgspec.structs.replace(base, pool=offer.pool_of(count))
 
-    state = hunt(shown.offers, job_of, options, progress=progress)
+    state = hunt(shown.offers, job_of, options, effort=Effort(MOST_EFFORT), progress=progress)
     refined = refine(job_of, options, state.near_front())
     if not refined:
         raise NoFeasiblePlan(_nothing(base, shown, most))
@@ -156,7 +158,7 @@ def _report(
             seconds=time.perf_counter() - started,
             mixes=mixed.record(on_front=sum(len(one.parts) > 1 for one in best)),
         ),
-        notes=_notes(best, options, mixed),
+        notes=[*(f"{note[0].upper()}{note[1:]}." for note in open_notes(state)), *_notes(best, options, mixed)],
         warnings=_warnings([*best, *popular], chosen, goal),
     )
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from astra.columns import Columns
 from astra.cost import step
+from astra.partition.effort import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.counts import degrees, expert_degrees
+from astra.search.counts import degrees, expert_degrees, flops_bound_s
 from astra.search.floors import Floors
 from astra.search.space import divisors
 from astra.spec.job import Job
@@ -27,14 +28,17 @@ _LOOSE: Final = 1 - 1e-9
 class Stream:
     """The counts of one job that are still to be searched. ``known`` has what jobs on the same GPU left behind."""
 
-    def __init__(self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats]) -> None:
+    def __init__(
+        self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats], effort: Effort
+    ) -> None:
         self.job, self.counts = job, counts
         mbs = len(list(restrictions.filter("mbs", divisors(job.workload.global_batch))))
         self._width = 2 * mbs * len(expert_degrees(job, restrictions)["ep"])
-        self._left = np.ones(len(counts), bool)
+        self._left, self._again = np.ones(len(counts), bool), np.zeros(len(counts), bool)
+        self.again = False  # whether the counts given last had been given before
         self._columns = degrees(job, counts, restrictions)
         self._place = np.searchsorted(counts, _gpus(self._columns))
-        self._floors = Floors(job, restrictions, self._columns, known)
+        self._floors = Floors(job, restrictions, self._columns, known, effort)
         self._work_s: Floats | None = None  # [tp, cp] GPU-seconds of a sample
         self._waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
 
@@ -67,21 +71,40 @@ class Stream:
         step_s = step.least_seconds(self.job, sample_s / self.counts[place], self._waits[place])
         return np.asarray(step_s * _LOOSE < limit_s[place])
 
+    def open_s(self) -> Floats:
+        """[count] seconds that no step on the counts not searched yet can beat; infinite for those that were."""
+        least_s = flops_bound_s(self.job, self.counts)
+        if self._work_s is not None:
+            gpu_s = np.full(len(self.counts), np.inf)
+            np.minimum.at(gpu_s, self._place, self._work_s[self._columns["tp"], self._columns["cp"]])
+            gpu_s *= self.job.workload.global_batch
+            least_s = np.maximum(least_s, step.least_seconds(self.job, gpu_s / self.counts, self._waits))
+        return np.where(self._left | self._again, least_s, np.inf)
+
     def next(self, limit_s: Floats) -> Ints | None:
         """The counts to search next; None when all are done. At least one, though its table be large."""
-        if not self._left.any():
-            return None
-        kept = self._left[self._place] & self.hopeful(self._columns, limit_s)
+        for self.again, left in ((False, self._left), (True, self._again)):
+            chosen = np.flatnonzero(left) if self.whole else self._largest(left, limit_s)
+            if len(chosen):
+                left[chosen] = False
+                return self.counts[chosen]
+        return None
+
+    def put_back(self, counts: Ints) -> None:
+        """Counts that were not searched to the end; they are given again when all others are done."""
+        self._again[np.searchsorted(self.counts, counts)] = True
+
+    def _largest(self, left: Bools, limit_s: Floats) -> Ints:
+        """Those of the counts left that may matter and have the most degrees, as many as a table holds."""
+        if not left.any():
+            return np.zeros(0, np.int64)
+        kept = left[self._place] & self.hopeful(self._columns, limit_s)
         rows = np.bincount(self._place[kept], minlength=len(self.counts)) * self._width
-        todo = np.flatnonzero(self._left & (rows > 0))
-        if not len(todo):
-            self._left[:] = False
-            return None
+        todo = np.flatnonzero(left & (rows > 0))
+        left &= rows > 0
         order = todo[np.argsort(-rows[todo], kind="stable")]
         many = max(int(np.searchsorted(np.cumsum(rows[order]), MOST_ROWS, side="right")), 1)
-        chosen = np.sort(order[:many])
-        self._left[chosen] = False
-        return self.counts[chosen]
+        return np.sort(order[:many])
 
 
 def _gpus(columns: Columns) -> Ints:

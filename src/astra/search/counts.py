@@ -36,6 +36,7 @@ from astra.layers import transformer
 from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Shard
 from astra.layers.split import kinds
+from astra.partition.effort import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
@@ -55,6 +56,8 @@ from astra.spec.strategy import Strategy
 
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
 MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them
+STRATEGIES: Final = 85.0  # costed in a unit of effort
+SHARDINGS: Final = 15.0  # whose parts are timed in a unit of effort
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
 Hopeful = Callable[[Columns], Bools]  # degrees -> whether they may matter
@@ -68,6 +71,7 @@ class Rungs(NamedTuple):
     step_s: Floats
     strategies: list[Strategy | None]
     evaluated: int  # strategies costed in full
+    open_s: Floats  # the least bound of what the effort did not reach; infinite where nothing was left
 
 
 class CountSpace(Space):
@@ -239,9 +243,12 @@ def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
     return least
 
 
-def climb(job: Job, shelf: Shelf, limits: Limits) -> Rungs:
-    """The best strategy of each count among those faster than its limit."""
-    ladder = _Ladder(job, shelf, limits)
+def climb(job: Job, shelf: Shelf, limits: Limits, effort: Effort | None = None, *, found: bool = False) -> Rungs:
+    """The best strategy of each count among those faster than its limit.
+
+    As far as the effort goes, though to a strategy that fits unless one was ``found`` elsewhere.
+    """
+    ladder = _Ladder(job, shelf, limits, effort or Effort(), found=found)
     rows = np.flatnonzero(shelf.bound_s < ladder.limit_s(shelf.place))
     gpu_seconds = shelf.bound_s[rows] * shelf.space.counts[shelf.place[rows]]
     for block in growing(rows[np.argsort(gpu_seconds, kind="stable")]):
@@ -249,7 +256,7 @@ def climb(job: Job, shelf: Shelf, limits: Limits) -> Rungs:
     ladder.finish()
     ladder.contest.decide()
     strategies = [ladder.best[place][1] if place in ladder.best else None for place in range(len(shelf.space.counts))]
-    return Rungs(shelf.space.counts, ladder.best_s, strategies, ladder.evaluated)
+    return Rungs(shelf.space.counts, ladder.best_s, strategies, ladder.evaluated, ladder.open_s)
 
 
 class _Waiting(NamedTuple):
@@ -265,10 +272,18 @@ class _Waiting(NamedTuple):
 class _Ladder(Leaders):
     """The best plan of each count so far."""
 
-    def __init__(self, job: Job, shelf: Shelf, limits: Limits) -> None:
+    def __init__(self, job: Job, shelf: Shelf, limits: Limits, effort: Effort, *, found: bool) -> None:
         super().__init__(job, shelf.space, keep=AT_ONCE)
-        self.shelf, self._limits = shelf, limits
+        self.shelf, self._limits, self._effort, self._found = shelf, limits, effort, found
         self._waiting: list[_Waiting] = []
+        self.open_s = np.full(len(shelf.space.counts), np.inf)
+
+    def _stops(self, bound_s: Floats, place: Ints) -> bool:
+        """Whether the effort is spent and something was found; what is not looked at then is remembered."""
+        if not (self._effort.over and (self.best or self._found)):
+            return False
+        np.minimum.at(self.open_s, place, bound_s)
+        return True
 
     @property
     def best_s(self) -> Floats:
@@ -287,6 +302,8 @@ class _Ladder(Leaders):
         """Expand the cores that may matter to meshes and cost those that may, best first."""
         shelf = self.shelf
         rows = rows[shelf.bound_s[rows] < self.limit_s(shelf.place[rows])]
+        if self._stops(shelf.bound_s[rows], shelf.place[rows]):
+            return
         meshes, _, core = shelf.space.expand(shelf.cores[rows]) if len(rows) else (None, None, None)
         if meshes is None or core is None or not len(meshes):
             return
@@ -322,6 +339,8 @@ class _Ladder(Leaders):
         order = np.argsort(bound_s * self.shelf.space.counts[place], kind="stable")
         for some in growing(order):
             promising = some[bound_s[some] < self.limit_s(place[some])]
+            if self._stops(bound_s[promising], place[promising]):
+                continue
             for block in by_depth(promising, costs, len(self.space.holders)):
                 rows = block[bound_s[block] < self.limit_s(place[block])]
                 if len(rows):
@@ -343,6 +362,7 @@ class _Ladder(Leaders):
             result = self._without_refused(meshes, result, savers, first=True)
         fits = result.known & memory.fits(self.job, result.peak_bytes)
         self.evaluated += int(result.known.sum())
+        self._effort.spend(result.known.sum() / STRATEGIES)
         if fits.any():
             entries = entries_of(result, fits, meshes, parts, savers, holders, place, waits, first=first)
             self.contest.enter(entries, parts)

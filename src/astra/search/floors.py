@@ -16,13 +16,14 @@ from astra.columns import Column, Columns
 from astra.cost import effects
 from astra.cost.parts import Part
 from astra.cost.stage import gather_parts, least_s, over_model
+from astra.partition.effort import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import rules_of
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import check
 from astra.search.bounds import products_s
-from astra.search.counts import expert_degrees, may_fit
+from astra.search.counts import SHARDINGS, expert_degrees, may_fit
 from astra.search.space import cross, divisors
 from astra.spec.job import Job
 
@@ -40,8 +41,10 @@ class _Work(NamedTuple):
 class Floors:
     """The floors of one job. ``known`` has what jobs on the same GPU left behind."""
 
-    def __init__(self, job: Job, restrictions: Restrictions, columns: Columns, known: dict[bytes, Floats]) -> None:
-        self.job, self.restrictions, self._known = job, restrictions, known
+    def __init__(
+        self, job: Job, restrictions: Restrictions, columns: Columns, known: dict[bytes, Floats], effort: Effort
+    ) -> None:
+        self.job, self._known, self._effort = job, known, effort
         self._pairs = np.unique(np.stack([columns["tp"], columns["cp"]]), axis=1)
         self._name = job.pool.device.name.encode() + self._pairs.tobytes()
         self._experts = expert_degrees(job, restrictions)
@@ -110,6 +113,7 @@ class Floors:
             return _Work(*(np.zeros(0) for _ in _Work._fields))
         each = rows["tp"] * rows["cp"] / rows["mbs"]
         parts = gather_parts(self.job, rows)
+        self._effort.spend(len(each) / SHARDINGS)
         return _Work(*(each * over_model(self.job, parts, seconds) for seconds in (least_s, _compute_s, _products_s)))
 
     def _products_floor_s(self) -> float:
