@@ -34,12 +34,12 @@ class Stream:
         self.job, self.counts = job, counts
         mbs = len(list(restrictions.filter("mbs", divisors(job.workload.global_batch))))
         self._width = 2 * mbs * len(expert_degrees(job, restrictions)["ep"])
-        self._left, self._again = np.ones(len(counts), bool), np.zeros(len(counts), bool)
-        self.again = False  # whether the counts given last had been given before
+        self._left = np.ones(len(counts), bool)
         self._columns = degrees(job, counts, restrictions)
         self._place = np.searchsorted(counts, _gpus(self._columns))
-        self._floors = Floors(job, restrictions, self._columns, known, effort)
-        self._work_s: Floats | None = None  # [tp, cp] GPU-seconds of a sample
+        self._floors = Floors(job, restrictions, self._columns, known, effort).closer_and_closer()
+        tp, cp = (int(self._columns[name].max(initial=0)) for name in ("tp", "cp"))
+        self._work_s = np.zeros((tp + 1, cp + 1))  # the least GPU-seconds of a sample, as far as known
         self._waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
 
     @property
@@ -49,62 +49,44 @@ class Stream:
 
     def hopeful(self, columns: Columns, limit_s: Floats) -> Bools:
         """Whether degrees may have a step under the limit of their count; ``limit_s`` is [count]."""
-        if self._work_s is None:
-            self._work_s = self._floor_s(limit_s)
-        return self._may_beat(columns, limit_s, self._work_s)
-
-    def _floor_s(self, limit_s: Floats) -> Floats:
-        """[tp, cp] the least GPU-seconds of a sample, as closely as it matters."""
-        closer = np.unique(np.stack([self._columns["tp"], self._columns["cp"]]), axis=1)
-        work_s = np.zeros(closer.max(axis=1) + 1)
-        for floor in self._floors.closer_and_closer():
-            work_s[closer[0], closer[1]] = floor(closer)
-            able = self._may_beat(self._columns, limit_s, work_s)
-            if not able.any():
-                break
-            closer = np.unique(np.stack([self._columns["tp"][able], self._columns["cp"][able]]), axis=1)
-        return work_s
-
-    def _may_beat(self, columns: Columns, limit_s: Floats, work_s: Floats) -> Bools:
         place = np.searchsorted(self.counts, _gpus(columns))
-        sample_s = work_s[columns["tp"], columns["cp"]] * self.job.workload.global_batch
+        sample_s = self._work_s[columns["tp"], columns["cp"]] * self.job.workload.global_batch
         step_s = step.least_seconds(self.job, sample_s / self.counts[place], self._waits[place])
         return np.asarray(step_s * _LOOSE < limit_s[place])
 
+    def _come_closer(self, limit_s: Floats) -> None:
+        """Work out floors as closely as it matters; without a limit the first of them will do to choose by."""
+        while (able := self.hopeful(self._columns, limit_s)).any():
+            if self._work_s.any() and not np.isfinite(limit_s).any():
+                return
+            if (floor := next(self._floors, None)) is None:
+                return
+            tp, cp = np.unique(np.stack([self._columns["tp"][able], self._columns["cp"][able]]), axis=1)
+            self._work_s[tp, cp] = floor(np.stack([tp, cp]))
+
     def open_s(self) -> Floats:
         """[count] seconds that no step on the counts not searched yet can beat; infinite for those that were."""
-        least_s = flops_bound_s(self.job, self.counts)
-        if self._work_s is not None:
-            gpu_s = np.full(len(self.counts), np.inf)
-            np.minimum.at(gpu_s, self._place, self._work_s[self._columns["tp"], self._columns["cp"]])
-            gpu_s *= self.job.workload.global_batch
-            least_s = np.maximum(least_s, step.least_seconds(self.job, gpu_s / self.counts, self._waits))
-        return np.where(self._left | self._again, least_s, np.inf)
+        gpu_s = np.full(len(self.counts), np.inf)
+        np.minimum.at(gpu_s, self._place, self._work_s[self._columns["tp"], self._columns["cp"]])
+        gpu_s *= self.job.workload.global_batch
+        least_s = step.least_seconds(self.job, gpu_s / self.counts, self._waits)
+        least_s = np.maximum(least_s, flops_bound_s(self.job, self.counts))
+        return np.where(self._left, least_s, np.inf)
 
     def next(self, limit_s: Floats) -> Ints | None:
         """The counts to search next; None when all are done. At least one, though its table be large."""
-        for self.again, left in ((False, self._left), (True, self._again)):
-            chosen = np.flatnonzero(left) if self.whole else self._largest(left, limit_s)
-            if len(chosen):
-                left[chosen] = False
-                return self.counts[chosen]
-        return None
-
-    def put_back(self, counts: Ints) -> None:
-        """Counts that were not searched to the end; they are given again when all others are done."""
-        self._again[np.searchsorted(self.counts, counts)] = True
-
-    def _largest(self, left: Bools, limit_s: Floats) -> Ints:
-        """Those of the counts left that may matter and have the most degrees, as many as a table holds."""
-        if not left.any():
-            return np.zeros(0, np.int64)
-        kept = left[self._place] & self.hopeful(self._columns, limit_s)
-        rows = np.bincount(self._place[kept], minlength=len(self.counts)) * self._width
-        todo = np.flatnonzero(left & (rows > 0))
-        left &= rows > 0
-        order = todo[np.argsort(-rows[todo], kind="stable")]
-        many = max(int(np.searchsorted(np.cumsum(rows[order]), MOST_ROWS, side="right")), 1)
-        return np.sort(order[:many])
+        chosen = np.flatnonzero(self._left)
+        if not self.whole and len(chosen):
+            self._come_closer(limit_s)
+            kept = self._left[self._place] & self.hopeful(self._columns, limit_s)
+            rows = np.bincount(self._place[kept], minlength=len(self.counts)) * self._width
+            self._left &= rows > 0
+            order = np.flatnonzero(self._left)
+            order = order[np.argsort(-rows[order], kind="stable")]
+            many = max(int(np.searchsorted(np.cumsum(rows[order]), MOST_ROWS, side="right")), 1)
+            chosen = np.sort(order[:many])
+        self._left[chosen] = False
+        return self.counts[chosen] if len(chosen) else None
 
 
 def _gpus(columns: Columns) -> Ints:

@@ -23,11 +23,11 @@ from astra.provenance import Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.blocks import Stream
 from astra.search.counts import (
-    SHARDINGS,
+    Climb,
     CountSpace,
+    Limits,
     Rungs,
     Shelf,
-    climb,
     compute_bound_s,
     flops_bound_s,
     least_by_count,
@@ -38,7 +38,7 @@ from astra.spec.money import Money
 from astra.spec.strategy import Strategy
 
 ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
-MOST_EFFORT: Final = 40_000.0  # of a search over offers and counts, less than three seconds
+MOST_EFFORT: Final = 30_000.0  # of a search over offers and counts, two seconds or so
 LEAST_SHARE: Final = 0.25  # of the effort left, for one turn
 _DONE: Final = object()
 
@@ -109,18 +109,22 @@ class Hunt:
             return
         self._quests.append(quest)
         stream = Stream(job, offer.counts, self._restrictions, self._floors, self._effort)
+        climb: Climb | None = None
         while not self._effort.over or not self._best:
-            counts = stream.next(self._limit_s(quest))
-            shelf = None if counts is None else self._shelf(quest, stream, counts)
-            if counts is None or shelf is None:
-                return
-            if not stream.again:
+            counts = stream.next(self._limit_s(quest)) if climb is None else None
+            if counts is not None and (shelf := self._shelf(quest, stream, counts)) is not None:
                 self.considered += shelf.space.considered
+                climb = Climb(job, shelf, self._limits(quest, shelf), self._effort)
+            if climb is None:
+                return
+            before = climb.evaluated
             with self._effort.part(self.share):
-                rungs = self._climb(quest, shelf, counts)
+                rungs = climb.go_on(found=bool(self._best))
+            self.evaluated += climb.evaluated - before
             self._add(quest, rungs)
-            quest.open_s[quest.at(counts)] = rungs.open_s[np.searchsorted(rungs.counts, counts)]
-            stream.put_back(counts[np.isfinite(quest.open_s[quest.at(counts)])])
+            quest.open_s[quest.at(rungs.counts)] = rungs.open_s
+            if not np.isfinite(rungs.open_s).any():
+                climb = None
             yield
         quest.open_s = np.minimum(quest.open_s, stream.open_s())
 
@@ -132,7 +136,7 @@ class Hunt:
             space = CountSpace(
                 job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s)
             )
-            return self._shelved(job, space)
+            return shelve(job, space, self._effort)
         kind = (offer.device.name, offer.counts.tobytes())
         if known := self._shelves.get(kind):
             if known[0] is job:
@@ -141,30 +145,22 @@ class Hunt:
             if not (least_s < self._limit_s(quest)).any():
                 self.passed += 1
                 return None
-        shelf = self._shelved(job, self._space(job, offer))
+        shelf = shelve(job, self._space(job, offer), self._effort)
         self._shelves.setdefault(kind, (job, shelf))
         return shelf
 
-    def _shelved(self, job: Job, space: CountSpace) -> Shelf:
-        shelf = shelve(job, space)
-        self._effort.spend(len(shelf.gathered.shard.tp) / SHARDINGS)
-        return shelf
-
-    def _climb(self, quest: Quest, shelf: Shelf, counts: Ints) -> Rungs:
-        """The best strategy of each of some counts that could be on the front."""
+    def _limits(self, quest: Quest, shelf: Shelf) -> Limits:
+        """The longest step of each count that could be on the front, from the best steps so far."""
         at = quest.at(shelf.space.counts)
         slower, usd_per_s = quest.slower[at], quest.usd_per_s[at]
-        asked, others_s = np.isin(shelf.space.counts, counts), self._limit_s(quest)[at]
 
         def limits(best_s: Floats) -> Floats:
             time_s = best_s * slower + self._idle_s
             own = front(time_s, time_s * usd_per_s)
             ours = first_dominated(usd_per_s, time_s[own], (time_s * usd_per_s)[own])
-            return np.where(asked, np.minimum(others_s, (ours * (1 + ROUNDING) - self._idle_s) / slower), 0.0)
+            return np.minimum(self._limit_s(quest)[at], (ours * (1 + ROUNDING) - self._idle_s) / slower)
 
-        rungs = climb(quest.job, shelf, limits, self._effort, found=bool(self._best))
-        self.evaluated += rungs.evaluated
-        return rungs
+        return limits
 
     def _limit_s(self, quest: Quest) -> Floats:
         """By count, the step from which the front so far is better."""
@@ -276,5 +272,3 @@ def steps_of(job: Job) -> float:
     """Steps of the whole run; infinite where the tokens are not known."""
     tokens = job.workload.tokens
     return np.inf if tokens is None else tokens / (job.workload.global_batch * job.workload.seq)
-
-
