@@ -95,17 +95,23 @@ class Floors:
         rows: dict[str, Column] = {"tp": pairs[0], "cp": pairs[1], "pair": np.arange(pairs.shape[1])}
         rows, _ = cross(rows, {"sp": self._sp})
         rows, _ = cross(rows, {"mbs": self._mbs})
-        rows, _ = cross(rows, self._experts)
+        legal = self._legal(rows)
+        rows, _ = cross({name: column[legal] for name, column in rows.items()}, self._experts)
         pair = np.asarray(rows.pop("pair"), np.int64)
         return rows | {"flash": np.full(len(pair), self._flash)}, pair
 
     def _able(self, rows: Columns) -> Bools:
         """Whether a row is legal and may fit."""
+        ok = self._legal(rows)
+        ok[ok] = may_fit(self.job, {name: column[ok] for name, column in rows.items()})
+        return ok
+
+    def _legal(self, rows: Columns) -> Bools:
+        """Whether no rule refuses a row; the number of GPUs is not known yet."""
         job = self.job
         facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-        ok = check(rows, facts, tuple(rule for rule in rules_of(job.runtime) if rule.name != "gpus")).ok
-        ok[ok] = may_fit(job, {name: column[ok] for name, column in rows.items()})
-        return ok
+        rules = tuple(rule for rule in rules_of(job.runtime) if rule.name != "gpus")
+        return check({name: column for name, column in rows.items() if name != "pair"}, facts, rules).ok
 
     def _work(self, rows: Columns) -> _Work:
         """GPU-seconds of a sample."""
