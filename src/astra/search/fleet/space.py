@@ -310,8 +310,8 @@ class Bench(Framing):
         """What follows the pipeline on every stage there can be, by pool and choice, in units of the frame."""
         out = []
         for pool, named in enumerate(shapes):
-            table = self.after.table(pool, frame.dp, groups, way) if named else np.zeros(0)
-            out.append(tuple(table[shape.row][..., :: frame.vp] for shape in named))
+            tables = self.after.tables(pool, frame.dp, (shape.row for shape in named), groups, way)
+            out.append(tuple(tables[shape.row][..., :: frame.vp] for shape in named))
         return tuple(out)
 
     def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
