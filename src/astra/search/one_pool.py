@@ -19,7 +19,8 @@ from astra.search.counts import on
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
 from astra.search.engine import search
-from astra.search.front import Hunt, Progress, Refined
+from astra.search.front import Refined
+from astra.search.hunt import Hunt, Progress, open_notes
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
 from astra.search.world import World, told_of
@@ -92,7 +93,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
         )
         if goal.objective.direction == "front":
             return _front(job, chosen, state)
-        notes = use_notes(job, chosen[0])
+        notes = [*use_notes(job, chosen[0]), *open_notes(state)]
         job = on(job, chosen[0].gpus)
     found = search(job, restrictions, user_rules=rules, keep=world.request.top, progress=progress)
     if not found.candidates:
@@ -113,7 +114,7 @@ def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(ranked), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
-    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, [])
+    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, open_notes(state))
 
 
 def _record(world: World, job: Job, goal: Goal) -> dict[str, Any]:

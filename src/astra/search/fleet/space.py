@@ -37,6 +37,7 @@ MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no G
 MOST_TP: Final = 64
 LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
 FRAME: Final = 40.0  # effort of opening one
+CELLS: Final = 1000.0  # of the tables of what follows a pipeline, in a unit of effort
 FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
 
@@ -310,8 +311,9 @@ class Bench(Framing):
         """What follows the pipeline on every stage there can be, by pool and choice, in units of the frame."""
         out = []
         for pool, named in enumerate(shapes):
-            table = self.after.table(pool, frame.dp, groups, way) if named else np.zeros(0)
-            out.append(tuple(table[shape.row][..., :: frame.vp] for shape in named))
+            tables = self.after.tables(pool, frame.dp, (shape.row for shape in named), groups, way)
+            self.effort.spend(sum(table.size for table in tables.values()) / CELLS)
+            out.append(tuple(tables[shape.row][..., :: frame.vp] for shape in named))
         return tuple(out)
 
     def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
