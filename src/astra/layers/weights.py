@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from astra.layers.block import LayerKind
-from astra.layers.blocks import blocks_of, embedding, head
+from astra.layers.blocks import blocks_of, embedding, head, tower
 from astra.layers.kinds import layer_kinds
 from astra.layers.tensors import Split, Tensor, norm
 from astra.spec.model import ModelSpec
@@ -68,8 +68,8 @@ def layer_tensors(model: ModelSpec, kind: LayerKind) -> tuple[Tensor, ...]:
 
 @lru_cache(maxsize=1024)
 def embedding_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Every weight before the first layer."""
-    return tuple(embedding.tensors(model))
+    """Every weight before the first layer, those of an image encoder included."""
+    return (*embedding.tensors(model), *tower.tensors(model))
 
 
 @lru_cache(maxsize=1024)
@@ -108,7 +108,7 @@ def tied_head_weights(model: ModelSpec) -> Weights:
 
     Not part of ``count``: with one stage there is no copy.
     """
-    return Weights(sharded=model.vocab * model.hidden) if model.tied_embeddings else Weights()
+    return Weights(sharded=model.vocab * model.table_dim) if model.tied_embeddings else Weights()
 
 
 @lru_cache(maxsize=1024)
@@ -123,7 +123,7 @@ def count(model: ModelSpec) -> Counts:
     return Counts(
         total=whole.total,
         active=whole.total - idle,
-        embedding=model.vocab * model.hidden,
+        embedding=model.vocab * model.table_dim,
         expert=whole.expert,
         per_kind=per_kind,
     )
@@ -166,10 +166,11 @@ def forward_flops_per_token(model: ModelSpec, seq: int) -> float:
 
     Two per matrix parameter a token visits (the vocabulary projection included, the embedding lookup not) plus
     the products of activations with each other. A vision model's patches are all tokens but one, and only that one is
-    classified.
+    classified. Images beside text take what their encoder does.
     """
     layers = sum(part.layers * layer_matmul_parameters(model, part.kind) for part in count(model).per_kind)
-    edges: float = _active_matmul(model, embedding_tensors(model)) * (seq - 1) / seq
+    edges: float = _active_matmul(model, tuple(embedding.tensors(model))) * (1 if model.vocab else (seq - 1) / seq)
     last = _active_matmul(model, head_tensors(model)) + tied_head_weights(model).total
     edges += last / seq if model.vision is not None else last
-    return 2 * (layers + edges) + attention_flops_per_token(model, seq) + _other_flops_per_token(model, seq)
+    images = tower.flops_per_token(model)
+    return 2 * (layers + edges) + images + attention_flops_per_token(model, seq) + _other_flops_per_token(model, seq)
