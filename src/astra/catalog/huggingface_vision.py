@@ -18,9 +18,11 @@ Fields = dict[str, Any]
 
 
 def tower_of(model_type: str, keys: Keys, hidden: int) -> Fields:
-    """The image encoder of a file, for a language model of some width; nothing for types without one."""
+    """The image encoder of a file, for a language model of some width; nothing where the file has none."""
     reader = TOWERS.get(model_type)
-    return {} if reader is None else {"tower": reader(keys.inside("vision_config"), keys, hidden)}
+    if reader is None or not keys.raw("vision_config"):
+        return {}
+    return {"tower": reader(keys.inside("vision_config"), keys, hidden)}
 
 
 def _qwen(vision: Keys, keys: Keys, hidden: int) -> Tower:

@@ -5,7 +5,7 @@ Letters: h hidden, f ffn, a heads, g kv heads, d head dim, V vocab, L layers, s 
 Split rules are Megatron's: projections, their column biases and the vocabulary tables are divided by tensor
 parallelism; norms, routers, low-rank down-projections, row biases and learned positions are held whole by each rank;
 routed experts are divided by expert parallelism (and tensor parallelism inside an expert). Multi-token-prediction
-layers are not counted: they are in a checkpoint but not trained by default.
+layers are counted by themselves: they are in a checkpoint but not trained by default.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from astra.layers.block import LayerKind
 from astra.layers.blocks import blocks_of, embedding, head, tower
 from astra.layers.kinds import layer_kinds
-from astra.layers.tensors import Split, Tensor, norm
+from astra.layers.tensors import Split, Tensor, matrix, norm
 from astra.spec.model import ModelSpec
 
 
@@ -56,6 +56,7 @@ class Counts(NamedTuple):
     active: int  # that one token visits: of the routed experts only ``topk``
     embedding: int  # the input table alone
     expert: int  # routed experts
+    mtp: int  # multi-token-prediction layers, which are not part of the total
     per_kind: tuple[KindCount, ...]
 
 
@@ -111,6 +112,18 @@ def tied_head_weights(model: ModelSpec) -> Weights:
     return Weights(sharded=model.vocab * model.table_dim) if model.tied_embeddings else Weights()
 
 
+def mtp_weights(model: ModelSpec) -> Weights:
+    """Parameters of all multi-token-prediction layers (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+
+    Each is one more layer of the last kind, a projection of the last hidden state and the next token's embedding to one
+    vector, a norm of either, and a final norm; tables and head are those of the model.
+    """
+    kind = layer_kinds(model)[-1]
+    joined = matrix("mtp.join", 2 * model.hidden, model.hidden)
+    around = _sum((joined, norm(model, "mtp.norms", 3 * model.hidden)))
+    return layer_weights(model, kind).plus(around).times(model.mtp_layers)
+
+
 @lru_cache(maxsize=1024)
 def count(model: ModelSpec) -> Counts:
     """Parameters of the whole model."""
@@ -125,6 +138,7 @@ def count(model: ModelSpec) -> Counts:
         active=whole.total - idle,
         embedding=model.vocab * model.table_dim,
         expert=whole.expert,
+        mtp=mtp_weights(model).total,
         per_kind=per_kind,
     )
 

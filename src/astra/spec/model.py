@@ -323,4 +323,5 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
             per_layer += self.hidden * (2 * self.state_space.inner + self.state_space.convolved)
         if self.delta_net is not None:
             per_layer += self.hidden * (2 * self.delta_net.inner + self.delta_net.convolved)
-        return self.layers * per_layer + self.hidden * (self.vocab + self.learned_positions)
+        beside = 0 if self.tower is None else self.tower.roughly()
+        return beside + self.layers * per_layer + self.hidden * (self.vocab + self.learned_positions)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from astra.spec._base import Spec, check, check_not_negative, check_positive
+
+_MOST_LAYERS: Final = 10_000
+_MOST_PIXELS: Final = 1_000_000
 
 
 class Tower(Spec, frozen=True, kw_only=True):
@@ -39,6 +42,8 @@ class Tower(Spec, frozen=True, kw_only=True):
         check_positive("tower", layers=self.layers, hidden=self.hidden, ffn=self.ffn, heads=self.heads)
         check_positive("tower", patch=self.patch, image=self.image, merge=self.merge, channels=self.channels)
         check_positive("tower", frames=self.frames, connectors=self.connectors, window=self.window)
+        check(self.layers <= _MOST_LAYERS, "tower.layers", self.layers, f"at most {_MOST_LAYERS:,}")
+        check(self.image <= _MOST_PIXELS, "tower.image", self.image, f"at most {_MOST_PIXELS:,}")
         check_not_negative("tower", positions=self.positions, outer_norms=self.outer_norms, full=self.full_layers)
         check(self.hidden % self.heads == 0, "tower.heads", self.heads, f"a divisor of hidden={self.hidden}")
         square = self.patch * self.merge
@@ -47,6 +52,13 @@ class Tower(Spec, frozen=True, kw_only=True):
         check(len(self.connector) >= 2, "tower.connector", self.connector, "two widths or more")
         check(all(width > 0 for width in self.connector), "tower.connector", self.connector, "widths of 1 or more")
         check(self.full_layers <= self.layers, "tower.full_layers", self.full_layers, f"at most {self.layers}")
+
+    def roughly(self) -> int:
+        """The count of its parameters to within a small factor."""
+        tables = self.hidden * (self.positions + self.pixels) + self.outer_norms
+        return (
+            self.layers * self.hidden * (self.hidden + self.ffn) + self.connectors * max(self.connector) ** 2 + tables
+        )
 
     @property
     def patches(self) -> int:

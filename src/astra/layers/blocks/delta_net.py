@@ -136,9 +136,9 @@ def _kept(model: ModelSpec, kind: LayerKind, shard: Shard) -> Kept:
     projected, convolved, normed = (tokens * width / shard.tp for width in (_projected(it), it.convolved, 2 * it.keys))
     dealt = tokens * heads * 2 * (it.key_dim + it.head_dim)
     triangle = tokens * heads * _chunk(it, shard.seq)
-    streams_kept = BF16 * stream_elements + shard.norm_bytes * stream_elements * norms_each(model, kind)
+    streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * norms_each(model, kind)
     rule_bytes = BF16 * (projected + convolved + normed + dealt + triangle + inner) + 2 * _FP32 * tokens * heads
-    whole = streams_kept + rule_bytes + shard.norm_bytes * inner
+    whole = streams_kept + rule_bytes + shard.linear_bytes * inner
     again = tokens * heads * (it.key_dim + 2 * it.head_dim) + 2 * _state_elements(it, shard)  # made again in backward
     return Kept(
         whole=whole,
