@@ -94,7 +94,10 @@ def test_a_model_without_images_has_none() -> None:
 
 @pytest.mark.parametrize(
     ("name", "able"),
-    [("qwen3-vl-8b", {"megatron-bridge", "nemo", "fsdp-eager", "deepspeed"}), ("llama-4-scout-vl", {"nemo", "fsdp-eager", "deepspeed"})],
+    [
+        ("qwen3-vl-8b", {"megatron-bridge", "nemo", "fsdp-eager", "deepspeed"}),
+        ("llama-4-scout-vl", {"nemo", "fsdp-eager", "deepspeed"}),
+    ],
 )  # fmt: skip
 def test_only_frameworks_with_image_encoders_train_them(name: str, able: set[str]) -> None:
     work = Workload(global_batch=8, seq=SEQ)
