@@ -49,7 +49,7 @@ def operators(model: ModelSpec, shard: Shard) -> Layer | None:
     it = model.tower
     if it is None:
         return None
-    made: Floats = shard.mbs * (shard.seq * it.share)  # tokens of images
+    made = np.asarray(shard.mbs * (shard.seq * it.share), np.float64)  # tokens of images
     patches = made * it.merge**2
     inputs = it.ffn * (2 if it.gated_mlp else 1)
     sizes = {"patch": (it.pixels, it.hidden, 1), "tower_qkv": (it.hidden, 3 * it.hidden, it.layers),
