@@ -67,8 +67,11 @@ def remarks(world: World, best: Estimate | None) -> list[Nearby]:
 def advice(world: World) -> str:
     """What near numbers could be run, where those asked for can be dealt in no way at all; else nothing."""
     job = world.job
-    dealt = len(CountSpace(job, np.array([job.pool.gpus]), world.restrictions).strategies)
-    return "" if dealt else " ".join(remark.sentence for remark in remarks(world, None))
+    if divides(Other(job.pool.gpus, job.workload.global_batch)):
+        return ""
+    space = CountSpace(job, np.array([job.pool.gpus]), world.restrictions)
+    settled = min(len(space.flash_settings), len(space.holders), len(space.savers)) == 0  # whatever the numbers are
+    return "" if settled or len(space.strategies) else " ".join(near.sentence for near in remarks(world, None))
 
 
 def divides(asked: Other) -> bool:
