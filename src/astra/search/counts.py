@@ -88,7 +88,8 @@ class CountSpace(Space):
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
         self.considered += round(self._unopened * len(self._mbs) * len(self._sp))
-        columns = self.cores | {"flash": np.full(len(self.strategies), self.flash_settings[0])}
+        flash = self.flash_settings[0] if len(self.flash_settings) else True
+        columns = self.cores | {"flash": np.full(len(self.strategies), flash)}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
         self.place = np.searchsorted(counts, self.gpus())  # of each core's count

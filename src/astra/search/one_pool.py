@@ -13,6 +13,7 @@ from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.money.bill import tag_of
 from astra.money.objectives import Goal
+from astra.search import nearby
 from astra.search.able import able
 from astra.search.budget import against, parts_of, price, use_notes, with_run
 from astra.search.counts import on
@@ -34,7 +35,12 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     able(world.job)
     tag = price(world.job, money, goal)
     now = None if world.request.baseline is None else estimated(world, world.request.baseline, "baseline")
-    found = _answer(world, goal, tag, progress)
+    fastest = goal.objective.name == "fastest"
+    try:
+        found = _answer(world, goal, tag, progress)
+    except NoFeasiblePlan as error:
+        near = nearby.advice(world) if fastest else ""
+        raise (NoFeasiblePlan(f"{error} {near}") if near else error) from None
     ranked = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
     best = ranked[0][1]
     if world.request.strict and best.provenance_worst == "assumed":
@@ -53,6 +59,7 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         notes=[*_about(world.job), *found.notes, *world.notes],
         objective=goal.objective.name,
         baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
+        nearby=nearby.remarks(world, found.ranked[0][2]) if fastest else [],
     )  # fmt: skip
 
 

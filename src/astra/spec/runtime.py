@@ -129,6 +129,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     """A training framework, as far as its speed and memory depend on it."""
 
     name: Name
+    aliases: tuple[Name, ...] = ()
     title: Line
     framework: Framework  # whose own rules bind it
     exports_to: Name = ""  # the target of astra export that starts it; empty: none does
