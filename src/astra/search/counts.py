@@ -372,8 +372,8 @@ class Climb(Leaders):
         for some in growing(order):
             promising = some[bound_s[some] < self.limit_s(place[some])]
             if self._stops:
-                part = meshes.take(promising), take(costs, promising), parts.take(promising)
-                self._waiting.append(_Waiting(*part, bound_s[promising], place[promising]))
+                rest = meshes.take(promising), take(costs, promising), parts.take(promising)
+                self._waiting.append(_Waiting(*rest, bound_s[promising], place[promising]))
                 continue
             for block in by_depth(promising, costs, len(self.space.holders)):
                 rows = block[bound_s[block] < self.limit_s(place[block])]

@@ -18,7 +18,7 @@ from astra.provenance import Floats, Ints
 from astra.spec.job import Job
 
 _OFF = np.array(0)
-_ONE: Final = np.array(1)
+_ONE = np.array(1)
 
 Tables = dict[int, Floats]  # by sharding
 
