@@ -44,47 +44,50 @@ class Drawn(NamedTuple):
 
     kind: str
     model: str
-    gpus: list[str]
+    gpus: dict[str, int]
     work: Workload
     runtime: str
     words: list[str]
 
     @property
     def sensible(self) -> bool:
-        """Whether the runtime can train the model so, and the GPUs have the precision."""
+        """Whether the runtime can train the model so, and the GPUs have the precision and come in whole nodes."""
         runtime = runtimes.runtime(self.runtime)
         if unable(runtime, models.model(self.model), self.work) or (
             self.kind == "fleet" and "pp" not in runtime.can.degrees
         ):
             return False
         have = [self.work.precision in hardware.device(gpu).flops_per_s for gpu in self.gpus]
-        return any(have) if self.kind == "rent" else all(have)
+        nodes = {gpu: hardware.default_node(gpu).gpus for gpu in self.gpus}
+        whole = all(count < nodes[gpu] or count % nodes[gpu] == 0 for gpu, count in self.gpus.items())
+        return any(have) if self.kind == "rent" else all(have) and whole
 
 
 def request(draw: random.Random, kind: str | None) -> list[str]:
     """The words of one request; most of those that must be refused are drawn again."""
+    kind, as_it_comes = kind or draw.choices(KINDS, weights=(4, 4, 2))[0], draw.random() < REFUSED
     while True:
-        drawn = _drawn(draw, kind or draw.choices(KINDS, weights=(4, 4, 2))[0])
-        if drawn.sensible or draw.random() < REFUSED:
+        drawn = _drawn(draw, kind)
+        if as_it_comes or drawn.sensible:
             return drawn.words
 
 
 def _drawn(draw: random.Random, kind: str) -> Drawn:
     model = draw.choice(models.model_names())
     words, known = ["rent" if kind == "rent" else "plan", model], hardware.names("devices")
-    gpus = list(known)
+    gpus = dict.fromkeys(known, 0)
     if kind == "rent":
         words += ["--tokens", draw.choice(("1B", "100B", "2T")), "--max-gpus", str(draw.choice(COUNTS[8:]))]
         if draw.random() < 0.5:
-            gpus = draw.sample(known, draw.randint(1, 6))
+            gpus = dict.fromkeys(draw.sample(known, draw.randint(1, 6)), 0)
             words += ["--gpus", ",".join(gpus)]
         if draw.random() < 0.3:
             words += ["--objective", draw.choice(OBJECTIVES[:3])]
         words += ["--market", draw.choice(("on-demand", "on-demand", "reserved", "spot"))]
     else:
-        gpus = draw.sample(known, draw.randint(2, 5) if kind == "fleet" else 1)
-        for gpu in gpus:
-            words += ["--gpus", f"{draw.choice(COUNTS)}x{gpu}"]
+        gpus = {gpu: draw.choice(COUNTS) for gpu in draw.sample(known, draw.randint(2, 5) if kind == "fleet" else 1)}
+        for gpu, count in gpus.items():
+            words += ["--gpus", f"{count}x{gpu}"]
     if kind == "fleet" and draw.random() < 0.15:
         words += ["--exact"]
     if kind == "plan" and draw.random() < 0.3:

@@ -248,7 +248,7 @@ def attention_s(job: Job, gpus: Ints) -> Floats:
     model, work, device = job.model, job.workload, job.pool.device
     peak = max(device.peak(name) for name in {work.precision, "bf16"} & set(device.flops_per_s))
     flops = weights_of.attention_flops_per_token(model, work.seq) * work.global_batch * work.seq
-    return np.asarray(effects.attention_rate(job.runtime, (1 + BACKWARD_FLOPS) * flops / (gpus * peak)))
+    return effects.attention_rate(job.runtime, np.asarray((1 + BACKWARD_FLOPS) * flops / (gpus * peak), np.float64))
 
 
 def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
@@ -372,8 +372,8 @@ class Climb(Leaders):
         for some in growing(order):
             promising = some[bound_s[some] < self.limit_s(place[some])]
             if self._stops:
-                rest = meshes.take(promising), take(costs, promising), parts.take(promising)
-                self._waiting.append(_Waiting(*rest, bound_s[promising], place[promising]))
+                left = meshes.take(promising), take(costs, promising), parts.take(promising)
+                self._waiting.append(_Waiting(*left, bound_s[promising], place[promising]))
                 continue
             for block in by_depth(promising, costs, len(self.space.holders)):
                 rows = block[bound_s[block] < self.limit_s(place[block])]

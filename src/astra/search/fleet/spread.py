@@ -11,7 +11,7 @@ from itertools import accumulate, groupby
 from astra.errors import InputError
 from astra.layers.kinds import layer_kinds
 from astra.search.detail import layers_of
-from astra.search.fleet.detail import Fleet
+from astra.search.fleet.pools import Fleet
 from astra.spec.mixed import Group, MixedStrategy, Segment
 from astra.spec.strategy import Strategy, parse_strategy
 
