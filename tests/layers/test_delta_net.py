@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ from astra.axes import AXES
 from astra.catalog.models import model
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.errors import InputError
+from astra.export import EXPORTERS
+from astra.export.imports import import_text
+from astra.export.reading import from_record
 from astra.layers import transformer
 from astra.layers.blocks import delta_net
 from astra.layers.kinds import LayerKind, layer_kinds
-from astra.layers.weights import forward_flops_per_token, layer_matmul_parameters, layer_weights
+from astra.layers.weights import count, forward_flops_per_token, layer_matmul_parameters, layer_weights
 from astra.rules.can import unable
 from astra.spec.model import DeltaNet, ModelSpec, StateSpace
 from astra.spec.strategy import parse_strategy
@@ -123,9 +127,22 @@ def test_the_gate_doubles_the_queries() -> None:
 def test_frameworks_without_it_say_so() -> None:
     work, spec = Workload(global_batch=8, seq=SEQ), model("qwen3-next-80b-a3b")
     can = {name for name in runtime_names() if not unable(runtime(name), spec, work)}
-    assert can == {"megatron-bridge", "fsdp-eager", "deepspeed"}
-    for name in ("megatron", "nemo"):
+    assert can == {"megatron", "megatron-bridge", "fsdp-eager", "deepspeed"}
+    for name in ("nemo", "flagscale", "megatron-apex"):
         assert f"{name} has no gated delta nets" in [reason.sentence for reason in unable(runtime(name), spec, work)]
+
+
+@pytest.mark.parametrize(("name", "fix"), [("qwen3-next-80b-a3b", ["pp=2", "tp=2"]), ("qwen3.5-9b", ["pp=1"])])
+def test_a_script_for_megatron_is_read_back_as_the_same_model(name: str, fix: list[str]) -> None:
+    plan = astra.plan(name, gpus="64xH100", batch=64, top=1, fix=fix, runtime="megatron")
+    launch, _ = from_record(json.loads(plan.to_json()), 1)
+    found = import_text(EXPORTERS["megatron"].files(launch)["launch.sh"], name="launch.sh")
+    assert found.model is not None
+    for field in ("delta_net", "attention_gate", "quirks", "rotary", "moe", "qk_norm"):
+        assert getattr(found.model, field) == getattr(launch.model, field), field
+    assert count(found.model).total == count(model(name)).total
+    assert str(found.strategy) == str(launch.strategy)
+    assert not found.ignored
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def _gemma3(vision: Keys, keys: Keys, hidden: int) -> Tower:
     side = image // patch
     kept = keys.size("mm_tokens_per_image", default=256)
     merge = side // max(round(kept**0.5), 1)
-    if merge < 1 or (side // merge) ** 2 != kept:
+    if merge < 1 or side % merge or (side // merge) ** 2 != kept:
         raise keys.refuse("mm_tokens_per_image", kept, f"a square that divides the {side} x {side} patches")
     return Tower(
         layers=vision.layers("num_hidden_layers"),
