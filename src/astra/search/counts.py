@@ -352,7 +352,12 @@ class Climb(Leaders):
         again = possible[open_s.min(axis=1)[possible] < limit_s[possible]]
         room = self.room(meshes.take(again), take(costs, again))
         needed_s = needed_bound_s(
-            self.job, meshes.take(again), take(costs, again), self.space.holders, shelf.waits[place[again]]
+            self.job,
+            meshes.take(again),
+            take(costs, again),
+            self.space.savers,
+            self.space.holders,
+            shelf.waits[place[again]],
         )
         least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]

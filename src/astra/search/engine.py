@@ -185,7 +185,7 @@ class Leaders:
         bound_s = open_s[rows].min(axis=1)
         if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
             part = meshes.take(rows), take(costs, rows)
-            room, needed_s = self.room(*part), needed_bound_s(self.job, *part, self.space.holders)
+            room, needed_s = self.room(*part), needed_bound_s(self.job, *part, self.space.savers, self.space.holders)
             bound_s = np.where(room, np.maximum(open_s[rows], needed_s), np.inf).min(axis=1)
             lost = bound_s >= limit_s[rows]
             savers = strategies[rows] / len(self.space.holders)
