@@ -1,8 +1,8 @@
 """What must be recomputed at least for activations to have room, and the time that takes.
 
 One number of layers holds for every rank, so the rank that is shortest of room decides for all of them. Three ways are
-known: keep all, some modules again, or the first layers of each chunk. Where activations may wait in host memory nothing
-need be run again; a saver of another kind needs its line here.
+known: keep all, some modules again, or the first layers of each chunk. Where activations may wait in host memory,
+nothing need be run again; a saver of another kind needs its line here.
 """
 
 from __future__ import annotations
