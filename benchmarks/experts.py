@@ -13,9 +13,10 @@ import json
 import statistics
 from pathlib import Path
 
+from astra.validate.recipes import recipes
+
 import astra
 from astra.errors import AstraError
-from astra.validate.recipes import recipes
 
 SEQ = {"llama": 8192}  # of Megatron-Bridge's performance tables; 4,096 for the others
 RUNTIME = "megatron-bridge"

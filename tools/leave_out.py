@@ -24,7 +24,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.catalog import runtimes
-from astra.spec.job import STRAGGLING, Job
+from astra.search.world import World
+from astra.spec.job import STRAGGLING
 from astra.spec.runtime import Runtime, changed
 from astra.validate.replay import ReplayedRun, replay
 from astra.validate.runs import Run, Skipped
@@ -64,18 +65,15 @@ TARGET: Final = Path(str(files("astra.catalog"))) / "data" / "step_errors.csv"
 Values = tuple[float, ...]
 
 
+def runtime_in(run: Run) -> str:
+    """The runtime a run asks for."""
+    assert run.request.runtime is not None
+    return run.request.runtime
+
+
 def kind_of(runtime: str) -> str:
     """The runtime whose constants this one shares."""
     return KIN.get(runtime, runtime)
-
-
-def with_constants(runs: Sequence[Run], values: Values, *, alone: bool = False) -> list[Run]:
-    """The runs, with other constants in their runtimes; runs of one job still share it."""
-    jobs: dict[int, Job] = {}
-    for run in runs:
-        if id(run.job) not in jobs:
-            jobs[id(run.job)] = replace(run.job, runtime=_changed(run.job.runtime, values, alone=alone))
-    return [run._replace(job=jobs[id(run.job)]) for run in runs]
 
 
 def _changed(runtime: Runtime, values: Values, *, alone: bool) -> Runtime:
@@ -86,9 +84,14 @@ def _changed(runtime: Runtime, values: Values, *, alone: bool) -> Runtime:
 
 def predicted(runs: Sequence[Run], values: Values, *, alone: bool = False) -> list[ReplayedRun]:
     """The runs replayed with other constants. Straggling is the cost model's own, a factor of the whole step."""
+
+    def change(world: World) -> World:
+        return world._replace(runtime=_changed(world.runtime, values, alone=alone))
+
     rows = []
-    for run, row in zip(runs, replay(with_constants(runs, values, alone=alone)), strict=True):
-        factor = (1 + run.job.straggling / STRAGGLING * values[-1]) / (1 + run.job.straggling)
+    for run, row in zip(runs, replay(runs, change=change), strict=True):
+        lost = World.of(run.request).job.straggling
+        factor = (1 + lost / STRAGGLING * values[-1]) / (1 + lost)
         rows.append(replace(row, predicted_step_s=factor * row.predicted_step_s if row.predicted_step_s else None))
     return rows
 
@@ -132,11 +135,11 @@ class LeftOut(NamedTuple):
 def left_out(runs: Sequence[Run]) -> list[LeftOut]:
     """Every scored run predicted by constants that never saw its source."""
     found = []
-    for source, kind in sorted({(run.source, kind_of(run.job.runtime.name)) for run in runs}):
+    for source, kind in sorted({(run.source, kind_of(runtime_in(run))) for run in runs}):
         others = [run for run in runs if run.source != source]
-        kin = [run for run in others if kind_of(run.job.runtime.name) == kind]
+        kin = [run for run in others if kind_of(runtime_in(run)) == kind]
         constants = fitted(kin or others)
-        own = [run for run in runs if run.source == source and kind_of(run.job.runtime.name) == kind]
+        own = [run for run in runs if run.source == source and kind_of(runtime_in(run)) == kind]
         rows = predicted(own, constants, alone=not kin)
         found.append(LeftOut(source, kind, constants, rows, kin=bool(kin)))
     return found
@@ -157,7 +160,7 @@ def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
 def timed(runs: Iterable[Run | Skipped]) -> list[Run]:
     """Runs that somebody timed: scored, and not of a table that reads like a simulator's."""
     scored = [run for run in runs if isinstance(run, Run) and not run.aside and run.measured.step_s]
-    return [run for run in scored if use_of(run.source, run.job.model.name) != "simulated"]
+    return [run for run in scored if use_of(run.source, World.of(run.request).model.name) != "simulated"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -170,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
         how = "; ".join(f"{each.kind}{'' if each.kin else ' (no kin)'} {each.constants}" for each in mine)
         lines.append(_line(source, [row for each in mine for row in each.rows], how))
     _write(RESULT, ("source", "runs", "mean", "median", "p90", "bias", "constants"), lines)
-    shipped = replay([run for run in runs if use_of(run.source, run.job.model.name) == "test"])
+    shipped = replay([run for run in runs if use_of(run.source, World.of(run.request).model.name) == "test"])
     kept = {(each.source, each.kind) for each in found if each.kin}
     rows = [row for each in found if each.kin for row in each.rows]
     rows += [row for row in shipped if (row.source, kind_of(row.runtime)) not in kept]

@@ -17,7 +17,7 @@ DATA = {
     ("runtimes.py", "_table"), ("runtimes.py", "_step_errors"), ("prices.py", "_catalog"), ("models.py", "_by_alias"),
     ("models.py", "_load"), ("hardware.py", "catalog_hash"), ("hardware.py", "_device"), ("hardware.py", "_node"),
     ("hardware.py", "_texts"), ("curves.py", "load"), ("surface.py", "surfaces"), ("basis.py", "read_json"),
-    ("targets.py", "_table"), ("targets.py", "_data"), ("recipes.py", "recipes"),
+    ("targets.py", "_table"), ("targets.py", "_data"),
     ("sources.py", "sources"), ("table.py", "published"),
 }  # fmt: skip
 # The two ends of a process that Astra starts, in a folder of its own.

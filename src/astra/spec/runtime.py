@@ -72,6 +72,12 @@ class Can(Spec, frozen=True, kw_only=True):
 class Usual(Spec, frozen=True, kw_only=True):
     """What a runtime does where nobody says otherwise: how published runs that leave it open are read."""
 
+    called: tuple[Line, ...] = ()  # what tables of runs call it, in lower case
+    eager: Name = ""  # the runtime it is where a run says "no compile",
+    unfused: Name = ""  # and where it says that attention is not fused; empty: itself
+    precision: Literal["", "bf16", "fp16", "tf32"] = ""  # empty: bf16, or fp16 on a GPU without
+    selective: Literal["attention", "half"] = "attention"  # what its selective recompute repeats: half of the layers
+    logs: Literal["allocated", "reserved"] = "allocated"  # what its logs call the peak of memory
     zero: int = 0
     sp: bool = False  # with tensor parallelism, and hides its communication
     flash: bool = True

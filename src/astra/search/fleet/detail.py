@@ -196,7 +196,7 @@ def _costed(
 def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
     """The parts of a strategy's sharding, from those already costed where it is among them."""
     strategy = row.strategy
-    if fleet.columns:
+    if fleet.columns and strategy.flash and strategy.sp == (strategy.tp > 1):
         columns = fleet.columns[place]
         at = columns.shards.row(tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, mbs=strategy.mbs)
         if at is not None:
@@ -214,7 +214,8 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         ep=segment.ep,
         dp=group.dp,
         mbs=group.mbs,
-        sp=segment.tp > 1,
+        sp=mixed.sp and segment.tp > 1,
+        flash=mixed.flash,
         zero=mixed.zero,
         recompute=segment.recompute,
         schedule=usual_schedule(group.vp),

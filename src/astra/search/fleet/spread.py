@@ -34,7 +34,10 @@ def spread(fleet: Fleet, text: str, where: str) -> MixedStrategy:
         )
         for route, same in groupby(routes)
     )  # fmt: skip
-    return MixedStrategy(groups=groups, zero=strategy.zero, overlap=strategy.overlap)
+    return MixedStrategy(
+        groups=groups, zero=strategy.zero, overlap=strategy.overlap, sp=strategy.sp or strategy.tp == 1,
+        flash=strategy.flash,
+    )  # fmt: skip
 
 
 def _segments(fleet: Fleet, strategy: Strategy, route: tuple[int, ...], layers: tuple[int, ...]) -> tuple[Segment, ...]:
@@ -65,10 +68,8 @@ def _check(fleet: Fleet, strategy: Strategy, text: str, where: str) -> None:
     if strategy.pp * strategy.vp > depth:
         raise InputError(where, text, want=f"at most as many chunks of layers (pp*vp) as the {depth} layers")
     odd = {
-        "tensor parallelism without sp": strategy.tp > 1 and not strategy.sp,
         "zero2 and zero3": strategy.zero > 1,
         "offload": strategy.offload != "none",
-        "flash=off": not strategy.flash,
         "expert tensor parallelism": strategy.etp > 1,
         "recompute of several layers at once, or of some": strategy.recompute == "full"
         and (strategy.method, strategy.recompute_layers) != ("uniform", 1),
