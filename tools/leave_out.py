@@ -63,6 +63,7 @@ SAMPLE: Final = 40  # runs of a source that constants are found on
 RESULT: Final = Path(str(files("astra.validate"))) / "data" / "left_out.csv"
 TARGET: Final = Path(str(files("astra.catalog"))) / "data" / "step_errors.csv"
 Values = tuple[float, ...]
+_REPLAYED: dict[tuple[str, Values, bool], ReplayedRun] = {}  # one run is in the sample of many sources
 
 
 def runtime_in(run: Run) -> str:
@@ -83,17 +84,18 @@ def _changed(runtime: Runtime, values: Values, *, alone: bool) -> Runtime:
 
 
 def predicted(runs: Sequence[Run], values: Values, *, alone: bool = False) -> list[ReplayedRun]:
-    """The runs replayed with other constants. Straggling is the cost model's own, a factor of the whole step."""
+    """The runs replayed with other constants, each once. Straggling is the cost model's own, a factor of the step."""
 
     def change(world: World) -> World:
         return world._replace(runtime=_changed(world.runtime, values, alone=alone))
 
-    rows = []
-    for run, row in zip(runs, replay(runs, change=change), strict=True):
+    new = [run for run in runs if (run.id, values, alone) not in _REPLAYED]
+    for run, row in zip(new, replay(new, change=change), strict=True):
         lost = World.of(run.request).job.straggling
         factor = (1 + lost / STRAGGLING * values[-1]) / (1 + lost)
-        rows.append(replace(row, predicted_step_s=factor * row.predicted_step_s if row.predicted_step_s else None))
-    return rows
+        known = replace(row, predicted_step_s=factor * row.predicted_step_s if row.predicted_step_s else None)
+        _REPLAYED[run.id, values, alone] = known
+    return [_REPLAYED[run.id, values, alone] for run in runs]
 
 
 def loss(rows: Iterable[ReplayedRun]) -> float:

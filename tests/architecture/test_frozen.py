@@ -27,7 +27,7 @@ BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
         f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
-        f"{OBJECTIVE} --baseline --save-request --export --export-out --nearest {MONEY} {OUTPUT}"
+        f"{OBJECTIVE} --rank --baseline --save-request --export --export-out --nearest {MONEY} {OUTPUT}"
     ),
     "estimate": (f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --save-request {OUTPUT}"),
     "rent": (

@@ -48,6 +48,7 @@ def render_plans(
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
         parts.append(_ranking(planset.plans, columns))
+        parts += headlines(planset)
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
     if not brief:
@@ -56,7 +57,7 @@ def render_plans(
             parts += money.bill(planset)
             parts += _others(planset)
         parts += _ledger(planset, columns, full=full)
-        parts += _closing(explain.all_warnings(planset), planset.notes)
+        parts += _closing([], planset.notes)
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
@@ -167,9 +168,15 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
         cells += [_days(estimate.train_days)] * trained
         cells += ["-" if estimate.train_usd is None else show_dollars(estimate.train_usd)] * priced
         best = "bold" if plan.rank == 1 else ""
-        name = drawing.text((degrees, best), "\n" if tight else "  ", (switches, "dim"))
+        warned = [(f"\n! {warning}", "yellow") for warning in estimate.warnings]
+        name = drawing.text((degrees, best), "\n" if tight else "  ", (switches, "dim"), *warned)
         out.add_row(str(plan.rank), name, *cells)
     return out
+
+
+def headlines(planset: PlanSet) -> list[RenderableType]:
+    """The plan to run and the fastest if it works, where they are two."""
+    return [drawing.blank(), *drawing.bullets(found)] if (found := explain.headlines(planset)) else []
 
 
 def _days(days: float | None) -> str:
@@ -224,8 +231,7 @@ def _memory(estimate: Estimate, width: int, *, full: bool) -> list[RenderableTyp
 def _others(planset: PlanSet) -> list[RenderableType]:
     if len(planset.plans) < 2 or planset.objective == "pareto":  # none of a front has lost
         return []
-    plain = explain.plain_choice(planset.plans)
-    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]] + ([plain] if plain else [])
+    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]]
     return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)]
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from astra.answer import Estimate, Result
+from astra.answer import Estimate, Range, Result
 from astra.errors import AstraError
-from astra.search.detail import estimate
+from astra.evidence.kinds import MIXED, Kind, kind_of
+from astra.evidence.told import class_of
+from astra.search.detail import estimate, step_range
 from astra.search.fleet.plan import estimate_fleet
 from astra.search.world import World
 from astra.spec.job import Job
@@ -30,6 +33,7 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
     source: str
     skipped: str | None = None  # why it was not replayed; then nothing below is known
     predicted_step_s: float | None = None
+    predicted_step_s_range: Range | None = None  # four in five of such steps lie in it, by runs of other sources
     measured_step_s: float | None = None
     predicted_peak_gib: list[float] | None = None  # allocated, one per pipeline stage
     measured_peak_gib: float | None = None
@@ -51,6 +55,7 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
     batch: int = 0
     seq: int = 0
     strategy: str = ""
+    evidence: str = ""  # the class of its error bar: what kind of model, published by how many other sources
     request: dict[str, Any] | None = None  # what a user would ask: ``astra.estimate(**request)`` gives the prediction
     citation: str = ""
     filled: tuple[str, ...] = ()
@@ -62,6 +67,13 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
         if self.predicted_step_s is None or not self.measured_step_s or self.not_scored:
             return None
         return self.predicted_step_s / self.measured_step_s - 1
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the measurement lies in the predicted range; None unless it is scored."""
+        if self.error is None or self.predicted_step_s_range is None or self.measured_step_s is None:
+            return None
+        return self.predicted_step_s_range.low <= self.measured_step_s <= self.predicted_step_s_range.high
 
     @property
     def memory_error(self) -> float | None:
@@ -116,12 +128,13 @@ def _skipped(run: Skipped) -> ReplayedRun:
 def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | str) -> ReplayedRun:
     if isinstance(answer, str):
         return ReplayedRun(id=run.id, source=run.source, skipped=answer)
-    measured = run.measured
+    measured, kind = run.measured, kind_in(world, run.strategy)
     stops = refused(world.runtime, run.strategy, answer.microbatches)
     return ReplayedRun(
         id=run.id,
         source=run.source,
         predicted_step_s=answer.step_s,
+        predicted_step_s_range=step_range(answer.step_s, kind, without=run.source),
         measured_step_s=measured.step_s,
         predicted_peak_gib=[stage.peak_allocated_gib for stage in answer.stages],
         measured_peak_gib=measured.peak_gib,
@@ -143,11 +156,18 @@ def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | 
         batch=world.workload.global_batch,
         seq=world.workload.seq,
         strategy=str(run.strategy),
+        evidence=class_of(kind, run.source),
         request=asked | {"strategy": str(run.strategy)},
         citation=run.citation,
         filled=run.filled,
         breakdown=answer.breakdown,
     )
+
+
+def kind_in(world: World, strategy: Strategy) -> Kind:
+    """The kind of a run; over several pools that of the first, over all GPUs."""
+    kind = kind_of(world.job, strategy)
+    return kind._replace(network=MIXED, gpus=math.log2(world.cluster.gpus)) if world.several else kind
 
 
 def _compared(answer: Estimate, peak_of: str) -> float:

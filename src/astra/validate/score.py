@@ -56,6 +56,15 @@ class Line(Result, frozen=True, kw_only=True):
     memory: Errors | None
 
 
+class Coverage(Result, frozen=True, kw_only=True):
+    """How many measured steps lie in the predicted range, which runs of their own source do not set."""
+
+    name: str  # class of evidence, or all
+    runs: int
+    held: float  # share of them
+    bar: float  # median size of the range: times longer or shorter, less one
+
+
 class Confusion(Result, frozen=True, kw_only=True):
     """Fits or does not fit, predicted against what happened."""
 
@@ -114,6 +123,7 @@ class Validation(Result, frozen=True, kw_only=True):
     filled: dict[str, int]
     overall: list[Line]
     by: dict[str, list[Line]]
+    coverage: list[Coverage]
     fitting: dict[str, Confusion]
     picks: list[Pick]
     groups: list[Group]
@@ -134,6 +144,7 @@ def validate(rows: Sequence[ReplayedRun], *, table: str) -> Validation:
         filled=_counted(rule for row in replayed for rule in row.filled if not rule.startswith("model ")),
         overall=[_line(name, part) for name, part in _uses(replayed)],
         by={name: _lines(replayed, key) for name, key in GROUPINGS.items()},
+        coverage=_coverage(replayed),
         fitting={
             name: _confusion(part)
             for name, part in (*_uses(replayed), *_by_source(replayed))
@@ -228,6 +239,23 @@ def _lines(rows: Sequence[ReplayedRun], key: Callable[[ReplayedRun], str]) -> li
         members.setdefault(key(row), []).append(row)
     lines = [_line(name, part) for name, part in members.items()]
     return sorted(lines, key=lambda line: (-(line.step.runs if line.step else 0), line.name))
+
+
+def _coverage(rows: Sequence[ReplayedRun]) -> list[Coverage]:
+    """Of all timed runs, of dense models and models with experts, and of each class of evidence."""
+    parts: dict[str, list[ReplayedRun]] = {}
+    for row in rows:
+        if row.held is not None and row.use != "simulated":
+            for name in ("all", row.evidence.partition(",")[0], row.evidence):
+                parts.setdefault(name, []).append(row)
+    return [_covered(name, parts[name]) for name in sorted(parts, key=lambda name: (name != "all", name))]
+
+
+def _covered(name: str, rows: Sequence[ReplayedRun]) -> Coverage:
+    bars = [row.predicted_step_s_range.high / (row.predicted_step_s or 1.0) - 1 for row in rows
+            if row.predicted_step_s_range]  # fmt: skip
+    held = sum(bool(row.held) for row in rows) / len(rows)
+    return Coverage(name=name, runs=len(rows), held=held, bar=float(np.median(bars)))
 
 
 def _confusion(rows: Sequence[ReplayedRun]) -> Confusion:

@@ -24,6 +24,9 @@ from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.step import states
 from astra.errors import InputError
+from astra.evidence.kinds import MIXED, Kind, kind_of
+from astra.evidence.runs import shape_of
+from astra.evidence.told import sentence
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Floats, Source
 from astra.rules.can import rules_of, unable
@@ -225,6 +228,14 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
     return replace(alone, overlap=tuple(possible - ({"param"} if "grad" not in possible else set())))
 
 
+def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
+    """The kind of the first group on its first pool, over all GPUs."""
+    group = mixed.groups[0]
+    segment = group.segments[0]
+    job = fleet.jobs[fleet.names.index(segment.pool)]
+    return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=math.log2(mixed.gpus))
+
+
 def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
     """Gradients meet over the slowest wire between pools of different groups."""
     if len(mixed.groups) < 2:
@@ -359,7 +370,7 @@ def _tell(
     if len(used) > 1:
         provenance["between pools"] = Source.ASSUMED
     worst = max(provenance.values())
-    known = max(source for term, source in provenance.items() if term != "between pools")
+    kind = _kind(fleet, strategy)
     fullest = max(stages, key=lambda stage: stage.peak_reserved_gib / stage.memory_limit_gib)
     shares = [group.samples / strategy.samples for group in strategy.groups]
     again = sum(part.recomputed * shares[stage_group] for part, stage_group in _groups_of(strategy, parts))
@@ -378,7 +389,8 @@ def _tell(
         violations=broken,
         fits=all(stage.fits for stage in stages),
         step_s=total_s,
-        step_s_range=detail.step_range(job, total_s, known),
+        step_s_range=detail.step_range(total_s, kind),
+        evidence=sentence(kind, shape_of(job.model)),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / strategy.gpus,
         model_tflops_per_gpu=flops_per_s / strategy.gpus / 1e12,
