@@ -8,50 +8,55 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
-
-from astra.evidence.kinds import Kind
+from astra.evidence.coverage import unseen
 from astra.evidence.runs import COLUMNS, FILE, shape_of
 from astra.search.world import World
-from astra.validate.replay import ReplayedRun, kind_in
+from astra.validate.replay import ReplayedRun, kind_in, replay
 from astra.validate.runs import Run
 from astra.validate.table import published
-from tools.leave_out import left_out, timed
+from tools.leave_out import LeftOut, left_out, timed
 
 TARGET = Path(str(files("astra.evidence"))) / "data" / FILE
 
 
-def table(runs: Sequence[Run], rows: Sequence[ReplayedRun]) -> str:
-    """The text of the table."""
-    errors = {row.id: row for row in rows}
+def table(runs: Sequence[Run], found: Sequence[LeftOut], shipped: Sequence[ReplayedRun]) -> str:
+    """The text of the table; ``shipped`` are the same runs with the constants as they are."""
+    unseen = {row.id: (row, each.kin) for each in found for row in each.rows}
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for run in runs:
-        row = errors.get(run.id)
-        if row is None or not row.predicted_step_s or not row.measured_step_s:
+    for run, now in zip(runs, shipped, strict=True):
+        row, kin = unseen[run.id]
+        if row.error is None or now.error is None:
             continue
+        own = row if kin else None if now.use == "fit" else now
         world = World.of(run.request)
-        kind = kind_in(world, run.strategy)
-        log_error = np.log(row.measured_step_s / row.predicted_step_s)
-        writer.writerow((run.source, shape_of(world.model), f"{log_error:.4f}", *_shown(kind)))
+        kind = [f"{value:.3g}" if isinstance(value, float) else value for value in kind_in(world, run.strategy)]
+        errors = [_log_error(own) if own else "", _log_error(row)]
+        writer.writerow((run.source, shape_of(world.model), *errors, *kind))
     return page.getvalue()
 
 
-def _shown(kind: Kind) -> list[str]:
-    return [f"{value:.3g}" if isinstance(value, float) else value for value in kind]
+def _log_error(row: ReplayedRun) -> str:
+    return f"{-math.log1p(row.error or 0.0):.4f}"
 
 
 def main() -> int:
     """Predict every source without it, and write what was found."""
     runs = timed(published())
-    found = left_out(runs)
-    TARGET.write_text(table(runs, [row for each in found for row in each.rows]), encoding="utf-8")
+    TARGET.write_text(table(runs, left_out(runs), replay(runs)), encoding="utf-8")
+    parts: dict[str, list[bool]] = {}
+    for one in unseen():
+        for name in (one.kind, f"of {one.source}"):
+            parts.setdefault(name, []).append(one.held)
+    for name, held in sorted(parts.items()):
+        print(f"{name:32} {len(held):6,} {sum(held) / len(held):6.1%}")
     return 0
 
 

@@ -29,7 +29,7 @@ _PHRASES: Final = {
     ("task", "lora"): "LoRA",
     ("offload", "optimizer"): "optimizer offload",
 }
-_SOURCES: Final = ("published by nobody else", "by one source", "by several sources")
+_SOURCES: Final = ("published by nobody else", "published by others")
 _MOST: Final = 3  # things that are told to be new together
 
 

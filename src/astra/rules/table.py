@@ -222,8 +222,8 @@ ADVICE: Final = _rules(
     ),
     (
         "sharded_experts",
-        "no published run checks experts that zero 2 or 3 shards and no expert parallelism spreads: try 20 steps beside "
-        "a plan with ep",
+        "no published run checks experts that zero 2 or 3 shards and no expert parallelism spreads: try 20 steps "
+        "beside a plan with ep",
         "moe and ep == 1 and dp > 1 and zero >= 2",
     ),
     (

@@ -344,7 +344,8 @@ class _Ladder(Leaders):
         fits = result.known & memory.fits(self.job, result.peak_bytes)
         self.evaluated += int(result.known.sum())
         if fits.any():
-            entries = entries_of(result, fits, meshes, parts, savers, holders, place, waits, first=first)
+            each = np.broadcast_to(waits[:, None], (len(meshes), len(holders)))
+            entries = entries_of(result, fits, meshes, parts, savers, holders, place, each, first=first)
             self.contest.enter(entries, parts)
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
             return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, holders, waits).bound_s.min(axis=1))

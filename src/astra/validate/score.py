@@ -7,6 +7,7 @@ measured, whether predicted to fit or not.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -16,6 +17,7 @@ import numpy as np
 import astra
 from astra.answer import Result
 from astra.catalog.hardware import catalog_hash
+from astra.evidence.coverage import unseen
 from astra.provenance import Floats
 from astra.validate.replay import ReplayedRun
 
@@ -144,7 +146,7 @@ def validate(rows: Sequence[ReplayedRun], *, table: str) -> Validation:
         filled=_counted(rule for row in replayed for rule in row.filled if not rule.startswith("model ")),
         overall=[_line(name, part) for name, part in _uses(replayed)],
         by={name: _lines(replayed, key) for name, key in GROUPINGS.items()},
-        coverage=_coverage(replayed),
+        coverage=_coverage(replayed, shipped=table == PUBLISHED),
         fitting={
             name: _confusion(part)
             for name, part in (*_uses(replayed), *_by_source(replayed))
@@ -241,21 +243,26 @@ def _lines(rows: Sequence[ReplayedRun], key: Callable[[ReplayedRun], str]) -> li
     return sorted(lines, key=lambda line: (-(line.step.runs if line.step else 0), line.name))
 
 
-def _coverage(rows: Sequence[ReplayedRun]) -> list[Coverage]:
-    """Of all timed runs, of dense models and models with experts, and of each class of evidence."""
-    parts: dict[str, list[ReplayedRun]] = {}
-    for row in rows:
-        if row.held is not None and row.use != "simulated":
-            for name in ("all", row.evidence.partition(",")[0], row.evidence):
-                parts.setdefault(name, []).append(row)
-    return [_covered(name, parts[name]) for name in sorted(parts, key=lambda name: (name != "all", name))]
+def _coverage(rows: Sequence[ReplayedRun], *, shipped: bool) -> list[Coverage]:
+    """Of all timed runs, of dense models and models with experts, and of each class of evidence.
 
-
-def _covered(name: str, rows: Sequence[ReplayedRun]) -> Coverage:
-    bars = [row.predicted_step_s_range.high / (row.predicted_step_s or 1.0) - 1 for row in rows
-            if row.predicted_step_s_range]  # fmt: skip
-    held = sum(bool(row.held) for row in rows) / len(rows)
-    return Coverage(name=name, runs=len(rows), held=held, bar=float(np.median(bars)))
+    Constants may have been fitted on shipped runs: those are judged as they were predicted without their source.
+    """
+    told = (
+        [(one.kind, one.held, math.expm1(one.log_bar)) for one in unseen()]
+        if shipped
+        else [(row.evidence, row.held, row.predicted_step_s_range.high / row.predicted_step_s - 1) for row in rows
+              if row.held is not None and row.predicted_step_s_range and row.predicted_step_s]
+    )  # fmt: skip
+    parts: dict[str, list[tuple[bool, float]]] = {}
+    for kind, held, bar in told:
+        for name in ("all", kind.partition(",")[0], kind):
+            parts.setdefault(name, []).append((bool(held), bar))
+    return [
+        Coverage(name=name, runs=len(part), held=sum(held for held, _ in part) / len(part),
+                 bar=float(np.median([bar for _, bar in part])))
+        for name, part in sorted(parts.items(), key=lambda item: (item[0] != "all", item[0]))
+    ]  # fmt: skip
 
 
 def _confusion(rows: Sequence[ReplayedRun]) -> Confusion:

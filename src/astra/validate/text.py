@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.validate.score import LEAST_STRATEGIES, PUBLISHED, Confusion, Coverage, Errors, Line, Pick, Validation, farthest
+from astra.validate.score import (
+    LEAST_STRATEGIES,
+    PUBLISHED,
+    Confusion,
+    Coverage,
+    Errors,
+    Line,
+    Pick,
+    Validation,
+    farthest,
+)
 from astra.validate.sources import sources
 from astra.validate.targets import sections, why_of
 from astra.visible import visible
