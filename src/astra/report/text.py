@@ -48,6 +48,7 @@ def render_plans(
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
         parts.append(_ranking(planset.plans, columns))
+        parts += drawing.bullets(explain.all_warnings(planset), mark="!", style="yellow")
         parts += headlines(planset)
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
@@ -168,8 +169,7 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
         cells += [_days(estimate.train_days)] * trained
         cells += ["-" if estimate.train_usd is None else show_dollars(estimate.train_usd)] * priced
         best = "bold" if plan.rank == 1 else ""
-        warned = [(f"\n! {warning}", "yellow") for warning in estimate.warnings]
-        name = drawing.text((degrees, best), "\n" if tight else "  ", (switches, "dim"), *warned)
+        name = drawing.text((degrees, best), "\n" if tight else "  ", (switches, "dim"))
         out.add_row(str(plan.rank), name, *cells)
     return out
 
