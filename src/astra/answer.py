@@ -151,6 +151,8 @@ class Estimate(Result, frozen=True, kw_only=True):
 
         return estimate_html(self)
 
+    as_usual: tuple[str, ...] = ()  # fields of the strategy that the runtime would choose so by itself
+
 
 class Plan(Result, frozen=True, kw_only=True):
     """One recommended strategy."""
@@ -276,6 +278,7 @@ class Choice(Result, frozen=True, kw_only=True):
     warnings: list[str] = []  # about its strategy
     evidence: str = ""  # published runs like it, and what nobody has published
     waste: Waste | None = None
+    as_usual: tuple[str, ...] = ()  # as in an estimate
 
 
 class Unused(Result, frozen=True, kw_only=True):

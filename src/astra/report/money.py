@@ -121,7 +121,7 @@ def front_table(front: Sequence[Choice], width: int) -> RenderableType:
             shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
             cells += shown[narrow:]
         warned = "".join(f"\n! {warning}" for warning in choice.warnings)
-        cells += [" ".join(short_form(choice.strategy)) + warned] * wide
+        cells += [" ".join(short_form(choice.strategy, choice.as_usual)) + warned] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
 
