@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.answer import Plan, Range, Reject
+from astra.answer import Range, Reject
 from astra.report import explain, terms
 from tests.report import records
 

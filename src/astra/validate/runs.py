@@ -27,7 +27,7 @@ from astra.validate.fleets import cluster_of
 from astra.validate.measured import Measured, measured_of
 from astra.validate.models import model_in
 from astra.validate.strategies import Degrees, Settings, runtime_of, strategy_of
-from astra.validate.work import batch_of, degrees_of, precision_of, task_of
+from astra.validate.work import batch_of, degrees_of, mtp_of, precision_of, task_of
 
 _NEEDED: Final = ("layers", "hidden", "heads", "gpu_type", "num_gpus")
 _DELIMITERS: Final = (",", ";", "\t")
@@ -112,6 +112,7 @@ def _read(row: Row, identity: str, source: str, requests: dict[tuple[object, ...
     work = {"batch": batch, "seq": seq, "runtime": name}
     work |= precision_of(words_of(row, "precision").lower(), cluster, runtime, filled)
     work |= task_of(words_of(row, "task").lower(), runtime, notes, filled)
+    work |= mtp_of(words_of(row, "model_name"), model, runtime, filled)
     _check(degrees, model, batch)
     request = _request(model, cluster, work, requests)
     strategy, rules = strategy_of(World.of(request), degrees, _settings(row, notes))
@@ -139,6 +140,7 @@ def _settings(row: Row, notes: str) -> Settings:
         zero=words_of(row, "zero_stage_or_dist_opt"),
         recompute=words_of(row, "recompute"),
         flash=words_of(row, "flash_attn"),
+        precision=words_of(row, "precision").lower(),
         version=words_of(row, "framework_version_or_date"),
         notes=notes,
     )

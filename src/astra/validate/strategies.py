@@ -13,6 +13,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime, Usual
 from astra.spec.strategy import Strategy
 from astra.validate.cells import switch
+from astra.validate.unstated import least_recompute, recipe_words
 
 # Frameworks that start no pipeline of more stages than micro-batches and one.
 _FED: Final = next(rule.frameworks for rule in RULES if rule.name == "stages_fed")
@@ -37,6 +38,7 @@ class Settings(NamedTuple):
     zero: str
     recompute: str
     flash: str
+    precision: str
     version: str  # of the framework, or a date
     notes: str
 
@@ -86,7 +88,9 @@ def strategy_of(world: World, degrees: Degrees, settings: Settings) -> tuple[Str
     layers = _stated_layers(settings.notes, model.layers, degrees.pp * fields["vp"])
     if not layers and usual.split == "parameters":
         layers = split_by_parameters(model, degrees.pp)
-    return Strategy(**fields, layers=layers), filled
+    unstated = fields.pop("unstated", False)
+    strategy = recipe_words(world.job, Strategy(**fields, layers=layers), settings.precision, settings.version, filled)
+    return least_recompute(world, strategy, filled) if unstated else strategy, filled
 
 
 def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:
@@ -125,8 +129,7 @@ def _recompute(
         return {"recompute": words}
     if words not in ("", "unknown"):
         filled.append("recompute stated in words of its own: taken as not stated")
-    filled.append("recompute not stated: taken as none")
-    return {"recompute": "none"}
+    return {"recompute": "none", "unstated": True}
 
 
 def _overlap(usual: Usual, fields: dict[str, Any], settings: Settings) -> tuple[str, ...]:

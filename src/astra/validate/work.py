@@ -6,7 +6,8 @@ import re
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.spec.cluster import Cluster, Device
+from astra.spec.cluster import Cluster
+from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
 from astra.spec.workload import PRECISIONS
 from astra.validate.cells import Missing, Row, count, degree, needed, number
@@ -62,28 +63,36 @@ def batch_of(row: Row, gpus: int, seq: int, filled: list[str]) -> int:
 
 def precision_of(stated: str, cluster: Cluster, runtime: Runtime, filled: list[str]) -> dict[str, Any]:
     """The precision of the matrix products: as stated, else the runtime's own, else bf16 or what the GPU has."""
-    has = [pool.device.flops_per_s for pool in cluster.pools]
     chosen = _CALLED.get(stated, stated)
     if stated in _SILENT:
         usual = (runtime.usual.precision, "bf16", "fp16")
-        chosen = next(name for name in usual if name and all(name in rates for rates in has))
+        chosen = next(name for name in usual if name and _all_have(cluster, name))
         whose = f"what {runtime.name} does unless asked" if chosen == usual[0] else "what the GPU has"
         filled.append(f"precision not stated: taken as {chosen}, {whose}")
-    elif chosen not in PRECISIONS and re.match(r"(mx)?fp8", chosen):
-        filled.append(f"precision {stated} taken as fp8")
-        chosen = "fp8"
     if chosen not in PRECISIONS:
         raise Missing(f"precision {stated} is not modelled")
-    if not any(_has(pool.device, chosen) for pool in cluster.pools):
+    if not _all_have(cluster, chosen) and "fp8" in chosen and _all_have(cluster, "fp8"):
+        filled.append(f"precision {stated} taken as fp8")
+        chosen = "fp8"
+    if not _all_have(cluster, chosen):
         raise Missing(f"unsupported hardware: {cluster.pools[0].device.name} has no {chosen}")
     return {"precision": chosen}
 
 
-def _has(device: Device, precision: str) -> bool:
+def _all_have(cluster: Cluster, precision: str) -> bool:
     try:
-        return device.peak(precision) > 0
+        return all(pool.device.peak(precision) > 0 for pool in cluster.pools)
     except InputError:
         return False
+
+
+def mtp_of(name: str, model: ModelSpec, runtime: Runtime, filled: list[str]) -> dict[str, Any]:
+    """Multi-token-prediction layers that are trained: as the name of the run says, else as the recipes do."""
+    if not model.mtp_layers or "w/o mtp" in name.lower():
+        return {}
+    if "mtp" not in name.lower():
+        filled.append(f"multi-token prediction not stated: {'on' if runtime.usual.mtp else 'off'} in {runtime.name}")
+    return {"mtp": model.mtp_layers} if runtime.usual.mtp or "mtp" in name.lower() else {}
 
 
 def task_of(stated: str, runtime: Runtime, notes: str, filled: list[str]) -> dict[str, Any]:
@@ -99,4 +108,8 @@ def task_of(stated: str, runtime: Runtime, notes: str, filled: list[str]) -> dic
     rank = re.search(r"LoRA rank (\d+)", notes)
     if not rank:
         filled.append("LoRA rank not stated: taken as 16")
-    return {"task": task, "lora_rank": int(rank.group(1)) if rank else 16}
+    benchmark = "mlperf" in notes.lower()
+    targets = "attention" if benchmark else runtime.usual.lora_targets
+    whose = "the MLPerf benchmark adapts" if benchmark else f"{runtime.name}'s recipes adapt"
+    filled.append(f"adapted matrices not stated: {targets}, which {whose}")
+    return {"task": task, "lora_rank": int(rank.group(1)) if rank else 16, "lora_targets": targets}
