@@ -35,7 +35,7 @@ class _Work(TypedDict, total=False):
     lora_rank: Whole
     lora_targets: str
     imbalance: Number
-    mtp: Whole | None
+    mtp: Whole
     runtime: str | None
     headroom: Number
     money: Money | Mapping[str, Any] | None

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from astra.cost.low import scaling
 from astra.layers import transformer
 from astra.layers.blocks import KERNELS
 from astra.layers.kinds import LayerKind, layer_kinds
@@ -86,17 +87,23 @@ def _with_adapters(layer: Layer, job: Job) -> Layer:
 
 def _in_one_piece(layer: Layer) -> Layer:
     """Kernels that take all experts at once."""
-    return layer._replace(streams=tuple(stream._replace(groups=1.0) for stream in layer.streams))
+    together = (stream._replace(groups=np.minimum(stream.groups, 1.0)) for stream in layer.streams)
+    return layer._replace(streams=tuple(together))
 
 
 def casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
     """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward."""
     if not job.workload.low:
         return []
-    low = [gemm for gemm in gemms if not in_bf16(gemm)]
+    low, own = [gemm for gemm in gemms if not in_bf16(gemm)], scaling(job)
+    moved = own.share * own.cast_bytes  # over those of the usual way, which the kernel is counted with
+
     return [
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups) for gemm in low),
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, way="backward", groups=gemm.groups) for gemm in low),
+        *(Stream("fp8_cast", moved * gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups) for gemm in low),
+        *(
+            Stream("fp8_cast", moved * gemm.groups * gemm.m * gemm.n, way="backward", groups=gemm.groups)
+            for gemm in low
+        ),
     ]
 
 

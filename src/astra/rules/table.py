@@ -112,7 +112,7 @@ RULES: Final = _rules(
     (
         "fp8_shape",
         "FP8 matrix products need a feed-forward slice that is a multiple of 16",
-        'precision == "fp8" and (dense_ffn and ffn % (16 * tp) != 0 or moe and moe_ffn % (16 * etp) != 0)',
+        f"not ({_IN_FULL}) and (dense_ffn and ffn % (16 * tp) != 0 or moe and moe_ffn % (16 * etp) != 0)",
     ),
     # sequence
     ("cp_seq", "2 * cp must divide the sequence, so that causal work is balanced", "cp > 1 and seq % (2 * cp) != 0"),

@@ -158,7 +158,7 @@ class Space:
         depth = len(layer_kinds(model))
         found = []
         for vp in self.allowed("vp", chunk_counts(depth, pp)):
-            savers = len(self._savers(-(-depth // (pp * vp))))
+            savers = len(self._savers(-(-depth // (pp * vp)), -(-depth // pp)))
             known = [name for name in SCHEDULES if name in self.job.runtime.can.schedules]
             for schedule in self.allowed("schedule", known):
                 if not find(schedule).takes(vp):
@@ -184,11 +184,11 @@ class Space:
         """Sets of modules that selective recompute is tried with, as bits."""
         return [module_bits(self.job.model, names) for names in module_choices(self.job, self.restrictions)]
 
-    def _savers(self, chunk_layers: int) -> Ints:
-        """Legal rows of ``Savers`` for a chunk; only full recompute has layers to choose."""
+    def _savers(self, chunk_layers: int, stage_layers: int) -> Ints:
+        """Legal rows of ``Savers`` for a chunk of a stage; only full recompute has layers to choose."""
         most = max(chunk_layers, 1) if self.job.runtime.can.methods else 1
         some = self.allowed("recompute_layers", range(1, most + 1))
-        waiting = offload_choices(self.job, self.restrictions)
+        waiting = [n for n in offload_choices(self.job, self.restrictions) if n <= stage_layers]
         rows = [
             (kind, method, n, bits, offloaded)
             for kind, method, bits in self._methods
@@ -209,9 +209,7 @@ class Space:
                 ("reshard", can.reshard),
             )
         )
-        rows = [
-            row for row in product(zero, offload, moments, reshard) if row[0] == 3 or row[3] == 0 or 0 not in reshard
-        ]
+        rows = list(product(zero, offload, moments, reshard))
         table = np.array(rows, dtype=np.int64).reshape(-1, len(Holders._fields))
         holders = Holders(*table.T)
         return Holders(*table[check(holders._asdict(), self.facts).ok].T)
@@ -231,8 +229,9 @@ class Space:
     def _make_savers(self) -> Savers:
         """All recompute choices, for the deepest chunk there is."""
         depth = len(layer_kinds(self.job.model))
-        deepest = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
-        return Savers(*self._savers(deepest).T)
+        chunk = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
+        stage = max((-(-depth // layout.pp) for layout in self.layouts), default=1)
+        return Savers(*self._savers(chunk, stage).T)
 
     @property
     def flash_settings(self) -> Bools:

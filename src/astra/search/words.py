@@ -13,8 +13,11 @@ from astra.spec.job import Job
 from astra.spec.strategy_fields import CHOICES, MODULES
 from astra.spec.words import Words
 
-# Sets of modules that recipes recompute.
-MODULE_SETS: Final = (("core_attn",),)
+# Sets of modules that recipes recompute (Megatron-Bridge 0.6.2, perf_recipes); the first is that of Megatron-LM.
+MODULE_SETS: Final = (
+    ("core_attn",), ("layernorm", "moe_act"), ("layernorm", "moe"), ("mla_up_proj",), ("mla_up_proj", "mlp"),
+    ("layernorm", "mla_up_proj", "moe_act"),
+)  # fmt: skip
 
 
 def settled(job: Job, restrictions: Restrictions) -> Job:

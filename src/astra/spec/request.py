@@ -107,9 +107,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         float, Field(Number(1, 1000, example="1.3"), "work of the fullest expert rank over the mean's (1 is balanced)",
                      group="workload")
     ] = 1.0  # fmt: skip
-    mtp: Annotated[
-        int | None, Field(Whole(0, 64), "multi-token-prediction layers to train (default none)", group="workload")
-    ] = None  # fmt: skip
+    mtp: Annotated[int, Field(Whole(0, 64), "multi-token-prediction layers to train", group="workload")] = 0
     runtime: Annotated[
         str | None,
         Field(Named("the name of a training framework"),
