@@ -1,13 +1,11 @@
 """Published runs predicted without their own source: every fitted constant of a runtime is found anew without it.
 
-``python -m tools.leave_out`` prints the errors by source and writes the error bars of a step time, which are
-what most of these errors stay below (``catalog/data/step_errors.csv``). It takes minutes.
+``python -m tools.leave_out`` prints and keeps the errors by source. It takes minutes; ``tools.evidence`` does the same
+and makes the table from which error bars come.
 
 Runtimes with the same kernels share their constants, so that a source is predicted by those of its kin. A source
 without kin is predicted as an unknown framework would be: with the constants that suit all other sources best, a common
 host, and nothing that was learned from its own runs. What is counted from a framework's code stays.
-
-Error bars of a runtime without kin come from the runs of its source that it was not fitted on.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from astra.catalog import runtimes
 from astra.search.world import World
 from astra.spec.job import STRAGGLING
 from astra.spec.runtime import Runtime, changed
@@ -57,11 +54,8 @@ OTHERS: Final = {
     "gather_host_s": 0.0,
 }
 KIN: Final = {"nemo": "megatron", "megatron-bridge": "megatron"}  # runtimes with the kernels of another
-COVERED: Final = 0.8  # share of the runs whose error an error bar covers
-FEWEST: Final = 20  # runs of a class; a smaller one takes the bar of all runs of its kind of model
 SAMPLE: Final = 40  # runs of a source that constants are found on
 RESULT: Final = Path(str(files("astra.validate"))) / "data" / "left_out.csv"
-TARGET: Final = Path(str(files("astra.catalog"))) / "data" / "step_errors.csv"
 Values = tuple[float, ...]
 _REPLAYED: dict[tuple[str, Values, bool], ReplayedRun] = {}  # one run is in the sample of many sources
 
@@ -147,27 +141,14 @@ def left_out(runs: Sequence[Run]) -> list[LeftOut]:
     return found
 
 
-def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
-    """(runtime, kind of model, runs, error bar), with a line for all runtimes first."""
-    lines: list[tuple[str, str, int, float]] = []
-    for runtime in ("", *runtimes.runtime_names()):
-        for model, moe in (("dense", False), ("moe", True)):
-            part = [row for row in rows if kind_of(row.runtime) == kind_of(runtime)] if runtime else rows
-            sizes = [abs(row.error) for row in part if row.error is not None and ("moe" in row.family) == moe]
-            if len(sizes) >= FEWEST:
-                lines.append((runtime, model, len(sizes), round(float(np.quantile(sizes, COVERED)), 3)))
-    return lines
-
-
 def timed(runs: Iterable[Run | Skipped]) -> list[Run]:
     """Runs that somebody timed: scored, and not of a table that reads like a simulator's."""
     scored = [run for run in runs if isinstance(run, Run) and not run.aside and run.measured.step_s]
     return [run for run in scored if use_of(run.source, World.of(run.request).model.name) != "simulated"]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print and keep the errors by source, and write the error bars."""
-    found = left_out(runs := timed(published()))
+def keep(found: Sequence[LeftOut]) -> None:
+    """Print and keep the errors by source."""
     print(f"Constants found without the source: {', '.join(constant.name for constant in CONSTANTS)}")
     lines = [_line("all", [row for each in found for row in each.rows], "")]
     for source in sorted({each.source for each in found}):
@@ -175,11 +156,12 @@ def main(arguments: Sequence[str]) -> int:
         how = "; ".join(f"{each.kind}{'' if each.kin else ' (no kin)'} {each.constants}" for each in mine)
         lines.append(_line(source, [row for each in mine for row in each.rows], how))
     _write(RESULT, ("source", "runs", "mean", "median", "p90", "bias", "constants"), lines)
-    shipped = replay([run for run in runs if use_of(run.source, World.of(run.request).model.name) == "test"])
-    kept = {(each.source, each.kind) for each in found if each.kin}
-    rows = [row for each in found if each.kin for row in each.rows]
-    rows += [row for row in shipped if (row.source, kind_of(row.runtime)) not in kept]
-    _write(TARGET, ("runtime", "model", "runs", "error"), bars(rows))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Predict every source without it."""
+    del arguments
+    keep(left_out(timed(published())))
     return 0
 
 

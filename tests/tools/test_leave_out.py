@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from astra.catalog import runtimes
-from astra.validate.replay import ReplayedRun, replay
+from astra.validate.replay import replay
 from astra.validate.runs import Run
 from astra.validate.table import published
 from tools import leave_out
@@ -14,12 +12,6 @@ from tools import leave_out
 def some(source: str, count: int) -> list[Run]:
     own = [run for run in published() if isinstance(run, Run) and run.source == source and not run.aside]
     return own[:count]
-
-
-def row(runtime: str, error: float, family: str = "dense, gated") -> ReplayedRun:
-    return ReplayedRun(
-        id="x", source="x", runtime=runtime, family=family, predicted_step_s=1 + error, measured_step_s=1.0
-    )
 
 
 def test_constants_change_the_prediction() -> None:
@@ -41,15 +33,6 @@ def test_an_unknown_framework_has_learned_nothing_from_its_own_runs() -> None:
     assert runtimes.runtime("nanotron").amount("pipelined_collective_s") > 0
     for known, alone in zip(replay(own), leave_out.predicted(own, (1.0, 6.0, 0.0), alone=True), strict=True):
         assert (alone.predicted_step_s or 9e9) < (known.predicted_step_s or 0.0)
-
-
-def test_bars_cover_four_in_five_and_few_runs_have_none() -> None:
-    rows = [row("nanotron", number / 100) for number in range(101)] + [row("torchtitan", 0.5)] * 3
-    lines = {(runtime, model): (count, error) for runtime, model, count, error in leave_out.bars(rows)}
-    assert lines["nanotron", "dense"][0] == 101
-    assert lines["nanotron", "dense"][1] == pytest.approx(0.8)
-    assert ("torchtitan", "dense") not in lines
-    assert lines["", "dense"][0] == 104
 
 
 def test_steps_nobody_timed_are_not_in_the_bars() -> None:
