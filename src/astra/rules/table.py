@@ -122,7 +122,11 @@ RULES: Final = _rules(
     ("moe_sp", "experts with tp above 1 need sequence parallelism", "moe and tp > 1 and not sp"),
     # batch and pipeline
     ("batch", "dp * mbs must divide the batch", "batch % (dp * mbs) != 0"),
-    ("layers", "every chunk of the pipeline needs a layer", "pp * vp > layers"),
+    (
+        "layers",
+        "every chunk of the pipeline needs a layer, but for one of the embedding and one of the loss",
+        "pp * vp > layers + 2 or (pp > layers and pp > 1)",
+    ),
     ("single_stage", "one stage needs no pipeline schedule but 1f1b", 'pp == 1 and schedule != "1f1b"'),
     ("chunks", "vp above 1 belongs to interleaved and zbv", 'vp > 1 and schedule not in ("interleaved", "zbv")'),
     ("interleaved", "the interleaved schedule needs vp above 1", 'schedule == "interleaved" and vp == 1'),

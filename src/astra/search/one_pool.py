@@ -148,7 +148,7 @@ def estimated(world: World, text: str, where: str) -> Estimate:
     # An illegal strategy is still estimated, unless its numbers do not define a run at all.
     undefined = (
         strategy.gpus != job.pool.gpus
-        or strategy.pp * strategy.vp > depth
+        or strategy.pp * strategy.vp > depth + 2
         or strategy.dp * strategy.mbs > job.workload.global_batch
         or (strategy.layers and sum(strategy.layers) != depth)
         or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)
