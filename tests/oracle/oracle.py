@@ -166,6 +166,8 @@ class Oracle:
                 row["overlap_param"] &= row["overlap_grad"]
                 count = self.job.workload.global_batch // (row["dp"] * row["mbs"])
                 row["overlap_ep"] &= row["ep"] > 1 and count > 1 and (row["pp"] == 1 or row["vp"] > 1)
+                if row["overlap_ep"] != switch["overlap_ep"] and self.allowed("overlap_ep", [False]):
+                    continue  # the same as with the switch off
                 if self.legal(row):
                     yield row
 

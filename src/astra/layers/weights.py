@@ -103,6 +103,26 @@ def head_weights(model: ModelSpec) -> Weights:
     return _sum(head_tensors(model))
 
 
+@lru_cache(maxsize=1024)
+def predictor_weights(model: ModelSpec) -> Weights:
+    """Parameters of one multi-token-prediction layer: a layer as the last, norms, and what joins two tokens' states.
+
+    Its embedding and head are the model's own (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    """
+    joint = Weights(sharded=2 * model.hidden**2, replicated=3 * model.hidden)
+    return layer_weights(model, layer_kinds(model)[-1]).plus(joint)
+
+
+def predictor_flops_per_token(model: ModelSpec, seq: int) -> float:
+    """Forward FLOPs of one such layer, its join and its head."""
+    kind = layer_kinds(model)[-1]
+    products = layer_matmul_parameters(model, kind) + 2 * model.hidden**2 + model.vocab * model.hidden
+    others = (
+        block.attention_flops(model, kind, seq) + block.other_flops(model, kind, seq) for block in blocks_of(kind)
+    )
+    return 2 * products + sum(others)
+
+
 def tied_head_weights(model: ModelSpec) -> Weights:
     """The second copy of a tied table that the last stage of a pipeline keeps (nothing if untied).
 
@@ -139,6 +159,25 @@ def _active_matmul(model: ModelSpec, tensors: tuple[Tensor, ...]) -> int:
 def layer_matmul_parameters(model: ModelSpec, kind: LayerKind) -> int:
     """Parameters of one layer that multiply each token: matrices only, and of the experts those it visits."""
     return _active_matmul(model, layer_tensors(model, kind))
+
+
+_OF_MODULES = {
+    "mlp": ("mlp.",), "moe": ("experts.", "router", "shared."), "shared_experts": ("shared.",),
+    "mla_up_proj": ("attention.q_up", "attention.kv_up"),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def module_flops_per_token(model: ModelSpec, modules: tuple[str, ...], seq: int) -> float:
+    """Forward FLOPs per token of modules that are run again: attention for core_attn, two per weight for the others."""
+    named = tuple(prefix for name in modules for prefix in _OF_MODULES.get(name, ()))
+    core = attention_flops_per_token(model, seq) if "core_attn" in modules else 0.0
+    again = (
+        part.layers
+        * _active_matmul(model, tuple(t for t in layer_tensors(model, part.kind) if t.name.startswith(named)))
+        for part in count(model).per_kind
+    )
+    return core + 2.0 * sum(again) if named else core
 
 
 @lru_cache(maxsize=1024)

@@ -45,7 +45,7 @@ from astra.provenance import Floats, Source, Timed
 from astra.rules.can import may
 from astra.rules.names import facts_of
 from astra.rules.table import RULES, Rule, advice, violations
-from astra.search.space import head_layers
+from astra.search.space import last_layers
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.spec.words import Words
@@ -85,7 +85,7 @@ def layers_of(job: Job, strategy: Strategy) -> tuple[int, ...]:
     depth, count = len(layer_kinds(job.model)), strategy.pp * strategy.vp
     if strategy.layers:
         return strategy.layers
-    return even(depth, count) or split(depth, count, head_layers(job.model, job.workload.seq))
+    return even(depth, count) or split(depth, count, last_layers(job))
 
 
 def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> list[str]:
@@ -314,7 +314,9 @@ def step_range(step_s: float, kind: Kind, *, without: str = "") -> Range:
 def training_flops_per_token(job: Job) -> float:
     """Model FLOPs: three times the forward pass, twice where base weights are frozen (LoRA)."""
     times = 2.0 if job.workload.task == "lora" else 3.0
-    return times * weights_of.forward_flops_per_token(job.model, job.workload.seq)
+    model, work = job.model, job.workload
+    more = work.mtp * weights_of.predictor_flops_per_token(model, work.seq) if work.mtp else 0.0
+    return times * (weights_of.forward_flops_per_token(model, work.seq) + more)
 
 
 def recomputed_share(job: Job, row: Row) -> float:
@@ -322,7 +324,7 @@ def recomputed_share(job: Job, row: Row) -> float:
     strategy = row.strategy
     forward = weights_of.forward_flops_per_token(job.model, job.workload.seq)
     if strategy.recompute == "selective":
-        return weights_of.attention_flops_per_token(job.model, job.workload.seq) / (3 * forward)
+        return weights_of.module_flops_per_token(job.model, strategy.modules, job.workload.seq) / (3 * forward)
     if strategy.recompute == "full":
         most = strategy.recompute_layers if strategy.method == "block" else max(row.layout.layers)
         return sum(min(most, count) for count in row.layout.layers) / max(sum(row.layout.layers), 1) / 3

@@ -234,7 +234,9 @@ class Leaders:
         groups, order = group_of(meshes), np.argsort(bound_s, kind="stable")
         tight = np.zeros(0, np.int64)
         if not self.best and not self.space.late_rules:
-            least = memory.least_peak(self.job, costs, meshes.columns["vp"], self.space.holders).min(axis=1)
+            least = memory.least_peak(
+                self.job, costs, meshes.columns["vp"], self.space.holders, offload=self.space.offloads
+            ).min(axis=1)
             reserved = memory.reserved_bytes(self.job, least)
             tight = order[reserved[order] > self.job.limit_bytes]
             tight = tight[np.argsort(reserved[tight], kind="stable")]
@@ -267,12 +269,16 @@ class Leaders:
 
     def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
         """[mesh, holder] whether some saver could make the mesh fit."""
-        least = memory.least_peak(self.job, costs, meshes.columns["vp"], self.space.holders)
+        least = memory.least_peak(
+            self.job, costs, meshes.columns["vp"], self.space.holders, offload=self.space.offloads
+        )
         return memory.fits(self.job, least)
 
     def may_fit(self, meshes: Meshes, costs: StageCosts) -> Bools:
         """Whether some saver and holder could make a mesh fit."""
-        least = memory.least_peak_of_any(self.job, costs, meshes.columns["vp"], self.space.holders)
+        least = memory.least_peak_of_any(
+            self.job, costs, meshes.columns["vp"], self.space.holders, offload=self.space.offloads
+        )
         return memory.fits(self.job, least)
 
     def _offer(

@@ -82,6 +82,7 @@ class Space:
         self.late_rules = (*self._joint_rules(), *(rule for rule in user_rules if rule.needs & LATE))
         self.cores, self.strategies, self.considered = self._make_cores()
         self.savers = self._make_savers()
+        self.offloads = bool(self.savers.offload_layers.any())
 
     def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
         """Candidates the user's restrictions leave."""
@@ -163,7 +164,8 @@ class Space:
             for schedule in self.allowed("schedule", known):
                 if not find(schedule).takes(vp):
                     continue
-                for layers in _splits(model, self.job.workload.seq, pp, vp, uneven=self.job.runtime.can.uneven):
+                head = last_layers(self.job)
+                for layers in _splits(model, head, pp, vp, uneven=self.job.runtime.can.uneven):
                     place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
                     found.append((vp, code("schedule", schedule), place, savers))
         self.layouts = Layouts(self._layout_places)
@@ -249,16 +251,26 @@ class Space:
         wide, origin = cross(wide, {name: flags[:, place] for place, name in enumerate(FLAGS)})
         wide["overlap_tp"] = wide["overlap_tp"] & wide["sp"] & (wide["tp"] <= self.facts["scaleup_gpus"])
         wide["overlap_p2p"] = wide["overlap_p2p"] & (wide["vp"] > 1)
-        if wide["overlap_ep"].any():
-            several = self.job.workload.global_batch > wide["dp"] * wide["mbs"]
-            wide["overlap_ep"] = (
-                wide["overlap_ep"] & (wide["ep"] > 1) & several & ((wide["pp"] == 1) | (wide["vp"] > 1))
-            )
         wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
         strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)
         self.dominated += round(float(strategies.sum()) / max(len(flags), 1) * (self._flag_space - len(flags)))
+        layouts = table[origin, 2]
+        if wide["overlap_ep"].any():
+            once = self._hide_experts(wide)
+            self.dominated += round(float(strategies[~once].sum()))
+            wide, strategies = {name: column[once] for name, column in wide.items()}, strategies[once]
+            origin, layouts = origin[once], layouts[once]
         wide, strategies, kept = self._keep_rows(wide, strategies)
-        return Meshes(wide, table[origin, 2][kept], self.layouts), strategies, core[origin][kept]
+        return Meshes(wide, layouts[kept], self.layouts), strategies, core[origin][kept]
+
+    def _hide_experts(self, wide: dict[str, Column]) -> Bools:
+        """Switch the overlap of expert exchanges off where there is none; which rows are then not there twice."""
+        several = self.job.workload.global_batch > wide["dp"] * wide["mbs"]
+        possible = (wide["ep"] > 1) & several & ((wide["pp"] == 1) | (wide["vp"] > 1))
+        both = len({flags[FLAGS.index("overlap_ep")] for flags in self._flag_sets}) > 1
+        twice = wide["overlap_ep"] & ~possible & both
+        wide["overlap_ep"] = wide["overlap_ep"] & possible
+        return np.asarray(~twice)
 
     def _keep(self, columns: dict[str, Column], below: Floats, *, times: int) -> tuple[dict[str, Column], Floats]:
         kept_columns, weights, _ = self._keep_rows(columns, below * times)
@@ -272,10 +284,19 @@ class Space:
         return {name: column[verdict.ok] for name, column in columns.items()}, weights[verdict.ok], verdict.ok
 
 
-def _splits(model: Any, seq: int, pp: int, vp: int, *, uneven: bool) -> list[tuple[int, ...]]:
-    """Even stages where layers divide, and the balanced split where that differs; the rules refuse what is left."""
+def last_layers(job: Job) -> float:
+    """What follows the last layer, in units of an average layer: the head, and layers of multi-token prediction."""
+    head = head_layers(job.model, job.workload.seq)
+    return head + job.workload.mtp * (1 + head)
+
+
+def _splits(model: Any, head: float, pp: int, vp: int, *, uneven: bool) -> list[tuple[int, ...]]:
+    """Even stages where layers divide, and the balanced split where that differs; the rules refuse what is left.
+
+    ``head`` is what follows the last layer, in layers.
+    """
     depth = len(layer_kinds(model))
-    balanced = split.split(depth, pp * vp, head_layers(model, seq))
+    balanced = split.split(depth, pp * vp, head)
     equal = split.even(depth, pp * vp)
     if equal is not None and not uneven:
         return [equal]

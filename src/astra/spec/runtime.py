@@ -79,6 +79,7 @@ class Can(Spec, frozen=True, kw_only=True):
     precision: tuple[str, ...]
     optimizers: tuple[str, ...] = ("adam",)
     tasks: tuple[str, ...]
+    mtp: bool = False  # multi-token-prediction layers may be trained
     empty_stages: bool = True  # a stage may hold no layer
 
     def __post_init__(self) -> None:
