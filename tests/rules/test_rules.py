@@ -432,11 +432,12 @@ def test_a_sentence_has_the_numbers_that_break_it() -> None:
 
 
 def test_advice_speaks_of_what_is_legal_but_unwise() -> None:
-    strategy = parse_strategy("tp16 pp4 dp1 mbs64 recompute=selective zero0 overlap=none")
+    strategy = parse_strategy("tp16 pp4 dp1 mbs128 recompute=selective zero0 overlap=none")
     columns = from_strategy(strategy)
     assert violations(columns, DENSE) == []
     said = advice(columns, DENSE)
-    assert said[0] == "tensor parallelism reaches beyond the fastest links (tp=16, scaleup_gpus=8)"
+    assert said[0].startswith("tensor parallelism reaches beyond the fastest links")
+    assert said[0].endswith("(tp=16, scaleup_gpus=8)")
     assert any(line.startswith("fewer micro-batches") for line in said)
     assert any(line.startswith("fused attention keeps no scores") for line in said)
     assert advice(from_strategy(parse_strategy("tp8 pp4 dp2 sp")), DENSE) == []

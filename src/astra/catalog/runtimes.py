@@ -1,9 +1,7 @@
-"""Runtime profiles by name, and how far off their step times are."""
+"""Runtime profiles by name."""
 
 from __future__ import annotations
 
-import csv
-import io
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -69,16 +67,3 @@ def runtime_names() -> tuple[str, ...]:
     """Every runtime there is a profile for."""
     files_there = (entry.name for entry in _FOLDER.iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in files_there if name.endswith(".toml")))
-
-
-def step_error(runtime: str, *, moe: bool) -> float:
-    """The relative error that four in five step times of such runs stay below, each predicted without its source."""
-    bars, model = _step_errors(), "moe" if moe else "dense"
-    return bars.get((runtime, model)) or bars["", model]
-
-
-@cache
-def _step_errors() -> dict[tuple[str, str], float]:
-    """Error bars by runtime (empty: all runtimes) and kind of model, written by tools.leave_out."""
-    lines = csv.DictReader(io.StringIO((_DATA / "step_errors.csv").read_text(encoding="utf-8")))
-    return {(line["runtime"], line["model"]): float(line["error"]) for line in lines}

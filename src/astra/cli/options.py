@@ -130,10 +130,11 @@ def request(verb: str, fields: Mapping[str, Any]) -> PlanRequest:
     if "model" not in fields:
         raise InputError("MODEL", None, want="the model to train", fix=f"Such as astra {verb} llama-2-70b ...")
     _check_there(fields["model"])
-    if verb != "rent" and not {"gpus", "cluster"} & fields.keys():
+    gpus, cluster = fields.get("gpus"), fields.get("cluster")
+    if verb != "rent" and not gpus and cluster is None:
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
-    if {"gpus", "cluster"} <= fields.keys():
-        raise InputError("--gpus", fields["gpus"], want="either --gpus or --cluster, not both")
+    if gpus and cluster is not None:
+        raise InputError("--gpus", gpus, want="either --gpus or --cluster, not both")
     try:
         return read_request(verb, fields, lambda name: FIELDS[name].spelled)
     except InputError as error:

@@ -11,9 +11,10 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
     gpus = " + ".join(f"{mesh.gpus}x {markdown(mesh.pool.device.name)}" for mesh in launch.meshes)
     workload = launch.workload
     step = f"about {launch.step_s:.3g} s" if launch.step_s is not None else "not estimated"
+    warned = "".join(f"\n> {markdown(warning)}\n" for warning in launch.warnings)
     return f"""\
 # {markdown(launch.model.name)} with {exporter.title}
-
+{warned}
 | | |
 |---|---|
 | GPUs | {gpus}: {launch.nodes} nodes of {launch.gpus_per_node} |

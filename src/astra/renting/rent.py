@@ -214,6 +214,8 @@ def _choice(one: Refined, roles: list[str], waste: Waste | None = None) -> Choic
         provenance_worst=result.provenance_worst,
         cost=result.cost,
         roles=roles,
+        warnings=result.warnings,
+        evidence=result.evidence,
         waste=waste,
     )
 

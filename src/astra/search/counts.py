@@ -403,7 +403,8 @@ class Climb(Leaders):
         self.evaluated += int(result.known.sum())
         self._effort.spend(result.known.sum() / STRATEGIES)
         if fits.any():
-            entries = entries_of(result, fits, meshes, parts, savers, holders, place, waits, first=first)
+            each = np.broadcast_to(waits[:, None], (len(meshes), len(holders)))
+            entries = entries_of(result, fits, meshes, parts, savers, holders, place, each, first=first)
             self.contest.enter(entries, parts)
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
             return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, holders, waits).bound_s.min(axis=1))

@@ -30,6 +30,7 @@ from astra.spec.workload import LORA_TARGETS, OPTIMIZERS, PRECISIONS, TASKS, Pre
 
 COUNTS: Final = ("at-most", "exact")
 MIXES: Final = ("some", "all", "none")
+RANKS: Final = ("upper", "expected")
 _MODEL: Final = "a catalog name (astra catalog models), a Hugging Face config.json or its folder, or a TOML file"
 _GPUS: Final = {
     "plan": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
@@ -150,6 +151,11 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         str | float | None,
         Field(Duration(), "the cheapest within this time, such as 14d or 36h", "plan rent", "goal")
     ] = None  # fmt: skip
+    rank: Annotated[
+        Literal["upper", "expected"],
+        Field(OneOf(*RANKS), "plans by the upper end of their step time's interval, which evidence makes short or long "
+                             "(default), or by the expected step time", "plan", "goal")
+    ] = "upper"  # fmt: skip
     baseline: Annotated[
         str | None, Field(Words("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars saved",
                           "plan", "goal")

@@ -109,6 +109,14 @@ class Usual(Spec, frozen=True, kw_only=True):
     on: dict[str, dict[str, str | bool]] = msgspec.field(default_factory=dict)  # the same on a generation of GPU
     pipelined: dict[str, str | bool] = msgspec.field(default_factory=dict)  # and in pipelines
 
+    called: tuple[Line, ...] = ()  # what tables of runs call it, in lower case
+    eager: Name = ""  # the runtime it is where a run says "no compile",
+    unfused: Name = ""  # and where it says that attention is not fused; empty: itself
+    precision: Literal["", "bf16", "fp16", "tf32"] = ""  # empty: bf16, or fp16 on a GPU without
+    selective: Literal["attention", "half"] = "attention"  # what its selective recompute repeats: half of the layers
+    logs: Literal["allocated", "reserved"] = "allocated"  # what its logs call the peak of memory
+    lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices its recipes adapt
+    mtp: bool = False  # its recipes train the model's multi-token-prediction layers
     zero: int = 0
     sp: bool = False  # with tensor parallelism, and hides its communication
     flash: bool = True

@@ -75,7 +75,7 @@ def check_alone(fleet: Fleet, plan: OnePool, user_rules: Sequence[Rule], where: 
     job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus)
     strategy, depth = plan.strategy, len(layer_kinds(job.model))
     undefined = (
-        strategy.pp * strategy.vp > depth
+        strategy.pp * strategy.vp > depth + 2
         or strategy.dp * strategy.mbs > job.workload.global_batch
         or (strategy.layers and sum(strategy.layers) != depth)
         or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)
