@@ -65,6 +65,7 @@ class Launch(NamedTuple):
     version: str = ""  # of Astra
     step_s: float | None = None  # as estimated
     told: Told = Told()
+    warnings: tuple[str, ...] = ()  # about the plan
 
     @property
     def pool(self) -> Pool:

@@ -278,7 +278,7 @@ def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Import
         raise InputError(f"{name}: train_batch_size", batch, want=want)
     overlap = ("grad",) if zero.values.get("overlap_comm", stage == 3) or stage == 0 else ()
     offloaded = _section(zero.values, "offload_optimizer", name).get("device", "none") != "none"
-    fields: dict[str, Any] = {"offload": "optimizer" if offloaded else "none"}
+    fields: dict[str, Any] = {"offload": "optimizer" if offloaded else "none", "grads": "bf16"}
     fields["recompute"] = "full" if record.get("activation_checkpointing") else "none"
     fields["grads"] = "bf16"  # unless data_types.grad_accum_dtype says otherwise
     if _section(record, "data_types", name).get("grad_accum_dtype") == "fp32":

@@ -14,9 +14,10 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
     told = launch.told
     if told.step_low_s is not None and told.step_high_s is not None:
         step += f", four in five times from {told.step_low_s:.3g} to {told.step_high_s:.3g} s"
+    warned = "".join(f"\n> {markdown(warning)}\n" for warning in launch.warnings)
     return f"""\
 # {markdown(launch.model.name)} with {exporter.title}
-
+{warned}
 | | |
 |---|---|
 | GPUs | {gpus}: {launch.nodes} nodes of {launch.gpus_per_node} |
@@ -31,7 +32,7 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
 | verified with | {exporter.verified} |
 
 {notes.strip()}
-{_left(exporter.left(launch))}{_warnings(launch)}"""
+{_left(exporter.left(launch))}"""
 
 
 def _memory(launch: Launch) -> str:
@@ -49,13 +50,6 @@ def _left(left: list[Left]) -> str:
         return ""
     rows = "\n".join(f"| {one.name} | {one.meaning} |" for one in left)
     return f"\n## Left to you\n\n| | |\n|---|---|\n{rows}\n"
-
-
-def _warnings(launch: Launch) -> str:
-    if not launch.told.warnings:
-        return ""
-    lines = "\n".join(f"- {markdown(line)}" for line in launch.told.warnings)
-    return f"\n## Warnings of the plan\n\n{lines}\n"
 
 
 def adapter_notes(launch: Launch) -> str:

@@ -1,4 +1,4 @@
-"""What a plan says beside its strategy: how sure its figures are, what it warns of, and how it was billed."""
+"""What a plan says beside its strategy: how sure its figures are, and how it was billed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class Told(NamedTuple):
     peak_low_gib: float | None = None
     peak_high_gib: float | None = None
     limit_gib: float | None = None
-    warnings: tuple[str, ...] = ()
     days: float | None = None
     market: str = ""
     provider: str = ""
@@ -31,7 +30,6 @@ def told_of(estimate: Mapping[str, Any]) -> Told:
     step, peak = _part(estimate, "step_s_range"), _part(estimate, "peak_gib_range")
     cost = _part(estimate, "cost")
     price, expected = _part(cost, "price"), _part(cost, "expected")
-    warnings = estimate.get("warnings")
     return Told(
         step_low_s=_number(step, "low"),
         step_high_s=_number(step, "high"),
@@ -39,7 +37,6 @@ def told_of(estimate: Mapping[str, Any]) -> Told:
         peak_low_gib=_number(peak, "low"),
         peak_high_gib=_number(peak, "high"),
         limit_gib=_number(estimate, "memory_limit_gib"),
-        warnings=tuple(visible(str(line)) for line in warnings) if isinstance(warnings, list) else (),
         days=_number(expected, "days") or _number(cost, "days"),
         market=_text(price, "market"),
         provider=_text(price, "provider"),
@@ -49,7 +46,7 @@ def told_of(estimate: Mapping[str, Any]) -> Told:
 
 
 def estimated_anew(told: Told, estimate: Mapping[str, Any]) -> Told:
-    """The same bill with the time, memory and warnings of another estimate."""
+    """The same bill with the time and memory of another estimate."""
     new = told_of(estimate)
     return new._replace(
         days=told.days, market=told.market, provider=told.provider, region=told.region, save_every_s=told.save_every_s

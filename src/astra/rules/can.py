@@ -84,6 +84,10 @@ def unable(runtime: Runtime, model: ModelSpec, workload: Workload) -> list[Reaso
         found.append(Reason("workload", f"{who} does not train in {workload.precision} here"))
     if workload.optimizer not in can.optimizers:
         found.append(Reason("workload", f"{who} does not train with {workload.optimizer} here"))
+    if workload.mtp and not can.mtp:
+        found.append(Reason("workload", f"{who} does not train multi-token prediction here"))
+    if workload.mtp and (model.state_space or model.encoder or model.vision):
+        found.append(Reason("workload", "multi-token prediction is of models of one kind of layer stack"))
     if 0 < model.learned_positions < workload.seq:
         found.append(Reason("workload", f"the model's learned positions end at {model.learned_positions:,} tokens, "
                                         f"before the sequence of {workload.seq:,}"))  # fmt: skip

@@ -10,11 +10,14 @@ from astra.errors import InputError
 from astra.layers.kinds import modules_of
 from astra.rules.restrictions import Restrictions
 from astra.spec.job import Job
-from astra.spec.strategy_fields import CHOICES, MODULES
+from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES
 from astra.spec.words import Words
 
-# Sets of modules that recipes recompute.
-MODULE_SETS: Final = (("core_attn",),)
+# Sets of modules that recipes recompute (Megatron-Bridge 0.6.2, perf_recipes); the first is that of Megatron-LM.
+MODULE_SETS: Final = (
+    ("core_attn",), ("layernorm", "moe_act"), ("layernorm", "moe"), ("mla_up_proj",), ("mla_up_proj", "mlp"),
+    ("layernorm", "mla_up_proj", "moe_act"),
+)  # fmt: skip
 
 
 def settled(job: Job, restrictions: Restrictions) -> Job:
@@ -75,7 +78,8 @@ def module_choices(job: Job, restrictions: Restrictions) -> list[tuple[str, ...]
 def offload_choices(job: Job, restrictions: Restrictions) -> list[int]:
     """Numbers of layers whose activations wait in host memory: none, unless the user names some."""
     said = restrictions.fixed.get("offload_layers", ())
-    return [int(layers) for layers in said] if said and "activations" in job.runtime.can.offload else [0]
+    can = ACTIVATIONS in job.runtime.can.offload
+    return [layers for layers in (int(number) for number in said or (0,)) if can or layers == 0]
 
 
 def moment_choices(job: Job, restrictions: Restrictions) -> tuple[str, ...]:
