@@ -107,7 +107,8 @@ def least_peak(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offlo
 
 def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offload: bool = False) -> Floats:
     """Neither does any holder, [mesh]: states sharded and offloaded as far as may be, and no layer gathered."""
-    most = Holders(*(np.array([column.max()]) for column in holders[:3]), np.array([holders.reshard.min()]))
+    zero, offload, moments = (np.array([column.max()]) for column in holders[:3])
+    most = Holders(zero, offload, moments, np.array([holders.reshard.min()]))
     static = states(job, costs, most)
     nothing = np.zeros_like(static.gathered)
     kept = least_activations(costs, vp, offload=offload)
