@@ -203,6 +203,18 @@ class Baseline(Result, frozen=True, kw_only=True):
     usd_saved_range: Range | None = None  # an error of the step time that both share scales what is saved
 
 
+class Nearby(Result, frozen=True, kw_only=True):
+    """Numbers near those asked for that run better, as ``astra.plan`` answers them."""
+
+    batch: int
+    gpus: int
+    strategy: str
+    step_s: float
+    tokens_per_s: float
+    gain: float | None  # of tokens per GPU-second; null where the numbers asked for cannot be run
+    sentence: str
+
+
 class PlanSet(Result, frozen=True, kw_only=True):
     """The ranked answer to a request."""
 
@@ -217,6 +229,7 @@ class PlanSet(Result, frozen=True, kw_only=True):
     objective: str = "fastest"
     baseline: Baseline | None = None
     asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.plan`` that give this answer
+    nearby: list[Nearby] = []  # a batch, and a number of GPUs, that divide better
     daring: Daring | None = None  # the fastest if it works, where that is another plan than the first
 
     @property

@@ -16,7 +16,10 @@ NodeType Plan PlanRequest PlanSet Pool RentReport Strategy Workload __version__ 
 plan rent
 """
 CLUSTER = "--gpus --cluster --node"
-WORKLOAD = "--batch --seq --tokens --precision --optimizer --task --lora-rank --runtime --strict"
+WORKLOAD = (
+    "--batch --seq --tokens --precision --optimizer --task --lora-rank --lora-targets --imbalance --mtp --runtime "
+    "--strict"
+)
 OBJECTIVE = "--objective --budget --deadline"
 MONEY = (
     "--market --providers --prices --usd-per-gpu-h --usd-per-kwh --pue --watts-per-gpu --usd-per-gpu --lifetime-years "
@@ -32,7 +35,7 @@ FLAGS = {
     "estimate": (f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --save-request {OUTPUT}"),
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
-        f"--lora-rank --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
+        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus {BRIEF_OUTPUT}",

@@ -17,8 +17,9 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.partition.ends import least_end
 from astra.partition.solve import Run
 from astra.search.detail import estimate as estimate_one
-from astra.search.fleet.detail import Fleet, estimate
+from astra.search.fleet.detail import estimate
 from astra.search.fleet.plan import fleet_of
+from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import Planner
 from astra.search.fleet.shares import Share, deal

@@ -29,12 +29,18 @@ _JOINED: Final = (
 @cache
 def runtime(name: str) -> Runtime:
     """The profile of one runtime."""
-    chosen = {fold(candidate): candidate for candidate in runtime_names()}.get(fold(name))
+    chosen = {fold(candidate): candidate for candidate in runtime_names()}.get(fold(name)) or _aliases().get(fold(name))
     if chosen is None:
         known = runtime_names()
         raise UnknownName("runtime", name, known, fix=f"Known runtimes: {', '.join(known)}.")
     parsed: Runtime = decode(Runtime, _table(chosen), where=f"runtime {chosen}")
     return parsed
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """Folded alias to name."""
+    return {fold(alias): name for name in runtime_names() for alias in _table(name).get("aliases", ())}
 
 
 def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -44,7 +50,11 @@ def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
         raise InputError(f"runtime {children[-1]}: like", name, want=want)
     own = load_toml((_FOLDER / f"{name}.toml").read_bytes())
     like = own.pop("like", None)
-    return own if like is None else _over(own, _table(like, (*children, name)))
+    if like is None:
+        return own
+    other = _table(like, (*children, name))
+    other.pop("aliases", None)  # a name of its own
+    return _over(own, other)
 
 
 def _over(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

@@ -153,8 +153,10 @@ def _check_there(model: object) -> None:
 
 
 def assumed(fields: Mapping[str, Any], seq: int, batch: int) -> list[str]:
-    """Sentences on what nobody gave."""
+    """Sentences on what nobody gave, and on how numbers with a unit were read."""
     notes = [f"--seq {seq} was assumed."] if "seq" not in fields else []
+    if isinstance(fields.get("seq"), str):
+        notes.append(f"--seq {fields['seq']} is {seq:,} tokens.")
     if "batch" not in fields:
         return [*notes, f"--batch {batch} (samples) was assumed."]
     asked = fields["batch"]

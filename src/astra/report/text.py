@@ -53,6 +53,8 @@ def render_plans(
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
     if not brief:
+        if planset.nearby:
+            parts += [drawing.blank(), *drawing.bullets([near.sentence for near in planset.nearby])]
         if planset.plans:
             parts += _best(planset.best.estimate, columns, full=full)
             parts += money.bill(planset)

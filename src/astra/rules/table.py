@@ -94,6 +94,7 @@ RULES: Final = _rules(
     ("shared_ffn", "tp must divide the size of the shared experts", "shared_ffn > 0 and shared_ffn % tp != 0"),
     ("state_groups", "tp must divide the groups of state-space layers", "state_groups % tp != 0"),
     ("state_heads", "tp * cp must divide the heads of state-space layers", "state_heads % (tp * cp) != 0"),
+    ("delta_heads", "tp * cp must divide the key heads of gated delta nets", "delta_heads % (tp * cp) != 0"),
     ("dense_experts", "ep and etp need a model with experts", "not moe and (ep > 1 or etp > 1)"),
     ("experts", "ep must divide the experts", "moe and experts % ep != 0"),
     ("moe_ffn", "etp must divide the size of an expert", "moe and moe_ffn % etp != 0"),

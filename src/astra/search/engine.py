@@ -19,6 +19,7 @@ from astra.columns import from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.memory import Holders
+from astra.cost.needed import needed_bound_s
 from astra.cost.savers import Savers
 from astra.cost.stage import (
     Gathered,
@@ -211,8 +212,9 @@ class Leaders:
         rows = rows[open_s.min(axis=1)[rows] < limit_s[rows]]
         bound_s = open_s[rows].min(axis=1)
         if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
-            room = self.room(meshes.take(rows), take(costs, rows))
-            bound_s = np.where(room, open_s[rows], np.inf).min(axis=1)
+            part = meshes.take(rows), take(costs, rows)
+            room, needed_s = self.room(*part), needed_bound_s(self.job, *part, self.space.savers, self.space.holders)
+            bound_s = np.where(room, np.maximum(open_s[rows], needed_s), np.inf).min(axis=1)
             lost = bound_s >= limit_s[rows]
             savers = strategies[rows] / len(self.space.holders)
             self.unfit += float(((savers - 1) * (~room).sum(axis=1))[lost].sum())

@@ -14,6 +14,7 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.evidence.doubt import Doubt
 from astra.money.bill import tag_of
 from astra.money.objectives import Goal
+from astra.search import nearby
 from astra.search.able import able
 from astra.search.budget import against, parts_of, price, use_notes, with_run
 from astra.search.counts import on
@@ -21,7 +22,8 @@ from astra.search.daring import daring
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
 from astra.search.engine import search
-from astra.search.front import Hunt, Progress, Refined
+from astra.search.front import Refined
+from astra.search.hunt import Hunt, Progress, open_notes
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
 from astra.search.words import settled
@@ -36,7 +38,12 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     able(world.job)
     tag = price(world.job, money, goal)
     now = None if world.request.baseline is None else estimated(world, world.request.baseline, "baseline")
-    found = _answer(world, goal, tag, progress)
+    fastest = goal.objective.name == "fastest"
+    try:
+        found = _answer(world, goal, tag, progress)
+    except NoFeasiblePlan as error:
+        near = nearby.advice(world) if fastest else ""
+        raise (NoFeasiblePlan(f"{error} {near}") if near else error) from None
     ranked = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
     best = ranked[0][1]
     if world.request.strict and best.provenance_worst == "assumed":
@@ -56,6 +63,7 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         objective=goal.objective.name,
         daring=found.daring,
         baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
+        nearby=nearby.remarks(world, found.ranked[0][2]) if fastest else [],
     )  # fmt: skip
 
 
@@ -98,7 +106,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
         )
         if goal.objective.direction == "front":
             return _front(job, chosen, state)
-        notes = use_notes(job, chosen[0])
+        notes = [*use_notes(job, chosen[0]), *open_notes(state)]
         job = on(job, chosen[0].gpus)
     upper = world.request.rank == "upper"
     doubt = Doubt(job) if upper else None
@@ -123,7 +131,7 @@ def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(ranked), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
-    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, [])
+    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, open_notes(state))
 
 
 def _record(world: World, job: Job, goal: Goal) -> dict[str, Any]:

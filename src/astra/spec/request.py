@@ -23,6 +23,7 @@ from astra.spec.kinds import (
     Word,
     Words,
 )
+from astra.spec.lengths import Length
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money, MoneyOptions
 from astra.spec.workload import LORA_TARGETS, OPTIMIZERS, PRECISIONS, TASKS, Precision
@@ -80,7 +81,8 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         int | str, Field(Batch(10_000_000), "global batch in samples, or in tokens as 4Mtok", group="workload")
     ] = 1024  # fmt: skip
     seq: Annotated[
-        int | None, Field(Whole(1, 100_000_000), "tokens per sample (default 4096, or what the model is made for)",
+        int | str | None, Field(Length(1, 100_000_000),
+                                "tokens per sample, such as 128k (default 4096, or what the model is made for)",
                           "plan estimate rent model", "workload")
     ] = None  # fmt: skip
     tokens: Annotated[

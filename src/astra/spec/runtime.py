@@ -91,9 +91,9 @@ class Can(Spec, frozen=True, kw_only=True):
             "precision": PRECISIONS, "optimizers": OPTIMIZERS, "tasks": TASKS,
         }  # fmt: skip
         for field, known in words.items():
-            for word in getattr(self, field):
+            for word in set(getattr(self, field)) - set(known):
                 near = ", ".join(nearest_names(word, known))
-                check(word in known, f"can.{field}", word, "a known word", f"Did you mean {near}?" if near else "")
+                check(False, f"can.{field}", word, "a known word", f"Did you mean {near}?" if near else "")
         for field in ("zero", "prefetch"):
             check(set(getattr(self, field)) <= {0, 1, 2, 3}, f"can.{field}", getattr(self, field), "stages from 0 to 3")
 
@@ -164,6 +164,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     """A training framework, as far as its speed and memory depend on it."""
 
     name: Name
+    aliases: tuple[Name, ...] = ()
     title: Line
     framework: Framework  # whose own rules bind it
     exports_to: Name = ""  # the target of astra export that starts it; empty: none does

@@ -18,7 +18,7 @@ from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search import detail
 from astra.search.engine import search
-from astra.search.fleet.detail import Fleet
+from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.runtimes import Fitted, runtimes_for
 from astra.search.words import settled
