@@ -24,8 +24,10 @@ class Case(Spec, frozen=True, kw_only=True):
     seq: int = 4096
     stage: int = 0
     microbatches: int = 0  # 0: as few as show the steady state
+    framework: Literal["megatron", "torch", "fsdp2"] = "megatron"
     attention: Literal["flash", "cudnn"] = "flash"
     fused_cross_entropy: bool = False
+    compiled: bool = False  # each layer and the loss by torch.compile; fsdp2 alone
 
     def __post_init__(self) -> None:
         model, strategy = self.model, self.strategy
@@ -34,7 +36,6 @@ class Case(Spec, frozen=True, kw_only=True):
         check(0 <= self.stage < pp, "case.stage", self.stage, f"0 to {pp - 1}")
         check(model.heads % tp == 0, "case.tp", tp, f"a divisor of heads={model.heads}")
         check(not strategy.sp or self.seq % tp == 0, "case.seq", self.seq, f"a multiple of tp={tp} under sp")
-        check(strategy.zero in (0, 1), "case.zero", strategy.zero, "0 or 1")
         check(vp == 1 or pp > 1, "case.vp", vp, "1 without a pipeline")
         check(self.attention in ("flash", "cudnn"), "case.attention", self.attention, "flash or cudnn")
         check(ep == 1 or self.experts > 0, "case.ep", ep, "1 for a dense model")
@@ -100,6 +101,8 @@ class Case(Spec, frozen=True, kw_only=True):
         """Model, workload and strategy: stages of one job share it, so they fall into one split."""
         extra = ("/cudnn" if self.attention == "cudnn" else "") + ("/fusedce" if self.fused_cross_entropy else "")
         extra += "/overlap" if self.overlap_grad else ""
+        extra += f"/{self.framework}" if self.framework == "fsdp2" else ""
+        extra += "/compiled" if self.compiled else ""
         return f"{self.model.name}-L{self.model.layers}-V{self.model.vocab}/s{self.seq}/{self.words}{extra}"
 
     @property

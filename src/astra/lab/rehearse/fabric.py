@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from astra.lab.profile.timing import gpu_seconds, own_stream
 
-FILL_KINDS: Final = ("copy", "normal")
+FILL_KINDS: Final = ("copy", "normal", "spread")
+_SPREAD: Final = 64  # copies of one shard, when the cost of spreading is measured
 
 
 class Fabric:
@@ -200,7 +201,12 @@ def measure_fills(torch: Any) -> dict[str, tuple[float, float]]:
 
 def _time_fill(torch: Any, kind: str, nbytes: int) -> float:
     into, source = (torch.randn(nbytes // 2, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    call = functools.partial(into.copy_, source) if kind == "copy" else into.normal_
+    shard = source[: source.numel() // _SPREAD].view(1, -1)
+    call = {
+        "copy": functools.partial(into.copy_, source),
+        "normal": into.normal_,
+        "spread": functools.partial(into.view(_SPREAD, -1).copy_, shard),
+    }[kind]
     try:
         return gpu_seconds(torch, [call])
     except RuntimeError:  # a torch that cannot capture random numbers

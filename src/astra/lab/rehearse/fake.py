@@ -169,9 +169,16 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
     return _norm_function().apply(x, weight)
 
 
+def attend(_: str, q: Any, k: Any, v: Any) -> Any:
+    """Attention of [b, heads, s, dim] by the fused operator itself: choosing a kernel would ask for a GPU."""
+    import torch
+
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+
+
 @functools.cache
 def _attention(kernel: str) -> Any:
-    """Core attention by the fused operator itself: choosing a kernel would ask for a GPU."""
+    """Core attention for the layer spec."""
     import torch
 
     class FusedAttention(torch.nn.Module):
@@ -183,7 +190,7 @@ def _attention(kernel: str) -> Any:
 
         def forward(self, query: Any, key: Any, value: Any, attention_mask: Any = None, **_: Any) -> Any:
             q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-            out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+            out = attend(kernel, q, k, v)
             return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
 
     return FusedAttention
