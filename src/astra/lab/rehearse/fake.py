@@ -40,6 +40,7 @@ class Counter:
         """Start anew; storages of earlier cases may die later, and are not ours any more."""
         self.live_bytes = self.peak_bytes = 0
         self._known: dict[int, Any] = {}
+        self._bytes: dict[int, int] = {}
         self._paused = False
 
     def see(self, storage: Any) -> None:
@@ -47,23 +48,33 @@ class Counter:
         key = storage._cdata
         if self._paused or key in self._known:
             return
-        nbytes = -(-storage.nbytes() // _GRAIN_BYTES) * _GRAIN_BYTES
-        self._known[key] = weakref.ref(storage, functools.partial(self._gone, self._known, key, nbytes))
-        self.live_bytes += nbytes
+        self._known[key] = weakref.ref(storage, functools.partial(self._gone, self._known, key))
+        self._holds(key, storage.nbytes())
+
+    def resized(self, storage: Any) -> None:
+        """A storage that is known has another size now: FSDP gives memory of gathered weights back that way."""
+        if storage._cdata in self._known:
+            self._holds(storage._cdata, storage.nbytes())
+
+    def _holds(self, key: int, nbytes: int) -> None:
+        whole = -(-nbytes // _GRAIN_BYTES) * _GRAIN_BYTES
+        self.live_bytes += whole - self._bytes.get(key, 0)
+        self._bytes[key] = whole
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
-    def _gone(self, known: dict[int, Any], key: int, nbytes: int, _: Any) -> None:
+    def _gone(self, known: dict[int, Any], key: int, _: Any) -> None:
         if known is self._known:
             del known[key]
-            self.live_bytes -= nbytes
+            self.live_bytes -= self._bytes.pop(key)
 
     def see_all(self, tensors: Any) -> None:
         """Count every tensor of a nest."""
         import torch
         from torch.utils._pytree import tree_leaves
 
-        for leaf in tree_leaves(tensors):
-            if isinstance(leaf, torch.Tensor):
+        for given in tree_leaves(tensors):
+            leaf = getattr(given, "_local_tensor", given)  # of a tensor spread over ranks, this rank's part
+            if isinstance(leaf, torch.Tensor) and leaf.device.type != "meta":  # that has a size and takes no memory
                 self.see(leaf.untyped_storage())
 
     def only_results(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -92,6 +103,20 @@ class Counter:
 
 
 COUNTER: Final = Counter()
+
+
+def watch_resizes() -> None:
+    """Tell the counter of every storage that is made larger or smaller."""
+    import torch
+
+    plain = torch.UntypedStorage.resize_
+
+    def resize_(storage: Any, size: int) -> Any:
+        found = plain(storage, size)
+        COUNTER.resized(storage)
+        return found
+
+    torch.UntypedStorage.resize_ = resize_
 
 
 def load() -> None:

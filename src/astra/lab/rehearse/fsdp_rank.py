@@ -104,12 +104,15 @@ class Rank:
 def _shard(case: Case, stage: Any, device: str) -> None:
     """Checkpoint, compile and shard each unit, in torchtitan's order."""
     import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    options = {"mesh": init_device_mesh(device, (case.strategy.dp,)), "mp_policy": policy}
+    with unset_fake_temporarily():  # a mesh is a tensor of numbers that are looked at
+        mesh = init_device_mesh(device, (case.strategy.dp,))
+    options = {"mesh": mesh, "mp_policy": policy}
     again = case.strategy.zero == 3
     ends = [module for module in (stage.norm, stage.head) if module is not None]
     if case.model.tied_embeddings and ends and stage.embedding is not None:

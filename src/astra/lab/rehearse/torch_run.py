@@ -156,6 +156,7 @@ def prepare() -> Costs | None:
         return fabric.measure_fills(torch)
     fabric.same_storage = fake.same_storage
     layers.attend = fake.attend
+    fake.watch_resizes()
     torch.nn.functional.rms_norm = fake.rms_norm
     return None
 
