@@ -61,9 +61,11 @@ def _copy(into: Any, source: Any) -> None:
     FABRIC.note("copy", into.numel() * into.element_size())
 
 
-def _all_gather_into_tensor(output: Any, shard: Any, group: Any = None, async_op: bool = False, **_: Any) -> Any:
-    if not same_storage(output, shard) and output.numel():
-        _copy(output.detach().view(-1, shard.numel()), shard.detach().reshape(1, -1))
+def _all_gather_into_tensor(
+    output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False, **_: Any
+) -> Any:
+    if not same_storage(output_tensor, input_tensor) and output_tensor.numel():
+        _copy(output_tensor.detach().view(-1, input_tensor.numel()), input_tensor.detach().reshape(1, -1))
     return Done() if async_op else None
 
 
@@ -73,9 +75,9 @@ def _all_gather(outputs: list[Any], shard: Any, group: Any = None, async_op: boo
     return Done() if async_op else None
 
 
-def _reduce_scatter_tensor(output: Any, whole: Any, *_: Any, async_op: bool = False, **__: Any) -> Any:
-    if not same_storage(output, whole) and output.numel():
-        _copy(output.detach().view(-1), whole.detach().reshape(-1)[: output.numel()])
+def _reduce_scatter_tensor(output: Any, input: Any, *_: Any, async_op: bool = False, **__: Any) -> Any:
+    if not same_storage(output, input) and output.numel():
+        _copy(output.detach().view(-1), input.detach().reshape(-1)[: output.numel()])
     return Done() if async_op else None
 
 

@@ -135,7 +135,23 @@ def load() -> None:
     modules.sdpa_attention = _attention
     torch.nn.functional.rms_norm = rms_norm
     _balance_experts()
+    _real_meshes()
+    watch_resizes()
     logging.getLogger("megatron").setLevel(logging.ERROR)
+
+
+def _real_meshes() -> None:
+    """A mesh is a tensor of rank numbers that are looked at: it stays one with data."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.distributed.device_mesh import DeviceMesh
+
+    plain = DeviceMesh.mesh
+
+    def mesh(self: Any) -> Any:
+        with unset_fake_temporarily():
+            return plain.__get__(self)
+
+    DeviceMesh.mesh = property(mesh)
 
 
 def same_storage(a: Any, b: Any) -> bool:
@@ -194,10 +210,32 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
     return _norm_function().apply(x, weight)
 
 
+@functools.cache
+def _latent_function() -> Any:
+    """Attention with keys wider than values, as cuDNN runs it: inputs, output and one number a row are kept."""
+    import torch
+
+    class LatentAttention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+            b, heads, s, _ = q.shape
+            out = q.new_empty(b, s, heads, v.shape[3]).transpose(1, 2)
+            ctx.save_for_backward(q, k, v, out, q.new_empty(b, heads, s, dtype=torch.float32))
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, _: Any) -> Any:
+            return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
+
+    return LatentAttention
+
+
 def attend(_: str, q: Any, k: Any, v: Any) -> Any:
     """Attention of [b, heads, s, dim] by the fused operator itself: choosing a kernel would ask for a GPU."""
     import torch
 
+    if q.shape[3] != v.shape[3]:
+        return _latent_function().apply(q, k, v)
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
 
 

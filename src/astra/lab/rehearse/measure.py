@@ -245,7 +245,7 @@ def buffer_bytes(rank: Rank) -> dict[str, int]:
     """Bytes of the parameter and gradient buffers of the data-parallel wrapper."""
     weights = grads = 0
     for chunk in rank.chunks:
-        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+        for buffer in megatron_rank.flat_buffers(chunk):
             grads += buffer.grad_data.numel() * buffer.grad_data.element_size()
             if buffer.param_data is not None:
                 weights += buffer.param_data.numel() * buffer.param_data.element_size()
