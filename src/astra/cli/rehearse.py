@@ -43,8 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="pipeline stage from 0, repeatable; all (default): first, middle and last")  # fmt: skip
     parser.add_argument("--plan", metavar="K", dest="rank", type=options.whole("--plan", at_most=1000), default=1,
                         help="which plan of the file (default 1, the best)")  # fmt: skip
-    parser.add_argument("--framework", choices=("megatron", "torch"), default="megatron",
-                        help="what builds and runs the rank (default megatron)")  # fmt: skip
+    parser.add_argument("--framework", choices=("auto", "megatron", "torch", "fsdp2"), default="auto",
+                        help="what builds and runs the rank (default: fsdp2 for plans of torchtitan and FSDP, "
+                             "else megatron)")  # fmt: skip
     options.add_output(parser, detail=False)
 
 
@@ -66,10 +67,12 @@ def run(args: argparse.Namespace) -> Answer:
     from astra.lab.rehearse import compare, here, plan  # noqa: PLC0415
 
     launch, job, stages, ranks = chosen(args)
-    gpu = here.gpu_here(args.framework)
+    framework = ranks[0].framework
+    counted = plan.counted_only(launch.strategy, job.workload)
+    gpu = None if counted else here.gpu_here(framework)
     _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
-    if args.framework == "torch":
-        rows = here.run_in_torch(ranks)
+    if framework != "megatron":
+        rows = here.run_in_torch(ranks, framework, gpu=gpu is not None)
     else:
         rows = here.run_on_gpu(ranks, _say) if gpu else here.run_without_gpu(ranks)
     found = compare.compare(
@@ -78,8 +81,8 @@ def run(args: argparse.Namespace) -> Answer:
         rows,
         how="gpu" if gpu else "fake",
         gpu=gpu,
-        notes=plan.caveats(job.model, launch.strategy, args.framework),
-        framework=args.framework,
+        notes=[*counted, *plan.caveats(job.model, launch.strategy, framework)],
+        framework=framework,
     )
     return Answer(lambda width, color: told(found, width, color), found.to_json)
 
@@ -101,9 +104,16 @@ def chosen(args: argparse.Namespace) -> Chosen:
     if job is None:
         raise plan.CannotRehearse(["plans on several GPU types"])
     stages = plan.stages_of(args.stage, launch.strategy.pp)
+    framework = plan.framework_of(job.runtime) if args.framework == "auto" else args.framework
     ranks = [
         plan.case_of(
-            job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage, framework=args.framework
+            job.model,
+            launch.strategy,
+            job.workload,
+            layers=launch.layers,
+            stage=stage,
+            framework=framework,
+            compiled=framework == "fsdp2" and plan.compiles(job.runtime),
         )
         for stage in stages
     ]
@@ -155,7 +165,7 @@ def _rows(stage: RehearsedStage, found: Rehearsal) -> list[tuple[str, ...]]:
         )
     ]
     if stage.rehearsed_runtime is not None:
-        lines.append(("", "", "predicted, megatron-local", *_cells(stage.rehearsed_runtime)))
+        lines.append(("", "", f"predicted, {found.compared_with}", *_cells(stage.rehearsed_runtime)))
         lines.append(("", "", "difference", *(_percent(stage.differences.get(name)) for name in _FIELDS)))
     lines.append(("", "", f"plan, {found.runtime}", *_cells(stage.plan)))
     return lines

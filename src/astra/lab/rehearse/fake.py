@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from astra.lab.rehearse import fabric, megatron_rank, modules
-from astra.lab.rehearse.case import Case, read_cases
+from astra.lab.rehearse.case import Case, read_cases, word
 from astra.lab.rehearse.cpu import fused, pretend_gpu, redirect, without_random_states
 from astra.lab.rehearse.rows import as_row
 
@@ -283,12 +283,23 @@ def rehearse_memory(case: Case) -> dict[str, Any]:
 
 
 def _adam_state(rank: Any) -> list[Any]:
-    """Two moments for every parameter the optimizer holds, as Adam makes them in its first step."""
+    """Two moments for every parameter the optimizer holds, as Adam makes them in its first step.
+
+    With the optimizer in host memory its own weights leave the GPU instead.
+    """
     import torch
 
+    strategy = rank.case.strategy
     parts = getattr(rank.optimizer, "chained_optimizers", [rank.optimizer])
     held = [p for part in parts if part.optimizer is not None for g in part.optimizer.param_groups for p in g["params"]]
-    return [torch.zeros_like(parameter) for parameter in held for _ in range(2)]
+    if strategy.offload != "optimizer":
+        width = torch.bfloat16 if word(strategy, "moments", "fp32") == "bf16" else torch.float32
+        return [torch.zeros_like(parameter, dtype=width) for parameter in held for _ in range(2)]
+    for parameter in held:
+        own = getattr(parameter, "_local_tensor", parameter)
+        if own.dtype == torch.float32:
+            own.untyped_storage().resize_(0)
+    return []
 
 
 def _step(rank: Any) -> None:
