@@ -50,7 +50,7 @@ def transformer_config(case: Case) -> Any:
         apply_rope_fusion=False,
         cross_entropy_loss_fusion=case.fused_cross_entropy,
         cross_entropy_fusion_impl="native",
-        deallocate_pipeline_outputs=True,
+        deallocate_pipeline_outputs=strategy.zero < 2,  # outputs of Megatron-FSDP are views, which it will not free
         overlap_p2p_comm=interleaved,
         batch_p2p_comm=not interleaved,
         **_recompute_fields(strategy),

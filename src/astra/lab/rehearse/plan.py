@@ -75,9 +75,8 @@ def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework
 
 def _playable(strategy: Strategy) -> Strategy:
     """The strategy as a rank can be played here: what is said to be left out by ``counted_only`` and ``caveats``."""
-    overlap = ("grad", "param") if strategy.dp * strategy.cp > 1 and "grad" in strategy.overlap else ()
     plain = {name: value for name, value in _PLAIN.items() if hasattr(strategy, name)}
-    return replace(strategy, cp=1, dp=strategy.dp * strategy.cp, overlap=overlap, **plain)
+    return replace(strategy, cp=1, dp=strategy.dp * strategy.cp, **plain)
 
 
 # Words that change neither the kernels nor the memory of a rank that is alone.
@@ -113,6 +112,8 @@ def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -
         found.append("Layers are torchtitan's Llama, written anew; gathers and reductions take no time.")
     elif strategy.zero > 1:
         found.append("ZeRO-2 and 3 are Megatron-FSDP's, with a mesh of the ranks that shard one stage.")
+        if strategy.pp > 1:
+            found.append("Megatron-FSDP of megatron-core 0.19 makes no mesh where there is a pipeline: played as if it did.")
     if word(strategy, "dispatch", "alltoall") != "alltoall":
         found.append("Experts are reached by all-to-all here: other dispatchers need their own libraries.")
     if word(strategy, "graphs", "none") != "none":
@@ -142,9 +143,11 @@ def case_of(
         raise InputError("--stage", stage, want=f"a pipeline stage of the plan, 0 to {strategy.pp - 1}, or all")
     planned = workload.global_batch // (strategy.dp * strategy.mbs)
     uneven = layers if len(set(layers)) > 1 else ()
+    played = _playable(strategy)
+    overlap = ("grad", "param") if played.dp > 1 and "grad" in strategy.overlap else ()
     return Case(
         model=model,
-        strategy=replace(_playable(strategy), layers=uneven),
+        strategy=replace(played, overlap=overlap, layers=uneven),
         seq=workload.seq // strategy.cp,
         stage=stage,
         microbatches=min(planned, fewest_microbatches(strategy.pp, strategy.vp, stage)),
