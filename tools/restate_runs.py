@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
-from astra.catalog import hardware, runtimes
+from astra.catalog import hardware
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
-from astra.spec.runtime import Runtime
 from astra.validate.runs import Run, Skipped, read_runs
 from astra.validate.table import COLUMNS, RUNS, SHARED
 
@@ -38,7 +37,7 @@ class _Numbered:
 
 def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
     """The text of both files."""
-    models, pools, settings, citations, rules, asides = (_Numbered() for _ in range(6))
+    models, pools, citations, rules, asides = (_Numbered() for _ in range(5))
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -48,7 +47,7 @@ def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
         job, measured, work = run.job, run.measured, run.job.workload
         writer.writerow((
             run.id, run.framework, job.runtime.name,
-            settings.place(changed) if (changed := _runtime_changes(job.runtime)) else "",
+            "" if work.lora_targets == "all" else work.lora_targets,
             models.place(_sparse(job.model)),
             pools.place(_pool_entry(job.pool)), job.pool.gpus, run.precision, work.precision, work.task,
             work.lora_rank, work.global_batch, work.seq,
@@ -60,22 +59,12 @@ def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
     shared = {
         "models": models.entries,
         "pools": pools.entries,
-        "settings": settings.entries,
         "citations": citations.entries,
         "rules": rules.entries,
         "asides": asides.entries,
         "left_out": [[source, reason, count] for (source, reason), count in sorted(left_out.items())],
     }
     return page.getvalue(), msgspec.json.format(msgspec.json.encode(shared), indent=1).decode() + "\n"
-
-
-def _runtime_changes(runtime: Runtime) -> dict[str, Any]:
-    usual, own = msgspec.to_builtins(runtimes.runtime(runtime.name)), msgspec.to_builtins(runtime)
-    return {
-        group: {name: value for name, value in own[group].items() if value != usual[group][name]}
-        for group in own
-        if own[group] != usual[group]
-    }
 
 
 def _shown(value: float | None) -> str:

@@ -150,6 +150,8 @@ class Estimate(Result, frozen=True, kw_only=True):
 
         return estimate_html(self)
 
+    as_usual: tuple[str, ...] = ()  # fields of the strategy that the runtime would choose so by itself
+
 
 class Plan(Result, frozen=True, kw_only=True):
     """One recommended strategy."""
@@ -262,6 +264,7 @@ class Choice(Result, frozen=True, kw_only=True):
     cost: Cost
     roles: list[str]  # of cheapest, fastest, knee, chosen
     waste: Waste | None = None
+    as_usual: tuple[str, ...] = ()  # as in an estimate
 
 
 class Unused(Result, frozen=True, kw_only=True):

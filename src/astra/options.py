@@ -33,6 +33,9 @@ class _Work(TypedDict, total=False):
     optimizer: str
     task: str
     lora_rank: Whole
+    lora_targets: str
+    imbalance: Number
+    mtp: Whole | None
     runtime: str | None
     headroom: Number
     money: Money | Mapping[str, Any] | None

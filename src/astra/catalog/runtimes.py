@@ -24,7 +24,6 @@ _JOINED: Final = (
     "host",
     "memory",
     "effects",
-    "recipe",
     "kernels",
 )  # tables of a file that are joined with those of the one it is like
 

@@ -15,7 +15,6 @@ from astra.spec.runtime import Kernel, Runtime
 
 BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
 ATTENTION_GEMMS: Final = frozenset({"qkv", "q", "q_down", "q_up", "kv_down", "kv_up", "attention_out"})
-CHEAP: Final = frozenset({"norm", "swiglu", "gelu", "expert_clamp"})
 EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
 
@@ -35,11 +34,9 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
     layers = {key: _widened(layer, job.workload.widening) for key, layer in layers.items()}
     if job.workload.task == "lora":
         layers = {key: _with_adapters(layer, job) for key, layer in layers.items()}
-    if job.runtime.recipe.recomputes_cheap:
-        layers = {key: _with_cheap_again(layer) for key, layer in layers.items()}
     rows = len(shard.tp)
     layers = {
-        key: layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
+        key: layer._replace(streams=(*layer.streams, *casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
         for key, layer in layers.items()
     }
     if job.runtime.amount("experts_together"):
@@ -64,15 +61,15 @@ def trained(job: Job, gemm: Gemm) -> bool:
 
 def _widened(layer: Layer, widening: float) -> Layer:
     """What a layer keeps, in elements of the job's width."""
-    kept = layer.kept
     if widening == 1:
         return layer
-    return layer._replace(kept=Kept(*(widening * column for column in kept)))
+    modules = {name: module._replace(saved=widening * module.saved) for name, module in layer.modules.items()}
+    return layer._replace(kept=Kept(*(widening * column for column in layer.kept)), modules=modules)
 
 
 def _with_adapters(layer: Layer, job: Job) -> Layer:
     """Low-rank adapters beside frozen matrices: all, those of attention or its input alone (Hu et al. 2021)."""
-    rank, chosen = job.workload.lora_rank, job.runtime.recipe.adapted
+    rank, chosen = job.workload.lora_rank, job.workload.lora_targets
     adapters = [
         adapter
         for gemm in layer.gemms
@@ -87,20 +84,14 @@ def _with_adapters(layer: Layer, job: Job) -> Layer:
     return layer._replace(gemms=(*layer.gemms, *adapters))
 
 
-def _with_cheap_again(layer: Layer) -> Layer:
-    """Norms and activations run again in backward."""
-    again = [stream._replace(way="again") for stream in layer.streams if stream.kernel in CHEAP]
-    return layer._replace(streams=(*layer.streams, *again))
-
-
 def _in_one_piece(layer: Layer) -> Layer:
     """Kernels that take all experts at once."""
     return layer._replace(streams=tuple(stream._replace(groups=1.0) for stream in layer.streams))
 
 
-def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
+def casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
     """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward."""
-    if job.workload.precision != "fp8":
+    if not job.workload.low:
         return []
     low = [gemm for gemm in gemms if not in_bf16(gemm)]
     return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from astra.catalog import runtimes
 from astra.export.base import Exporter, Launch
 from astra.export.quoting import markdown
 
@@ -36,7 +35,7 @@ def adapter_notes(launch: Launch) -> str:
     if launch.workload.task != "lora":
         return ""
     targets = {"all": "every projection", "attention": "attention's projections", "qkv": "queries, keys and values"}
-    adapted = targets[runtimes.runtime(launch.runtime).recipe.adapted]
+    adapted = targets[launch.workload.lora_targets]
     return f"""
 The plan freezes the model and trains LoRA adapters of {adapted}: the script adds them (in Hugging Face: PEFT's
 `LoraConfig`), of the rank it finds in `LORA_RANK`.

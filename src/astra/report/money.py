@@ -119,7 +119,7 @@ def front_table(front: Sequence[Choice], width: int) -> RenderableType:
         if expected:
             shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
             cells += shown[narrow:]
-        cells += [" ".join(short_form(choice.strategy))] * wide
+        cells += [" ".join(short_form(choice.strategy, choice.as_usual))] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
 

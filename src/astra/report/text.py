@@ -156,7 +156,7 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
     out = drawing.table(*columns, gap=1 if width < 100 else 2)
     for plan in plans:
         estimate = plan.estimate
-        degrees, switches = short_form(plan.strategy)
+        degrees, switches = short_form(plan.strategy, estimate.as_usual)
         cells = [
             f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}",
             *[f"{estimate.tokens_per_s:,.0f}"] * (width >= 80),

@@ -73,6 +73,8 @@ def _rules(*rows: tuple[str, str, str] | tuple[str, str, str, tuple[str, ...]]) 
     return tuple(made.values())
 
 
+_IN_FULL: Final = 'precision == "bf16" or precision == "fp16" or precision == "tf32"'
+
 RULES: Final = _rules(
     # degrees and the model's shape
     ("gpus", "tp * cp * pp * dp must be the number of GPUs", "tp * cp * pp * dp != gpus"),
@@ -186,6 +188,61 @@ RULES: Final = _rules(
         ("megatron",),
     ),
     ("offload_adam", "optimizer offload needs Adam", 'optimizer != "adam" and offload == "optimizer"'),
+    ("offload_layers", "a stage has fewer layers than are offloaded", "offload_layers > layers_per_stage"),
+    (
+        "offload_recompute",
+        "Megatron offloads activations of layers that are not recomputed in full",
+        'offload_layers > 0 and recompute == "full"',
+        ("megatron",),
+    ),
+    (
+        "moments",
+        "moments in bf16 need Adam and zero 1 or more",
+        'moments == "bf16" and (zero == 0 or optimizer != "adam")',
+    ),
+    ("params", "fp8 weights need an fp8 or fp4 precision", f'params == "fp8" and ({_IN_FULL})'),
+    ("params_zero", "Megatron gathers fp8 weights with zero 1 or more", 'params == "fp8" and zero == 0', ("megatron",)),
+    ("reshard", "reshard=never is of zero 3", 'reshard == "never" and zero != 3'),
+    ("shard", "shard must divide dp", "shard > 0 and dp % shard != 0"),
+    ("shard_zero", "shard needs zero 1 or more", "shard > 0 and zero == 0"),
+    (
+        "shard_experts",
+        "ep * etp must divide tp * cp * shard, the ranks of one group of shards",
+        "moe and shard > 0 and (tp * cp * shard) % (ep * etp) != 0",
+    ),
+    # experts' exchanges, graphs and modules
+    ("dispatch", "deepep and hybridep need expert parallelism, ep above 1", 'dispatch != "alltoall" and ep == 1'),
+    ("dispatch_fp8", "dispatch in fp8 needs deepep or hybridep", 'dispatch_fp8 and dispatch == "alltoall"'),
+    (
+        "overlap_ep",
+        "hiding expert exchanges needs ep above 1 and a second micro-batch",
+        "overlap_ep and (ep == 1 or microbatches < 2)",
+    ),
+    (
+        "overlap_ep_pipeline",
+        "Megatron hides expert exchanges without a pipeline or in an interleaved one",
+        "overlap_ep and pp > 1 and vp == 1",
+        ("megatron",),
+    ),
+    (
+        "overlap_ep_recompute",
+        "Megatron hides expert exchanges of layers that are not recomputed in full, nor their experts",
+        'overlap_ep and (recompute == "full" or recompute_moe)',
+        ("megatron",),
+    ),
+    (
+        "graphs_experts",
+        "a graph of the whole step needs experts that the host does not wait for: dispatch=hybridep",
+        'graphs == "full" and ep > 1 and dispatch != "hybridep"',
+        ("megatron",),
+    ),
+    (
+        "module_experts",
+        "moe, moe_act and shared_experts are modules of models with such experts",
+        "not moe and (recompute_moe or recompute_moe_act) or shared_ffn == 0 and recompute_shared_experts",
+    ),
+    ("module_latent", "mla_up_proj is a module of latent attention", "not mla and recompute_mla_up_proj"),
+    ("module_dense", "mlp is a module of layers without experts", "not dense_ffn and recompute_mlp"),
 )
 
 ADVICE: Final = _rules(

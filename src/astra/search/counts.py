@@ -37,7 +37,6 @@ from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Shard
 from astra.layers.split import kinds
 from astra.provenance import Bools, Floats, Ints
-from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.search.bounds import products_s
 from astra.search.engine import (
@@ -49,7 +48,8 @@ from astra.search.engine import (
     growing,
     join_parts,
 )
-from astra.search.space import Space, cross, divisors
+from astra.search.space import Space, cross, divisors, expert_candidates, facts_in
+from astra.search.words import settled
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
@@ -121,7 +121,8 @@ class CountSpace(Space):
 
     def of(self, job: Job, counts: Ints) -> CountSpace | None:
         """The same cores for another job, or None if it has others."""
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        job = settled(job, self.restrictions)
+        facts = facts_in(job)
         same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
         if not same or not np.array_equal(counts, self.counts):
             return None
@@ -156,7 +157,7 @@ def expert_degrees(job: Job, restrictions: Restrictions) -> dict[str, Column]:
     slices = [n for n in divisors(moe.ffn) if n <= job.pool.gpus]
     ep, etp = (
         np.array(list(restrictions.filter(name, some)), np.int64)
-        for name, some in (("ep", divisors(moe.experts)), ("etp", slices))
+        for name, some in (("ep", expert_candidates(job, restrictions)), ("etp", slices))
     )
     return {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))}
 

@@ -21,7 +21,7 @@ from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Activations, Holders, activations, fits, peak, reserved_bytes
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
-from astra.cost.savers import Savers
+from astra.cost.savers import Savers, module_bits
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -44,6 +44,7 @@ from astra.rules.table import RULES, Rule, advice, violations
 from astra.search.space import head_layers
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
+from astra.spec.words import Words
 from astra.units import GIB
 
 ASSUMED_ERROR: Final = 0.25  # least relative error of a time with assumed parts: no measurement stands behind it
@@ -99,20 +100,28 @@ def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> l
 
 def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[Rule] = ()) -> list[Estimate]:
     """Each strategy in full; the caller has checked that they can be costed at all."""
-    rows = [as_row(job, strategy) for strategy in strategies]
-    shared = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
-    gathered = gather_parts(job, shared)
-    return [in_full(job, row, gathered.take(np.array([place])), user_rules) for place, row in enumerate(rows)]
+    by_words: dict[Words, list[int]] = {}
+    for place, strategy in enumerate(strategies):
+        by_words.setdefault(Words.of(strategy), []).append(place)
+    found: dict[int, Estimate] = {}
+    for places in by_words.values():
+        said = job.saying(strategies[places[0]])
+        rows = [as_row(said, strategies[place]) for place in places]
+        shared = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
+        gathered = gather_parts(said, shared)
+        for number, (place, row) in enumerate(zip(places, rows, strict=True)):
+            found[place] = in_full(said, row, gathered.take(np.array([number])), user_rules)
+    return [found[place] for place in range(len(strategies))]
 
 
 def as_row(job: Job, strategy: Strategy) -> Row:
     """A one-row table of each sort."""
     columns = from_strategy(strategy)
     place = layout(strategy.schedule, strategy.pp, strategy.vp, layers_of(job, strategy))
-    savers = Savers(
-        columns["recompute"].astype(np.int64), columns["method"].astype(np.int64), columns["recompute_layers"]
-    )
-    holders = Holders(columns["zero"], columns["offload"].astype(np.int64))
+    recompute, method = (columns[name].astype(np.int64) for name in ("recompute", "method"))
+    modules = np.array([module_bits(job.model, strategy.modules)])
+    savers = Savers(recompute, method, columns["recompute_layers"], modules, columns["offload_layers"])
+    holders = Holders(*(columns[name].astype(np.int64) for name in Holders._fields))
     return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((place,))), savers, holders, place)
 
 
@@ -262,6 +271,7 @@ def _tell(
         model=job.model.name,
         gpus=f"{job.pool.gpus}x{job.pool.device.name}",
         strategy=str(row.strategy),
+        as_usual=job.chosen(row.strategy),
         runtime=job.runtime.name,
         legal=not broken,
         violations=broken,

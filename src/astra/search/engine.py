@@ -33,7 +33,7 @@ from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
 from astra.search.bounds import core_bound_s, gather_cores, sibling_bound_s, usual_cores
 from astra.search.settle import Contest, Entries, least_savers, to_strategy
-from astra.search.space import Space
+from astra.search.space import Space, saver_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
@@ -44,7 +44,8 @@ FIRST_CORES: Final = 64
 MOST_CORES: Final = 4096
 FIRST_PENDING: Final = 512  # meshes put aside before the savers are tried on them; more once something fits
 MOST_PENDING: Final = 8192
-UNSAVED: Final = Savers(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64))  # nothing recomputed
+_NONE: Final = np.zeros(1, np.int64)
+UNSAVED: Final = Savers(_NONE, _NONE, np.ones(1, np.int64), _NONE, _NONE)  # nothing recomputed
 
 Progress = Callable[[float], None]
 
@@ -83,6 +84,7 @@ def search(
     """The best ``keep`` groups of strategies."""
     started = time.perf_counter()
     space = Space(job, restrictions, user_rules)
+    job = space.job
     leaders = Leaders(job, space, keep)
     if min(len(space.strategies), len(space.holders), len(space.savers), len(space.flash_settings)):
         rows = usual_cores(job, space)
@@ -278,9 +280,9 @@ class Leaders:
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = {"recompute": savers.recompute, "method": savers.method, "recompute_layers": savers.layers}
+        late = saver_columns(self.job.model, savers)
         columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
-        held = {"zero": self.space.holders.zero, "offload": self.space.holders.offload}
+        held = self.space.holders._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
         new = result.known.copy()
         if not first:
@@ -296,7 +298,7 @@ class Leaders:
         place = np.unravel_index(int(smallest.argmin()), smallest.shape)
         if float(smallest[place]) < self.least[0]:
             mesh, saver, holder = (int(x) for x in place)
-            strategy = to_strategy(meshes, savers, self.space.holders, mesh, saver, holder)
+            strategy = to_strategy(self.job, meshes, savers, self.space.holders, mesh, saver, holder)
             self.least = (float(smallest[place]), strategy)
 
     def found(self, seconds: float) -> Found:
@@ -344,7 +346,7 @@ def entries_of(
         waits[mesh],
         meshes.take(mesh),
         parts.place[mesh],
-        Savers(*(column[saver] for column in savers)),
+        savers.take(saver),
         Holders(*(column[holder] for column in holders)),
     )
 

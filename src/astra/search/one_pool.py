@@ -22,6 +22,7 @@ from astra.search.engine import search
 from astra.search.front import Hunt, Progress, Refined
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
+from astra.search.words import settled
 from astra.search.world import World, told_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, parse_strategy
@@ -85,7 +86,8 @@ class _Answer(NamedTuple):
 
 def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress | None) -> _Answer:
     """The plans of a goal: the front, or the best strategies on as many GPUs as the goal makes use of."""
-    job, rules, restrictions, notes = world.job, world.rules, world.restrictions, list[str]()
+    rules, restrictions, notes = world.rules, world.restrictions, list[str]()
+    job = settled(world.job, restrictions)
     if goal.objective.name != "fastest" and tag is not None:
         chosen, state = parts_of(
             job, goal, world.money, tag, restrictions=restrictions, user_rules=rules, progress=progress

@@ -59,6 +59,7 @@ class World(NamedTuple):
         workload = Workload(
             global_batch=_samples(request.batch, length), seq=length, tokens=_tokens(request),
             precision=request.precision, optimizer=request.optimizer, task=request.task, lora_rank=request.lora_rank,
+            lora_targets=request.lora_targets, imbalance=request.imbalance, mtp=request.mtp,
         )  # fmt: skip
         runtime, because = (
             usual_runtime(spec, workload, several=len(pools.pools) > 1)

@@ -11,6 +11,7 @@ the pool's name: ``H100: tp8 pp4 dp16 mbs1 sp zero2``.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, Final, Literal
 
 from astra.errors import InputError
@@ -202,12 +203,15 @@ def on_one_pool(text: str) -> tuple[str, str] | None:
     return None if found is None else (found.group(1), found.group(2))
 
 
-def short_form(text: str) -> list[str]:
-    """A strategy's text without what is as usual, in lines; ``estimate`` reads them as the same strategy."""
+def short_form(text: str, usual: Collection[str] = ()) -> list[str]:
+    """A strategy's text without what is as usual, in lines; ``estimate`` reads them as the same strategy.
+
+    ``usual`` are the fields that the runtime would choose so by itself (``Estimate.as_usual``).
+    """
     if "[" in text:
         return parse_mixed(text).short()
     alone = on_one_pool(text)
-    degrees, rest = parse_strategy(text if alone is None else alone[1]).short()
+    degrees, rest = parse_strategy(text if alone is None else alone[1]).short(usual)
     return [degrees if alone is None else f"{alone[0]}: {degrees}", rest]
 
 

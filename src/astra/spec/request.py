@@ -25,7 +25,7 @@ from astra.spec.kinds import (
 )
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money, MoneyOptions
-from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
+from astra.spec.workload import LORA_TARGETS, OPTIMIZERS, PRECISIONS, TASKS, Precision
 
 COUNTS: Final = ("at-most", "exact")
 MIXES: Final = ("some", "all", "none")
@@ -87,8 +87,9 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
                             "tokens to train in all, such as 1T: adds days and dollars", group="workload")
     ] = None  # fmt: skip
     precision: Annotated[
-        Literal["bf16", "fp16", "fp8", "tf32"],
-        Field(OneOf(*PRECISIONS), "of the matrix products; tf32 trains in fp32", group="workload")
+        Precision,
+        Field(OneOf(*PRECISIONS), "of the matrix products; fp8 is scaled as is usual on the GPU, tf32 trains in fp32",
+              group="workload")
     ] = "bf16"  # fmt: skip
     optimizer: Annotated[
         Literal["adam", "sgd"], Field(OneOf(*OPTIMIZERS), "what updates the weights", group="workload")
@@ -97,6 +98,17 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         Literal["pretrain", "finetune", "lora"], Field(OneOf(*TASKS), "what is trained", group="workload")
     ] = "pretrain"  # fmt: skip
     lora_rank: Annotated[int, Field(Whole(1, 65536), "of --task lora", group="workload")] = 16
+    lora_targets: Annotated[
+        Literal["all", "attention", "qkv"],
+        Field(OneOf(*LORA_TARGETS), "matrices with adapters of --task lora", group="workload")
+    ] = "all"  # fmt: skip
+    imbalance: Annotated[
+        float, Field(Number(1, 1000, example="1.3"), "work of the fullest expert rank over the mean's (1 is balanced)",
+                     group="workload")
+    ] = 1.0  # fmt: skip
+    mtp: Annotated[
+        int | None, Field(Whole(0, 64), "multi-token-prediction layers to train (default none)", group="workload")
+    ] = None  # fmt: skip
     runtime: Annotated[
         str | None,
         Field(Named("the name of a training framework"),

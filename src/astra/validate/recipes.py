@@ -1,8 +1,4 @@
-"""What NVIDIA's recipes set that its tables leave out: recompute, overlap, and how the runtime is run.
-
-A recipe's settings that a strategy has no words for change the runtime: CUDA graphs (how long launching takes), the
-dispatcher of experts, fused experts, norms and activations recomputed, activations in host memory, adapted matrices.
-"""
+"""What NVIDIA's recipes set that its tables leave out: recompute, overlap, CUDA graphs, dispatcher, offload."""
 
 from __future__ import annotations
 
@@ -12,17 +8,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from astra.catalog import runtimes
 from astra.errors import fold
-from astra.spec.model import ModelSpec
-from astra.spec.runtime import Kernel, Runtime, changed
+from astra.spec.runtime import Runtime
+from astra.spec.strategy_fields import DISPATCHES
 from astra.validate.strategies import Degrees
 
 # Full-iteration graphs, with fused experts and hidden exchanges, are in the recipes of Megatron-Bridge 0.5.0 (container
 # 26.06) and not of 0.4.2; before, the same recipes captured attention and the router alone.
 _WHOLE_GRAPHS_SINCE: Final = (26, 6)
-_FUSED: Final = Kernel(forward_bytes=0, backward_bytes=0, forward_kernels=0, backward_kernels=0)
-_EXPERT_KERNELS: Final = ("expert_bias", "expert_clamp")  # inside the fused grouped products
 
 
 def recipe_for(
@@ -49,51 +42,37 @@ def recipes() -> tuple[dict[str, str], ...]:
     return tuple(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 
 
-def runtime_as_run(
-    name: str,
-    recipe: dict[str, str] | None,
-    model: ModelSpec,
-    *,
-    version: str,
-    task: str,
-    mlperf: bool,
-    filled: list[str],
-) -> Runtime:
-    """A runtime profile with what the recipe of a run changes."""
-    runtime = runtimes.runtime(name)
-    changes: dict[str, Any] = {}
-    if task == "lora" and name == "megatron-bridge":
-        changes["adapted"] = "qkv"  # scripts/performance of Megatron-Bridge 0.5.0: target_modules = ["linear_qkv"]
-    elif task == "lora" and mlperf:
-        changes["adapted"] = "attention"  # NVIDIA's code of MLPerf v4.0: target_modules: ['attention']
-    if name == "megatron-bridge":
-        changes |= _settings(runtime, recipe or {}, model, _container(version))
-    if changes:
-        filled.append(f"runtime as in the vendor's recipe: {', '.join(sorted(changes))}")
-    return changed(runtime, **changes)
+def words_as_run(
+    runtime: Runtime, recipe: dict[str, str] | None, generation: str, precision: str, *, version: str
+) -> dict[str, Any]:
+    """The words of a strategy that tables leave out: as is usual for the framework, and what the recipe says."""
+    usual = runtime.usual_words(generation, pipelined=False)
+    words: dict[str, Any] = {"grads": usual["grads"], "params": usual["params"] if precision == "fp8" else "bf16"}
+    if runtime.name == "megatron-bridge":
+        words |= _settings(recipe or {}, _container(version))
+    return words
 
 
-def _settings(runtime: Runtime, recipe: dict[str, str], model: ModelSpec, container: tuple[int, int]) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
+def lora_targets(runtime: str, *, mlperf: bool) -> str:
+    """The matrices that runs of a framework adapt."""
+    if runtime == "megatron-bridge":
+        return "qkv"  # scripts/performance of Megatron-Bridge 0.5.0: target_modules = ["linear_qkv"]
+    return "attention" if mlperf else "all"  # NVIDIA's code of MLPerf v4.0: target_modules: ['attention']
+
+
+def _settings(recipe: dict[str, str], container: tuple[int, int]) -> dict[str, Any]:
+    """Graphs, dispatcher, recomputed modules and offloaded layers of a recipe."""
     graphs = recipe.get("cuda_graph", "")
     whole = graphs == "full_iteration" and container >= _WHOLE_GRAPHS_SINCE
-    if graphs == "none" or (model.moe and not whole):  # graphs of parts leave the experts to the host
-        eager = runtimes.runtime("nemo")
-        changes |= {"launch_s": eager.host.launch_s, "backward_s": eager.host.backward_s}
-    fused: tuple[str, ...] = ()
-    if whole:
-        changes["hides_all_to_all"] = True
-        fused += _EXPERT_KERNELS
-    if recipe.get("dispatcher") in ("hybridep", "deepep"):
-        changes["dispatch"] = "once"
-        fused += ("sort",)
-    if fused:
-        changes["kernels"] = runtime.kernels | dict.fromkeys(fused, _FUSED)
+    words: dict[str, Any] = {"graphs": "none" if graphs == "none" else "full" if whole else "partial"}
+    words["hides_experts"] = whole
+    if recipe.get("dispatcher") in DISPATCHES:  # any other sends a copy to each expert
+        words["dispatch"] = recipe["dispatcher"]
     if recipe.get("cheap_recompute"):
-        changes["recomputes_cheap"] = True
+        words["modules"] = tuple(recipe["cheap_recompute"].split())
     if recipe.get("offloaded_layers"):
-        changes["offloaded_layers"] = int(recipe["offloaded_layers"])
-    return changes
+        words["offload_layers"] = int(recipe["offloaded_layers"])
+    return words
 
 
 def _container(version: str) -> tuple[int, int]:

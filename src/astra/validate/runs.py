@@ -12,8 +12,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-import msgspec
-
 from astra.catalog import runtimes
 from astra.errors import AstraError, InputError
 from astra.files import csv_rows, read_text
@@ -27,7 +25,7 @@ from astra.spec.workload import Workload
 from astra.validate.cells import Missing, Row, count, needed, number, switch, words_of
 from astra.validate.models import Sizes, model_of, namesake, vocabulary_of
 from astra.validate.pools import pool_of
-from astra.validate.recipes import recipe_for, runtime_as_run
+from astra.validate.recipes import lora_targets, recipe_for, words_as_run
 from astra.validate.strategies import Degrees, Settings, runtime_of, strategy_of
 
 # Allocated on the first stage or the worst rank; reserved by the allocator on the first stage or the worst rank.
@@ -165,27 +163,23 @@ def _read(row: Row, identity: str, source: str, jobs: dict[tuple[object, ...], J
         flash=words_of(row, "flash_attn"),
         notes=notes,
     )
-    strategy, rules = strategy_of(runtimes.runtime(runtime), model, degrees, settings, recipe)
+    profile, version = runtimes.runtime(runtime), words_of(row, "framework_version_or_date")
+    words = words_as_run(profile, recipe, pool.device.generation, precision, version=version)
+    strategy, rules = strategy_of(profile, model, degrees, settings, recipe, words)
+    filled.append("words of the runtime not stated: " + ("as in the vendor's recipe" if recipe else "as is usual"))
     _check_experts(strategy)
     rank = re.search(r"LoRA rank (\d+)", notes)
+    task = _task(words_of(row, "task").lower(), rank is not None, filled)
     workload = Workload(
         global_batch=batch,
         seq=seq,
         precision=precision,
-        task=_task(words_of(row, "task").lower(), rank is not None, filled),
+        task=task,
         lora_rank=int(rank.group(1)) if rank else 16,
+        lora_targets=lora_targets(runtime, mlperf="mlperf" in told.lower()) if task == "lora" else "all",
     )
-    as_run = runtime_as_run(
-        runtime,
-        recipe,
-        model,
-        version=words_of(row, "framework_version_or_date"),
-        task=workload.task,
-        mlperf="mlperf" in told.lower(),
-        filled=filled,
-    )
-    key = (id(model), id(pool), workload, msgspec.json.encode(as_run))
-    job = jobs.setdefault(key, Job(model=model, pool=pool, workload=workload, runtime=as_run, headroom=0.0))
+    key = (id(model), id(pool), workload, runtime)
+    job = jobs.setdefault(key, Job(model=model, pool=pool, workload=workload, runtime=profile, headroom=0.0))
     measured, aside = _measured(row, job, notes, filled)
     citation = f"{words_of(row, 'source_repo_or_paper')}: {words_of(row, 'source_path_or_table')}".strip(": ")
     framework = words_of(row, "framework") or "unknown"

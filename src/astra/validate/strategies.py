@@ -80,9 +80,14 @@ def _profile(words: str) -> str:
 
 
 def strategy_of(
-    runtime: Runtime, model: ModelSpec, degrees: Degrees, settings: Settings, recipe: dict[str, str] | None
+    runtime: Runtime,
+    model: ModelSpec,
+    degrees: Degrees,
+    settings: Settings,
+    recipe: dict[str, str] | None,
+    words: dict[str, Any],
 ) -> tuple[Strategy, list[str]]:
-    """The strategy, and the rules by which what the table leaves open was filled."""
+    """The strategy, and the rules by which what the table leaves open was filled; ``words`` are those it lacks."""
     filled: list[str] = []
     usual = runtime.usual
     sp = _switch(settings.sp, usual.sp and degrees.tp > 1, "sp", filled) and degrees.tp > 1
@@ -98,7 +103,21 @@ def strategy_of(
     layers = _stated_layers(settings.notes, model.layers, degrees.pp * fields["vp"])
     if not layers and usual.split == "parameters":
         layers = split_by_parameters(model, degrees.pp)
-    return Strategy(**fields, layers=layers), filled
+    return Strategy(**_with_words(fields, words), layers=layers), filled
+
+
+def _with_words(fields: dict[str, Any], words: dict[str, Any]) -> dict[str, Any]:
+    """The fields with the words that mean something beside them."""
+    words = dict(words)
+    if words.pop("hides_experts", False) and fields["ep"] > 1:
+        fields["overlap"] = (*fields["overlap"], "ep")
+    if fields["ep"] == 1:
+        words.pop("dispatch", None)
+    modules = words.pop("modules", ())
+    if modules and fields["recompute"] != "full":
+        core = ("core_attn",) * (fields["recompute"] == "selective")
+        fields |= {"recompute": "selective", "modules": (*core, *modules)}
+    return fields | words
 
 
 def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:

@@ -19,7 +19,6 @@ from astra.spec._base import decode
 from astra.spec.cluster import Device, NodeType, Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
-from astra.spec.runtime import Runtime
 from astra.spec.strategy import parse_strategy
 from astra.spec.workload import Workload
 from astra.validate.runs import Measured, Peak, Run, Skipped
@@ -27,8 +26,8 @@ from astra.validate.runs import Measured, Peak, Run, Skipped
 RUNS: Final = "published_runs.csv"
 SHARED: Final = "published.json"
 COLUMNS: Final = (
-    "id", "framework", "runtime", "settings", "model", "pool", "gpus", "precision", "computed_in", "task", "lora_rank",
-    "batch", "seq", "strategy", "step_s", "peak_gib", "peak_of", "oom", "aside", "filled", "citation",
+    "id", "framework", "runtime", "lora_targets", "model", "pool", "gpus", "precision", "computed_in", "task",
+    "lora_rank", "batch", "seq", "strategy", "step_s", "peak_gib", "peak_of", "oom", "aside", "filled", "citation",
 )  # fmt: skip
 
 
@@ -51,14 +50,14 @@ def _read(
     key = tuple(row[name] for name in COLUMNS[2:13])
     job = jobs.get(key)
     if job is None:
-        gpus, settings = int(row["gpus"]), shared["settings"][int(row["settings"])] if row["settings"] else {}
+        gpus = int(row["gpus"])
         work = {"global_batch": int(row["batch"]), "seq": int(row["seq"]), "precision": row["computed_in"]}
-        work |= {"task": row["task"], "lora_rank": int(row["lora_rank"])}
+        work |= {"task": row["task"], "lora_rank": int(row["lora_rank"]), "lora_targets": row["lora_targets"] or "all"}
         job = jobs[key] = Job(
             model=models[int(row["model"])],
             pool=_pool(msgspec.json.encode(shared["pools"][int(row["pool"])]), gpus),
             workload=decode(Workload, work, where=row["id"]),
-            runtime=_runtime(row["runtime"], msgspec.json.encode(settings)),
+            runtime=runtimes.runtime(row["runtime"]),
             headroom=0.0,
         )
     peak_of: Peak = msgspec.convert(row["peak_of"], Peak)
@@ -85,16 +84,6 @@ def _number(text: str) -> float | None:
 def _model(entry: dict[str, Any]) -> ModelSpec:
     model: ModelSpec = decode(ModelSpec, entry, where="published.json")
     return model
-
-
-@cache
-def _runtime(name: str, encoded: bytes) -> Runtime:
-    """A catalog runtime with what a run's recipe changes; group by group."""
-    changes = msgspec.json.decode(encoded)
-    entry = msgspec.to_builtins(runtimes.runtime(name))
-    joined = {group: entry[group] | own for group, own in changes.items()}
-    found: Runtime = decode(Runtime, entry | joined, where="published.json")
-    return found
 
 
 @cache

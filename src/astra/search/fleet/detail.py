@@ -33,6 +33,7 @@ from astra.schedule import find, legal, step_s
 from astra.search import detail
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.runtimes import Fitted, runtimes_for
+from astra.search.words import said
 from astra.spec.cluster import Cluster
 from astra.spec.job import STRAGGLING, Job
 from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
@@ -219,6 +220,7 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         recompute=segment.recompute,
         schedule=usual_schedule(group.vp),
         layers=group.layers,
+        **said(job, segment.ep),
     )
     possible = set(job.hides(alone)) & {*mixed.overlap, *(["p2p"] if group.stages > 1 else [])}
     return replace(alone, overlap=tuple(possible - ({"param"} if "grad" not in possible else set())))

@@ -28,6 +28,7 @@ from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner
 from astra.search.fleet.spread import spread
 from astra.search.fleet.worth import Remarks, Worth
 from astra.search.ledger import lost_by, no_coverage
+from astra.search.words import joint_words
 from astra.search.world import World, told_of
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
@@ -67,7 +68,7 @@ def fleet_of(cluster: Cluster, job: Job, *, exact: bool) -> tuple[Fleet, dict[st
             continue
         workload = msgspec.structs.replace(job.workload, precision=precision)
         pools.append(pool)
-        jobs.append(msgspec.structs.replace(job, pool=pool, workload=workload))
+        jobs.append(joint_words(msgspec.structs.replace(job, pool=pool, workload=workload)))
     if left_out and (exact or not pools):
         raise _no_common_precision(cluster, job.workload.precision, left_out)
     known = {name for pool in pools for name in (pool.name, pool.zone)}

@@ -18,7 +18,7 @@ from astra.spec.strategy import Strategy, parse_strategy
 
 def spread(fleet: Fleet, text: str, where: str) -> MixedStrategy:
     """The pipelines over the pools that a plain strategy makes; an InputError where it makes none."""
-    strategy = parse_strategy(text, gpus=fleet.cluster.gpus, hides=fleet.job.hides)
+    strategy = parse_strategy(text, gpus=fleet.cluster.gpus, usual=fleet.job.usual)
     _check(fleet, strategy, text, where)
     inner, batch = strategy.tp * strategy.cp, fleet.job.workload.global_batch
     ends = list(accumulate(pool.gpus // inner for pool in fleet.cluster.pools))
