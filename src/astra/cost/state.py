@@ -49,7 +49,8 @@ class Bytes(NamedTuple):
     weights: Floats
     gradients: Floats
     optimizer: Floats
-    gathered: Floats  # weights of the layers being computed, under ZeRO-3
+    gathered: Floats  # weights of the layers being computed, under ZeRO-3, and gradients on their way
+    at_loss: Floats  # the same, while the loss is computed
 
 
 def local(weights: Weights, tp: Ints, ep: Ints, etp: Ints) -> tuple[Floats, Floats]:
@@ -117,7 +118,8 @@ def static_bytes(job: Job, held: Held, how: Holding, layers: Floats) -> Bytes:
     both = job.workload.element_bytes + gradient_bytes(job)
     layer_bytes = both * (held.dense + held.expert) / np.maximum(layers, 1)
     passing = np.where(how.whole_gradients, 0.0, np.where(apart, 2.0, 1.0))
-    return Bytes(weights, gradients, np.where(how.offload > 0, 0.0, optimizer), passing * layer_bytes)
+    gathered = passing * layer_bytes
+    return Bytes(weights, gradients, np.where(how.offload > 0, 0.0, optimizer), gathered, gathered)
 
 
 def optimizer_s(job: Job, held: Held, how: Holding) -> Timed:

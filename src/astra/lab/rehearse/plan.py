@@ -17,7 +17,7 @@ from astra.spec.strategy import Strategy, replace
 from astra.spec.workload import Workload
 
 RUNTIME: Final = "megatron-local"  # what megatron-core and plain torch are compared with
-FSDP2: Final = {False: "fsdp-eager", True: "torchtitan"}  # the same of FSDP2, eager and compiled
+FSDP2: Final = {False: "fsdp-local", True: "torchtitan-local"}  # the same of FSDP2, eager and compiled
 # Other frameworks play less than megatron-core does.
 _Breaks = Callable[[ModelSpec, Strategy], bool]
 _LACKS: Final[dict[str, tuple[tuple[str, _Breaks], ...]]] = {
