@@ -78,7 +78,7 @@ def least_activations(costs: StageCosts, vp: Ints, *, offload: bool = False) -> 
 
 def states(job: Job, costs: StageCosts, holders: Holders) -> Bytes:
     """Weights, gradients, optimizer and gathered layers, [mesh, holder, sort]."""
-    held, how = each(costs.held, lambda column: column[:, None, :]), holding(costs, holders)
+    held, how = each(costs.held, lambda column: column[:, None, :]), holding(job, costs, holders)
     static = static_bytes(job, held, how, costs.layers[:, None, :])
     if not effects.units(job.runtime):
         return static
@@ -86,7 +86,7 @@ def states(job: Job, costs: StageCosts, holders: Holders) -> Bytes:
     return in_units(job, static, how, layer=layer, head=head, microbatches=costs.microbatches[:, None, None])
 
 
-def holding(costs: StageCosts, holders: Holders) -> Holding:
+def holding(job: Job, costs: StageCosts, holders: Holders) -> Holding:
     """Ways to hold states on every mesh, [mesh, holder, sort]."""
     return Holding(
         zero=holders.zero[None, :, None],
@@ -96,6 +96,7 @@ def holding(costs: StageCosts, holders: Holders) -> Holding:
         moments=holders.moments[None, :, None],
         reshard=holders.reshard[None, :, None],
         pipelined=costs.pipelined[:, None, None],
+        in_units=effects.units(job.runtime),
     )
 
 

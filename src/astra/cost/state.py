@@ -83,11 +83,12 @@ class Holding(NamedTuple):
     moments: Ints = np.zeros(1, np.int64)
     reshard: Ints = np.zeros(1, np.int64)
     pipelined: Bools = np.zeros(1, bool)
+    in_units: bool = False  # as FSDP2 does, whose ZeRO-2 is ZeRO-3 with weights that stay
 
     @property
     def kept(self) -> Bools:
-        """Whether the weights of ZeRO-3, once gathered, stay until the step's end."""
-        return np.asarray((self.zero == 3) & (self.reshard == NEVER))
+        """Whether sharded weights, once gathered, stay until the step's end."""
+        return np.asarray((self.zero == 3) & (self.reshard == NEVER) | (self.zero == 2) & self.in_units)
 
     @property
     def whole_gradients(self) -> Bools:
