@@ -75,6 +75,13 @@ def _attention_class() -> Any:
     return Attention
 
 
+def gated(gate: Any, up: Any) -> Any:
+    """SwiGLU as torch writes it."""
+    import torch
+
+    return torch.nn.functional.silu(gate) * up
+
+
 @functools.cache
 def _mlp_class() -> Any:
     import torch
@@ -91,7 +98,7 @@ def _mlp_class() -> Any:
         def forward(self, x: Any) -> Any:
             if self.w3 is None:
                 return self.w2(torch.nn.functional.gelu(self.w1(x), approximate="tanh"))
-            return self.w2(torch.nn.functional.silu(self.w1(x)) * self.w3(x))
+            return self.w2(gated(self.w1(x), self.w3(x)))
 
     return Mlp
 
@@ -127,8 +134,8 @@ def _experts_class() -> Any:
             token = (order // self.topk)[:, None].expand(-1, flat.shape[1])
             sent = torch.gather(flat, 0, token)
             sent = (sent.float() * weights.view(-1)[order][:, None]).to(flat.dtype)
-            inner = torch.nn.functional.silu(product(sent, self.w1.transpose(-2, -1), offs=ends))
-            inner = inner * product(sent, self.w3.transpose(-2, -1), offs=ends)
+            pair = (product(sent, weight.transpose(-2, -1), offs=ends) for weight in (self.w1, self.w3))
+            inner = gated(*pair)
             done = product(inner, self.w2.transpose(-2, -1), offs=ends).to(flat.dtype)
             own = self.shared(flat) if self.shared is not None else torch.zeros_like(flat)
             return own.scatter_add(0, token, done).view_as(x)

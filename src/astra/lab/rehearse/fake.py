@@ -211,6 +211,52 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
 
 
 @functools.cache
+def _gated_function() -> Any:
+    """SwiGLU as a compiler makes it, one kernel each way: the activation is made again in backward."""
+    import torch
+
+    class FusedGate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, gate: Any, up: Any) -> Any:
+            ctx.save_for_backward(gate, up)
+            return torch.empty_like(gate)
+
+        @staticmethod
+        def backward(ctx: Any, _: Any) -> Any:
+            return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors)
+
+    return FusedGate
+
+
+def gated(gate: Any, up: Any) -> Any:
+    """SwiGLU in one kernel each way."""
+    return _gated_function().apply(gate, up)
+
+
+@functools.cache
+def _loss_function() -> Any:
+    """Cross-entropy as a compiler makes it: logits are kept as they come, statistics stay in registers."""
+    import torch
+
+    class FusedLoss(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, logits: Any) -> Any:
+            ctx.save_for_backward(logits)
+            return logits.new_empty((), dtype=torch.float32)
+
+        @staticmethod
+        def backward(ctx: Any, _: Any) -> Any:
+            return torch.empty_like(ctx.saved_tensors[0])
+
+    return FusedLoss
+
+
+def loss_of(logits: Any, _: Any) -> Any:
+    """Cross-entropy in one kernel each way."""
+    return _loss_function().apply(logits)
+
+
+@functools.cache
 def _latent_function() -> Any:
     """Attention with keys wider than values, as cuDNN runs it: inputs, output and one number a row are kept."""
     import torch

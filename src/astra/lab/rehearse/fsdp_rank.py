@@ -14,13 +14,14 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from astra.lab.rehearse import decoder, fabric, torch_run
-from astra.lab.rehearse.case import Case
+from astra.lab.rehearse import decoder, fabric, fake, torch_run
+from astra.lab.rehearse.case import Case, word
 from astra.schedule.base import FORWARD
 from astra.schedule.one_f_one_b import order
 
 _CLIP: Final = 1.0
 _STD: Final = 0.02
+plain_gated: Final = decoder.gated
 
 
 class Rank:
@@ -31,10 +32,13 @@ class Rank:
 
         self.torch, self.case, self.device, self.gpu = torch, case, device, device == "cuda"
         install_collectives()
+        fused = case.compiled and not self.gpu  # without a GPU, kernels a compiler would fuse are stood in for
+        decoder.gated, loss = (fake.gated, fake.loss_of) if fused else (plain_gated, decoder.loss_of)
+        compiles = case.compiled and not fused
         with torch.device("meta"):
             self.stage = decoder.build_decoder(case)
         self.params = sum(parameter.numel() for parameter in self.stage.parameters())
-        _shard(case, self.stage, device)
+        _shard(case, self.stage, device, compiles=compiles)
         self.stage.to_empty(device=device)
         self.parameters = list(self.stage.parameters())
         for parameter in self.parameters:
@@ -43,7 +47,7 @@ class Rank:
         if not case.model.learned_positions:
             self.stage.table = decoder.rotary_table(case, device)
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, weight_decay=0.1, fused=self.gpu or None)
-        self.loss = torch.compile(decoder.loss_of, dynamic=False) if case.compiled else decoder.loss_of
+        self.loss = torch.compile(loss, dynamic=False) if compiles else loss
         size = (case.strategy.mbs, case.seq)
         self.tokens, self.labels = (torch.randint(case.model.vocab, size, device=device) for _ in range(2))
 
@@ -101,7 +105,7 @@ class Rank:
         return [parameter.to_local() for parameter in self.parameters]
 
 
-def _shard(case: Case, stage: Any, device: str) -> None:
+def _shard(case: Case, stage: Any, device: str, *, compiles: bool) -> None:
     """Checkpoint, compile and shard each unit, in torchtitan's order."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -113,7 +117,7 @@ def _shard(case: Case, stage: Any, device: str) -> None:
     with unset_fake_temporarily():  # a mesh is a tensor of numbers that are looked at
         mesh = init_device_mesh(device, (case.strategy.dp,))
     options = {"mesh": mesh, "mp_policy": policy}
-    again = case.strategy.zero == 3
+    again = case.strategy.zero == 3 and word(case.strategy, "reshard", "always") == "always"
     ends = [module for module in (stage.norm, stage.head) if module is not None]
     if case.model.tied_embeddings and ends and stage.embedding is not None:
         fully_shard([stage.embedding, *ends], **options, reshard_after_forward=False)
@@ -126,7 +130,7 @@ def _shard(case: Case, stage: Any, device: str) -> None:
         block = layer
         if case.strategy.recompute == "full":
             block = checkpoint_wrapper(block, preserve_rng_state=False)
-        if case.compiled:
+        if compiles:
             block = torch.compile(block, fullgraph=True, dynamic=False)
         placed = _by_columns(layer) if case.experts and case.strategy.dp > case.experts else None
         stage.layers[place] = fully_shard(block, **options, reshard_after_forward=again, shard_placement_fn=placed)
