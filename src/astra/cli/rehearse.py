@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 HELP: Final = "run one rank of a plan on the GPU here, before paying for all of them"
 DESCRIPTION: Final = (
-    "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core, or plain "
-    "torch) and no network: true peak memory and compute time, beside what was predicted. Without a GPU, memory is "
-    "counted from the framework's own tensors. Needs torch and megatron-core (pip install 'astra-planner[rehearse]')."
+    "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core, torch's FSDP2, "
+    "or plain torch) and no network: true peak memory and compute time, beside what was predicted. Without a GPU, memory "
+    "is counted from the framework's own tensors. Needs torch and megatron-core (pip install 'astra-planner[rehearse]'); "
+    "for plans of torchtitan and FSDP torch alone."
 )
 EPILOG: Final = """\
-The framework is megatron-core without TransformerEngine (runtime megatron-local), so the plan's strategy is predicted
-once more for that runtime and the GPU here: that is what the measurement is compared with. docs/rehearsal.md says what
-is real, what stands in, and what cannot be rehearsed.
+Plans for Megatron run in megatron-core without TransformerEngine (runtime megatron-local), plans for torchtitan and FSDP
+under torch's fully_shard (torchtitan-local, fsdp-local). The plan's strategy is predicted once more for that runtime and
+the GPU here: that is what the measurement is compared with. What cannot run is counted, and the answer says why.
+docs/rehearsal.md says what is real, what stands in, and what cannot be rehearsed.
 
 examples:
-  astra plan llama-3.1-70b --gpus 64xH100 --max zero=1 --fix cp=1 --max vp=1 --min pp=4 --forbid offload --out plan.json
+  astra plan llama-3.1-70b --gpus 64xH100 --out plan.json
   astra rehearse plan.json                    first, middle and last stage of the best plan
-  astra rehearse plan.json --stage 0 --stage 3 --plan 2 --out rehearsal.json
+  astra rehearse plan.json --stage 0 --plan 2 --out rehearsal.json
   astra rehearse plan.json --framework torch  plain torch layers; megatron-core is not needed
 """
 _HEAD: Final = ("stage", "layers", "", "peak GiB", "reserved", "compute", "optimizer")
@@ -69,7 +71,8 @@ def run(args: argparse.Namespace) -> Answer:
     launch, job, stages, ranks = chosen(args)
     framework = ranks[0].framework
     counted = plan.counted_only(launch.strategy, job.workload)
-    gpu = None if counted else here.gpu_here(framework)
+    present = here.gpu_here(framework)
+    gpu = None if counted else present
     _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
     if framework != "megatron":
         rows = here.run_in_torch(ranks, framework, gpu=gpu is not None)

@@ -43,7 +43,7 @@ def gpu_here(framework: str = "megatron") -> str | None:
             "rehearse",
             None,
             want=f"{' and '.join(missing)}, which this Python ({sys.executable}) does not have",
-            fix=f"Nothing could be checked, neither memory nor time. Install: {INSTALL[framework]}.",
+            fix=f"Nothing could be checked, neither memory nor time. Install: {INSTALL.get(framework, INSTALL['torch'])}.",
         )
     import torch
 
