@@ -120,9 +120,7 @@ def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *
     zero, offloaded, moments = (np.array([column.max()]) for column in holders[:3])
     most = Holders(zero, offloaded, moments, np.array([holders.reshard.min()]))
     static = states(job, costs, most)
-    static = static._replace(
-        gathered=np.minimum(static.gathered, 0.0), at_loss=np.minimum(static.at_loss, 0.0)
-    )
+    static = static._replace(gathered=np.minimum(static.gathered, 0.0), at_loss=np.minimum(static.at_loss, 0.0))
     kept = least_activations(costs, vp, offload=offload)
     least = peak(static, kept, np.zeros_like(costs.buffer_bytes))
     return largest(least[:, 0, 0])

@@ -37,9 +37,7 @@ def needed_bound_s(
     return _LOOSE * step.seconds(job, pipeline_s, last_s, None if waits is None else waits[:, None])
 
 
-def _least_again_s(
-    job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, static: Bytes
-) -> tuple[Floats, Floats]:
+def _least_again_s(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, static: Bytes) -> tuple[Floats, Floats]:
     """The least that must run again of a micro-batch, on each sort of rank [mesh, holder, sort] and on all of them."""
     if savers.offload_layers.any():
         return np.zeros_like(static.weights), np.zeros(static.weights.shape[:2])
