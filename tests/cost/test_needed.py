@@ -37,7 +37,7 @@ def test_nothing_that_fits_is_faster(name: str) -> None:
     result = evaluate(job, meshes, costs, space.savers, space.holders)
     fits = result.known & memory.fits(job, result.peak_bytes)
     best_s = np.where(fits, result.bound_s, np.inf).min(axis=1)
-    needed_s = needed_bound_s(job, meshes, costs, space.holders)
+    needed_s = needed_bound_s(job, meshes, costs, space.savers, space.holders)
     assert fits.any()
     assert (needed_s <= best_s).all()
     # It must tell more than that nothing is recomputed, or nobody would ask for it.

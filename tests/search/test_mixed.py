@@ -245,7 +245,6 @@ def test_bad_pools_are_refused(gpus: list[str], wanted: str) -> None:
         ("[dp1 m64: H100-SXM5-80GB tp8 pp3 layers=20,10*2]", "at most the 16"),
         ("[dp1 m64: H100-SXM5-80GB tp8 pp2 layers=20*2] [dp1 m1: A100-SXM4-80GB tp8 layers=40]", "add up to the batch"),
         ("[dp1 m64: H100-SXM5-80GB tp8 pp2 layers=20,19]", "add up to 40"),
-        ("tp8 pp2", "without sp"),
     ],
 )  # fmt: skip
 def test_strategies_that_define_no_run_are_refused(text: str, wanted: str) -> None:

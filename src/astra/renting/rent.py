@@ -204,6 +204,7 @@ def _choice(one: Refined, roles: list[str], waste: Waste | None = None) -> Choic
             for part in parts
         ],
         strategy=result.strategy,
+        as_usual=result.as_usual,
         step_s=result.step_s,
         step_s_range=result.step_s_range,
         tokens_per_s=result.tokens_per_s,
@@ -213,6 +214,8 @@ def _choice(one: Refined, roles: list[str], waste: Waste | None = None) -> Choic
         provenance_worst=result.provenance_worst,
         cost=result.cost,
         roles=roles,
+        warnings=result.warnings,
+        evidence=result.evidence,
         waste=waste,
     )
 

@@ -42,7 +42,6 @@ from astra.layers.split import kinds
 from astra.operators.attention import BACKWARD_FLOPS
 from astra.partition.effort import Effort
 from astra.provenance import Bools, Floats, Ints
-from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.search.bounds import products_s
 from astra.search.engine import (
@@ -54,7 +53,8 @@ from astra.search.engine import (
     growing,
     join_parts,
 )
-from astra.search.space import Space, cross, divisors
+from astra.search.space import Space, cross, divisors, expert_candidates, facts_in
+from astra.search.words import settled
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
@@ -88,7 +88,8 @@ class CountSpace(Space):
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
         self.considered += round(self._unopened * len(self._mbs) * len(self._sp))
-        columns = self.cores | {"flash": np.full(len(self.strategies), self.flash_settings[0])}
+        flash = self.flash_settings[0] if len(self.flash_settings) else True
+        columns = self.cores | {"flash": np.full(len(self.strategies), flash)}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
         self.place = np.searchsorted(counts, self.gpus())  # of each core's count
@@ -129,7 +130,8 @@ class CountSpace(Space):
 
     def of(self, job: Job, counts: Ints) -> CountSpace | None:
         """The same cores for another job, or None if it has others."""
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        job = settled(job, self.restrictions)
+        facts = facts_in(job)
         same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
         if not same or not np.array_equal(counts, self.counts):
             return None
@@ -164,7 +166,7 @@ def expert_degrees(job: Job, restrictions: Restrictions) -> dict[str, Column]:
     slices = [n for n in divisors(moe.ffn) if n <= job.pool.gpus]
     ep, etp = (
         np.array(list(restrictions.filter(name, some)), np.int64)
-        for name, some in (("ep", divisors(moe.experts)), ("etp", slices))
+        for name, some in (("ep", expert_candidates(job, restrictions)), ("etp", slices))
     )
     return {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))}
 
@@ -350,7 +352,12 @@ class Climb(Leaders):
         again = possible[open_s.min(axis=1)[possible] < limit_s[possible]]
         room = self.room(meshes.take(again), take(costs, again))
         needed_s = needed_bound_s(
-            self.job, meshes.take(again), take(costs, again), self.space.holders, shelf.waits[place[again]]
+            self.job,
+            meshes.take(again),
+            take(costs, again),
+            self.space.savers,
+            self.space.holders,
+            shelf.waits[place[again]],
         )
         least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
@@ -396,7 +403,8 @@ class Climb(Leaders):
         self.evaluated += int(result.known.sum())
         self._effort.spend(result.known.sum() / STRATEGIES)
         if fits.any():
-            entries = entries_of(result, fits, meshes, parts, savers, holders, place, waits, first=first)
+            each = np.broadcast_to(waits[:, None], (len(meshes), len(holders)))
+            entries = entries_of(result, fits, meshes, parts, savers, holders, place, each, first=first)
             self.contest.enter(entries, parts)
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
             return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, holders, waits).bound_s.min(axis=1))

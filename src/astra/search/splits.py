@@ -16,7 +16,6 @@ import numpy as np
 from astra.cost import memory, step
 from astra.cost.layout import Layouts, layout
 from astra.cost.pipeline import pipelines_s
-from astra.cost.savers import Savers
 from astra.cost.stage import Gathered, Meshes, gather_parts, stage_costs
 from astra.cost.step import evaluate
 from astra.layers.split import even
@@ -48,6 +47,7 @@ def polished(job: Job, strategy: Strategy, step_s: float, user_rules: Sequence[R
     if strategy.pp == 1:
         return strategy, step_s
     best, layers = strategy, layers_of(job, strategy)
+    job = job.saying(strategy)
     seen, parts = {layers}, gather_parts(job, as_row(job, strategy).meshes.columns)
     for _ in range(ROUNDS):
         others = [split for split in neighbours(layers) if split not in seen]
@@ -105,7 +105,7 @@ def simulated(
     result = evaluate(job, meshes, stage_costs(job, meshes, parts), row.savers, row.holders)
     fits = memory.fits(job, result.peak_bytes[:, 0, 0])
     rows = np.flatnonzero(fits & (result.bound_s[:, 0, 0] < limit_s))
-    savers = Savers(*(column[place[rows]] for column in row.savers))
+    savers = row.savers.take(place[rows])
     pipeline_s = pipelines_s(job, meshes.take(rows), parts.take(rows), savers, result.exchanged_s[rows, 0])
     step_s = step.seconds(job, pipeline_s, result.after_s[rows, 0])
     found = [(total_s, splits[at]) for total_s, at in zip(step_s.tolist(), rows.tolist(), strict=True)]

@@ -122,8 +122,8 @@ def _kept(model: ModelSpec, kind: LayerKind, shard: Shard) -> Kept:
     projected, convolved, inner = (
         tokens * width / shard.tp for width in (it.inner + it.convolved + it.heads, it.convolved, it.inner)
     )
-    streams_kept = BF16 * stream_elements + shard.norm_bytes * stream_elements * norms_each(model, kind)
-    whole = streams_kept + BF16 * (projected + convolved + inner) + shard.norm_bytes * inner
+    streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * norms_each(model, kind)
+    whole = streams_kept + BF16 * (projected + convolved + inner) + shard.linear_bytes * inner
     gradients = BF16 * (projected + convolved + 2 * inner) + 2 * _FP32 * _state_elements(it, shard)
     return Kept(
         whole=whole,

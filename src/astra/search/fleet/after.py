@@ -11,13 +11,14 @@ import numpy as np
 from astra.columns import distinct, take
 from astra.cost import mixed as cost
 from astra.cost.between import Sync, replicas, sync
-from astra.cost.state import Held, optimizer_s
+from astra.cost.state import Held, Holding, optimizer_s
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
 
 _OFF = np.array(0)
+_ONE = np.array(1)
 
 Tables = dict[int, Floats]  # by sharding
 
@@ -73,8 +74,8 @@ class After:
         held = Held(*(self._of_stages(job, column[rows]) for column in columns.held))
         replicated = (dp * some.cp)[:, None]
         expert_ranks, expert_stride = (column[:, None] for column in some.expert_groups(dp))
-        zero = np.array(self.settings.zero)
-        update_s, _ = optimizer_s(job, held, zero=zero, offload=_OFF, ranks=replicated, expert_ranks=expert_ranks)
+        how = Holding(np.array(self.settings.zero), _OFF, replicated, expert_ranks)
+        update_s, _ = optimizer_s(job, held, how)
         moved = sync(
             job, held, ranks=replicated, stride=some.tp[:, None], expert_ranks=expert_ranks,
             expert_stride=expert_stride,
@@ -95,7 +96,7 @@ class After:
         between = replicas(
             job,
             take(moved.sync, alike),
-            zero=np.array(self.settings.zero),
+            how=Holding(np.array(self.settings.zero), _OFF, _ONE, _ONE),  # who shares them is in what is moved
             overlap_grad=np.array(self.settings.overlap_grad),
             overlap_param=np.array(self.settings.overlap_param),
             layers=np.tile(mixes.sum(axis=1), 4).astype(np.float64),

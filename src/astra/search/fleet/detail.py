@@ -23,6 +23,7 @@ from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.step import states
+from astra.evidence.kinds import MIXED, Kind, kind_of
 from astra.provenance import Floats, Source
 from astra.rules.can import rules_of, unable
 from astra.rules.names import facts_of
@@ -32,6 +33,7 @@ from astra.search import detail
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.told import BETWEEN, Known, told
+from astra.search.words import said
 from astra.spec.job import STRAGGLING, Job
 from astra.spec.mixed import Group, MixedStrategy, Segment
 from astra.spec.strategy import Strategy, replace, usual_schedule
@@ -72,7 +74,7 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
-    return told(fleet, strategy, records, stages, _known(strategy, groups), total_s, causes)
+    return told(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
 
 
 def _costed_group(fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule]) -> list[_Costed]:
@@ -141,7 +143,7 @@ def _costed(
 def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
     """The parts of a strategy's sharding, from those already costed where it is among them."""
     strategy = row.strategy
-    if fleet.columns:
+    if fleet.columns and strategy.flash and strategy.sp == (strategy.tp > 1):
         columns = fleet.columns[place]
         at = columns.shards.row(tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, mbs=strategy.mbs)
         if at is not None:
@@ -159,14 +161,24 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         ep=segment.ep,
         dp=group.dp,
         mbs=group.mbs,
-        sp=segment.tp > 1,
+        sp=mixed.sp and segment.tp > 1,
+        flash=mixed.flash,
         zero=mixed.zero,
         recompute=segment.recompute,
         schedule=usual_schedule(group.vp),
         layers=group.layers,
+        **said(job, segment.ep),
     )
     possible = set(job.hides(alone)) & {*mixed.overlap, *(["p2p"] if group.stages > 1 else [])}
     return replace(alone, overlap=tuple(possible - ({"param"} if "grad" not in possible else set())))
+
+
+def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
+    """The kind of the first group on its first pool, over all GPUs."""
+    group = mixed.groups[0]
+    segment = group.segments[0]
+    job = fleet.jobs[fleet.names.index(segment.pool)]
+    return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=math.log2(mixed.gpus))
 
 
 def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
@@ -281,8 +293,8 @@ def _straggling(fleet: Fleet, strategy: MixedStrategy) -> float:
     return STRAGGLING * math.log2(max(nodes, 1))
 
 
-def _known(strategy: MixedStrategy, groups: Sequence[Sequence[_Costed]]) -> Known:
-    """What the segments say of the whole: provenance, work done again, rules broken."""
+def _known(fleet: Fleet, strategy: MixedStrategy, groups: Sequence[Sequence[_Costed]]) -> Known:
+    """What the segments say of the whole: provenance, work done again, rules broken, its kind."""
     parts = [part for costed in groups for part in costed]
     provenance: dict[str, Source] = {}
     for part in parts:
@@ -292,4 +304,5 @@ def _known(strategy: MixedStrategy, groups: Sequence[Sequence[_Costed]]) -> Know
         provenance[BETWEEN] = Source.ASSUMED
     shares = [group.samples / strategy.samples for group in strategy.groups]
     again = sum(part.recomputed * share for share, costed in zip(shares, groups, strict=True) for part in costed)
-    return Known(provenance, again, list(dict.fromkeys(broken for part in parts for broken in part.violations)))
+    violations = list(dict.fromkeys(broken for part in parts for broken in part.violations))
+    return Known(provenance, again, violations, _kind(fleet, strategy))

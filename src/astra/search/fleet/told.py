@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from astra.answer import Range
+from astra.evidence.kinds import Kind
+from astra.evidence.runs import shape_of
+from astra.evidence.told import sentence
 from astra.provenance import Source
 from astra.search import detail
 from astra.search.fleet.pools import Fleet
@@ -23,6 +26,7 @@ class Known(NamedTuple):
     provenance: dict[str, Source]  # by term, the worst of any segment
     again: float  # share of the FLOPs that is done again
     violations: list[str]
+    kind: Kind  # for the published runs that are like it
 
 
 def told(
@@ -51,9 +55,8 @@ def told(
         violations=known.violations,
         fits=all(stage.fits for stage in stages),
         step_s=total_s,
-        step_s_range=detail.step_range(
-            job, total_s, max(source for term, source in known.provenance.items() if term != BETWEEN)
-        ),
+        step_s_range=detail.step_range(total_s, known.kind),
+        evidence=sentence(known.kind, shape_of(job.model)),
         breakdown=dict(causes),
         bubble_fraction=causes[detail.BUBBLE] / total_s,
         microbatches=max(group.microbatches for group in strategy.groups),
