@@ -68,6 +68,7 @@ class PlanOptions(_Own, _Goal, total=False):
     forbid: Restricted
     maximum: Restricted
     minimum: Restricted
+    rank: str
     baseline: str | Strategy | MixedStrategy | OnePool | None
 
 

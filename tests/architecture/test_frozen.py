@@ -30,7 +30,7 @@ BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
         f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
-        f"{OBJECTIVE} --baseline --save-request --export --export-out --nearest {MONEY} {OUTPUT}"
+        f"{OBJECTIVE} --rank --baseline --save-request --export --export-out --nearest {MONEY} {OUTPUT}"
     ),
     "estimate": (f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --save-request {OUTPUT}"),
     "rent": (
@@ -42,7 +42,7 @@ FLAGS = {
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",
     "prices": f"--help --provider --date --to {BRIEF_OUTPUT}",
-    "validate": f"--help {OUTPUT} --plot --report",
+    "validate": f"--help {OUTPUT} --plot --report --show",
     "rehearse": f"--help --stage --plan --framework {BRIEF_OUTPUT}",
     "profile": "--help --quick --full --out --resume --json --width --debug",
 }

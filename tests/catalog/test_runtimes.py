@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import astra
 from astra.catalog import runtimes
-from astra.catalog.runtimes import runtime, runtime_names, step_error
+from astra.catalog.runtimes import runtime, runtime_names
 from astra.cost.effects import FUNCTIONS
 from astra.errors import InputError
 from astra.spec.effects import EFFECTS, Effect
@@ -58,12 +58,6 @@ def test_a_runtime_that_is_like_itself_is_refused(tmp_path: Path, monkeypatch: p
     finally:
         runtime_names.cache_clear()
         runtime.cache_clear()
-
-
-@pytest.mark.parametrize("name", runtime_names())
-@pytest.mark.parametrize("moe", [False, True])
-def test_error_bars_are_fractions(name: str, moe: bool) -> None:
-    assert 0.02 < step_error(name, moe=moe) < 0.5
 
 
 def test_every_effect_has_a_function_and_a_runtime_without_it_gets_nothing_of_it() -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.cost.layers import HEAD, modules_in
+from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Part
 from astra.layers.kinds import LayerKind
 from astra.layers.operators import Shard
@@ -50,10 +50,11 @@ class StageMemory:
         self._by_kind = [gathered.parts[kind] for kind in kinds(job.model)]
 
     def layers(self, field: str) -> Floats:
-        """Summed over a rank's layers, for one micro-batch through all of them."""
+        """Summed over a rank's layers and its image encoder, for one micro-batch through all of them."""
         nothing = np.zeros(len(self._gathered.place))
-        kept = [getattr(part.kept, field)[self._gathered.place] for part in self._by_kind]
-        return over_stages(self._table, [*kept, nothing, nothing])
+        parts = [*self._by_kind, self._gathered.parts[EMBEDDING]]
+        kept = [getattr(part.kept, field)[self._gathered.place] for part in parts]
+        return over_stages(self._table, [*kept, nothing])
 
     def modules(self, job: Job) -> Floats:
         """[mesh, sort, module] of a rank's layers, what selective recompute of each module does not keep."""

@@ -20,6 +20,7 @@ from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.layout import Layouts
 from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, local
+from astra.cost.units import Units, unit_parameters
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Retention, Shard
@@ -86,6 +87,7 @@ class StageCosts(NamedTuple):
     head_bytes: Floats  # at the loss, zero but where the last virtual stage is
     buffer_bytes: Floats  # received activations and gradients
     held: Held
+    units: Units
     sync: Sync
     layers: Floats
     chunk_layers: Ints
@@ -160,6 +162,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         head_bytes=memory.head(),
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
         held=held,
+        units=unit_parameters(job, gathered.shard, gathered.place, table),
         sync=sync(
             job,
             held,

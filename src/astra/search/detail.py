@@ -5,6 +5,7 @@ Uses the same parts, stages and states as the search, for one mesh with every ra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
-from astra.catalog.runtimes import step_error
 from astra.columns import from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
@@ -34,6 +34,10 @@ from astra.cost.stage import (
 )
 from astra.cost.state import Bytes
 from astra.cost.step import states
+from astra.evidence.bars import bar_of
+from astra.evidence.kinds import Kind, kind_of
+from astra.evidence.runs import shape_of
+from astra.evidence.told import sentence
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.split import Stages, even, kinds, split
@@ -47,7 +51,6 @@ from astra.spec.strategy import Strategy
 from astra.spec.words import Words
 from astra.units import GIB
 
-ASSUMED_ERROR: Final = 0.25  # least relative error of a time with assumed parts: no measurement stands behind it
 MEMORY_ERROR: Final = 0.06
 PLAUSIBLE_MFU: Final = 0.65  # above the best published large runs (about 0.60 in bf16, MLPerf and vendor tables)
 GENERAL: Final = tuple(rule for rule in RULES if not rule.frameworks)
@@ -234,14 +237,14 @@ def _stages(job: Job, row: Row, answer: Answer, work: Work) -> list[StageEstimat
 def _memory(answer: Answer, rank: int) -> dict[str, float]:
     """The peak of a rank by kind."""
     static = answer.static
-    buffers = answer.saved.working_bytes[0, 0, rank] + static.gathered[0, 0, rank] + answer.costs.buffer_bytes[0, rank]
-    return {
+    named = {
         "weights": float(static.weights[0, 0, rank]),
         "gradients": float(static.gradients[0, 0, rank]),
         "optimizer": float(static.optimizer[0, 0, rank]),
         "activations": float(answer.saved.kept_bytes[0, 0, rank]),
-        "buffers": float(buffers),
     }
+    allocated_bytes = float(peak(static, answer.saved, answer.costs.buffer_bytes)[0, 0, 0, rank])
+    return {**named, "buffers": allocated_bytes - sum(named.values())}
 
 
 def breakdown(stages: list[StageEstimate], total_s: float, around: dict[str, float]) -> dict[str, float]:
@@ -266,7 +269,7 @@ def _tell(
     mfu = flops_per_s / job.pool.device.peak(job.workload.precision)
     reserved = max(stage.peak_reserved_gib for stage in stages)
     fits = all(stage.fits for stage in stages)
-    worst = max(provenance.values())
+    worst, kind = max(provenance.values()), kind_of(job, row.strategy)
     return Estimate(
         model=job.model.name,
         gpus=f"{job.pool.gpus}x{job.pool.device.name}",
@@ -277,7 +280,8 @@ def _tell(
         violations=broken,
         fits=fits,
         step_s=total_s,
-        step_s_range=step_range(job, total_s, worst),
+        step_s_range=step_range(total_s, kind),
+        evidence=sentence(kind, shape_of(job.model)),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / job.pool.gpus,
         model_tflops_per_gpu=flops_per_s / 1e12,
@@ -298,11 +302,13 @@ def _tell(
     )
 
 
-def step_range(job: Job, step_s: float, worst: Source) -> Range:
-    """Where four in five measured steps lie, by the errors (predicted over measured, less one) of published runs."""
-    error = step_error(job.runtime.name, moe=job.model.moe is not None)
-    error = max(error, ASSUMED_ERROR) if worst == Source.ASSUMED else error
-    return Range(low=step_s / (1 + error), high=step_s / (1 - error))
+def step_range(step_s: float, kind: Kind, *, without: str = "") -> Range:
+    """Where four in five measured steps of its kind lie, by published runs predicted without their source.
+
+    ``without`` is a source whose runs do not count.
+    """
+    times = math.exp(bar_of(kind, without))
+    return Range(low=step_s / times, high=step_s * times)
 
 
 def training_flops_per_token(job: Job) -> float:
@@ -325,9 +331,14 @@ def recomputed_share(job: Job, row: Row) -> float:
     return 0.0
 
 
-def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, fits: bool) -> list[str]:
+def advised(job: Job, strategy: Strategy) -> list[str]:
+    """What is legal but unwise in a strategy, and what to do about it."""
     facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-    found = list(advice(from_strategy(strategy), facts))
+    return list(advice(from_strategy(strategy), facts))
+
+
+def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, fits: bool) -> list[str]:
+    found = advised(job, strategy)
     if mfu > PLAUSIBLE_MFU:
         found.append(
             f"MFU {mfu:.0%} is above what large runs have published ({PLAUSIBLE_MFU:.0%}): treat it as optimistic"

@@ -18,10 +18,10 @@ from astra.rules.table import Rule
 from astra.search.able import able
 from astra.search.budget import against
 from astra.search.fleet.bill import with_run
-from astra.search.fleet.detail import Fleet, check_strategy, make_fleet
 from astra.search.fleet.detail import estimate as estimate_mixed
 from astra.search.fleet.limits import Limits
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
+from astra.search.fleet.pools import Fleet, check_strategy, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
 from astra.search.fleet.runtimes import STARTED_BY
 from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner

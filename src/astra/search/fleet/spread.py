@@ -13,7 +13,7 @@ from typing import Any
 from astra.errors import InputError
 from astra.layers.kinds import layer_kinds
 from astra.search.detail import layers_of
-from astra.search.fleet.detail import Fleet
+from astra.search.fleet.pools import Fleet
 from astra.search.words import joint_words, said
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, Segment
@@ -39,7 +39,10 @@ def spread(fleet: Fleet, text: str, where: str) -> MixedStrategy:
         )
         for route, same in groupby(routes)
     )  # fmt: skip
-    return MixedStrategy(groups=groups, zero=strategy.zero, overlap=strategy.overlap)
+    return MixedStrategy(
+        groups=groups, zero=strategy.zero, overlap=strategy.overlap, sp=strategy.sp or strategy.tp == 1,
+        flash=strategy.flash,
+    )  # fmt: skip
 
 
 def _usual(job: Job, strategy: Strategy) -> dict[str, Any]:
@@ -76,14 +79,12 @@ def _check(fleet: Fleet, strategy: Strategy, text: str, where: str) -> None:
     if strategy.pp * strategy.vp > depth:
         raise InputError(where, text, want=f"at most as many chunks of layers (pp*vp) as the {depth} layers")
     odd = {
-        "tensor parallelism without sp": strategy.tp > 1 and not strategy.sp,
         "zero2 and zero3": strategy.zero > 1,
         "offload": strategy.offload != "none" or strategy.offload_layers > 0,
         "recompute of modules other than core_attn": strategy.modules not in ((), ("core_attn",)),
         "words but the plain ones (dispatch, graphs, params, grads, moments, shard)": strategy.moments != "fp32"
         or Words.of(strategy) != joint_words(fleet.job).words,
         "hidden expert exchanges": "ep" in strategy.overlap,
-        "flash=off": not strategy.flash,
         "expert tensor parallelism": strategy.etp > 1,
         "recompute of several layers at once, or of some": strategy.recompute == "full"
         and (strategy.method, strategy.recompute_layers) != ("uniform", 1),
