@@ -41,6 +41,8 @@ class Doubt:
         """The least factor of each row with any schedule, dispatcher, ZeRO stage and offload."""
         found = np.full(len(columns["tp"]), np.inf)
         for words in product(*self._chosen.values()):
-            chosen = {name: np.array([code(name, word)]) for name, word in zip(self._chosen, words, strict=True)}
+            chosen: dict[str, Column] = {
+                name: np.array([code(name, word)]) for name, word in zip(self._chosen, words, strict=True)
+            }
             found = np.minimum(found, self.of_each({**columns, **chosen}, zero, offload).min(axis=1))
         return found
