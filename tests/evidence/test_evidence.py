@@ -27,7 +27,7 @@ TRODDEN = "tp4 pp4 vp5 cp2 dp2 mbs1 sp zero1"
 
 
 def job(**changes: object) -> Job:
-    return make_job(**{**DENSE, **changes})  # type: ignore[arg-type]
+    return make_job(**{**DENSE, **changes})
 
 
 def kind(text: str, **changes: object) -> Kind:
@@ -68,7 +68,7 @@ def test_much_evidence_makes_a_short_bar_and_none_a_wide_one() -> None:
 
 def test_a_bar_is_never_wider_than_what_is_believed_without_runs_like_it() -> None:
     unknown: list[Any] = ["?"] * (len(Kind._fields) - 2)
-    strange = Kind(*unknown, gpus=0.0, tokens=0.0)
+    strange = Kind._make([*unknown, 0.0, 0.0])
     assert bar_of(strange) == pytest.approx(math.log(WIDE), rel=0.1)
 
 
