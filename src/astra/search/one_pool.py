@@ -26,7 +26,7 @@ from astra.search.front import Refined
 from astra.search.hunt import Hunt, Progress, open_notes
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
-from astra.search.words import settled
+from astra.search.words import narrower, settled
 from astra.search.world import World, told_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, parse_strategy
@@ -110,6 +110,8 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
         job = on(job, chosen[0].gpus)
     found, ranked = _ranked(world, job, world.request.top, progress)
     plans = [(job, strategy, result) for strategy, result in ranked]
+    narrow = ranked[0][0].moments != "fp32" and narrower(job, restrictions) is not None
+    notes += ["moments in bf16, because nothing fits with fp32"] * narrow
     bold = daring(job, plans[0][2], restrictions, rules, tag) if world.request.rank == "upper" else None
     rejects = rejects_of(found, rules, job)
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
@@ -122,6 +124,8 @@ def _ranked(
     rules, upper = world.rules, world.request.rank == "upper"
     doubt = Doubt(job) if upper else None
     found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
+    if not found.candidates and (narrow := narrower(job, world.restrictions)) is not None:
+        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubt=doubt)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
     strategies = best_splits(job, found.candidates, rules)
