@@ -42,7 +42,10 @@ def test_a_full_row() -> None:
     found = run()
     assert (found.id, found.source, found.job.pool.gpus) == ("mine-0001", "mine", 16)
     assert found.job.runtime.name == "megatron"
-    assert str(found.strategy) == "tp2 pp2 dp4 mbs1 sp zero1 recompute=none overlap=grad,param"
+    assert (
+        str(found.strategy)
+        == "tp2 pp2 dp4 mbs1 sp zero1 recompute=none overlap=grad,param graphs=none params=bf16 grads=fp32"
+    )
     assert found.measured.step_s == 3.5
     assert not found.aside
     assert found.job.model.kv_heads == 32
