@@ -21,7 +21,9 @@ class Doubt:
         self._job = job
         self._factors = np.full(KEYS, np.nan)
         can: Mapping[str, tuple[str, ...]] = {"schedule": job.runtime.can.schedules}
-        self._chosen = {name: can.get(name, CHOICES[name]) for name in ("schedule", "dispatch") if name in CHOICES}
+        self._chosen: dict[str, tuple[str, ...]] = {
+            name: can.get(name, CHOICES[name]) for name in ("schedule", "dispatch") if name in CHOICES
+        }
 
     def of(self, columns: Mapping[str, Column]) -> Floats:
         """The factor of each row of a table."""
