@@ -298,7 +298,7 @@ ADVICE: Final = _rules(
     (
         "twice_recomputed",
         "fused attention keeps no scores, so that recompute of attention alone saves little: leave it out",
-        'flash and recompute == "selective"',
+        'flash and recompute == "selective" and recompute_core_attn',
     ),
     ("unfused", "attention that is not fused keeps the whole score matrix: switch flash on", "not flash"),
 )
