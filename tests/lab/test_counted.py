@@ -18,9 +18,7 @@ from astra.spec.model import MLA, ModelSpec, MoE
 from astra.spec.strategy import parse_strategy
 
 ROOT = Path(__file__).resolve().parents[2]
-DENSE = ModelSpec(
-    name="toy", layers=4, hidden=256, ffn=512, heads=8, kv_heads=4, head_dim=32, vocab=5120, max_seq=4096
-)
+DENSE = ModelSpec(name="toy", layers=4, hidden=256, ffn=512, heads=8, kv_heads=4, head_dim=32, vocab=5120, max_seq=4096)
 LATENT = replace(
     DENSE, name="toy-latent", kv_heads=8, moe=MoE(experts=8, topk=2, ffn=128, shared_ffn=128, first_dense=1),
     mla=MLA(q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32),
@@ -91,12 +89,14 @@ def test_megatron_shards_more_with_each_stage_and_knows_latent_attention() -> No
             case(f"dp{RANKS} zero3"),
             case(f"dp{RANKS} zero1 moments=bf16"),
             case(f"dp{RANKS} zero1 offload=optimizer"),
-            case(f"tp2 dp4 ep4 sp zero1 recompute=selective:core_attn,layernorm", LATENT),
+            case("tp2 dp4 ep4 sp zero1 recompute=selective:core_attn,layernorm", LATENT),
         ],
     )
     assert {row["params"] for row in (whole, gradients, weights)} == {PARAMETERS}
     assert whole["built_bytes"] - gradients["built_bytes"] == pytest.approx(PARAMETERS * 4 * (1 - 1 / RANKS), rel=0.05)
-    assert gradients["built_bytes"] - weights["built_bytes"] == pytest.approx(PARAMETERS * 2 * (1 - 1 / RANKS), rel=0.05)
+    assert gradients["built_bytes"] - weights["built_bytes"] == pytest.approx(
+        PARAMETERS * 2 * (1 - 1 / RANKS), rel=0.05
+    )
     assert whole["static_bytes"] - moments["static_bytes"] == pytest.approx(4 * PARAMETERS / RANKS, rel=0.02)
     assert whole["static_bytes"] - offloaded["static_bytes"] == pytest.approx(12 * PARAMETERS / RANKS, rel=0.02)
     assert latent["peak_allocated_bytes"] > latent["static_bytes"] > 0

@@ -15,9 +15,15 @@ from astra.spec._base import Spec, check
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, replace
 
-
 # What every rehearsed rank does; rows of earlier versions do not say it.
-_PLAIN_WORDS: Final = ("overlap=none", "graphs=none", "params=bf16", "grads=fp32", "reshard=always", "dispatch=alltoall")
+_PLAIN_WORDS: Final = (
+    "overlap=none",
+    "graphs=none",
+    "params=bf16",
+    "grads=fp32",
+    "reshard=always",
+    "dispatch=alltoall",
+)
 
 
 class Case(Spec, frozen=True, kw_only=True):

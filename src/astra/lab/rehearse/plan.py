@@ -113,7 +113,9 @@ def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -
     elif strategy.zero > 1:
         found.append("ZeRO-2 and 3 are Megatron-FSDP's, with a mesh of the ranks that shard one stage.")
         if strategy.pp > 1:
-            found.append("Megatron-FSDP of megatron-core 0.19 makes no mesh where there is a pipeline: played as if it did.")
+            found.append(
+                "Megatron-FSDP of megatron-core 0.19 makes no mesh where there is a pipeline: played as if it did."
+            )
     if word(strategy, "dispatch", "alltoall") != "alltoall":
         found.append("Experts are reached by all-to-all here: other dispatchers need their own libraries.")
     if word(strategy, "graphs", "none") != "none":
