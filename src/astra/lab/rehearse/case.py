@@ -6,7 +6,7 @@ Letters: s sequence, b micro-batch, t tensor parallel, p pipeline stages, v chun
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -125,11 +125,6 @@ class Case(Spec, frozen=True, kw_only=True):
     def split(self) -> str:
         """``fit`` or ``test``: first bit of the SHA-256 of the strategy id."""
         return "fit" if hashlib.sha256(self.strategy_id.encode()).digest()[0] & 1 == 0 else "test"
-
-
-def word(strategy: Strategy, name: str, plain: Any) -> Any:
-    """A word that strategies may have, or what one without it does."""
-    return getattr(strategy, name, plain)
 
 
 def write_cases(cases: list[Case]) -> str:
