@@ -99,4 +99,5 @@ def test_megatron_shards_more_with_each_stage_and_knows_latent_attention() -> No
         PARAMETERS * 2 * (1 - 1 / RANKS), rel=0.05
     )
     assert whole["static_bytes"] - moments["static_bytes"] == pytest.approx(4 * PARAMETERS / RANKS, rel=0.02)
-    assert latent["static_bytes"] == pytest.approx(6 * latent["params"], rel=0.02)  # no optimizer: weights, gradients
+    # Without the optimizer's 12 bytes over its replicas (4, or 2 of an expert): weights, gradients, the gather buffer.
+    assert 6 <= latent["static_bytes"] / latent["params"] < 6.3

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 HELP: Final = "run one rank of a plan on the GPU here, before paying for all of them"
 DESCRIPTION: Final = (
     "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core, torch's "
-    "FSDP2, or plain torch) and no network: true peak memory and compute time, beside what was predicted. Without a GPU, "
-    "memory is counted from the framework's own tensors. Needs torch and megatron-core (pip install "
+    "FSDP2, or plain torch) and no network: true peak memory and compute time, beside what was predicted. Without a "
+    "GPU, memory is counted from the framework's own tensors. Needs torch and megatron-core (pip install "
     "'astra-planner[rehearse]'); for plans of torchtitan and FSDP torch alone."
 )
 EPILOG: Final = """\
