@@ -15,6 +15,7 @@ from astra.spec._base import Spec, check
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, replace
 
+Framework = Literal["megatron", "torch", "fsdp2"]
 # What every rehearsed rank does; rows of earlier versions do not say it.
 _PLAIN_WORDS: Final = (
     "overlap=none",
@@ -34,7 +35,7 @@ class Case(Spec, frozen=True, kw_only=True):
     seq: int = 4096
     stage: int = 0
     microbatches: int = 0  # 0: as few as show the steady state
-    framework: Literal["megatron", "torch", "fsdp2"] = "megatron"
+    framework: Framework = "megatron"
     attention: Literal["flash", "cudnn"] = "flash"
     fused_cross_entropy: bool = False
     compiled: bool = False  # each layer and the loss by torch.compile; fsdp2 alone

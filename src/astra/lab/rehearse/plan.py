@@ -9,7 +9,7 @@ from msgspec import structs
 
 from astra.catalog import runtimes
 from astra.errors import AstraError, InputError
-from astra.lab.rehearse.case import Case, fewest_microbatches
+from astra.lab.rehearse.case import Case, Framework, fewest_microbatches
 from astra.rules.can import may
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
@@ -51,7 +51,7 @@ class CannotRehearse(AstraError):
         super().__init__(f"this plan cannot be rehearsed: {'; '.join(reasons)}. {self.fix}")
 
 
-def framework_of(runtime: Runtime) -> str:
+def framework_of(runtime: Runtime) -> Framework:
     """What plays the ranks of a plan, unless another is named: the framework the plan is for."""
     return "fsdp2" if runtime.framework in ("torchtitan", "fsdp") else "megatron"
 
@@ -66,7 +66,7 @@ def compiles(runtime: Runtime) -> bool:
     return runtime.framework == "torchtitan"
 
 
-def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: str = "megatron") -> list[str]:
+def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: Framework = "megatron") -> list[str]:
     """Everything about a plan that the rehearsal does not know, not even its memory."""
     found = [sentence for sentence, breaks in _LACKS.get(framework, ()) if breaks(model, strategy)]
     playable = (_playable(strategy), model, structs.replace(workload, precision="bf16"))
@@ -96,7 +96,7 @@ def counted_only(strategy: Strategy, workload: Workload) -> list[str]:
     return found
 
 
-def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -> list[str]:
+def caveats(model: ModelSpec, strategy: Strategy, framework: Framework = "megatron") -> list[str]:
     """What is rehearsed in another way than it was planned, in sentences."""
     found = []
     if framework == "torch":
@@ -128,7 +128,7 @@ def case_of(
     *,
     layers: tuple[int, ...] = (),
     stage: int = 0,
-    framework: str = "megatron",
+    framework: Framework = "megatron",
     compiled: bool = False,
 ) -> Case:
     """One rank of a planned job, with as few micro-batches as show its fullest moment."""
