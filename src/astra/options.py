@@ -35,7 +35,7 @@ class _Work(TypedDict, total=False):
     lora_rank: Whole
     lora_targets: str
     imbalance: Number
-    mtp: Whole | None
+    mtp: Whole
     runtime: str | None
     headroom: Number
     money: Money | Mapping[str, Any] | None
@@ -68,6 +68,7 @@ class PlanOptions(_Own, _Goal, total=False):
     forbid: Restricted
     maximum: Restricted
     minimum: Restricted
+    rank: str
     baseline: str | Strategy | MixedStrategy | OnePool | None
 
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from astra.axes import AXES, Send
+from astra.axes import AXES, Axis, Send
 from astra.cost.alike import Alike, once
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.layers.kinds import LayerKind
+from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
 from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
@@ -22,9 +22,19 @@ def sends_of(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Sen
     if key == EMBEDDING:
         return {axis.name: axis.embedding_sends(job.model, shard) for axis in AXES}
     if key == HEAD:
-        return {axis.name: axis.head_sends(job.model, shard) for axis in AXES}
+        return {axis.name: _head_sends(job, axis, shard) for axis in AXES}
     assert isinstance(key, LayerKind)
     return {axis.name: [_once(job, send) for send in axis.layer_sends(job.model, key, shard)] for axis in AXES}
+
+
+def _head_sends(job: Job, axis: Axis, shard: Shard) -> list[Send]:
+    """What the head sends, and each multi-token-prediction layer before a head of its own."""
+    head, more = axis.head_sends(job.model, shard), job.workload.mtp
+    if not more:
+        return head
+    layer = [_once(job, send) for send in axis.layer_sends(job.model, layer_kinds(job.model)[-1], shard)]
+    several = [(send, more) for send in layer] + [(send, 1 + more) for send in head]
+    return [send._replace(forward=n * send.forward, backward=n * send.backward) for send, n in several]
 
 
 def members_of(sends: list[Send], way: str, rows: int) -> Floats:

@@ -6,13 +6,15 @@ from typing import Final
 
 import numpy as np
 
+from astra.cost.low import scaling
 from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.blocks import KERNELS
-from astra.layers.kinds import LayerKind, layer_kinds
-from astra.layers.operators import Gemm, Kept, Layer, Shard, Stream
+from astra.layers.kinds import LayerKind, layer_kinds, modules_of
+from astra.layers.operators import Gemm, Kept, Layer, Shard, Stream, join
 from astra.spec.job import Job
 from astra.spec.runtime import Kernel, Runtime
+from astra.spec.strategy_fields import MODULES
 
 BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
 ATTENTION_GEMMS: Final = frozenset({"qkv", "q", "q_down", "q_up", "kv_down", "kv_up", "attention_out"})
@@ -32,6 +34,7 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
         logits_kept_bytes=job.runtime.memory.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part
         logits_peak_bytes=job.runtime.memory.logits_peak_bytes / job.workload.widening,
     )
+    layers[HEAD] = _with_predictors(job, shard, layers[HEAD])
     layers = {key: _widened(layer, job.workload.widening) for key, layer in layers.items()}
     if job.workload.task == "lora":
         layers = {key: _with_adapters(layer, job) for key, layer in layers.items()}
@@ -45,6 +48,23 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
     return layers
 
 
+def _with_predictors(job: Job, shard: Shard, head: Layer) -> Layer:
+    """The head with multi-token-prediction layers: each a join of two states, a layer and a head once more."""
+    model, hidden = job.model, np.full_like(shard.tokens, job.model.hidden)
+    parts = [head]
+    for number in range(1, job.workload.mtp + 1):
+        own = join(transformer.layer(model, layer_kinds(model)[-1], shard), head)
+        gemms = (Gemm("join", shard.tokens, hidden / shard.tp, 2 * hidden), *own.gemms)
+        parts.append(own._replace(gemms=tuple(gemm._replace(name=f"mtp{number}.{gemm.name}") for gemm in gemms)))
+    return join(*parts) if len(parts) > 1 else head
+
+
+def modules_in(job: Job) -> tuple[str, ...]:
+    """What the job's strategies may recompute of its model; core attention, which is first, always."""
+    wanted = job.repeats
+    return tuple(name for name in modules_of(job.model) if wanted is None or name in wanted or name == MODULES[0])
+
+
 def kernel_of(runtime: Runtime, name: str) -> Kernel:
     """What a memory-bound kernel moves: the runtime's own, or the one that comes with the block."""
     return runtime.kernels.get(name) or KERNELS[name]
@@ -52,7 +72,7 @@ def kernel_of(runtime: Runtime, name: str) -> Kernel:
 
 def in_bf16(gemm: Gemm) -> bool:
     """Whether fp8 jobs run a product in bf16: adapters, and products of activations too."""
-    return not gemm.weight or gemm.name in BF16_GEMMS or "_lora_" in gemm.name
+    return not gemm.weight or gemm.name.rpartition(".")[2] in BF16_GEMMS or "_lora_" in gemm.name
 
 
 def trained(job: Job, gemm: Gemm) -> bool:
@@ -87,17 +107,23 @@ def _with_adapters(layer: Layer, job: Job) -> Layer:
 
 def _in_one_piece(layer: Layer) -> Layer:
     """Kernels that take all experts at once."""
-    return layer._replace(streams=tuple(stream._replace(groups=1.0) for stream in layer.streams))
+    together = (stream._replace(groups=np.minimum(stream.groups, 1.0)) for stream in layer.streams)
+    return layer._replace(streams=tuple(together))
 
 
 def casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
     """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward."""
     if not job.workload.low:
         return []
-    low = [gemm for gemm in gemms if not in_bf16(gemm)]
+    low, own = [gemm for gemm in gemms if not in_bf16(gemm)], scaling(job)
+    moved = own.share * own.cast_bytes  # over those of the usual way, which the kernel is counted with
+
     return [
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups) for gemm in low),
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, way="backward", groups=gemm.groups) for gemm in low),
+        *(Stream("fp8_cast", moved * gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups) for gemm in low),
+        *(
+            Stream("fp8_cast", moved * gemm.groups * gemm.m * gemm.n, way="backward", groups=gemm.groups)
+            for gemm in low
+        ),
     ]
 
 

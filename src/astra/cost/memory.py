@@ -109,18 +109,20 @@ def peak(static: Bytes, kept: Activations, buffer_bytes: Floats) -> Floats:
     return np.asarray(resident + passing + np.maximum(at_layer, at_loss))
 
 
-def least_peak(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
-    """No saver brings the worst rank below this, [mesh, holder]."""
-    return largest(peak(states(job, costs, holders), least_activations(costs, vp), costs.buffer_bytes)[:, 0])
+def least_peak(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offload: bool = False) -> Floats:
+    """No saver brings the worst rank below this, [mesh, holder]; with ``offload`` some move activations to the host."""
+    kept = least_activations(costs, vp, offload=offload)
+    return largest(peak(states(job, costs, holders), kept, costs.buffer_bytes)[:, 0])
 
 
-def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
+def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offload: bool = False) -> Floats:
     """Neither does any holder, [mesh]: states sharded and offloaded as far as may be, and no layer gathered."""
-    most = Holders(*(np.array([column.max()]) for column in holders[:3]), np.array([holders.reshard.min()]))
+    zero, offloaded, moments = (np.array([column.max()]) for column in holders[:3])
+    most = Holders(zero, offloaded, moments, np.array([holders.reshard.min()]))
     static = states(job, costs, most)
-    least_gathered = np.minimum(static.gathered, 0.0)
-    static = static._replace(gathered=least_gathered, at_loss=np.minimum(static.at_loss, 0.0))
-    least = peak(static, least_activations(costs, vp), np.zeros_like(costs.buffer_bytes))
+    static = static._replace(gathered=np.minimum(static.gathered, 0.0), at_loss=np.minimum(static.at_loss, 0.0))
+    kept = least_activations(costs, vp, offload=offload)
+    least = peak(static, kept, np.zeros_like(costs.buffer_bytes))
     return largest(least[:, 0, 0])
 
 

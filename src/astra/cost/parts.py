@@ -17,7 +17,8 @@ from astra.cost import effects
 from astra.cost.alike import Alike, once
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
-from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, trained
+from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, modules_in, trained
+from astra.cost.low import scaling
 from astra.layers.kinds import LayerKind
 from astra.layers.operators import Attention, Gemm, Kept, Layer, Shard, Stream
 from astra.operators import timing as operators
@@ -116,7 +117,8 @@ def _gemm_seconds(
     ):
         if not chosen:
             continue
-        precision = job.workload.precision if low or not job.workload.low else "bf16"
+        narrow = low and job.workload.low
+        precision = "bf16" if job.workload.low else job.workload.precision
         shapes = [(gemm.m, gemm.n, gemm.k, gemm.groups) for _, gemm in chosen]
         rows = [alike.distinct(*shape) for shape in shapes]
         ends = np.cumsum([0, *(len(first) for first, _ in rows)])
@@ -129,7 +131,7 @@ def _gemm_seconds(
             )
             for dim in range(4)
         ]
-        timed = once(partial(_three_layouts, job.pool.device, precision, job.runtime), *sizes)
+        timed = once(partial(_quantised if narrow else _three_layouts, job, precision), *sizes)
         source = worst(*(way.source for way in timed))
         for number, ((key, gemm), (_, place)) in enumerate(zip(chosen, rows, strict=True)):
             at = slice(ends[number], ends[number + 1])
@@ -142,14 +144,27 @@ def _gemm_seconds(
     return out
 
 
-def _three_layouts(
-    device: Device, precision: str, runtime: Runtime, m: Floats, n: Floats, k: Floats, groups: Floats
-) -> _Layouts:
+def _quantised(job: Job, rest: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Layouts:
+    """The same of products whose operands are quantised, but for a share that stays in ``rest``."""
+    own = scaling(job)
+    narrow = _three_layouts(job, own.product, m, n, k, groups)
+    wide = narrow if own.share == 1 else _three_layouts(job, rest, m, n, k, groups)
+
+    def mixed(low: Timed, full: Timed) -> Timed:
+        seconds = own.share * own.slower * low.seconds + (1 - own.share) * full.seconds
+        source = low.source if own.slower == own.share == 1 else np.maximum(low.source, Source.TRANSFERRED)
+        return Timed(seconds, source.astype(np.int8))
+
+    return _Layouts(*(mixed(low, full) for low, full in zip(narrow, wide, strict=True)))
+
+
+def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Layouts:
     """Forward, input-gradient and weight-gradient times.
 
     A group is a kernel of its own in TransformerEngine: 4 to 5 us each beyond one kernel's work on B200 (108 grouped
     products of MooreThreads/SimuMax @4dcaae5).
     """
+    device, runtime = job.pool.device, job.runtime
     timed = (
         operators.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups),
         operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
@@ -223,7 +238,10 @@ def _modules(
     found = {}
     if layer.attentions:
         found["core_attn"] = Repeated(layer.kept.whole - layer.kept.selective, forward.attention_s, {})
-    for name, module in layer.modules.items():
+    for name in modules_in(job):
+        module = layer.modules.get(name)
+        if module is None:
+            continue
         products = tuple(gemm for gemm in layer.gemms if gemm.name in module.gemms)
         streams = (*module.streams, *(cast for cast in casts(job, products) if cast.way == "forward"))
         stream_s = _streams(job, streams, rows)[0][0]

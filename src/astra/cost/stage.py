@@ -5,7 +5,7 @@ A mesh is a strategy without its memory savers (ZeRO stage, recompute, offload);
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,19 +15,26 @@ from astra.columns import Columns, distinct, each, take
 from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync
 from astra.cost.constants import WORKSPACE_BYTES
-from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.gathered import Gathered, StageMemory, over_layers, over_stages
+from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.layout import Layouts
 from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, local
 from astra.cost.units import Units, unit_parameters
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds, modules_of
+from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Retention, Shard
 from astra.layers.split import Stages, kinds, stages
 from astra.network.collectives import host_transfer_s
 from astra.provenance import Bools, Codes, Floats, Ints
 from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
+
+__all__ = [
+    "SHARD_COLUMNS", "Gathered", "Meshes", "Passes", "StageCosts", "StageMemory", "StageTimes",
+    "expert_groups", "gather_parts", "host_s_per_byte", "join_meshes", "least_s", "over_all", "over_model",
+    "over_stages", "retention", "stage_costs", "stage_table",
+]  # fmt: skip
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
 
@@ -93,18 +100,6 @@ class StageCosts(NamedTuple):
     host_s_per_byte: Floats  # [mesh] of activations that go to host memory while others come back
 
 
-class Gathered(NamedTuple):
-    """Unique shardings, their parts, and where each mesh finds its own."""
-
-    shard: Shard
-    parts: Mapping[LayerKind | str, Part]
-    place: Ints
-
-    def take(self, rows: Ints) -> Gathered:
-        """The same parts for some of the meshes."""
-        return self._replace(place=self.place[rows])
-
-
 def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
@@ -142,7 +137,9 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     queued = times.queued_bytes(job, gathered.shard, microbatches)
     expert_replicas, expert_stride = expert_groups(columns)
     shards, expert_shards = _shard_groups(job, columns, expert_replicas)
-    layers = table.counts.sum(axis=-1)
+    layers, in_flight = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
+    beside = _beside_bytes(columns, memory.largest("whole"))
+    graphed = _graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
@@ -161,9 +158,9 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         kept_modules=memory.modules(job),
         kept_checkpoint=memory.layers("checkpoint"),
         layer_whole=memory.largest("whole"),
-        layer_working=memory.largest("working") + _fresh_bytes(job, held),
+        layer_working=memory.largest("working") + _fresh_bytes(job, held) + beside,
         head_bytes=memory.head(),
-        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES,
+        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
         held=held,
         units=unit_parameters(job, gathered.shard, gathered.place, table),
         sync=sync(
@@ -178,7 +175,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         ),
         layers=layers,
         chunk_layers=table.chunk_layers,
-        in_flight=_in_flight(table, columns, microbatches),
+        in_flight=in_flight,
         microbatches=microbatches,
         shards=shards,
         expert_shards=expert_shards,
@@ -200,6 +197,23 @@ def _in_flight(table: Stages, columns: Columns, microbatches: Ints) -> Ints:
         in_flight_chunks(columns["schedule"][:, None], **shape, rank=rank) for rank in (table.rank, table.until)
     )
     return np.maximum(first, last)
+
+
+def _beside_bytes(columns: Columns, layer_bytes: Floats) -> Floats:
+    """What hiding expert exchanges holds besides: a layer of a second micro-batch.
+
+    One micro-batch goes forward through the layers while another goes back through them, so that as many are filled as
+    are given back, but for the two at work.
+    """
+    return np.where(columns["overlap_ep"][:, None], layer_bytes, 0.0)
+
+
+def _graph_bytes(job: Job, inputs: Floats, in_flight: Floats) -> Floats:
+    """What graphs of single layers hold besides: an input each of their own, for every micro-batch in flight.
+
+    A graph is replayed on the tensors it was captured with. A graph of the whole step has its inputs within it.
+    """
+    return inputs * in_flight if job.words.graphs == "partial" else np.zeros_like(inputs)
 
 
 def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
@@ -241,14 +255,14 @@ class StageTimes:
         nothing = np.zeros(len(self._index))
         again = [*forward[:-2], nothing, nothing]
         self._by_part = (forward, backward, weight, again)
-        self._by_module = [
-            [*(self._again(part, name) for part in by_kind), nothing, nothing] for name in modules_of(job.model)
-        ]
+        self._by_module = np.stack(
+            [np.stack([self._again(part, name) for part in by_kind], axis=-1) for name in modules_in(job)], axis=-1
+        )
         self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
 
     def _passes(self, table: Stages) -> Passes:
-        seconds = [over_stages(table, columns) for columns in self._by_part]
-        return Passes(*seconds, np.stack([over_stages(table, columns) for columns in self._by_module], axis=-1))
+        forward, backward, weight, again = (over_stages(table, columns) for columns in self._by_part)
+        return Passes(forward, backward, weight, again, over_layers(table, self._by_module))
 
     def before(self) -> Passes:
         """The virtual stages before each sort's last rank."""
@@ -353,63 +367,18 @@ def least_s(part: Part) -> Floats:
     return total
 
 
-def over_stages(table: Stages, columns: list[Floats]) -> Floats:
-    """[mesh] columns of each kind, the embedding and the head, summed to [mesh, sort]."""
-    *by_kind, first, last = columns
-    total = table.first * first[:, None] + table.last * last[:, None]
-    for place, column in enumerate(by_kind):
-        total = total + table.counts[..., place] * column[:, None]
-    return total
-
-
-class StageMemory:
-    """Activation bytes of stages from parts."""
-
-    def __init__(self, job: Job, gathered: Gathered, table: Stages) -> None:
-        self._gathered, self._table = gathered, table
-        self._by_kind = [gathered.parts[kind] for kind in kinds(job.model)]
-
-    def layers(self, field: str) -> Floats:
-        """Summed over a rank's layers, for one micro-batch through all of them."""
-        nothing = np.zeros(len(self._gathered.place))
-        kept = [getattr(part.kept, field)[self._gathered.place] for part in self._by_kind]
-        return over_stages(self._table, [*kept, nothing, nothing])
-
-    def modules(self, job: Job) -> Floats:
-        """[mesh, sort, module] of a rank's layers, what selective recompute of each module does not keep."""
-        nothing = np.zeros(len(self._gathered.place))
-        found = []
-        for name in modules_of(job.model):
-            parts = (part.modules.get(name) for part in self._by_kind)
-            saved = [nothing if one is None else one.saved[self._gathered.place] for one in parts]
-            found.append(over_stages(self._table, [*saved, nothing, nothing]))
-        return np.stack(found, axis=-1)
-
-    def largest(self, field: str) -> Floats:
-        """Of the largest layer a rank holds."""
-        kept = [
-            np.where(self._table.counts[..., place] > 0, getattr(part.kept, field)[self._gathered.place][:, None], 0.0)
-            for place, part in enumerate(self._by_kind)
-        ]
-        largest: Floats = np.max(kept, axis=0)
-        return largest
-
-    def head(self) -> Floats:
-        """Kept and working bytes at the loss, on the rank that holds the last virtual stage."""
-        head = self._gathered.parts[HEAD].kept
-        return self._table.last * (head.whole + head.working)[self._gathered.place][:, None]
-
-
 def _held(job: Job, gathered: Gathered, table: Stages) -> Held:
     """Parameters of each sort of rank; a tied head is a second copy when the pipeline separates it."""
     shard, model = gathered.shard, job.model
     by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
-    by_part += [weights_of.embedding_weights(model), weights_of.head_weights(model)]
+    predictors = weights_of.predictor_weights(model).times(job.workload.mtp)
+    by_part += [weights_of.embedding_weights(model), weights_of.head_weights(model).plus(predictors)]
     pairs = [local(weights, shard.tp, shard.ep, shard.etp) for weights in by_part]
     dense = over_stages(table, [np.broadcast_to(d, len(shard.tp))[gathered.place] for d, _ in pairs])
     expert = over_stages(table, [np.broadcast_to(e, len(shard.tp))[gathered.place] for _, e in pairs])
-    if model.tied_embeddings:
-        copy, _ = local(weights_of.tied_head_weights(model), shard.tp, shard.ep, shard.etp)
+    if model.tied_embeddings or job.workload.mtp:  # such layers look tokens up once more
+        table_again = weights_of.Weights(sharded=model.vocab * model.hidden)
+        copy, _ = local(table_again, shard.tp, shard.ep, shard.etp)
         dense = dense + (table.last & ~table.first) * copy[gathered.place][:, None]
     if job.workload.task != "lora":
         return Held(dense, expert, dense, expert, np.zeros_like(dense))

@@ -10,10 +10,73 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.files import whole_number
-from astra.spec.model import MLA, ModelSpec, MoE, Rotary, StateSpace
+from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 from astra.spec.names import as_line, as_name
 
 _MOST_LAYERS: Final = 10_000
+# What fixes the model: read, or of no use without the rest of it.
+SHAPE: Final = frozenset(
+    (
+        "--rope-type",
+        "--activation-func-clamp-value",
+        "--add-qkv-bias",
+        "--disable-bias-linear",
+        "--ffn-hidden-size",
+        "--group-query-attention",
+        "--hidden-size",
+        "--kv-channels",
+        "--kv-lora-rank",
+        "--mamba-head-dim",
+        "--mamba-num-groups",
+        "--mamba-num-heads",
+        "--mamba-state-dim",
+        "--max-position-embeddings",
+        "--moe-ffn-hidden-size",
+        "--moe-layer-freq",
+        "--moe-router-enable-expert-bias",
+        "--moe-router-group-topk",
+        "--moe-router-num-groups",
+        "--moe-router-pre-softmax",
+        "--moe-router-score-function",
+        "--moe-router-topk",
+        "--moe-router-topk-scaling-factor",
+        "--moe-shared-expert-gate",
+        "--moe-shared-expert-intermediate-size",
+        "--mscale",
+        "--mscale-all-dim",
+        "--multi-latent-attention",
+        "--no-yarn-correction-range-round-to-int",
+        "--norm-epsilon",
+        "--normalization",
+        "--num-attention-heads",
+        "--num-experts",
+        "--num-layers",
+        "--num-query-groups",
+        "--padded-vocab-size",
+        "--position-embedding-type",
+        "--q-lora-rank",
+        "--qk-head-dim",
+        "--qk-layernorm",
+        "--qk-pos-emb-head-dim",
+        "--quick-geglu",
+        "--rotary-base",
+        "--rotary-percent",
+        "--rotary-scaling-factor",
+        "--rotary-seq-len-interpolation-factor",
+        "--softmax-type",
+        "--squared-relu",
+        "--swiglu",
+        "--untie-embeddings-and-output-weights",
+        "--use-rope-scaling",
+        "--v-head-dim",
+        "--vocab-size",
+        "--window-attn-skip-freq",
+        "--window-size",
+        "--yarn-beta-fast",
+        "--yarn-beta-slow",
+        "--yarn-original-max-position-embeddings",
+    )
+)
 
 
 class Arguments:
@@ -21,6 +84,7 @@ class Arguments:
 
     def __init__(self, words: list[str], name: str) -> None:
         self._name = name
+        self.read: set[str] = set()  # flags that were looked for
         self.flags: dict[str, list[str]] = {}
         current: list[str] | None = None
         for word in words:
@@ -32,18 +96,35 @@ class Arguments:
 
     def has(self, flag: str) -> bool:
         """Whether a switch is given."""
+        self.read.add(flag)
         return flag in self.flags
 
     def text(self, flag: str, default: str = "") -> str:
         """The value of a flag."""
+        self.read.add(flag)
         values = self.flags.get(flag)
         return values[0] if values else default
+
+    def texts(self, flag: str) -> list[str]:
+        """All values of a flag."""
+        self.read.add(flag)
+        return self.flags.get(flag, [])
+
+    def one_of(self, flag: str, choices: tuple[str, ...], default: str) -> Any:
+        """The value of a flag, which must be known."""
+        value = self.text(flag, default)
+        if value not in choices:
+            raise InputError(f"{self._name}: {flag}", value, want=f"one of {', '.join(choices)}")
+        return value
 
     def whole(self, flag: str, default: int | None = None) -> int:
         """The value of a flag that is a whole number."""
         text = self.text(flag)
-        if not text and default is not None:
+        if not text and default is not None and flag not in self.flags:
             return default
+        if not text:
+            fix = "It stands there without one: a variable of the script is not set. Give its parameters behind --."
+            raise InputError(f"{self._name}: {flag}", None, want="a whole number", fix=fix)
         if not re.fullmatch(r"[0-9]{1,12}", text):
             raise InputError(f"{self._name}: {flag}", text or None, want="a whole number")
         return int(text)
@@ -105,6 +186,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         out_bias=biased,
         mlp_bias=biased and not _all_experts(args),
         learned_positions=positions if learned else 0,
+        attention_gate=args.has("--attention-output-gate"),
         attention_sinks=args.text("--softmax-type") == "learnable",
         window=_window(window, name),
         full_attention_every=args.whole("--window-attn-skip-freq", 0) if window else 1,
@@ -114,6 +196,8 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         mla=mla,
         moe=_moe(args, biased, name),
         state_space=hybrid,
+        delta_net=_delta_net(args, name),
+        quirks=("zero_centered_norm",) if args.has("--apply-layernorm-1p") else (),
         source=as_line(f"read from {name}"),
     )
 
@@ -131,6 +215,24 @@ def _state_space(args: Arguments) -> StateSpace | None:
         head_dim=args.count("--mamba-head-dim", 64),
         states=args.count("--mamba-state-dim", 128),
         groups=args.count("--mamba-num-groups", 8),
+    )
+
+
+def _delta_net(args: Arguments, name: str) -> DeltaNet | None:
+    """Delta nets in all layers but the last of each group; sizes that are not said are Megatron's own."""
+    if args.text("--experimental-attention-variant") != "gated_delta_net":
+        return None
+    every = whole_number(args.text("--linear-attention-freq"))
+    if every is None:
+        given = args.text("--linear-attention-freq")
+        raise InputError(f"{name}: --linear-attention-freq", given, want="a whole number: one layer in so many attends")
+    return DeltaNet(
+        attention_every=every,
+        heads=args.count("--linear-num-value-heads", 32),
+        head_dim=args.count("--linear-value-head-dim", 128),
+        key_heads=args.count("--linear-num-key-heads", 16),
+        key_dim=args.count("--linear-key-head-dim", 128),
+        conv=args.count("--linear-conv-kernel-dim", 4),
     )
 
 

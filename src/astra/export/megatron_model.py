@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astra.export.base import Launch
-from astra.spec.model import MLA, ModelSpec, MoE, Rotary, StateSpace
+from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 
 Flag = tuple[str, ...]  # a flag and its values
 
@@ -32,17 +32,37 @@ def model_flags(launch: Launch) -> list[Flag]:
     if not model.tied_embeddings:
         flags.append(("--untie-embeddings-and-output-weights",))
     if model.moe is not None:
-        flags += _experts(model, model.moe)
+        flags += [*_experts(model, model.moe), *_dispatcher(launch.strategy.dispatch)]
+    if launch.workload.mtp:
+        flags += [("--mtp-num-layers", str(launch.workload.mtp)), ("--mtp-loss-scaling-factor", "0.1")]
     if model.state_space is not None:
         flags += _state_space(model.state_space, launch.layers)
+    if model.delta_net is not None:
+        flags += _delta_net(model.delta_net)
+    if "zero_centered_norm" in model.quirks:
+        flags.append(("--apply-layernorm-1p",))
     return flags
 
 
-def _state_space(space: StateSpace, layers: tuple[int, ...]) -> Iterator[Flag]:
+def _delta_net(net: DeltaNet) -> Iterator[Flag]:
+    """Of each group of layers the last has attention."""
+    yield ("--experimental-attention-variant", "gated_delta_net")
+    yield ("--linear-attention-freq", str(net.attention_every))
+    yield ("--linear-conv-kernel-dim", str(net.conv))
+    yield ("--linear-key-head-dim", str(net.key_dim))
+    yield ("--linear-value-head-dim", str(net.head_dim))
+    yield ("--linear-num-key-heads", str(net.key_heads))
+    yield ("--linear-num-value-heads", str(net.heads))
+
+
+def hybrid_stages(space: StateSpace, layers: tuple[int, ...]) -> str:
     """A hybrid's letters, with a bar between virtual stages."""
     letters = iter(space.pattern)
-    stages = ("".join(next(letters) for _ in range(count)) for count in layers)
-    yield ("--hybrid-layer-pattern", "|".join(stages))
+    return "|".join("".join(next(letters) for _ in range(count)) for count in layers)
+
+
+def _state_space(space: StateSpace, layers: tuple[int, ...]) -> Iterator[Flag]:
+    yield ("--hybrid-layer-pattern", hybrid_stages(space, layers))
     yield ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
     yield ("--mamba-num-heads", str(space.heads))
     yield ("--mamba-head-dim", str(space.head_dim))
@@ -107,6 +127,8 @@ def _attention(model: ModelSpec) -> Iterator[Flag]:
         yield ("--window-size", f"{model.window - 1},0")  # tokens to the left of the query, itself not counted
         if model.full_attention_every > 1:
             yield ("--window-attn-skip-freq", str(model.full_attention_every))
+    if model.attention_gate:
+        yield ("--attention-output-gate",)
     if model.attention_sinks:
         yield ("--softmax-type", "learnable")
 
@@ -143,7 +165,6 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
         ("--moe-router-topk", str(moe.topk)),
         ("--moe-ffn-hidden-size", str(moe.ffn)),
         *_routing(moe),
-        ("--moe-token-dispatcher-type", "alltoall"),
         ("--moe-grouped-gemm",),
         ("--moe-permute-fusion",),
     ]
@@ -156,6 +177,14 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
     if _all_biases(model):
         flags.append(("--no-bias-dropout-fusion",))  # grouped experts with biases do not have it
     return flags
+
+
+def _dispatcher(name: str) -> Iterator[Flag]:
+    if name == "alltoall":
+        yield ("--moe-token-dispatcher-type", "alltoall")
+    else:
+        yield ("--moe-token-dispatcher-type", "flex")
+        yield ("--moe-flex-dispatcher-backend", name)
 
 
 def _routing(moe: MoE) -> Iterator[Flag]:

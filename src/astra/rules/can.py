@@ -84,6 +84,10 @@ def unable(runtime: Runtime, model: ModelSpec, workload: Workload) -> list[Reaso
         found.append(Reason("workload", f"{who} does not train in {workload.precision} here"))
     if workload.optimizer not in can.optimizers:
         found.append(Reason("workload", f"{who} does not train with {workload.optimizer} here"))
+    if workload.mtp and not can.mtp:
+        found.append(Reason("workload", f"{who} does not train multi-token prediction here"))
+    if workload.mtp and (model.state_space or model.encoder or model.vision):
+        found.append(Reason("workload", "multi-token prediction is of models of one kind of layer stack"))
     if 0 < model.learned_positions < workload.seq:
         found.append(Reason("workload", f"the model's learned positions end at {model.learned_positions:,} tokens, "
                                         f"before the sequence of {workload.seq:,}"))  # fmt: skip
@@ -114,11 +118,18 @@ def usual_runtime(model: ModelSpec, workload: Workload, *, several: bool = False
 
 def recipe_of(runtime: Runtime, model: ModelSpec) -> str | None:
     """The recipe that builds a model of this shape, by its name in the framework."""
-    for name, recipe in runtime.can.recipes.items():
+    name = of_shape(model, runtime.can.recipes)
+    return None if name is None else runtime.can.recipes[name]
+
+
+def of_shape(model: ModelSpec, known: Iterable[str]) -> str | None:
+    """The catalog model of the same shape, of those given; of several the one with the same rotary positions."""
+    fitting = []
+    for name in known:
         found = models.model(name)
         if replace(model, **{field: getattr(found, field) for field in _BESIDE}) == found:
-            return recipe
-    return None
+            fitting.append((found.rotary != model.rotary, name))
+    return min(fitting, key=lambda one: one[0], default=(False, None))[1]
 
 
 def rules_of(runtime: Runtime) -> tuple[Rule, ...]:

@@ -5,6 +5,7 @@ Uses the same parts, stages and states as the search, for one mesh with every ra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
-from astra.catalog.runtimes import step_error
 from astra.columns import from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
@@ -34,6 +34,10 @@ from astra.cost.stage import (
 )
 from astra.cost.state import Bytes
 from astra.cost.step import states
+from astra.evidence.bars import bar_of
+from astra.evidence.kinds import Kind, kind_of
+from astra.evidence.runs import shape_of
+from astra.evidence.told import sentence
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.split import Stages, even, kinds, split
@@ -41,13 +45,12 @@ from astra.provenance import Floats, Source, Timed
 from astra.rules.can import may
 from astra.rules.names import facts_of
 from astra.rules.table import RULES, Rule, advice, violations
-from astra.search.space import head_layers
+from astra.search.space import last_layers
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.spec.words import Words
 from astra.units import GIB
 
-ASSUMED_ERROR: Final = 0.25  # least relative error of a time with assumed parts: no measurement stands behind it
 MEMORY_ERROR: Final = 0.06
 PLAUSIBLE_MFU: Final = 0.65  # above the best published large runs (about 0.60 in bf16, MLPerf and vendor tables)
 GENERAL: Final = tuple(rule for rule in RULES if not rule.frameworks)
@@ -82,7 +85,7 @@ def layers_of(job: Job, strategy: Strategy) -> tuple[int, ...]:
     depth, count = len(layer_kinds(job.model)), strategy.pp * strategy.vp
     if strategy.layers:
         return strategy.layers
-    return even(depth, count) or split(depth, count, head_layers(job.model, job.workload.seq))
+    return even(depth, count) or split(depth, count, last_layers(job))
 
 
 def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> list[str]:
@@ -100,9 +103,9 @@ def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> l
 
 def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[Rule] = ()) -> list[Estimate]:
     """Each strategy in full; the caller has checked that they can be costed at all."""
-    by_words: dict[Words, list[int]] = {}
+    by_words: dict[tuple[Words, tuple[str, ...]], list[int]] = {}
     for place, strategy in enumerate(strategies):
-        by_words.setdefault(Words.of(strategy), []).append(place)
+        by_words.setdefault((Words.of(strategy), strategy.modules), []).append(place)
     found: dict[int, Estimate] = {}
     for places in by_words.values():
         said = job.saying(strategies[places[0]])
@@ -119,7 +122,7 @@ def as_row(job: Job, strategy: Strategy) -> Row:
     columns = from_strategy(strategy)
     place = layout(strategy.schedule, strategy.pp, strategy.vp, layers_of(job, strategy))
     recompute, method = (columns[name].astype(np.int64) for name in ("recompute", "method"))
-    modules = np.array([module_bits(job.model, strategy.modules)])
+    modules = np.array([module_bits(job, strategy.modules)])
     savers = Savers(recompute, method, columns["recompute_layers"], modules, columns["offload_layers"])
     holders = Holders(*(columns[name].astype(np.int64) for name in Holders._fields))
     return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((place,))), savers, holders, place)
@@ -266,7 +269,7 @@ def _tell(
     mfu = flops_per_s / job.pool.device.peak(job.workload.precision)
     reserved = max(stage.peak_reserved_gib for stage in stages)
     fits = all(stage.fits for stage in stages)
-    worst = max(provenance.values())
+    worst, kind = max(provenance.values()), kind_of(job, row.strategy)
     return Estimate(
         model=job.model.name,
         gpus=f"{job.pool.gpus}x{job.pool.device.name}",
@@ -277,7 +280,8 @@ def _tell(
         violations=broken,
         fits=fits,
         step_s=total_s,
-        step_s_range=step_range(job, total_s, worst),
+        step_s_range=step_range(total_s, kind),
+        evidence=sentence(kind, shape_of(job.model)),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / job.pool.gpus,
         model_tflops_per_gpu=flops_per_s / 1e12,
@@ -298,17 +302,21 @@ def _tell(
     )
 
 
-def step_range(job: Job, step_s: float, worst: Source) -> Range:
-    """Where four in five measured steps lie, by the errors (predicted over measured, less one) of published runs."""
-    error = step_error(job.runtime.name, moe=job.model.moe is not None)
-    error = max(error, ASSUMED_ERROR) if worst == Source.ASSUMED else error
-    return Range(low=step_s / (1 + error), high=step_s / (1 - error))
+def step_range(step_s: float, kind: Kind, *, without: str = "") -> Range:
+    """Where four in five measured steps of its kind lie, by published runs predicted without their source.
+
+    ``without`` is a source whose runs do not count.
+    """
+    times = math.exp(bar_of(kind, without))
+    return Range(low=step_s / times, high=step_s * times)
 
 
 def training_flops_per_token(job: Job) -> float:
     """Model FLOPs: three times the forward pass, twice where base weights are frozen (LoRA)."""
     times = 2.0 if job.workload.task == "lora" else 3.0
-    return times * weights_of.forward_flops_per_token(job.model, job.workload.seq)
+    model, work = job.model, job.workload
+    more = work.mtp * weights_of.predictor_flops_per_token(model, work.seq) if work.mtp else 0.0
+    return times * (weights_of.forward_flops_per_token(model, work.seq) + more)
 
 
 def recomputed_share(job: Job, row: Row) -> float:
@@ -316,16 +324,21 @@ def recomputed_share(job: Job, row: Row) -> float:
     strategy = row.strategy
     forward = weights_of.forward_flops_per_token(job.model, job.workload.seq)
     if strategy.recompute == "selective":
-        return weights_of.attention_flops_per_token(job.model, job.workload.seq) / (3 * forward)
+        return weights_of.module_flops_per_token(job.model, strategy.modules, job.workload.seq) / (3 * forward)
     if strategy.recompute == "full":
         most = strategy.recompute_layers if strategy.method == "block" else max(row.layout.layers)
         return sum(min(most, count) for count in row.layout.layers) / max(sum(row.layout.layers), 1) / 3
     return 0.0
 
 
-def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, fits: bool) -> list[str]:
+def advised(job: Job, strategy: Strategy) -> list[str]:
+    """What is legal but unwise in a strategy, and what to do about it."""
     facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-    found = list(advice(from_strategy(strategy), facts))
+    return list(advice(from_strategy(strategy), facts))
+
+
+def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, fits: bool) -> list[str]:
+    found = advised(job, strategy)
     if mfu > PLAUSIBLE_MFU:
         found.append(
             f"MFU {mfu:.0%} is above what large runs have published ({PLAUSIBLE_MFU:.0%}): treat it as optimistic"

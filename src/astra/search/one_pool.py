@@ -8,21 +8,25 @@ from typing import Any, NamedTuple
 import msgspec
 
 import astra
-from astra.answer import Estimate, Plan, PlanSet, PriceTag, Reject, Search
+from astra.answer import Daring, Estimate, Plan, PlanSet, PriceTag, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
+from astra.evidence.doubt import Doubt
 from astra.money.bill import tag_of
 from astra.money.objectives import Goal
+from astra.search import nearby
 from astra.search.able import able
 from astra.search.budget import against, parts_of, price, use_notes, with_run
 from astra.search.counts import on
+from astra.search.daring import daring
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
-from astra.search.engine import search
-from astra.search.front import Hunt, Progress, Refined
+from astra.search.engine import Found, search
+from astra.search.front import Refined
+from astra.search.hunt import Hunt, Progress, open_notes
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
-from astra.search.words import settled
+from astra.search.words import narrower, settled
 from astra.search.world import World, told_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, parse_strategy
@@ -34,7 +38,12 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     able(world.job)
     tag = price(world.job, money, goal)
     now = None if world.request.baseline is None else estimated(world, world.request.baseline, "baseline")
-    found = _answer(world, goal, tag, progress)
+    fastest = goal.objective.name == "fastest"
+    try:
+        found = _answer(world, goal, tag, progress)
+    except NoFeasiblePlan as error:
+        near = nearby.advice(world, _first) if fastest else ""
+        raise (NoFeasiblePlan(f"{error} {near}") if near else error) from None
     ranked = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
     best = ranked[0][1]
     if world.request.strict and best.provenance_worst == "assumed":
@@ -52,7 +61,9 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         rejects=found.rejects,
         notes=[*_about(world.job), *found.notes, *world.notes],
         objective=goal.objective.name,
+        daring=found.daring,
         baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
+        nearby=nearby.remarks(world, found.ranked[0][2], _first) if fastest else [],
     )  # fmt: skip
 
 
@@ -76,6 +87,7 @@ class _Answer(NamedTuple):
     feasible: int
     rejects: list[Reject]
     notes: list[str]
+    daring: Daring | None = None
 
     def search_record(self, seconds: float) -> Search:
         return Search(
@@ -94,19 +106,39 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
         )
         if goal.objective.direction == "front":
             return _front(job, chosen, state)
-        notes = use_notes(job, chosen[0])
+        notes = [*use_notes(job, chosen[0]), *open_notes(state)]
         job = on(job, chosen[0].gpus)
-    found = search(job, restrictions, user_rules=rules, keep=world.request.top, progress=progress)
+    found, ranked = _ranked(world, job, world.request.top, progress)
+    plans = [(job, strategy, result) for strategy, result in ranked]
+    narrow = ranked[0][0].moments != "fp32" and narrower(job, restrictions) is not None
+    notes += ["moments in bf16, because nothing fits with fp32"] * narrow
+    bold = daring(job, plans[0][2], restrictions, rules, tag) if world.request.rank == "upper" else None
+    rejects = rejects_of(found, rules, job)
+    return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
+
+
+def _ranked(
+    world: World, job: Job, top: int, progress: Progress | None = None
+) -> tuple[Found, list[tuple[Strategy, Estimate]]]:
+    """The search on a job, and the best of it as they are told."""
+    rules, upper = world.rules, world.request.rank == "upper"
+    doubt = Doubt(job) if upper else None
+    found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
+    if not found.candidates and (narrow := narrower(job, world.restrictions)) is not None:
+        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubt=doubt)
     if not found.candidates:
-        raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
+        raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
     strategies = best_splits(job, found.candidates, rules)
     estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules), strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
         raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
-    ranked = sorted(fitting, key=lambda pair: pair[1].step_s)[: world.request.top]
-    plans = [(job, strategy, result) for strategy, result in ranked]
-    return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects_of(found, rules, job), notes)
+    return found, sorted(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)[:top]
+
+
+def _first(world: World) -> Estimate:
+    """The first plan of a request, with nothing beside it."""
+    return _ranked(world, settled(world.job, world.restrictions), world.request.top)[1][0][1]
 
 
 def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
@@ -115,7 +147,7 @@ def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(ranked), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
-    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, [])
+    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, open_notes(state))
 
 
 def _record(world: World, job: Job, goal: Goal) -> dict[str, Any]:
@@ -140,7 +172,7 @@ def estimated(world: World, text: str, where: str) -> Estimate:
     # An illegal strategy is still estimated, unless its numbers do not define a run at all.
     undefined = (
         strategy.gpus != job.pool.gpus
-        or strategy.pp * strategy.vp > depth
+        or strategy.pp * strategy.vp > depth + 2
         or strategy.dp * strategy.mbs > job.workload.global_batch
         or (strategy.layers and sum(strategy.layers) != depth)
         or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)

@@ -95,15 +95,17 @@ def least_savers(result: Evaluated, savers: Savers, fits: Bools) -> tuple[Ints, 
     bound_s = np.where(fits, result.bound_s, np.inf)
     found = []
     taken = np.zeros((len(bound_s), bound_s.shape[2]), bool)
-    for kind in range(len(CHOICES["recompute"])):  # none, which precedes all; selective; full
-        some = np.flatnonzero(savers.recompute == kind)
-        if not len(some):
-            continue
+    # None precedes all that keep as much on the GPU; of one kind, whoever repeats less at one stage does so at all.
+    kinds, place = np.unique(
+        np.stack((savers.recompute, savers.modules, savers.offload_layers)), axis=1, return_inverse=True
+    )
+    for number, (recompute, _, offloaded) in enumerate(kinds.T.tolist()):
+        some = np.flatnonzero(place.ravel() == number)
         choice = bound_s[:, some].argmin(axis=1)
         best_s = np.take_along_axis(bound_s[:, some], choice[:, None, :], axis=1)[:, 0]
         mesh, holder = np.nonzero(np.isfinite(best_s) & ~taken)
         found.append((mesh, some[choice[mesh, holder]], holder))
-        taken |= np.isfinite(best_s) & (kind == 0)
+        taken |= np.isfinite(best_s) & (recompute == 0 and offloaded == 0)
     mesh, saver, holder = (np.concatenate(column) for column in zip(*found, strict=True))
     return mesh, saver, holder
 
@@ -194,7 +196,7 @@ def to_strategy(
         **degrees,
         **choices,
         **said(job, degrees["ep"]),
-        modules=module_names(job.model, int(savers.modules[saver])),
+        modules=module_names(job, int(savers.modules[saver])),
         offload_layers=int(savers.offload_layers[saver]),
         sp=bool(columns["sp"]),
         flash=bool(columns["flash"]),

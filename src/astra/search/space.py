@@ -16,13 +16,14 @@ from typing import Any, Final
 import numpy as np
 
 from astra.columns import CHOICES, Column, code
+from astra.cost.layers import modules_in
 from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Holders
 from astra.cost.savers import Savers, module_bits
 from astra.cost.stage import Meshes
 from astra.layers import split
 from astra.layers import weights as weights_of
-from astra.layers.kinds import layer_kinds, modules_of
+from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import able_rules, rules_of
 from astra.rules.names import facts_of
@@ -31,7 +32,6 @@ from astra.rules.table import Rule, check
 from astra.schedule import find
 from astra.search.words import hides_experts, module_choices, moment_choices, offload_choices, settled, word_facts
 from astra.spec.job import Job
-from astra.spec.model import ModelSpec
 from astra.spec.strategy_fields import MODULES, OVERLAPS, SCHEDULES
 
 FLAGS: Final = (*(f"overlap_{name}" for name in OVERLAPS), "flash")
@@ -82,6 +82,7 @@ class Space:
         self.late_rules = (*self._joint_rules(), *(rule for rule in user_rules if rule.needs & LATE))
         self.cores, self.strategies, self.considered = self._make_cores()
         self.savers = self._make_savers()
+        self.offloads = bool(self.savers.offload_layers.any())
 
     def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
         """Candidates the user's restrictions leave."""
@@ -158,12 +159,13 @@ class Space:
         depth = len(layer_kinds(model))
         found = []
         for vp in self.allowed("vp", chunk_counts(depth, pp)):
-            savers = len(self._savers(-(-depth // (pp * vp))))
+            savers = len(self._savers(-(-depth // (pp * vp)), -(-depth // pp)))
             known = [name for name in SCHEDULES if name in self.job.runtime.can.schedules]
             for schedule in self.allowed("schedule", known):
                 if not find(schedule).takes(vp):
                     continue
-                for layers in _splits(model, self.job.workload.seq, pp, vp, uneven=self.job.runtime.can.uneven):
+                head = last_layers(self.job)
+                for layers in _splits(model, head, pp, vp, uneven=self.job.runtime.can.uneven):
                     place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
                     found.append((vp, code("schedule", schedule), place, savers))
         self.layouts = Layouts(self._layout_places)
@@ -182,13 +184,13 @@ class Space:
 
     def _module_sets(self) -> list[int]:
         """Sets of modules that selective recompute is tried with, as bits."""
-        return [module_bits(self.job.model, names) for names in module_choices(self.job, self.restrictions)]
+        return [module_bits(self.job, names) for names in module_choices(self.job, self.restrictions)]
 
-    def _savers(self, chunk_layers: int) -> Ints:
-        """Legal rows of ``Savers`` for a chunk; only full recompute has layers to choose."""
+    def _savers(self, chunk_layers: int, stage_layers: int) -> Ints:
+        """Legal rows of ``Savers`` for a chunk of a stage; only full recompute has layers to choose."""
         most = max(chunk_layers, 1) if self.job.runtime.can.methods else 1
         some = self.allowed("recompute_layers", range(1, most + 1))
-        waiting = offload_choices(self.job, self.restrictions)
+        waiting = [n for n in offload_choices(self.job, self.restrictions) if n <= stage_layers]
         rows = [
             (kind, method, n, bits, offloaded)
             for kind, method, bits in self._methods
@@ -196,7 +198,7 @@ class Space:
             for offloaded in waiting
         ]
         table = np.array(rows, dtype=np.int64).reshape(-1, len(Savers._fields))
-        return table[check(saver_columns(self.job.model, Savers(*table.T)), self.facts).ok]
+        return table[check(saver_columns(self.job, Savers(*table.T)), self.facts).ok]
 
     def _make_holders(self) -> Holders:
         can = self.job.runtime.can
@@ -209,9 +211,7 @@ class Space:
                 ("reshard", can.reshard),
             )
         )
-        rows = [
-            row for row in product(zero, offload, moments, reshard) if row[0] == 3 or row[3] == 0 or 0 not in reshard
-        ]
+        rows = list(product(zero, offload, moments, reshard))
         table = np.array(rows, dtype=np.int64).reshape(-1, len(Holders._fields))
         holders = Holders(*table.T)
         return Holders(*table[check(holders._asdict(), self.facts).ok].T)
@@ -231,8 +231,9 @@ class Space:
     def _make_savers(self) -> Savers:
         """All recompute choices, for the deepest chunk there is."""
         depth = len(layer_kinds(self.job.model))
-        deepest = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
-        return Savers(*self._savers(deepest).T)
+        chunk = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
+        stage = max((-(-depth // layout.pp) for layout in self.layouts), default=1)
+        return Savers(*self._savers(chunk, stage).T)
 
     @property
     def flash_settings(self) -> Bools:
@@ -250,16 +251,26 @@ class Space:
         wide, origin = cross(wide, {name: flags[:, place] for place, name in enumerate(FLAGS)})
         wide["overlap_tp"] = wide["overlap_tp"] & wide["sp"] & (wide["tp"] <= self.facts["scaleup_gpus"])
         wide["overlap_p2p"] = wide["overlap_p2p"] & (wide["vp"] > 1)
-        if wide["overlap_ep"].any():
-            several = self.job.workload.global_batch > wide["dp"] * wide["mbs"]
-            wide["overlap_ep"] = (
-                wide["overlap_ep"] & (wide["ep"] > 1) & several & ((wide["pp"] == 1) | (wide["vp"] > 1))
-            )
         wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
         strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)
         self.dominated += round(float(strategies.sum()) / max(len(flags), 1) * (self._flag_space - len(flags)))
+        layouts = table[origin, 2]
+        if wide["overlap_ep"].any():
+            once = self._hide_experts(wide)
+            self.dominated += round(float(strategies[~once].sum()))
+            wide, strategies = {name: column[once] for name, column in wide.items()}, strategies[once]
+            origin, layouts = origin[once], layouts[once]
         wide, strategies, kept = self._keep_rows(wide, strategies)
-        return Meshes(wide, table[origin, 2][kept], self.layouts), strategies, core[origin][kept]
+        return Meshes(wide, layouts[kept], self.layouts), strategies, core[origin][kept]
+
+    def _hide_experts(self, wide: dict[str, Column]) -> Bools:
+        """Switch the overlap of expert exchanges off where there is none; which rows are then not there twice."""
+        several = self.job.workload.global_batch > wide["dp"] * wide["mbs"]
+        possible = (wide["ep"] > 1) & several & ((wide["pp"] == 1) | (wide["vp"] > 1))
+        both = len({flags[FLAGS.index("overlap_ep")] for flags in self._flag_sets}) > 1
+        twice = wide["overlap_ep"] & ~possible & both
+        wide["overlap_ep"] = wide["overlap_ep"] & possible
+        return np.asarray(~twice)
 
     def _keep(self, columns: dict[str, Column], below: Floats, *, times: int) -> tuple[dict[str, Column], Floats]:
         kept_columns, weights, _ = self._keep_rows(columns, below * times)
@@ -273,10 +284,19 @@ class Space:
         return {name: column[verdict.ok] for name, column in columns.items()}, weights[verdict.ok], verdict.ok
 
 
-def _splits(model: Any, seq: int, pp: int, vp: int, *, uneven: bool) -> list[tuple[int, ...]]:
-    """Even stages where layers divide, and the balanced split where that differs; the rules refuse what is left."""
+def last_layers(job: Job) -> float:
+    """What follows the last layer, in units of an average layer: the head, and layers of multi-token prediction."""
+    head = head_layers(job.model, job.workload.seq)
+    return head + job.workload.mtp * (1 + head)
+
+
+def _splits(model: Any, head: float, pp: int, vp: int, *, uneven: bool) -> list[tuple[int, ...]]:
+    """Even stages where layers divide, and the balanced split where that differs; the rules refuse what is left.
+
+    ``head`` is what follows the last layer, in layers.
+    """
     depth = len(layer_kinds(model))
-    balanced = split.split(depth, pp * vp, head_layers(model, seq))
+    balanced = split.split(depth, pp * vp, head)
     equal = split.even(depth, pp * vp)
     if equal is not None and not uneven:
         return [equal]
@@ -307,11 +327,12 @@ def facts_in(job: Job) -> dict[str, Any]:
     return facts | word_facts(job)
 
 
-def saver_columns(model: ModelSpec, savers: Savers) -> dict[str, Column]:
+def saver_columns(job: Job, savers: Savers) -> dict[str, Column]:
     """Savers under the names that rules use."""
-    found = {"recompute": savers.recompute, "method": savers.method, "recompute_layers": savers.layers}
+    found: dict[str, Column] = {"recompute": savers.recompute, "method": savers.method}
+    found["recompute_layers"] = savers.layers
     found["offload_layers"] = savers.offload_layers
-    for place, name in enumerate(modules_of(model)):
+    for place, name in enumerate(modules_in(job)):
         found[f"recompute_{name}"] = (savers.modules >> place & 1) > 0
     absent = [name for name in MODULES if f"recompute_{name}" not in found]
     return found | {f"recompute_{name}": np.zeros(len(savers), bool) for name in absent}

@@ -10,11 +10,14 @@ from astra.errors import InputError
 from astra.layers.kinds import modules_of
 from astra.rules.restrictions import Restrictions
 from astra.spec.job import Job
-from astra.spec.strategy_fields import CHOICES, MODULES
+from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES
 from astra.spec.words import Words
 
-# Sets of modules that recipes recompute.
-MODULE_SETS: Final = (("core_attn",),)
+# Sets of modules that recipes recompute (Megatron-Bridge 0.6.2, perf_recipes); the first is that of Megatron-LM.
+MODULE_SETS: Final = (
+    ("core_attn",), ("layernorm", "moe_act"), ("layernorm", "moe"), ("mla_up_proj",), ("mla_up_proj", "mlp"),
+    ("layernorm", "mla_up_proj", "moe_act"),
+)  # fmt: skip
 
 
 def settled(job: Job, restrictions: Restrictions) -> Job:
@@ -30,16 +33,22 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
             had = ", ".join(f"{name}={word}" for word in known)
             raise InputError(f"--fix {name}", None, want=f"what {job.runtime.name} has: {had}")
         chosen[name] = allowed[0]
+    if job.model.moe is None and not restrictions.allows("dispatch", "alltoall"):
+        raise InputError("--fix dispatch", chosen["dispatch"], want="a model with experts to send tokens to")
+    if any(restrictions.fixed.get("offload_layers", ())) and ACTIVATIONS not in can.offload:
+        want = f"a runtime that offloads activations: {job.runtime.name} has no activation offload"
+        raise InputError("--fix offload_layers", None, want=want)
     narrow = chosen["dispatch"] != "alltoall" and bool(usual["dispatch_fp8"])
     chosen["dispatch_fp8"] = restrictions.filter("dispatch_fp8", (narrow, not narrow))[0]
     chosen["shard"] = restrictions.filter("shard", (0, *restrictions.fixed.get("shard", ())))[0]
-    return msgspec.structs.replace(job, settled=Words(**chosen))
+    repeats = tuple({name for names in module_choices(job, restrictions) for name in names})
+    return msgspec.structs.replace(job, settled=Words(**chosen), repeats=repeats)
 
 
 def joint_words(job: Job) -> Job:
     """The job with the words of pipelines over several pools, whose text has none: plain ones, gradients as usual."""
     grads: Any = job.recipe()["grads"]
-    return msgspec.structs.replace(job, settled=Words(grads=grads))
+    return msgspec.structs.replace(job, settled=Words(grads=grads), repeats=())
 
 
 def said(job: Job, ep: int) -> dict[str, Any]:
@@ -75,10 +84,19 @@ def module_choices(job: Job, restrictions: Restrictions) -> list[tuple[str, ...]
 def offload_choices(job: Job, restrictions: Restrictions) -> list[int]:
     """Numbers of layers whose activations wait in host memory: none, unless the user names some."""
     said = restrictions.fixed.get("offload_layers", ())
-    return [int(layers) for layers in said] if said and "activations" in job.runtime.can.offload else [0]
+    can = ACTIVATIONS in job.runtime.can.offload
+    return [layers for layers in (int(number) for number in said or (0,)) if can or layers == 0]
 
 
 def moment_choices(job: Job, restrictions: Restrictions) -> tuple[str, ...]:
-    """Widths of the optimizer's moments: the usual one, unless the user names another."""
-    said = restrictions.fixed.get("moments") or restrictions.forbidden.get("moments")
+    """Widths of the optimizer's moments: the usual one, unless the user speaks of them."""
+    said = "moments" in restrictions.fixed or "moments" in restrictions.forbidden
     return job.runtime.can.moments if said else (str(job.recipe()["moments"]),)
+
+
+def narrower(job: Job, restrictions: Restrictions) -> Restrictions | None:
+    """The restrictions with moments in bf16, for a job that does not fit; None where that changes nothing."""
+    said = "moments" in restrictions.fixed or "moments" in restrictions.forbidden
+    if said or "bf16" not in job.runtime.can.moments or job.workload.optimizer != "adam":
+        return None
+    return msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})

@@ -23,12 +23,14 @@ from astra.spec.kinds import (
     Word,
     Words,
 )
+from astra.spec.lengths import Length
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money, MoneyOptions
 from astra.spec.workload import LORA_TARGETS, OPTIMIZERS, PRECISIONS, TASKS, Precision
 
 COUNTS: Final = ("at-most", "exact")
 MIXES: Final = ("some", "all", "none")
+RANKS: Final = ("upper", "expected")
 _MODEL: Final = "a catalog name (astra catalog models), a Hugging Face config.json or its folder, or a TOML file"
 _GPUS: Final = {
     "plan": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
@@ -79,7 +81,8 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         int | str, Field(Batch(10_000_000), "global batch in samples, or in tokens as 4Mtok", group="workload")
     ] = 1024  # fmt: skip
     seq: Annotated[
-        int | None, Field(Whole(1, 100_000_000), "tokens per sample (default 4096, or what the model is made for)",
+        int | str | None, Field(Length(1, 100_000_000),
+                                "tokens per sample, such as 128k (default 4096, or what the model is made for)",
                           "plan estimate rent model", "workload")
     ] = None  # fmt: skip
     tokens: Annotated[
@@ -106,9 +109,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         float, Field(Number(1, 1000, example="1.3"), "work of the fullest expert rank over the mean's (1 is balanced)",
                      group="workload")
     ] = 1.0  # fmt: skip
-    mtp: Annotated[
-        int | None, Field(Whole(0, 64), "multi-token-prediction layers to train (default none)", group="workload")
-    ] = None  # fmt: skip
+    mtp: Annotated[int, Field(Whole(0, 64), "multi-token-prediction layers to train", group="workload")] = 0
     runtime: Annotated[
         str | None,
         Field(Named("the name of a training framework"),
@@ -150,6 +151,11 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         str | float | None,
         Field(Duration(), "the cheapest within this time, such as 14d or 36h", "plan rent", "goal")
     ] = None  # fmt: skip
+    rank: Annotated[
+        Literal["upper", "expected"],
+        Field(OneOf(*RANKS), "plans by the upper end of their step time's interval, which evidence makes short or long "
+                             "(default), or by the expected step time", "plan", "goal")
+    ] = "upper"  # fmt: skip
     baseline: Annotated[
         str | None, Field(Words("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars saved",
                           "plan", "goal")

@@ -79,6 +79,7 @@ class Can(Spec, frozen=True, kw_only=True):
     precision: tuple[str, ...]
     optimizers: tuple[str, ...] = ("adam",)
     tasks: tuple[str, ...]
+    mtp: bool = False  # multi-token-prediction layers may be trained
     empty_stages: bool = True  # a stage may hold no layer
 
     def __post_init__(self) -> None:
@@ -90,9 +91,9 @@ class Can(Spec, frozen=True, kw_only=True):
             "precision": PRECISIONS, "optimizers": OPTIMIZERS, "tasks": TASKS,
         }  # fmt: skip
         for field, known in words.items():
-            for word in getattr(self, field):
+            for word in set(getattr(self, field)) - set(known):
                 near = ", ".join(nearest_names(word, known))
-                check(word in known, f"can.{field}", word, "a known word", f"Did you mean {near}?" if near else "")
+                check(False, f"can.{field}", word, "a known word", f"Did you mean {near}?" if near else "")
         for field in ("zero", "prefetch"):
             check(set(getattr(self, field)) <= {0, 1, 2, 3}, f"can.{field}", getattr(self, field), "stages from 0 to 3")
 
@@ -108,6 +109,13 @@ class Usual(Spec, frozen=True, kw_only=True):
     on: dict[str, dict[str, str | bool]] = msgspec.field(default_factory=dict)  # the same on a generation of GPU
     pipelined: dict[str, str | bool] = msgspec.field(default_factory=dict)  # and in pipelines
 
+    called: tuple[Line, ...] = ()  # what tables of runs call it, in lower case
+    eager: Name = ""  # the runtime it is where a run says "no compile",
+    unfused: Name = ""  # and where it says that attention is not fused; empty: itself
+    precision: Literal["", "bf16", "fp16", "tf32"] = ""  # empty: bf16, or fp16 on a GPU without
+    selective: Literal["attention", "half"] = "attention"  # what its selective recompute repeats: half of the layers
+    logs: Literal["allocated", "reserved"] = "allocated"  # what its logs call the peak of memory
+    lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices its recipes adapt
     zero: int = 0
     sp: bool = False  # with tensor parallelism, and hides its communication
     flash: bool = True
@@ -156,6 +164,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     """A training framework, as far as its speed and memory depend on it."""
 
     name: Name
+    aliases: tuple[Name, ...] = ()
     title: Line
     framework: Framework  # whose own rules bind it
     exports_to: Name = ""  # the target of astra export that starts it; empty: none does

@@ -9,6 +9,10 @@ from astra.spec._base import Spec, check, check_positive
 PRECISIONS: Final = (
     "bf16", "fp16", "fp8", "tf32", "fp8-tensorwise", "fp8-blockwise", "fp8-rowwise", "mxfp8", "nvfp4",
 )  # fmt: skip
+# Whose peak the products of a precision run at.
+PEAKS: Final = {
+    "fp8-tensorwise": "fp8", "fp8-blockwise": "fp8", "fp8-rowwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4",
+}  # fmt: skip
 LORA_TARGETS: Final = ("all", "attention", "qkv")
 OPTIMIZERS: Final = ("adam", "sgd")
 TASKS: Final = ("pretrain", "finetune", "lora")
@@ -31,7 +35,7 @@ class Workload(Spec, frozen=True, kw_only=True):
     lora_rank: int = 16
     lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices with low-rank adapters
     imbalance: float = 1.0  # work of the fullest expert rank over the mean's
-    mtp: int | None = None  # multi-token-prediction layers that are trained; None: none
+    mtp: int = 0  # multi-token-prediction layers that are trained
 
     def __post_init__(self) -> None:
         known = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "task": TASKS, "lora_targets": LORA_TARGETS}
@@ -39,6 +43,7 @@ class Workload(Spec, frozen=True, kw_only=True):
             check(getattr(self, name) in choices, name, getattr(self, name), f"one of {', '.join(choices)}")
         check_positive("workload", global_batch=self.global_batch, seq=self.seq, tokens=self.tokens)
         check_positive("workload", lora_rank=self.lora_rank)
+        check(0 <= self.mtp <= 64, "mtp", self.mtp, "a number of layers from 0 to 64")
         check(1 <= self.imbalance <= 1000, "imbalance", self.imbalance, "1 (balanced experts) or more, such as 1.3")
         check(self.global_batch <= 10_000_000, "batch", self.global_batch, "at most 10,000,000 samples per step")
         check(self.seq <= 100_000_000, "seq", self.seq, "at most 100,000,000 tokens per sample")

@@ -39,11 +39,12 @@ def heads_of(model: ModelSpec, shard: Shard) -> Heads:
 
 
 def tensors(model: ModelSpec, prefix: str = "attention") -> list[Tensor]:
-    """Fused projection of queries, keys and values, and the output's."""
+    """Fused projection of queries (with their gate), keys and values, and the output's."""
     h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
-    found = [matrix(f"{prefix}.qkv", h, q + 2 * kv), matrix(f"{prefix}.out", q, h)]
+    gate = q if model.attention_gate else 0
+    found = [matrix(f"{prefix}.qkv", h, q + gate + 2 * kv), matrix(f"{prefix}.out", q, h)]
     if model.qkv_bias:
-        found.append(vector(f"{prefix}.qkv_bias", q + 2 * kv, "tp"))
+        found.append(vector(f"{prefix}.qkv_bias", q + gate + 2 * kv, "tp"))
     if model.out_bias:
         found.append(vector(f"{prefix}.out_bias", h))
     if model.qk_norm != "none":
@@ -57,9 +58,12 @@ def tensors(model: ModelSpec, prefix: str = "attention") -> list[Tensor]:
 def operators(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses: bool = False) -> Layer:
     """Norm, fused projection, rotary, attention, output projection, residual."""
     heads = heads_of(model, shard)
-    width = (heads.queries + 2 * heads.keys) * model.head_dim
+    gates = heads.queries if model.attention_gate else 0.0
+    width = (heads.queries + gates + 2 * heads.keys) * model.head_dim
     qkv = Gemm("qkv", shard.tokens, width, np.full_like(shard.tokens, model.hidden))
-    return around_core(model, kind, shard, heads, [qkv], crosses=crosses)
+    gate_bytes = BF16 * shard.tokens * gates * model.head_dim
+    # The gate is kept before its sigmoid, and what it multiplies beside the product.
+    return around_core(model, kind, shard, heads, [qkv], crosses=crosses, kept_more=2 * gate_bytes)
 
 
 def around_core(
@@ -125,6 +129,8 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads) -> l
         streams.append(Stream("bias", tokens * (heads.queries + 2 * heads.keys) * heads.dim_qk))
     if model.out_bias:
         streams.append(Stream("bias", stream_elements))
+    if model.attention_gate:
+        streams.append(Stream("swiglu", tokens * heads.queries * heads.dim_v))
     if rotates(model):
         streams.append(Stream("rotary", tokens * heads.rotated))
     if model.qk_norm != "none":
@@ -204,7 +210,7 @@ def keys_per_query(model: ModelSpec, kind: LayerKind, seq: int) -> float:
 
 
 def _has(model: ModelSpec, place: Place) -> bool:
-    return model.mla is None and place.may_have("*")
+    return model.mla is None and place.may_have("*") and model.attends(place.number)
 
 
 def _flops(model: ModelSpec, kind: LayerKind, seq: int) -> float:

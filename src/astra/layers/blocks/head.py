@@ -17,8 +17,13 @@ def tensors(model: ModelSpec) -> list[Tensor]:
     if model.vision is not None:
         classes = model.vision.classes
         return [*found, matrix("classes", model.hidden, classes, "none"), vector("classes.bias", classes)]
+    if model.head_transform:
+        transform = matrix("head.transform", model.hidden, model.hidden, "none")
+        found += [transform, vector("head.transform.bias", model.hidden), norm(model, "head.norm", model.hidden)]
+    if model.embedding_dim is not None:
+        found.append(matrix("head.narrow", model.hidden, model.embedding_dim, "none"))
     if not model.tied_embeddings:
-        found.append(matrix("head", model.hidden, model.vocab))
+        found.append(matrix("head", model.table_dim, model.vocab))
     if model.head_bias:
         found.append(vector("head.bias", model.vocab, "tp"))
     return found
@@ -42,7 +47,7 @@ def operators(model: ModelSpec, shard: Shard, *, logits_kept_bytes: float, logit
     logits = shard.tokens * columns
     whole = kept + logits_kept_bytes * logits
     return Layer(
-        gemms=(Gemm("head", shard.tokens, columns, np.full_like(logits, model.hidden)),),
+        gemms=(*_before(model, shard), Gemm("head", shard.tokens, columns, np.full_like(logits, model.table_dim))),
         attentions=(),
         streams=(norm_stream, Stream("cross_entropy", logits)),
         kept=Kept(
@@ -52,3 +57,12 @@ def operators(model: ModelSpec, shard: Shard, *, logits_kept_bytes: float, logit
             working=(logits_peak_bytes - logits_kept_bytes) * logits + 2 * BF16 * shard.tokens * model.hidden,
         ),
     )
+
+
+def _before(model: ModelSpec, shard: Shard) -> list[Gemm]:
+    """Projections between the last layer and that of the vocabulary."""
+    hidden = np.full_like(shard.tokens, model.hidden)
+    found = [Gemm("head_transform", shard.tokens, hidden, hidden)] if model.head_transform else []
+    if model.embedding_dim is not None:
+        found.append(Gemm("narrow", shard.tokens, np.full_like(hidden, model.embedding_dim), hidden))
+    return found

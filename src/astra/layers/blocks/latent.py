@@ -26,7 +26,7 @@ def _mla(model: ModelSpec) -> MLA:
 
 
 def _has(model: ModelSpec, place: Place) -> bool:
-    return model.mla is not None and place.may_have("*")
+    return model.mla is not None and place.may_have("*") and model.attends(place.number)
 
 
 def _heads(model: ModelSpec, shard: Shard) -> Heads:
