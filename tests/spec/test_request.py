@@ -60,6 +60,7 @@ VALUES: dict[str, list[Any]] = {
     "objective": ["Cheapest", None],
     "budget": ["$400k", 1.5e6, np.int64(9), None],
     "deadline": ["36h", "2w", 14, np.float64(1.5), None],
+    "rank": ["Expected"],
     "baseline": ["tp8", parse_strategy("tp8"), None],
     "money": [None, {}, {"market": "spot", "restart_s": 60}, Money(usd_per_gpu_h=2.0)],
 }  # fmt: skip
