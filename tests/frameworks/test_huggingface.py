@@ -41,7 +41,9 @@ def python(folder: Path, *arguments: str, **env: str) -> str:
 def test_trains(tmp_path: Path, target: str, runtime: str, task: str) -> None:
     if not ready("huggingface"):
         pytest.skip(".venvs/huggingface could not be made (see make test-frameworks)")
-    launch = given("llama-2-7b", "8xH100", "dp8 mbs1 zero3 recompute=full", batch=16, seq=64, runtime=runtime, task=task)
+    launch = given(
+        "llama-2-7b", "8xH100", "dp8 mbs1 zero3 recompute=full", batch=16, seq=64, runtime=runtime, task=task
+    )
     write(tmp_path, EXPORTERS[target].files(launch))
     python(tmp_path, "-c", TINY)
     started = run_script(tmp_path, MODEL=str(tmp_path / "tiny"))
