@@ -1,31 +1,58 @@
 """Lower bounds of cores, the widest part of a search: their parts are timed only where they may matter.
 
-Few strategies gain from splitting an expert beyond a node or further than the other layers, but there are many of them.
-They are bounded by the core that differs in ``etp = 1`` alone: splitting an expert sends more and repeats nothing less,
-so that at most the matrix products can be quicker, and those no quicker than the GPU's peak.
+Most cores differ from another one in ways that seldom gain. They are bounded by that one, their *sibling*:
+
+- Experts split beyond a node or further than the other layers. The sibling has whole experts: splitting them sends more
+  and repeats nothing less, so that at most the matrix products can be quicker, and those no quicker than the GPU's peak.
+- As many tokens on a rank from longer micro-batches cut into more pieces. The sibling has the fewest pieces: more of
+  them send more to each other and run the same operators on as many tokens, so that at most attention can be quicker.
 """
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 import numpy as np
 
-from astra.columns import keys
+from astra.columns import distinct
 from astra.cost import effects, step
 from astra.cost.parts import Part
 from astra.cost.stage import Gathered, gather_parts, least_s, over_model
 from astra.layers import weights as weights_of
-from astra.provenance import Floats, Ints
+from astra.provenance import Bools, Floats, Ints
 from astra.search.space import Space
 from astra.spec.job import Job
 
-_ALIKE = ("tp", "cp", "pp", "dp", "ep", "sp", "mbs")
+FEW: Final = 8192  # cores that are timed sooner than they are compared
 
 
-def usual_cores(job: Job, space: Space) -> Ints:
-    """Cores whose experts are split within a node and no further than the other layers; all if bounds need them."""
+class Siblings(NamedTuple):
+    """Which core bounds which."""
+
+    of: Ints  # [core] itself if it is a usual one; -1 where there is none
+    split: Bools  # [core] whether its experts are split and those of the sibling are not
+
+    @property
+    def usual(self) -> Ints:
+        """Cores that are timed first."""
+        return np.flatnonzero(self.of == np.arange(len(self.of)))
+
+
+def siblings_of(job: Job, space: Space) -> Siblings:
+    """The core that bounds each core."""
+    cores, count = space.cores, len(space.strategies)
     if effects.clock_follows_power(job.runtime):  # the clock ties the products' time to all others
-        return np.arange(len(space.strategies))
-    return np.flatnonzero(space.cores["etp"] <= np.minimum(space.cores["tp"], space.facts["scaleup_gpus"]))
+        return Siblings(np.arange(count), np.zeros(count, bool))
+    split = cores["etp"] > np.minimum(cores["tp"], space.facts["scaleup_gpus"])
+    pairs, pair = distinct(cores["mbs"], cores["cp"])
+    tokens = np.unique(cores["mbs"][pairs] / cores["cp"][pairs], return_inverse=True)[1]
+    cut = pair if count <= FEW else tokens[pair]
+    kinds, kind = distinct(*(cores[name] for name in ("tp", "pp", "ep", "sp")), np.where(split, 1, cores["etp"]), cut)
+    fewest = np.full(len(kinds), -1)
+    for pieces in np.unique(cores["cp"])[::-1].tolist():
+        rows = np.flatnonzero(~split & (cores["cp"] == pieces))
+        fewest[kind[rows]] = rows
+    return Siblings(fewest[kind], split)
 
 
 def gather_cores(job: Job, space: Space, rows: Ints) -> Gathered:
@@ -47,21 +74,48 @@ def core_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floa
     return step.least_seconds(job, _rounds(job, space, rows) * whole_s)
 
 
-def sibling_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floats:
-    """The same for cores without parts, from those with whole experts; the products alone where there is none."""
+def sibling_bound_s(job: Job, space: Space, gathered: Gathered, siblings: Siblings) -> Floats:
+    """The same for all cores by their siblings, which have parts; the products alone where there is none."""
     products_floor_s = float(products_s(job, np.asarray(job.pool.gpus)))
-    bound_s = np.full(len(rows), products_floor_s)
-    whole = np.flatnonzero((space.cores["etp"] == 1) & (gathered.place[: len(space.strategies)] >= 0))
-    if len(whole) and len(rows):
-        own, rounds = gathered.take(whole), _rounds(job, space, whole)
-        spared_s = np.maximum(rounds * over_model(job, own, _products_s) - products_floor_s, 0.0)
-        known_s = rounds * over_model(job, own, least_s) - spared_s
-        kind, _ = keys(*(space.cores[name] for name in _ALIKE))
-        order = np.argsort(kind[whole])
-        at = np.minimum(np.searchsorted(kind[whole], kind[rows], sorter=order), len(whole) - 1)
-        sibling = order[at]
-        bound_s = np.where(kind[whole][sibling] == kind[rows], known_s[sibling], bound_s)
-    return step.least_seconds(job, bound_s)
+    usual, of = siblings.usual, siblings.of
+    own, rounds = gathered.take(usual), _rounds(job, space, usual)
+    apart, gaps, products = (rounds * over_model(job, own, seconds) for seconds in (_apart_s, _gaps_s, _products_s))
+    known_s = np.full((3, len(of) + 1), products_floor_s)  # the last one is for those without
+    known_s[:, usual] = apart, apart - np.maximum(products - products_floor_s, 0.0), gaps
+    attention_s, sent_s = _pieces_s(job, space)
+    sibling_s = attention_s[of]
+    hidden_s = np.maximum(attention_s, sibling_s) + known_s[2, of]
+    bound_s = known_s[siblings.split.astype(np.int64), of] - np.maximum(sibling_s - attention_s, 0.0)
+    return step.least_seconds(job, np.where(of < 0, products_floor_s, bound_s + np.maximum(sent_s - hidden_s, 0.0)))
+
+
+def _apart_s(part: Part) -> Floats:
+    """Forward and backward but for what the pieces of a sequence send each other."""
+    sent_s = (np.minimum(way.exposed_s["cp"], way.overlapped_s["cp"]) for way in (part.forward, part.backward))
+    return np.asarray(least_s(part) - sum(sent_s))
+
+
+def _products_s(part: Part) -> Floats:
+    return part.forward.gemm_s + part.backward.gemm_s
+
+
+def _gaps_s(part: Part) -> Floats:
+    """Where kernels wait for the host, and pieces can be sent."""
+    ways = (part.forward, part.backward)
+    return np.asarray(sum(way.compute_s - way.gemm_s - way.attention_s - way.stream_s for way in ways))
+
+
+def _pieces_s(job: Job, space: Space) -> tuple[Floats, Floats]:
+    """Attention, and what the pieces of a sequence send each other, by core; neither asks about experts."""
+    cores = space.cores
+    first, place = distinct(*(cores[name] for name in ("tp", "cp", "mbs")))
+    one, flash = np.ones(len(first), np.int64), np.full(len(first), space.flash_settings[0])
+    few = {name: cores[name][first] for name in ("tp", "cp", "mbs", "sp")}
+    gathered = gather_parts(job, few | {"ep": one, "etp": one, "flash": flash})
+    rounds = _rounds(job, space, np.arange(len(place)))
+    attention_s = over_model(job, gathered, lambda part: part.forward.attention_s + part.backward.attention_s)
+    sent_s = over_model(job, gathered, lambda part: part.forward.busy_s["cp"] + part.backward.busy_s["cp"])
+    return rounds * attention_s[place], rounds * sent_s[place]
 
 
 def products_s(job: Job, gpus: Ints) -> Floats:
@@ -74,10 +128,6 @@ def products_s(job: Job, gpus: Ints) -> Floats:
     peak = max(job.pool.device.peak(name) for name in {work.precision, "bf16"} & set(job.pool.device.flops_per_s))
     flops = passes * forward * work.global_batch * work.seq
     return np.asarray(flops / (gpus * peak * effects.clock(job.runtime)))
-
-
-def _products_s(part: Part) -> Floats:
-    return part.forward.gemm_s + part.backward.gemm_s
 
 
 def _rounds(job: Job, space: Space, rows: Ints) -> Floats:

@@ -31,7 +31,7 @@ from astra.cost.step import Evaluated, evaluate
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.search.bounds import core_bound_s, gather_cores, sibling_bound_s, usual_cores
+from astra.search.bounds import core_bound_s, gather_cores, sibling_bound_s, siblings_of
 from astra.search.settle import Contest, Entries, least_savers, to_strategy
 from astra.search.space import Space
 from astra.spec.job import Job
@@ -85,11 +85,13 @@ def search(
     space = Space(job, restrictions, user_rules)
     leaders = Leaders(job, space, keep)
     if min(len(space.strategies), len(space.holders), len(space.savers), len(space.flash_settings)):
-        rows = usual_cores(job, space)
+        siblings = siblings_of(job, space)
+        rows = siblings.usual
         gathered = gather_cores(job, space, rows)
         leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
-        rest = np.flatnonzero(gathered.place[: len(space.strategies)] < 0)
-        rest = rest[sibling_bound_s(job, space, gathered, rest) < leaders.worst_s()]
+        could = sibling_bound_s(job, space, gathered, siblings) < leaders.worst_s()
+        could[rows] = False
+        rest = np.flatnonzero(could)
         if len(rest):
             gathered = gather_cores(job, space, rest)
             leaders.race(rest, core_bound_s(job, space, gathered, rest), gathered, progress)
