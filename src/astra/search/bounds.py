@@ -40,17 +40,19 @@ class Siblings(NamedTuple):
 
 def siblings_of(job: Job, space: Space) -> Siblings:
     """The core that bounds each core."""
-    cores, count = space.cores, len(space.strategies)
+    degrees, count = space.degrees, len(space.strategies)
     if effects.clock_follows_power(job.runtime):  # the clock ties the products' time to all others
         return Siblings(np.arange(count), np.zeros(count, bool))
-    split = cores["etp"] > np.minimum(cores["tp"], space.facts["scaleup_gpus"])
-    pairs, pair = distinct(cores["mbs"], cores["cp"])
-    tokens = np.unique(cores["mbs"][pairs] / cores["cp"][pairs], return_inverse=True)[1]
-    cut = pair if count <= FEW else tokens[pair]
-    kinds, kind = distinct(*(cores[name] for name in ("tp", "pp", "ep", "sp")), np.where(split, 1, cores["etp"]), cut)
+    apart = degrees["etp"] > np.minimum(degrees["tp"], space.facts["scaleup_gpus"])
+    split, cp, mbs = apart[space.degree], space.cores["cp"], space.cores["mbs"]
+    some, pair = distinct(cp, mbs)
+    cut = np.arange(len(some)) if count <= FEW else np.unique(mbs[some] / cp[some], return_inverse=True)[1]
+    within = (degrees[name] for name in ("tp", "pp", "ep", "sp"))
+    _, degree = distinct(*within, np.where(apart, 1, degrees["etp"]))
+    kinds, kind = distinct(degree[space.degree], cut[pair])
     fewest = np.full(len(kinds), -1)
-    for pieces in np.unique(cores["cp"])[::-1].tolist():
-        rows = np.flatnonzero(~split & (cores["cp"] == pieces))
+    for pieces in np.unique(degrees["cp"])[::-1].tolist():
+        rows = np.flatnonzero(~split & (cp == pieces))
         fewest[kind[rows]] = rows
     return Siblings(fewest[kind], split)
 
@@ -108,7 +110,8 @@ def _gaps_s(part: Part) -> Floats:
 def _pieces_s(job: Job, space: Space) -> tuple[Floats, Floats]:
     """Attention, and what the pieces of a sequence send each other, by core; neither asks about experts."""
     cores = space.cores
-    first, place = distinct(*(cores[name] for name in ("tp", "cp", "mbs")))
+    _, degree = distinct(space.degrees["tp"], space.degrees["cp"])
+    first, place = distinct(degree[space.degree], cores["mbs"])
     one, flash = np.ones(len(first), np.int64), np.full(len(first), space.flash_settings[0])
     few = {name: cores[name][first] for name in ("tp", "cp", "mbs", "sp")}
     gathered = gather_parts(job, few | {"ep": one, "etp": one, "flash": flash})
