@@ -47,27 +47,19 @@ class Sync(NamedTuple):
 
 def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints, expert_stride: Ints) -> Sync:
     """The collectives data parallelism is made of."""
-    shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
-    source: Codes = np.zeros(shape, np.int8)
-    reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     grad_bytes, bucket_bytes = gradient_bytes(job), effects.bucket_bytes(job.runtime)
-    to_owners = effects.zero_reduces_whole(job.runtime)
-    for params, members, apart in (
-        (held.trained_dense, ranks, stride),
-        (held.trained_expert, expert_ranks, expert_stride),
-    ):
-        if not np.any(params):
-            continue
-        operations = (
-            ("all_reduce", grad_bytes, bucket_bytes),
-            (to_owners, grad_bytes, 0.0),
-            ("all_gather", job.workload.element_bytes, 0.0),
-        )
-        found = once(partial(_moves, job, operations), params, members, apart)
-        reduced, scattered = reduced + found.reduce.seconds, scattered + found.scatter.seconds
-        gathered = gathered + found.gather.seconds
-        source = worst(source, *(way.source for way in found))
-    return Sync(reduced, scattered, gathered, source)
+    operations = (
+        ("all_reduce", grad_bytes, bucket_bytes),
+        (effects.zero_reduces_whole(job.runtime), grad_bytes, 0.0),
+        ("all_gather", job.workload.element_bytes, 0.0),
+    )
+    every = ((held.trained_dense, ranks, stride), (held.trained_expert, expert_ranks, expert_stride))
+    kinds = [kind for kind in every if np.any(kind[0])] or every[:1]
+    shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
+    columns = (np.stack([np.broadcast_to(column, shape) for column in some]) for some in zip(*kinds, strict=True))
+    found = once(partial(_moves, job, operations), *columns)
+    seconds = (way.seconds.sum(axis=0) for way in found)
+    return Sync(*seconds, worst(*(way.source[kind] for way in found for kind in range(len(kinds)))))
 
 
 def replicas(

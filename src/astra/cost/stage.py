@@ -136,7 +136,6 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     held = _held(job, gathered, table)
     queued = times.queued_bytes(job, gathered.shard, microbatches)
     replicas = dp * cp
-    expert_replicas, expert_stride = expert_groups(columns)
     layers = table.counts.sum(axis=-1)
     here = 1 - np.minimum(job.runtime.recipe.offloaded_layers / np.maximum(layers, 1), 1.0)
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
@@ -161,22 +160,28 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         head_bytes=memory.head(),
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES,
         held=held,
-        sync=sync(
-            job,
-            held,
-            ranks=replicas[:, None],
-            stride=tp[:, None],
-            expert_ranks=expert_replicas[:, None],
-            expert_stride=expert_stride[:, None],
-        ),
+        sync=_sync(job, meshes, held),
         layers=layers,
         chunk_layers=table.chunk_layers,
         in_flight=_in_flight(table, columns, microbatches),
         microbatches=microbatches,
         replicas=replicas,
-        expert_replicas=expert_replicas,
+        expert_replicas=expert_groups(columns)[0],
         p2p_source=np.broadcast_to(p2p_source, pp.shape),
     )
+
+
+def _sync(job: Job, meshes: Meshes, held: Held) -> Sync:
+    """What replicas exchange, worked out once for meshes that hold the same on ranks as far apart."""
+    degrees = {name: meshes.columns[name] for name in ("tp", "cp", "dp", "ep", "etp")}
+    first, place = distinct(meshes.layout, *degrees.values())
+    some = {name: column[first] for name, column in degrees.items()}
+    ranks, stride = some["dp"] * some["cp"], some["tp"]
+    groups = [column[:, None] for column in (ranks, stride, *expert_groups(some))]
+    moved = sync(
+        job, take(held, first), ranks=groups[0], stride=groups[1], expert_ranks=groups[2], expert_stride=groups[3]
+    )
+    return take(moved, place)
 
 
 def _in_flight(table: Stages, columns: Columns, microbatches: Ints) -> Ints:

@@ -37,6 +37,11 @@ class Siblings(NamedTuple):
         """Cores that are timed first."""
         return np.flatnonzero(self.of == np.arange(len(self.of)))
 
+    @property
+    def rest(self) -> Ints:
+        """Cores that are bounded by another one."""
+        return np.flatnonzero(self.of != np.arange(len(self.of)))
+
 
 def siblings_of(job: Job, space: Space) -> Siblings:
     """The core that bounds each core."""

@@ -13,7 +13,7 @@ import numpy as np
 from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
 from astra.catalog.runtimes import step_error
-from astra.columns import from_strategy
+from astra.columns import each, from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
@@ -102,7 +102,21 @@ def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[R
     rows = [as_row(job, strategy) for strategy in strategies]
     shared = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
     gathered = gather_parts(job, shared)
-    return [in_full(job, row, gathered.take(np.array([place])), user_rules) for place, row in enumerate(rows)]
+    own = [gathered.take(np.array([place])) for place in range(len(rows))]
+    costs = _stages_of(job, rows, gathered)
+    return [_with_stages(job, *one, user_rules) for one in zip(rows, own, costs, strict=True)]
+
+
+def _stages_of(job: Job, rows: Sequence[Row], gathered: Gathered) -> list[StageCosts]:
+    """The stages of each row, every rank apart."""
+    columns = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in rows[0].meshes.columns}
+    meshes = Meshes(columns, np.arange(len(rows)), Layouts(row.layout for row in rows))
+    costs = stage_costs(job, meshes, gathered, every_rank=True)
+
+    def own(place: int, ranks: int) -> StageCosts:
+        return each(costs, lambda column: column[place : place + 1, :ranks] if column.ndim > 1 else column[[place]])
+
+    return [own(place, row.strategy.pp) for place, row in enumerate(rows)]
 
 
 def as_row(job: Job, strategy: Strategy) -> Row:
@@ -118,7 +132,11 @@ def as_row(job: Job, strategy: Strategy) -> Row:
 
 def in_full(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
     """One row in full, its parts already costed."""
-    costs = stage_costs(job, row.meshes, gathered, every_rank=True)
+    return _with_stages(job, row, gathered, stage_costs(job, row.meshes, gathered, every_rank=True), user_rules)
+
+
+def _with_stages(job: Job, row: Row, gathered: Gathered, costs: StageCosts, user_rules: Sequence[Rule]) -> Estimate:
+    """One row in full, its parts and stages already costed."""
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
     static, update, between = states(job, row.meshes, costs, row.holders)
     pipeline_s, again_s = simulated(job, row, gathered, between.per_microbatch_s[0, 0])

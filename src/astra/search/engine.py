@@ -40,7 +40,7 @@ from astra.spec.strategy import Strategy
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
 _FEWER: Final = 1_000_000  # than this many GPUs along one dimension
 CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
-FIRST_CORES: Final = 64
+FIRST_CORES: Final = 256
 MOST_CORES: Final = 4096
 FIRST_PENDING: Final = 512  # meshes put aside before the savers are tried on them; more once something fits
 MOST_PENDING: Final = 8192
@@ -89,9 +89,9 @@ def search(
         rows = siblings.usual
         gathered = gather_cores(job, space, rows)
         leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
-        could = sibling_bound_s(job, space, gathered, siblings) < leaders.worst_s()
-        could[rows] = False
-        rest = np.flatnonzero(could)
+        rest = siblings.rest
+        if len(rest):
+            rest = rest[sibling_bound_s(job, space, gathered, siblings)[rest] < leaders.worst_s()]
         if len(rest):
             gathered = gather_cores(job, space, rest)
             leaders.race(rest, core_bound_s(job, space, gathered, rest), gathered, progress)
