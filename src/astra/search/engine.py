@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import joined, take
+from astra.columns import Columns, joined, take
 from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.memory import Holders
@@ -91,16 +91,19 @@ def search(
         leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
         rest = siblings.rest
         if len(rest):
-            rest = rest[sibling_bound_s(job, space, gathered, siblings)[rest] < leaders.worst_s()]
+            bound_s = sibling_bound_s(job, space, gathered, siblings)
+            rest = rest[bound_s[rest] < leaders.worst_s()]
+            groups = group_of({name: space.cores[name][rest] for name in GROUP})
+            rest = rest[bound_s[rest] < leaders.limit_s(groups)]
         if len(rest):
             gathered = gather_cores(job, space, rest)
             leaders.race(rest, core_bound_s(job, space, gathered, rest), gathered, progress)
     return leaders.found(time.perf_counter() - started)
 
 
-def growing(order: Ints) -> Iterator[Ints]:
+def growing(order: Ints, first: int = FIRST_CORES) -> Iterator[Ints]:
     """Rows in blocks that double, so that an easy search stops early and a hard one runs at full width."""
-    start, size = 0, FIRST_CORES
+    start, size = 0, first
     while start < len(order):
         yield order[start : start + size]
         start, size = start + size, min(2 * size, MOST_CORES)
@@ -150,10 +153,11 @@ class Leaders:
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost cores by their bounds until none is left that could enter the leaders."""
         order = np.argsort(bound_s, kind="stable")
-        for block in growing(order):
+        groups = group_of({name: self.space.cores[name][rows] for name in GROUP})
+        for block in growing(order, MOST_CORES if np.isfinite(self.worst_s()) else FIRST_CORES):
             if bound_s[block[0]] >= self.worst_s():
                 break
-            self.cost(rows[block], gathered)
+            self.cost(rows[block[bound_s[block] < self.limit_s(groups[block])]], gathered)
             if progress is not None:
                 progress(self.cores / len(self.space.strategies))
         self.finish()
@@ -179,7 +183,7 @@ class Leaders:
                 fitted[block] = False
         # Whoever fits without recompute has nothing to gain from it.
         open_s = np.where(fitted, np.inf, held_s)
-        limit_s = self.limit_s(group_of(meshes))
+        limit_s = self.limit_s(group_of(meshes.columns))
         rows = rows[open_s.min(axis=1)[rows] < limit_s[rows]]
         bound_s = open_s[rows].min(axis=1)
         if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
@@ -203,7 +207,7 @@ class Leaders:
         costs = joined([some.costs for some in pending])
         bound_s = np.concatenate([some.bound_s for some in pending])
         parts = join_parts([some.parts for some in pending])
-        groups, order = group_of(meshes), np.argsort(bound_s, kind="stable")
+        groups, order = group_of(meshes.columns), np.argsort(bound_s, kind="stable")
         tight = np.zeros(0, np.int64)
         if not self.best and not self.space.late_rules:
             least = memory.least_peak(self.job, costs, meshes.columns["vp"], self.space.holders).min(axis=1)
@@ -234,7 +238,7 @@ class Leaders:
             self.unfit += float(strategies[~fits].sum())
         else:
             fits[:] = True
-        rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes))))
+        rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes.columns))))
         return rows[np.argsort(bound_s[rows], kind="stable")]
 
     def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
@@ -267,7 +271,7 @@ class Leaders:
         self.too_large += float((result.known & ~fits)[:, new].sum())
         if fits.any():
             waits = np.full(len(meshes), 1 + self.job.straggling)
-            entries = entries_of(result, fits, meshes, parts, savers, holders, group_of(meshes), waits, first=first)
+            entries = entries_of(result, fits, meshes, parts, savers, holders, group_of(meshes.columns), waits, first=first)
             self.contest.enter(entries, parts)
         else:
             self._note_least(meshes, result, reserved, savers)
@@ -322,11 +326,11 @@ class Leaders:
         )
 
 
-def group_of(meshes: Meshes) -> Ints:
+def group_of(columns: Columns) -> Ints:
     """A number for each group."""
-    numbers = np.zeros(len(meshes), np.int64)
+    numbers = np.zeros(len(columns[GROUP[0]]), np.int64)
     for name in GROUP:
-        numbers = numbers * _FEWER + meshes.columns[name]
+        numbers = numbers * _FEWER + columns[name]
     return numbers
 
 
