@@ -2,8 +2,8 @@
 
 Most cores differ from another one in ways that seldom gain. They are bounded by that one, their *sibling*:
 
-- Experts split beyond a node or further than the other layers. The sibling has whole experts: splitting them sends more
-  and repeats nothing less, so that at most the matrix products can be quicker, and those no quicker than the GPU's peak.
+- Experts split beyond a node or further than the other layers. The sibling has whole experts: splitting sends more and
+  repeats nothing less, so that at most the matrix products can be quicker, and those no quicker than the GPU's peak.
 - As many tokens on a rank from longer micro-batches cut into more pieces. The sibling has the fewest pieces: more of
   them send more to each other and run the same operators on as many tokens, so that at most attention can be quicker.
 """

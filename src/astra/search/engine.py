@@ -271,7 +271,8 @@ class Leaders:
         self.too_large += float((result.known & ~fits)[:, new].sum())
         if fits.any():
             waits = np.full(len(meshes), 1 + self.job.straggling)
-            entries = entries_of(result, fits, meshes, parts, savers, holders, group_of(meshes.columns), waits, first=first)
+            groups = group_of(meshes.columns)
+            entries = entries_of(result, fits, meshes, parts, savers, holders, groups, waits, first=first)
             self.contest.enter(entries, parts)
         else:
             self._note_least(meshes, result, reserved, savers)
