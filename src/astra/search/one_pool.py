@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -11,27 +11,28 @@ import astra
 from astra.answer import Estimate, Plan, PlanSet, PriceTag, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
-from astra.money.bill import tag_of
+from astra.money.bill import against, price, tag_of, with_run
 from astra.money.objectives import Goal
 from astra.search.able import able
-from astra.search.budget import against, parts_of, price, use_notes, with_run
-from astra.search.counts import on
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
-from astra.search.engine import search
-from astra.search.front import Hunt, Progress, Refined
+from astra.search.engine import Progress, search
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
 from astra.search.world import World, told_of
 from astra.spec.job import Job
+from astra.spec.money import Money
 from astra.spec.strategy import Strategy, parse_strategy
+
+if TYPE_CHECKING:
+    from astra.search.front import Hunt, Refined
 
 
 def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     """The best strategies on one pool, on as many of its GPUs as the goal makes use of."""
     started, goal, money = time.perf_counter(), world.goal, world.money
     able(world.job)
-    tag = price(world.job, money, goal)
+    tag = price(world.job, money, goal) if _about_money(world, goal) else None
     now = None if world.request.baseline is None else estimated(world, world.request.baseline, "baseline")
     found = _answer(world, goal, tag, progress)
     ranked = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
@@ -53,6 +54,11 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         objective=goal.objective.name,
         baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
     )  # fmt: skip
+
+
+def _about_money(world: World, goal: Goal) -> bool:
+    """Whether a price is of use: there is a run to pay, a goal to weigh, or something was said of prices."""
+    return world.job.workload.tokens is not None or goal.objective.name != "fastest" or world.money != Money()
 
 
 def _about(job: Job) -> list[str]:
@@ -87,6 +93,9 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     """The plans of a goal: the front, or the best strategies on as many GPUs as the goal makes use of."""
     job, rules, restrictions, notes = world.job, world.rules, world.restrictions, list[str]()
     if goal.objective.name != "fastest" and tag is not None:
+        from astra.search.budget import parts_of, use_notes  # noqa: PLC0415 - few goals are about money
+        from astra.search.counts import on  # noqa: PLC0415
+
         chosen, state = parts_of(
             job, goal, world.money, tag, restrictions=restrictions, user_rules=rules, progress=progress
         )
@@ -109,6 +118,8 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
 
 def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
+    from astra.search.counts import on  # noqa: PLC0415 - as above
+
     ranked = [(on(job, one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(ranked), 0)
