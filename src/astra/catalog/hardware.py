@@ -194,7 +194,7 @@ def _index(kind: Kind) -> _Index:
     default_for: dict[str, str] = {}
     gpus: dict[str, str] = {}
     for stem, text in _texts(kind):
-        gpus |= {stem: gpu for gpu in _GPU.findall(text)}
+        gpus[stem] = "".join(_GPU.findall(text))
         listed = dict(_LISTED.findall(text))
         for name in (stem, *_QUOTED.findall(listed.get("aliases", ""))):
             _claim(stems, fold(name), stem, f"{kind}: {name}")

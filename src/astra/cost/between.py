@@ -58,8 +58,9 @@ def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints,
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
     columns = (np.stack([np.broadcast_to(column, shape) for column in some]) for some in zip(*kinds, strict=True))
     found = once(partial(_moves, job, operations), *columns)
-    seconds = (way.seconds.sum(axis=0) for way in found)
-    return Sync(*seconds, worst(*(way.source[kind] for way in found for kind in range(len(kinds)))))
+    reduced_s, scattered_s, gathered_s = (way.seconds.sum(axis=0) for way in found)
+    source = worst(*(way.source[kind] for way in found for kind in range(len(kinds))))
+    return Sync(reduced_s, scattered_s, gathered_s, source)
 
 
 def replicas(

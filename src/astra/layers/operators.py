@@ -1,4 +1,4 @@
-"""The words layers are described with: operators with their shapes on one rank, and what they keep for backward.
+"""The words layers are described with: operators with their shapes on one rank, what they keep for backward, weights.
 
 Every size is a column over unique shardings. Letters: T tokens of a micro-batch on the rank, h hidden, f ffn,
 a heads, g kv heads, d head dim, V vocabulary, E experts, k experts per token.
@@ -6,13 +6,16 @@ a heads, g kv heads, d head dim, V vocabulary, E experts, k experts per token.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
+from astra.spec.model import ModelSpec
 
 BF16: Final = 2  # bytes of an activation
+
+Split = Literal["tp", "none", "expert"]
 
 
 class Retention(NamedTuple):
@@ -152,3 +155,28 @@ def _total(columns: list[Floats]) -> Floats:
 def _largest(columns: list[Floats]) -> Floats:
     largest: Floats = np.max(columns, axis=0)
     return largest
+
+
+class Tensor(NamedTuple):
+    """One weight: its size, how it is divided, and whether tokens are multiplied by it."""
+
+    name: str
+    parameters: int
+    split: Split
+    matmul: bool
+
+
+def matrix(name: str, rows: int, columns: int, split: Split = "tp") -> Tensor:
+    """A weight that multiplies tokens."""
+    return Tensor(name, rows * columns, split, matmul=True)
+
+
+def vector(name: str, size: int, split: Split = "none") -> Tensor:
+    """A weight that is added, looked up or multiplied element by element."""
+    return Tensor(name, size, split, matmul=False)
+
+
+def norm(model: ModelSpec, name: str, size: int) -> Tensor:
+    """The weight of a norm, and its bias if it has one."""
+    has_bias = model.norm == "layernorm" and model.norm_bias
+    return vector(name, size * (2 if has_bias else 1))

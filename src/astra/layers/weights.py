@@ -13,10 +13,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from astra.layers import transformer
 from astra.layers.block import LayerKind
-from astra.layers.blocks import blocks_of, embedding, head
+from astra.layers.blocks import blocks_of
 from astra.layers.kinds import layer_kinds
-from astra.layers.tensors import Split, Tensor, norm
+from astra.layers.operators import Split, Tensor, norm
 from astra.spec.model import ModelSpec
 
 
@@ -69,13 +70,13 @@ def layer_tensors(model: ModelSpec, kind: LayerKind) -> tuple[Tensor, ...]:
 @lru_cache(maxsize=1024)
 def embedding_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     """Every weight before the first layer."""
-    return tuple(embedding.tensors(model))
+    return tuple(transformer.embedding_tensors(model))
 
 
 @lru_cache(maxsize=1024)
 def head_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     """Every weight after the last layer, without a tied table: see ``tied_head_weights``."""
-    return tuple(head.tensors(model))
+    return tuple(transformer.head_tensors(model))
 
 
 def _sum(tensors: tuple[Tensor, ...]) -> Weights:

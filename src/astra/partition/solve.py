@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.partition.effort import Effort
-from astra.partition.paths import Paths
+from astra.partition.paths import Effort, Paths
 from astra.partition.problem import (
     SLACK,
     Choice,

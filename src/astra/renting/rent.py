@@ -20,10 +20,10 @@ from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, market
 from astra.renting.mixes import Mixed, mix
 from astra.rules.restrictions import Restrictions
-from astra.search.able import able
 from astra.search.engine import search
 from astra.search.fleet.records import MixedEstimate
 from astra.search.front import Found, Hunt, JobOf, Refined, choose, front_of, hunt, refine
+from astra.search.ledger import able
 from astra.search.world import World
 from astra.spec._base import check
 from astra.spec.cluster import Cluster

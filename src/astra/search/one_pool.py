@@ -13,11 +13,10 @@ from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.money.bill import against, price, tag_of, with_run
 from astra.money.objectives import Goal
-from astra.search.able import able
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
 from astra.search.engine import Progress, search
-from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
+from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
 from astra.search.world import World, told_of
 from astra.spec.job import Job

@@ -6,8 +6,7 @@ import numpy as np
 
 from astra.layers.block import Block, LayerKind, Place, norms_each
 from astra.layers.messages import Send, column_then_row
-from astra.layers.operators import BF16, Gemm, Kept, Layer, Retention, Shard, Stream, join
-from astra.layers.tensors import Tensor, matrix, vector
+from astra.layers.operators import BF16, Gemm, Kept, Layer, Retention, Shard, Stream, Tensor, join, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
 

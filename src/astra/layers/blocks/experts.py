@@ -11,8 +11,7 @@ from astra.layers.block import Block, LayerKind, Place, norms_each
 from astra.layers.blocks.dense import BLOCK as DENSE
 from astra.layers.blocks.dense import feed_forward, mlp_tensors
 from astra.layers.messages import Send, column_then_row
-from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream, join
-from astra.layers.tensors import Tensor, matrix, vector
+from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream, Tensor, join, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec, MoE
 

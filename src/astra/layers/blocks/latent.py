@@ -7,8 +7,7 @@ import numpy as np
 from astra.layers.block import Block, LayerKind, Place
 from astra.layers.blocks.attention import Heads, around_core, keys_per_query, ring, tp_sends
 from astra.layers.messages import Send
-from astra.layers.operators import BF16, Gemm, Layer, Shard
-from astra.layers.tensors import Tensor, matrix, norm
+from astra.layers.operators import BF16, Gemm, Layer, Shard, Tensor, matrix, norm
 from astra.spec.model import MLA, ModelSpec
 
 

@@ -17,7 +17,7 @@ from astra.cost import mixed as cost
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import reserved_bytes
 from astra.errors import NoFeasiblePlan
-from astra.partition.effort import Effort
+from astra.partition.paths import Effort
 from astra.partition.solve import end_times
 from astra.search.fleet.detail import Fleet, estimate
 from astra.search.fleet.frames import Counts, Found, Frame

@@ -17,9 +17,9 @@ from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
-from astra.partition.effort import Effort
 from astra.partition.ends import least_end, solve_ended
 from astra.partition.one_pool import applies, solve_one
+from astra.partition.paths import Effort
 from astra.partition.solve import Choice, Ends, Pipeline, Problem, bound, end_times, solve
 from astra.provenance import Floats
 from astra.rules.can import rules_of
