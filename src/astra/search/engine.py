@@ -157,7 +157,9 @@ class Leaders:
         for block in growing(order, MOST_CORES if np.isfinite(self.worst_s()) else FIRST_CORES):
             if bound_s[block[0]] >= self.worst_s():
                 break
-            self.cost(rows[block[bound_s[block] < self.limit_s(groups[block])]], gathered)
+            open_rows = rows[block[bound_s[block] < self.limit_s(groups[block])]]
+            if len(open_rows):
+                self.cost(open_rows, gathered)
             if progress is not None:
                 progress(self.cores / len(self.space.strategies))
         self.finish()
