@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import astra
-from tests.drill.toys import AXIS, BLOCK, EXPORTER, GPU, MODEL, NODE, OBJECTIVE, SCHEDULE
+from tests.drill.toys import AXIS, BLOCK, EFFECT, EXPORTER, GPU, MODEL, NODE, OBJECTIVE, SCHEDULE
 
 SOURCE = Path(astra.__file__).parent
 
@@ -98,6 +98,25 @@ CODE = {
         },
         {"rules/table.py": 1},
     ),
+    # An effect acts somewhere: beside its name and its function, the one line where it does.
+    "effect": Extension(
+        {},
+        {
+            "spec/effects.py": [
+                ("EFFECTS: Final[dict[str, Known]] = {\n",
+                 'EFFECTS: Final[dict[str, Known]] = {\n    "toy_s": Known(0, "time the drill takes of each step"),\n'),
+            ],
+            "cost/effects.py": [
+                ("FUNCTIONS: Final[", EFFECT + "FUNCTIONS: Final["),
+                ("        clock, clock_follows_power,", "        toy_s, clock, clock_follows_power,"),
+            ],
+            "cost/step.py": [("job.runtime.host.step_s\n", "job.runtime.host.step_s + effects.toy_s(job.runtime)\n")],
+            "catalog/data/runtimes/megatron.toml": [
+                ("[effects]\n", '[effects]\ntoy_s = { amount = 2.0, counted_in = "the drill" }\n'),
+            ],
+        },
+        {"spec/effects.py": 1, "cost/effects.py": 6, "cost/step.py": 1, "catalog/data/runtimes/megatron.toml": 1},
+    ),
     # A schedule's name is a word of the strategy, which lies below, and a runtime lists the schedules it can run.
     "schedule": Extension(
         {"schedule/toy.py": SCHEDULE},
@@ -116,6 +135,7 @@ ALL = DATA | CODE
 PROGRAM = """
 import json, pathlib, sys
 import astra
+from astra.catalog.runtimes import runtime
 from astra.cli import main
 
 asked = dict(gpus="16xT9", batch=64, seq=2048)
@@ -141,6 +161,9 @@ records = {
     "rent": astra.rent("toymodel", gpus="T9", max_gpus=16, batch=64, seq=2048, tokens=1e9, objective="toy"),
 }
 told = {"text": str(plan), "html": plan._repr_html_(), "home": astra.__file__, "reported": str(blocks)}
+told["listed"] = {
+    f"effects.{name}": effect.fitted_on for name, effect in runtime("megatron").effects.items() if name == "toy_s"
+}
 told["files"] = {str(path.relative_to(out)): path.read_text() for path in out.rglob("*.txt")}
 answers = {name: json.loads(record.to_json()) for name, record in records.items()}
 (out / "answers.json").write_text(json.dumps(answers | told), encoding="utf-8")
@@ -185,8 +208,8 @@ def test_an_extension_touches_as_little_as_the_table_says(name: str, tmp_path: P
     modules = [file for file in extension.files if file.endswith(".py")]
     assert len(modules) <= 1
     registries = [file for file in extension.touched if file.endswith(".py")]
-    assert len(registries) <= (2 if name == "schedule" else 1)
-    assert sum(extension.touched.values()) <= (4 if name == "schedule" else 2)
+    assert len(registries) <= {"schedule": 2, "effect": 3}.get(name, 1)
+    assert sum(extension.touched.values()) <= {"schedule": 4, "effect": 9}.get(name, 2)
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +280,12 @@ def test_a_rule(extended: dict[str, Any]) -> None:
     assert refused["toy"]["strategies"] > 0
     assert any("the drill allows tp up to 4" in sentence for sentence in extended["broken"]["violations"])
     assert not any(plan["strategy"].startswith(("tp8", "tp16")) for plan in extended["plan"]["plans"])
+
+
+def test_an_effect(extended: dict[str, Any]) -> None:
+    """A second or two of each step, so that nothing is faster than that and the sum still adds up."""
+    assert extended["alone"]["step_s"] > 2
+    assert extended["listed"] == {"effects.toy_s": ""}
 
 
 def test_a_schedule(extended: dict[str, Any]) -> None:

@@ -126,3 +126,10 @@ BLOCK = Block(
 )
 '''
 OBJECTIVE = '    Objective("toy", ("usd", "time_s"), "least", "dollars", "the least money, by a drill"),\n'
+EFFECT = """
+def toy_s(runtime: Runtime) -> float:
+    \"\"\"Time the drill takes of each step.\"\"\"
+    return runtime.amount("toy_s")
+
+
+""".lstrip()
