@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import astra.search
+import astra
 from astra.answer import Estimate, PlanSet, Result
 from astra.cli import main
 from astra.spec.request import FIELDS, PlanRequest
@@ -80,7 +80,7 @@ class Shown(NamedTuple):
 def planner(monkeypatch: pytest.MonkeyPatch) -> FakePlanner:
     fake = FakePlanner()
     monkeypatch.setitem(sys.modules, "astra.api", fake)
-    monkeypatch.setattr(astra.search, "api", fake, raising=False)
+    monkeypatch.setattr(astra, "api", fake, raising=False)
     return fake
 
 
