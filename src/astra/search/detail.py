@@ -13,7 +13,7 @@ import numpy as np
 from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
 from astra.catalog.runtimes import step_error
-from astra.columns import each, from_strategy
+from astra.columns import Column, each, from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
@@ -29,6 +29,7 @@ from astra.cost.stage import (
     StageCosts,
     gather_parts,
     over_stages,
+    parts_of,
     stage_costs,
     stage_table,
 )
@@ -97,19 +98,36 @@ def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> l
     return [*broken, *(reason.sentence for reason in reasons)]
 
 
-def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[Rule] = ()) -> list[Estimate]:
-    """Each strategy in full; the caller has checked that they can be costed at all."""
+def estimate(
+    job: Job,
+    strategies: Sequence[Strategy],
+    *,
+    user_rules: Sequence[Rule] = (),
+    timed: Sequence[Gathered] = (),
+) -> list[Estimate]:
+    """Each strategy in full; the caller has checked that they can be costed at all.
+
+    ``timed`` are the tables of a search that found them: parts are not timed again.
+    """
     rows = [as_row(job, strategy) for strategy in strategies]
-    shared = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
-    gathered = gather_parts(job, shared)
-    own = [gathered.take(np.array([place])) for place in range(len(rows))]
-    costs = _stages_of(job, rows, gathered)
-    return [_with_stages(job, *one, user_rules) for one in zip(rows, own, costs, strict=True)]
+    if not timed:
+        timed = [gather_parts(job, {name: _together(rows, name) for name in SHARD_COLUMNS})]
+    own = [parts_of(job, row.meshes.columns, timed) for row in rows]
+    stages = {}
+    for parts in {id(one.parts): one for one in own}.values():
+        some = [place for place, one in enumerate(own) if one.parts is parts.parts]
+        place = np.concatenate([own[at].place for at in some])
+        stages |= dict(zip(some, _stages_of(job, [rows[at] for at in some], parts._replace(place=place)), strict=True))
+    return [_with_stages(job, row, own[place], stages[place], user_rules) for place, row in enumerate(rows)]
+
+
+def _together(rows: Sequence[Row], name: str) -> Column:
+    return np.concatenate([row.meshes.columns[name] for row in rows])
 
 
 def _stages_of(job: Job, rows: Sequence[Row], gathered: Gathered) -> list[StageCosts]:
     """The stages of each row, every rank apart."""
-    columns = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in rows[0].meshes.columns}
+    columns = {name: _together(rows, name) for name in rows[0].meshes.columns}
     meshes = Meshes(columns, np.arange(len(rows)), Layouts(row.layout for row in rows))
     costs = stage_costs(job, meshes, gathered, every_rank=True)
 

@@ -70,6 +70,7 @@ class Found(NamedTuple):
     slower: int  # proven slower than the plans kept
     least_bytes: float  # the smallest reserved memory among legal strategies, for advice when nothing fits
     least: Strategy | None
+    timed: tuple[Gathered, ...] = ()  # parts of every sharding that was looked at
 
 
 def search(
@@ -131,6 +132,7 @@ class Leaders:
         self.unfit = 0.0  # strategies of meshes that cannot fit at all
         self.least: tuple[float, Strategy | None] = (np.inf, None)
         self._pending: list[_Pending] = []
+        self._timed: list[Gathered] = []
 
     @property
     def best(self) -> dict[int, tuple[float, Strategy]]:
@@ -152,6 +154,7 @@ class Leaders:
 
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost cores by their bounds until none is left that could enter the leaders."""
+        self._timed.append(gathered)
         order = np.argsort(bound_s, kind="stable")
         groups = group_of({name: self.space.cores[name][rows] for name in GROUP})
         for block in growing(order, MOST_CORES if np.isfinite(self.worst_s()) else FIRST_CORES):
@@ -326,6 +329,7 @@ class Leaders:
             slower=max(slower, 0),
             least_bytes=self.least[0],
             least=self.least[1],
+            timed=tuple(self._timed),
         )
 
 

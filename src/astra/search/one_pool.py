@@ -105,8 +105,8 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     found = search(job, restrictions, user_rules=rules, keep=world.request.top, progress=progress)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
-    strategies = best_splits(job, found.candidates, rules)
-    estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules), strict=True))
+    strategies = best_splits(job, found, rules)
+    estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules, timed=found.timed), strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
         raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))

@@ -17,12 +17,12 @@ from astra.cost import memory, step
 from astra.cost.layout import Layouts, layout
 from astra.cost.pipeline import pipelines_s
 from astra.cost.savers import Savers
-from astra.cost.stage import Gathered, Meshes, gather_parts, stage_costs
+from astra.cost.stage import Gathered, Meshes, parts_of, stage_costs
 from astra.cost.step import evaluate
 from astra.layers.split import even
 from astra.rules.table import Rule
 from astra.search.detail import as_row, layers_of, legality
-from astra.search.engine import Candidate
+from astra.search.engine import Found
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
 
@@ -34,21 +34,23 @@ LEAST_GAIN: Final = 1e-9  # of the step
 Split = tuple[int, ...]
 
 
-def best_splits(job: Job, candidates: Sequence[Candidate], user_rules: Sequence[Rule]) -> list[Strategy]:
+def best_splits(job: Job, found: Found, user_rules: Sequence[Rule]) -> list[Strategy]:
     """The strategies of a search, those near the best with the split that is best for them."""
-    near_s = candidates[0].step_s * (1 + NEAR)
+    near_s = found.candidates[0].step_s * (1 + NEAR)
     return [
-        polished(job, one.strategy, one.step_s, user_rules)[0] if one.step_s <= near_s else one.strategy
-        for one in candidates
+        polished(job, one.strategy, one.step_s, user_rules, found.timed)[0] if one.step_s <= near_s else one.strategy
+        for one in found.candidates
     ]
 
 
-def polished(job: Job, strategy: Strategy, step_s: float, user_rules: Sequence[Rule]) -> tuple[Strategy, float]:
+def polished(
+    job: Job, strategy: Strategy, step_s: float, user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
+) -> tuple[Strategy, float]:
     """The strategy with the best split found, and its simulated step."""
     if strategy.pp == 1:
         return strategy, step_s
     best, layers = strategy, layers_of(job, strategy)
-    seen, parts = {layers}, gather_parts(job, as_row(job, strategy).meshes.columns)
+    seen, parts = {layers}, parts_of(job, as_row(job, strategy).meshes.columns, timed)
     for _ in range(ROUNDS):
         others = [split for split in neighbours(layers) if split not in seen]
         seen.update(others)
