@@ -37,11 +37,6 @@ class Siblings(NamedTuple):
         """Cores that are timed first."""
         return np.flatnonzero(self.of == np.arange(len(self.of)))
 
-    @property
-    def rest(self) -> Ints:
-        """Cores that are bounded by another one."""
-        return np.flatnonzero(self.of != np.arange(len(self.of)))
-
 
 def siblings_of(job: Job, space: Space) -> Siblings:
     """The core that bounds each core."""
@@ -81,19 +76,30 @@ def core_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floa
     return step.least_seconds(job, _rounds(job, space, rows) * whole_s)
 
 
-def sibling_bound_s(job: Job, space: Space, gathered: Gathered, siblings: Siblings) -> Floats:
-    """The same for all cores by their siblings, which have parts; the products alone where there is none."""
-    products_floor_s = float(products_s(job, np.asarray(job.pool.gpus)))
-    usual, of = siblings.usual, siblings.of
+def open_cores(job: Job, space: Space, gathered: Gathered, siblings: Siblings, limit_s: float) -> tuple[Ints, Floats]:
+    """Cores whose bound by their siblings, which have parts, is below a limit, and that bound."""
+    usual, of, floor_s = siblings.usual, siblings.of, float(products_s(job, np.asarray(job.pool.gpus)))
     own, rounds = gathered.take(usual), _rounds(job, space, usual)
-    apart, gaps, products = (rounds * over_model(job, own, seconds) for seconds in (_apart_s, _gaps_s, _products_s))
-    known_s = np.full((3, len(of) + 1), products_floor_s)  # the last one is for those without
-    known_s[:, usual] = apart, apart - np.maximum(products - products_floor_s, 0.0), gaps
-    attention_s, sent_s = _pieces_s(job, space)
-    sibling_s = attention_s[of]
-    hidden_s = np.maximum(attention_s, sibling_s) + known_s[2, of]
-    bound_s = known_s[siblings.split.astype(np.int64), of] - np.maximum(sibling_s - attention_s, 0.0)
-    return step.least_seconds(job, np.where(of < 0, products_floor_s, bound_s + np.maximum(sent_s - hidden_s, 0.0)))
+    apart, gaps, products, attention = (
+        rounds * over_model(job, own, seconds) for seconds in (_apart_s, _gaps_s, _products_s, _attention_s)
+    )
+    quicker = apart - np.maximum(products - floor_s, 0.0)
+    # By core, and one more for those without a sibling: [in pieces, split], what hides sends, attention.
+    known_s, gaps_s, attention_s = np.full((2, len(of) + 1), floor_s), np.zeros(len(of) + 1), np.zeros(len(of) + 1)
+    known_s[:, usual], attention_s[usual] = (apart, quicker), attention
+    gaps_s[usual] = 2 * gaps if effects.launches_ahead(job.runtime) else gaps  # what still shows fills them once more
+    could = step.least_seconds(job, known_s - attention_s) < limit_s
+    rows = np.flatnonzero(np.where(siblings.split, could[1][of], could[0][of]))
+    rows = rows[of[rows] != rows]
+    if not len(rows):
+        return rows, np.zeros(0)
+    of = of[rows]
+    spent_s, sent_s = _pieces_s(job, space, rows)
+    bound_s = np.where(siblings.split[rows], known_s[1, of], known_s[0, of])
+    bound_s = bound_s - np.maximum(attention_s[of] - spent_s, 0.0)
+    shown_s = np.maximum(sent_s - np.maximum(attention_s[of], spent_s) - gaps_s[of], 0.0)
+    bound_s = step.least_seconds(job, np.where(of < 0, floor_s, bound_s + shown_s))
+    return rows[bound_s < limit_s], bound_s[bound_s < limit_s]
 
 
 def _apart_s(part: Part) -> Floats:
@@ -112,18 +118,21 @@ def _gaps_s(part: Part) -> Floats:
     return np.asarray(sum(way.compute_s - way.gemm_s - way.attention_s - way.stream_s for way in ways))
 
 
-def _pieces_s(job: Job, space: Space) -> tuple[Floats, Floats]:
-    """Attention, and what the pieces of a sequence send each other, by core; neither asks about experts."""
+def _attention_s(part: Part) -> Floats:
+    return part.forward.attention_s + part.backward.attention_s
+
+
+def _pieces_s(job: Job, space: Space, rows: Ints) -> tuple[Floats, Floats]:
+    """Attention, and what the pieces of a sequence send each other, of some cores; neither asks about experts."""
     cores = space.cores
     _, degree = distinct(space.degrees["tp"], space.degrees["cp"])
-    first, place = distinct(degree[space.degree], cores["mbs"])
+    first, place = distinct(degree[space.degree[rows]], cores["mbs"][rows])
     one, flash = np.ones(len(first), np.int64), np.full(len(first), space.flash_settings[0])
-    few = {name: cores[name][first] for name in ("tp", "cp", "mbs", "sp")}
+    few = {name: cores[name][rows[first]] for name in ("tp", "cp", "mbs", "sp")}
     gathered = gather_parts(job, few | {"ep": one, "etp": one, "flash": flash})
-    rounds = _rounds(job, space, np.arange(len(place)))
-    attention_s = over_model(job, gathered, lambda part: part.forward.attention_s + part.backward.attention_s)
+    rounds = _rounds(job, space, rows)
     sent_s = over_model(job, gathered, lambda part: part.forward.busy_s["cp"] + part.backward.busy_s["cp"])
-    return rounds * attention_s[place], rounds * sent_s[place]
+    return rounds * over_model(job, gathered, _attention_s)[place], rounds * sent_s[place]
 
 
 def products_s(job: Job, gpus: Ints) -> Floats:
@@ -140,5 +149,5 @@ def products_s(job: Job, gpus: Ints) -> Floats:
 
 def _rounds(job: Job, space: Space, rows: Ints) -> Floats:
     """Micro-batches over stages."""
-    cores = {name: column[rows] for name, column in space.cores.items()}
-    return np.asarray(job.workload.global_batch // (cores["dp"] * cores["mbs"]) / cores["pp"])
+    dp, mbs, pp = (space.cores[name][rows] for name in ("dp", "mbs", "pp"))
+    return np.asarray(job.workload.global_batch // (dp * mbs) / pp)

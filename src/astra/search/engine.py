@@ -31,7 +31,7 @@ from astra.cost.step import Evaluated, evaluate
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.search.bounds import core_bound_s, gather_cores, sibling_bound_s, siblings_of
+from astra.search.bounds import core_bound_s, gather_cores, open_cores, siblings_of
 from astra.search.settle import Contest, Entries, least_savers, to_strategy
 from astra.search.space import Space
 from astra.spec.job import Job
@@ -90,15 +90,13 @@ def search(
         rows = siblings.usual
         gathered = gather_cores(job, space, rows)
         leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
-        rest = siblings.rest
-        if len(rest):
-            bound_s = sibling_bound_s(job, space, gathered, siblings)
-            rest = rest[bound_s[rest] < leaders.worst_s()]
+        if len(rows) < len(space.strategies):
+            rest, bound_s = open_cores(job, space, gathered, siblings, leaders.worst_s())
             groups = group_of({name: space.cores[name][rest] for name in GROUP})
-            rest = rest[bound_s[rest] < leaders.limit_s(groups)]
-        if len(rest):
-            gathered = gather_cores(job, space, rest)
-            leaders.race(rest, core_bound_s(job, space, gathered, rest), gathered, progress)
+            rest = rest[bound_s < leaders.limit_s(groups)]
+            if len(rest):
+                gathered = gather_cores(job, space, rest)
+                leaders.race(rest, core_bound_s(job, space, gathered, rest), gathered, progress)
     return leaders.found(time.perf_counter() - started)
 
 
