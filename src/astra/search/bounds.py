@@ -50,11 +50,10 @@ def siblings_of(job: Job, space: Space) -> Siblings:
     within = (degrees[name] for name in ("tp", "pp", "ep", "sp"))
     _, degree = distinct(*within, np.where(apart, 1, degrees["etp"]))
     kinds, kind = distinct(degree[space.degree], cut[pair])
-    fewest = np.full(len(kinds), -1)
-    for pieces in np.unique(degrees["cp"])[::-1].tolist():
-        rows = np.flatnonzero(~split & (cp == pieces))
-        fewest[kind[rows]] = rows
-    return Siblings(fewest[kind], split)
+    whole, nobody = np.flatnonzero(~split), np.iinfo(np.int64).max
+    fewest = np.full(len(kinds), nobody)
+    np.minimum.at(fewest, kind[whole], cp[whole] * count + whole)  # the first of those with the fewest pieces
+    return Siblings(np.where(fewest == nobody, -1, fewest % count)[kind], split)
 
 
 def gather_cores(job: Job, space: Space, rows: Ints) -> Gathered:

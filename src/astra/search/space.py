@@ -241,9 +241,9 @@ class Space:
         known = names({**columns, **more}, self.facts).known
         met = [rule for rule in self.rules if rule.needs <= known]
         self.rules = [rule for rule in self.rules if not rule.needs <= known]
-        spoken = {"pp"}.union(*(rule.needs for rule in met))
+        spoken = set[str]().union(*(rule.needs for rule in met))
         spoken.update(*(DERIVED[name].inputs for name in spoken & DERIVED.keys()))
-        read, rows = cross({name: column for name, column in columns.items() if name in spoken}, more)
+        read, rows = cross({name: column for name, column in columns.items() if name in spoken} or columns, more)
         verdict = self._verdict(read, met, below[rows] * times)
         kept = rows[verdict.ok]
         wide = {name: column[kept] for name, column in columns.items()}
