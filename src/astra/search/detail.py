@@ -113,7 +113,7 @@ def estimate(
     if not timed:
         timed = [gather_parts(job, {name: _together(rows, name) for name in SHARD_COLUMNS})]
     own = [parts_of(job, row.meshes.columns, timed) for row in rows]
-    stages = {}
+    stages: dict[int, StageCosts] = {}
     for parts in {id(one.parts): one for one in own}.values():
         some = [place for place, one in enumerate(own) if one.parts is parts.parts]
         place = np.concatenate([own[at].place for at in some])
