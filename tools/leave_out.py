@@ -1,13 +1,11 @@
 """Published runs predicted without their own source: every fitted constant of a runtime is found anew without it.
 
-``python -m tools.leave_out`` prints the errors by source and writes the error bars of a step time, which are
-what most of these errors stay below (``catalog/data/step_errors.csv``). It takes minutes.
+``python -m tools.leave_out`` prints and keeps the errors by source. It takes minutes; ``tools.evidence`` does the same
+and makes the table from which error bars come.
 
 Runtimes with the same kernels share their constants, so that a source is predicted by those of its kin. A source
 without kin is predicted as an unknown framework would be: with the constants that suit all other sources best, a common
 host, and nothing that was learned from its own runs. What is counted from a framework's code stays.
-
-Error bars of a runtime without kin come from the runs of its source that it was not fitted on.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from astra.catalog import runtimes
-from astra.spec.job import STRAGGLING, Job
+from astra.search.world import World
+from astra.spec.job import STRAGGLING
 from astra.spec.runtime import Runtime, changed
 from astra.validate.replay import ReplayedRun, replay
 from astra.validate.runs import Run, Skipped
@@ -56,26 +54,21 @@ OTHERS: Final = {
     "gather_host_s": 0.0,
 }
 KIN: Final = {"nemo": "megatron", "megatron-bridge": "megatron"}  # runtimes with the kernels of another
-COVERED: Final = 0.8  # share of the runs whose error an error bar covers
-FEWEST: Final = 20  # runs of a class; a smaller one takes the bar of all runs of its kind of model
 SAMPLE: Final = 40  # runs of a source that constants are found on
 RESULT: Final = Path(str(files("astra.validate"))) / "data" / "left_out.csv"
-TARGET: Final = Path(str(files("astra.catalog"))) / "data" / "step_errors.csv"
 Values = tuple[float, ...]
+_REPLAYED: dict[tuple[str, Values, bool], ReplayedRun] = {}  # one run is in the sample of many sources
+
+
+def runtime_in(run: Run) -> str:
+    """The runtime a run asks for."""
+    assert run.request.runtime is not None
+    return run.request.runtime
 
 
 def kind_of(runtime: str) -> str:
     """The runtime whose constants this one shares."""
     return KIN.get(runtime, runtime)
-
-
-def with_constants(runs: Sequence[Run], values: Values, *, alone: bool = False) -> list[Run]:
-    """The runs, with other constants in their runtimes; runs of one job still share it."""
-    jobs: dict[int, Job] = {}
-    for run in runs:
-        if id(run.job) not in jobs:
-            jobs[id(run.job)] = replace(run.job, runtime=_changed(run.job.runtime, values, alone=alone))
-    return [run._replace(job=jobs[id(run.job)]) for run in runs]
 
 
 def _changed(runtime: Runtime, values: Values, *, alone: bool) -> Runtime:
@@ -85,12 +78,18 @@ def _changed(runtime: Runtime, values: Values, *, alone: bool) -> Runtime:
 
 
 def predicted(runs: Sequence[Run], values: Values, *, alone: bool = False) -> list[ReplayedRun]:
-    """The runs replayed with other constants. Straggling is the cost model's own, a factor of the whole step."""
-    rows = []
-    for run, row in zip(runs, replay(with_constants(runs, values, alone=alone)), strict=True):
-        factor = (1 + run.job.straggling / STRAGGLING * values[-1]) / (1 + run.job.straggling)
-        rows.append(replace(row, predicted_step_s=factor * row.predicted_step_s if row.predicted_step_s else None))
-    return rows
+    """The runs replayed with other constants, each once. Straggling is the cost model's own, a factor of the step."""
+
+    def change(world: World) -> World:
+        return world._replace(runtime=_changed(world.runtime, values, alone=alone))
+
+    new = [run for run in runs if (run.id, values, alone) not in _REPLAYED]
+    for run, row in zip(new, replay(new, change=change), strict=True):
+        lost = World.of(run.request).job.straggling
+        factor = (1 + lost / STRAGGLING * values[-1]) / (1 + lost)
+        known = replace(row, predicted_step_s=factor * row.predicted_step_s if row.predicted_step_s else None)
+        _REPLAYED[run.id, values, alone] = known
+    return [_REPLAYED[run.id, values, alone] for run in runs]
 
 
 def loss(rows: Iterable[ReplayedRun]) -> float:
@@ -132,37 +131,24 @@ class LeftOut(NamedTuple):
 def left_out(runs: Sequence[Run]) -> list[LeftOut]:
     """Every scored run predicted by constants that never saw its source."""
     found = []
-    for source, kind in sorted({(run.source, kind_of(run.job.runtime.name)) for run in runs}):
+    for source, kind in sorted({(run.source, kind_of(runtime_in(run))) for run in runs}):
         others = [run for run in runs if run.source != source]
-        kin = [run for run in others if kind_of(run.job.runtime.name) == kind]
+        kin = [run for run in others if kind_of(runtime_in(run)) == kind]
         constants = fitted(kin or others)
-        own = [run for run in runs if run.source == source and kind_of(run.job.runtime.name) == kind]
+        own = [run for run in runs if run.source == source and kind_of(runtime_in(run)) == kind]
         rows = predicted(own, constants, alone=not kin)
         found.append(LeftOut(source, kind, constants, rows, kin=bool(kin)))
     return found
 
 
-def bars(rows: Sequence[ReplayedRun]) -> list[tuple[str, str, int, float]]:
-    """(runtime, kind of model, runs, error bar), with a line for all runtimes first."""
-    lines: list[tuple[str, str, int, float]] = []
-    for runtime in ("", *runtimes.runtime_names()):
-        for model, moe in (("dense", False), ("moe", True)):
-            part = [row for row in rows if kind_of(row.runtime) == kind_of(runtime)] if runtime else rows
-            sizes = [abs(row.error) for row in part if row.error is not None and ("moe" in row.family) == moe]
-            if len(sizes) >= FEWEST:
-                lines.append((runtime, model, len(sizes), round(float(np.quantile(sizes, COVERED)), 3)))
-    return lines
-
-
 def timed(runs: Iterable[Run | Skipped]) -> list[Run]:
     """Runs that somebody timed: scored, and not of a table that reads like a simulator's."""
     scored = [run for run in runs if isinstance(run, Run) and not run.aside and run.measured.step_s]
-    return [run for run in scored if use_of(run.source, run.job.model.name) != "simulated"]
+    return [run for run in scored if use_of(run.source, World.of(run.request).model.name) != "simulated"]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print and keep the errors by source, and write the error bars."""
-    found = left_out(runs := timed(published()))
+def keep(found: Sequence[LeftOut]) -> None:
+    """Print and keep the errors by source."""
     print(f"Constants found without the source: {', '.join(constant.name for constant in CONSTANTS)}")
     lines = [_line("all", [row for each in found for row in each.rows], "")]
     for source in sorted({each.source for each in found}):
@@ -170,11 +156,12 @@ def main(arguments: Sequence[str]) -> int:
         how = "; ".join(f"{each.kind}{'' if each.kin else ' (no kin)'} {each.constants}" for each in mine)
         lines.append(_line(source, [row for each in mine for row in each.rows], how))
     _write(RESULT, ("source", "runs", "mean", "median", "p90", "bias", "constants"), lines)
-    shipped = replay([run for run in runs if use_of(run.source, run.job.model.name) == "test"])
-    kept = {(each.source, each.kind) for each in found if each.kin}
-    rows = [row for each in found if each.kin for row in each.rows]
-    rows += [row for row in shipped if (row.source, kind_of(row.runtime)) not in kept]
-    _write(TARGET, ("runtime", "model", "runs", "error"), bars(rows))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Predict every source without it."""
+    del arguments
+    keep(left_out(timed(published())))
     return 0
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from astra.catalog import hardware, runtimes
-from astra.spec.cluster import Pool
+from astra.catalog import hardware
+from astra.spec.cluster import Cluster, Pool
 from astra.spec.model import ModelSpec
-from astra.spec.runtime import Runtime
+from astra.spec.request import PlanRequest
 from astra.validate.runs import Run, Skipped, read_runs
 from astra.validate.table import COLUMNS, RUNS, SHARED
 
@@ -38,21 +38,21 @@ class _Numbered:
 
 def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
     """The text of both files."""
-    models, pools, settings, citations, rules, asides = (_Numbered() for _ in range(6))
+    models, pools, clusters, work, citations, rules, asides = (_Numbered() for _ in range(7))
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(COLUMNS)
     for run in rows:
         if isinstance(run, Skipped):
             continue
-        job, measured, work = run.job, run.measured, run.job.workload
+        model, cluster, measured = run.request.model, run.request.cluster, run.measured
+        assert isinstance(model, ModelSpec)
+        assert isinstance(cluster, Cluster)
         writer.writerow((
-            run.id, run.framework, job.runtime.name,
-            settings.place(changed) if (changed := _runtime_changes(job.runtime)) else "",
-            models.place(_sparse(job.model)),
-            pools.place(_pool_entry(job.pool)), job.pool.gpus, run.precision, work.precision, work.task,
-            work.lora_rank, work.global_batch, work.seq,
-            str(run.strategy), _shown(measured.step_s), _shown(measured.peak_gib), measured.peak_of,
+            run.id, run.framework, run.precision, models.place(_sparse(model)),
+            clusters.place([[pools.place(_pool_entry(pool)), pool.gpus] for pool in cluster.pools]),
+            work.place(_work(run.request)), str(run.strategy), _shown(measured.step_s),
+            _shown(measured.peak_gib), measured.peak_of,
             {True: "1", False: "0", None: ""}[measured.oom], asides.place(run.aside) if run.aside else "",
             " ".join(str(rules.place(rule)) for rule in run.filled), citations.place(run.citation),
         ))  # fmt: skip
@@ -60,7 +60,8 @@ def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
     shared = {
         "models": models.entries,
         "pools": pools.entries,
-        "settings": settings.entries,
+        "clusters": clusters.entries,
+        "work": work.entries,
         "citations": citations.entries,
         "rules": rules.entries,
         "asides": asides.entries,
@@ -69,12 +70,12 @@ def restate(rows: list[Run | Skipped]) -> tuple[str, str]:
     return page.getvalue(), msgspec.json.format(msgspec.json.encode(shared), indent=1).decode() + "\n"
 
 
-def _runtime_changes(runtime: Runtime) -> dict[str, Any]:
-    usual, own = msgspec.to_builtins(runtimes.runtime(runtime.name)), msgspec.to_builtins(runtime)
+def _work(request: PlanRequest) -> dict[str, Any]:
+    """The fields of a request besides its model and cluster, as far as they are not as usual."""
     return {
-        group: {name: value for name, value in own[group].items() if value != usual[group][name]}
-        for group in own
-        if own[group] != usual[group]
+        field.name: getattr(request, field.name)
+        for field in msgspec.structs.fields(PlanRequest)
+        if field.name not in ("model", "cluster", "headroom", "money") and getattr(request, field.name) != field.default
     }
 
 
@@ -97,6 +98,7 @@ def _pool_entry(pool: Pool) -> dict[str, Any]:
     catalog, own = msgspec.to_builtins(hardware.device(known)), msgspec.to_builtins(pool.device)
     node, own_node = msgspec.to_builtins(hardware.node_type(pool.node.name)), msgspec.to_builtins(pool.node)
     return {
+        "name": pool.name,
         "device": known,
         "device_changes": {name: value for name, value in own.items() if value != catalog[name]},
         "node": pool.node.name,

@@ -118,6 +118,7 @@ class Estimate(Result, frozen=True, kw_only=True):
     fits: bool
     step_s: float
     step_s_range: Range
+    evidence: str = ""  # published runs like it, and what nobody has published
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
@@ -150,6 +151,8 @@ class Estimate(Result, frozen=True, kw_only=True):
 
         return estimate_html(self)
 
+    as_usual: tuple[str, ...] = ()  # fields of the strategy that the runtime would choose so by itself
+
 
 class Plan(Result, frozen=True, kw_only=True):
     """One recommended strategy."""
@@ -158,6 +161,16 @@ class Plan(Result, frozen=True, kw_only=True):
     strategy: str
     estimate: Estimate
     lost_by: str = ""  # against the best plan: which term costs it the most
+
+
+class Daring(Result, frozen=True, kw_only=True):
+    """The plan that would be faster than the first one, if it is as fast as predicted."""
+
+    strategy: str
+    estimate: Estimate
+    gain: float  # of the first plan's step time
+    doubt: str  # why it is not the first
+    settled_by: str  # what would show whether it works
 
 
 class Reject(Result, frozen=True, kw_only=True):
@@ -190,6 +203,18 @@ class Baseline(Result, frozen=True, kw_only=True):
     usd_saved_range: Range | None = None  # an error of the step time that both share scales what is saved
 
 
+class Nearby(Result, frozen=True, kw_only=True):
+    """Numbers near those asked for that run better, as ``astra.plan`` answers them."""
+
+    batch: int
+    gpus: int
+    strategy: str
+    step_s: float
+    tokens_per_s: float
+    gain: float | None  # of tokens per GPU-second; null where the numbers asked for cannot be run
+    sentence: str
+
+
 class PlanSet(Result, frozen=True, kw_only=True):
     """The ranked answer to a request."""
 
@@ -204,6 +229,8 @@ class PlanSet(Result, frozen=True, kw_only=True):
     objective: str = "fastest"
     baseline: Baseline | None = None
     asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.plan`` that give this answer
+    nearby: list[Nearby] = []  # a batch, and a number of GPUs, that divide better
+    daring: Daring | None = None  # the fastest if it works, where that is another plan than the first
 
     @property
     def best(self) -> Plan:
@@ -261,7 +288,10 @@ class Choice(Result, frozen=True, kw_only=True):
     provenance_worst: str
     cost: Cost
     roles: list[str]  # of cheapest, fastest, knee, chosen
+    warnings: list[str] = []  # about its strategy
+    evidence: str = ""  # published runs like it, and what nobody has published
     waste: Waste | None = None
+    as_usual: tuple[str, ...] = ()  # as in an estimate
 
 
 class Unused(Result, frozen=True, kw_only=True):
@@ -328,6 +358,7 @@ __all__ = [
     "Choice",
     "ChoicePart",
     "Cost",
+    "Daring",
     "Estimate",
     "MixSearch",
     "Plan",

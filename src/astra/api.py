@@ -105,6 +105,7 @@ def describe_model(model: ModelLike, *, seq: Whole | None = None) -> ModelReport
             "active": counts.active,
             "embedding": counts.embedding,
             "expert": counts.expert,
+            "mtp": counts.mtp,
         },
         flops_per_token={
             "seq": float(length),

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astra.spec.strategy import Strategy
-from astra.spec.strategy_fields import CHOICES, INTEGERS, OVERLAPS, SWITCHES
+from astra.spec.strategy_fields import CHOICES, INTEGERS, MODULES, OVERLAPS, SWITCHES
 
 __all__ = [
     "CHOICES",
@@ -36,6 +36,7 @@ Column = npt.NDArray[Any]
 Columns = Mapping[str, Column]
 
 FIELDS: Final = (*INTEGERS, *SWITCHES, *CHOICES)
+_PLAIN_SWITCHES: Final = ("sp", "flash", "dispatch_fp8")  # the others are of overlap and of modules
 _DENSE: Final = 65536  # whole numbers below this are looked up, not sorted
 _SPARSE, _SMALL = 4, 65536  # a table of this many possible combinations per row, and in all, is worth it
 
@@ -116,8 +117,9 @@ def from_strategy(strategy: Strategy) -> dict[str, Column]:
     """A one-row table."""
     columns: dict[str, Column] = {name: np.array([getattr(strategy, name)], dtype=np.int64) for name in INTEGERS}
     columns |= {name: np.array([code(name, getattr(strategy, name))], dtype=np.int16) for name in CHOICES}
-    columns |= {name: np.array([getattr(strategy, name)]) for name in ("sp", "flash")}
+    columns |= {name: np.array([getattr(strategy, name)]) for name in _PLAIN_SWITCHES}
     columns |= {f"overlap_{name}": np.array([name in strategy.overlap]) for name in OVERLAPS}
+    columns |= {f"recompute_{name}": np.array([name in strategy.modules]) for name in MODULES}
     return columns
 
 
@@ -130,6 +132,7 @@ def to_strategy(columns: Columns, row: int, *, layers: tuple[int, ...] = ()) -> 
 
     fields: dict[str, Any] = {name: int(cell(name)) for name in INTEGERS}
     fields |= {name: choices[int(cell(name))] for name, choices in CHOICES.items()}
-    fields |= {name: bool(cell(name)) for name in ("sp", "flash")}
+    fields |= {name: bool(cell(name)) for name in _PLAIN_SWITCHES}
     overlap = tuple(name for name in OVERLAPS if cell(f"overlap_{name}"))
-    return Strategy(**fields, overlap=overlap, layers=layers)
+    modules = tuple(name for name in MODULES if cell(f"recompute_{name}"))
+    return Strategy(**fields, overlap=overlap, modules=modules, layers=layers)

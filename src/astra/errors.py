@@ -76,8 +76,9 @@ def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     close = get_close_matches(wanted, folded, n=count, cutoff=0.75)
     inside = sorted((key for key in folded if wanted and (wanted in key or key in wanted)), key=lambda k: -len(k))
     inside = [key for key in inside if 2 * min(len(key), len(wanted)) >= len(wanted)]
+    begin = sorted((key for key in folded if wanted and key.startswith(wanted)), key=lambda key: (len(key), key))
     distant = get_close_matches(wanted, folded, n=count, cutoff=0.5)
-    ordered = list(dict.fromkeys([*close, *inside, *distant]))
+    ordered = list(dict.fromkeys([*begin, *close, *inside, *distant]))
     return [folded[key] for key in ordered[:count]]
 
 

@@ -33,6 +33,9 @@ class _Work(TypedDict, total=False):
     optimizer: str
     task: str
     lora_rank: Whole
+    lora_targets: str
+    imbalance: Number
+    mtp: Whole
     runtime: str | None
     headroom: Number
     money: Money | Mapping[str, Any] | None
@@ -65,6 +68,7 @@ class PlanOptions(_Own, _Goal, total=False):
     forbid: Restricted
     maximum: Restricted
     minimum: Restricted
+    rank: str
     baseline: str | Strategy | MixedStrategy | OnePool | None
 
 

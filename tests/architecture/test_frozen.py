@@ -16,7 +16,10 @@ NodeType Plan PlanRequest PlanSet Pool RentReport Strategy Workload __version__ 
 plan rent
 """
 CLUSTER = "--gpus --cluster --node"
-WORKLOAD = "--batch --seq --tokens --precision --optimizer --task --lora-rank --runtime --strict"
+WORKLOAD = (
+    "--batch --seq --tokens --precision --optimizer --task --lora-rank --lora-targets --imbalance --mtp --runtime "
+    "--strict"
+)
 OBJECTIVE = "--objective --budget --deadline"
 MONEY = (
     "--market --providers --prices --usd-per-gpu-h --usd-per-kwh --pue --watts-per-gpu --usd-per-gpu --lifetime-years "
@@ -27,19 +30,19 @@ BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
         f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
-        f"{OBJECTIVE} --baseline --save-request --export --export-out --nearest {MONEY} {OUTPUT}"
+        f"{OBJECTIVE} --rank --baseline --save-request --export --export-out --nearest {MONEY} {OUTPUT}"
     ),
     "estimate": (f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --save-request {OUTPUT}"),
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
-        f"--lora-rank --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
+        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus {BRIEF_OUTPUT}",
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",
     "prices": f"--help --provider --date --to {BRIEF_OUTPUT}",
-    "validate": f"--help {OUTPUT} --plot --report",
+    "validate": f"--help {OUTPUT} --plot --report --show",
     "rehearse": f"--help --stage --plan --framework {BRIEF_OUTPUT}",
     "profile": "--help --quick --full --out --resume --json --width --debug",
 }

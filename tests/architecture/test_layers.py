@@ -22,6 +22,7 @@ LAYERS = (
     ("schedule", "partition"),
     ("cost",),
     ("rules", "money"),
+    ("evidence",),
     ("search",),
     ("renting", "api"),
     ("export", "report"),

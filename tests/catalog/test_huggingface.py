@@ -12,6 +12,7 @@ from astra.catalog.huggingface import READERS, from_config
 from astra.errors import InputError
 from astra.layers.kinds import layer_kinds
 from astra.layers.weights import count
+from astra.spec.model import Rotary
 
 Config = dict[str, Any]
 
@@ -83,6 +84,79 @@ GEMMA2 = llama(
     sliding_window=4096,
     tie_word_embeddings=True,
 )
+
+DELTA: Config = {
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4, "head_dim": 256, "max_position_embeddings": 262144,
+}  # fmt: skip
+QWEN3_NEXT = llama(
+    model_type="qwen3_next",
+    hidden_size=2048,
+    num_hidden_layers=48,
+    num_attention_heads=16,
+    num_key_value_heads=2,
+    intermediate_size=5120,
+    vocab_size=151936,
+    num_experts=512,
+    num_experts_per_tok=10,
+    moe_intermediate_size=512,
+    shared_expert_intermediate_size=512,
+    **DELTA,
+)
+QWEN3_5: Config = {
+    "model_type": "qwen3_5_moe",
+    "tie_word_embeddings": False,
+    "text_config": {
+        "hidden_size": 2048, "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2,
+        "vocab_size": 248320, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512, "mtp_num_hidden_layers": 1,
+        "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 10, **DELTA,
+    },
+    "vision_config": {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "patch_size": 16},
+}  # fmt: skip
+QWEN2_5_VL = llama(
+    model_type="qwen2_5_vl",
+    hidden_size=3584,
+    num_hidden_layers=28,
+    num_attention_heads=28,
+    num_key_value_heads=4,
+    intermediate_size=18944,
+    vocab_size=152064,
+    vision_config={"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "patch_size": 14},
+)
+QWEN3_VL: Config = {
+    "model_type": "qwen3_vl",
+    "tie_word_embeddings": True,
+    "text_config": llama(
+        hidden_size=2560, num_hidden_layers=36, intermediate_size=9728, vocab_size=151936, head_dim=128
+    ) | {"tie_word_embeddings": True},
+    "vision_config": {
+        "depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "patch_size": 16,
+        "deepstack_visual_indexes": [5, 11, 17],
+    },
+}  # fmt: skip
+GEMMA3: Config = {
+    "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024,
+    },
+    "vision_config": {
+        "hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "num_attention_heads": 16,
+        "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False,
+    },
+}  # fmt: skip
+BERT: Config = {
+    "model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "intermediate_size": 4096, "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2,
+}  # fmt: skip
+OPT_350M: Config = {
+    "model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "ffn_dim": 4096,
+    "vocab_size": 50272, "max_position_embeddings": 2048, "word_embed_proj_dim": 512, "do_layer_norm_before": False,
+}  # fmt: skip
+MINIMAX = llama(
+    model_type="minimax_m2", hidden_size=3072, num_hidden_layers=62, num_attention_heads=48, intermediate_size=1536,
+    vocab_size=200064, num_local_experts=256, num_experts_per_tok=8, rotary_dim=64, head_dim=128,
+)  # fmt: skip
 
 # Config, total and input table, as transformers 5.22.2 builds them on the meta device.
 BUILT: list[tuple[str, Config, int, int]] = [
@@ -179,6 +253,14 @@ BUILT: list[tuple[str, Config, int, int]] = [
         513_802_240,
     ),
     ("gpt-oss-20b", GPT_OSS, 20_914_757_184, 579_133_440),
+    ("qwen3-next-80b-a3b", QWEN3_NEXT, 79_674_391_296, 311_164_928),
+    ("qwen3.5-35b-a3b", QWEN3_5, 35_107_181_936, 508_559_360),
+    ("qwen2.5-vl-7b", QWEN2_5_VL, 8_292_166_656, 544_997_376),
+    ("qwen3-vl-4b", QWEN3_VL, 4_437_815_808, 388_956_160),
+    ("gemma-3-4b", GEMMA3, 4_300_079_472, 671_252_480),
+    ("bert-large", BERT, 335_174_458, 31_254_528),
+    ("opt-350m", OPT_350M, 331_196_416, 25_739_264),
+    ("minimax-m2", MINIMAX, 228_689_748_992, 614_596_608),
     # Small shapes of the types that have no model above.
     ("granite", llama(model_type="granite", mlp_bias=True, attention_bias=True), 8_031_637_504, 525_336_576),
     ("olmo2", llama(model_type="olmo2"), 8_030_425_088, 525_336_576),
@@ -236,6 +318,19 @@ def test_the_text_part_of_a_multimodal_file_is_read() -> None:
         from_config({"model_type": "gemma3"}, where="x")
 
 
+def test_what_families_do_besides_their_shape() -> None:
+    hybrid = from_config(QWEN3_5, where="x")
+    assert hybrid.delta_net is not None
+    assert (hybrid.delta_net.attention_every, hybrid.attention_gate, hybrid.mtp_layers) == (4, True, 1)
+    assert hybrid.quirks == ("zero_centered_norm",)
+    assert from_config(MINIMAX, where="x").rotary == Rotary(base=5_000_000.0, fraction=0.5)
+    bert = from_config(BERT, where="x")
+    assert (bert.causal, bert.final_norm, bert.quirks) == (False, False, ("post_norm",))
+    assert from_config(OPT_350M, where="x").quirks == ("post_norm",)
+    alone = from_config({key: value for key, value in GEMMA3.items() if key != "vision_config"}, where="x")
+    assert alone.tower is None
+
+
 def test_windows() -> None:
     window = from_config(llama(model_type="mistral", sliding_window=4096), where="x")
     assert (window.window, window.full_attention_every) == (4096, 0)
@@ -280,6 +375,12 @@ def test_windows() -> None:
         (GEMMA2 | {"layer_types": ["linear_attention"] * 42}, "layer_types"),
         (GEMMA2 | {"layer_types": ["full_attention"] * 20 + ["sliding_attention"] * 22}, "layer_types"),
         (LLAMA4 | {"no_rope_layers": [1, 0]}, "no_rope_layers"),
+        (QWEN3_NEXT | {"layer_types": ["linear_attention"] * 47}, "layer_types"),
+        (QWEN3_NEXT | {"layer_types": ["linear_attention"] * 48}, "delta_net.attention_every"),
+        (QWEN3_NEXT | {"linear_num_key_heads": 5}, "delta_net.key_heads"),
+        (GEMMA3 | {"mm_tokens_per_image": 100}, "mm_tokens_per_image"),
+        (GEMMA3 | {"vision_config": {"hidden_size": 1152}}, "vision_config"),
+        (BERT | {"is_decoder": True}, "is_decoder"),
         (LLAMA4 | {"moe_layers": "all"}, "moe_layers"),
         (llama(model_type="qwen3_moe", **MOE, num_experts=8, mlp_only_layers=[5]), "mlp_only_layers"),
         (

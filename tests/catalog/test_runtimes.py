@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import astra
 from astra.catalog import runtimes
-from astra.catalog.runtimes import runtime, runtime_names, step_error
+from astra.catalog.runtimes import runtime, runtime_names
 from astra.cost.effects import FUNCTIONS
 from astra.errors import InputError
 from astra.spec.effects import EFFECTS, Effect
@@ -60,12 +60,6 @@ def test_a_runtime_that_is_like_itself_is_refused(tmp_path: Path, monkeypatch: p
         runtime.cache_clear()
 
 
-@pytest.mark.parametrize("name", runtime_names())
-@pytest.mark.parametrize("moe", [False, True])
-def test_error_bars_are_fractions(name: str, moe: bool) -> None:
-    assert 0.02 < step_error(name, moe=moe) < 0.5
-
-
 def test_every_effect_has_a_function_and_a_runtime_without_it_gets_nothing_of_it() -> None:
     assert set(FUNCTIONS) == set(EFFECTS)
     plain = replace(runtime("nanotron"), effects={})
@@ -93,7 +87,30 @@ def test_fitted_numbers_are_inherited_with_what_they_were_fitted_on() -> None:
 
 
 def test_changes_go_to_the_group_that_has_the_field() -> None:
-    other = changed(runtime("megatron"), step_s=1.0, dispatch="once", clock=1.1, attention="sdpa")
-    assert (other.host.step_s, other.recipe.dispatch, other.amount("clock")) == (1.0, "once", 1.1)
+    other = changed(runtime("megatron"), step_s=1.0, reserved_ratio=1.2, clock=1.1, attention="sdpa")
+    assert (other.host.step_s, other.memory.reserved_ratio, other.amount("clock")) == (1.0, 1.2, 1.1)
     assert other.attention == "sdpa"
-    assert other.memory == runtime("megatron").memory
+    assert other.kernels == runtime("megatron").kernels
+
+
+@pytest.mark.parametrize("name", runtime_names())
+def test_what_is_usual_can_be_done(name: str) -> None:
+    one = runtime(name)
+    for generation in ("", "ampere", "hopper", "blackwell"):
+        for pipelined in (False, True):
+            words = one.usual_words(generation, pipelined=pipelined)
+            assert words.pop("overlap_ep") is False or "ep" in one.can.overlap
+            assert words.pop("dispatch_fp8") is False or one.can.dispatch_fp8
+            assert all(value in getattr(one.can, field) for field, value in words.items()), words
+
+
+def test_recipes_of_each_generation() -> None:
+    """NVIDIA's: DeepEP on Hopper, HybridEP on Blackwell, graphs of all but experts, gradients in bf16."""
+    bridge = runtime("megatron-bridge")
+    found = {gpu: bridge.usual_words(gpu, pipelined=True) for gpu in ("ampere", "hopper", "blackwell")}
+    assert [words["dispatch"] for words in found.values()] == ["alltoall", "deepep", "hybridep"]
+    assert {(words["graphs"], words["grads"], words["params"]) for words in found.values()} == {
+        ("partial", "bf16", "fp8")
+    }
+    assert runtime("torchtitan").usual_words("hopper", pipelined=True)["reshard"] == "never"
+    assert runtime("torchtitan").usual_words("hopper", pipelined=False)["reshard"] == "always"

@@ -13,6 +13,7 @@ import pytest
 import astra
 from astra.answer import Estimate, PlanSet, Result
 from astra.cli import main
+from astra.spec.lengths import tokens_of
 from astra.spec.request import FIELDS, PlanRequest
 from tests.report import records
 
@@ -55,11 +56,11 @@ class FakePlanner(ModuleType):
             raise self.error
         return self.planset.best.estimate
 
-    def describe_model(self, model: str, seq: int | None = None) -> ModelReport:
+    def describe_model(self, model: str, seq: int | str | None = None) -> ModelReport:
         self.asked = {"model": model, "seq": seq}
         if self.error is not None:
             raise self.error
-        flops = {"seq": float(seq or self.default_seq), "forward": 1.4e10}
+        flops = {"seq": float(tokens_of(seq or self.default_seq)), "forward": 1.4e10}
         counts = {"total": 7_000_000_000, "active": 7_000_000_000, "embedding": 1_000_000}
         return ModelReport(name=model, shape={"layers": 32}, parameters=counts, flops_per_token=flops)
 

@@ -125,6 +125,6 @@ def test_plan_record_has_the_promised_names(astra_command: Command, planner: Fak
 
 def test_model(astra_command: Command, planner: FakePlanner) -> None:
     shown = astra_command("model", "m", "--seq", "8k")
-    assert planner.asked == {"model": "m", "seq": 8000}
+    assert planner.asked == {"model": "m", "seq": "8k"}
     assert "7,000,000,000" in shown.out
     assert {"total", "active", "embedding"} <= set(astra_command("model", "m", "--json").record["parameters"])

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from astra.catalog.clusters import parse_gpus
 from astra.cost.between import Replicas, Sync, p2p, replicas, sync
-from astra.cost.state import Held
+from astra.cost.state import Held, Holding
+from astra.spec.job import Job
 from astra.spec.runtime import changed
+from astra.spec.words import Words
 from tests.properties.jobs import job, law
 
 times = st.floats(1e-6, 10.0)
@@ -31,9 +33,12 @@ USUAL: dict[str, Any] = {
 
 
 def exchanged(moved: tuple[float, float, float], zero: int = 1, **more: Any) -> Replicas:
-    columns = {name: np.array([value]) for name, value in {**USUAL, **more, "zero": zero}.items()}
+    held = {name: np.array([more.pop(name)]) for name in ("reshard", "pipelined") if name in more}
+    columns = {name: np.array([value]) for name, value in {**USUAL, **more}.items()}
     reduce, scatter, gather = (np.array([value]) for value in moved)
-    return replicas(job(2), Sync(reduce, scatter, gather, np.zeros(1, np.int8)), **columns)
+    one = np.ones(1, np.int64)
+    how = Holding(zero * one, 0 * one, one, one, **held)
+    return replicas(job(2), Sync(reduce, scatter, gather, np.zeros(1, np.int8)), how=how, **columns)
 
 
 @law(80)
@@ -80,6 +85,55 @@ def test_what_each_stage_sends() -> None:
     assert [float(some.busy_s[0]) for some in found] == [8, 8, 4 * 5 + 3, 4 * 5 + 2 * 4 * 3]
     assert [float(some.exposed_s[0]) for some in found] == [8, 8, 3, 0]
     assert [float(some.per_microbatch_s[0]) for some in found] == [0, 0, 5, 11]
+
+
+def test_weights_that_stay_are_gathered_once() -> None:
+    """Without resharding ZeRO-3 gathers once a micro-batch; in a pipeline it gathers and reduces once a step."""
+    moved, off = (8.0, 5.0, 3.0), {"overlap_grad": False, "overlap_param": False, "reshard": 1}
+    alone, piped = (exchanged(moved, 3, pipelined=pipelined, **off) for pipelined in (False, True))
+    assert (float(alone.busy_s[0]), float(alone.exposed_s[0])) == (4 * 5 + 4 * 3, 0)
+    assert (float(piped.busy_s[0]), float(piped.exposed_s[0]), float(piped.per_microbatch_s[0])) == (5 + 3, 5 + 3, 0)
+
+
+def test_groups_of_shards() -> None:
+    """HSDP: inside a node everything is as on one node alone; outside, what a rank owns is reduced over the nodes."""
+    asked, some, none = msgspec.structs.replace(job(2), pool=parse_gpus("64xH100")), np.array([1e9]), np.zeros(1)
+    held, one = Held(some, none, some, none, none), np.array([1])
+
+    def found(ranks: int, shards: int) -> Sync:
+        return sync(
+            asked, held, ranks=np.array([ranks]), stride=one, expert_ranks=one, expert_stride=one,
+            shards=np.array([shards]), expert_shards=one,
+        )  # fmt: skip
+
+    whole, node, groups = found(64, 64), found(8, 8), found(64, 8)
+    assert groups.all_gather_s[0] == node.all_gather_s[0] < whole.all_gather_s[0]
+    assert groups.all_reduce_s[0] == whole.all_reduce_s[0]
+    outside = sync(
+        asked, Held(some / 8, none, some / 8, none, none), ranks=np.array([8]), stride=np.array([8]), expert_ranks=one,
+        expert_stride=one,
+    )  # fmt: skip
+    assert groups.reduce_scatter_s[0] == pytest.approx(node.reduce_scatter_s[0] + outside.all_reduce_s[0], rel=1e-12)
+
+
+def test_narrow_gradients_and_weights_are_half_the_bytes() -> None:
+    """Large messages: half the bytes take half the time, but for what every message costs."""
+    some, none, one = np.array([1e10]), np.zeros(1), np.array([1])
+    asked = msgspec.structs.replace(job(2), pool=parse_gpus("64xH100"))
+    low = msgspec.structs.replace(asked, workload=msgspec.structs.replace(asked.workload, precision="fp8"))
+
+    def found(of: Job, **words: Any) -> Sync:
+        said = msgspec.structs.replace(of, settled=Words(**words))
+        return sync(
+            said, Held(some, none, some, none, none), ranks=np.array([64]), stride=one, expert_ranks=one,
+            expert_stride=one,
+        )  # fmt: skip
+
+    wide, narrow = found(asked), found(asked, grads="bf16")
+    assert narrow.reduce_scatter_s[0] == pytest.approx(wide.reduce_scatter_s[0] / 2, rel=0.05)
+    assert narrow.all_gather_s[0] == wide.all_gather_s[0]
+    assert found(low, params="fp8").all_gather_s[0] == pytest.approx(found(low).all_gather_s[0] / 2, rel=0.05)
+    assert found(asked, params="fp8").all_gather_s[0] == wide.all_gather_s[0]  # of a job in bf16 it means nothing
 
 
 def test_the_first_layer_is_never_hidden() -> None:

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from astra.cost.state import Held, local, optimizer_s, static_bytes
+from astra.cost.state import Held, Holding, local, optimizer_s, static_bytes
 from astra.layers.weights import Weights
 from astra.spec.job import Job
-from astra.spec.runtime import changed
+from astra.spec.words import Words
 from tests.properties.jobs import job
 
 PARAMETERS = 1e9
@@ -20,15 +20,20 @@ HELD = Held(*(np.array([size]) for size in (PARAMETERS, 0.0, PARAMETERS, 0.0, 0.
 
 def asked(**work: Any) -> Job:
     some = job(2)
+    words = {name: work.pop(name) for name in Words.__struct_fields__ if name in work}
     workload = msgspec.structs.replace(some.workload, **{"task": "pretrain", "optimizer": "adam", **work})
-    return msgspec.structs.replace(some, workload=workload)
+    return msgspec.structs.replace(some, workload=workload, settled=Words(**words))
+
+
+def how(zero: int, ranks: int, offload: int = 0, **more: Any) -> Holding:
+    one = {"zero": zero, "offload": offload, "ranks": ranks, "expert_ranks": 1, **more}
+    return Holding(**{name: np.array([value]) for name, value in one.items()})
 
 
 def per_parameter(zero: int, ranks: int, offload: int = 0, **work: Any) -> list[float]:
     """Bytes of weights, gradients and optimizer state."""
-    one = {"zero": zero, "offload": offload, "ranks": ranks, "expert_ranks": 1}
-    columns = {name: np.array([value]) for name, value in one.items()}
-    found = static_bytes(asked(**work), HELD, **columns, layers=np.array([10.0]))
+    held = {name: work.pop(name) for name in Holding._fields if name in work}
+    found = static_bytes(asked(**work), HELD, how(zero, ranks, offload, **held), np.array([10.0]))
     return [float(column[0]) / PARAMETERS for column in found[:3]]
 
 
@@ -43,6 +48,22 @@ def test_rajbhandari_2020() -> None:
     assert per_parameter(0, 1, precision="tf32") == [4, 4, 8]  # in fp32 there is no second weight
 
 
+def test_narrow_states() -> None:
+    """Two moments of two bytes less each, sharded as they are; gradients of two bytes; and both at once."""
+    assert per_parameter(0, 1, moments=1) == [2, 4, 12 - 4]
+    assert per_parameter(1, 64, moments=1) == [2, 4, 8 / 64]
+    assert per_parameter(0, 1, grads="bf16") == [2, 2, 12]
+    assert per_parameter(2, 64, grads="bf16", moments=1) == [2, 2 / 64, 8 / 64]
+    assert per_parameter(0, 1, optimizer="sgd", moments=1) == [2, 4, 6]
+
+
+def test_weights_that_stay_gathered() -> None:
+    """FSDP2 without resharding: weights whole; in a pipeline gradients too, so that the optimizer alone is sharded."""
+    assert per_parameter(3, 64, reshard=1) == [2, 4 / 64, 12 / 64]
+    assert per_parameter(3, 64, reshard=1, pipelined=True) == [2, 4, 12 / 64]
+    assert per_parameter(3, 64, reshard=0, pipelined=True) == per_parameter(3, 64)
+
+
 @pytest.mark.parametrize("zero", range(4))
 def test_one_replica_has_nothing_to_share(zero: int) -> None:
     assert per_parameter(zero, 1) == per_parameter(0, 1)
@@ -50,26 +71,20 @@ def test_one_replica_has_nothing_to_share(zero: int) -> None:
 
 def test_experts_are_sharded_over_their_own_replicas() -> None:
     held = HELD._replace(expert=HELD.dense, trained_expert=HELD.dense)
-    one = {"zero": 1, "offload": 0, "ranks": 64, "expert_ranks": 8}
-    columns = {name: np.array([value]) for name, value in one.items()}
-    found = static_bytes(asked(), held, **columns, layers=np.array([10.0]))
+    found = static_bytes(asked(), held, how(1, 64, expert_ranks=8), np.array([10.0]))
     assert float(found.optimizer[0]) == pytest.approx(12 * PARAMETERS * (1 / 64 + 1 / 8))
 
 
 def test_gathered_layers() -> None:
     """ZeRO-3 holds two layers whole, ZeRO-2 the gradients of one; the others none."""
-    gathered = []
-    for zero in range(4):
-        one = {"zero": zero, "offload": 0, "ranks": 8, "expert_ranks": 1}
-        columns = {name: np.array([value]) for name, value in one.items()}
-        gathered.append(float(static_bytes(asked(), HELD, **columns, layers=np.array([10.0])).gathered[0]))
+    found = [static_bytes(asked(), HELD, how(zero, 8), np.array([10.0])) for zero in range(4)]
+    gathered = [float(some.gathered[0]) for some in found]
     assert gathered[0] == gathered[1] == 0
     assert gathered[3] == 2 * gathered[2] == pytest.approx(2 * 6 * PARAMETERS / 10)
 
 
 def seconds(zero: int, ranks: int, offload: int = 0) -> float:
-    one = {"zero": zero, "offload": offload, "ranks": ranks, "expert_ranks": 1}
-    found, _ = optimizer_s(asked(), HELD, **{name: np.array([value]) for name, value in one.items()})
+    found, _ = optimizer_s(asked(), HELD, how(zero, ranks, offload))
     return float(found[0])
 
 
@@ -89,16 +104,12 @@ def test_local_parameters() -> None:
 def test_fp8_weights_beside_or_instead_of_bf16() -> None:
     """Two layouts of a byte each beside two bytes; alone; and one of them where nothing is trained."""
 
-    def weights(fp8_weights: str, task: str) -> float:
-        some = asked(precision="fp8", task=task)
-        runtime = changed(some.runtime, fp8_weights=fp8_weights)
+    def weights(params: str, task: str) -> float:
         held = HELD._replace(frozen=np.array([PARAMETERS if task == "lora" else 0.0]))
-        one = {"zero": 1, "offload": 0, "ranks": 1, "expert_ranks": 1}
-        columns = {name: np.array([value]) for name, value in one.items()}
-        found = static_bytes(msgspec.structs.replace(some, runtime=runtime), held, **columns, layers=np.array([10.0]))
+        found = static_bytes(asked(precision="fp8", task=task, params=params), held, how(1, 1), np.array([10.0]))
         return float(found.weights[0]) / PARAMETERS
 
-    assert weights("beside", "pretrain") == 4
-    assert weights("instead", "pretrain") == 2
-    assert weights("beside", "lora") == 2
-    assert weights("instead", "lora") == 1
+    assert weights("bf16", "pretrain") == 4
+    assert weights("fp8", "pretrain") == 2
+    assert weights("bf16", "lora") == 2
+    assert weights("fp8", "lora") == 1

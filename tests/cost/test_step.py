@@ -77,8 +77,8 @@ def test_equal_stages_are_simulated_as_the_bound_says(
     row = as_row(asked, strategy)
     bare, costs = without_ends(asked, row.meshes)
     simulated_s, _ = simulated(asked, row, bare, np.zeros(pp))
-    none = Savers(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64))
-    alone = Holders(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    none = savers(("none", "uniform", 1))
+    alone = Holders(*(np.zeros(1, np.int64) for _ in Holders._fields))
     result = evaluate(asked, row.meshes, costs, none, alone)
     # One replica, so that nothing but the pipeline, the update and the host is left.
     pipeline_s = float(result.bound_s[0, 0, 0]) / (1 + asked.straggling) - asked.runtime.host.step_s
@@ -130,7 +130,8 @@ def test_the_simulation_is_never_below_its_bound(choice: Choice) -> None:
 
 def savers(*rows: tuple[str, str, int]) -> Savers:
     table = np.array([(code("recompute", kind), code("method", method), n) for kind, method, n in rows], np.int64)
-    return Savers(table[:, 0], table[:, 1], table[:, 2])
+    first = (table[:, 0] == code("recompute", "selective")).astype(np.int64)  # core attention
+    return Savers(table[:, 0], table[:, 1], table[:, 2], first, 0 * first)
 
 
 def test_savers() -> None:
@@ -144,7 +145,7 @@ def test_savers() -> None:
     )  # fmt: skip
     found = activations(costs, row.meshes.columns["vp"], some)
     layers = costs.chunk_layers[:, None, :]
-    again = recompute_s(costs.recompute_s[:, None, :], costs.recompute_attention_s[:, None, :], layers, some)[0, :, 0]
+    again = recompute_s(costs.recompute_s[:, None, :], costs.modules_s[:, None, :], layers, some)[0, :, 0]
     kept = found.kept_bytes[0, :, 0]
     none, selective, two, eight, every, fourth, one = range(7)
     assert kept[none] > kept[selective] > kept[eight] == pytest.approx(kept[every])
@@ -169,7 +170,8 @@ def test_no_saver_needs_less_than_the_least(choice: Choice) -> None:
     deepest = int(costs.chunk_layers.max())
     full = [("full", method, n) for method in ("uniform", "block") for n in range(1, deepest + 1)]
     some = savers(("none", "uniform", 1), ("selective", "uniform", 1), *full)
-    holders = Holders(np.array([0, 1, 2, 3, 1]), np.array([0, 0, 0, 0, 1]))
+    narrow = np.array([0, 0, 0, 0, 0, 1, 0])
+    holders = Holders(np.array([0, 1, 2, 3, 1, 1, 3]), np.array([0, 0, 0, 0, 1, 0, 0]), narrow, np.array([0] * 6 + [1]))
     least = least_peak(asked, costs, row.meshes.columns["vp"], holders)
     peak = evaluate(asked, row.meshes, costs, some, holders).peak_bytes
     assert np.all(least <= peak.min(axis=1) * (1 + 1e-12))

@@ -105,7 +105,8 @@ import numpy as np
 
 from astra.layers.block import Block
 from astra.layers.messages import column_then_row
-from astra.layers.operators import BF16, Gemm, Kept, Layer, Stream, matrix
+from astra.layers.operators import BF16, Gemm, Kept, Layer, Stream
+from astra.layers.tensors import matrix
 from astra.spec.runtime import Kernel
 
 

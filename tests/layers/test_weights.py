@@ -29,6 +29,8 @@ from astra.spec.model import MLA, ModelSpec, MoE
 # Totals of the model that transformers 5.22.2 builds on the meta device from the published config, tied tables once.
 # Those marked * are also the publisher's own total (checkpoint index, model card or paper); vit: torchvision's.
 BUILT = {
+    "bert-base": 109_514_298,
+    "bert-large": 335_174_458,
     "bloom-176b": 176_247_271_424,  # *
     "deepseek-v2": 235_741_434_880,  # *
     "deepseek-v2-lite": 15_706_484_224,  # *
@@ -37,9 +39,19 @@ BUILT = {
     "falcon-40b": 41_303_293_952,
     "gemma-2-27b": 27_227_128_320,  # *
     "gemma-2-9b": 9_241_705_984,  # *
+    "gemma-3-12b": 11_766_034_176,
+    "gemma-3-12b-vl": 12_187_325_040,  # *
+    "gemma-3-1b": 999_885_952,  # *
     "gemma-3-27b": 27_009_346_304,
+    "gemma-3-27b-vl": 27_432_406_640,  # *
+    "gemma-3-4b": 3_880_263_168,
+    "gemma-3-4b-vl": 4_300_079_472,  # *
+    "glm-4-32b-0414": 32_566_081_536,  # *
+    "glm-4-9b": 9_399_951_360,  # *
+    "glm-4-9b-0414": 9_400_279_040,  # *
     "glm-4.5": 352_797_814_784,
     "glm-4.5-air": 106_852_245_504,
+    "glm-4.6": 352_797_814_784,
     "gpt-2": 124_439_808,  # *
     "gpt-2-large": 774_030_080,  # *
     "gpt-2-medium": 354_823_168,  # *
@@ -60,7 +72,10 @@ BUILT = {
     "llama-3.2-3b": 3_212_749_824,  # *
     "llama-3.3-70b": 70_553_706_496,  # *
     "llama-4-maverick": 400_711_848_960,
+    "llama-4-maverick-vl": 401_583_781_376,  # *
     "llama-4-scout": 107_769_861_120,
+    "llama-4-scout-vl": 108_641_793_536,  # *
+    "minimax-m2": 228_689_748_992,
     "mistral-7b-v0.1": 7_241_732_096,  # *
     "mistral-7b-v0.3": 7_248_023_552,  # *
     "mistral-nemo-12b": 12_247_782_400,  # *
@@ -69,6 +84,9 @@ BUILT = {
     "mpt-30b": 29_957_200_896,
     "mpt-7b": 6_649_286_656,  # *
     "opt-175b": 174_604_468_224,
+    "opt-350m": 331_196_416,  # *
+    "phi-3-medium": 13_960_238_080,  # *
+    "phi-3-mini": 3_821_079_552,  # *
     "phi-4": 14_659_507_200,  # *
     "qwen2.5-0.5b": 494_032_768,  # *
     "qwen2.5-1.5b": 1_543_714_304,  # *
@@ -76,11 +94,35 @@ BUILT = {
     "qwen2.5-32b": 32_763_876_352,  # *
     "qwen2.5-72b": 72_706_203_648,  # *
     "qwen2.5-7b": 7_615_616_512,  # *
+    "qwen2.5-vl-32b": 33_452_718_336,  # *
+    "qwen2.5-vl-3b": 3_754_622_976,  # *
+    "qwen2.5-vl-72b": 73_410_777_344,  # *
+    "qwen2.5-vl-7b": 8_292_166_656,  # *
+    "qwen3-0.6b": 596_049_920,  # *
+    "qwen3-1.7b": 1_720_574_976,  # *
     "qwen3-14b": 14_768_307_200,  # *
     "qwen3-235b-a22b": 235_093_634_560,  # *
     "qwen3-30b-a3b": 30_532_122_624,  # *
     "qwen3-32b": 32_762_123_264,  # *
+    "qwen3-4b": 4_022_468_096,  # *
     "qwen3-8b": 8_190_735_360,  # *
+    "qwen3-next-80b-a3b": 79_674_391_296,
+    "qwen3-vl-235b-a22b": 235_670_022_896,
+    "qwen3-vl-2b": 2_127_532_032,  # *
+    "qwen3-vl-30b-a3b": 31_070_754_032,  # *
+    "qwen3-vl-32b": 33_357_390_064,  # *
+    "qwen3-vl-4b": 4_437_815_808,  # *
+    "qwen3-vl-8b": 8_767_123_696,  # *
+    "qwen3.5-122b-a10b": 122_111_526_912,
+    "qwen3.5-27b": 26_895_998_464,
+    "qwen3.5-27b-vl": 27_356_728_560,
+    "qwen3.5-35b-a3b": 34_660_610_688,
+    "qwen3.5-35b-a3b-vl": 35_107_181_936,
+    "qwen3.5-397b-a17b": 396_346_350_336,
+    "qwen3.5-397b-a17b-vl": 396_802_360_816,
+    "qwen3.5-4b": 4_205_751_296,
+    "qwen3.5-9b": 8_953_803_264,
+    "qwen3.5-9b-vl": 9_409_813_744,
     "t5-11b": 11_307_321_344,  # *
     "t5-3b": 2_851_598_336,  # *
     "vit-h-14": 632_045_800,  # * torchvision publishes 633,470,440 at 518 pixels: 1,113 positions more
@@ -119,6 +161,8 @@ ROUNDED = {
 }
 # Active billions as published, and how many vocabulary tables the publisher leaves out.
 ACTIVE = {
+    "minimax-m2": (10, 2),
+    "qwen3.5-397b-a17b": (17, 0),
     "deepseek-v2": (21, 0),
     "deepseek-v2-lite": (2.4, 1),
     "deepseek-v3": (37, 0),
@@ -151,6 +195,22 @@ def test_every_model_of_the_catalog_is_checked_against_a_known_total() -> None:
     assert {spec.name for spec in models()} <= {*BUILT, *PUBLISHED, *ROUNDED}
     page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
     assert f"{len(BUILT)} of the {len(models())} catalog models" in page
+
+
+# Checkpoints with their multi-token-prediction layer, as published: tensors added up, or billions.
+WITH_MTP = {"qwen3.5-27b-vl": 27_781_427_952, "qwen3.5-35b-a3b-vl": 35_951_822_704}
+MTP_BILLIONS = {"deepseek-v3": (11.5, 0.01), "qwen3-next-80b-a3b": (81.3 - 79.67, 0.02)}
+
+
+@pytest.mark.parametrize(("name", "total"), WITH_MTP.items())
+def test_multi_token_prediction_makes_up_the_rest_of_a_checkpoint(name: str, total: int) -> None:
+    counts = count(model(name))
+    assert counts.total + counts.mtp == total
+
+
+@pytest.mark.parametrize(("name", "published"), MTP_BILLIONS.items())
+def test_multi_token_prediction_is_as_large_as_published(name: str, published: tuple[float, float]) -> None:
+    assert count(model(name)).mtp / 1e9 == pytest.approx(published[0], rel=published[1])
 
 
 @pytest.mark.parametrize(("name", "published"), ACTIVE.items())

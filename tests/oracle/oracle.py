@@ -23,9 +23,15 @@ from astra.rules.table import Rule
 from astra.schedule import find
 from astra.spec.job import Job
 from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
+from astra.spec.strategy_fields import MODULES
 
-SAVER = ("recompute", "method", "recompute_layers")
-HOLDER = ("zero", "offload")
+SAVER = ("recompute", "method", "recompute_layers", "modules", "offload_layers")
+HOLDER = ("zero", "offload", "reshard")
+RECIPES = (
+    ("core_attn",), ("layernorm", "moe_act"), ("layernorm", "moe"), ("mla_up_proj",), ("mla_up_proj", "mlp"),
+    ("layernorm", "mla_up_proj", "moe_act"),
+)  # fmt: skip
+WORDS = ("graphs", "params", "grads")
 Row = dict[str, Any]
 
 
@@ -37,9 +43,10 @@ class Oracle:
         self.limits = limits or Restrictions()
         self.facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         self.rules = [(rule, fields_of(rule)) for rule in (*rules_of(job.runtime), *user_rules)]
-        self.late_rules = [(rule, fields) for rule, fields in self.rules if {*SAVER, *HOLDER} & set(fields)]
+        late = {*SAVER, *HOLDER, *(f"recompute_{name}" for name in MODULES)}
+        self.late_rules = [(rule, fields) for rule, fields in self.rules if late & set(fields)]
         self.broken: dict[tuple[Any, ...], bool] = {}
-        self.spoken = {name for rule in user_rules for name in rule.needs}
+        self.spoken = {name for rule in user_rules for name in rule.needs} | {"overlap_ep"}
         if any(stage not in job.runtime.can.prefetch for stage in job.runtime.can.zero if stage):
             self.spoken.add("overlap_param")
 
@@ -73,7 +80,13 @@ class Oracle:
             degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": gpus // (tp * pp * cp)}
             if all(self.limits.allows(name, degree) for name, degree in degrees.items()):
                 for sp, mbs in product(self.allowed("sp", (False, True)), fitting):
-                    yield {**degrees, "ep": ep, "etp": etp, "sp": sp, "mbs": mbs}
+                    yield {**degrees, "ep": ep, "etp": etp, "sp": sp, "mbs": mbs, **self.words(ep)}
+
+    def words(self, ep: int) -> Row:
+        """What the runtime's recipes choose, where there is something to choose."""
+        usual = self.job.recipe()
+        sends = {"dispatch": usual["dispatch"], "dispatch_fp8": usual["dispatch_fp8"]} if ep > 1 else {}
+        return {name: usual[name] for name in WORDS} | sends
 
     def pipelines(self, pp: int) -> Iterator[Row]:
         """Chunks, schedules and splits of a pipeline depth."""
@@ -101,20 +114,33 @@ class Oracle:
     def savers(self, pp: int, vp: int) -> list[Row]:
         """Ways to recompute; full recompute has a method and layers up to a chunk's."""
         some = self.allowed("recompute_layers", range(1, ceil(len(self.kinds) / (pp * vp)) + 1))
-        found = [(kind, "uniform", 1) for kind in self.allowed("recompute", RECOMPUTES[:2])]
-        full, methods = self.allowed("recompute", RECOMPUTES[2:]), self.allowed("method", METHODS)
-        rows = [dict(zip(SAVER, each, strict=True)) for each in (*found, *product(full, methods, some))]
+        none, selective, full = (self.allowed("recompute", [kind]) for kind in RECOMPUTES)
+        found = [*product(none, ["uniform"], [1], [()]), *product(selective, ["uniform"], [1], self.modules())]
+        found += product(full, self.allowed("method", METHODS), some, [()])
+        waiting = self.limits.fixed.get("offload_layers", (0,))
+        rows = [dict(zip(SAVER, (*each, layers), strict=True)) for each in found for layers in waiting]
+        rows = [row | {f"recompute_{name}": name in row["modules"] for name in MODULES} for row in rows]
         return [row for row in rows if self.legal(row)]
 
+    def modules(self) -> list[tuple[str, ...]]:
+        """Sets of modules that recipes recompute, of those that the model and the runtime have."""
+        moe, blocks = self.job.model.moe, {name for kind in self.kinds for name in kind.blocks}
+        has = {"core_attn", "layernorm", *["mlp"] * ("dense" in blocks), *["mla_up_proj"] * ("latent" in blocks)}
+        has |= {"moe", "moe_act"} if moe else set()
+        return [names for names in RECIPES if {*names} <= has & {*self.job.runtime.can.modules}]
+
     def holders(self) -> list[Row]:
-        """ZeRO stages and offload."""
-        every = product(self.allowed("zero", self.job.runtime.can.zero), self.allowed("offload", OFFLOADS))
-        return [row for row in (dict(zip(HOLDER, pair, strict=True)) for pair in every) if self.legal(row)]
+        """ZeRO stages, offload, and weights that stay gathered."""
+        zero, reshard = (self.allowed(name, getattr(self.job.runtime.can, name)) for name in ("zero", "reshard"))
+        every = product(zero, self.allowed("offload", OFFLOADS), reshard)
+        rows = (dict(zip(HOLDER, row, strict=True)) for row in every)
+        return [row for row in rows if self.legal(row | self.words(1))]
 
     def switches(self, every: bool) -> list[Row]:
         """Settings of the overlaps and flash attention: each on if it may be (both if a rule speaks of it), or all."""
         can = self.job.runtime.can
         has = {f"overlap_{n}": (False, True) if n in can.overlap else (False,) for n in OVERLAPS}
+        has["overlap_ep"] = (False, True) if self.job.model.moe and self.job.recipe()["overlap_ep"] else (False,)
         has["flash"] = (False, True) if can.unfused else (True,)
         options = {name: self.allowed(name, settings) for name, settings in has.items()}
         chosen = {name: both if every or name in self.spoken else both[-1:] for name, both in options.items()}
@@ -138,6 +164,10 @@ class Oracle:
                 row["overlap_tp"] &= row["sp"] and row["tp"] <= self.facts["scaleup_gpus"]
                 row["overlap_p2p"] &= row["vp"] > 1
                 row["overlap_param"] &= row["overlap_grad"]
+                count = self.job.workload.global_batch // (row["dp"] * row["mbs"])
+                row["overlap_ep"] &= row["ep"] > 1 and count > 1 and (row["pp"] == 1 or row["vp"] > 1)
+                if row["overlap_ep"] != switch["overlap_ep"] and self.allowed("overlap_ep", [False]):
+                    continue  # the same as with the switch off
                 if self.legal(row):
                     yield row
 
@@ -167,7 +197,7 @@ def fields_of(rule: Rule) -> list[str]:
 
 def strategy_of(row: Row) -> Strategy:
     """A strategy from the names of the strategy table."""
-    fields = {name: value for name, value in row.items() if not name.startswith("overlap_")}
+    fields = {name: value for name, value in row.items() if name in Strategy.__struct_fields__}
     return Strategy(**fields, overlap=tuple(name for name in OVERLAPS if row[f"overlap_{name}"]))
 
 

@@ -14,7 +14,7 @@ from astra.spec.blocks import MEANINGS
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.spec.job import Job
 from astra.spec.model import MLA, Encoder, ModelSpec, MoE, Vision
-from astra.spec.runtime import Runtime, changed
+from astra.spec.runtime import Runtime, Usual, changed
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS, Workload
 
 RULES = (
@@ -46,6 +46,7 @@ LIMITS: tuple[dict[str, tuple[str, ...]], ...] = (
     {"fix": ("overlap=none",)},
     {"fix": ("overlap=grad,tp", "sp=on")},
     {"fix": ("mbs=1", "vp=1")},
+    {"fix": ("offload_layers=1",)},
 )
 
 
@@ -141,7 +142,8 @@ UNLIKE_MEGATRON: dict[str, Any] = {
 
 # Every kind of tiny model and workload; the degrees, schedules and switches stay the frameworks' own.
 ANY_MODEL: dict[str, Any] = {
-    "blocks": tuple(MEANINGS), "recipes": {}, "precision": PRECISIONS, "optimizers": OPTIMIZERS, "tasks": TASKS
+    "blocks": tuple(MEANINGS), "recipes": {}, "precision": PRECISIONS, "dispatch_fp8": True, "optimizers": OPTIMIZERS,
+    "tasks": TASKS,
 }  # fmt: skip
 
 
@@ -165,17 +167,11 @@ def runtime(rng: random.Random | None = None) -> Runtime:
     if rng.random() < 0.3:
         found = changed(found, clock=1.2, clock_follows_power=True, collective_launches=0.5)
     apart = random.Random(f"{rng.random()}")
-    found = changed(
-        found,
-        fp8_weights=apart.choice(("beside", "instead")),
-        gathers_fp8=apart.random() < 0.5,
-        adapted=apart.choice(("all", "attention", "qkv")),
-        dispatch=apart.choice(("copies", "once")),
-        experts_together=apart.random() < 0.3,
-        hides_all_to_all=apart.random() < 0.3,
-        recomputes_cheap=apart.random() < 0.3,
-        offloaded_layers=apart.choice((0, 0, 1, 3)),
-    )
+    found = changed(found, gathers_fp8=apart.random() < 0.5, experts_together=apart.random() < 0.3)
+    words = {name: apart.choice(getattr(found.can, name)) for name in ("dispatch", "params", "graphs", "grads")}
+    words["dispatch_fp8"] = words["dispatch"] != "alltoall" and apart.random() < 0.3
+    words["overlap_ep"] = "ep" in found.can.overlap and apart.random() < 0.5
+    found = msgspec.structs.replace(found, usual=Usual(words=words))
     return changed(found, launch_s=rng.choice((0.0, 5e-6)), backward_s=4e-6, step_s=1e-4)
 
 
@@ -196,6 +192,8 @@ def random_request(seed: int, relative: str = "") -> Request:
         optimizer=rng.choice(("adam", "adam", "sgd")),
         task=rng.choice(("pretrain", "pretrain", "finetune", "lora")),
         lora_rank=8,
+        lora_targets=rng.choice(("all", "attention", "qkv")),
+        imbalance=rng.choice((1.0, 1.0, 1.3)),
     )
     job = Job(
         model=spec,

@@ -16,14 +16,17 @@ import msgspec
 import numpy as np
 import pytest
 
+from astra.cost.savers import module_names
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.rules.written import read_rules
 from astra.search.detail import estimate, layers_of
 from astra.search.engine import GROUP, Found, search
 from astra.search.space import LATE, Space
+from astra.search.words import said
 from astra.spec.job import Job
 from astra.spec.strategy import METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Strategy
+from astra.spec.strategy_fields import MOMENTS, RESHARDS
 from astra.units import GIB
 from tests.oracle.oracle import Oracle, strategy_of
 from tests.oracle.requests import KINDS, Request, random_request, rules_file, with_memory
@@ -113,13 +116,16 @@ def in_space(case: Case) -> Iterator[Strategy]:
         row = {name: column[place].item() for name, column in meshes.columns.items()}
         row |= {"schedule": SCHEDULES[row["schedule"]], "layers": meshes.layouts[layout].layers}
         deepest = ceil(sum(row["layers"]) / (row["pp"] * row["vp"]))
-        for recompute, method, n in savers:
-            if RECOMPUTES[recompute] == "full" and n > deepest:
+        row |= said(space.job, row["ep"])
+        for recompute, method, n, bits, waiting in savers:
+            if (RECOMPUTES[recompute] == "full" and n > deepest) or waiting > ceil(sum(row["layers"]) / row["pp"]):
                 continue
             saver = {"recompute": RECOMPUTES[recompute], "method": METHODS[method], "recompute_layers": n}
-            for zero, offload in holders:
+            saver |= {"modules": module_names(case.job.model, bits), "offload_layers": waiting}
+            for zero, offload, moments, reshard in holders:
                 hides = {"overlap_param": row["overlap_param"] and zero > 0}
-                yield strategy_of({**row, **saver, **hides, "zero": zero, "offload": OFFLOADS[offload]})
+                kept = {"moments": MOMENTS[moments], "reshard": RESHARDS[reshard]}
+                yield strategy_of({**row, **saver, **hides, **kept, "zero": zero, "offload": OFFLOADS[offload]})
 
 
 def check_space(case: Case) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.answer import Plan, Range, Reject
+from astra.answer import Range, Reject
 from astra.report import explain, terms
 from tests.report import records
 
@@ -176,12 +175,3 @@ def test_rounding_left_over_is_not_a_term() -> None:
     assert [row.term for row in rows] == ["forward"]
     assert explain.show_share(-1e-17) == "0.0%"
     assert explain.show_share(-0.01) == "-1.0%"
-
-
-def test_a_plan_without_warnings_is_named_where_the_best_has_some() -> None:
-    warned, slower = records.estimate(warnings=["odd"]), records.estimate(warnings=[])
-    slower = msgspec.structs.replace(slower, step_s=warned.step_s * 1.02)
-    plans = [Plan(rank=1, strategy="a", estimate=warned), Plan(rank=2, strategy="b", estimate=slower)]
-    assert explain.plain_choice(plans) == "There are warnings about #1 (below); #2 has none and is 2.0% slower."
-    assert explain.plain_choice(plans[1:]) is None
-    assert explain.plain_choice(plans[:1]) is None

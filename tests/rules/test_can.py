@@ -24,6 +24,7 @@ from astra.rules.table import RULES, check
 from astra.spec.blocks import BLOCKS, blocks_of
 from astra.spec.runtime import FRAMEWORKS
 from astra.spec.strategy import OVERLAPS, SCHEDULES, parse_strategy
+from astra.spec.strategy_fields import CHOICES, MODULES, RUNTIME_WORDS
 from astra.spec.workload import Workload
 
 DOCS = Path(__file__).parents[2] / "docs" / "runtimes.md"
@@ -43,6 +44,11 @@ STRATEGY = st.fixed_dictionaries(
         "offload": st.sampled_from(["none", "optimizer"]),
         "schedule": st.sampled_from(SCHEDULES),
         "overlap": st.sets(st.sampled_from(OVERLAPS)).map(tuple),
+        "modules": st.sets(st.sampled_from(MODULES)).map(tuple),
+        "offload_layers": st.sampled_from([0, 0, 2]),
+        "shard": st.sampled_from([0, 0, 2]),
+        "dispatch_fp8": st.booleans(),
+        **{name: st.sampled_from(CHOICES[name]) for name in RUNTIME_WORDS if name in CHOICES},
     }
 )
 
@@ -68,7 +74,7 @@ def test_a_value_that_is_not_listed_is_refused(name: str) -> None:
     runtime = runtimes.runtime(name)
     can = runtime.can
     overlap = tuple(can.always)
-    plain = replace(parse_strategy("dp2"), zero=can.zero[-1], overlap=overlap)
+    plain = replace(parse_strategy("dp2"), zero=can.zero[-1], overlap=overlap, grads=can.grads[0])
     said = {one.sentence for one in may(runtime, plain, model("llama-2-7b"), WORK) if one.field == "strategy"}
     assert not said
     cases: list[tuple[bool, dict[str, Any]]] = [
@@ -77,6 +83,17 @@ def test_a_value_that_is_not_listed_is_refused(name: str) -> None:
         *((kind in can.recompute, {"recompute": kind}) for kind in ("none", "selective", "full")),
         *((way in can.methods, {"recompute": "full", "method": way, "recompute_layers": 2}) for way in can.methods),
         ("optimizer" in can.offload, {"offload": "optimizer", "zero": 1}),
+        ("activations" in can.offload, {"offload_layers": 1}),
+        ("ep" in can.overlap, {"overlap": (*overlap, "ep"), "ep": 2}),
+        *((word in can.modules, {"recompute": "selective", "modules": (word,)}) for word in MODULES),
+        *(
+            (word in getattr(can, name), {name: word})
+            for name in RUNTIME_WORDS
+            if name in CHOICES
+            for word in CHOICES[name]
+        ),
+        (can.dispatch_fp8, {"ep": 2, "dispatch": "deepep", "dispatch_fp8": True}),
+        (can.shard, {"shard": 2}),
         (can.unfused, {"flash": False}),
         ("tp" in can.overlap, {"overlap": (*overlap, "tp"), "tp": 2, "sp": True}),
         *((word in can.schedules, {"schedule": word, "pp": 2}) for word in ("1f1b", "gpipe", "zb")),

@@ -7,6 +7,7 @@ import pytest
 
 import astra
 from astra.cost import step
+from astra.partition.effort import Effort
 from astra.search import blocks as streams
 from astra.search.blocks import Stream
 from astra.search.counts import CountSpace, core_bound_s, shelve
@@ -33,7 +34,7 @@ def test_blocks_give_the_same_plans(asked: dict[str, object], monkeypatch: pytes
 @pytest.mark.parametrize("name", CASES)
 def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
     job, counts, restrictions = case(name)
-    stream = Stream(job, counts, restrictions)
+    stream = Stream(job, counts, restrictions, {}, Effort())
     shelf = shelve(job, CountSpace(job, counts, restrictions))
     least_s = core_bound_s(job, shelf.space, shelf.cores, shelf.gathered)
     bound_s = step.least_seconds(job, least_s, shelf.waits[shelf.place])
@@ -47,7 +48,7 @@ def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
 
 def test_every_count_is_visited_once() -> None:
     job, counts, restrictions = case("experts")
-    stream = Stream(job, counts, restrictions)
+    stream = Stream(job, counts, restrictions, {}, Effort())
     no_limit = np.full(len(counts), np.inf)
     seen: list[int] = []
     while (block := stream.next(no_limit)) is not None:

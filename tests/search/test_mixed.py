@@ -17,8 +17,9 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.partition.ends import least_end
 from astra.partition.solve import Run
 from astra.search.detail import estimate as estimate_one
-from astra.search.fleet.detail import Fleet, estimate
+from astra.search.fleet.detail import estimate
 from astra.search.fleet.plan import fleet_of
+from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import Planner
 from astra.search.fleet.shares import Share, deal
@@ -244,7 +245,6 @@ def test_bad_pools_are_refused(gpus: list[str], wanted: str) -> None:
         ("[dp1 m64: H100-SXM5-80GB tp8 pp3 layers=20,10*2]", "at most the 16"),
         ("[dp1 m64: H100-SXM5-80GB tp8 pp2 layers=20*2] [dp1 m1: A100-SXM4-80GB tp8 layers=40]", "add up to the batch"),
         ("[dp1 m64: H100-SXM5-80GB tp8 pp2 layers=20,19]", "add up to 40"),
-        ("tp8 pp2", "without sp"),
     ],
 )  # fmt: skip
 def test_strategies_that_define_no_run_are_refused(text: str, wanted: str) -> None:

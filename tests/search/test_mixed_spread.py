@@ -73,10 +73,8 @@ def test_two_pools_of_the_same_gpus_are_one(text: str) -> None:
     [
         ("tp8 dp1 sp", "over all GPUs (8 of H100-SXM5-80GB + 16 of A100-SXM4-80GB), not over 8"),
         ("tp3 dp8 sp", "tp*cp = 3 that divides the 8 GPUs"),
-        ("tp8 dp3", "tensor parallelism without sp"),
         ("tp8 dp3 sp zero3", "zero2 and zero3"),
         ("dp24 offload=optimizer", "offload"),
-        ("dp24 flash=off", "flash=off"),
         ("dp24 recompute=full method=block recompute_layers=3", "recompute of several layers"),
         ("pp24 dp1 schedule=gpipe", "the schedule gpipe"),
         ("pp8 vp8 dp3", "layers"),

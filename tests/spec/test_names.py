@@ -59,8 +59,8 @@ OF_RUNTIMES = (
 )  # parts of the catalog's runtime files, which users do not write
 # Texts of other kinds, each refused by a check of its own unless it is a known word or a path.
 OTHERS = {
-    ("Money", "prices"), ("Strategy", "overlap"), ("MixedStrategy", "overlap"), ("Segment", "pool"),
-    ("OnePool", "pool"),
+    ("Money", "prices"), ("Strategy", "overlap"), ("Strategy", "modules"), ("MixedStrategy", "overlap"),
+    ("Segment", "pool"),    ("OnePool", "pool"),
     ("Restrictions", "fixed"), ("Restrictions", "forbidden"), ("Restrictions", "maxima"), ("Restrictions", "minima"),
     ("_File", "gpu"), ("_File", "node"), ("_File", "between"), ("_File", "link"),
     *((kind.__name__, field.name) for kind in OF_RUNTIMES for field in msgspec.structs.fields(kind)),

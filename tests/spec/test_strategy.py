@@ -10,8 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from astra.catalog.clusters import parse_gpus
+from astra.catalog.models import model
+from astra.catalog.runtimes import runtime, runtime_names
 from astra.columns import from_strategy
 from astra.errors import InputError
+from astra.spec.job import Job
 from astra.spec.strategy import (
     DEGREES,
     MAX_DEGREE,
@@ -27,7 +31,8 @@ from astra.spec.strategy import (
     replace,
     usual_overlap,
 )
-from astra.spec.strategy_fields import GPU_DEGREES, STRATEGY_FIELDS
+from astra.spec.strategy_fields import CHOICES, GPU_DEGREES, MODULES, RUNTIME_WORDS, STRATEGY_FIELDS
+from astra.spec.workload import Workload
 
 SMALL = st.integers(1, 64)
 DEGREE = st.one_of(SMALL, st.integers(1, MAX_DEGREE))
@@ -51,7 +56,13 @@ def strategies(draw: st.DrawFn) -> Strategy:
         "offload": draw(st.sampled_from(OFFLOADS)),
         "overlap": tuple(draw(st.lists(st.sampled_from(OVERLAPS), max_size=6))),
         "schedule": draw(st.sampled_from(SCHEDULES)),
+        "modules": tuple(draw(st.lists(st.sampled_from(MODULES), max_size=4))),
+        "offload_layers": draw(st.integers(0, MAX_LAYERS)),
+        "shard": draw(st.integers(0, MAX_DEGREE)),
+        "dispatch_fp8": draw(st.booleans()),
+        **{name: draw(st.sampled_from(CHOICES[name])) for name in RUNTIME_WORDS if name in CHOICES},
     }
+    fields["dispatch_fp8"] &= fields["dispatch"] != "alltoall"
     return Strategy(**degrees, **fields, layers=layers)
 
 
@@ -74,7 +85,20 @@ def test_the_short_text_reads_back_to_the_same_strategy(strategy: Strategy, usua
     short = "\n".join(strategy.short())
     assert parse_strategy(short) == strategy
     assert len(short) <= len(str(strategy)) + short.count(", ")
-    assert ("overlap" in short) == (strategy.overlap != usual_overlap(strategy))
+    assert ("overlap" in short) == (strategy.overlap != usual_overlap(strategy) or strategy.ep > 1)
+
+
+@settings(deadline=None)
+@given(strategies(), st.sampled_from(runtime_names()), st.sampled_from(("64xH100", "64xB200", "64xA100")))
+def test_the_short_text_leaves_out_what_the_job_would_choose(strategy: Strategy, name: str, gpus: str) -> None:
+    """Whatever the runtime and the GPU: the text read by the job is the strategy again, and no word of it is idle."""
+    work = Workload(global_batch=4096, seq=4096)
+    job = Job(model=model("mixtral-8x7b"), pool=parse_gpus(gpus), workload=work, runtime=runtime(name))
+    usual = replace(strategy, **job.usual(strategy))
+    for one in (strategy, usual):
+        assert job.strategy(" ".join(one.short(job.chosen(one)))) == one
+    words = " ".join(usual.short(job.chosen(usual)))
+    assert not [word for word in ("graphs=", "params=", "grads=", "dispatch=", "moments=", "overlap=") if word in words]
 
 
 @settings(deadline=None)
@@ -207,7 +231,8 @@ def test_the_documentation_tells_every_word() -> None:
     text = (Path(__file__).parents[2] / "docs" / "strategy.md").read_text(encoding="utf-8")
     for field in STRATEGY_FIELDS:
         word = f"`{field.name}`" if field.name not in DEGREES else f"`{field.name}"
-        told = word in text or f"{field.name}=" in text or f"`{field.name.removeprefix('overlap_')}`" in text
+        last = field.name.removeprefix("overlap_").removeprefix("recompute_").removeprefix("dispatch_")
+        told = word in text or f"{field.name}=" in text or f"`{last}`" in text
         assert told or f"`{field.name}" in text, field.name
         assert all(choice in text for choice in field.choices)
 
@@ -215,7 +240,7 @@ def test_the_documentation_tells_every_word() -> None:
 def test_one_table_of_fields_makes_the_strategy_and_its_columns() -> None:
     strategy = Strategy(overlap=(), zero=0)
     for field in STRATEGY_FIELDS:
-        if not field.name.startswith("overlap_"):
+        if not field.name.startswith(("overlap_", "recompute_")) or field.name == "recompute_layers":
             assert getattr(strategy, field.name) == field.plain
     columns = from_strategy(strategy)
     assert set(columns) == {field.name for field in STRATEGY_FIELDS}

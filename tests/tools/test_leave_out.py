@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from astra.catalog import runtimes
-from astra.validate.replay import ReplayedRun, replay
+from astra.validate.replay import replay
 from astra.validate.runs import Run
 from astra.validate.table import published
 from tools import leave_out
@@ -16,17 +14,9 @@ def some(source: str, count: int) -> list[Run]:
     return own[:count]
 
 
-def row(runtime: str, error: float, family: str = "dense, gated") -> ReplayedRun:
-    return ReplayedRun(
-        id="x", source="x", runtime=runtime, family=family, predicted_step_s=1 + error, measured_step_s=1.0
-    )
-
-
-def test_constants_change_the_prediction_and_runs_of_a_job_still_share_it() -> None:
+def test_constants_change_the_prediction() -> None:
     runs = some("nemo", 6)
-    slow = leave_out.with_constants(runs, (0.5, 6.0, 0.0))
-    assert len({id(run.job) for run in slow}) == len({id(run.job) for run in runs})
-    for before, after in zip(replay(runs), replay(slow), strict=True):
+    for before, after in zip(replay(runs), leave_out.predicted(runs, (0.5, 6.0, 0.0)), strict=True):
         assert (after.predicted_step_s or 0.0) > 1.2 * (before.predicted_step_s or float("inf"))
 
 
@@ -38,17 +28,11 @@ def test_a_source_is_predicted_by_its_kin_and_alone_by_all_others() -> None:
 
 
 def test_an_unknown_framework_has_learned_nothing_from_its_own_runs() -> None:
-    changed = leave_out.with_constants(some("ultrascale", 1), (1.0, 6.0, 0.0), alone=True)[0].job.runtime
-    assert runtimes.runtime("nanotron").amount("pipelined_collective_s") > changed.amount("pipelined_collective_s") == 0
-
-
-def test_bars_cover_four_in_five_and_few_runs_have_none() -> None:
-    rows = [row("nanotron", number / 100) for number in range(101)] + [row("torchtitan", 0.5)] * 3
-    lines = {(runtime, model): (count, error) for runtime, model, count, error in leave_out.bars(rows)}
-    assert lines["nanotron", "dense"][0] == 101
-    assert lines["nanotron", "dense"][1] == pytest.approx(0.8)
-    assert ("torchtitan", "dense") not in lines
-    assert lines["", "dense"][0] == 104
+    """Nanotron's slow pipelines were learned from its own runs: without them its pipelines are faster."""
+    own = [run for run in some("ultrascale", 100) if run.strategy.pp > 1][:3]
+    assert runtimes.runtime("nanotron").amount("pipelined_collective_s") > 0
+    for known, alone in zip(replay(own), leave_out.predicted(own, (1.0, 6.0, 0.0), alone=True), strict=True):
+        assert (alone.predicted_step_s or 9e9) < (known.predicted_step_s or 0.0)
 
 
 def test_steps_nobody_timed_are_not_in_the_bars() -> None:

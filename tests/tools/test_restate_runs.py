@@ -36,5 +36,5 @@ def test_restating_and_reading_back_is_the_identity(tmp_path: Path, monkeypatch:
     again = table.published()
     assert again[:3] == rows[:3]
     assert isinstance(again[2], Run)
-    assert again[2].job.runtime.recipe.adapted == "qkv"
+    assert again[2].request.task == "lora"
     assert isinstance(again[3], Skipped)

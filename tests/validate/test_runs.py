@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from astra.catalog import models as catalog_models
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.spec.runtime import Runtime
+from astra.search.world import World
 from astra.spec.strategy import parse_strategy
 from astra.units import GIB
 from astra.validate import table
 from astra.validate.models import Sizes, model_of
 from astra.validate.pools import find_device, pool_of, read_network
-from astra.validate.recipes import recipe_for, runtime_as_run
 from astra.validate.runs import Run, Skipped, read_runs, runs_of
-from astra.validate.strategies import Degrees, refused, split_by_parameters
+from astra.validate.strategies import called, refused, split_by_parameters
 
 ROW = {
     "id": "mine-0001", "framework": "megatron", "model_name": "llama2-7b", "layers": "32", "hidden": "4096",
@@ -89,13 +87,13 @@ def test_suspect_and_disturbed_times_are_set_aside_but_replayed() -> None:
     assert run(notes="q=A; mem = peak on world rank 0").measured.peak_of == "first"
 
 
-def test_equal_jobs_are_one_object() -> None:
+def test_equal_requests_are_one_object() -> None:
     first, second, other = runs_of([ROW, ROW | {"id": "mine-0002", "tp": "4", "dp": "2"}, ROW | {"gbs": "128"}])
     assert isinstance(first, Run)
     assert isinstance(second, Run)
     assert isinstance(other, Run)
-    assert first.job is second.job
-    assert first.job is not other.job
+    assert first.request is second.request
+    assert first.request is not other.request
 
 
 @pytest.mark.parametrize(
@@ -137,6 +135,17 @@ def test_devices(text: str, memory: float, name: str) -> None:
     assert find_device(text, memory).name == name
 
 
+def test_gpus_joined_by_a_plus_are_pools() -> None:
+    found = run(gpu_type="12xV100-SXM2-16GB (3x p3.8xlarge) + 4xT4 (1x g4dn.12xlarge)", gpu_mem_gb="16", tp="1",
+                pp="4", dp="4", gpus_per_node="4", precision="fp16", sp="0",
+                intra_node_link="V100 nodes NVLink2 / T4 node PCIe3",
+                inter_node_link="10Gb/s (p3.8xlarge) / 50Gb/s (g4dn) Ethernet")  # fmt: skip
+    pools = World.of(found.request).cluster.pools
+    assert [(pool.device.name, pool.gpus) for pool in pools] == [("V100-SXM2-16GB", 12), ("T4", 4)]
+    assert [pool.node.links[-1].bytes_per_s * 4 * 8e-9 for pool in pools] == pytest.approx([10, 50])
+    assert isinstance(one(gpu_type="12xV100 + 8xT4"), Skipped)
+
+
 def test_a_limited_gpu_is_slower_and_keeps_its_memory() -> None:
     pool = pool_of("H100-SXM 96GB HBM2e 500W", 96.0, 8, 8, "NVLink4 900GB/s NVSwitch", "")
     stock = find_device("H100-SXM", 80.0)
@@ -153,14 +162,37 @@ def test_a_node_named_has_the_links_of_the_catalog() -> None:
     assert told.node.links[0].bytes_per_s == 15.75e9
 
 
-def test_scripts_of_a_source_fill_what_its_table_leaves_open() -> None:
-    open_ended = {"framework": "deepspeed", "precision": "unknown", "flash_attn": "unknown", "recompute": "unknown"}
-    known, other = run(id="sailor-0001", **open_ended), run(**open_ended)
+def test_what_a_framework_does_unless_asked_fills_what_a_table_leaves_open() -> None:
+    open_ended = {"precision": "unknown", "flash_attn": "unknown", "recompute": "unknown"}
+    known, other = run(framework="Megatron-DeepSpeed", **open_ended), run(**open_ended)
     assert known.job.workload.precision == "tf32"
     assert not known.strategy.flash
-    assert any("own scripts: tf32" in rule for rule in known.filled)
+    assert any("tf32, what deepspeed does unless asked" in rule for rule in known.filled)
     assert other.job.workload.precision == "bf16"
-    assert run(id="sailor-0001", framework="deepspeed", precision="fp16").job.workload.precision == "fp16"
+    assert run(framework="deepspeed", precision="fp16").job.workload.precision == "fp16"
+    old = run(framework="deepspeed", gpu_type="V100-SXM2", gpu_mem_gb="32", precision="", flash_attn="0")
+    assert old.job.workload.precision == "fp16"  # a GPU without TF32
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("megatron-bridge", "megatron-bridge"),
+        ("NeMo Megatron", "nemo"),
+        ("Megatron-LM", "megatron"),
+        ("Megatron-DeepSpeed", "deepspeed"),
+        ("llm-foundry (composer)", "fsdp-eager"),
+        ("something", ""),
+    ],
+)
+def test_frameworks_by_what_tables_call_them(text: str, name: str) -> None:
+    assert called(text) == name
+
+
+def test_no_two_runtimes_are_called_the_same() -> None:
+    words = [word for name in runtimes.runtime_names() for word in runtimes.runtime(name).usual.called]
+    assert len(set(words)) == len(words)
+    assert all(word == word.lower() for word in words)
 
 
 def test_a_framework_named_by_its_version() -> None:
@@ -230,40 +262,6 @@ def test_stated_splits_are_used() -> None:
     assert found.strategy.layers == (7, 9, 9, 7)
 
 
-def test_recipes_fill_what_a_table_leaves_open() -> None:
-    degrees = Degrees(tp=1, pp=1, vp=1, cp=1, ep=64, dp=64, mbs=4)
-    recipe = recipe_for("GPT OSS 120B", "GB200", "bf16", 64, 1280, degrees, False)
-    assert recipe is not None
-    assert recipe["cheap_recompute"] == "layernorm moe_act"
-    assert recipe_for("GPT OSS 120B", "H100-SXM", "bf16", 64, 1280, degrees, False) is None
-
-
-def test_recipes_shape_the_runtime() -> None:
-    model, filled = catalog_models.model("qwen3-30b-a3b"), list[str]()
-    degrees = Degrees(tp=1, pp=1, vp=1, cp=1, ep=8, dp=8, mbs=4)
-    recipe = recipe_for(model.name, "GB200", "mxfp8", 8, 512, degrees, False)
-
-    def as_run(version: str, task: str = "pretrain") -> Runtime:
-        return runtime_as_run("megatron-bridge", recipe, model, version=version, task=task, mlperf=False, filled=filled)
-
-    new, old = as_run("NeMo 26.06"), as_run("NeMo 26.04.01")
-    assert new.recipe.hides_all_to_all
-    assert not old.recipe.hides_all_to_all
-    assert old.host.launch_s > 10 * new.host.launch_s  # graphs of parts leave the experts to the host
-    assert new.recipe.dispatch == old.recipe.dispatch == "once"
-    assert as_run("NeMo 26.06", "lora").recipe.adapted == "qkv"
-    mlperf = runtime_as_run("nemo", None, model, version="v4.1", task="lora", mlperf=True, filled=filled)
-    assert mlperf.recipe.adapted == "attention"
-    assert any("vendor's recipe" in rule for rule in filled)
-
-
-def test_a_source_may_know_its_own_board() -> None:
-    names = {"gpu": "B200-SXM", "memory_gb": 180.0, "gpus": 8, "per_node": 8, "near": "", "far": ""}
-    usual, own = pool_of(**names), pool_of(**names, source="MooreThreads/SimuMax@4dcaae51")
-    assert own.device.flops_per_s["bf16"] == pytest.approx(0.8 * usual.device.flops_per_s["bf16"])
-    assert own.device.memory_bytes_per_s == usual.device.memory_bytes_per_s
-
-
 def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("name,depth\nx,1\n", encoding="utf-8")
@@ -277,7 +275,7 @@ def test_the_shipped_table() -> None:
     assert len(replayable) > 3000
     assert len({run.id for run in replayable}) == len(replayable)
     assert all(run.citation for run in replayable)
-    assert all(run.strategy.gpus == run.job.pool.gpus for run in replayable)
+    assert all(run.strategy.gpus == World.of(run.request).cluster.gpus for run in replayable)
 
 
 def test_steps_that_read_like_a_simulators_are_replayed_as_their_source_states_them() -> None:
@@ -325,6 +323,13 @@ def test_a_table_with_other_habits_gives_the_same_runs(tmp_path: Path) -> None:
         ("gbs", "-4", "out of range: gbs"),
         ("measured_step_time_s", "1e30", "out of range: measured_step_time_s"),
         ("gpu_type", "", "incomplete: GPU type is missing"),
+        ("ep", "0", "out of range: ep"),
+        ("ep", "-1", "out of range: ep"),
+        ("ep", "x", "not a number: ep"),
+        ("cp", "0", "out of range: cp"),
+        ("vp", "0", "out of range: vp"),
+        ("mbs", "0", "out of range: mbs"),
+        ("dp", "0", "out of range: dp"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_and_not_taken_as_silence(column: str, cell: str, reason: str) -> None:
@@ -355,10 +360,3 @@ def test_a_damaged_file_is_an_input_error(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(InputError):
             read_runs(path)
-
-
-def test_scripts_and_runtimes_of_a_source_are_known_by_its_repository_too() -> None:
-    known = run(id="x1", source_repo_or_paper="eth-easl/sailor@cf2c8e3c", framework="deepspeed", precision="unknown")
-    assert known.job.workload.precision == "tf32"
-    other = run(id="x1", source_repo_or_paper="InternLM/InternEvo@c628a8c8", framework="other")
-    assert other.job.runtime.name == "internevo"

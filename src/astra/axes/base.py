@@ -44,6 +44,7 @@ class Axis:
     title: str
     degree: str = ""  # the name, unless it rides on the ranks of another dimension
     overlap: str = ""
+    behind_layer: bool = False  # what it hides runs beside all of another micro-batch's layer, not beside products
     layer_sends: LayerSends = no_layer_sends
     embedding_sends: EdgeSends = no_edge_sends
     head_sends: EdgeSends = no_edge_sends

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from astra.axes.base import Axis, of_blocks
 
-EP = Axis(name="ep", title="expert parallel", layer_sends=of_blocks("ep"))
+EP = Axis(name="ep", title="expert parallel", overlap="overlap_ep", behind_layer=True, layer_sends=of_blocks("ep"))

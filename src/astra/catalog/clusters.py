@@ -20,7 +20,7 @@ from astra.spec.cluster import Cluster, Device, Joint, Link, NodeType, Pool
 from astra.spec.names import Line, Name, as_line, check_names
 
 _WANTED: Final = "a number of GPUs and their type, such as 512xH100 or 512xH100@aws-p5.48xlarge"
-_FORM: Final = re.compile(r"\s*([0-9]+)\s*[x×*]\s*([^@]*?)\s*(?:@\s*([^@]*?)\s*)?", re.IGNORECASE)  # noqa: RUF001
+_FORM: Final = re.compile(r"\s*([0-9]+)(?:\s*[x×*]\s*|\s+)([^@]*?)\s*(?:@\s*([^@]*?)\s*)?", re.IGNORECASE)  # noqa: RUF001
 _NUMBER_FIRST: Final = re.compile(r"\s*([-+.0-9][-+.0-9e_]*|nan|[-+]?inf)\s*[x×*]", re.IGNORECASE)  # noqa: RUF001
 _REVERSED: Final = re.compile(r"\s*(.*?)\s*[x×*:]\s*([0-9]+)\s*", re.IGNORECASE)  # noqa: RUF001
 _MOST_DIGITS: Final = 8

@@ -43,6 +43,7 @@ _LISTED: Final = re.compile(r"^(aliases|default_for) = \[([^\]]*)\]", re.MULTILI
 _GPU: Final = re.compile(r'^gpu = "([^"]*)"', re.MULTILINE)
 _QUOTED: Final = re.compile(r'"([^"]*)"')
 _WORD_END: Final = re.compile(r"[^0-9a-z]+")
+_GIGA: Final = re.compile(r"([0-9])g(?:ib)?$", re.IGNORECASE)  # 80g, as people write 80 GB
 _MAKER: Final = re.compile(r"^\s*(?:(?:nvidia|amd|instinct|tesla|geforce)[\s_-]+)+", re.IGNORECASE)
 _SHOWN_CANDIDATES: Final = 8
 
@@ -124,7 +125,8 @@ def guess(kind: Kind, name: str) -> str | None:
 def _fitting(kind: Kind, name: str) -> tuple[str, ...]:
     """The records that a name may mean."""
     index = _index(kind)
-    for wanted in (fold(name), fold(_MAKER.sub("", name))):
+    plain = _MAKER.sub("", name)
+    for wanted in (fold(name), fold(plain), fold(_GIGA.sub(r"\1gb", plain))):
         if wanted in index.stems:
             return (index.stems[wanted],)
         if index.short.get(wanted):

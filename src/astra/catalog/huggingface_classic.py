@@ -35,8 +35,7 @@ def _gpt2(keys: Keys) -> Fields:
 
 def _opt(keys: Keys) -> Fields:
     hidden, positions = keys.size("hidden_size"), keys.size("max_position_embeddings")
-    keys.only("word_embed_proj_dim", hidden, "embeddings as wide as the layers")
-    keys.only("do_layer_norm_before", True, "norms before each block")
+    table, before = keys.size("word_embed_proj_dim", default=hidden), keys.flag("do_layer_norm_before", True)
     keys.only("layer_norm_elementwise_affine", True, "norms with weights")
     biased = keys.flag("enable_bias", True)
     sizes = {
@@ -46,9 +45,34 @@ def _opt(keys: Keys) -> Fields:
         "max_seq": positions,
         "learned_positions": positions + 2,  # OPT's table starts at position 2
         "tied_embeddings": keys.flag("tie_word_embeddings", True),
+        "embedding_dim": None if table == hidden else table,
+        "final_norm": before and not keys.flag("_remove_final_layer_norm", False),
     }
     bias = dict.fromkeys(_BIASED, biased)
     return _LAYERNORM | bias | sizes | _square(keys, hidden, keys.size("num_attention_heads"))
+
+
+def _bert(keys: Keys) -> Fields:
+    """With the head that predicts masked words, as it is trained; what tells sentences apart is not."""
+    keys.only("is_decoder", False, "an encoder")
+    keys.only("position_embedding_type", "absolute", "learned positions")
+    positions = keys.size("max_position_embeddings", default=512)
+    sizes = {
+        "family": "encoder",
+        "layers": keys.layers("num_hidden_layers"),
+        "ffn": keys.size("intermediate_size"),
+        "vocab": keys.size("vocab_size"),
+        "max_seq": positions,
+        "learned_positions": positions,
+        "segments": keys.size("type_vocab_size", default=2, least=0),
+        "tied_embeddings": keys.flag("tie_word_embeddings", True),
+        "embedding_norm": True,
+        "final_norm": False,
+        "head_transform": True,
+        "head_bias": True,
+        "causal": False,
+    }
+    return _LAYERNORM | _BIASED | sizes | _square(keys, keys.size("hidden_size"), keys.size("num_attention_heads"))
 
 
 def _bloom(keys: Keys) -> Fields:
@@ -155,6 +179,7 @@ def _vit(keys: Keys) -> Fields:
 
 
 CLASSIC: Final[Mapping[str, Callable[[Keys], Fields]]] = {
+    "bert": _bert,
     "bloom": _bloom,
     "falcon": _falcon,
     "gpt2": _gpt2,

@@ -25,6 +25,7 @@ class Habits(NamedTuple):
 
 _GEMMA: Final = ("query_scale", "scaled_embedding", "zero_centered_norm")
 _HABITS: Final[Mapping[str, Habits]] = {
+    "bert": Habits(1e-12, "layer_norm_eps", "gelu", base=None, quirks=("post_norm",)),
     "bloom": Habits(1e-5, "layer_norm_epsilon", "gelu", "", None, quirks=("alibi",)),
     "deepseek_v2": Habits(1e-6),
     "deepseek_v3": Habits(1e-6),
@@ -32,6 +33,7 @@ _HABITS: Final[Mapping[str, Habits]] = {
     "gemma": Habits(1e-6, activation="gelu", quirks=("scaled_embedding", "zero_centered_norm")),
     "gemma2": Habits(1e-6, activation="gelu", quirks=("attention_softcap", "logit_softcap", *_GEMMA)),
     "gemma3": Habits(1e-6, activation="gelu", base=1_000_000.0, quirks=("per_kind_rotary", *_GEMMA)),
+    "glm": Habits(1.5625e-7, fraction=0.5),
     "glm4": Habits(1.5625e-7, fraction=0.5),
     "glm4_moe": Habits(1e-5, fraction=0.5),
     "gpt2": Habits(1e-5, "layer_norm_epsilon", "gelu_new", "activation_function", None),
@@ -42,6 +44,7 @@ _HABITS: Final[Mapping[str, Habits]] = {
     "kimi_k2": Habits(1e-6),
     "llama": Habits(1e-6),
     "llama4": Habits(1e-5, base=500_000.0, quirks=("unrotated_layers",)),
+    "minimax_m2": Habits(1e-6, base=5_000_000.0),
     "mistral": Habits(1e-6),
     "mixtral": Habits(1e-5, base=1_000_000.0),
     "mpt": Habits(1e-5, "layer_norm_epsilon", "gelu", "", None, quirks=("alibi",)),
@@ -49,13 +52,24 @@ _HABITS: Final[Mapping[str, Habits]] = {
     "opt": Habits(1e-5, "", "relu", "activation_function", None),
     "phi3": Habits(1e-5),
     "qwen2": Habits(1e-6),
+    "qwen2_5_vl": Habits(1e-5, base=1_000_000.0),
     "qwen2_moe": Habits(1e-6),
     "qwen3": Habits(1e-6),
     "qwen3_moe": Habits(1e-6),
+    "qwen3_next": Habits(1e-6, fraction=0.25, quirks=("zero_centered_norm",)),
+    "qwen3_vl": Habits(1e-6, base=5_000_000.0),
     "t5": Habits(1e-6, "layer_norm_epsilon", "", "", None),
     "vit": Habits(1e-12, "layer_norm_eps", "gelu", base=None),
 }
-_ALIKE: Final = {"gemma3_text": "gemma3", "llama4_text": "llama4"}
+_ALIKE: Final = {
+    "gemma3_text": "gemma3",
+    "llama4_text": "llama4",
+    "qwen3_5": "qwen3_next",
+    "qwen3_5_moe": "qwen3_next",
+    "qwen3_5_moe_text": "qwen3_next",
+    "qwen3_5_text": "qwen3_next",
+    "qwen3_vl_moe": "qwen3_vl",
+}
 _ACTIVATIONS: Final = {
     "clamped_swiglu": "clamped_swiglu",
     "gelu": "gelu",
@@ -72,7 +86,6 @@ _ACTIVATIONS: Final = {
 def forward_fields(model_type: str, keys: Keys) -> Fields:
     """Activation, norms' epsilon, rotary positions and whatever else the type does."""
     habits = _HABITS[_ALIKE.get(model_type, model_type)]
-    keys = keys.inside("text_config") if model_type in ("gemma3", "llama4") else keys
     said = keys.word(habits.activation_key, habits.activation) if habits.activation_key else habits.activation
     fields: Fields = {
         "activation": _ACTIVATIONS.get(said),
@@ -89,6 +102,8 @@ def _quirks(model_type: str, keys: Keys, habits: Habits) -> tuple[str, ...]:
     found = {*habits.quirks}
     if parallel is not None and keys.flag(*parallel):
         found.add("parallel_block")
+    if model_type == "opt" and not keys.flag("do_layer_norm_before", True):
+        found.add("post_norm")
     if model_type == "falcon" and keys.flag("alibi", False):
         found.add("alibi")
     return tuple(sorted(found))
@@ -102,6 +117,9 @@ def _rotary(keys: Keys, base: float, fraction: float) -> Rotary | None:
     scaling = keys.maybe_inside("rope_scaling") if keys.raw("rope_scaling") is not None else told
     theta = told.raw("rope_theta") is not None
     base = told.number("rope_theta", base) if theta else keys.number("rope_theta", keys.number("rotary_emb_base", base))
+    turned = keys.optional("rotary_dim")
+    if turned is not None and keys.raw("head_dim") is not None:
+        fraction = min(turned / keys.size("head_dim"), 1.0)
     part = keys.number("partial_rotary_factor", keys.number("rotary_pct", fraction))
     return Rotary(base=base, fraction=told.number("partial_rotary_factor", part), **_scaling(keys, scaling))
 

@@ -1,9 +1,7 @@
-"""Runtime profiles by name, and how far off their step times are."""
+"""Runtime profiles by name."""
 
 from __future__ import annotations
 
-import csv
-import io
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -24,7 +22,6 @@ _JOINED: Final = (
     "host",
     "memory",
     "effects",
-    "recipe",
     "kernels",
 )  # tables of a file that are joined with those of the one it is like
 
@@ -32,12 +29,18 @@ _JOINED: Final = (
 @cache
 def runtime(name: str) -> Runtime:
     """The profile of one runtime."""
-    chosen = {fold(candidate): candidate for candidate in runtime_names()}.get(fold(name))
+    chosen = {fold(candidate): candidate for candidate in runtime_names()}.get(fold(name)) or _aliases().get(fold(name))
     if chosen is None:
         known = runtime_names()
         raise UnknownName("runtime", name, known, fix=f"Known runtimes: {', '.join(known)}.")
     parsed: Runtime = decode(Runtime, _table(chosen), where=f"runtime {chosen}")
     return parsed
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """Folded alias to name."""
+    return {fold(alias): name for name in runtime_names() for alias in _table(name).get("aliases", ())}
 
 
 def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -47,7 +50,11 @@ def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
         raise InputError(f"runtime {children[-1]}: like", name, want=want)
     own = load_toml((_FOLDER / f"{name}.toml").read_bytes())
     like = own.pop("like", None)
-    return own if like is None else _over(own, _table(like, (*children, name)))
+    if like is None:
+        return own
+    other = _table(like, (*children, name))
+    other.pop("aliases", None)  # a name of its own
+    return _over(own, other)
 
 
 def _over(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -60,16 +67,3 @@ def runtime_names() -> tuple[str, ...]:
     """Every runtime there is a profile for."""
     files_there = (entry.name for entry in _FOLDER.iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in files_there if name.endswith(".toml")))
-
-
-def step_error(runtime: str, *, moe: bool) -> float:
-    """The relative error that four in five step times of such runs stay below, each predicted without its source."""
-    bars, model = _step_errors(), "moe" if moe else "dense"
-    return bars.get((runtime, model)) or bars["", model]
-
-
-@cache
-def _step_errors() -> dict[tuple[str, str], float]:
-    """Error bars by runtime (empty: all runtimes) and kind of model, written by tools.leave_out."""
-    lines = csv.DictReader(io.StringIO((_DATA / "step_errors.csv").read_text(encoding="utf-8")))
-    return {(line["runtime"], line["model"]): float(line["error"]) for line in lines}

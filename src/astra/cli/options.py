@@ -130,10 +130,11 @@ def request(verb: str, fields: Mapping[str, Any]) -> PlanRequest:
     if "model" not in fields:
         raise InputError("MODEL", None, want="the model to train", fix=f"Such as astra {verb} llama-2-70b ...")
     _check_there(fields["model"])
-    if verb != "rent" and not {"gpus", "cluster"} & fields.keys():
+    gpus, cluster = fields.get("gpus"), fields.get("cluster")
+    if verb != "rent" and not gpus and cluster is None:
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
-    if {"gpus", "cluster"} <= fields.keys():
-        raise InputError("--gpus", fields["gpus"], want="either --gpus or --cluster, not both")
+    if gpus and cluster is not None:
+        raise InputError("--gpus", gpus, want="either --gpus or --cluster, not both")
     try:
         return read_request(verb, fields, lambda name: FIELDS[name].spelled)
     except InputError as error:
@@ -152,8 +153,10 @@ def _check_there(model: object) -> None:
 
 
 def assumed(fields: Mapping[str, Any], seq: int, batch: int) -> list[str]:
-    """Sentences on what nobody gave."""
+    """Sentences on what nobody gave, and on how numbers with a unit were read."""
     notes = [f"--seq {seq} was assumed."] if "seq" not in fields else []
+    if isinstance(fields.get("seq"), str):
+        notes.append(f"--seq {fields['seq']} is {seq:,} tokens.")
     if "batch" not in fields:
         return [*notes, f"--batch {batch} (samples) was assumed."]
     asked = fields["batch"]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from astra.cli import options
 from astra.cli.output import Answer, check_destination, write_file
+from astra.errors import InputError, nearest_names
+
+if TYPE_CHECKING:
+    from astra.validate.runs import Run, Skipped
 
 HELP: Final = "how far predictions are from published, measured runs"
 DESCRIPTION: Final = (
@@ -23,6 +27,7 @@ examples:
   astra validate
   astra validate my_runs.csv --plot scatter.html
   astra validate --json --out validation.json
+  astra validate --show dgxc-0007 > run.toml && astra estimate run.toml
 """
 
 
@@ -33,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser)
     parser.add_argument("--plot", metavar="FILE", help="predicted against measured, as .html, .svg or .png ([plot])")
     parser.add_argument("--report", metavar="FILE", help="also write the tables as a Markdown page")
+    text = "only these runs, such as dgxc-0007 or 'mlperf-*': what each asks of astra estimate, and what was filled in"
+    parser.add_argument("--show", metavar="RUN", help=text)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -40,6 +47,7 @@ def run(args: argparse.Namespace) -> Answer:
     import sys  # noqa: PLC0415
 
     from astra.cli.progress import SearchProgress, watched  # noqa: PLC0415
+    from astra.validate.asked import render_requests  # noqa: PLC0415
     from astra.validate.replay import replay  # noqa: PLC0415
     from astra.validate.runs import read_runs  # noqa: PLC0415
     from astra.validate.score import PUBLISHED, validate  # noqa: PLC0415
@@ -49,6 +57,8 @@ def run(args: argparse.Namespace) -> Answer:
     for path in (args.plot, args.report):
         check_destination(path)
     runs = read_runs(args.runs) if args.runs else published()
+    if args.show is not None:
+        runs = _matching(runs, args.show)
     if watched() and not args.json:
         with SearchProgress(sys.stderr) as progress:
             rows = replay(runs, progress=progress)
@@ -63,9 +73,21 @@ def run(args: argparse.Namespace) -> Answer:
         write_file(args.report, markdown(found, date=_today(), commit=_commit()))
 
     def text(width: int | None, color: bool) -> str:
+        if args.show is not None:
+            return render_requests(rows)
         return render_validation(found, width, color, brief=args.quiet, full=args.verbose)
 
     return Answer(text, found.to_json)
+
+
+def _matching(runs: list[Run | Skipped], pattern: str) -> list[Run | Skipped]:
+    from fnmatch import fnmatchcase  # noqa: PLC0415
+
+    found = [run for run in runs if fnmatchcase(run.id, pattern)]
+    if not found:
+        near = nearest_names(pattern, tuple(run.id for run in runs))
+        raise InputError("--show", pattern, want="the name of a run", fix=f"Near: {', '.join(near)}." if near else "")
+    return found
 
 
 def _today() -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from astra.cost import effects
 from astra.cost.alike import once
-from astra.cost.state import Held, gradient_bytes
+from astra.cost.state import Held, Holding, gradient_bytes
 from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
@@ -45,29 +45,44 @@ class Sync(NamedTuple):
     source: Codes
 
 
-def sync(job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints, expert_stride: Ints) -> Sync:
-    """The collectives data parallelism is made of."""
-    grad_bytes, bucket_bytes = gradient_bytes(job), effects.bucket_bytes(job.runtime)
-    operations = (
-        ("all_reduce", grad_bytes, bucket_bytes),
-        (effects.zero_reduces_whole(job.runtime), grad_bytes, 0.0),
-        ("all_gather", job.workload.element_bytes, 0.0),
-    )
-    every = ((held.trained_dense, ranks, stride), (held.trained_expert, expert_ranks, expert_stride))
-    kinds = [kind for kind in every if np.any(kind[0])] or every[:1]
+def sync(
+    job: Job, held: Held, *, ranks: Ints, stride: Ints, expert_ranks: Ints, expert_stride: Ints,
+    shards: Ints | None = None, expert_shards: Ints | None = None,
+) -> Sync:  # fmt: skip
+    """The collectives data parallelism is made of; ``shards`` are the ranks ZeRO shards over, all unless it is given.
+
+    Outside their groups, what a rank owns of the gradients is summed with its like in the other groups (HSDP).
+    """
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
-    columns = (np.stack([np.broadcast_to(column, shape) for column in some]) for some in zip(*kinds, strict=True))
-    found = once(partial(_moves, job, operations), *columns)
-    reduced_s, scattered_s, gathered_s = (way.seconds.sum(axis=0) for way in found)
-    source = worst(*(way.source[kind] for way in found for kind in range(len(kinds))))
-    return Sync(reduced_s, scattered_s, gathered_s, source)
+    source: Codes = np.zeros(shape, np.int8)
+    reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    grad_bytes, bucket_bytes = gradient_bytes(job), effects.bucket_bytes(job.runtime)
+    to_owners = effects.zero_reduces_whole(job.runtime)
+    for params, members, within, apart in (
+        (held.trained_dense, ranks, shards, stride),
+        (held.trained_expert, expert_ranks, expert_shards, expert_stride),
+    ):
+        if not np.any(params):
+            continue
+        operations = (
+            ("all_reduce", grad_bytes, bucket_bytes),
+            (to_owners, grad_bytes, 0.0),
+            ("all_gather", _gathered_bytes(job), 0.0),
+        )
+        found = once(partial(_moves, job, operations), params, members, apart)
+        if within is not None and np.any(within < members):
+            found = _in_groups(job, found, operations, params, members, within, apart)
+        reduced, scattered = reduced + found.reduce.seconds, scattered + found.scatter.seconds
+        gathered = gathered + found.gather.seconds
+        source = worst(source, *(way.source for way in found))
+    return Sync(reduced, scattered, gathered, source)
 
 
 def replicas(
     job: Job,
     moved: Sync,
     *,
-    zero: Ints,
+    how: Holding,
     overlap_grad: Ints,
     overlap_param: Ints,
     layers: Floats,
@@ -80,6 +95,7 @@ def replicas(
     ``forward_s`` and ``backward_s`` are of one micro-batch on the rank: the last backward hides the gradients of all
     layers but the first, the first forward hides the weights of all layers but the first.
     """
+    zero, kept, once_reduced = how.zero, how.kept, how.whole_gradients
     reduce_s = np.where(zero >= 1, moved.reduce_scatter_s, moved.all_reduce_s)
     gather_s = np.where(zero >= 1, moved.all_gather_s, 0.0)
     slowdown = collectives.overlap_slowdown(job.pool, "cluster")
@@ -93,12 +109,20 @@ def replicas(
     gradient_exposed = exposed(reduce_s, backward_s, overlap_grad)
     weight_exposed = exposed(gather_s, forward_s, overlap_param)
     regather_exposed = exposed(gather_s, backward_s - reduce_s, overlap_param)
-    each = np.where(zero >= 2, gradient_exposed, 0.0)
-    each = each + np.where(zero >= 3, weight_exposed + regather_exposed, 0.0)
-    once = np.where(zero >= 2, 0.0, gradient_exposed) + np.where(zero >= 3, 0.0, weight_exposed)
-    times = np.where(zero >= 2, microbatches, 1)
-    busy = reduce_s * times + gather_s * np.where(zero >= 3, 2 * microbatches, 1)
+    again = (zero >= 3) & ~kept  # gathered for forward and for backward of every micro-batch
+    held_on = kept & ~how.pipelined  # for both together, and freed behind them
+    each = np.where(once_reduced, 0.0, gradient_exposed)
+    each = each + np.where(again, weight_exposed + regather_exposed, np.where(held_on, weight_exposed, 0.0))
+    once = np.where(once_reduced, gradient_exposed, 0.0) + np.where(again | held_on, 0.0, weight_exposed)
+    reductions = np.where(once_reduced, 1, microbatches)
+    gathers = np.where(again, 2 * microbatches, np.where(held_on, microbatches, 1))
+    busy = reduce_s * reductions + gather_s * gathers
     return Replicas(busy, once, each, moved.source)
+
+
+def _gathered_bytes(job: Job) -> float:
+    """Of a weight, as replicas gather it: fp8 weights are gathered as they are."""
+    return 1.0 if job.workload.low and job.words.params == "fp8" else float(job.workload.element_bytes)
 
 
 class _Moves(NamedTuple):
@@ -118,3 +142,17 @@ def _moves(
         return Timed(pieces * each.seconds * (params > 0), each.source)
 
     return _Moves(*(timed(op, each * params, bucket_bytes) for op, each, bucket_bytes in operations))
+
+
+def _in_groups(
+    job: Job, whole: _Moves, operations: Sequence[tuple[str, float, float]], params: Floats, ranks: Ints, shards: Ints,
+    stride: Ints,
+) -> _Moves:  # fmt: skip
+    """The same with ZeRO inside groups of ranks; without ZeRO all of them still reduce together."""
+    inside = once(partial(_moves, job, operations), params, shards, stride)
+    groups = np.maximum(ranks // shards, 1)
+    owned = np.where(groups > 1, params / shards, 0.0)
+    between = once(partial(_moves, job, operations), owned, groups, stride * shards).reduce
+    seconds = inside.scatter.seconds + np.where(groups > 1, between.seconds, 0.0)
+    scatter = Timed(seconds, worst(inside.scatter.source, between.source))
+    return _Moves(whole.reduce, scatter, inside.gather)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astra.columns import code, largest, take
-from astra.cost.savers import Savers, recompute_s
+from astra.cost.savers import Kept, Savers, offloaded_s, recompute_s
 from astra.cost.stage import Meshes, StageCosts
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule.interleaved import group_size
@@ -51,15 +51,17 @@ class _Extras:
         self._deepest = costs.chunk_layers.max(axis=1, initial=0)[:, None, None]
         self._own_s = recompute_s(
             costs.recompute_s[:, None, :],
-            costs.recompute_attention_s[:, None, :],
+            costs.modules_s[:, None, :],
             costs.chunk_layers[:, None, :],
             savers,
         )
+        if savers.offload_layers.any():
+            self._own_s = self._own_s + _offloaded_s(costs, savers)
         self._least_s = exchanged_s.min(axis=2, keepdims=True)
-        self._over_s = self._elsewhere_s(costs.over.recompute_s[:, None], costs.over.attention_s[:, None])
+        self._over_s = self._elsewhere_s(costs.over.recompute_s[:, None], costs.over.modules_s[:, None])
 
-    def _elsewhere_s(self, all_s: Floats, attention_s: Floats) -> Floats:
-        return recompute_s(all_s[:, None, :], attention_s[:, None, :], self._deepest, self._savers)
+    def _elsewhere_s(self, all_s: Floats, modules_s: Floats) -> Floats:
+        return recompute_s(all_s[:, None, :], modules_s[:, None, :], self._deepest, self._savers)
 
     def longest_s(self, path: Path, rows: slice | Ints) -> Floats:
         """The longest of a path over the ranks, [mesh, saver, holder] of some meshes."""
@@ -69,13 +71,13 @@ class _Extras:
         again_s = times * self._own_s + path.over * self._over_s
         exchanged_s = times * self._own_exchange_s + path.over * pp * self._least_s
         if path.before.any():
-            before_s = self._elsewhere_s(costs.before.recompute_s, costs.before.attention_s)
+            before_s = self._elsewhere_s(costs.before.recompute_s, costs.before.modules_s)
             again_s = again_s + path.before[:, None, :] * before_s
             exchanged_s = exchanged_s + path.before[:, None, :] * (until / vp) * self._least_s
         if path.after:
             all_s = over.recompute_s[:, None] - costs.before.recompute_s - costs.recompute_s
-            attention_s = over.attention_s[:, None] - costs.before.attention_s - costs.recompute_attention_s
-            again_s = again_s + self._elsewhere_s(np.maximum(all_s, 0.0), np.maximum(attention_s, 0.0))
+            modules_s = over.modules_s[:, None] - costs.before.modules_s - costs.modules_s
+            again_s = again_s + self._elsewhere_s(np.maximum(all_s, 0.0), np.maximum(modules_s, 0.0))
             exchanged_s = exchanged_s + (pp - 1 - until) * self._least_s
         seconds = path.seconds[rows, None, None, :] + again_s[rows, :, None, :]
         return largest(seconds + exchanged_s[rows, None, :, :])
@@ -87,6 +89,22 @@ class _Extras:
         again_s = self._over_s[rows, :, 0] + times * self._own_s[rows, :, at]
         exchanged_s = pp[:, None] * self._least_s[rows, :, 0] + times * self._own_exchange_s[rows, :, at]
         return np.asarray(again_s[:, :, None] + exchanged_s[:, None, :])
+
+
+def _offloaded_s(costs: StageCosts, savers: Savers) -> Floats:
+    """What shows of activations moved to host memory, [mesh, saver, sort]; chunk by chunk it is at least as much."""
+
+    def wide(column: Floats) -> Floats:
+        return column[:, None]
+
+    kept = Kept(
+        wide(costs.kept_whole),
+        wide(costs.kept_modules),
+        wide(costs.kept_checkpoint),
+        wide(costs.forward_s),
+        wide(costs.backward_s),
+    )
+    return offloaded_s(kept, wide(costs.layers), costs.host_s_per_byte[:, None, None], savers.along(3, 1))
 
 
 def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:

@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from astra.axes import AXES, Send
+from astra.axes import AXES, Axis, Send
 from astra.cost.alike import Alike, once
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.layers.kinds import LayerKind
+from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
 from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
@@ -22,9 +22,19 @@ def sends_of(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Sen
     if key == EMBEDDING:
         return {axis.name: axis.embedding_sends(job.model, shard) for axis in AXES}
     if key == HEAD:
-        return {axis.name: axis.head_sends(job.model, shard) for axis in AXES}
+        return {axis.name: _head_sends(job, axis, shard) for axis in AXES}
     assert isinstance(key, LayerKind)
-    return {axis.name: axis.layer_sends(job.model, key, shard) for axis in AXES}
+    return {axis.name: [_once(job, send) for send in axis.layer_sends(job.model, key, shard)] for axis in AXES}
+
+
+def _head_sends(job: Job, axis: Axis, shard: Shard) -> list[Send]:
+    """What the head sends, and each multi-token-prediction layer before a head of its own."""
+    head, more = axis.head_sends(job.model, shard), job.workload.mtp
+    if not more:
+        return head
+    layer = [_once(job, send) for send in axis.layer_sends(job.model, layer_kinds(job.model)[-1], shard)]
+    several = [(send, more) for send in layer] + [(send, 1 + more) for send in head]
+    return [send._replace(forward=n * send.forward, backward=n * send.backward) for send, n in several]
 
 
 def members_of(sends: list[Send], way: str, rows: int) -> Floats:
@@ -49,8 +59,7 @@ def timed_sends(job: Job, sends: Mapping[str, list[Send]], alike: Alike) -> dict
 
 
 def _sent(job: Job, send: Send, nbytes: Floats, ranks: Ints, stride: Ints) -> Timed:
-    few = send._replace(nbytes=nbytes, ranks=ranks, stride=stride)
-    moved = job.workload.widening * nbytes * _sent_once(job, few)
+    moved = job.workload.widening * nbytes
     return collectives.collective(job.pool, send.op, nbytes=moved, ranks=ranks, stride=stride)
 
 
@@ -75,7 +84,7 @@ def communication(
     slowdown = collectives.overlap_slowdown(job.pool, "node")
     busy_by, exposed_by, overlapped_by = {}, {}, {}
     for axis in AXES:
-        bare, beside = np.zeros(rows), dict[str, Floats]()
+        bare, routed, beside = np.zeros(rows), np.zeros(rows), dict[str, Floats]()
         pieces = getattr(shard, axis.degree or axis.name)
         for send, timed in sends[axis.name]:
             times = np.asarray(getattr(send, way), np.float64)
@@ -84,19 +93,19 @@ def communication(
             seconds = times * timed.seconds
             used = (seconds > 0).astype(np.int8)
             sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
-            hidden_by = "layer" if send.routed and job.runtime.recipe.hides_all_to_all else send.beside
-            if hidden_by:
-                beside[hidden_by] = beside.get(hidden_by, 0.0) + seconds
+            if send.beside:
+                beside[send.beside] = beside.get(send.beside, 0.0) + seconds
             else:
                 bare = bare + seconds
-        hidden = {
-            name: np.maximum(seconds - windows[name], 0.0) + slowdown * np.minimum(seconds, windows[name])
-            for name, seconds in beside.items()
-        }
-        outlasting = sum(hidden.values(), start=np.zeros(rows))
+            if send.routed:
+                routed = routed + seconds
+        hidden = [_outlasting(seconds, windows[name], slowdown) for name, seconds in beside.items()]
+        outlasting = sum(hidden, start=np.zeros(rows))
         busy_by[axis.name] = bare + sum(beside.values(), start=np.zeros(rows))
         exposed_by[axis.name] = overlapped_by[axis.name] = bare + outlasting
-        if axis.overlap:
+        if axis.behind_layer:
+            overlapped_by[axis.name] = bare - routed + outlasting + _outlasting(routed, windows["layer"], slowdown)
+        elif axis.overlap:
             first, rest = bare / pieces, bare - bare / pieces
             room = np.maximum(windows["gemm"] - beside.get("gemm", 0.0), 0.0)
             pipelined = first + np.maximum(rest - room, 0.0) + slowdown * np.minimum(rest, room)
@@ -104,15 +113,20 @@ def communication(
     return busy_by, exposed_by, overlapped_by
 
 
-def _sent_once(job: Job, send: Send) -> Floats:
-    """Share of an exchange that remains where a token goes once to each rank, or node if there are several.
+def _outlasting(seconds: Floats, window: Floats, slowdown: float) -> Floats:
+    """What shows of an exchange beside compute: what outlasts it, and by how much it slows it."""
+    return np.maximum(seconds - window, 0.0) + slowdown * np.minimum(seconds, window)
+
+
+def _once(job: Job, send: Send) -> Send:
+    """An exchange in which a token goes once to each rank, or node if there are several, where the dispatcher does so.
 
     With k experts drawn from D places evenly, D (1 - (1 - 1/D)^k) of the places are met.
     """
     moe = job.model.moe
-    if not send.routed or job.runtime.recipe.dispatch == "copies" or moe is None:
-        return np.ones(np.shape(send.ranks))
+    if not send.routed or not job.words.sends_once or moe is None:
+        return send
     near = job.pool.node.links[0].reach if job.pool.node.links else 1
     nodes = send.ranks * send.stride / near
     places = np.maximum(np.where(nodes > 1, nodes, send.ranks), 1)
-    return places * (1 - (1 - 1 / places) ** moe.topk) / moe.topk
+    return send._replace(nbytes=send.nbytes * (places * (1 - (1 - 1 / places) ** moe.topk) / moe.topk))

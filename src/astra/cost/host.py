@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
@@ -11,11 +12,27 @@ from astra.cost import effects
 from astra.cost.layers import kernel_of
 from astra.layers.operators import Layer
 from astra.provenance import Floats
+from astra.spec.job import Job
 from astra.spec.runtime import Runtime
 
+# The host's time for a kernel inside a CUDA graph: a launch of the graph, spread over its kernels.
+GRAPHED_S: Final = 2e-6
 
-def host_seconds(runtime: Runtime, layer: Layer, sends: Mapping[str, list[Send]], rows: int) -> tuple[Floats, Floats]:
+
+def launch_s(job: Job) -> tuple[float, float]:
+    """The host's time for one operator, forward and backward.
+
+    A graph of the whole step takes all operators. Graphs of parts leave experts to the host, whose kernels depend on
+    the routing, and with them the host's pace: it runs no further ahead than the last of them.
+    """
+    graphed = job.words.graphs == "full" or (job.words.graphs == "partial" and job.model.moe is None)
+    host = job.runtime.host
+    return (GRAPHED_S, GRAPHED_S) if graphed else (host.launch_s, host.backward_s)
+
+
+def host_seconds(job: Job, layer: Layer, sends: Mapping[str, list[Send]], rows: int) -> tuple[Floats, Floats]:
     """The host's time to launch a part's kernels and collectives, forward and backward."""
+    runtime, (forward_s, backward_s) = job.runtime, launch_s(job)
     kernels = _launches(layer, runtime, rows)
     calls = [
         sum(
@@ -27,7 +44,7 @@ def host_seconds(runtime: Runtime, layer: Layer, sends: Mapping[str, list[Send]]
     forward, backward = (
         effects.collective_launches(runtime, own, sent) for own, sent in zip(kernels, calls, strict=True)
     )
-    return forward * runtime.host.launch_s, backward * runtime.host.backward_s
+    return forward * forward_s, backward * backward_s
 
 
 def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats]:
@@ -44,12 +61,10 @@ def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats
             forward = forward + kernel.forward_kernels * times
         if stream.way in ("both", "backward"):
             backward = backward + kernel.backward_kernels * times
-        if stream.way == "again":
-            backward = backward + kernel.forward_kernels * times
     return forward, backward
 
 
-def drained_s(layer: Layer, runtime: Runtime, rows: int) -> Floats:
+def drained_s(job: Job, layer: Layer, rows: int) -> Floats:
     """What the host issues after the routing is known and before the first expert's product can start.
 
     Half of the permutation's kernels, and in fp8 the casts of that product's input, one for each expert.
@@ -57,5 +72,5 @@ def drained_s(layer: Layer, runtime: Runtime, rows: int) -> Floats:
     if all(stream.kernel != "permute" for stream in layer.streams):
         return np.zeros(rows)
     casts = [np.broadcast_to(s.groups, rows) for s in layer.streams if s.kernel == "fp8_cast"]
-    issued = runtime.kernels["permute"].forward_kernels / 2 + (np.max(casts, axis=0) if casts else np.zeros(rows))
-    return np.asarray(issued * runtime.host.launch_s, np.float64)
+    issued = job.runtime.kernels["permute"].forward_kernels / 2 + (np.max(casts, axis=0) if casts else np.zeros(rows))
+    return np.asarray(issued * launch_s(job)[0], np.float64)

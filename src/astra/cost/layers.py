@@ -6,16 +6,16 @@ from typing import Final
 
 import numpy as np
 
+from astra.cost.low import scaling
 from astra.layers import transformer
 from astra.layers.blocks import KERNELS
 from astra.layers.kinds import LayerKind, layer_kinds
-from astra.layers.operators import Gemm, Kept, Layer, Shard, Stream
+from astra.layers.operators import Gemm, Kept, Layer, Shard, Stream, join
 from astra.spec.job import Job
 from astra.spec.runtime import Kernel, Runtime
 
 BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
 ATTENTION_GEMMS: Final = frozenset({"qkv", "q", "q_down", "q_up", "kv_down", "kv_up", "attention_out"})
-CHEAP: Final = frozenset({"norm", "swiglu", "gelu", "expert_clamp"})
 EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
 
@@ -32,19 +32,29 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
         logits_kept_bytes=job.runtime.memory.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part
         logits_peak_bytes=job.runtime.memory.logits_peak_bytes / job.workload.widening,
     )
+    layers[HEAD] = _with_predictors(job, shard, layers[HEAD])
     layers = {key: _widened(layer, job.workload.widening) for key, layer in layers.items()}
     if job.workload.task == "lora":
         layers = {key: _with_adapters(layer, job) for key, layer in layers.items()}
-    if job.runtime.recipe.recomputes_cheap:
-        layers = {key: _with_cheap_again(layer) for key, layer in layers.items()}
     rows = len(shard.tp)
     layers = {
-        key: layer._replace(streams=(*layer.streams, *_casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
+        key: layer._replace(streams=(*layer.streams, *casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
         for key, layer in layers.items()
     }
     if job.runtime.amount("experts_together"):
         layers = {key: _in_one_piece(layer) for key, layer in layers.items()}
     return layers
+
+
+def _with_predictors(job: Job, shard: Shard, head: Layer) -> Layer:
+    """The head with multi-token-prediction layers: each a join of two states, a layer and a head once more."""
+    model, hidden = job.model, np.full_like(shard.tokens, job.model.hidden)
+    parts = [head]
+    for number in range(1, job.workload.mtp + 1):
+        own = join(transformer.layer(model, layer_kinds(model)[-1], shard), head)
+        gemms = (Gemm("join", shard.tokens, hidden / shard.tp, 2 * hidden), *own.gemms)
+        parts.append(own._replace(gemms=tuple(gemm._replace(name=f"mtp{number}.{gemm.name}") for gemm in gemms)))
+    return join(*parts) if len(parts) > 1 else head
 
 
 def kernel_of(runtime: Runtime, name: str) -> Kernel:
@@ -54,7 +64,7 @@ def kernel_of(runtime: Runtime, name: str) -> Kernel:
 
 def in_bf16(gemm: Gemm) -> bool:
     """Whether fp8 jobs run a product in bf16: adapters, and products of activations too."""
-    return not gemm.weight or gemm.name in BF16_GEMMS or "_lora_" in gemm.name
+    return not gemm.weight or gemm.name.rpartition(".")[2] in BF16_GEMMS or "_lora_" in gemm.name
 
 
 def trained(job: Job, gemm: Gemm) -> bool:
@@ -64,15 +74,15 @@ def trained(job: Job, gemm: Gemm) -> bool:
 
 def _widened(layer: Layer, widening: float) -> Layer:
     """What a layer keeps, in elements of the job's width."""
-    kept = layer.kept
     if widening == 1:
         return layer
-    return layer._replace(kept=Kept(*(widening * column for column in kept)))
+    modules = {name: module._replace(saved=widening * module.saved) for name, module in layer.modules.items()}
+    return layer._replace(kept=Kept(*(widening * column for column in layer.kept)), modules=modules)
 
 
 def _with_adapters(layer: Layer, job: Job) -> Layer:
     """Low-rank adapters beside frozen matrices: all, those of attention or its input alone (Hu et al. 2021)."""
-    rank, chosen = job.workload.lora_rank, job.runtime.recipe.adapted
+    rank, chosen = job.workload.lora_rank, job.workload.lora_targets
     adapters = [
         adapter
         for gemm in layer.gemms
@@ -87,25 +97,25 @@ def _with_adapters(layer: Layer, job: Job) -> Layer:
     return layer._replace(gemms=(*layer.gemms, *adapters))
 
 
-def _with_cheap_again(layer: Layer) -> Layer:
-    """Norms and activations run again in backward."""
-    again = [stream._replace(way="again") for stream in layer.streams if stream.kernel in CHEAP]
-    return layer._replace(streams=(*layer.streams, *again))
-
-
 def _in_one_piece(layer: Layer) -> Layer:
     """Kernels that take all experts at once."""
-    return layer._replace(streams=tuple(stream._replace(groups=1.0) for stream in layer.streams))
+    together = (stream._replace(groups=np.minimum(stream.groups, 1.0)) for stream in layer.streams)
+    return layer._replace(streams=tuple(together))
 
 
-def _casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
+def casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
     """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward."""
-    if job.workload.precision != "fp8":
+    if not job.workload.low:
         return []
-    low = [gemm for gemm in gemms if not in_bf16(gemm)]
+    low, own = [gemm for gemm in gemms if not in_bf16(gemm)], scaling(job)
+    moved = own.share * own.cast_bytes  # over those of the usual way, which the kernel is counted with
+
     return [
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups) for gemm in low),
-        *(Stream("fp8_cast", gemm.groups * gemm.m * gemm.n, way="backward", groups=gemm.groups) for gemm in low),
+        *(Stream("fp8_cast", moved * gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups) for gemm in low),
+        *(
+            Stream("fp8_cast", moved * gemm.groups * gemm.m * gemm.n, way="backward", groups=gemm.groups)
+            for gemm in low
+        ),
     ]
 
 

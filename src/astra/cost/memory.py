@@ -11,9 +11,9 @@ import numpy as np
 
 from astra.columns import each, largest
 from astra.cost.constants import RESERVED_BYTES
-from astra.cost.savers import BLOCK, FULL, SELECTIVE, Savers
+from astra.cost.savers import BLOCK, FULL, Savers, module_sets, offloaded_share
 from astra.cost.stage import StageCosts
-from astra.cost.state import Bytes, static_bytes
+from astra.cost.state import Bytes, Holding, static_bytes
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
 
@@ -23,6 +23,8 @@ class Holders(NamedTuple):
 
     zero: Ints
     offload: Ints
+    moments: Ints
+    reshard: Ints
 
     def __len__(self) -> int:
         return len(self.zero)
@@ -49,8 +51,11 @@ def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
     fraction = np.where(block, np.minimum(n * chunks / np.maximum(layers, 1), 1.0), 1.0)
     inputs = np.ceil(chunk / n) * chunks / np.maximum(layers, 1)
     kept_full = np.where(block, fraction * checkpoint + (1 - fraction) * whole, np.minimum(inputs, 1.0) * checkpoint)
-    selective = (savers.recompute == SELECTIVE)[None, :, None]
-    kept = np.where(full, kept_full, np.where(selective, costs.kept_selective[:, None, :], whole))
+    kept = np.where(full, kept_full, whole)
+    for chosen, saved in module_sets(savers.along(3, 1), costs.kept_modules[:, None]):
+        kept = np.where(chosen, whole - saved, kept)
+    if savers.offload_layers.any():
+        kept = kept * (1 - offloaded_share(layers, savers.along(3, 1)))
     # By the time backward comes to the first layers, those of the chunk that were kept whole have been given back.
     at_once = np.where(block, np.floor(layers / chunks) <= n, np.minimum(n, chunk))
     stretch = np.where(full, at_once, 0) * costs.layer_whole[:, None, :]
@@ -58,22 +63,32 @@ def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
     return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working)
 
 
-def least_activations(costs: StageCosts, vp: Ints) -> Activations:
-    """What no saver goes below: one input kept for each chunk, one layer or the loss at work."""
+def least_activations(costs: StageCosts, vp: Ints, *, offload: bool = False) -> Activations:
+    """What no saver goes below: one input kept for each chunk, one layer or the loss at work.
+
+    With ``offload`` all inputs may wait in host memory.
+    """
     inputs = costs.kept_checkpoint * costs.in_flight / np.maximum(costs.layers, vp[:, None])
+    inputs = 0 * inputs if offload else inputs
     return Activations(inputs[:, None, :], np.maximum(costs.layer_working, costs.head_bytes)[:, None, :])
 
 
 def states(job: Job, costs: StageCosts, holders: Holders) -> Bytes:
     """Weights, gradients, optimizer and gathered layers, [mesh, holder, sort]."""
-    return static_bytes(
-        job,
-        each(costs.held, lambda column: column[:, None, :]),
+    held = each(costs.held, lambda column: column[:, None, :])
+    return static_bytes(job, held, holding(costs, holders), costs.layers[:, None, :])
+
+
+def holding(costs: StageCosts, holders: Holders) -> Holding:
+    """Ways to hold states on every mesh, [mesh, holder, sort]."""
+    return Holding(
         zero=holders.zero[None, :, None],
         offload=holders.offload[None, :, None],
-        ranks=costs.replicas[:, None, None],
-        expert_ranks=costs.expert_replicas[:, None, None],
-        layers=costs.layers[:, None, :],
+        ranks=costs.shards[:, None, None],
+        expert_ranks=costs.expert_shards[:, None, None],
+        moments=holders.moments[None, :, None],
+        reshard=holders.reshard[None, :, None],
+        pipelined=costs.pipelined[:, None, None],
     )
 
 
@@ -84,17 +99,19 @@ def peak(static: Bytes, kept: Activations, buffer_bytes: Floats) -> Floats:
     return np.asarray(resident + passing[:, :, None, :])
 
 
-def least_peak(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
-    """No saver brings the worst rank below this, [mesh, holder]."""
-    return largest(peak(states(job, costs, holders), least_activations(costs, vp), costs.buffer_bytes)[:, 0])
+def least_peak(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offload: bool = False) -> Floats:
+    """No saver brings the worst rank below this, [mesh, holder]; with ``offload`` some move activations to the host."""
+    kept = least_activations(costs, vp, offload=offload)
+    return largest(peak(states(job, costs, holders), kept, costs.buffer_bytes)[:, 0])
 
 
-def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders) -> Floats:
+def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offload: bool = False) -> Floats:
     """Neither does any holder, [mesh]: states sharded and offloaded as far as may be, and no layer gathered."""
-    most = Holders(np.array([holders.zero.max()]), np.array([holders.offload.max()]))
+    most = Holders(*(np.array([column.max()]) for column in holders[:3]), np.array([holders.reshard.min()]))
     static = states(job, costs, most)
     nothing = np.zeros_like(static.gathered)
-    least = peak(static._replace(gathered=nothing), least_activations(costs, vp), np.zeros_like(costs.buffer_bytes))
+    kept = least_activations(costs, vp, offload=offload)
+    least = peak(static._replace(gathered=nothing), kept, np.zeros_like(costs.buffer_bytes))
     return largest(least[:, 0, 0])
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from astra.columns import Column
 from astra.cost.between import Sync
 from astra.cost.stage import Gathered, StageMemory, StageTimes, expert_groups, gather_parts
-from astra.cost.state import Held, gradient_bytes, local, static_bytes
+from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
 from astra.errors import InputError
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
@@ -95,7 +95,7 @@ def pool_columns(job: Job, shards: Shards, *, overlap_tp: bool = True) -> PoolCo
         times.forward + times.backward,
         times.forward,
         times.recompute,
-        times.attention,
+        times.modules[..., 0],
         memory.layers("whole"),
         memory.layers("selective"),
         memory.layers("checkpoint"),
@@ -154,15 +154,8 @@ def resident_bytes(job: Job, columns: PoolColumns, dp: int, zero: int) -> Floats
     """[row, sort] weights, gradients and optimizer state with ``dp`` replicas."""
     ranks = (dp * columns.shards.cp)[:, None]
     expert_ranks = columns.shards.expert_groups(dp)[0][:, None]
-    static = static_bytes(
-        job,
-        columns.held,
-        zero=np.array(zero),
-        offload=np.array(0),
-        ranks=ranks,
-        expert_ranks=expert_ranks,
-        layers=np.ones(1),
-    )
+    how = Holding(np.array(zero), np.array(0), ranks, expert_ranks)
+    static = static_bytes(job, columns.held, how, np.ones(1))
     return static.weights + static.gradients + static.optimizer
 
 

@@ -17,7 +17,8 @@ from astra.cost import effects
 from astra.cost.alike import Alike, once
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
-from astra.cost.layers import in_bf16, kernel_of, layers_of, trained
+from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, trained
+from astra.cost.low import scaling
 from astra.layers.kinds import LayerKind
 from astra.layers.operators import Attention, Gemm, Kept, Layer, Shard, Stream
 from astra.operators import timing as operators
@@ -59,6 +60,14 @@ def compute_s(gpu_s: Floats, host_s: Floats, *, ahead: bool) -> Floats:
     return mean_s
 
 
+class Repeated(NamedTuple):
+    """A module of a layer run again in backward instead of being kept."""
+
+    saved: Floats  # bytes of one micro-batch
+    compute_s: Floats
+    sends: Mapping[str, float]  # axis: share of what the layer sends over it in forward
+
+
 class Part(NamedTuple):
     """A part's cost."""
 
@@ -67,6 +76,7 @@ class Part(NamedTuple):
     weight_s: Floats  # of backward: weight-gradient GEMMs
     adapters: Floats  # parameters of low-rank adapters
     kept: Kept
+    modules: Mapping[str, Repeated]  # what selective recompute may run again
     source: Mapping[str, Codes]  # provenance by term: gemm, attention, streaming, and each axis
 
 
@@ -107,7 +117,8 @@ def _gemm_seconds(
     ):
         if not chosen:
             continue
-        precision = job.workload.precision if low or job.workload.precision != "fp8" else "bf16"
+        narrow = low and job.workload.low
+        precision = "bf16" if job.workload.low else job.workload.precision
         shapes = [(gemm.m, gemm.n, gemm.k, gemm.groups) for _, gemm in chosen]
         rows = [alike.distinct(*shape) for shape in shapes]
         ends = np.cumsum([0, *(len(first) for first, _ in rows)])
@@ -120,7 +131,7 @@ def _gemm_seconds(
             )
             for dim in range(4)
         ]
-        timed = once(partial(_three_layouts, job.pool.device, precision, job.runtime), *sizes)
+        timed = once(partial(_quantised if narrow else _three_layouts, job, precision), *sizes)
         source = worst(*(way.source for way in timed))
         for number, ((key, gemm), (_, place)) in enumerate(zip(chosen, rows, strict=True)):
             at = slice(ends[number], ends[number + 1])
@@ -133,14 +144,27 @@ def _gemm_seconds(
     return out
 
 
-def _three_layouts(
-    device: Device, precision: str, runtime: Runtime, m: Floats, n: Floats, k: Floats, groups: Floats
-) -> _Layouts:
+def _quantised(job: Job, rest: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Layouts:
+    """The same of products whose operands are quantised, but for a share that stays in ``rest``."""
+    own = scaling(job)
+    narrow = _three_layouts(job, own.product, m, n, k, groups)
+    wide = narrow if own.share == 1 else _three_layouts(job, rest, m, n, k, groups)
+
+    def mixed(low: Timed, full: Timed) -> Timed:
+        seconds = own.share * own.slower * low.seconds + (1 - own.share) * full.seconds
+        source = low.source if own.slower == own.share == 1 else np.maximum(low.source, Source.TRANSFERRED)
+        return Timed(seconds, source.astype(np.int8))
+
+    return _Layouts(*(mixed(low, full) for low, full in zip(narrow, wide, strict=True)))
+
+
+def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Layouts:
     """Forward, input-gradient and weight-gradient times.
 
     A group is a kernel of its own in TransformerEngine: 4 to 5 us each beyond one kernel's work on B200 (108 grouped
     products of MooreThreads/SimuMax @4dcaae5).
     """
+    device, runtime = job.pool.device, job.runtime
     timed = (
         operators.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups),
         operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
@@ -169,7 +193,7 @@ def _part(
         "attention": attention_source,
         "streaming": stream_source,
     }
-    host_s = host_seconds(runtime, layer, sends, rows)
+    host_s = host_seconds(job, layer, sends, rows)
     products_s = {"forward": _sum((g.forward for g in gemms), rows), "backward": dgrad_s + weight_s}
     directions = {
         way: _silent(
@@ -179,7 +203,7 @@ def _part(
                 attention_s=attention_s[key],
                 stream_s=stream_s[place],
                 host_s=host_s[place],
-                drained_s=drained_s(layer, runtime, rows) if way == "forward" else np.zeros(rows),
+                drained_s=drained_s(job, layer, rows) if way == "forward" else np.zeros(rows),
                 busy_s={},
                 exposed_s={},
                 overlapped_s={},
@@ -189,6 +213,7 @@ def _part(
         )
         for place, (way, key) in enumerate((("forward", "fwd"), ("backward", "bwd")))
     }
+    slower: Floats | float = 1.0
     if effects.clock_follows_power(runtime):
         slower = clock_loss(runtime, directions.values())
         weight_s = weight_s * slower
@@ -201,7 +226,26 @@ def _part(
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
     kept = layer.kept._replace(working=np.maximum(layer.kept.working, _gradient_bytes(job, layer.gemms, rows)))
-    return Part(directions["forward"], directions["backward"], weight_s, adapters, kept, sources)
+    forward_s = {gemm.name: slower * timed.forward for gemm, timed in zip(layer.gemms, gemms, strict=True)}
+    modules = _modules(job, layer, directions["forward"], forward_s, rows)
+    return Part(directions["forward"], directions["backward"], weight_s, adapters, kept, modules, sources)
+
+
+def _modules(
+    job: Job, layer: Layer, forward: Direction, product_s: Mapping[str, Floats], rows: int
+) -> dict[str, Repeated]:
+    """What selective recompute may run again: core attention, and what the layer's blocks name."""
+    found = {}
+    if layer.attentions:
+        found["core_attn"] = Repeated(layer.kept.whole - layer.kept.selective, forward.attention_s, {})
+    for name, module in layer.modules.items():
+        products = tuple(gemm for gemm in layer.gemms if gemm.name in module.gemms)
+        streams = (*module.streams, *(cast for cast in casts(job, products) if cast.way == "forward"))
+        stream_s = _streams(job, streams, rows)[0][0]
+        waited_s = forward.drained_s if name == "moe" else np.zeros(rows)
+        compute_s = _sum((product_s[gemm.name] for gemm in products), rows) + stream_s + waited_s
+        found[name] = Repeated(np.broadcast_to(module.saved, rows), compute_s, module.sends)
+    return found
 
 
 def _silent(runtime: Runtime, way: Direction) -> Direction:
@@ -262,7 +306,7 @@ def _attention(job: Job, shard: Shard, attention: Attention, way: str) -> tuple[
     al. 2022 measure it from 128 tokens on); below the lengths that were measured its sum of small kernels says so.
     """
     device, runtime = job.pool.device, job.runtime
-    half = "bf16" if job.workload.precision == "fp8" else job.workload.precision
+    half = "bf16" if job.workload.low else job.workload.precision
     kernel = operators.best_kernel(device) if runtime.attention == "best" else runtime.attention
     fused = _ring(device, shard, attention, kernel=kernel, direction=way, precision=half)
     if shard.flash.all():
@@ -310,8 +354,7 @@ def _streams(job: Job, streams: tuple[Stream, ...], rows: int) -> tuple[tuple[Fl
         widening = 1.0 if stream.kernel in FP32_KERNELS else job.workload.widening
         elements, times = stream.elements * (stream.launches * widening), stream.launches * stream.groups
         if stream.way != "backward":
-            way = "backward" if stream.way == "again" else "forward"
-            run(way, elements, times, kernel.forward_bytes, kernel.forward_kernels)
+            run("forward", elements, times, kernel.forward_bytes, kernel.forward_kernels)
         if stream.way in ("both", "backward"):
             run("backward", elements, times, kernel.backward_bytes, kernel.backward_kernels)
     forward, backward = (

@@ -10,8 +10,8 @@ import numpy as np
 from astra.columns import distinct
 from astra.cost.between import p2p
 from astra.cost.layout import Layouts
-from astra.cost.savers import Savers, repeated_s
-from astra.cost.stage import Gathered, Meshes, StageTimes, stage_table
+from astra.cost.savers import Kept, Savers, offloaded_s, repeated_s
+from astra.cost.stage import Gathered, Meshes, StageMemory, StageTimes, host_s_per_byte, stage_table
 from astra.layers.split import sort_of_rank
 from astra.provenance import Floats, Ints
 from astra.schedule import find, legal, steps_s
@@ -32,7 +32,7 @@ def pipelines_s(job: Job, meshes: Meshes, gathered: Gathered, savers: Savers, ex
         some, parts = only_own_layouts(meshes.take(rows)), gathered.take(rows)
         sorts = np.stack([sort_of_rank(job.model, *layout) for layout in some.layouts])[some.layout]
         by_rank_s = np.take_along_axis(exchanged_s[rows], sorts, axis=1)
-        chosen = Savers(*(column[rows] for column in savers))
+        chosen = savers.take(rows)
         seconds[rows] = of_one_shape_s(job, some, virtual_stages(job, some, parts, chosen, by_rank_s).stages)
     return seconds
 
@@ -71,13 +71,24 @@ def virtual_stages(job: Job, meshes: Meshes, gathered: Gathered, savers: Savers,
     alone = Meshes(meshes.columns, meshes.layout, meshes.layouts.in_line())
     table = stage_table(job, alone, every_rank=True)
     times = StageTimes(job, gathered, table, meshes.columns)
-    kind = Savers(*(column[:, None] for column in savers))
-    again_s = repeated_s(times.recompute, times.attention, layers, kind)
+    again_s = repeated_s(times.recompute, times.modules, layers, savers.along(2, 0))
+    ranks = find(SCHEDULES[meshes.columns["schedule"][0]]).rank_of(pp, vp)
+    if savers.offload_layers.any():
+        memory = StageMemory(job, gathered, table)
+        of_rank = np.zeros((len(meshes), pp))
+        np.add.at(of_rank, (slice(None), ranks), layers)
+        kept = Kept(
+            memory.layers("whole"),
+            memory.modules(job),
+            memory.layers("checkpoint"),
+            times.forward,
+            times.backward,
+        )
+        again_s = again_s + offloaded_s(kept, of_rank[:, ranks], host_s_per_byte(job), savers.along(2, 0))
     ranks_apart = meshes.columns["tp"] * meshes.columns["cp"] * meshes.columns["dp"]
     send_s = np.zeros(len(meshes))
     if pp > 1:
         send_s, _ = p2p(job, gathered.shard.stream_tokens[gathered.place], ranks_apart, meshes.columns["pp"])
-    ranks = find(SCHEDULES[meshes.columns["schedule"][0]]).rank_of(pp, vp)
     backward_s = times.backward - times.weight + again_s + (exchanged_s / vp)[:, ranks]
     hops_s = np.repeat(send_s[:, None], pp * vp - 1, axis=1)
     return Virtual(Stages(times.forward, backward_s, times.weight, hops_s), again_s)

@@ -5,27 +5,35 @@ A mesh is a strategy without its memory savers (ZeRO stage, recompute, offload);
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from astra.axes import AXES
+from astra.axes import AXES, Axis
 from astra.columns import Columns, distinct, each, take
 from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync
 from astra.cost.constants import WORKSPACE_BYTES
+from astra.cost.gathered import Gathered, StageMemory, over_stages
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.layout import Layouts
 from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, local
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.kinds import LayerKind, layer_kinds, modules_of
 from astra.layers.operators import Retention, Shard
 from astra.layers.split import Stages, kinds, stages
+from astra.network.collectives import host_transfer_s
 from astra.provenance import Bools, Codes, Floats, Ints
 from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
+
+__all__ = [
+    "SHARD_COLUMNS", "Gathered", "Meshes", "Passes", "StageCosts", "StageMemory", "StageTimes",
+    "expert_groups", "gather_parts", "host_s_per_byte", "join_meshes", "least_s", "over_all", "over_model",
+    "over_stages", "retention", "stage_costs", "stage_table",
+]  # fmt: skip
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
 
@@ -51,8 +59,8 @@ class Passes(NamedTuple):
     forward_s: Floats
     backward_s: Floats
     weight_s: Floats  # of backward_s
-    recompute_s: Floats
-    attention_s: Floats  # of recompute_s
+    recompute_s: Floats  # running all layers' forward again
+    modules_s: Floats  # [..., module] and single modules of the layers
 
 
 class StageCosts(NamedTuple):
@@ -62,7 +70,7 @@ class StageCosts(NamedTuple):
     backward_s: Floats
     weight_s: Floats  # of backward_s
     recompute_s: Floats  # running all layers' forward again
-    recompute_attention_s: Floats
+    modules_s: Floats  # [mesh, sort, module] running single modules again
     until: Ints  # the last rank of the sort
     before: Passes  # the virtual stages that come before that rank
     final: Passes  # [mesh] the last virtual stage
@@ -71,7 +79,7 @@ class StageCosts(NamedTuple):
     sends: Ints  # of a micro-batch to other ranks, there and back
     p2p_s: Floats  # [mesh] one activation to the next stage
     kept_whole: Floats
-    kept_selective: Floats
+    kept_modules: Floats  # [mesh, sort, module] of it: what selective recompute of each module does not keep
     kept_checkpoint: Floats
     layer_whole: Floats  # the largest layer's
     layer_working: Floats  # with the gradients that live through a backward only
@@ -83,29 +91,20 @@ class StageCosts(NamedTuple):
     chunk_layers: Ints
     in_flight: Ints  # (micro-batch, chunk) pairs alive
     microbatches: Ints  # [mesh]
-    replicas: Ints  # [mesh] ranks a dense parameter is replicated on
-    expert_replicas: Ints  # [mesh]
+    shards: Ints  # [mesh] ranks that ZeRO shards a dense parameter over
+    expert_shards: Ints  # [mesh]
+    pipelined: Bools  # [mesh]
     p2p_source: Codes  # [mesh]
-
-
-class Gathered(NamedTuple):
-    """Unique shardings, their parts, and where each mesh finds its own."""
-
-    shard: Shard
-    parts: Mapping[LayerKind | str, Part]
-    place: Ints
-
-    def take(self, rows: Ints) -> Gathered:
-        """The same parts for some of the meshes."""
-        return self._replace(place=self.place[rows])
+    host_s_per_byte: Floats  # [mesh] of activations that go to host memory while others come back
 
 
 def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
     tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
-    gathered_bytes = 1.0 if job.workload.precision == "fp8" and job.runtime.recipe.gathers_fp8 else 2.0
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes)
+    gathered_bytes = 1.0 if job.workload.low and job.runtime.gathers_fp8 else 2.0
+    work = job.workload
+    shard = Shard(work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance)
     return Gathered(shard, parts(job, shard), place)
 
 
@@ -121,16 +120,15 @@ def parts_of(job: Job, columns: Columns, timed: Sequence[Gathered] = ()) -> Gath
 
 def retention(job: Job) -> Retention:
     """What the job's runtime keeps: GEMM inputs for weight gradients, of frozen matrices for their adapters alone."""
-    runtime, linear_bytes = job.runtime, 1.0 if job.workload.precision == "fp8" else 2.0
+    runtime, linear_bytes = job.runtime, 1.0 if job.workload.low else 2.0
     mlp_bytes = linear_bytes
     if job.workload.task == "lora":  # adapters compute in bf16
-        linear_bytes, mlp_bytes = 2.0, 2.0 if runtime.recipe.adapted == "all" else 0.0
+        linear_bytes, mlp_bytes = 2.0, 2.0 if job.workload.lora_targets == "all" else 0.0
     return Retention(
         linear_bytes=linear_bytes,
         mlp_bytes=mlp_bytes,
         projection=runtime.memory.keeps_projection,
         activation=effects.keeps_activation(runtime),
-        cheap=not runtime.recipe.recomputes_cheap,
     )
 
 
@@ -145,39 +143,41 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     p2p_s, p2p_source = p2p(job, gathered.shard.stream_tokens[gathered.place], tp * cp * dp, pp)
     held = _held(job, gathered, table)
     queued = times.queued_bytes(job, gathered.shard, microbatches)
-    replicas = dp * cp
-    layers = table.counts.sum(axis=-1)
-    here = 1 - np.minimum(job.runtime.recipe.offloaded_layers / np.maximum(layers, 1), 1.0)
+    shards, expert_shards = _shard_groups(job, columns, expert_groups(columns)[0])
+    layers, in_flight = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
+    graphed = _graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
         backward_s=times.backward,
         weight_s=times.weight,
         recompute_s=times.recompute,
-        recompute_attention_s=times.attention,
+        modules_s=times.modules,
         until=table.until,
         before=times.before(),
         final=times.final(),
-        over=Passes(*(over_all(job, columns) for columns in times.by_part)),
+        over=times.over(job),
         on_last=np.argmax(table.last, axis=1),
         sends=table.sends,
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
-        kept_whole=memory.layers("whole") * here + queued,
-        kept_selective=memory.layers("selective") * here + queued,
-        kept_checkpoint=memory.layers("checkpoint") * here,
+        kept_whole=memory.layers("whole") + queued,
+        kept_modules=memory.modules(job),
+        kept_checkpoint=memory.layers("checkpoint"),
         layer_whole=memory.largest("whole"),
         layer_working=memory.largest("working") + _fresh_bytes(job, held),
         head_bytes=memory.head(),
-        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES,
+        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
         held=held,
         sync=_sync(job, meshes, held),
         layers=layers,
         chunk_layers=table.chunk_layers,
-        in_flight=_in_flight(table, columns, microbatches),
+        in_flight=in_flight,
         microbatches=microbatches,
-        replicas=replicas,
-        expert_replicas=expert_groups(columns)[0],
+        shards=shards,
+        expert_shards=expert_shards,
+        pipelined=pp > 1,
         p2p_source=np.broadcast_to(p2p_source, pp.shape),
+        host_s_per_byte=np.full(pp.shape, host_s_per_byte(job)),
     )
 
 
@@ -186,12 +186,24 @@ def _sync(job: Job, meshes: Meshes, held: Held) -> Sync:
     degrees = {name: meshes.columns[name] for name in ("tp", "cp", "dp", "ep", "etp")}
     first, place = distinct(meshes.layout, *degrees.values())
     some = {name: column[first] for name, column in degrees.items()}
-    ranks, stride = some["dp"] * some["cp"], some["tp"]
-    groups = [column[:, None] for column in (ranks, stride, *expert_groups(some))]
+    expert_ranks, expert_stride = expert_groups(some)
+    shards, expert_shards = _shard_groups(job, some, expert_ranks)
     moved = sync(
-        job, take(held, first), ranks=groups[0], stride=groups[1], expert_ranks=groups[2], expert_stride=groups[3]
+        job,
+        take(held, first),
+        ranks=(some["dp"] * some["cp"])[:, None],
+        stride=some["tp"][:, None],
+        expert_ranks=expert_ranks[:, None],
+        expert_stride=expert_stride[:, None],
+        shards=shards[:, None],
+        expert_shards=expert_shards[:, None],
     )
     return take(moved, place)
+
+
+def host_s_per_byte(job: Job) -> float:
+    """Seconds for a byte to host memory while as much comes back."""
+    return float(host_transfer_s(job.pool.device, np.ones(1), both_ways=True).seconds[0])
 
 
 def _in_flight(table: Stages, columns: Columns, microbatches: Ints) -> Ints:
@@ -200,7 +212,18 @@ def _in_flight(table: Stages, columns: Columns, microbatches: Ints) -> Ints:
     first, last = (
         in_flight_chunks(columns["schedule"][:, None], **shape, rank=rank) for rank in (table.rank, table.until)
     )
-    return np.maximum(first, last)
+    # Expert exchanges hide behind the backward of another micro-batch, which must be there: one more before the first.
+    beside = columns["overlap_ep"][:, None] if "overlap_ep" in columns else np.zeros(1, bool)
+    most = np.maximum(first, last)
+    return np.minimum(most + beside, np.maximum(shape["m"] * shape["v"], most))
+
+
+def _graph_bytes(job: Job, inputs: Floats, in_flight: Floats) -> Floats:
+    """What graphs of single layers hold besides: an input each of their own, for every micro-batch in flight.
+
+    A graph is replayed on the tensors it was captured with. A graph of the whole step has its inputs within it.
+    """
+    return inputs * in_flight if job.words.graphs == "partial" else np.zeros_like(inputs)
 
 
 def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
@@ -212,6 +235,14 @@ def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
     apart = columns["ep"] * columns["etp"]
     alone = columns["ep"] == 1
     return np.where(alone, dp * cp, tp * cp * dp // apart), np.where(alone, tp, apart)
+
+
+def _shard_groups(job: Job, columns: Columns, expert_replicas: Ints) -> tuple[Ints, Ints]:
+    """Ranks that ZeRO shards dense and expert parameters over, [mesh]: all replicas, or those of a group of them."""
+    replicas = columns["dp"] * columns["cp"]
+    within = np.minimum(job.words.shard, columns["dp"]) if job.words.shard else columns["dp"]
+    shards = within * columns["cp"]
+    return shards, np.maximum(expert_replicas * shards // replicas, 1)
 
 
 def stage_table(job: Job, meshes: Meshes, *, every_rank: bool = False) -> Stages:
@@ -233,34 +264,57 @@ class StageTimes:
         weight = [part.weight_s[self._index] for part in (*by_kind, first, last)]
         nothing = np.zeros(len(self._index))
         again = [*forward[:-2], nothing, nothing]
-        attention = [*(part.forward.attention_s[self._index] for part in by_kind), nothing, nothing]
-        self.by_part = (forward, backward, weight, again, attention)
-        self.forward, self.backward, self.weight, self.recompute, self.attention = (
-            over_stages(table, columns) for columns in self.by_part
-        )
+        self._by_part = (forward, backward, weight, again)
+        self._by_module = [
+            [*(self._again(part, name) for part in by_kind), nothing, nothing] for name in modules_of(job.model)
+        ]
+        self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
+
+    def _passes(self, table: Stages) -> Passes:
+        seconds = [over_stages(table, columns) for columns in self._by_part]
+        return Passes(*seconds, np.stack([over_stages(table, columns) for columns in self._by_module], axis=-1))
 
     def before(self) -> Passes:
         """The virtual stages before each sort's last rank."""
         table = self._table
         reached = table._replace(counts=table.before, first=table.until > 0, last=np.zeros_like(table.last))
-        return Passes(*(over_stages(reached, columns) for columns in self.by_part))
+        return self._passes(reached)
 
     def final(self) -> Passes:
         """The last virtual stage, [mesh]."""
         one = each(self._table, lambda column: column[:, :1])
         one = one._replace(counts=one.final, first=one.until < 0, last=one.until >= 0)
-        return Passes(*(over_stages(one, columns)[:, 0] for columns in self.by_part))
+        return each(self._passes(one), lambda column: column[:, 0])
+
+    def over(self, job: Job) -> Passes:
+        """All of the virtual stages, [mesh]."""
+        return each(self._passes(_whole(job)), lambda column: column[:, 0])
 
     def _seconds(self, direction: Direction) -> Floats:
         """Compute and exposed communication of a part, [mesh]."""
         seconds = direction.compute_s[self._index]
         for axis in AXES:
-            exposed = direction.exposed_s[axis.name][self._index]
-            if axis.overlap:
-                overlapped = direction.overlapped_s[axis.name][self._index]
-                exposed = np.where(self._columns[axis.overlap], overlapped, exposed)
-            seconds = seconds + exposed
+            seconds = seconds + self._shown_s(direction, axis)
         return np.maximum(seconds, self._host_s(direction))
+
+    def _shown_s(self, direction: Direction, axis: Axis) -> Floats:
+        """What shows of an axis' communication, [mesh]."""
+        exposed = direction.exposed_s[axis.name][self._index]
+        if axis.overlap not in self._columns:
+            return exposed
+        overlapped = direction.overlapped_s[axis.name][self._index]
+        return np.where(self._columns[axis.overlap], overlapped, exposed)
+
+    def _again(self, part: Part, name: str) -> Floats:
+        """Running a module of a part again, [mesh]."""
+        module = part.modules.get(name)
+        if module is None:
+            return np.zeros(len(self._index))
+        seconds = module.compute_s[self._index]
+        for axis in AXES:
+            if axis.name in module.sends:
+                seconds = seconds + module.sends[axis.name] * self._shown_s(part.forward, axis)
+        return seconds
 
     def queued_bytes(self, job: Job, shard: Shard, microbatches: Ints) -> Floats:
         """Activations a rank's collectives keep reserved per micro-batch, as far as the GPU lags behind the host.
@@ -299,8 +353,12 @@ def _collective_s(job: Job, columns: Columns) -> Floats | float:
 
 def over_all(job: Job, columns: list[Floats]) -> Floats:
     """[mesh] columns of each kind, the embedding and the head, summed over the whole model."""
-    table = stages(job.model, ((0,),), (len(layer_kinds(job.model)),))
-    return over_stages(each(table, lambda column: column[None]), columns)[:, 0]
+    return over_stages(_whole(job), columns)[:, 0]
+
+
+def _whole(job: Job) -> Stages:
+    """All layers on one rank."""
+    return each(stages(job.model, ((0,),), (len(layer_kinds(job.model)),)), lambda column: column[None])
 
 
 def over_model(job: Job, gathered: Gathered, seconds: Callable[[Part], Floats]) -> Floats:
@@ -319,53 +377,18 @@ def least_s(part: Part) -> Floats:
     return total
 
 
-def over_stages(table: Stages, columns: list[Floats]) -> Floats:
-    """[mesh] columns of each kind, the embedding and the head, summed to [mesh, sort]."""
-    *by_kind, first, last = columns
-    total = table.first * first[:, None] + table.last * last[:, None]
-    for place, column in enumerate(by_kind):
-        total = total + table.counts[..., place] * column[:, None]
-    return total
-
-
-class StageMemory:
-    """Activation bytes of stages from parts."""
-
-    def __init__(self, job: Job, gathered: Gathered, table: Stages) -> None:
-        self._gathered, self._table = gathered, table
-        self._by_kind = [gathered.parts[kind] for kind in kinds(job.model)]
-
-    def layers(self, field: str) -> Floats:
-        """Summed over a rank's layers, for one micro-batch through all of them."""
-        nothing = np.zeros(len(self._gathered.place))
-        kept = [getattr(part.kept, field)[self._gathered.place] for part in self._by_kind]
-        return over_stages(self._table, [*kept, nothing, nothing])
-
-    def largest(self, field: str) -> Floats:
-        """Of the largest layer a rank holds."""
-        kept = [
-            np.where(self._table.counts[..., place] > 0, getattr(part.kept, field)[self._gathered.place][:, None], 0.0)
-            for place, part in enumerate(self._by_kind)
-        ]
-        largest: Floats = np.max(kept, axis=0)
-        return largest
-
-    def head(self) -> Floats:
-        """Kept and working bytes at the loss, on the rank that holds the last virtual stage."""
-        head = self._gathered.parts[HEAD].kept
-        return self._table.last * (head.whole + head.working)[self._gathered.place][:, None]
-
-
 def _held(job: Job, gathered: Gathered, table: Stages) -> Held:
     """Parameters of each sort of rank; a tied head is a second copy when the pipeline separates it."""
     shard, model = gathered.shard, job.model
     by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
-    by_part += [weights_of.embedding_weights(model), weights_of.head_weights(model)]
+    predictors = weights_of.predictor_weights(model).times(job.workload.mtp)
+    by_part += [weights_of.embedding_weights(model), weights_of.head_weights(model).plus(predictors)]
     pairs = [local(weights, shard.tp, shard.ep, shard.etp) for weights in by_part]
     dense = over_stages(table, [np.broadcast_to(d, len(shard.tp))[gathered.place] for d, _ in pairs])
     expert = over_stages(table, [np.broadcast_to(e, len(shard.tp))[gathered.place] for _, e in pairs])
-    if model.tied_embeddings:
-        copy, _ = local(weights_of.tied_head_weights(model), shard.tp, shard.ep, shard.etp)
+    if model.tied_embeddings or job.workload.mtp:  # such layers look tokens up once more
+        table_again = weights_of.Weights(sharded=model.vocab * model.hidden)
+        copy, _ = local(table_again, shard.tp, shard.ep, shard.etp)
         dense = dense + (table.last & ~table.first) * copy[gathered.place][:, None]
     if job.workload.task != "lora":
         return Held(dense, expert, dense, expert, np.zeros_like(dense))

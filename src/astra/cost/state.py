@@ -11,14 +11,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.columns import code
 from astra.layers.kinds import LayerKind
 from astra.layers.weights import Weights
 from astra.network import collectives
 from astra.operators import timing as operators
-from astra.provenance import Floats, Ints, Source, Timed, worst
+from astra.provenance import Bools, Floats, Ints, Source, Timed, worst
 from astra.spec.job import Job
 
 STATE_BYTES: Final = {"adam": 12.0, "sgd": 8.0}
+MOMENTS: Final = {"adam": 2, "sgd": 1}
+HALF_MOMENTS: Final = code("moments", "bf16")
+NEVER: Final = code("reshard", "never")
 MASTER_BYTES: Final = 4.0  # of them the fp32 weight, which fp32 training does not keep twice
 # Bytes the update reads and writes per parameter it owns: the gradient's norm (4) and clipping (8); gradient, master
 # weight and moments read and written; the new weight copied to 2 bytes (6).
@@ -54,46 +58,75 @@ def local(weights: Weights, tp: Ints, ep: Ints, etp: Ints) -> tuple[Floats, Floa
 
 
 def gradient_bytes(job: Job) -> float:
-    """Of a parameter's gradient, as accumulated and reduced: the runtime's, at least the parameter's own width."""
-    return max(job.runtime.memory.gradient_bytes, float(job.workload.element_bytes))
+    """Of a parameter's gradient, as accumulated and reduced: at least the parameter's own width."""
+    return max(job.words.gradient_bytes, float(job.workload.element_bytes))
 
 
-def _per_parameter(job: Job) -> tuple[float, float]:
-    """Bytes of optimizer state, and bytes the update moves."""
-    state, update = STATE_BYTES[job.workload.optimizer], UPDATE_BYTES[job.workload.optimizer]
-    return (state - MASTER_BYTES, update - COPY_BYTES) if job.workload.element_bytes == 4 else (state, update)
+def _per_parameter(job: Job, moments: Ints) -> tuple[Floats, Floats]:
+    """Bytes of optimizer state, and bytes the update moves; moments in bf16 are half as many, read and written."""
+    name = job.workload.optimizer
+    state, update = STATE_BYTES[name], UPDATE_BYTES[name]
+    if job.workload.element_bytes == 4:
+        state, update = state - MASTER_BYTES, update - COPY_BYTES
+    spared = np.where(moments == HALF_MOMENTS, 2.0 * MOMENTS[name], 0.0)
+    return state - spared, update - 2 * spared
 
 
-def static_bytes(
-    job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints, expert_ranks: Ints, layers: Floats
-) -> Bytes:
+class Holding(NamedTuple):
+    """How states are held, as columns that broadcast: those of ``cost.memory.Holders``, and who shares them."""
+
+    zero: Ints
+    offload: Ints
+    ranks: Ints  # that ZeRO shards dense parameters over
+    expert_ranks: Ints
+    moments: Ints = np.zeros(1, np.int64)
+    reshard: Ints = np.zeros(1, np.int64)
+    pipelined: Bools = np.zeros(1, bool)
+
+    @property
+    def kept(self) -> Bools:
+        """Whether the weights of ZeRO-3, once gathered, stay until the step's end."""
+        return np.asarray((self.zero == 3) & (self.reshard == NEVER))
+
+    @property
+    def whole_gradients(self) -> Bools:
+        """Whether gradients stay whole until the step's end: in pipelines whose weights stay, they do too.
+
+        FSDP2 reduces gradients as it frees the weights, and torchtitan's pipelines do so after the last micro-batch.
+        """
+        return np.asarray((self.zero < 2) | (self.kept & self.pipelined))
+
+
+def static_bytes(job: Job, held: Held, how: Holding, layers: Floats) -> Bytes:
     """Memory that lives through the step. All arguments broadcast."""
 
-    def sharded(nbytes: float, dense: Floats, expert: Floats, from_stage: int) -> Floats:
-        apart = zero >= from_stage
-        return nbytes * (dense / np.where(apart, ranks, 1) + expert / np.where(apart, expert_ranks, 1))
+    def sharded(nbytes: float | Floats, dense: Floats, expert: Floats, apart: Bools) -> Floats:
+        return nbytes * (dense / np.where(apart, how.ranks, 1) + expert / np.where(apart, how.expert_ranks, 1))
 
-    weights = sharded(job.workload.element_bytes, held.dense, held.expert, 3)
-    if job.workload.precision == "fp8":
+    apart = (how.zero >= 3) & ~how.kept
+    weights = sharded(job.workload.element_bytes, held.dense, held.expert, apart)
+    if job.workload.low:
         # Copies of each weight in both layouts; ZeRO-3 makes them with the gathered layer, frozen weights are them.
-        instead, frozen = job.runtime.recipe.fp8_weights == "instead", job.workload.task == "lora"
+        instead, frozen = job.words.params == "fp8", job.workload.task == "lora"
         copied = 0.0 if instead or frozen else 2.0 * (held.dense + held.expert)
-        weights = weights + np.where(zero >= 3, 0.0, copied - (held.frozen if instead else 0.0))
-    gradients = sharded(gradient_bytes(job), held.trained_dense, held.trained_expert, 2)
-    optimizer = sharded(_per_parameter(job)[0], held.trained_dense, held.trained_expert, 1)
+        weights = weights + np.where(apart, 0.0, copied - (held.frozen if instead else 0.0))
+    gradients = sharded(gradient_bytes(job), held.trained_dense, held.trained_expert, ~how.whole_gradients)
+    state_bytes = _per_parameter(job, how.moments)[0]
+    optimizer = sharded(state_bytes, held.trained_dense, held.trained_expert, how.zero >= 1)
     # FSDP holds the layer in use and the one prefetched, as weights and as gradients being reduced.
     both = job.workload.element_bytes + gradient_bytes(job)
     layer_bytes = both * (held.dense + held.expert) / np.maximum(layers, 1)
-    gathered = np.where(zero >= 3, 2.0, np.where(zero == 2, 1.0, 0.0)) * layer_bytes
-    return Bytes(weights, gradients, np.where(offload > 0, 0.0, optimizer), gathered)
+    passing = np.where(how.whole_gradients, 0.0, np.where(apart, 2.0, 1.0))
+    return Bytes(weights, gradients, np.where(how.offload > 0, 0.0, optimizer), passing * layer_bytes)
 
 
-def optimizer_s(job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints, expert_ranks: Ints) -> Timed:
+def optimizer_s(job: Job, held: Held, how: Holding) -> Timed:
     """Gradient norm, update and, with offload, the trips to host memory and the update there."""
-    apart = zero >= 1
-    owned = held.trained_dense / np.where(apart, ranks, 1) + held.trained_expert / np.where(apart, expert_ranks, 1)
+    apart, offload = how.zero >= 1, how.offload
+    owned = held.trained_dense / np.where(apart, how.ranks, 1)
+    owned = owned + held.trained_expert / np.where(apart, how.expert_ranks, 1)
     every = held.trained_dense + held.trained_expert
-    update_bytes = _per_parameter(job)[1]
+    update_bytes = _per_parameter(job, how.moments)[1]
     moved = CLEAR_BYTES * every + update_bytes * owned
     on_gpu = operators.streaming(job.pool.device, nbytes=moved, kernels=20.0)
     if not np.any(offload):
@@ -106,4 +139,4 @@ def optimizer_s(job: Job, held: Held, *, zero: Ints, offload: Ints, ranks: Ints,
     return Timed(seconds, worst(source, trips.source * (offload > 0)))
 
 
-__all__ = ["Bytes", "Held", "LayerKind", "gradient_bytes", "local", "optimizer_s", "static_bytes"]
+__all__ = ["Bytes", "Held", "Holding", "LayerKind", "gradient_bytes", "local", "optimizer_s", "static_bytes"]

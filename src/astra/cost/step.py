@@ -37,21 +37,20 @@ class Evaluated(NamedTuple):
 
 def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tuple[Bytes, Timed, Replicas]:
     """Static memory, optimizer time and data-parallel communication, [mesh, holder, sort]."""
-    zero, offload = holders.zero[None, :, None], holders.offload[None, :, None]
+    how = memory.holding(costs, holders)
     held = each(costs.held, lambda column: column[:, None, :])
 
     def column(values: Ints) -> Ints:
         return values[:, None, None]
 
-    ranks, expert_ranks = column(costs.replicas), column(costs.expert_replicas)
     layers = costs.layers[:, None, :]
-    update = optimizer_s(job, held, zero=zero, offload=offload, ranks=ranks, expert_ranks=expert_ranks)
-    copying_s = effects.gather_host_s(job.runtime, zero, ranks, layers)
+    update = optimizer_s(job, held, how)
+    copying_s = effects.gather_host_s(job.runtime, how.zero, how.ranks, layers)
     update = update._replace(seconds=update.seconds + copying_s)
     between = replicas(
         job,
         each(costs.sync, lambda moved: moved[:, None, :]),
-        zero=zero,
+        how=how,
         overlap_grad=column(meshes.columns["overlap_grad"]),
         overlap_param=column(meshes.columns["overlap_param"]),
         layers=layers,
@@ -99,7 +98,9 @@ def least_seconds(job: Job, pipeline_s: Amount, waits: Amount | None = None) -> 
 
 
 def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:
-    """Whether a saver's number of layers fits the mesh's chunks, [mesh, saver]."""
+    """Whether a saver's number of layers fits the mesh's chunks, and those offloaded its stages, [mesh, saver]."""
     depth = len(layer_kinds(job.model))
+    stage = -(-depth // meshes.columns["pp"])
     chunk = -(-depth // (meshes.columns["pp"] * meshes.columns["vp"]))
-    return np.asarray((savers.recompute != FULL)[None, :] | (savers.layers[None, :] <= chunk[:, None]))
+    fits = (savers.recompute != FULL)[None, :] | (savers.layers[None, :] <= chunk[:, None])
+    return np.asarray(fits & (savers.offload_layers[None, :] <= stage[:, None]))

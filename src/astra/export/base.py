@@ -63,6 +63,7 @@ class Launch(NamedTuple):
     runtime: str = "megatron"
     version: str = ""  # of Astra
     step_s: float | None = None  # as estimated
+    warnings: tuple[str, ...] = ()  # about the plan
 
     @property
     def pool(self) -> Pool:

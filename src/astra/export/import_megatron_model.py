@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.files import whole_number
-from astra.spec.model import MLA, ModelSpec, MoE, Rotary, StateSpace
+from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 from astra.spec.names import as_line, as_name
 
 _MOST_LAYERS: Final = 10_000
@@ -105,6 +105,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         out_bias=biased,
         mlp_bias=biased and not _all_experts(args),
         learned_positions=positions if learned else 0,
+        attention_gate=args.has("--attention-output-gate"),
         attention_sinks=args.text("--softmax-type") == "learnable",
         window=_window(window, name),
         full_attention_every=args.whole("--window-attn-skip-freq", 0) if window else 1,
@@ -114,6 +115,8 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         mla=mla,
         moe=_moe(args, biased, name),
         state_space=hybrid,
+        delta_net=_delta_net(args, name),
+        quirks=("zero_centered_norm",) if args.has("--apply-layernorm-1p") else (),
         source=as_line(f"read from {name}"),
     )
 
@@ -131,6 +134,24 @@ def _state_space(args: Arguments) -> StateSpace | None:
         head_dim=args.count("--mamba-head-dim", 64),
         states=args.count("--mamba-state-dim", 128),
         groups=args.count("--mamba-num-groups", 8),
+    )
+
+
+def _delta_net(args: Arguments, name: str) -> DeltaNet | None:
+    """Delta nets in all layers but the last of each group; sizes that are not said are Megatron's own."""
+    if args.text("--experimental-attention-variant") != "gated_delta_net":
+        return None
+    every = whole_number(args.text("--linear-attention-freq"))
+    if every is None:
+        given = args.text("--linear-attention-freq")
+        raise InputError(f"{name}: --linear-attention-freq", given, want="a whole number: one layer in so many attends")
+    return DeltaNet(
+        attention_every=every,
+        heads=args.count("--linear-num-value-heads", 32),
+        head_dim=args.count("--linear-value-head-dim", 128),
+        key_heads=args.count("--linear-num-key-heads", 16),
+        key_dim=args.count("--linear-key-head-dim", 128),
+        conv=args.count("--linear-conv-kernel-dim", 4),
     )
 
 

@@ -194,7 +194,7 @@ def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Import
         raise InputError(f"{name}: train_batch_size", batch, want=want)
     overlap = ("grad",) if zero.values.get("overlap_comm", stage == 3) or stage == 0 else ()
     offloaded = _section(zero.values, "offload_optimizer", name).get("device", "none") != "none"
-    fields: dict[str, Any] = {"offload": "optimizer" if offloaded else "none"}
+    fields: dict[str, Any] = {"offload": "optimizer" if offloaded else "none", "grads": "bf16"}
     fields["recompute"] = "full" if record.get("activation_checkpointing") else "none"
     strategy = Strategy(
         tp=tp, dp=dp, mbs=mbs, zero=stage, overlap=(*overlap, *(("param",) if stage == 3 else ())), **fields

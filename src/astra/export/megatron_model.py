@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astra.export.base import Launch
-from astra.spec.model import MLA, ModelSpec, MoE, Rotary, StateSpace
+from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 
 Flag = tuple[str, ...]  # a flag and its values
 
@@ -35,7 +35,22 @@ def model_flags(launch: Launch) -> list[Flag]:
         flags += _experts(model, model.moe)
     if model.state_space is not None:
         flags += _state_space(model.state_space, launch.layers)
+    if model.delta_net is not None:
+        flags += _delta_net(model.delta_net)
+    if "zero_centered_norm" in model.quirks:
+        flags.append(("--apply-layernorm-1p",))
     return flags
+
+
+def _delta_net(net: DeltaNet) -> Iterator[Flag]:
+    """Of each group of layers the last has attention."""
+    yield ("--experimental-attention-variant", "gated_delta_net")
+    yield ("--linear-attention-freq", str(net.attention_every))
+    yield ("--linear-conv-kernel-dim", str(net.conv))
+    yield ("--linear-key-head-dim", str(net.key_dim))
+    yield ("--linear-value-head-dim", str(net.head_dim))
+    yield ("--linear-num-key-heads", str(net.key_heads))
+    yield ("--linear-num-value-heads", str(net.heads))
 
 
 def _state_space(space: StateSpace, layers: tuple[int, ...]) -> Iterator[Flag]:
@@ -107,6 +122,8 @@ def _attention(model: ModelSpec) -> Iterator[Flag]:
         yield ("--window-size", f"{model.window - 1},0")  # tokens to the left of the query, itself not counted
         if model.full_attention_every > 1:
             yield ("--window-attn-skip-freq", str(model.full_attention_every))
+    if model.attention_gate:
+        yield ("--attention-output-gate",)
     if model.attention_sinks:
         yield ("--softmax-type", "learnable")
 

@@ -222,7 +222,9 @@ def _best(job: Job, batch: list[tuple[float, Launch]]) -> tuple[Launch, Estimate
     if not fitting:
         return None
     place = min(fitting)[2]
-    return batch[place][1]._replace(step_s=results[place].step_s), results[place]
+    return batch[place][1]._replace(step_s=results[place].step_s, warnings=tuple(results[place].warnings)), results[
+        place
+    ]
 
 
 def _told(launch: Launch, before: Estimate, found: Launch, after: Estimate) -> Nearest:

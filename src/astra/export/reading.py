@@ -76,7 +76,7 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
         job = _job(request, f"{where}: request")
         strategy = _strategy(plan, place, job)
     job = msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=strategy.gpus))
-    from astra.search.detail import layers_of, legality  # noqa: PLC0415
+    from astra.search.detail import advised, layers_of, legality  # noqa: PLC0415
 
     broken = legality(job, strategy)
     if broken:
@@ -85,7 +85,7 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     launch = launch_of(job, strategy, layers_of(job, strategy), _version(record, where), step_s)
     if "pools" not in request:
         _check_estimate(plan["estimate"], launch, place)
-    return launch, job
+    return launch._replace(warnings=tuple(advised(job, strategy))), job
 
 
 def _check_estimate(estimate: Mapping[str, Any], launch: Launch, place: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from astra.catalog import runtimes
 from astra.export.base import Exporter, Launch
 from astra.export.quoting import markdown
 
@@ -12,9 +11,10 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
     gpus = " + ".join(f"{mesh.gpus}x {markdown(mesh.pool.device.name)}" for mesh in launch.meshes)
     workload = launch.workload
     step = f"about {launch.step_s:.3g} s" if launch.step_s is not None else "not estimated"
+    warned = "".join(f"\n> {markdown(warning)}\n" for warning in launch.warnings)
     return f"""\
 # {markdown(launch.model.name)} with {exporter.title}
-
+{warned}
 | | |
 |---|---|
 | GPUs | {gpus}: {launch.nodes} nodes of {launch.gpus_per_node} |
@@ -36,7 +36,7 @@ def adapter_notes(launch: Launch) -> str:
     if launch.workload.task != "lora":
         return ""
     targets = {"all": "every projection", "attention": "attention's projections", "qkv": "queries, keys and values"}
-    adapted = targets[runtimes.runtime(launch.runtime).recipe.adapted]
+    adapted = targets[launch.workload.lora_targets]
     return f"""
 The plan freezes the model and trains LoRA adapters of {adapted}: the script adds them (in Hugging Face: PEFT's
 `LoraConfig`), of the rank it finds in `LORA_RANK`.

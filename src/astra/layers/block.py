@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from astra.layers.messages import Send
-from astra.layers.operators import Layer, Shard, Tensor
+from astra.layers.operators import Layer, Shard
+from astra.layers.tensors import Tensor
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Kernel
 

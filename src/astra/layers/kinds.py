@@ -10,8 +10,9 @@ from functools import lru_cache
 from astra.layers.block import LayerKind, Place, Role, Span
 from astra.layers.blocks import BLOCKS
 from astra.spec.model import ModelSpec
+from astra.spec.strategy_fields import MODULES
 
-__all__ = ["LayerKind", "layer_kinds"]
+__all__ = ["LayerKind", "layer_kinds", "modules_of"]
 
 
 @lru_cache(maxsize=1024)
@@ -28,6 +29,23 @@ def layer_kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
     letters = model.state_space.pattern if model.state_space else ("",) * model.layers
     places = (Place(role, index, letter=letter) for index, letter in enumerate(letters))
     return encoder + tuple(_kind(model, place, _span(model, place.number)) for place in places)
+
+
+@lru_cache(maxsize=1024)
+def modules_of(model: ModelSpec) -> tuple[str, ...]:
+    """What selective recompute may repeat in a model; core attention, which is first, also where there is none."""
+    blocks = {name for kind in layer_kinds(model) for name in kind.blocks}
+    shared = model.moe is not None and model.moe.shared_ffn > 0
+    has = {
+        "core_attn": True,
+        "mlp": "dense" in blocks,
+        "moe": "experts" in blocks,
+        "moe_act": "experts" in blocks,
+        "layernorm": bool(blocks - {"state_space"}),
+        "mla_up_proj": "latent" in blocks,
+        "shared_experts": "experts" in blocks and shared,
+    }
+    return tuple(name for name in MODULES if has[name])
 
 
 def _kind(model: ModelSpec, place: Place, span: Span) -> LayerKind:

@@ -1,4 +1,4 @@
-"""The words layers are described with: operators with their shapes on one rank, what they keep for backward, weights.
+"""The words layers are described with: operators with their shapes on one rank, and what they keep for backward.
 
 Every size is a column over unique shardings. Letters: T tokens of a micro-batch on the rank, h hidden, f ffn,
 a heads, g kv heads, d head dim, V vocabulary, E experts, k experts per token.
@@ -6,16 +6,16 @@ a heads, g kv heads, d head dim, V vocabulary, E experts, k experts per token.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
-from astra.spec.model import ModelSpec
+from astra.spec.words import Words
 
 BF16: Final = 2  # bytes of an activation
-
-Split = Literal["tp", "none", "expert"]
 
 
 class Retention(NamedTuple):
@@ -25,12 +25,6 @@ class Retention(NamedTuple):
     mlp_bytes: float = 2.0  # the same in feed-forward blocks; none where frozen matrices have no adapter
     projection: bool = False  # the QKV projection stays alive beside its rotated queries and keys
     activation: bool = False  # a gate's activation stays alive beside its input and the product
-    cheap: bool = True  # outputs of norms and activations; if not, they are made again in backward
-
-    @property
-    def mlp_norm_bytes(self) -> float:
-        """Bytes kept per element of a norm's or activation's output in a feed-forward block."""
-        return self.mlp_bytes if self.cheap else 0.0
 
 
 class Shard(NamedTuple):
@@ -46,21 +40,13 @@ class Shard(NamedTuple):
     flash: Bools
     keeps: Retention = Retention()
     gathered_bytes: float = 2.0  # per element of a GEMM input or output gradient that ranks gather: 1 in fp8
+    does: Words = Words()  # what takes tokens to their experts, and what is launched as a graph
+    imbalance: float = 1.0  # work of the fullest expert rank over the mean's
 
     @property
     def linear_bytes(self) -> float:
         """Bytes per element of a tensor kept as a GEMM input."""
         return self.keeps.linear_bytes
-
-    @property
-    def norm_bytes(self) -> float:
-        """Bytes kept per element of a norm's output in an attention block."""
-        return self.keeps.linear_bytes if self.keeps.cheap else 0.0
-
-    @property
-    def mlp_norm_bytes(self) -> float:
-        """Bytes kept per element of a norm's or activation's output in a feed-forward block."""
-        return self.keeps.mlp_norm_bytes
 
     @property
     def tokens(self) -> Floats:
@@ -110,7 +96,7 @@ class Stream(NamedTuple):
     kernel: str
     elements: Floats
     launches: float = 1.0  # how many times the operator runs on these elements in all
-    way: str = "both"  # or "forward" or "backward" alone, or "again": the forward kernel in backward
+    way: str = "both"  # or "forward" or "backward" alone
     groups: Floats | float = 1.0  # pieces it is cut into, each with kernels of its own: experts
 
 
@@ -123,6 +109,15 @@ class Kept(NamedTuple):
     working: Floats  # gradients of intermediates while the layer's backward runs
 
 
+class Module(NamedTuple):
+    """What selective recompute of one module of a layer does not keep, and runs again instead."""
+
+    saved: Floats  # bytes of one micro-batch
+    gemms: tuple[str, ...] = ()  # products, by name
+    streams: tuple[Stream, ...] = ()
+    sends: Mapping[str, float] = MappingProxyType({})  # axis: share of what the layer sends over it in forward
+
+
 class Layer(NamedTuple):
     """One layer on one rank."""
 
@@ -130,6 +125,7 @@ class Layer(NamedTuple):
     attentions: tuple[Attention, ...]
     streams: tuple[Stream, ...]
     kept: Kept
+    modules: Mapping[str, Module] = MappingProxyType({})  # besides core attention, which ``kept`` has
 
 
 def join(*parts: Layer) -> Layer:
@@ -144,7 +140,21 @@ def join(*parts: Layer) -> Layer:
             checkpoint=_largest([part.kept.checkpoint for part in parts]),
             working=_largest([part.kept.working for part in parts]),
         ),
+        modules=_together(part.modules for part in parts),
     )
+
+
+def _together(several: Iterable[Mapping[str, Module]]) -> dict[str, Module]:
+    """Modules that several blocks have, such as their norms, as one."""
+    found: dict[str, Module] = {}
+    for modules in several:
+        for name, own in modules.items():
+            other = found.get(name, Module(np.zeros(1)))
+            axes = {**other.sends, **own.sends}
+            sends = {axis: other.sends.get(axis, 0.0) + own.sends.get(axis, 0.0) for axis in axes}
+            gemms, streams = (*other.gemms, *own.gemms), (*other.streams, *own.streams)
+            found[name] = Module(other.saved + own.saved, gemms, streams, sends)
+    return found
 
 
 def _total(columns: list[Floats]) -> Floats:
@@ -155,28 +165,3 @@ def _total(columns: list[Floats]) -> Floats:
 def _largest(columns: list[Floats]) -> Floats:
     largest: Floats = np.max(columns, axis=0)
     return largest
-
-
-class Tensor(NamedTuple):
-    """One weight: its size, how it is divided, and whether tokens are multiplied by it."""
-
-    name: str
-    parameters: int
-    split: Split
-    matmul: bool
-
-
-def matrix(name: str, rows: int, columns: int, split: Split = "tp") -> Tensor:
-    """A weight that multiplies tokens."""
-    return Tensor(name, rows * columns, split, matmul=True)
-
-
-def vector(name: str, size: int, split: Split = "none") -> Tensor:
-    """A weight that is added, looked up or multiplied element by element."""
-    return Tensor(name, size, split, matmul=False)
-
-
-def norm(model: ModelSpec, name: str, size: int) -> Tensor:
-    """The weight of a norm, and its bias if it has one."""
-    has_bias = model.norm == "layernorm" and model.norm_bias
-    return vector(name, size * (2 if has_bias else 1))

@@ -112,11 +112,11 @@ def stack(tables: Sequence[Stages]) -> Stages:
     width = max(len(table.rank) for table in tables)
 
     def padded(name: str) -> Any:
-        columns = [getattr(table, name) for table in tables]
-        found = np.empty((len(columns), width, *columns[0].shape[1:]), columns[0].dtype)
-        for row, column in zip(found, columns, strict=True):
-            row[: len(column)] = column
-            row[len(column) :] = column[0]
-        return found
+        rows = []
+        for table in tables:
+            column = getattr(table, name)
+            fill = np.repeat(column[:1], width - len(column), axis=0)
+            rows.append(np.concatenate((column, fill)))
+        return np.stack(rows)
 
     return Stages(*(padded(name) for name in Stages._fields))

@@ -5,7 +5,7 @@ Letters: h hidden, f ffn, a heads, g kv heads, d head dim, V vocab, L layers, s 
 Split rules are Megatron's: projections, their column biases and the vocabulary tables are divided by tensor
 parallelism; norms, routers, low-rank down-projections, row biases and learned positions are held whole by each rank;
 routed experts are divided by expert parallelism (and tensor parallelism inside an expert). Multi-token-prediction
-layers are not counted: they are in a checkpoint but not trained by default.
+layers are counted by themselves: they are in a checkpoint but not trained by default.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from astra.layers import transformer
 from astra.layers.block import LayerKind
-from astra.layers.blocks import blocks_of
+from astra.layers.blocks import blocks_of, embedding, head, tower
 from astra.layers.kinds import layer_kinds
-from astra.layers.operators import Split, Tensor, norm
+from astra.layers.tensors import Split, Tensor, matrix, norm
 from astra.spec.model import ModelSpec
 
 
@@ -57,6 +56,7 @@ class Counts(NamedTuple):
     active: int  # that one token visits: of the routed experts only ``topk``
     embedding: int  # the input table alone
     expert: int  # routed experts
+    mtp: int  # multi-token-prediction layers, which are not part of the total
     per_kind: tuple[KindCount, ...]
 
 
@@ -69,14 +69,14 @@ def layer_tensors(model: ModelSpec, kind: LayerKind) -> tuple[Tensor, ...]:
 
 @lru_cache(maxsize=1024)
 def embedding_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Every weight before the first layer."""
-    return tuple(transformer.embedding_tensors(model))
+    """Every weight before the first layer, those of an image encoder included."""
+    return (*embedding.tensors(model), *tower.tensors(model))
 
 
 @lru_cache(maxsize=1024)
 def head_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     """Every weight after the last layer, without a tied table: see ``tied_head_weights``."""
-    return tuple(transformer.head_tensors(model))
+    return tuple(head.tensors(model))
 
 
 def _sum(tensors: tuple[Tensor, ...]) -> Weights:
@@ -104,12 +104,44 @@ def head_weights(model: ModelSpec) -> Weights:
     return _sum(head_tensors(model))
 
 
+@lru_cache(maxsize=1024)
+def predictor_weights(model: ModelSpec) -> Weights:
+    """Parameters of one multi-token-prediction layer: a layer as the last, norms, and what joins two tokens' states.
+
+    Its embedding and head are the model's own (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    """
+    joint = Weights(sharded=2 * model.hidden**2, replicated=3 * model.hidden)
+    return layer_weights(model, layer_kinds(model)[-1]).plus(joint)
+
+
+def predictor_flops_per_token(model: ModelSpec, seq: int) -> float:
+    """Forward FLOPs of one such layer, its join and its head."""
+    kind = layer_kinds(model)[-1]
+    products = layer_matmul_parameters(model, kind) + 2 * model.hidden**2 + model.vocab * model.hidden
+    others = (
+        block.attention_flops(model, kind, seq) + block.other_flops(model, kind, seq) for block in blocks_of(kind)
+    )
+    return 2 * products + sum(others)
+
+
 def tied_head_weights(model: ModelSpec) -> Weights:
     """The second copy of a tied table that the last stage of a pipeline keeps (nothing if untied).
 
     Not part of ``count``: with one stage there is no copy.
     """
-    return Weights(sharded=model.vocab * model.hidden) if model.tied_embeddings else Weights()
+    return Weights(sharded=model.vocab * model.table_dim) if model.tied_embeddings else Weights()
+
+
+def mtp_weights(model: ModelSpec) -> Weights:
+    """Parameters of all multi-token-prediction layers (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+
+    Each is one more layer of the last kind, a projection of the last hidden state and the next token's embedding to one
+    vector, a norm of either, and a final norm; tables and head are those of the model.
+    """
+    kind = layer_kinds(model)[-1]
+    joined = matrix("mtp.join", 2 * model.hidden, model.hidden)
+    around = _sum((joined, norm(model, "mtp.norms", 3 * model.hidden)))
+    return layer_weights(model, kind).plus(around).times(model.mtp_layers)
 
 
 @lru_cache(maxsize=1024)
@@ -124,8 +156,9 @@ def count(model: ModelSpec) -> Counts:
     return Counts(
         total=whole.total,
         active=whole.total - idle,
-        embedding=model.vocab * model.hidden,
+        embedding=model.vocab * model.table_dim,
         expert=whole.expert,
+        mtp=mtp_weights(model).total,
         per_kind=per_kind,
     )
 
@@ -140,6 +173,25 @@ def _active_matmul(model: ModelSpec, tensors: tuple[Tensor, ...]) -> int:
 def layer_matmul_parameters(model: ModelSpec, kind: LayerKind) -> int:
     """Parameters of one layer that multiply each token: matrices only, and of the experts those it visits."""
     return _active_matmul(model, layer_tensors(model, kind))
+
+
+_OF_MODULES = {
+    "mlp": ("mlp.",), "moe": ("experts.", "router", "shared."), "shared_experts": ("shared.",),
+    "mla_up_proj": ("attention.q_up", "attention.kv_up"),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def module_flops_per_token(model: ModelSpec, modules: tuple[str, ...], seq: int) -> float:
+    """Forward FLOPs per token of modules that are run again: attention for core_attn, two per weight for the others."""
+    named = tuple(prefix for name in modules for prefix in _OF_MODULES.get(name, ()))
+    core = attention_flops_per_token(model, seq) if "core_attn" in modules else 0.0
+    again = (
+        part.layers
+        * _active_matmul(model, tuple(t for t in layer_tensors(model, part.kind) if t.name.startswith(named)))
+        for part in count(model).per_kind
+    )
+    return core + 2.0 * sum(again) if named else core
 
 
 @lru_cache(maxsize=1024)
@@ -167,10 +219,11 @@ def forward_flops_per_token(model: ModelSpec, seq: int) -> float:
 
     Two per matrix parameter a token visits (the vocabulary projection included, the embedding lookup not) plus
     the products of activations with each other. A vision model's patches are all tokens but one, and only that one is
-    classified.
+    classified. Images beside text take what their encoder does.
     """
     layers = sum(part.layers * layer_matmul_parameters(model, part.kind) for part in count(model).per_kind)
-    edges: float = _active_matmul(model, embedding_tensors(model)) * (seq - 1) / seq
+    edges: float = _active_matmul(model, tuple(embedding.tensors(model))) * (1 if model.vocab else (seq - 1) / seq)
     last = _active_matmul(model, head_tensors(model)) + tied_head_weights(model).total
     edges += last / seq if model.vision is not None else last
-    return 2 * (layers + edges) + attention_flops_per_token(model, seq) + _other_flops_per_token(model, seq)
+    images = tower.flops_per_token(model)
+    return 2 * (layers + edges) + images + attention_flops_per_token(model, seq) + _other_flops_per_token(model, seq)

@@ -131,7 +131,7 @@ def checkpoint_bytes(job: Job) -> float:
     """Weights, master copies and optimizer state of everything that is trained."""
     trained = float(weights_of.count(job.model).total)
     if job.workload.task == "lora":
-        key = (job.model, job.workload.lora_rank, job.runtime.recipe.adapted)
+        key = (job.model, job.workload.lora_rank, job.workload.lora_targets)
         if key not in _ADAPTERS:
             _ADAPTERS[key] = _adapters(job)
         trained = _ADAPTERS[key]

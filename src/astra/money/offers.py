@@ -68,12 +68,12 @@ def market(
     if not 1 <= max_gpus <= MOST_GPUS:
         raise InputError("max_gpus", max_gpus, want=f"a number of GPUs from 1 to {MOST_GPUS:,}")
     unused: dict[str, list[str]] = {}
-    fit = [device for device in devices if precision in device.flops_per_s]
+    fit = [device for device in devices if device.computes(precision)]
     for device in devices:
         if device not in fit:
             unused.setdefault(f"the GPU has no {precision}", []).append(device.name)
     if not fit:
-        have = [name for name in PRECISIONS if all(name in device.flops_per_s for device in devices)]
+        have = [name for name in PRECISIONS if all(device.computes(name) for device in devices)]
         fix = f"All of them have {', '.join(have)}." if have else ""
         raise InputError("precision", precision, want="one that at least one of the GPUs has", fix=fix)
     if options.owned or options.usd_per_gpu_h is not None:

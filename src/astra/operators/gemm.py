@@ -21,7 +21,14 @@ from astra.units import US
 
 Layout = Literal["fwd", "dgrad", "wgrad"]
 
-OPERAND_BYTES: Final = {"fp4": 0.5, "fp8": 1.0, "bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0}
+OPERAND_BYTES: Final = {
+    "fp4": 0.5 + 1 / 16,  # with a byte of scale for each 16
+    "fp8": 1.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "tf32": 4.0,
+    "fp32": 4.0,
+}
 RESULT_BYTES: Final = {"fp4": 2.0, "fp8": 2.0, "bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0}
 # The weight gradient is added to an fp32 buffer inside the kernel: four bytes read, four written.
 ACCUMULATED_BYTES: Final = 8.0

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.partition.paths import Effort
+from astra.partition.effort import Effort
 from astra.partition.problem import (
     SLACK,
     Pipeline,

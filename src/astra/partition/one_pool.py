@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.partition.paths import Effort
+from astra.partition.effort import Effort
 from astra.partition.solve import Choice, Pipeline, Problem, Run, stage_times, value
 from astra.provenance import Bools, Floats, Ints
 

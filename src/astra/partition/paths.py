@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -17,42 +14,6 @@ if TYPE_CHECKING:
 
 _MOST_CHOICES: Final = 4096
 _NOBODY: Final = -1
-
-
-class Effort:
-    """How much a search may still do, in work done and not in seconds: the same request has the same answer anywhere.
-
-    A unit is one stage placed on a path, some 60 microseconds of one core of 2024; other work is charged by what it
-    takes in such units.
-    """
-
-    def __init__(self, most: float = inf) -> None:
-        self.spent = 0.0
-        self.most = most
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is left."""
-        return self.spent >= self.most
-
-    @property
-    def left(self) -> float:
-        """Units not spent yet."""
-        return max(self.most - self.spent, 0.0)
-
-    def spend(self, units: float) -> None:
-        """Account for some work."""
-        self.spent += units
-
-    @contextmanager
-    def part(self, share: float) -> Iterator[None]:
-        """Spend at most a share of what is left in here; what remains of it is there afterwards."""
-        most = self.most
-        self.most = min(most, self.spent + share * self.left)
-        try:
-            yield
-        finally:
-            self.most = most
 
 
 class _Record(NamedTuple):

@@ -174,10 +174,18 @@ def least_end_by_layers(table: Floats) -> Floats:
     if table.ndim == 2:
         least = table.min(axis=0)
     else:
-        both = table.min(axis=0)
-        least = np.array([both.diagonal(-n).min() for n in range(len(both))])
+        front, back = _with_layers(table.shape[1])
+        least = np.minimum.reduceat(table.min(axis=0)[front, back], np.flatnonzero(back == 0))
     least = np.minimum.accumulate(least[::-1])[::-1]
     return np.concatenate((np.full(1, -np.inf), least[1:]))
+
+
+@lru_cache(maxsize=64)
+def _with_layers(places: int) -> tuple[Ints, Ints]:
+    """Layers left at the front and at the back of every stage, by the number of its layers, none first."""
+    back, layers = np.meshgrid(np.arange(places), np.arange(places))
+    inside = back + layers < places
+    return (back + layers)[inside], back[inside]
 
 
 def packed(held: Floats, stages: int) -> Floats:

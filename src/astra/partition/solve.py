@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.partition.paths import Effort, Paths
+from astra.partition.effort import Effort
+from astra.partition.paths import Paths
 from astra.partition.problem import (
     SLACK,
     Choice,

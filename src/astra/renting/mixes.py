@@ -28,12 +28,14 @@ from astra.layers.split import kinds
 from astra.money.bill import Hired, cost_of, judged_by
 from astra.money.front import first_dominated
 from astra.money.offers import Offer
-from astra.partition.paths import Effort
+from astra.partition.effort import Effort
 from astra.provenance import Floats, Ints
 from astra.search.bounds import products_s
+from astra.search.counts import attention_s
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.search import Planner
-from astra.search.front import JobOf, Part, Refined, front_of, steps_of, waiting
+from astra.search.front import Part, Refined, front_of
+from astra.search.hunt import JobOf, steps_of, waiting
 from astra.spec.cluster import Cluster
 from astra.spec.job import STRAGGLING, Job
 from astra.spec.money import Money
@@ -80,15 +82,15 @@ def mix(
         return Mixed([], 0, 0, 0)
     table = _Table(job_of, options, front_of(singles), Effort() if which == "all" else Effort(MOST_EFFORT))
     considered, found = 0, []
+    may = np.inf if which == "all" else 0 if table.experts else MOST_PLANNED
     for pair in _pairs(offers):
         columns = _sizes(*pair, most, table.precision)
         considered += len(columns[0])
-        found += table.possible(*pair, *columns)
+        found += table.possible(*pair, *columns, closely=may > 0)
     found.sort(key=lambda one: one.promise)
-    may = len(found) if which == "all" else 0 if table.experts else MOST_PLANNED
     refined, planned, cut = [], 0, 0
-    for one in found[:may]:
-        if table.effort.over:
+    for one in found:
+        if planned >= may or table.effort.over:
             break
         made, whole = table.plan(one)
         planned, cut = planned + 1, cut + (not whole)
@@ -151,10 +153,10 @@ class _Table:
         limit: Floats = time_s / slower / steps_of(job)
         return limit
 
-    def possible(self, first: Offer, second: Offer, one: Ints, other: Ints) -> list[Mix]:
+    def possible(self, first: Offer, second: Offer, one: Ints, other: Ints, *, closely: bool) -> list[Mix]:
         """Mixes of two offers that no bound rules out; the work at peak FLOP/s is tried before the work by parts."""
         limit_s = self.limit_s(first, second, one, other)
-        for work in (self._at_peak, self._by_parts):
+        for work in (self._at_peak, self._by_parts) if closely else (self._at_peak,):
             least_s = self._least_s(first, second, one, other, work(first), work(second))
             kept = least_s < limit_s
             one, other, limit_s, least_s = one[kept], other[kept], limit_s[kept], least_s[kept]
@@ -175,7 +177,9 @@ class _Table:
         return step.least_seconds(job, busy_s, 1 + STRAGGLING * np.log2(np.maximum(nodes, 1)))
 
     def _at_peak(self, offer: Offer) -> Floats:
-        return products_s(self._job(offer), np.array([1]))
+        job, one = self._job(offer), np.array([1])
+        work_s = np.concatenate([products_s(job, one), attention_s(job, one)])
+        return work_s[work_s > 0]
 
     def _by_parts(self, offer: Offer) -> Floats:
         """[kind] seconds one GPU needs for a step's work, each kind with the sharding that is best for it."""

@@ -18,12 +18,13 @@ from astra.money.bill import shared_range, stale_warning
 from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, market
+from astra.partition.effort import Effort
 from astra.renting.mixes import Mixed, mix
-from astra.rules.restrictions import Restrictions
-from astra.search.engine import search
+from astra.search.able import able
+from astra.search.counts import best_on
 from astra.search.fleet.records import MixedEstimate
-from astra.search.front import Found, Hunt, JobOf, Refined, choose, front_of, hunt, refine
-from astra.search.ledger import able
+from astra.search.front import Refined, choose, front_of, refine
+from astra.search.hunt import MOST_EFFORT, Found, Hunt, JobOf, hunt, open_notes
 from astra.search.world import World
 from astra.spec._base import check
 from astra.spec.cluster import Cluster
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B200-SXM-180GB")
 POPULAR_PROVIDERS: Final = ("AWS", "Azure", "GCP", "CoreWeave", "Lambda")
 POPULAR_COUNT: Final = 256
+MOST_REMARKED: Final = 8_000.0  # effort of what is popular, half a second or so
 
 
 def rent(
@@ -71,15 +73,17 @@ def rent(
     def job_of(offer: Offer, count: int) -> Job:
         return msgspec.structs.replace(base, pool=offer.pool_of(count))
 
-    state = hunt(shown.offers, job_of, options, progress=progress)
+    state = hunt(shown.offers, job_of, options, effort=Effort(MOST_EFFORT), progress=progress)
     refined = refine(job_of, options, state.near_front())
     if not refined:
         raise NoFeasiblePlan(_nothing(base, shown, most))
     joined = request.mixes if "pp" in base.runtime.can.degrees else "none"  # pools are joined by pipelines
     mixed = mix(shown.mixable, job_of, options, refined, most, joined)
     best = front_of([*refined, *mixed.refined])
-    popular = _popular(shown.offers, state, job_of, options)
-    return _report(best, choose(best, goal), popular, shown, state, mixed, world, started)
+    popular, remarks = _popular(shown.offers, state, job_of, options)
+    left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
+    notes = [*left_open, *remarks, *_notes(best, options, mixed)]
+    return _report(best, choose(best, goal), popular, shown, state, mixed, world, notes, started)
 
 
 def _with_usual_goal(request: PlanRequest) -> PlanRequest:
@@ -88,9 +92,12 @@ def _with_usual_goal(request: PlanRequest) -> PlanRequest:
     return request if given else msgspec.structs.replace(request, objective="pareto")
 
 
-def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money) -> list[Refined]:
-    """What many would rent without looking: a common GPU in a common number, from a large provider."""
-    chosen: list[Found] = []
+def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money) -> tuple[list[Refined], list[str]]:
+    """What many would rent without looking: a common GPU in a common number, from a large provider.
+
+    This is a remark beside the answer, with an effort of its own; the sentences say where that was not enough.
+    """
+    effort, chosen, notes = Effort(MOST_REMARKED), list[Found](), list[str]()
     known = {(one.offer.device.name, one.offer.tag, one.gpus): one for one in state.found}
     for gpu in POPULAR_GPUS:
         some = [offer for offer in offers if offer.device.name == gpu and len(offer.counts) > 1]
@@ -102,12 +109,24 @@ def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money
             continue
         one = known.get((gpu, offer.tag, sizes[-1]))
         if one is None:
-            found = search(job_of(offer, sizes[-1]), Restrictions(), keep=1).candidates
-            if not found:
+            if effort.over:
+                notes.append(
+                    f"{sizes[-1]}x{gpu}, a common choice, was not looked at: the work allowed for it was done."
+                )
                 continue
-            one = Found(offer, sizes[-1], found[0].strategy, found[0].step_s, found[0].step_s, np.inf)
+            with effort.part(1 / 2):
+                rungs = best_on(job_of(offer, sizes[-1]), effort)
+            if rungs.strategies[0] is None:
+                continue
+            if np.isfinite(rungs.open_s[0]):
+                slower = rungs.step_s[0] / rungs.open_s[0] - 1
+                notes.append(
+                    f"{sizes[-1]}x{gpu}, a common choice, was not searched to the end: at most {slower:.1%} faster."
+                )
+            step_s = float(rungs.step_s[0])
+            one = Found(offer, sizes[-1], rungs.strategies[0], step_s, step_s, np.inf)
         chosen.append(one)
-    return refine(job_of, options, chosen)
+    return refine(job_of, options, chosen), notes
 
 
 def _fame(provider: str) -> int:
@@ -122,6 +141,7 @@ def _report(
     state: Hunt,
     mixed: Mixed,
     world: World,
+    notes: list[str],
     started: float,
 ) -> RentReport:
     goal, options = world.goal, world.money
@@ -155,7 +175,7 @@ def _report(
             seconds=time.perf_counter() - started,
             mixes=mixed.record(on_front=sum(len(one.parts) > 1 for one in best)),
         ),
-        notes=_notes(best, options, mixed),
+        notes=notes,
         warnings=_warnings([*best, *popular], chosen, goal),
     )
 
@@ -183,6 +203,7 @@ def _choice(one: Refined, roles: list[str], waste: Waste | None = None) -> Choic
             for part in parts
         ],
         strategy=result.strategy,
+        as_usual=result.as_usual,
         step_s=result.step_s,
         step_s_range=result.step_s_range,
         tokens_per_s=result.tokens_per_s,
@@ -192,6 +213,8 @@ def _choice(one: Refined, roles: list[str], waste: Waste | None = None) -> Choic
         provenance_worst=result.provenance_worst,
         cost=result.cost,
         roles=roles,
+        warnings=result.warnings,
+        evidence=result.evidence,
         waste=waste,
     )
 

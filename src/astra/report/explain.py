@@ -167,16 +167,18 @@ def why_lost(best: Plan, other: Plan) -> str:
     return f"{text}; within the error bars." if loss.within_error else f"{text}."
 
 
-def plain_choice(plans: Sequence[Plan]) -> str | None:
-    """A sentence naming the first plan without warnings, where the best one has some."""
-    if not plans or not plans[0].estimate.warnings:
-        return None
-    plain = next((plan for plan in plans if not plan.estimate.warnings), None)
-    if plain is None:
-        return None
-    slower = plain.estimate.step_s / plans[0].estimate.step_s - 1
-    loss = "as fast" if slower < 0.0005 else f"{_percent(slower)} slower"
-    return f"There are warnings about #1 (below); #{plain.rank} has none and is {loss}."
+def headlines(planset: PlanSet) -> list[str]:
+    """The plan to run and the fastest if it works, a sentence each; nothing where they are one."""
+    daring = planset.daring
+    if daring is None or not planset.plans:
+        return []
+    best, bold = planset.best.estimate, daring.estimate
+    return [
+        f"The plan to run: #1, at most {show_step(best.step_s_range.high)} per step in four of five cases "
+        f"({best.evidence}).",
+        f"The fastest if it works: {daring.strategy}, {show_step(bold.step_s)} expected, {_percent(daring.gain)} less "
+        f"than #1; {daring.doubt}. What would settle it: {daring.settled_by}.",
+    ]
 
 
 def headroom(estimate: Estimate) -> Headroom | None:
@@ -221,7 +223,8 @@ def error_bar(estimate: Estimate) -> float:
 def certainty(estimate: Estimate) -> str:
     """How far the figure can be trusted, and its weakest terms."""
     low, high = estimate.step_s_range.low, estimate.step_s_range.high
-    text = f"Expect {show_step(low)} to {show_step(high)} per step"
+    evidence = f" ({estimate.evidence})" if estimate.evidence else ""
+    text = f"Expect {show_step(low)} to {show_step(high)} per step{evidence}"
     weakest = [term for term, source in estimate.provenance.items() if source == estimate.provenance_worst]
     if not weakest:
         return f"{text}; the weakest figure is {estimate.provenance_worst}."

@@ -252,7 +252,7 @@ def _ranking(planset: MixedPlanSet) -> RenderableType:
     for plan in planset.plans:
         estimate = plan.estimate
         assert isinstance(estimate, MixedEstimate)
-        cells = ["\n".join(short_form(plan.strategy)), "+".join(map(str, estimate.used.values()))]
+        cells = ["\n".join(short_form(plan.strategy, estimate.as_usual)), "+".join(map(str, estimate.used.values()))]
         cells += [explain.show_step(estimate.step_s), f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
         cells += [explain.show_share(estimate.bubble_fraction)]
         if priced:

@@ -92,7 +92,8 @@ def _said(choice: Choice) -> str:
     days, usd = f"{show_seconds(cost.days * 86400)}", f"{show_dollars(cost.usd)} ({_range(cost)})"
     expected = cost.expected
     more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
-    return f"{choice.name}, {days} for {usd}{more}{_extras(cost)}"
+    warned = "".join(f"; ! {warning}" for warning in choice.warnings)
+    return f"{choice.name}, {days} for {usd}{more}{_extras(cost)}{warned}"
 
 
 def _extras(cost: Cost) -> str:
@@ -119,7 +120,8 @@ def front_table(front: Sequence[Choice], width: int) -> RenderableType:
         if expected:
             shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
             cells += shown[narrow:]
-        cells += [" ".join(short_form(choice.strategy))] * wide
+        warned = "".join(f"\n! {warning}" for warning in choice.warnings)
+        cells += [" ".join(short_form(choice.strategy, choice.as_usual)) + warned] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
 

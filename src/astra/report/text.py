@@ -48,15 +48,19 @@ def render_plans(
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
         parts.append(_ranking(planset.plans, columns))
+        parts += drawing.bullets(explain.all_warnings(planset), mark="!", style="yellow")
+        parts += headlines(planset)
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
     if not brief:
+        if planset.nearby:
+            parts += [drawing.blank(), *drawing.bullets([near.sentence for near in planset.nearby])]
         if planset.plans:
             parts += _best(planset.best.estimate, columns, full=full)
             parts += money.bill(planset)
             parts += _others(planset)
         parts += _ledger(planset, columns, full=full)
-        parts += _closing(explain.all_warnings(planset), planset.notes)
+        parts += _closing([], planset.notes)
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
@@ -156,7 +160,7 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
     out = drawing.table(*columns, gap=1 if width < 100 else 2)
     for plan in plans:
         estimate = plan.estimate
-        degrees, switches = short_form(plan.strategy)
+        degrees, switches = short_form(plan.strategy, estimate.as_usual)
         cells = [
             f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}",
             *[f"{estimate.tokens_per_s:,.0f}"] * (width >= 80),
@@ -170,6 +174,11 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
         name = drawing.text((degrees, best), "\n" if tight else "  ", (switches, "dim"))
         out.add_row(str(plan.rank), name, *cells)
     return out
+
+
+def headlines(planset: PlanSet) -> list[RenderableType]:
+    """The plan to run and the fastest if it works, where they are two."""
+    return [drawing.blank(), *drawing.bullets(found)] if (found := explain.headlines(planset)) else []
 
 
 def _days(days: float | None) -> str:
@@ -224,8 +233,7 @@ def _memory(estimate: Estimate, width: int, *, full: bool) -> list[RenderableTyp
 def _others(planset: PlanSet) -> list[RenderableType]:
     if len(planset.plans) < 2 or planset.objective == "pareto":  # none of a front has lost
         return []
-    plain = explain.plain_choice(planset.plans)
-    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]] + ([plain] if plain else [])
+    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]]
     return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)]
 
 

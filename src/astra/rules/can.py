@@ -25,6 +25,7 @@ from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import AXES, Runtime
 from astra.spec.strategy import METHODS, OVERLAPS, RECOMPUTES, SCHEDULES, Strategy
+from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES, STRATEGY_FIELDS
 from astra.spec.workload import Workload
 
 _AXES: Final = {
@@ -32,6 +33,9 @@ _AXES: Final = {
     "vp": "interleaved pipeline", "cp": "context parallelism of this kind", "ep": "expert parallelism",
     "etp": "tensor parallelism inside an expert", "dp": "data parallelism",
 }  # fmt: skip
+_CHOSEN: Final = tuple(
+    field for field in STRATEGY_FIELDS if field.name in ("dispatch", "graphs", "moments", "params", "grads", "reshard")
+)
 _TOLD: Final = 2  # reasons, of many, why a runtime was not taken
 _TASKS: Final = {"pretrain": "pretrain", "finetune": "fine-tune", "lora": "train LoRA adapters"}
 # What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
@@ -80,6 +84,10 @@ def unable(runtime: Runtime, model: ModelSpec, workload: Workload) -> list[Reaso
         found.append(Reason("workload", f"{who} does not train in {workload.precision} here"))
     if workload.optimizer not in can.optimizers:
         found.append(Reason("workload", f"{who} does not train with {workload.optimizer} here"))
+    if workload.mtp and not can.mtp:
+        found.append(Reason("workload", f"{who} does not train multi-token prediction here"))
+    if workload.mtp and (model.state_space or model.encoder or model.vision):
+        found.append(Reason("workload", "multi-token prediction is of models of one kind of layer stack"))
     if 0 < model.learned_positions < workload.seq:
         found.append(Reason("workload", f"the model's learned positions end at {model.learned_positions:,} tokens, "
                                         f"before the sequence of {workload.seq:,}"))  # fmt: skip
@@ -156,9 +164,31 @@ def _listed(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
     yield from _methods(runtime)
     if "optimizer" not in can.offload:
         yield "can_offload", f"{who} has no optimizer offload", 'offload == "optimizer"'
+    if ACTIVATIONS not in can.offload:
+        yield "can_offload_layers", f"{who} has no activation offload", "offload_layers > 0"
+    yield from _words(runtime)
     if not can.unfused:
         yield "can_flash", f"{who} has no switch for fused attention", "not flash"
     yield from _overlaps(runtime)
+
+
+def _words(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
+    """Modules, dispatchers, graphs, widths and what else a runtime may have a word for."""
+    can, who = runtime.can, runtime.name
+    if "selective" in can.recompute:
+        for name in MODULES:
+            if name not in can.modules:
+                yield f"can_recompute_{name}", f"{who} has no recompute of {name}", f"recompute_{name}"
+    for field in _CHOSEN:
+        lacks = [word for word in CHOICES[field.name] if word not in getattr(can, field.name)]
+        for word in lacks:
+            what = f"{field.name}={word}"
+            has = _listing(f"{field.name}={word}" for word in getattr(can, field.name))
+            yield f"can_{field.name}_{word}", f"{who} has no {what}, only {has}", f'{field.name} == "{word}"'
+    if not can.dispatch_fp8:
+        yield "can_dispatch_fp8", f"{who} has no dispatch in fp8", "dispatch_fp8"
+    if not can.shard:
+        yield "can_shard", f"{who} has no sharding inside groups of replicas", "shard > 0"
 
 
 def _methods(runtime: Runtime) -> Iterator[tuple[str, str, str]]:

@@ -68,6 +68,7 @@ NAMES: Final[Mapping[str, Word]] = {
         shared_ffn="intermediate size of the shared experts",
         state_heads="heads of a state-space layer",
         state_groups="groups of heads of a state-space layer",
+        delta_heads="heads of keys of a gated delta net",
     ),
     **_switches(
         moe="the model has experts",
@@ -171,7 +172,7 @@ def names(columns: Columns, facts: Mapping[str, Any]) -> Names:
 
 def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
     """The facts of a request on one pool, as scalars; ``runtime`` is the framework whose rules bind the runtime."""
-    moe, hybrid = model.moe, model.state_space
+    moe, hybrid, delta = model.moe, model.state_space, model.delta_net
     return {
         **({} if pool is None else _pool_facts(pool)),
         "batch": workload.global_batch,
@@ -196,6 +197,7 @@ def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime
         "dense_ffn": has_dense(model),
         "state_heads": hybrid.heads if hybrid else 0,
         "state_groups": hybrid.groups if hybrid else 0,
+        "delta_heads": delta.key_heads if delta else 0,
         "mla": model.mla is not None,
         "tied": model.tied_embeddings,
     }

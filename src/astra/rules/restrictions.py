@@ -1,7 +1,7 @@
 """What the user fixes, forbids or bounds before the search: ``--fix tp=8 --forbid recompute=full --max pp=16``.
 
-Fields are those of the strategy table (``astra.columns.FIELDS``); ``overlap`` stands for its four switches. A degree is
-switched off at 1, a switch at off, a choice at its first word.
+Fields are those of the strategy table (``astra.columns.FIELDS``); ``overlap`` and ``modules`` (what selective recompute
+repeats) stand for their switches. A degree is switched off at 1, a switch at off, a choice at its first word.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from astra.columns import CHOICES, FIELDS, INTEGERS, SWITCHES
 from astra.errors import InputError, nearest_names
 from astra.spec._base import Spec
-from astra.spec.strategy_fields import OVERLAPS, STRATEGY_FIELDS
+from astra.spec.strategy_fields import LEAST, MODULES, OVERLAPS, STRATEGY_FIELDS
 
 Value = bool | int | str
 T = TypeVar("T")
@@ -22,6 +22,8 @@ T = TypeVar("T")
 _LARGEST: Final = 10**9 - 1  # as in the text form of a strategy
 _ALIASES: Final = {"flash_attention": "flash"}
 _OVERLAP: Final = {f"overlap_{name}": name for name in OVERLAPS}
+# Fields that stand for several switches, each with its word.
+_SETS: Final = {"overlap": _OVERLAP, "modules": {f"recompute_{name}": name for name in MODULES}}
 _TRUTHS: Final = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
 # Fields that "off" means something for; the others must be forbidden by value.
 _OFF: Final[Mapping[str, Value]] = {field.name: field.off for field in STRATEGY_FIELDS if field.off is not None}
@@ -50,9 +52,9 @@ class Restrictions(Spec, frozen=True, kw_only=True):
 
     def allows(self, field: str, value: object) -> bool:
         """Whether a field may take a value; ``overlap`` takes a tuple of names."""
-        if field == "overlap":
+        if field in _SETS:
             chosen = value if isinstance(value, (tuple, list, set, frozenset)) else (value,)
-            return all(self.allows(switch, name in chosen) for switch, name in _OVERLAP.items())
+            return all(self.allows(switch, name in chosen) for switch, name in _SETS[field].items())
         field = _ALIASES.get(field, field)
         plain: Any = value.item() if hasattr(value, "item") else value
         if field in self.fixed and plain not in self.fixed[field]:
@@ -87,7 +89,7 @@ class Restrictions(Spec, frozen=True, kw_only=True):
         elif domain is None and field == "zero":
             domain = range(4)
         elif domain is None and field in INTEGERS and (field in self.minima or field in self.maxima):
-            low = max(1, self.minima.get(field, 1))
+            low = max(LEAST[field], self.minima.get(field, LEAST[field]))
             high = min(self.maxima.get(field, _LARGEST), low + len(self.forbidden.get(field, ())))
             domain = range(low, high + 1)
         if domain is not None and not self.filter(field, domain):
@@ -117,9 +119,9 @@ def parse_restrictions(
         if not equals:
             for switched, off in _switched_off(field).items():
                 _once("fix", switched, fixed, (off,), said=f"--forbid {field}")
-        elif field == "overlap":
-            for name in _overlaps("forbid", words):
-                forbidden[f"overlap_{name}"] = (True,)
+        elif field in _SETS:
+            named = _named("forbid", field, words)
+            forbidden |= {switch: (True,) for switch, name in _SETS[field].items() if name in named}
         else:
             values = tuple(_parse_value("forbid", field, word) for word in words)
             forbidden[field] = tuple(dict.fromkeys((*forbidden.get(field, ()), *values)))
@@ -134,11 +136,11 @@ def parse_restrictions(
 def _parse_fix(text: str) -> dict[str, tuple[Value, ...]]:
     field, equals, words = _split("fix", text)
     if not equals:
-        want = f"{field}=VALUE" if field not in (*SWITCHES, "overlap") else f"{field}=on or {field}=off"
+        want = f"{field}=VALUE" if field not in (*SWITCHES, *_SETS) else f"{field}=on or {field}=off"
         raise InputError("--fix", text, want=want)
-    if field == "overlap":
-        chosen = _overlaps("fix", words)
-        return {switch: (name in chosen,) for switch, name in _OVERLAP.items()}
+    if field in _SETS:
+        chosen = _named("fix", field, words)
+        return {switch: (name in chosen,) for switch, name in _SETS[field].items()}
     values = tuple(_parse_value("fix", field, word) for word in words)
     return {field: tuple(dict.fromkeys(values))}
 
@@ -148,7 +150,7 @@ def _split(option: str, text: str) -> tuple[str, str, list[str]]:
     field, equals, rest = text.partition("=")
     field = field.strip().lower().replace("-", "_")
     field = _ALIASES.get(field, field)
-    if field != "overlap":
+    if field not in _SETS:
         _check_field(option, field)
     return field, equals, [word.strip().lower() for word in rest.lstrip("=").split(",")]
 
@@ -181,17 +183,18 @@ def _once(option: str, field: str, into: dict[str, T], value: T, said: str = "")
         raise InputError(spoken, None, want=f"{field} to be restricted once by --{option}", fix=fix)
 
 
-def _overlaps(option: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Names of overlaps; ``none`` is the empty set."""
+def _named(option: str, field: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Names of overlaps or modules; ``none`` is the empty set."""
+    known = tuple(_SETS[field].values())
     for word in words:
-        if word not in OVERLAPS and list(words) != ["none"]:
-            raise InputError(f"--{option} overlap", word, want=f"none, or some of {', '.join(OVERLAPS)}")
+        if word not in known and list(words) != ["none"]:
+            raise InputError(f"--{option} {field}", word, want=f"none, or some of {', '.join(known)}")
     return () if list(words) == ["none"] else tuple(words)
 
 
 def _switched_off(field: str) -> dict[str, Value]:
-    if field == "overlap":
-        return dict.fromkeys(_OVERLAP, False)
+    if field in _SETS:
+        return dict.fromkeys(_SETS[field], False)
     if field not in _OFF:
         raise InputError("--forbid", field, want=f"the value to forbid, as in --forbid {field}={_example(field)}")
     return {field: _OFF[field]}
@@ -201,8 +204,8 @@ def _check_field(option: str, field: str) -> None:
     if field in FIELDS:
         return
     owner = next((name for name, choices in CHOICES.items() if field in choices), None)
-    near = [f"{owner}={field}"] if owner else nearest_names(field, (*FIELDS, "overlap"))
-    fix = f"Did you mean --{option} {' or '.join(near)}?" if near else f"Fields: {', '.join((*FIELDS, 'overlap'))}."
+    near = [f"{owner}={field}"] if owner else nearest_names(field, (*FIELDS, *_SETS))
+    fix = f"Did you mean --{option} {' or '.join(near)}?" if near else f"Fields: {', '.join((*FIELDS, *_SETS))}."
     raise InputError(f"--{option}", field, want="a field of a strategy", fix=fix)
 
 
@@ -230,7 +233,7 @@ def _check_bound(option: str, field: str, bound: object) -> None:
 
 
 def _range(field: str) -> tuple[int, int]:
-    return (0, 3) if field == "zero" else (1, _LARGEST)
+    return (0, 3) if field == "zero" else (LEAST[field], _LARGEST)
 
 
 def _example(field: str) -> str:

@@ -73,6 +73,8 @@ def _rules(*rows: tuple[str, str, str] | tuple[str, str, str, tuple[str, ...]]) 
     return tuple(made.values())
 
 
+_IN_FULL: Final = 'precision == "bf16" or precision == "fp16" or precision == "tf32"'
+
 RULES: Final = _rules(
     # degrees and the model's shape
     ("gpus", "tp * cp * pp * dp must be the number of GPUs", "tp * cp * pp * dp != gpus"),
@@ -92,6 +94,7 @@ RULES: Final = _rules(
     ("shared_ffn", "tp must divide the size of the shared experts", "shared_ffn > 0 and shared_ffn % tp != 0"),
     ("state_groups", "tp must divide the groups of state-space layers", "state_groups % tp != 0"),
     ("state_heads", "tp * cp must divide the heads of state-space layers", "state_heads % (tp * cp) != 0"),
+    ("delta_heads", "tp * cp must divide the key heads of gated delta nets", "delta_heads % (tp * cp) != 0"),
     ("dense_experts", "ep and etp need a model with experts", "not moe and (ep > 1 or etp > 1)"),
     ("experts", "ep must divide the experts", "moe and experts % ep != 0"),
     ("moe_ffn", "etp must divide the size of an expert", "moe and moe_ffn % etp != 0"),
@@ -110,7 +113,7 @@ RULES: Final = _rules(
     (
         "fp8_shape",
         "FP8 matrix products need a feed-forward slice that is a multiple of 16",
-        'precision == "fp8" and (dense_ffn and ffn % (16 * tp) != 0 or moe and moe_ffn % (16 * etp) != 0)',
+        f"not ({_IN_FULL}) and (dense_ffn and ffn % (16 * tp) != 0 or moe and moe_ffn % (16 * etp) != 0)",
     ),
     # sequence
     ("cp_seq", "2 * cp must divide the sequence, so that causal work is balanced", "cp > 1 and seq % (2 * cp) != 0"),
@@ -120,7 +123,11 @@ RULES: Final = _rules(
     ("moe_sp", "experts with tp above 1 need sequence parallelism", "moe and tp > 1 and not sp"),
     # batch and pipeline
     ("batch", "dp * mbs must divide the batch", "batch % (dp * mbs) != 0"),
-    ("layers", "every chunk of the pipeline needs a layer", "pp * vp > layers"),
+    (
+        "layers",
+        "every chunk of the pipeline needs a layer, but for one of the embedding and one of the loss",
+        "pp * vp > layers + 2 or (pp > layers and pp > 1)",
+    ),
     ("single_stage", "one stage needs no pipeline schedule but 1f1b", 'pp == 1 and schedule != "1f1b"'),
     ("chunks", "vp above 1 belongs to interleaved and zbv", 'vp > 1 and schedule not in ("interleaved", "zbv")'),
     ("interleaved", "the interleaved schedule needs vp above 1", 'schedule == "interleaved" and vp == 1'),
@@ -186,41 +193,114 @@ RULES: Final = _rules(
         ("megatron",),
     ),
     ("offload_adam", "optimizer offload needs Adam", 'optimizer != "adam" and offload == "optimizer"'),
+    ("offload_layers", "a stage has fewer layers than are offloaded", "offload_layers > layers_per_stage"),
+    (
+        "offload_recompute",
+        "Megatron offloads activations of layers that are not recomputed in full",
+        'offload_layers > 0 and recompute == "full"',
+        ("megatron",),
+    ),
+    (
+        "moments",
+        "moments in bf16 need Adam and zero 1 or more",
+        'moments == "bf16" and (zero == 0 or optimizer != "adam")',
+    ),
+    ("params", "fp8 weights need an fp8 or fp4 precision", f'params == "fp8" and ({_IN_FULL})'),
+    ("params_zero", "Megatron gathers fp8 weights with zero 1 or more", 'params == "fp8" and zero == 0', ("megatron",)),
+    ("reshard", "reshard=never is of zero 3", 'reshard == "never" and zero != 3'),
+    ("shard", "shard must divide dp", "shard > 0 and dp % shard != 0"),
+    ("shard_zero", "shard needs zero 1 or more", "shard > 0 and zero == 0"),
+    (
+        "shard_experts",
+        "ep * etp must divide tp * cp * shard, the ranks of one group of shards",
+        "moe and shard > 0 and (tp * cp * shard) % (ep * etp) != 0",
+    ),
+    # experts' exchanges, graphs and modules
+    ("dispatch", "deepep and hybridep need expert parallelism, ep above 1", 'dispatch != "alltoall" and ep == 1'),
+    ("dispatch_fp8", "dispatch in fp8 needs deepep or hybridep", 'dispatch_fp8 and dispatch == "alltoall"'),
+    (
+        "overlap_ep",
+        "hiding expert exchanges needs ep above 1 and a second micro-batch",
+        "overlap_ep and (ep == 1 or microbatches < 2)",
+    ),
+    (
+        "overlap_ep_pipeline",
+        "Megatron hides expert exchanges without a pipeline or in an interleaved one",
+        "overlap_ep and pp > 1 and vp == 1",
+        ("megatron",),
+    ),
+    (
+        "overlap_ep_recompute",
+        "Megatron hides expert exchanges of layers that are not recomputed in full, nor their experts",
+        'overlap_ep and (recompute == "full" or recompute_moe)',
+        ("megatron",),
+    ),
+    (
+        "graphs_experts",
+        "a graph of the whole step needs experts that the host does not wait for: dispatch=hybridep",
+        'graphs == "full" and ep > 1 and dispatch != "hybridep"',
+        ("megatron",),
+    ),
+    (
+        "module_experts",
+        "moe, moe_act and shared_experts are modules of models with such experts",
+        "not moe and (recompute_moe or recompute_moe_act) or shared_ffn == 0 and recompute_shared_experts",
+    ),
+    ("module_latent", "mla_up_proj is a module of latent attention", "not mla and recompute_mla_up_proj"),
+    ("module_dense", "mlp is a module of layers without experts", "not dense_ffn and recompute_mlp"),
 )
 
 ADVICE: Final = _rules(
-    ("slow_tp", "tensor parallelism reaches beyond the fastest links", "tp > scaleup_gpus"),
-    ("copied_kv", "key/value heads are copied, because tp is above their number", "not mla and tp > kv_heads"),
-    ("no_sp", "sequence parallelism would save activation memory at no extra traffic", "tp > 1 and not sp"),
+    (
+        "slow_tp",
+        "tensor parallelism reaches beyond the fastest links: fix tp at scaleup_gpus or less",
+        "tp > scaleup_gpus",
+    ),
+    (
+        "copied_kv",
+        "key/value heads are copied to every rank above their number: fix tp at kv_heads or less if memory is short",
+        "not mla and tp > kv_heads",
+    ),
+    ("no_sp", "switch sp on: it saves activation memory at no extra traffic", "tp > 1 and not sp"),
     (
         "idle_pipeline",
-        "fewer micro-batches than twice the stages leave the pipeline idle",
-        "pp > 1 and microbatches < 2 * pp",
+        "fewer micro-batches than stages leave the pipeline idle: take a larger batch, a smaller mbs or fewer stages",
+        "pp > 1 and microbatches < pp",
     ),
-    ("whole_optimizer", "every replica keeps the whole optimizer state", "dp > 1 and zero == 0"),
-    ("shown_grad", "gradient reduction is not hidden behind the backward pass", "dp > 1 and not overlap_grad"),
+    (
+        "whole_optimizer",
+        "every replica keeps the whole optimizer state: zero1 shards it and takes no longer",
+        "dp > 1 and zero == 0",
+    ),
+    (
+        "shown_grad",
+        "gradient reduction is not hidden behind the backward pass: add overlap=grad if the framework can",
+        "dp > 1 and not overlap_grad",
+    ),
     (
         "sharded_pipeline",
-        "zero 2 and 3 send gradients or weights for every micro-batch of a pipeline",
+        "zero 2 and 3 send gradients or weights for every micro-batch of a pipeline: try 20 steps beside zero1 first",
         "pp > 1 and dp > 1 and zero >= 2",
     ),
     (
         "sharded_experts",
-        "no published run checks experts that zero 2 or 3 shards and no expert parallelism spreads",
+        "no published run checks experts that zero 2 or 3 shards and no expert parallelism spreads: try 20 steps "
+        "beside a plan with ep",
         "moe and ep == 1 and dp > 1 and zero >= 2",
     ),
     (
         "fsdp_streams",
-        "before Blackwell, Megatron-FSDP and tp or cp want opposite settings of CUDA_DEVICE_MAX_CONNECTIONS",
+        "before Blackwell, Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS above 1, and tp or cp want 1: measure both "
+        "settings",
         "not blackwell and zero >= 2 and (tp > 1 or cp > 1)",
         ("megatron",),
     ),
     (
         "twice_recomputed",
-        "fused attention keeps no scores, so that selective recompute saves little",
-        'flash and recompute == "selective"',
+        "fused attention keeps no scores, so that recompute of attention alone saves little: leave it out",
+        'flash and recompute == "selective" and recompute_core_attn',
     ),
-    ("unfused", "attention that is not fused keeps the whole score matrix", "not flash"),
+    ("unfused", "attention that is not fused keeps the whole score matrix: switch flash on", "not flash"),
 )
 
 

@@ -1,8 +1,8 @@
 """Many numbers of GPUs in blocks, so that no table holds all of them; what cannot matter is never opened.
 
-A sample takes at least so many GPU-seconds with a tp and cp, whatever else a strategy chooses. Degrees of a count whose
-step would pass its limit even so are left out before any table is made. Counts with many factors come first: what is
-found for them sets the limits of the others.
+A sample takes at least so many GPU-seconds with a tp and cp, whatever else a strategy chooses (``search.floors``).
+Degrees of a count whose step would pass its limit even so are left out before any table is made. Counts with many
+factors come first: what is found for them sets the limits of the others.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from typing import Final
 
 import numpy as np
 
-from astra.columns import Column, Columns
+from astra.columns import Columns
 from astra.cost import step
-from astra.cost.stage import gather_parts, least_s, over_model
+from astra.partition.effort import Effort
 from astra.provenance import Bools, Floats, Ints
-from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
-from astra.rules.table import RULES, check
-from astra.search.counts import degrees, expert_degrees, may_fit
-from astra.search.space import cross, divisors
+from astra.search.counts import degrees, expert_degrees, flops_bound_s
+from astra.search.floors import Floors
+from astra.search.space import divisors
 from astra.spec.job import Job
 
 MOST_ROWS: Final = 1_500_000  # of a table before the rules refuse any, as far as it can be told
@@ -27,17 +26,20 @@ _LOOSE: Final = 1 - 1e-9
 
 
 class Stream:
-    """The counts of one job that are still to be searched."""
+    """The counts of one job that are still to be searched. ``known`` has what jobs on the same GPU left behind."""
 
-    def __init__(self, job: Job, counts: Ints, restrictions: Restrictions) -> None:
-        self.job, self.counts, self.restrictions = job, counts, restrictions
-        self._experts = expert_degrees(job, restrictions)
-        self._mbs = list(restrictions.filter("mbs", divisors(job.workload.global_batch)))
-        self._width = 2 * len(self._mbs) * len(self._experts["ep"])
+    def __init__(
+        self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats], effort: Effort
+    ) -> None:
+        self.job, self.counts = job, counts
+        mbs = len(list(restrictions.filter("mbs", divisors(job.workload.global_batch))))
+        self._width = 2 * mbs * len(expert_degrees(job, restrictions)["ep"])
         self._left = np.ones(len(counts), bool)
         self._columns = degrees(job, counts, restrictions)
         self._place = np.searchsorted(counts, _gpus(self._columns))
-        self._work_s: Floats | None = None  # [tp, cp] GPU-seconds of a sample
+        self._floors = Floors(job, restrictions, self._columns, known, effort).closer_and_closer()
+        tp, cp = (int(self._columns[name].max(initial=0)) for name in ("tp", "cp"))
+        self._work_s = np.zeros((tp + 1, cp + 1))  # the least GPU-seconds of a sample, as far as known
         self._waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
 
     @property
@@ -47,50 +49,44 @@ class Stream:
 
     def hopeful(self, columns: Columns, limit_s: Floats) -> Bools:
         """Whether degrees may have a step under the limit of their count; ``limit_s`` is [count]."""
-        if self._work_s is None:
-            self._work_s = self._least_work()
         place = np.searchsorted(self.counts, _gpus(columns))
-        work_s = self._work_s[columns["tp"], columns["cp"]] * self.job.workload.global_batch
-        step_s = step.least_seconds(self.job, work_s / self.counts[place], self._waits[place])
+        sample_s = self._work_s[columns["tp"], columns["cp"]] * self.job.workload.global_batch
+        step_s = step.least_seconds(self.job, sample_s / self.counts[place], self._waits[place])
         return np.asarray(step_s * _LOOSE < limit_s[place])
+
+    def _come_closer(self, limit_s: Floats) -> None:
+        """Work out floors as closely as it matters; without a limit the first of them will do to choose by."""
+        while (able := self.hopeful(self._columns, limit_s)).any():
+            if self._work_s.any() and not np.isfinite(limit_s).any():
+                return
+            if (floor := next(self._floors, None)) is None:
+                return
+            tp, cp = np.unique(np.stack([self._columns["tp"][able], self._columns["cp"][able]]), axis=1)
+            self._work_s[tp, cp] = floor(np.stack([tp, cp]))
+
+    def open_s(self) -> Floats:
+        """[count] seconds that no step on the counts not searched yet can beat; infinite for those that were."""
+        gpu_s = np.full(len(self.counts), np.inf)
+        np.minimum.at(gpu_s, self._place, self._work_s[self._columns["tp"], self._columns["cp"]])
+        gpu_s *= self.job.workload.global_batch
+        least_s = step.least_seconds(self.job, gpu_s / self.counts, self._waits)
+        least_s = np.maximum(least_s, flops_bound_s(self.job, self.counts))
+        return np.where(self._left, least_s, np.inf)
 
     def next(self, limit_s: Floats) -> Ints | None:
         """The counts to search next; None when all are done. At least one, though its table be large."""
-        if not self._left.any():
-            return None
-        kept = self._left[self._place] & self.hopeful(self._columns, limit_s)
-        rows = np.bincount(self._place[kept], minlength=len(self.counts)) * self._width
-        todo = np.flatnonzero(self._left & (rows > 0))
-        if not len(todo):
-            self._left[:] = False
-            return None
-        order = todo[np.argsort(-rows[todo], kind="stable")]
-        many = max(int(np.searchsorted(np.cumsum(rows[order]), MOST_ROWS, side="right")), 1)
-        chosen = np.sort(order[:many])
+        chosen = np.flatnonzero(self._left)
+        if not self.whole and len(chosen):
+            self._come_closer(limit_s)
+            kept = self._left[self._place] & self.hopeful(self._columns, limit_s)
+            rows = np.bincount(self._place[kept], minlength=len(self.counts)) * self._width
+            self._left &= rows > 0
+            order = np.flatnonzero(self._left)
+            order = order[np.argsort(-rows[order], kind="stable")]
+            many = max(int(np.searchsorted(np.cumsum(rows[order]), MOST_ROWS, side="right")), 1)
+            chosen = np.sort(order[:many])
         self._left[chosen] = False
-        return self.counts[chosen]
-
-    def _least_work(self) -> Floats:
-        """[tp, cp] the least GPU-seconds of a sample over all else; infinite where nothing is legal and may fit."""
-        job, limits = self.job, self.restrictions
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.name)
-        columns: dict[str, Column] = {"tp": np.unique(self._columns["tp"])}
-        columns, _ = cross(columns, {"cp": np.unique(self._columns["cp"])})
-        columns, _ = cross(columns, self._experts)
-        columns, _ = cross(columns, {"sp": np.array(list(limits.filter("sp", (False, True))), bool)})
-        columns, _ = cross(columns, {"mbs": np.array(self._mbs, np.int64)})
-        legal = check(columns, facts, tuple(rule for rule in RULES if rule.name != "gpus")).ok
-        columns = {name: column[legal] for name, column in columns.items()}
-        out = np.full((int(self._columns["tp"].max()) + 1, int(self._columns["cp"].max()) + 1), np.inf)
-        flash = limits.filter("flash", (False, True))[-1]  # as in a table of many counts
-        shards = columns | {"flash": np.full(len(columns["tp"]), flash)}
-        fits = may_fit(job, shards)
-        shards = {name: column[fits] for name, column in shards.items()}
-        if len(shards["tp"]):
-            whole_s = over_model(job, gather_parts(job, shards), least_s)
-            work_s = whole_s * shards["tp"] * shards["cp"] / shards["mbs"]
-            np.minimum.at(out, (shards["tp"], shards["cp"]), work_s)
-        return out
+        return self.counts[chosen] if len(chosen) else None
 
 
 def _gpus(columns: Columns) -> Ints:

@@ -141,7 +141,8 @@ def products_s(job: Job, gpus: Ints) -> Floats:
         model, work.seq
     )
     passes = 2 if work.task == "lora" else 3  # the weights of a LoRA run have no gradients of their own
-    peak = max(job.pool.device.peak(name) for name in {work.precision, "bf16"} & set(job.pool.device.flops_per_s))
+    device = job.pool.device
+    peak = max(device.peak(name) for name in {work.precision, "bf16"} if device.computes(name))
     flops = passes * forward * work.global_batch * work.seq
     return np.asarray(flops / (gpus * peak * effects.clock(job.runtime)))
 

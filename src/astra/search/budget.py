@@ -10,11 +10,13 @@ from astra.answer import PriceTag
 from astra.errors import NoFeasiblePlan
 from astra.money.objectives import Goal
 from astra.money.offers import Offer
+from astra.partition.effort import Effort
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search.counts import on
 from astra.search.engine import search
-from astra.search.front import Found, Hunt, Progress, Refined, choose, front_of, hunt, refine
+from astra.search.front import Refined, choose, front_of, refine
+from astra.search.hunt import MOST_EFFORT, Found, Hunt, Progress, hunt
 from astra.spec.job import Job
 from astra.spec.money import Money
 
@@ -44,7 +46,7 @@ def parts_of(
             _add(state, offer, on(job, gpus), restrictions, user_rules)
         near = state.found
     else:
-        state = hunt([offer], job_of, options, restrictions=restrictions, progress=progress)
+        state = hunt([offer], job_of, options, effort=Effort(MOST_EFFORT), restrictions=restrictions, progress=progress)
         near = state.near_front()
     refined = refine(job_of, options, near)
     if not refined:
@@ -67,4 +69,4 @@ def _add(state: Hunt, offer: Offer, job: Job, restrictions: Restrictions, rules:
     state.considered += found.considered
     state.evaluated += found.evaluated
     for best in found.candidates:
-        state.found.append(Found(offer, job.pool.gpus, best.strategy, best.step_s, best.step_s, 0.0))
+        state.add(Found(offer, job.pool.gpus, best.strategy, best.step_s, best.step_s, 0.0))

@@ -8,6 +8,7 @@ longest step that could still matter to the caller, whichever is shorter.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from copy import copy
 from typing import Final, NamedTuple
@@ -16,8 +17,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.columns import Column, Columns, distinct, joined, take
-from astra.cost import memory, step
+from astra.cost import effects, memory, step
 from astra.cost.bound import mesh_bound_s
+from astra.cost.needed import needed_bound_s
 from astra.cost.savers import Savers
 from astra.cost.stage import (
     SHARD_COLUMNS,
@@ -33,11 +35,13 @@ from astra.cost.stage import (
 )
 from astra.cost.step import evaluate
 from astra.layers import transformer
+from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Shard
 from astra.layers.split import kinds
+from astra.operators.attention import BACKWARD_FLOPS
+from astra.partition.effort import Effort
 from astra.provenance import Bools, Floats, Ints
-from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.search.bounds import products_s
 from astra.search.engine import (
@@ -49,12 +53,15 @@ from astra.search.engine import (
     growing,
     join_parts,
 )
-from astra.search.space import Space, cross, divisors
+from astra.search.space import Space, cross, divisors, expert_candidates, facts_in
+from astra.search.words import settled
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
 MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them
+MESHES, STRATEGIES = 6.0, 85.0  # costed in a unit of effort
+SHARDINGS: Final = 15.0  # whose parts are timed in a unit of effort
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
 Hopeful = Callable[[Columns], Bools]  # degrees -> whether they may matter
@@ -68,6 +75,7 @@ class Rungs(NamedTuple):
     step_s: Floats
     strategies: list[Strategy | None]
     evaluated: int  # strategies costed in full
+    open_s: Floats  # the least bound of what the effort did not reach; infinite where nothing was left
 
 
 class CountSpace(Space):
@@ -80,7 +88,8 @@ class CountSpace(Space):
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
         self.considered += round(self._unopened * len(self._mbs) * len(self._sp))
-        columns = self.cores | {"flash": np.full(len(self.strategies), self.flash_settings[0])}
+        flash = self.flash_settings[0] if len(self.flash_settings) else True
+        columns = self.cores | {"flash": np.full(len(self.strategies), flash)}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
         self.place = np.searchsorted(counts, self.gpus())  # of each core's count
@@ -121,7 +130,8 @@ class CountSpace(Space):
 
     def of(self, job: Job, counts: Ints) -> CountSpace | None:
         """The same cores for another job, or None if it has others."""
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        job = settled(job, self.restrictions)
+        facts = facts_in(job)
         same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
         if not same or not np.array_equal(counts, self.counts):
             return None
@@ -156,7 +166,7 @@ def expert_degrees(job: Job, restrictions: Restrictions) -> dict[str, Column]:
     slices = [n for n in divisors(moe.ffn) if n <= job.pool.gpus]
     ep, etp = (
         np.array(list(restrictions.filter(name, some)), np.int64)
-        for name, some in (("ep", divisors(moe.experts)), ("etp", slices))
+        for name, some in (("ep", expert_candidates(job, restrictions)), ("etp", slices))
     )
     return {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))}
 
@@ -172,11 +182,12 @@ class Shelf(NamedTuple):
     waits: Floats  # by count: time with waiting for the slowest node, over time without
 
 
-def shelve(job: Job, space: CountSpace) -> Shelf:
+def shelve(job: Job, space: CountSpace, effort: Effort | None = None) -> Shelf:
     """Cost the parts of a job once for all counts."""
     fits = may_fit(job, space.shards)
     cores = np.flatnonzero(fits[space.shard])
     gathered = gather_parts(job, {name: column[fits] for name, column in space.shards.items()})
+    (effort or Effort()).spend(fits.sum() / SHARDINGS)
     # Where each sharding went: gather_parts keeps the distinct ones in an order of its own.
     moved = np.full(len(fits), -1)
     moved[fits] = gathered.place
@@ -227,9 +238,17 @@ def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
 
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
-    """By count, a lower bound that needs no table: every matrix product at the GPU's peak, nothing else."""
+    """By count, a lower bound that needs no table: every product and attention at the GPU's peak, nothing else."""
     waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
-    return step.least_seconds(job, products_s(job, counts), waits)
+    return step.least_seconds(job, products_s(job, counts) + attention_s(job, counts), waits)
+
+
+def attention_s(job: Job, gpus: Ints) -> Floats:
+    """Attention of a step at the peak of the GPU, on so many GPUs: two products forward, five backward."""
+    model, work, device = job.model, job.workload, job.pool.device
+    peak = max(device.peak(name) for name in {work.precision, "bf16"} & set(device.flops_per_s))
+    flops = weights_of.attention_flops_per_token(model, work.seq) * work.global_batch * work.seq
+    return effects.attention_rate(job.runtime, np.asarray((1 + BACKWARD_FLOPS) * flops / (gpus * peak), np.float64))
 
 
 def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
@@ -241,15 +260,13 @@ def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
 
 def climb(job: Job, shelf: Shelf, limits: Limits) -> Rungs:
     """The best strategy of each count among those faster than its limit."""
-    ladder = _Ladder(job, shelf, limits)
-    rows = np.flatnonzero(shelf.bound_s < ladder.limit_s(shelf.place))
-    gpu_seconds = shelf.bound_s[rows] * shelf.space.counts[shelf.place[rows]]
-    for block in growing(rows[np.argsort(gpu_seconds, kind="stable")]):
-        ladder.cost_cores(block)
-    ladder.finish()
-    ladder.contest.decide()
-    strategies = [ladder.best[place][1] if place in ladder.best else None for place in range(len(shelf.space.counts))]
-    return Rungs(shelf.space.counts, ladder.best_s, strategies, ladder.evaluated)
+    return Climb(job, shelf, limits, Effort()).go_on()
+
+
+def best_on(job: Job, effort: Effort) -> Rungs:
+    """The best strategy on the GPUs of a job alone, as far as the effort goes."""
+    shelf = shelve(job, CountSpace(job, np.array([job.pool.gpus])), effort)
+    return Climb(job, shelf, lambda best_s: np.full(len(best_s), np.inf), effort).go_on()
 
 
 class _Waiting(NamedTuple):
@@ -262,13 +279,41 @@ class _Waiting(NamedTuple):
     place: Ints
 
 
-class _Ladder(Leaders):
-    """The best plan of each count so far."""
+class Climb(Leaders):
+    """The best plan of each count so far, and what is still to be looked at."""
 
-    def __init__(self, job: Job, shelf: Shelf, limits: Limits) -> None:
+    def __init__(self, job: Job, shelf: Shelf, limits: Limits, effort: Effort) -> None:
         super().__init__(job, shelf.space, keep=AT_ONCE)
-        self.shelf, self._limits = shelf, limits
+        self.shelf, self._limits, self._effort = shelf, limits, effort
         self._waiting: list[_Waiting] = []
+        rows = np.flatnonzero(shelf.bound_s < self.limit_s(shelf.place))
+        gpu_seconds = shelf.bound_s[rows] * shelf.space.counts[shelf.place[rows]]
+        self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")]))
+
+    def go_on(self, *, found: bool = False) -> Rungs:
+        """As far as the effort goes, though to a strategy that fits unless one was ``found`` elsewhere."""
+        self._found = found
+        while self._todo and not self._stops:
+            self.cost_cores(self._todo.popleft())
+        self.finish()
+        self.contest.decide()
+        counts = self.shelf.space.counts
+        strategies = [self.best[place][1] if place in self.best else None for place in range(len(counts))]
+        return Rungs(counts, self.best_s, strategies, self.evaluated, self._open_s())
+
+    @property
+    def _stops(self) -> bool:
+        return self._effort.over and (self._found or bool(self.best))
+
+    def _open_s(self) -> Floats:
+        """By count, the least bound of what is still to be looked at."""
+        open_s = np.full(len(self.shelf.space.counts), np.inf)
+        rows = np.concatenate([np.zeros(0, np.int64), *self._todo])
+        left = [(self.shelf.bound_s[rows], self.shelf.place[rows]), *((w.bound_s, w.place) for w in self._waiting)]
+        for bound_s, place in left:
+            kept = bound_s < self.limit_s(place)
+            np.minimum.at(open_s, place[kept], bound_s[kept])
+        return open_s
 
     @property
     def best_s(self) -> Floats:
@@ -290,6 +335,7 @@ class _Ladder(Leaders):
         meshes, _, core = shelf.space.expand(shelf.cores[rows]) if len(rows) else (None, None, None)
         if meshes is None or core is None or not len(meshes):
             return
+        self._effort.spend(len(meshes) / MESHES)
         at = np.searchsorted(shelf.cores, core)
         place, parts = shelf.place[at], shelf.gathered.take(at)
         costs = stage_costs(self.job, meshes, parts)
@@ -305,7 +351,15 @@ class _Ladder(Leaders):
         limit_s = self.limit_s(place)
         again = possible[open_s.min(axis=1)[possible] < limit_s[possible]]
         room = self.room(meshes.take(again), take(costs, again))
-        least_s = np.where(room, open_s[again], np.inf).min(axis=1)
+        needed_s = needed_bound_s(
+            self.job,
+            meshes.take(again),
+            take(costs, again),
+            self.space.savers,
+            self.space.holders,
+            shelf.waits[place[again]],
+        )
+        least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
         self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))
         if sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
@@ -322,6 +376,10 @@ class _Ladder(Leaders):
         order = np.argsort(bound_s * self.shelf.space.counts[place], kind="stable")
         for some in growing(order):
             promising = some[bound_s[some] < self.limit_s(place[some])]
+            if self._stops:
+                left = meshes.take(promising), take(costs, promising), parts.take(promising)
+                self._waiting.append(_Waiting(*left, bound_s[promising], place[promising]))
+                continue
             for block in by_depth(promising, costs, len(self.space.holders)):
                 rows = block[bound_s[block] < self.limit_s(place[block])]
                 if len(rows):
@@ -343,8 +401,10 @@ class _Ladder(Leaders):
             result = self._without_refused(meshes, result, savers, first=True)
         fits = result.known & memory.fits(self.job, result.peak_bytes)
         self.evaluated += int(result.known.sum())
+        self._effort.spend(result.known.sum() / STRATEGIES)
         if fits.any():
-            entries = entries_of(result, fits, meshes, parts, savers, holders, place, waits, first=first)
+            each = np.broadcast_to(waits[:, None], (len(meshes), len(holders)))
+            entries = entries_of(result, fits, meshes, parts, savers, holders, place, each, first=first)
             self.contest.enter(entries, parts)
         if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
             return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, holders, waits).bound_s.min(axis=1))

@@ -5,6 +5,7 @@ Uses the same parts, stages and states as the search, for one mesh with every ra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
-from astra.catalog.runtimes import step_error
 from astra.columns import Column, each, from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
@@ -21,7 +21,7 @@ from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Activations, Holders, activations, fits, peak, reserved_bytes
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
-from astra.cost.savers import Savers
+from astra.cost.savers import Savers, module_bits
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -35,6 +35,10 @@ from astra.cost.stage import (
 )
 from astra.cost.state import Bytes
 from astra.cost.step import states
+from astra.evidence.bars import bar_of
+from astra.evidence.kinds import Kind, kind_of
+from astra.evidence.runs import shape_of
+from astra.evidence.told import sentence
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.split import Stages, even, kinds, split
@@ -42,12 +46,12 @@ from astra.provenance import Floats, Source, Timed
 from astra.rules.can import may
 from astra.rules.names import facts_of
 from astra.rules.table import RULES, Rule, advice, violations
-from astra.search.space import head_layers
+from astra.search.space import last_layers
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
+from astra.spec.words import Words
 from astra.units import GIB
 
-ASSUMED_ERROR: Final = 0.25  # least relative error of a time with assumed parts: no measurement stands behind it
 MEMORY_ERROR: Final = 0.06
 PLAUSIBLE_MFU: Final = 0.65  # above the best published large runs (about 0.60 in bf16, MLPerf and vendor tables)
 GENERAL: Final = tuple(rule for rule in RULES if not rule.frameworks)
@@ -82,7 +86,7 @@ def layers_of(job: Job, strategy: Strategy) -> tuple[int, ...]:
     depth, count = len(layer_kinds(job.model)), strategy.pp * strategy.vp
     if strategy.layers:
         return strategy.layers
-    return even(depth, count) or split(depth, count, head_layers(job.model, job.workload.seq))
+    return even(depth, count) or split(depth, count, last_layers(job))
 
 
 def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> list[str]:
@@ -107,11 +111,23 @@ def estimate(
 ) -> list[Estimate]:
     """Each strategy in full; the caller has checked that they can be costed at all.
 
-    ``timed`` are the tables of a search that found them: parts are not timed again.
+    ``timed`` are the tables of a search of this job that found them: parts are not timed again.
     """
-    rows = [as_row(job, strategy) for strategy in strategies]
-    if not timed:
-        timed = [gather_parts(job, {name: _together(rows, name) for name in SHARD_COLUMNS})]
+    by_words: dict[Words, list[int]] = {}
+    for place, strategy in enumerate(strategies):
+        by_words.setdefault(Words.of(strategy), []).append(place)
+    found: dict[int, Estimate] = {}
+    for places in by_words.values():
+        said = job.saying(strategies[places[0]])
+        rows = [as_row(said, strategies[place]) for place in places]
+        told = _alike(said, rows, timed if said == job else (), user_rules)
+        found |= dict(zip(places, told, strict=True))
+    return [found[place] for place in range(len(strategies))]
+
+
+def _alike(job: Job, rows: Sequence[Row], timed: Sequence[Gathered], user_rules: Sequence[Rule]) -> list[Estimate]:
+    """Rows that say the same words, in full."""
+    timed = timed or [gather_parts(job, {name: _together(rows, name) for name in SHARD_COLUMNS})]
     own = [parts_of(job, row.meshes.columns, timed) for row in rows]
     stages: dict[int, StageCosts] = {}
     for parts in {id(one.parts): one for one in own}.values():
@@ -141,10 +157,10 @@ def as_row(job: Job, strategy: Strategy) -> Row:
     """A one-row table of each sort."""
     columns = from_strategy(strategy)
     place = layout(strategy.schedule, strategy.pp, strategy.vp, layers_of(job, strategy))
-    savers = Savers(
-        columns["recompute"].astype(np.int64), columns["method"].astype(np.int64), columns["recompute_layers"]
-    )
-    holders = Holders(columns["zero"], columns["offload"].astype(np.int64))
+    recompute, method = (columns[name].astype(np.int64) for name in ("recompute", "method"))
+    modules = np.array([module_bits(job.model, strategy.modules)])
+    savers = Savers(recompute, method, columns["recompute_layers"], modules, columns["offload_layers"])
+    holders = Holders(*(columns[name].astype(np.int64) for name in Holders._fields))
     return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((place,))), savers, holders, place)
 
 
@@ -293,17 +309,19 @@ def _tell(
     mfu = flops_per_s / job.pool.device.peak(job.workload.precision)
     reserved = max(stage.peak_reserved_gib for stage in stages)
     fits = all(stage.fits for stage in stages)
-    worst = max(provenance.values())
+    worst, kind = max(provenance.values()), kind_of(job, row.strategy)
     return Estimate(
         model=job.model.name,
         gpus=f"{job.pool.gpus}x{job.pool.device.name}",
         strategy=str(row.strategy),
+        as_usual=job.chosen(row.strategy),
         runtime=job.runtime.name,
         legal=not broken,
         violations=broken,
         fits=fits,
         step_s=total_s,
-        step_s_range=step_range(job, total_s, worst),
+        step_s_range=step_range(total_s, kind),
+        evidence=sentence(kind, shape_of(job.model)),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / job.pool.gpus,
         model_tflops_per_gpu=flops_per_s / 1e12,
@@ -324,17 +342,21 @@ def _tell(
     )
 
 
-def step_range(job: Job, step_s: float, worst: Source) -> Range:
-    """Where four in five measured steps lie, by the errors (predicted over measured, less one) of published runs."""
-    error = step_error(job.runtime.name, moe=job.model.moe is not None)
-    error = max(error, ASSUMED_ERROR) if worst == Source.ASSUMED else error
-    return Range(low=step_s / (1 + error), high=step_s / (1 - error))
+def step_range(step_s: float, kind: Kind, *, without: str = "") -> Range:
+    """Where four in five measured steps of its kind lie, by published runs predicted without their source.
+
+    ``without`` is a source whose runs do not count.
+    """
+    times = math.exp(bar_of(kind, without))
+    return Range(low=step_s / times, high=step_s * times)
 
 
 def training_flops_per_token(job: Job) -> float:
     """Model FLOPs: three times the forward pass, twice where base weights are frozen (LoRA)."""
     times = 2.0 if job.workload.task == "lora" else 3.0
-    return times * weights_of.forward_flops_per_token(job.model, job.workload.seq)
+    model, work = job.model, job.workload
+    more = work.mtp * weights_of.predictor_flops_per_token(model, work.seq) if work.mtp else 0.0
+    return times * (weights_of.forward_flops_per_token(model, work.seq) + more)
 
 
 def recomputed_share(job: Job, row: Row) -> float:
@@ -342,16 +364,21 @@ def recomputed_share(job: Job, row: Row) -> float:
     strategy = row.strategy
     forward = weights_of.forward_flops_per_token(job.model, job.workload.seq)
     if strategy.recompute == "selective":
-        return weights_of.attention_flops_per_token(job.model, job.workload.seq) / (3 * forward)
+        return weights_of.module_flops_per_token(job.model, strategy.modules, job.workload.seq) / (3 * forward)
     if strategy.recompute == "full":
         most = strategy.recompute_layers if strategy.method == "block" else max(row.layout.layers)
         return sum(min(most, count) for count in row.layout.layers) / max(sum(row.layout.layers), 1) / 3
     return 0.0
 
 
-def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, fits: bool) -> list[str]:
+def advised(job: Job, strategy: Strategy) -> list[str]:
+    """What is legal but unwise in a strategy, and what to do about it."""
     facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-    found = list(advice(from_strategy(strategy), facts))
+    return list(advice(from_strategy(strategy), facts))
+
+
+def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, fits: bool) -> list[str]:
+    found = advised(job, strategy)
     if mfu > PLAUSIBLE_MFU:
         found.append(
             f"MFU {mfu:.0%} is above what large runs have published ({PLAUSIBLE_MFU:.0%}): treat it as optimistic"

@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import Columns, joined, take
+from astra.columns import Columns, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.memory import Holders
+from astra.cost.needed import needed_bound_s
 from astra.cost.savers import Savers
 from astra.cost.stage import (
     Gathered,
@@ -28,12 +29,13 @@ from astra.cost.stage import (
     stage_costs,
 )
 from astra.cost.step import Evaluated, evaluate
+from astra.evidence.doubt import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
 from astra.search.bounds import core_bound_s, gather_cores, open_cores, siblings_of
 from astra.search.settle import Contest, Entries, least_savers, to_strategy
-from astra.search.space import Space
+from astra.search.space import Space, saver_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
@@ -44,13 +46,14 @@ FIRST_CORES: Final = 256
 MOST_CORES: Final = 4096
 FIRST_PENDING: Final = 512  # meshes put aside before the savers are tried on them; more once something fits
 MOST_PENDING: Final = 8192
-UNSAVED: Final = Savers(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64))  # nothing recomputed
+_NONE: Final = np.zeros(1, np.int64)
+UNSAVED: Final = Savers(_NONE, _NONE, np.ones(1, np.int64), _NONE, _NONE)  # nothing recomputed
 
 Progress = Callable[[float], None]
 
 
 class Candidate(NamedTuple):
-    """The best variant of one group, by the simulated step."""
+    """The best variant of one group, by the simulated step times its doubt."""
 
     strategy: Strategy
     step_s: float
@@ -80,23 +83,31 @@ def search(
     user_rules: Sequence[Rule] = (),
     keep: int,
     progress: Progress | None = None,
+    doubt: Doubt | None = None,
+    below_s: float = np.inf,
 ) -> Found:
-    """The best ``keep`` groups of strategies."""
+    """The best ``keep`` groups of strategies that are below some step.
+
+    With ``doubt`` the best are those whose step times its factor is least, and all steps compared are such products.
+    """
     started = time.perf_counter()
     space = Space(job, restrictions, user_rules)
-    leaders = Leaders(job, space, keep)
+    job = space.job
+    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s)
     if min(len(space.strategies), len(space.holders), len(space.savers), len(space.flash_settings)):
         siblings = siblings_of(job, space)
         rows = siblings.usual
         gathered = gather_cores(job, space, rows)
-        leaders.race(rows, core_bound_s(job, space, gathered, rows), gathered, progress)
+        least = leaders.least_doubt()
+        leaders.race(rows, least[rows] * core_bound_s(job, space, gathered, rows), gathered, progress)
         if len(rows) < len(space.strategies):
-            rest, bound_s = open_cores(job, space, gathered, siblings, leaders.worst_s())
+            limit_s = leaders.worst_s() / float(least.min())
+            rest, bound_s = open_cores(job, space, gathered, siblings, limit_s)
             groups = group_of({name: space.cores[name][rest] for name in GROUP})
-            rest = rest[bound_s < leaders.limit_s(groups)]
+            rest = rest[least[rest] * bound_s < leaders.limit_s(groups)]
             if len(rest):
                 gathered = gather_cores(job, space, rest)
-                leaders.race(rest, core_bound_s(job, space, gathered, rest), gathered, progress)
+                leaders.race(rest, least[rest] * core_bound_s(job, space, gathered, rest), gathered, progress)
     return leaders.found(time.perf_counter() - started)
 
 
@@ -121,8 +132,11 @@ class _Pending(NamedTuple):
 class Leaders:
     """The best plans so far and the ledger."""
 
-    def __init__(self, job: Job, space: Space, keep: int) -> None:
+    def __init__(
+        self, job: Job, space: Space, keep: int, *, doubt: Doubt | None = None, below_s: float = np.inf
+    ) -> None:
         self.job, self.space, self.keep = job, space, keep
+        self._doubt, self._below_s = doubt, below_s
         self.contest = Contest(job, self.limit_s, at_once=keep)
         self.quickest = space.savers.take(slice(0, 1))  # no recompute, unless that is restricted
         self.cores = self.evaluated = self.feasible = 0
@@ -140,8 +154,25 @@ class Leaders:
     def worst_s(self) -> float:
         """The step time a plan must beat to enter the leaders."""
         if len(self.best) < self.keep:
-            return np.inf
-        return sorted(entry[0] for entry in self.best.values())[self.keep - 1]
+            return self._below_s
+        return min(sorted(entry[0] for entry in self.best.values())[self.keep - 1], self._below_s)
+
+    def doubts(self, meshes: Meshes) -> Floats:
+        """What a step is multiplied by before it is ranked, [mesh, holder]."""
+        holders = self.space.holders
+        if self._doubt is None:
+            return np.ones((len(meshes), len(holders)))
+        return self._doubt.of_each(meshes.columns, holders.zero, holders.offload)
+
+    def least_doubt(self) -> Floats:
+        """The least factor of any strategy of each core."""
+        holders, cores = self.space.holders, self.space.cores
+        if self._doubt is None:
+            return np.ones(len(self.space.strategies))
+        return self._doubt.least(cores, holders.zero, holders.offload)
+
+    def _doubted(self, strategy: Strategy) -> float:
+        return 1.0 if self._doubt is None else float(self._doubt.of(from_strategy(strategy))[0])
 
     def limit_s(self, groups: Ints) -> Floats:
         """The step time a strategy of each group must beat."""
@@ -182,7 +213,8 @@ class Leaders:
             part = meshes.take(block), take(costs, block)
             held_s[block], fitted[block] = self._offer(*part, parts.take(block), self.quickest, first=True)
             if self.quickest.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
-                held_s[block] = evaluate(self.job, *part, UNSAVED, self.space.holders).bound_s.min(axis=1)
+                unsaved = evaluate(self.job, *part, UNSAVED, self.space.holders)
+                held_s[block] = unsaved.bound_s.min(axis=1) * self.doubts(part[0])
                 fitted[block] = False
         # Whoever fits without recompute has nothing to gain from it.
         open_s = np.where(fitted, np.inf, held_s)
@@ -190,8 +222,9 @@ class Leaders:
         rows = rows[open_s.min(axis=1)[rows] < limit_s[rows]]
         bound_s = open_s[rows].min(axis=1)
         if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
-            room = self.room(meshes.take(rows), take(costs, rows))
-            bound_s = np.where(room, open_s[rows], np.inf).min(axis=1)
+            part = meshes.take(rows), take(costs, rows)
+            room, needed_s = self.room(*part), needed_bound_s(self.job, *part, self.space.savers, self.space.holders)
+            bound_s = np.where(room, np.maximum(open_s[rows], needed_s), np.inf).min(axis=1)
             lost = bound_s >= limit_s[rows]
             savers = strategies[rows] / len(self.space.holders)
             self.unfit += float(((savers - 1) * (~room).sum(axis=1))[lost].sum())
@@ -213,7 +246,9 @@ class Leaders:
         groups, order = group_of(meshes.columns), np.argsort(bound_s, kind="stable")
         tight = np.zeros(0, np.int64)
         if not self.best and not self.space.late_rules:
-            least = memory.least_peak(self.job, costs, meshes.columns["vp"], self.space.holders).min(axis=1)
+            least = memory.least_peak(
+                self.job, costs, meshes.columns["vp"], self.space.holders, offload=self.space.offloads
+            ).min(axis=1)
             reserved = memory.reserved_bytes(self.job, least)
             tight = order[reserved[order] > self.job.limit_bytes]
             tight = tight[np.argsort(reserved[tight], kind="stable")]
@@ -235,7 +270,7 @@ class Leaders:
 
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
-        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs))
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1)
         fits = self.may_fit(meshes, costs)
         if fits.any() or self.best:
             self.unfit += float(strategies[~fits].sum())
@@ -246,12 +281,16 @@ class Leaders:
 
     def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
         """[mesh, holder] whether some saver could make the mesh fit."""
-        least = memory.least_peak(self.job, costs, meshes.columns["vp"], self.space.holders)
+        least = memory.least_peak(
+            self.job, costs, meshes.columns["vp"], self.space.holders, offload=self.space.offloads
+        )
         return memory.fits(self.job, least)
 
     def may_fit(self, meshes: Meshes, costs: StageCosts) -> Bools:
         """Whether some saver and holder could make a mesh fit."""
-        least = memory.least_peak_of_any(self.job, costs, meshes.columns["vp"], self.space.holders)
+        least = memory.least_peak_of_any(
+            self.job, costs, meshes.columns["vp"], self.space.holders, offload=self.space.offloads
+        )
         return memory.fits(self.job, least)
 
     def _offer(
@@ -262,7 +301,8 @@ class Leaders:
         The lowest bound of each mesh by holder, and whether one that the rules allow fits.
         """
         holders = self.space.holders
-        result = evaluate(self.job, meshes, costs, savers, holders)
+        result, doubts = evaluate(self.job, meshes, costs, savers, holders), self.doubts(meshes)
+        result = result._replace(bound_s=result.bound_s * doubts[:, None, :])
         held_s = result.bound_s.min(axis=1)  # before rules: what they refuse here may be legal with another saver
         if self.space.late_rules:
             result = self._without_refused(meshes, result, savers, first=first)
@@ -273,7 +313,7 @@ class Leaders:
         self.feasible += int(fits[:, new].sum())
         self.too_large += float((result.known & ~fits)[:, new].sum())
         if fits.any():
-            waits = np.full(len(meshes), 1 + self.job.straggling)
+            waits = (1 + self.job.straggling) * doubts
             groups = group_of(meshes.columns)
             entries = entries_of(result, fits, meshes, parts, savers, holders, groups, waits, first=first)
             self.contest.enter(entries, parts)
@@ -288,9 +328,9 @@ class Leaders:
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = {"recompute": savers.recompute, "method": savers.method, "recompute_layers": savers.layers}
+        late = saver_columns(self.job.model, savers)
         columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
-        held = {"zero": self.space.holders.zero, "offload": self.space.holders.offload}
+        held = self.space.holders._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
         new = result.known.copy()
         if not first:
@@ -306,7 +346,7 @@ class Leaders:
         place = np.unravel_index(int(smallest.argmin()), smallest.shape)
         if float(smallest[place]) < self.least[0]:
             mesh, saver, holder = (int(x) for x in place)
-            strategy = to_strategy(meshes, savers, self.space.holders, mesh, saver, holder)
+            strategy = to_strategy(self.job, meshes, savers, self.space.holders, mesh, saver, holder)
             self.least = (float(smallest[place]), strategy)
 
     def found(self, seconds: float) -> Found:
@@ -316,7 +356,7 @@ class Leaders:
         turned_away = sum(space.refused.values()) + space.dominated
         slower = space.considered - turned_away - self.feasible - round(self.too_large + self.unfit)
         return Found(
-            candidates=[Candidate(strategy, step_s) for step_s, strategy in ranked],
+            candidates=[Candidate(strategy, upper_s / self._doubted(strategy)) for upper_s, strategy in ranked],
             considered=space.considered,
             evaluated=self.evaluated,
             feasible=self.feasible,
@@ -352,10 +392,10 @@ def entries_of(
         result.exchanged_s[mesh, holder],
         result.after_s[mesh, holder],
         group[mesh],
-        waits[mesh],
+        waits[mesh, holder],
         meshes.take(mesh),
         parts.place[mesh],
-        Savers(*(column[saver] for column in savers)),
+        savers.take(saver),
         Holders(*(column[holder] for column in holders)),
     )
 

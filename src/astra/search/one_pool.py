@@ -8,23 +8,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 import astra
-from astra.answer import Estimate, Plan, PlanSet, PriceTag, Reject, Search
+from astra.answer import Daring, Estimate, Plan, PlanSet, PriceTag, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
+from astra.evidence.doubt import Doubt
 from astra.money.bill import against, price, tag_of, with_run
 from astra.money.objectives import Goal
+from astra.search import nearby
+from astra.search.able import able
+from astra.search.counts import on
+from astra.search.daring import daring
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
 from astra.search.engine import Progress, search
-from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
+from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
+from astra.search.words import settled
 from astra.search.world import World, told_of
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy, parse_strategy
 
 if TYPE_CHECKING:
-    from astra.search.front import Hunt, Refined
+    from astra.search.front import Refined
+    from astra.search.hunt import Hunt
 
 
 def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
@@ -33,7 +40,12 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     able(world.job)
     tag = price(world.job, money, goal) if _about_money(world, goal) else None
     now = None if world.request.baseline is None else estimated(world, world.request.baseline, "baseline")
-    found = _answer(world, goal, tag, progress)
+    fastest = goal.objective.name == "fastest"
+    try:
+        found = _answer(world, goal, tag, progress)
+    except NoFeasiblePlan as error:
+        near = nearby.advice(world) if fastest else ""
+        raise (NoFeasiblePlan(f"{error} {near}") if near else error) from None
     ranked = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
     best = ranked[0][1]
     if world.request.strict and best.provenance_worst == "assumed":
@@ -51,7 +63,9 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         rejects=found.rejects,
         notes=[*_about(world.job), *found.notes, *world.notes],
         objective=goal.objective.name,
+        daring=found.daring,
         baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
+        nearby=nearby.remarks(world, found.ranked[0][2]) if fastest else [],
     )  # fmt: skip
 
 
@@ -80,6 +94,7 @@ class _Answer(NamedTuple):
     feasible: int
     rejects: list[Reject]
     notes: list[str]
+    daring: Daring | None = None
 
     def search_record(self, seconds: float) -> Search:
         return Search(
@@ -90,40 +105,45 @@ class _Answer(NamedTuple):
 
 def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress | None) -> _Answer:
     """The plans of a goal: the front, or the best strategies on as many GPUs as the goal makes use of."""
-    job, rules, restrictions, notes = world.job, world.rules, world.restrictions, list[str]()
+    rules, restrictions, notes = world.rules, world.restrictions, list[str]()
+    job = settled(world.job, restrictions)
     if goal.objective.name != "fastest" and tag is not None:
         from astra.search.budget import parts_of, use_notes  # noqa: PLC0415 - few goals are about money
-        from astra.search.counts import on  # noqa: PLC0415
+        from astra.search.hunt import open_notes  # noqa: PLC0415
 
         chosen, state = parts_of(
             job, goal, world.money, tag, restrictions=restrictions, user_rules=rules, progress=progress
         )
         if goal.objective.direction == "front":
             return _front(job, chosen, state)
-        notes = use_notes(job, chosen[0])
+        notes = [*use_notes(job, chosen[0]), *open_notes(state)]
         job = on(job, chosen[0].gpus)
-    found = search(job, restrictions, user_rules=rules, keep=world.request.top, progress=progress)
+    upper = world.request.rank == "upper"
+    doubt = Doubt(job) if upper else None
+    found = search(job, restrictions, user_rules=rules, keep=world.request.top, progress=progress, doubt=doubt)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
-    strategies = best_splits(job, found, rules)
+    strategies = best_splits(job, found.candidates, rules, found.timed)
     estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules, timed=found.timed), strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
         raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
-    ranked = sorted(fitting, key=lambda pair: pair[1].step_s)[: world.request.top]
-    plans = [(job, strategy, result) for strategy, result in ranked]
-    return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects_of(found, rules, job), notes)
+    ranked = sorted(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)
+    plans = [(job, strategy, result) for strategy, result in ranked[: world.request.top]]
+    bold = daring(job, plans[0][2], restrictions, rules, tag) if upper else None
+    rejects = rejects_of(found, rules, job)
+    return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
 
 
 def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
-    from astra.search.counts import on  # noqa: PLC0415 - as above
+    from astra.search.hunt import open_notes  # noqa: PLC0415 - as above
 
     ranked = [(on(job, one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(ranked), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
-    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, [])
+    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, open_notes(state))
 
 
 def _record(world: World, job: Job, goal: Goal) -> dict[str, Any]:
@@ -148,7 +168,7 @@ def estimated(world: World, text: str, where: str) -> Estimate:
     # An illegal strategy is still estimated, unless its numbers do not define a run at all.
     undefined = (
         strategy.gpus != job.pool.gpus
-        or strategy.pp * strategy.vp > depth
+        or strategy.pp * strategy.vp > depth + 2
         or strategy.dp * strategy.mbs > job.workload.global_batch
         or (strategy.layers and sum(strategy.layers) != depth)
         or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)

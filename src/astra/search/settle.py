@@ -16,11 +16,12 @@ from astra.columns import CHOICES
 from astra.cost import step
 from astra.cost.memory import Holders
 from astra.cost.pipeline import pipelines_s
-from astra.cost.savers import Savers
+from astra.cost.savers import Savers, module_names
 from astra.cost.stage import Gathered, Meshes, join_meshes
 from astra.cost.step import Evaluated
 from astra.layers.split import even
 from astra.provenance import Bools, Floats, Ints
+from astra.search.words import said
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, Strategy
 
@@ -60,7 +61,7 @@ class Entries(NamedTuple):
             self.waits[rows],
             self.meshes.take(rows),
             self.place[rows],
-            Savers(*(column[rows] for column in self.savers)),
+            self.savers.take(rows),
             Holders(*(column[rows] for column in self.holders)),
         )
 
@@ -94,15 +95,17 @@ def least_savers(result: Evaluated, savers: Savers, fits: Bools) -> tuple[Ints, 
     bound_s = np.where(fits, result.bound_s, np.inf)
     found = []
     taken = np.zeros((len(bound_s), bound_s.shape[2]), bool)
-    for kind in range(len(CHOICES["recompute"])):  # none, which precedes all; selective; full
-        some = np.flatnonzero(savers.recompute == kind)
-        if not len(some):
-            continue
+    # None precedes all that keep as much on the GPU; of one kind, whoever repeats less at one stage does so at all.
+    kinds, place = np.unique(
+        np.stack((savers.recompute, savers.modules, savers.offload_layers)), axis=1, return_inverse=True
+    )
+    for number, (recompute, _, offloaded) in enumerate(kinds.T.tolist()):
+        some = np.flatnonzero(place.ravel() == number)
         choice = bound_s[:, some].argmin(axis=1)
         best_s = np.take_along_axis(bound_s[:, some], choice[:, None, :], axis=1)[:, 0]
         mesh, holder = np.nonzero(np.isfinite(best_s) & ~taken)
         found.append((mesh, some[choice[mesh, holder]], holder))
-        taken |= np.isfinite(best_s) & (kind == 0)
+        taken |= np.isfinite(best_s) & (recompute == 0 and offloaded == 0)
     mesh, saver, holder = (np.concatenate(column) for column in zip(*found, strict=True))
     return mesh, saver, holder
 
@@ -166,7 +169,8 @@ class Contest:
     def _reach(self, entries: Entries, row: int, step_s: float) -> None:
         group = int(entries.group[row])
         if step_s < self.best.get(group, (np.inf,))[0]:
-            self.best[group] = (step_s, to_strategy(entries.meshes, entries.savers, entries.holders, row, row, row))
+            found = to_strategy(self.job, entries.meshes, entries.savers, entries.holders, row, row, row)
+            self.best[group] = (step_s, found)
 
 
 def _first_of_each(entries: Entries, rows: Ints) -> Ints:
@@ -175,7 +179,9 @@ def _first_of_each(entries: Entries, rows: Ints) -> Ints:
     return order[np.unique(entries.group[order], return_index=True)[1]]
 
 
-def to_strategy(meshes: Meshes, savers: Savers, holders: Holders, mesh: int, saver: int, holder: int) -> Strategy:
+def to_strategy(
+    job: Job, meshes: Meshes, savers: Savers, holders: Holders, mesh: int, saver: int, holder: int
+) -> Strategy:
     """A mesh, a saver and a holder as a Strategy; switches that have nothing to switch are off."""
     columns = {name: column[mesh] for name, column in meshes.columns.items()}
     layout = meshes.layouts[int(meshes.layout[mesh])]
@@ -183,15 +189,15 @@ def to_strategy(meshes: Meshes, savers: Savers, holders: Holders, mesh: int, sav
     overlap = tuple(name for name in OVERLAPS if columns[f"overlap_{name}"] and not (name == "param" and zero == 0))
     uneven = () if layout.layers == even(sum(layout.layers), layout.pp * layout.vp) else layout.layers
     degrees: dict[str, Any] = {name: int(columns[name]) for name in ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")}
-    choices: dict[str, Any] = {
-        "recompute": CHOICES["recompute"][int(savers.recompute[saver])],
-        "method": CHOICES["method"][int(savers.method[saver])],
-        "offload": CHOICES["offload"][int(holders.offload[holder])],
-        "schedule": CHOICES["schedule"][int(columns["schedule"])],
-    }
+    codes = {"recompute": savers.recompute[saver], "method": savers.method[saver], "schedule": columns["schedule"]}
+    codes |= {name: getattr(holders, name)[holder] for name in ("offload", "moments", "reshard")}
+    choices: dict[str, Any] = {name: CHOICES[name][int(value)] for name, value in codes.items()}
     return Strategy(
         **degrees,
         **choices,
+        **said(job, degrees["ep"]),
+        modules=module_names(job.model, int(savers.modules[saver])),
+        offload_layers=int(savers.offload_layers[saver]),
         sp=bool(columns["sp"]),
         flash=bool(columns["flash"]),
         zero=zero,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -17,24 +18,26 @@ import numpy as np
 from astra.columns import CHOICES, Column, Columns, code
 from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Holders
-from astra.cost.savers import Savers
+from astra.cost.savers import Savers, module_bits
 from astra.cost.stage import Meshes
 from astra.layers import split
 from astra.layers import weights as weights_of
-from astra.layers.kinds import layer_kinds
+from astra.layers.kinds import layer_kinds, modules_of
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import able_rules, rules_of
 from astra.rules.names import DERIVED, facts_of, names
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, Verdict, check
 from astra.schedule import find
+from astra.search.words import hides_experts, module_choices, moment_choices, offload_choices, settled, word_facts
 from astra.spec.job import Job
-from astra.spec.strategy import OVERLAPS, SCHEDULES
+from astra.spec.model import ModelSpec
+from astra.spec.strategy_fields import MODULES, OVERLAPS, SCHEDULES
 
 FLAGS: Final = (*(f"overlap_{name}" for name in OVERLAPS), "flash")
-SAVER: Final = ("recompute", "method", "recompute_layers")
-LATE: Final = frozenset((*SAVER, "zero", "offload"))
-_FULL: Final = code("recompute", "full")
+SAVER: Final = ("recompute", "method", "recompute_layers", "offload_layers", *(f"recompute_{name}" for name in MODULES))
+LATE: Final = frozenset((*SAVER, *Holders._fields))
+_NONE, _SELECTIVE, _FULL = (code("recompute", name) for name in ("none", "selective", "full"))
 
 
 @lru_cache(maxsize=256)
@@ -61,9 +64,10 @@ class Space:
     """
 
     def __init__(self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = ()) -> None:
+        job = settled(job, restrictions)
         self.job, self.restrictions = job, restrictions
         self.rules: Sequence[Rule] = (*rules_of(job.runtime), *user_rules)  # those that no row has met yet
-        self.facts: dict[str, Any] = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        self.facts: dict[str, Any] = facts_in(job)
         self.refused: dict[str, int] = {}
         self.dominated = 0
         self.layouts = Layouts()
@@ -78,6 +82,7 @@ class Space:
         self.late_rules = (*self._joint_rules(), *(rule for rule in user_rules if rule.needs & LATE))
         self.degrees, self.degree, self.cores, self.strategies, self.considered = self._make_cores()
         self.savers = self._make_savers()
+        self.offloads = bool(self.savers.offload_layers.any())
 
     def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
         """Candidates the user's restrictions leave."""
@@ -88,6 +93,7 @@ class Space:
         can = self.job.runtime.can
         has: dict[str, tuple[bool, ...]] = {"flash": (False, True) if can.unfused else (True,)}
         hides = {f"overlap_{name}": (False, True) if name in can.overlap else (False,) for name in OVERLAPS}
+        hides["overlap_ep"] = (False, True) if hides_experts(self.job, self.restrictions) else (False,)
         return {name: (hides | has)[name] for name in FLAGS}
 
     def _joint_rules(self) -> list[Rule]:
@@ -95,7 +101,7 @@ class Space:
         early = {*FLAGS, *self.facts}
         flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
         columns: dict[str, Column] = {name: flags[:, place] for place, name in enumerate(FLAGS)}
-        columns, _ = cross(columns, {"zero": self.holders.zero, "offload": self.holders.offload})
+        columns, _ = cross(columns, self.holders._asdict())
         found = []
         for rule in able_rules(self.job.runtime):
             if not rule.needs & LATE or not rule.needs - LATE - {*self.facts}:
@@ -139,7 +145,7 @@ class Space:
         if model.moe is None:
             one = {name: np.array(self.allowed(name, (1,)), dtype=np.int64) for name in ("ep", "etp")}
             return cross(cross(columns, {"ep": one["ep"]})[0], {"etp": one["etp"]})[0]
-        ep = np.array(self.allowed("ep", divisors(model.moe.experts)), dtype=np.int64)
+        ep = np.array(self.allowed("ep", expert_candidates(self.job, self.restrictions)), dtype=np.int64)
         etp = np.array(self.allowed("etp", divisors(gpus)), dtype=np.int64)
         return cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})[0]
 
@@ -155,48 +161,67 @@ class Space:
         depth = len(layer_kinds(model))
         found = []
         for vp in self.allowed("vp", chunk_counts(depth, pp)):
-            savers = len(self._savers(-(-depth // (pp * vp))))
+            savers = len(self._savers(-(-depth // (pp * vp)), -(-depth // pp)))
             known = [name for name in SCHEDULES if name in self.job.runtime.can.schedules]
             for schedule in self.allowed("schedule", known):
                 if not find(schedule).takes(vp):
                     continue
-                for layers in _splits(model, self.job.workload.seq, pp, vp, uneven=self.job.runtime.can.uneven):
+                head = last_layers(self.job)
+                for layers in _splits(model, head, pp, vp, uneven=self.job.runtime.can.uneven):
                     place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
                     found.append((vp, code("schedule", schedule), place, savers))
         self.layouts = Layouts(self._layout_places)
         return np.array(found, dtype=np.int64).reshape(-1, 4)
 
-    def _recompute_methods(self) -> list[tuple[int, int]]:
-        """Recompute kinds with their methods, as codes."""
+    def _recompute_methods(self) -> list[tuple[int, int, int]]:
+        """Recompute kinds with their methods, as codes, and modules, as bits."""
         can = self.job.runtime.can
         has = [kind for kind in CHOICES["recompute"] if kind in can.recompute]
         kinds = [code("recompute", kind) for kind in self.allowed("recompute", has)]
         ways = [method for method in CHOICES["method"] if method in (can.methods or CHOICES["method"][:1])]
         methods = [code("method", method) for method in self.allowed("method", ways)]
-        found = [(kind, 0) for kind in kinds if kind != _FULL]
-        return found + [(_FULL, method) for method in methods if _FULL in kinds]
+        found = [(kind, 0, 0) for kind in kinds if kind == _NONE]
+        found += [(kind, 0, bits) for kind in kinds if kind == _SELECTIVE for bits in self._module_sets()]
+        return found + [(_FULL, method, 0) for method in methods if _FULL in kinds]
 
-    def _savers(self, chunk_layers: int) -> Ints:
-        """Legal rows of (recompute, method, layers) for a chunk; only full recompute has layers to choose."""
+    def _module_sets(self) -> list[int]:
+        """Sets of modules that selective recompute is tried with, as bits."""
+        return [module_bits(self.job.model, names) for names in module_choices(self.job, self.restrictions)]
+
+    def _savers(self, chunk_layers: int, stage_layers: int) -> Ints:
+        """Legal rows of ``Savers`` for a chunk of a stage; only full recompute has layers to choose."""
         most = max(chunk_layers, 1) if self.job.runtime.can.methods else 1
         some = self.allowed("recompute_layers", range(1, most + 1))
-        rows = [(kind, method, n) for kind, method in self._methods for n in (some if kind == _FULL else [1])]
-        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-        return table[check(dict(zip(SAVER, table.T, strict=True)), self.facts).ok]
+        waiting = [n for n in offload_choices(self.job, self.restrictions) if n <= stage_layers]
+        rows = [
+            (kind, method, n, bits, offloaded)
+            for kind, method, bits in self._methods
+            for n in (some if kind == _FULL else [1])
+            for offloaded in waiting
+        ]
+        table = np.array(rows, dtype=np.int64).reshape(-1, len(Savers._fields))
+        return table[check(saver_columns(self.job.model, Savers(*table.T)), self.facts).ok]
 
     def _make_holders(self) -> Holders:
         can = self.job.runtime.can
         zero = self.allowed("zero", can.zero)
-        held = [name for name in CHOICES["offload"] if name in can.offload]
-        offload = [code("offload", name) for name in self.allowed("offload", held)]
-        table = np.array([(z, o) for z in zero for o in offload], dtype=np.int64).reshape(-1, 2)
-        legal = check({"zero": table[:, 0], "offload": table[:, 1]}, self.facts).ok
-        return Holders(table[legal, 0], table[legal, 1])
+        offload, moments, reshard = (
+            [code(name, word) for word in self.allowed(name, [w for w in CHOICES[name] if w in known])]
+            for name, known in (
+                ("offload", can.offload),
+                ("moments", moment_choices(self.job, self.restrictions)),
+                ("reshard", can.reshard),
+            )
+        )
+        rows = list(product(zero, offload, moments, reshard))
+        table = np.array(rows, dtype=np.int64).reshape(-1, len(Holders._fields))
+        holders = Holders(*table.T)
+        return Holders(*table[check(holders._asdict(), self.facts).ok].T)
 
     def _switch_settings(self, user_rules: Sequence[Rule]) -> list[tuple[bool, ...]]:
         """Switch settings to cost: everything on, unless a rule speaks of a switch or it hangs on ZeRO; then all."""
         choices = [self.allowed(name, options) for name, options in self.switches().items()]
-        spoken = {name for rule in user_rules for name in rule.needs}
+        spoken = {name for rule in user_rules for name in rule.needs} | {"overlap_ep"}
         if {1, 2, 3} & {*self.job.runtime.can.zero} - {*self.job.runtime.can.prefetch}:
             spoken.add("overlap_param")
         sets: list[tuple[bool, ...]] = [()]
@@ -208,8 +233,9 @@ class Space:
     def _make_savers(self) -> Savers:
         """All recompute choices, for the deepest chunk there is."""
         depth = len(layer_kinds(self.job.model))
-        deepest = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
-        return Savers(*self._savers(deepest).T)
+        chunk = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
+        stage = max((-(-depth // layout.pp) for layout in self.layouts), default=1)
+        return Savers(*self._savers(chunk, stage).T)
 
     @property
     def flash_settings(self) -> Bools:
@@ -230,9 +256,24 @@ class Space:
         wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
         strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)
         self.dominated += round(float(strategies.sum()) / max(len(flags), 1) * (self._flag_space - len(flags)))
+        layouts = table[origin, 2]
+        if wide["overlap_ep"].any():
+            once = self._hide_experts(wide)
+            self.dominated += round(float(strategies[~once].sum()))
+            wide, strategies = {name: column[once] for name, column in wide.items()}, strategies[once]
+            origin, layouts = origin[once], layouts[once]
         kept = self._verdict(wide, self.rules, strategies).ok
-        meshes = Meshes({name: column[kept] for name, column in wide.items()}, table[origin, 2][kept], self.layouts)
+        meshes = Meshes({name: column[kept] for name, column in wide.items()}, layouts[kept], self.layouts)
         return meshes, strategies[kept], core[origin][kept]
+
+    def _hide_experts(self, wide: dict[str, Column]) -> Bools:
+        """Switch the overlap of expert exchanges off where there is none; which rows are then not there twice."""
+        several = self.job.workload.global_batch > wide["dp"] * wide["mbs"]
+        possible = (wide["ep"] > 1) & several & ((wide["pp"] == 1) | (wide["vp"] > 1))
+        both = len({flags[FLAGS.index("overlap_ep")] for flags in self._flag_sets}) > 1
+        twice = wide["overlap_ep"] & ~possible & both
+        wide["overlap_ep"] = wide["overlap_ep"] & possible
+        return np.asarray(~twice)
 
     def _with(
         self, columns: dict[str, Column], below: Floats, more: dict[str, Column], *, times: int
@@ -257,10 +298,19 @@ class Space:
         return verdict
 
 
-def _splits(model: Any, seq: int, pp: int, vp: int, *, uneven: bool) -> list[tuple[int, ...]]:
-    """Even stages where layers divide, and the balanced split where that differs; the rules refuse what is left."""
+def last_layers(job: Job) -> float:
+    """What follows the last layer, in units of an average layer: the head, and layers of multi-token prediction."""
+    head = head_layers(job.model, job.workload.seq)
+    return head + job.workload.mtp * (1 + head)
+
+
+def _splits(model: Any, head: float, pp: int, vp: int, *, uneven: bool) -> list[tuple[int, ...]]:
+    """Even stages where layers divide, and the balanced split where that differs; the rules refuse what is left.
+
+    ``head`` is what follows the last layer, in layers.
+    """
     depth = len(layer_kinds(model))
-    balanced = split.split(depth, pp * vp, head_layers(model, seq))
+    balanced = split.split(depth, pp * vp, head)
     equal = split.even(depth, pp * vp)
     if equal is not None and not uneven:
         return [equal]
@@ -276,6 +326,29 @@ def head_layers(model: Any, seq: int) -> float:
     )
     layers = (weights_of.forward_flops_per_token(model, seq) - head) / depth
     return max(head / layers, 0.0) if layers > 0 else 0.0
+
+
+def expert_candidates(job: Job, restrictions: Restrictions) -> list[int]:
+    """Expert-parallel degrees; a dispatcher that must send once has nothing to do with one of them."""
+    assert job.model.moe is not None
+    sends = not restrictions.allows("dispatch", "alltoall")
+    return [ep for ep in divisors(job.model.moe.experts) if ep > 1 or not sends]
+
+
+def facts_in(job: Job) -> dict[str, Any]:
+    """What rules read of a job besides the columns of its strategies."""
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+    return facts | word_facts(job)
+
+
+def saver_columns(model: ModelSpec, savers: Savers) -> dict[str, Column]:
+    """Savers under the names that rules use."""
+    found = {"recompute": savers.recompute, "method": savers.method, "recompute_layers": savers.layers}
+    found["offload_layers"] = savers.offload_layers
+    for place, name in enumerate(modules_of(model)):
+        found[f"recompute_{name}"] = (savers.modules >> place & 1) > 0
+    absent = [name for name in MODULES if f"recompute_{name}" not in found]
+    return found | {f"recompute_{name}": np.zeros(len(savers), bool) for name in absent}
 
 
 def cross(columns: dict[str, Column], more: dict[str, Column]) -> tuple[dict[str, Column], Ints]:

@@ -16,13 +16,12 @@ import numpy as np
 from astra.cost import memory, step
 from astra.cost.layout import Layouts, layout
 from astra.cost.pipeline import pipelines_s
-from astra.cost.savers import Savers
 from astra.cost.stage import Gathered, Meshes, parts_of, stage_costs
 from astra.cost.step import evaluate
 from astra.layers.split import even
 from astra.rules.table import Rule
 from astra.search.detail import as_row, layers_of, legality
-from astra.search.engine import Found
+from astra.search.engine import Candidate
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
 
@@ -34,12 +33,14 @@ LEAST_GAIN: Final = 1e-9  # of the step
 Split = tuple[int, ...]
 
 
-def best_splits(job: Job, found: Found, user_rules: Sequence[Rule]) -> list[Strategy]:
-    """The strategies of a search, those near the best with the split that is best for them."""
-    near_s = found.candidates[0].step_s * (1 + NEAR)
+def best_splits(
+    job: Job, candidates: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
+) -> list[Strategy]:
+    """The strategies of a search, those near the best with the split that is best for them; ``timed`` are its parts."""
+    near_s = candidates[0].step_s * (1 + NEAR)
     return [
-        polished(job, one.strategy, one.step_s, user_rules, found.timed)[0] if one.step_s <= near_s else one.strategy
-        for one in found.candidates
+        polished(job, one.strategy, one.step_s, user_rules, timed)[0] if one.step_s <= near_s else one.strategy
+        for one in candidates
     ]
 
 
@@ -50,6 +51,8 @@ def polished(
     if strategy.pp == 1:
         return strategy, step_s
     best, layers = strategy, layers_of(job, strategy)
+    said = job.saying(strategy)
+    job, timed = said, timed if said == job else ()
     seen, parts = {layers}, parts_of(job, as_row(job, strategy).meshes.columns, timed)
     for _ in range(ROUNDS):
         others = [split for split in neighbours(layers) if split not in seen]
@@ -107,7 +110,7 @@ def simulated(
     result = evaluate(job, meshes, stage_costs(job, meshes, parts), row.savers, row.holders)
     fits = memory.fits(job, result.peak_bytes[:, 0, 0])
     rows = np.flatnonzero(fits & (result.bound_s[:, 0, 0] < limit_s))
-    savers = Savers(*(column[place[rows]] for column in row.savers))
+    savers = row.savers.take(place[rows])
     pipeline_s = pipelines_s(job, meshes.take(rows), parts.take(rows), savers, result.exchanged_s[rows, 0])
     step_s = step.seconds(job, pipeline_s, result.after_s[rows, 0])
     found = [(total_s, splits[at]) for total_s, at in zip(step_s.tolist(), rows.tolist(), strict=True)]

@@ -23,6 +23,7 @@ from astra.rules.written import rule_lines, rules_of
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.kinds import batch_tokens
+from astra.spec.lengths import tokens_of
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest
@@ -59,6 +60,7 @@ class World(NamedTuple):
         workload = Workload(
             global_batch=_samples(request.batch, length), seq=length, tokens=_tokens(request),
             precision=request.precision, optimizer=request.optimizer, task=request.task, lora_rank=request.lora_rank,
+            lora_targets=request.lora_targets, imbalance=request.imbalance, mtp=request.mtp,
         )  # fmt: skip
         runtime, because = (
             usual_runtime(spec, workload, several=len(pools.pools) > 1)
@@ -176,10 +178,10 @@ def told_of(field: str) -> Iterator[None]:
         raise InputError(field, error.got, want=error.want, fix=error.fix) from None
 
 
-def seq_of(spec: ModelSpec, seq: int | None) -> int:
+def seq_of(spec: ModelSpec, seq: int | str | None) -> int:
     """Tokens per sample, as given or as the model is made for."""
     if seq is not None:
-        return seq
+        return tokens_of(seq)
     return spec.vision.tokens if spec.vision is not None else min(USUAL_SEQ, spec.max_seq)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from astra.errors import InputError
 from astra.spec._base import Spec, check, check_not_negative, check_positive
 from astra.spec.names import Line, Name, check_names
-from astra.spec.workload import PRECISIONS
+from astra.spec.workload import PEAKS, PRECISIONS
 
 Generation = Literal[
     "", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"
@@ -52,16 +52,17 @@ class Device(Spec, frozen=True, kw_only=True):
         if not self.generation and self.arch.lower() in get_args(Generation):
             msgspec.structs.force_setattr(self, "generation", self.arch.lower())
 
+    def computes(self, precision: str) -> bool:
+        """Whether its tensor cores have a precision: narrow scales of groups are of Blackwell and later."""
+        scaled = {"mxfp8": self.fp8_recipe == "mxfp8", "nvfp4": self.generation == "blackwell"}
+        return PEAKS.get(precision, precision) in self.flops_per_s and scaled.get(precision, True)
+
     def peak(self, precision: str) -> float:
         """Dense FLOP/s at a precision; an InputError if the GPU lacks it."""
-        try:
-            return self.flops_per_s[precision]
-        except KeyError:
-            raise InputError(
-                "precision",
-                precision,
-                want=f"one that {self.name} has: {', '.join(name for name in PRECISIONS if name in self.flops_per_s)}",
-            ) from None
+        if not self.computes(precision):
+            has = ", ".join(name for name in PRECISIONS if self.computes(name))
+            raise InputError("precision", precision, want=f"one that {self.name} has: {has}")
+        return self.flops_per_s[PEAKS.get(precision, precision)]
 
 
 class Link(Spec, frozen=True, kw_only=True):

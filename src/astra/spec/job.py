@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
-from astra.spec._base import Spec, check
+from msgspec.structs import replace
+
+from astra.spec._base import Spec, check, decode
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy, parse_strategy, usual_overlap
+from astra.spec.words import Words
 from astra.spec.workload import Workload
 
 # Share of a step lost, per doubling of nodes, to waiting for the slowest. Fitted on dgxc; the same in every runtime.
@@ -24,6 +27,7 @@ class Job(Spec, frozen=True, kw_only=True):
     workload: Workload
     runtime: Runtime
     headroom: float = 0.08  # fraction of usable memory a recommended plan leaves free
+    settled: Words | None = None  # what all of its strategies say alike; None: as is usual
 
     def __post_init__(self) -> None:
         check(0 <= self.headroom < 1, "headroom", self.headroom, "a fraction of memory between 0 and 1, such as 0.08")
@@ -51,8 +55,48 @@ class Job(Spec, frozen=True, kw_only=True):
     def hides(self, strategy: Strategy) -> tuple[str, ...]:
         """The communication a strategy of this job hides unless it says otherwise."""
         can = self.runtime.can
-        return usual_overlap(strategy, known=can.overlap, gathered=can.prefetch, tp_reach=self.pool.scaleup_gpus)
+        known = tuple(name for name in can.overlap if name != "ep" or self._hides_experts(strategy))
+        return usual_overlap(strategy, known=known, gathered=can.prefetch, tp_reach=self.pool.scaleup_gpus)
+
+    def _hides_experts(self, strategy: Strategy) -> bool:
+        """Whether its recipes run expert exchanges beside another micro-batch, where a strategy has one beside it."""
+        several = self.workload.global_batch > strategy.dp * strategy.mbs
+        paired = several and (strategy.pp == 1 or strategy.vp > 1)
+        again = strategy.recompute == "full" or "moe" in strategy.modules
+        return paired and not again and bool(self.recipe(pipelined=strategy.pp > 1)["overlap_ep"])
+
+    def recipe(self, *, pipelined: bool = False) -> dict[str, str | bool]:
+        """What the runtime's recipes choose for such a job, of what a strategy may leave out."""
+        found = self.runtime.usual_words(self.pool.device.generation, pipelined=pipelined)
+        return found if self.workload.low else found | {"params": "bf16", "dispatch_fp8": False}
+
+    def usual(self, strategy: Strategy) -> dict[str, Any]:
+        """The words a strategy of this job takes unless it says otherwise, where it has a use for them."""
+        words: dict[str, Any] = self.recipe(pipelined=strategy.pp > 1)
+        del words["overlap_ep"]
+        if strategy.ep == 1:
+            words |= {"dispatch": "alltoall", "dispatch_fp8": False}
+        if strategy.zero < 3:
+            words["reshard"] = "always"
+        return words | {"overlap": self.hides(strategy)}
+
+    def chosen(self, strategy: Strategy) -> tuple[str, ...]:
+        """The fields of a strategy that the job would choose so by itself: its short text leaves them out."""
+        return tuple(name for name, value in self.usual(strategy).items() if getattr(strategy, name) == value)
+
+    @property
+    def words(self) -> Words:
+        """What its strategies say alike."""
+        if self.settled is not None:
+            return self.settled
+        usual = self.recipe()
+        return decode(Words, {name: usual[name] for name in Words.__struct_fields__ if name in usual}, where="words")
+
+    def saying(self, strategy: Strategy) -> Job:
+        """The job with the words of a strategy, to cost it with."""
+        words = Words.of(strategy)
+        return self if self.settled == words else replace(self, settled=words)
 
     def strategy(self, text: str) -> Strategy:
         """A strategy of this job from its text."""
-        return parse_strategy(text, gpus=self.pool.gpus, hides=self.hides)
+        return parse_strategy(text, gpus=self.pool.gpus, usual=self.usual)

@@ -20,6 +20,7 @@ from astra.spec._base import Spec, decode
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.spec.names import check_name
 from astra.spec.strategy import Strategy
+from astra.spec.synonyms import meant_by, near_to
 from astra.units import DAY_S, parse_count, parse_seconds
 
 _TOKEN_BATCH: Final = re.compile(r"(.*?)\s*tok(?:en)?s?", re.IGNORECASE | re.DOTALL)
@@ -110,12 +111,17 @@ class OneOf(Kind):
         self.metavar = "{" + ",".join(words) + "}"
 
     def read(self, value: Any, where: str) -> str:
-        """The word, in small letters."""
+        """The word itself, whatever way it was spelled."""
         if not isinstance(value, str):
             raise InputError(where, value, want=f"one of {', '.join(self.words)}")
-        if value.lower() not in self.words:
-            raise UnknownName(where, value, self.words, fix=f"It is one of {', '.join(self.words)}.")
-        return value.lower()
+        found = meant_by(value, self.words)
+        if found is None:
+            listed = f"It is one of {', '.join(self.words)}."
+            near = near_to(value, self.words)
+            if near:
+                raise InputError(where, value, want="a known name", fix=f"{near} {listed}")
+            raise UnknownName(where, value, self.words, fix=listed)
+        return found
 
 
 class Switch(Kind):

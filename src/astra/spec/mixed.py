@@ -11,6 +11,7 @@ the pool's name: ``H100: tp8 pp4 dp16 mbs1 sp zero2``.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, Final, Literal
 
 from astra.errors import InputError
@@ -24,6 +25,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._#-]{0,79}")
 _MOST_LETTERS: Final = 70  # of a name in its word; a number may follow
 _DEGREE: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
 _GROUP: Final = re.compile(r"\[([^\[\]]*)\]")
+_SWITCHES: Final = {"nosp": ("sp", False), "flash=off": ("flash", False)}
 _EXAMPLE: Final = "[dp8 mbs1 m16: H100 tp4 pp4 layers=12*4 + A100 tp8 pp4 layers=8*4]"
 
 
@@ -34,7 +36,7 @@ def pool_word(name: str) -> str:
 
 
 class Segment(Spec, frozen=True, kw_only=True):
-    """Consecutive pipeline stages on one pool. Sequence parallelism is on where tp is above 1."""
+    """Consecutive pipeline stages on one pool."""
 
     pool: str
     tp: int
@@ -132,6 +134,8 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     groups: tuple[Group, ...]
     zero: int = 1
     overlap: tuple[str, ...] = _USUAL  # each where the segment and its runtime can; chunks always overlap transfers
+    sp: bool = True  # sequence parallelism where tp is above 1
+    flash: bool = True
 
     def __post_init__(self) -> None:
         check(0 < len(self.groups) <= MOST_GROUPS, "strategy", len(self.groups), f"1 to {MOST_GROUPS} groups")
@@ -165,14 +169,18 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         return sum(self.gpus_by_pool.values())
 
     def __str__(self) -> str:
-        words = [f"zero{self.zero}", f"overlap={','.join(self.overlap) or 'none'}", *map(str, self.groups)]
-        return " ".join(words)
+        words = [f"zero{self.zero}", f"overlap={','.join(self.overlap) or 'none'}", *self._rare()]
+        return " ".join([*words, *map(str, self.groups)])
 
     def short(self) -> list[str]:
         """The same without what is as usual, in lines."""
         words = [f"zero{self.zero}"] * (self.zero != 1)
         words += [f"overlap={','.join(self.overlap) or 'none'}"] * (self.overlap != _USUAL)
+        words += self._rare()
         return [" ".join(words)] * bool(words) + [line for group in self.groups for line in group.short()]
+
+    def _rare(self) -> list[str]:
+        return ["nosp"] * (not self.sp) + ["flash=off"] * (not self.flash)
 
 
 class OnePool(Spec, frozen=True, kw_only=True):
@@ -202,12 +210,15 @@ def on_one_pool(text: str) -> tuple[str, str] | None:
     return None if found is None else (found.group(1), found.group(2))
 
 
-def short_form(text: str) -> list[str]:
-    """A strategy's text without what is as usual, in lines; ``estimate`` reads them as the same strategy."""
+def short_form(text: str, usual: Collection[str] = ()) -> list[str]:
+    """A strategy's text without what is as usual, in lines; ``estimate`` reads them as the same strategy.
+
+    ``usual`` are the fields that the runtime would choose so by itself (``Estimate.as_usual``).
+    """
     if "[" in text:
         return parse_mixed(text).short()
     alone = on_one_pool(text)
-    degrees, rest = parse_strategy(text if alone is None else alone[1]).short()
+    degrees, rest = parse_strategy(text if alone is None else alone[1]).short(usual)
     return [degrees if alone is None else f"{alone[0]}: {degrees}", rest]
 
 
@@ -230,8 +241,10 @@ def parse_mixed(text: str) -> MixedStrategy:
         elif word.startswith("overlap="):
             names = tuple(name for name in word.removeprefix("overlap=").split(",") if name != "none")
             key, value = "overlap", names  # type: ignore[assignment]
+        elif word in _SWITCHES:
+            key, value = _SWITCHES[word]
         else:
-            raise InputError("strategy", word, want="zero0 or zero1, overlap=..., and groups in brackets")
+            raise InputError("strategy", word, want="zero0 or zero1, overlap=..., nosp, flash=off, groups in brackets")
         _once(fields, key, value, word)
     return MixedStrategy(groups=groups, **fields)
 

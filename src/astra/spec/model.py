@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from astra.spec._base import Spec, check, check_not_negative, check_positive
 from astra.spec.names import Line, Name, check_names
+from astra.spec.tower import Tower
 
 # Far above any real model: a slip of the keyboard is caught before a column overflows.
 _MOST_LAYERS: Final = 10_000
@@ -90,6 +91,40 @@ class StateSpace(Spec, frozen=True, kw_only=True):
     def convolved(self) -> int:
         """Channels that pass the convolution: those of the heads, and both projections of each group's states."""
         return self.inner + 2 * self.groups * self.states
+
+
+class DeltaNet(Spec, frozen=True, kw_only=True):
+    """Layers with a gated delta net in the place of attention (Qwen3-Next)."""
+
+    heads: int  # of values
+    head_dim: int
+    key_heads: int  # of queries and keys; each serves as many heads of values
+    key_dim: int
+    attention_every: int  # the last layer of each group of this many has attention
+    conv: int = 4  # taps of the convolution, which has no bias
+    chunk: int = 64  # tokens the rule takes at once
+
+    def __post_init__(self) -> None:
+        check_positive("delta_net", heads=self.heads, head_dim=self.head_dim, key_dim=self.key_dim, conv=self.conv)
+        check_positive("delta_net", key_heads=self.key_heads, chunk=self.chunk)
+        check(self.heads % self.key_heads == 0, "delta_net.key_heads", self.key_heads, f"a divisor of {self.heads}")
+        every = self.attention_every
+        check(every >= 2, "delta_net.attention_every", every, "2 or more: of each group the last layer has attention")
+
+    @property
+    def inner(self) -> int:
+        """Channels of all values."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Channels of all keys."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels that pass the convolution: queries, keys and values."""
+        return self.inner + 2 * self.keys
 
 
 class Rotary(Spec, frozen=True, kw_only=True):
@@ -190,8 +225,12 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     out_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
+    head_transform: bool = False  # a projection, an activation and a norm before that of the vocabulary (BERT)
+    embedding_dim: int | None = None  # width of the vocabulary's tables, where it is not hidden (OPT-350M)
+    segments: int = 0  # rows of a learned table of segments (BERT)
     learned_positions: int = 0  # rows of a learned position table; 0 for rotary or ALiBi
     relative_buckets: int = 0  # T5: relative-position buckets, one table per stack
+    attention_gate: bool = False  # queries bring a gate on the attention's output (Qwen3-Next)
     attention_sinks: bool = False  # one learned logit per head (GPT-OSS)
     causal: bool = True
     window: int | None = None  # sliding or chunked attention span, in tokens
@@ -204,9 +243,11 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     mla: MLA | None = None
     moe: MoE | None = None
     state_space: StateSpace | None = None
+    delta_net: DeltaNet | None = None
     mtp_layers: int = 0  # multi-token-prediction layers, in the checkpoint but not trained by default
     encoder: Encoder | None = None
     vision: Vision | None = None
+    tower: Tower | None = None  # the image encoder of a vision-language model
     aliases: tuple[Name, ...] = ()
     source: Line = "given by the user"
     date: Name = ""
@@ -228,8 +269,24 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
             "1 without a window, and something else with one",
             "0: every layer is windowed; 2: every second layer sees everything.",
         )
+        if self.tower is not None:
+            want = f"a projection to hidden={self.hidden} beside a language model"
+            check(self.tower.connector[-1] == self.hidden and self.vocab > 0, "model.tower", self.tower.connector, want)
         if self.state_space is not None:
             self._check_hybrid(self.state_space.pattern)
+        if self.delta_net is not None:
+            plain = self.encoder is None and self.vision is None and self.window is None and self.state_space is None
+            want = "a decoder without windows and state-space layers"
+            check(plain and self.causal, "model.delta_net", self.delta_net.attention_every, want)
+
+    @property
+    def table_dim(self) -> int:
+        """Width of the vocabulary's tables."""
+        return self.embedding_dim or self.hidden
+
+    def attends(self, layer: int) -> bool:
+        """Whether a layer has attention, rather than a delta net in its place."""
+        return self.delta_net is None or (layer + 1) % self.delta_net.attention_every == 0
 
     def _check_hybrid(self, pattern: str) -> None:
         """A pattern says all about a layer: whatever else would is refused."""
@@ -249,6 +306,8 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
         check_positive("model", window=self.window, norms_per_layer=self.norms_per_layer)
         check_not_negative("model", vocab=self.vocab, mtp_layers=self.mtp_layers, every=self.full_attention_every)
         check_not_negative("model", learned_positions=self.learned_positions, relative_buckets=self.relative_buckets)
+        check_positive("model", embedding_dim=self.embedding_dim)
+        check_not_negative("model", segments=self.segments)
         check(self.layers <= _MOST_LAYERS, "model.layers", self.layers, f"at most {_MOST_LAYERS:,}")
         check(self.max_seq <= _MOST_TOKENS, "model.max_seq", self.max_seq, f"at most {_MOST_TOKENS:,}")
         check(self._roughly() <= _MOST_PARAMETERS, "model", self.name, f"at most {_MOST_PARAMETERS:,} parameters")
@@ -262,4 +321,7 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
         per_layer = (self.hidden + low) * (self.heads * head + low) + self.hidden * wide
         if self.state_space is not None:
             per_layer += self.hidden * (2 * self.state_space.inner + self.state_space.convolved)
-        return self.layers * per_layer + self.hidden * (self.vocab + self.learned_positions)
+        if self.delta_net is not None:
+            per_layer += self.hidden * (2 * self.delta_net.inner + self.delta_net.convolved)
+        beside = 0 if self.tower is None else self.tower.roughly()
+        return beside + self.layers * per_layer + self.hidden * (self.vocab + self.learned_positions)

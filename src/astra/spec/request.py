@@ -23,12 +23,14 @@ from astra.spec.kinds import (
     Word,
     Words,
 )
+from astra.spec.lengths import Length
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money, MoneyOptions
-from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
+from astra.spec.workload import LORA_TARGETS, OPTIMIZERS, PRECISIONS, TASKS, Precision
 
 COUNTS: Final = ("at-most", "exact")
 MIXES: Final = ("some", "all", "none")
+RANKS: Final = ("upper", "expected")
 _MODEL: Final = "a catalog name (astra catalog models), a Hugging Face config.json or its folder, or a TOML file"
 _GPUS: Final = {
     "plan": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
@@ -79,7 +81,8 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         int | str, Field(Batch(10_000_000), "global batch in samples, or in tokens as 4Mtok", group="workload")
     ] = 1024  # fmt: skip
     seq: Annotated[
-        int | None, Field(Whole(1, 100_000_000), "tokens per sample (default 4096, or what the model is made for)",
+        int | str | None, Field(Length(1, 100_000_000),
+                                "tokens per sample, such as 128k (default 4096, or what the model is made for)",
                           "plan estimate rent model", "workload")
     ] = None  # fmt: skip
     tokens: Annotated[
@@ -87,8 +90,9 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
                             "tokens to train in all, such as 1T: adds days and dollars", group="workload")
     ] = None  # fmt: skip
     precision: Annotated[
-        Literal["bf16", "fp16", "fp8", "tf32"],
-        Field(OneOf(*PRECISIONS), "of the matrix products; tf32 trains in fp32", group="workload")
+        Precision,
+        Field(OneOf(*PRECISIONS), "of the matrix products; fp8 is scaled as is usual on the GPU, tf32 trains in fp32",
+              group="workload")
     ] = "bf16"  # fmt: skip
     optimizer: Annotated[
         Literal["adam", "sgd"], Field(OneOf(*OPTIMIZERS), "what updates the weights", group="workload")
@@ -97,6 +101,15 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         Literal["pretrain", "finetune", "lora"], Field(OneOf(*TASKS), "what is trained", group="workload")
     ] = "pretrain"  # fmt: skip
     lora_rank: Annotated[int, Field(Whole(1, 65536), "of --task lora", group="workload")] = 16
+    lora_targets: Annotated[
+        Literal["all", "attention", "qkv"],
+        Field(OneOf(*LORA_TARGETS), "matrices with adapters of --task lora", group="workload")
+    ] = "all"  # fmt: skip
+    imbalance: Annotated[
+        float, Field(Number(1, 1000, example="1.3"), "work of the fullest expert rank over the mean's (1 is balanced)",
+                     group="workload")
+    ] = 1.0  # fmt: skip
+    mtp: Annotated[int, Field(Whole(0, 64), "multi-token-prediction layers to train", group="workload")] = 0
     runtime: Annotated[
         str | None,
         Field(Named("the name of a training framework"),
@@ -138,6 +151,11 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         str | float | None,
         Field(Duration(), "the cheapest within this time, such as 14d or 36h", "plan rent", "goal")
     ] = None  # fmt: skip
+    rank: Annotated[
+        Literal["upper", "expected"],
+        Field(OneOf(*RANKS), "plans by the upper end of their step time's interval, which evidence makes short or long "
+                             "(default), or by the expected step time", "plan", "goal")
+    ] = "upper"  # fmt: skip
     baseline: Annotated[
         str | None, Field(Words("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars saved",
                           "plan", "goal")

@@ -11,11 +11,28 @@ from astra.spec._base import Spec, check, check_not_negative
 from astra.spec.blocks import MEANINGS
 from astra.spec.effects import EFFECTS, Effect
 from astra.spec.names import Line, Name, check_names
-from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, SCHEDULES
+from astra.spec.strategy_fields import (
+    ACTIVATIONS,
+    DISPATCHES,
+    GRADS,
+    GRAPHS,
+    METHODS,
+    MODULES,
+    MOMENTS,
+    OFFLOADS,
+    OVERLAPS,
+    PARAMS,
+    RECOMPUTES,
+    RESHARDS,
+    RUNTIME_WORDS,
+    SCHEDULES,
+    STRATEGY_FIELDS,
+)
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
 
 Framework = Literal["megatron", "torchtitan", "deepspeed", "fsdp", "nanotron", "internevo"]
 FRAMEWORKS: Final[tuple[str, ...]] = get_args(Framework)
+_WORDS: Final = {field.name: field for field in STRATEGY_FIELDS if field.name in (*RUNTIME_WORDS, "overlap_ep")}
 AXES: Final = ("tp", "sp", "pp", "vp", "cp", "ep", "etp", "dp")
 
 
@@ -45,7 +62,16 @@ class Can(Spec, frozen=True, kw_only=True):
     zero: tuple[int, ...]
     recompute: tuple[str, ...]
     methods: tuple[str, ...] = ()  # of full recompute; none: every layer by itself
-    offload: tuple[str, ...] = ("none",)
+    modules: tuple[str, ...] = ("core_attn",)  # of selective recompute
+    offload: tuple[str, ...] = ("none",)  # of the optimizer, and activations
+    dispatch: tuple[str, ...] = ("alltoall",)  # to experts,
+    dispatch_fp8: bool = False  # in fp8 too, by a dispatcher that sends once
+    graphs: tuple[str, ...] = ("none",)
+    moments: tuple[str, ...] = ("fp32",)
+    params: tuple[str, ...] = ("bf16",)
+    grads: tuple[str, ...] = ("fp32",)
+    reshard: tuple[str, ...] = ("always",)
+    shard: bool = False  # ZeRO inside groups of replicas (HSDP)
     overlap: tuple[str, ...]  # communication it hides,
     always: tuple[str, ...] = ()  # and of that what cannot be switched off where there is any
     prefetch: tuple[int, ...] = (1, 2, 3)  # ZeRO stages whose gather of weights it hides
@@ -53,12 +79,15 @@ class Can(Spec, frozen=True, kw_only=True):
     precision: tuple[str, ...]
     optimizers: tuple[str, ...] = ("adam",)
     tasks: tuple[str, ...]
+    mtp: bool = False  # multi-token-prediction layers may be trained
     empty_stages: bool = True  # a stage may hold no layer
 
     def __post_init__(self) -> None:
         words: dict[str, tuple[str, ...]] = {
             "blocks": tuple(MEANINGS), "degrees": AXES, "schedules": SCHEDULES, "recompute": RECOMPUTES,
-            "methods": METHODS, "offload": OFFLOADS, "overlap": OVERLAPS, "always": self.overlap,
+            "methods": METHODS, "modules": MODULES, "offload": (*OFFLOADS, ACTIVATIONS), "overlap": OVERLAPS,
+            "always": self.overlap, "dispatch": DISPATCHES, "graphs": GRAPHS, "moments": MOMENTS, "params": PARAMS,
+            "grads": GRADS, "reshard": RESHARDS,
             "precision": PRECISIONS, "optimizers": OPTIMIZERS, "tasks": TASKS,
         }  # fmt: skip
         for field, known in words.items():
@@ -70,8 +99,24 @@ class Can(Spec, frozen=True, kw_only=True):
 
 
 class Usual(Spec, frozen=True, kw_only=True):
-    """What a runtime does where nobody says otherwise: how published runs that leave it open are read."""
+    """What a runtime does where nobody says otherwise.
 
+    The words, also by generation of GPU, are what its own recipes use: what plans take, and strategies that leave them
+    out. The rest is how published runs that leave it open are read.
+    """
+
+    words: dict[str, str | bool] = msgspec.field(default_factory=dict)  # fields of RUNTIME_WORDS and overlap_ep
+    on: dict[str, dict[str, str | bool]] = msgspec.field(default_factory=dict)  # the same on a generation of GPU
+    pipelined: dict[str, str | bool] = msgspec.field(default_factory=dict)  # and in pipelines
+
+    called: tuple[Line, ...] = ()  # what tables of runs call it, in lower case
+    eager: Name = ""  # the runtime it is where a run says "no compile",
+    unfused: Name = ""  # and where it says that attention is not fused; empty: itself
+    precision: Literal["", "bf16", "fp16", "tf32"] = ""  # empty: bf16, or fp16 on a GPU without
+    selective: Literal["attention", "half"] = "attention"  # what its selective recompute repeats: half of the layers
+    logs: Literal["allocated", "reserved"] = "allocated"  # what its logs call the peak of memory
+    lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices its recipes adapt
+    mtp: bool = False  # its recipes train the model's multi-token-prediction layers
     zero: int = 0
     sp: bool = False  # with tensor parallelism, and hides its communication
     flash: bool = True
@@ -86,6 +131,11 @@ class Usual(Spec, frozen=True, kw_only=True):
         for field in ("overlap", "overlap_sharded"):
             words = getattr(self, field)
             check(set(words) <= set(OVERLAPS), f"usual.{field}", words, f"among {', '.join(OVERLAPS)}")
+        for table in (self.words, self.pipelined, *self.on.values()):
+            for name, value in table.items():
+                check(name in _WORDS, "usual.words", name, f"among {', '.join(_WORDS)}")
+                known = _WORDS[name].choices or (True, False)
+                check(value in known, f"usual.words.{name}", value, f"one of {', '.join(map(str, known))}")
 
 
 class Host(Spec, frozen=True, kw_only=True):
@@ -103,7 +153,6 @@ class Host(Spec, frozen=True, kw_only=True):
 class Memory(Spec, frozen=True, kw_only=True):
     """What is held beside weights, optimizer and activations, and how."""
 
-    gradient_bytes: float  # per parameter, of the buffer micro-batches accumulate into
     logits_kept_bytes: float  # per logit, alive from the loss to its backward
     logits_peak_bytes: float  # per logit, at the worst moment of the loss
     keeps_projection: bool  # the QKV projection stays alive beside its rotated queries and keys
@@ -112,23 +161,11 @@ class Memory(Spec, frozen=True, kw_only=True):
     fitted_on: Line = ""  # the ratio; empty: assumed
 
 
-class Recipe(Spec, frozen=True, kw_only=True):
-    """What a recipe chooses and a strategy has no words for yet; the defaults are those of the framework."""
-
-    # Weights of fp8 jobs: bf16 with fp8 copies in both layouts beside, or those copies alone (one of them if frozen)
-    fp8_weights: Literal["beside", "instead"] = "beside"
-    gathers_fp8: bool = False  # inputs of fp8 products are quantised before tensor-parallel ranks gather them
-    adapted: Literal["all", "attention", "qkv"] = "all"  # matrices with low-rank adapters
-    dispatch: Literal["copies", "once"] = "copies"  # to experts: all of a token's, or one for each rank or node
-    hides_all_to_all: bool = False  # expert exchanges run beside the compute of another micro-batch
-    recomputes_cheap: bool = False  # outputs of norms and activations are made again in backward
-    offloaded_layers: int = 0  # of a stage: their activations wait in host memory
-
-
 class Runtime(Spec, frozen=True, kw_only=True):
     """A training framework, as far as its speed and memory depend on it."""
 
     name: Name
+    aliases: tuple[Name, ...] = ()
     title: Line
     framework: Framework  # whose own rules bind it
     exports_to: Name = ""  # the target of astra export that starts it; empty: none does
@@ -138,7 +175,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     host: Host
     memory: Memory
     effects: dict[Name, Effect] = msgspec.field(default_factory=dict)  # what it has and others do not
-    recipe: Recipe = Recipe()
+    gathers_fp8: bool = False  # inputs of fp8 products are quantised before tensor-parallel ranks gather them
     kernels: dict[Name, Kernel]
     source: Line
     date: Name
@@ -155,6 +192,12 @@ class Runtime(Spec, frozen=True, kw_only=True):
         found = self.effects.get(effect)
         return EFFECTS[effect].off if found is None else found.amount
 
+    def usual_words(self, generation: str, *, pipelined: bool) -> dict[str, str | bool]:
+        """What its recipes choose on a generation of GPU, of what a strategy may leave out."""
+        plain = {name: field.plain for name, field in _WORDS.items()}
+        chosen = plain | self.usual.words | self.usual.on.get(generation, {})
+        return chosen | (self.usual.pipelined if pipelined else {})  # type: ignore[return-value]
+
     @property
     def fitted(self) -> dict[str, str]:
         """Every number that was fitted, with what it was fitted on."""
@@ -168,7 +211,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
 
 def changed(runtime: Runtime, **changes: Any) -> Runtime:
     """A runtime with other numbers: of its groups and effects by their names, of anything else by its field."""
-    groups: dict[str, Spec] = {"host": runtime.host, "memory": runtime.memory, "recipe": runtime.recipe}
+    groups: dict[str, Spec] = {"host": runtime.host, "memory": runtime.memory}
     effects = dict(runtime.effects)
     fields: dict[str, Any] = {}
     for name, value in changes.items():

@@ -2,15 +2,16 @@
 
 The full form, ``tp4 pp4 dp4 mbs1 sp zero1 recompute=none overlap=grad,param,tp``, is what files keep. The short form,
 ``tp4 pp4 dp4 mbs1 sp zero1``, is what tables show. They have the same words, and what a text leaves out is the same
-everywhere: communication is overlapped wherever the strategy and its runtime can, ``dp`` takes the GPUs that are left,
-layers are even, or balanced where they do not divide.
+everywhere: communication is overlapped wherever the strategy and its runtime can, dispatcher, CUDA graphs and widths
+are those usual for the runtime on the GPU, ``dp`` takes the GPUs that are left, layers are even, or balanced where they
+do not divide.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from operator import index
 from typing import Any, Final, Literal
 
@@ -18,11 +19,14 @@ import msgspec
 
 from astra.errors import InputError, nearest_names
 from astra.spec._base import Spec, check
+from astra.spec.layer_lists import MAX_STAGES, pack, unpack
 from astra.spec.strategy_fields import (
+    ACTIVATIONS,
     CHOICES,
     DEGREES,
     GPU_DEGREES,
     METHODS,
+    MODULES,
     OFFLOADS,
     OVERLAPS,
     RECOMPUTES,
@@ -49,14 +53,16 @@ __all__ = [
     "words_of",
 ]
 
-USUAL: Final = ("usual",)  # overlap that was left out
-_KEYS: Final = ("recompute", "method", "recompute_layers", "offload", "overlap", "flash", "schedule", "layers")
+USUAL: Final = ("usual",)  # overlap or modules that were left out
+_KEYS: Final = (
+    "recompute", "method", "recompute_layers", "offload", "overlap", "dispatch", "graphs", "moments", "params", "grads",
+    "reshard", "flash", "schedule", "layers",
+)  # fmt: skip
+_COUNTED: Final = (*DEGREES, "zero", "shard")  # words with a number behind them
 _DEGREE_WORD: Final = re.compile(r"([a-z]+)=?([0-9]+)")
 # The largest numbers the text form reads back; far beyond any job.
 MAX_DEGREE: Final = 999_999_999
 MAX_LAYERS: Final = 999_999
-MAX_STAGES: Final = 100_000
-_PIECE: Final = 12  # characters of a list of layers after which a table may break the line
 
 
 class Strategy(Spec, frozen=True, kw_only=True):
@@ -80,21 +86,37 @@ class Strategy(Spec, frozen=True, kw_only=True):
     flash: bool = True
     schedule: Literal["1f1b", "interleaved", "gpipe", "zb", "zbv"] = "1f1b"
     layers: tuple[int, ...] = ()  # layers of each virtual stage in pipeline order; empty: even
+    modules: tuple[str, ...] = USUAL  # what selective recompute repeats, core_attn unless it is said; else nothing
+    offload_layers: int = 0  # of a stage: their activations wait in host memory
+    dispatch: Literal["alltoall", "deepep", "hybridep"] = "alltoall"  # what takes tokens to their experts,
+    dispatch_fp8: bool = False  # in fp8 on the way there
+    graphs: Literal["none", "partial", "full"] = "none"  # CUDA graphs: of all but experts, or of the whole step
+    moments: Literal["fp32", "bf16"] = "fp32"  # of the optimizer
+    params: Literal["bf16", "fp8"] = "bf16"  # weights as they are stored and gathered
+    grads: Literal["fp32", "bf16"] = "fp32"  # as they are added up and reduced
+    reshard: Literal["always", "never"] = "always"  # of ZeRO-3: weights gathered again in backward, or kept
+    shard: int = 0  # data-parallel ranks that ZeRO shards over, replicated outside; 0: all
 
     def __post_init__(self) -> None:
         for name in DEGREES:
             _check_count(name, getattr(self, name), MAX_DEGREE)
         _check_count("recompute_layers", self.recompute_layers, MAX_LAYERS)
+        _check_count("offload_layers", self.offload_layers, MAX_LAYERS, least=0)
+        _check_count("shard", self.shard, MAX_DEGREE, least=0)
         check(0 <= self.zero <= 3, "strategy.zero", self.zero, "0, 1, 2 or 3")
         for name, choices in CHOICES.items():
             value = getattr(self, name)
             check(value in choices, f"strategy.{name}", value, f"one of {', '.join(choices)}")
         if self.overlap == USUAL:
             msgspec.structs.force_setattr(self, "overlap", usual_overlap(self))
-        for name in self.overlap:
-            check(name in OVERLAPS, "strategy.overlap", name, f"one of {', '.join(OVERLAPS)}")
+        if self.recompute != "selective" or self.modules in (USUAL, ()):
+            msgspec.structs.force_setattr(self, "modules", MODULES[: self.recompute == "selective"])
         # One order and no repetition, so that equal strategies compare, hash and print alike.
-        msgspec.structs.force_setattr(self, "overlap", tuple(name for name in OVERLAPS if name in self.overlap))
+        for field, known in (("overlap", OVERLAPS), ("modules", MODULES)):
+            for name in getattr(self, field):
+                check(name in known, f"strategy.{field}", name, f"one of {', '.join(known)}")
+            ordered = tuple(name for name in known if name in getattr(self, field))
+            msgspec.structs.force_setattr(self, field, ordered)
         for count in self.layers:
             _check_count("layers", count, MAX_LAYERS, least=0)
         check(len(self.layers) <= MAX_STAGES, "strategy.layers", len(self.layers), f"at most {MAX_STAGES:,} stages")
@@ -112,35 +134,59 @@ class Strategy(Spec, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The full form: what is at its default is said where that could be doubted."""
-        words = [*self._degrees(), *["sp"] * self.sp, f"zero{self.zero}", f"recompute={self.recompute}"]
-        if self.recompute == "full" or self.method != METHODS[0]:
-            words.append(f"method={self.method}")
-        if self.recompute == "full" or self.recompute_layers != 1:
-            words.append(f"recompute_layers={self.recompute_layers}")
-        if self.offload != "none":
-            words.append(f"offload={self.offload}")
-        words.append(self._overlap())
-        return " ".join([*words, *self._rare()])
+        words = [*self._degrees(), *["sp"] * self.sp, f"zero{self.zero}", *[f"shard{self.shard}"] * (self.shard > 0)]
+        words += [self._recompute(), *self._picked()]
+        return " ".join([*words, *self._offload(), self._overlap(), *self._choices(()), *self._rare()])
 
-    def short(self) -> tuple[str, str]:
-        """The short form, in two parts: the degrees, then all that is not as usual."""
-        words = ["sp"] * self.sp + [f"zero{self.zero}"]
-        if (self.method, self.recompute_layers) != (METHODS[0], 1):
+    def short(self, usual: Collection[str] = ()) -> tuple[str, str]:
+        """The short form, in two parts: the degrees, then all that is not as usual.
+
+        ``usual`` are the fields that the runtime would choose so by itself (``Job.chosen``).
+        """
+        words = ["sp"] * self.sp + [f"zero{self.zero}"] + [f"shard{self.shard}"] * (self.shard > 0)
+        picked = (self.method, self.recompute_layers) != (METHODS[0], 1)
+        if picked and self.recompute != "selective":
             words.append(f"recompute={self.recompute}:{self.method}:{self.recompute_layers}")
         elif self.recompute != "none":
-            words.append(f"recompute={self.recompute}")
-        if self.offload != "none":
-            words.append(f"offload={self.offload}")
-        if self.overlap != usual_overlap(self):
+            words += [self._recompute(), *self._picked()]
+        words += self._offload()
+        if "overlap" not in usual and (self.ep > 1 or self.overlap != usual_overlap(self)):
             words.append(self._overlap())
-        return " ".join(self._degrees()), " ".join([*words, *self._rare(", ")])
+        return " ".join(self._degrees()), " ".join([*words, *self._choices(usual), *self._rare(", ")])
 
     def _degrees(self) -> list[str]:
         always = ("tp", "pp", "dp", "mbs")
         return [f"{name}{getattr(self, name)}" for name in DEGREES if name in always or getattr(self, name) != 1]
 
+    def _recompute(self) -> str:
+        named = "" if self.modules in ((), MODULES[:1]) else ":" + ",".join(self.modules)
+        return f"recompute={self.recompute}{named}"
+
+    def _picked(self) -> list[str]:
+        """Method and layers, where they are not the first ones or belong to what is recomputed."""
+        full = self.recompute == "full"
+        words = [f"method={self.method}"] * (full or self.method != METHODS[0])
+        return words + [f"recompute_layers={self.recompute_layers}"] * (full or self.recompute_layers != 1)
+
+    def _offload(self) -> list[str]:
+        held = [self.offload] * (self.offload != "none")
+        held += [f"{ACTIVATIONS}:{self.offload_layers}"] * (self.offload_layers > 0)
+        return [f"offload={','.join(held)}"] * bool(held)
+
     def _overlap(self) -> str:
         return f"overlap={','.join(self.overlap) or 'none'}"
+
+    def _choices(self, usual: Collection[str]) -> list[str]:
+        """What a runtime has a choice of its own for, where it matters to the strategy."""
+        words = []
+        if (self.ep > 1 or self.dispatch != "alltoall") and not {"dispatch", "dispatch_fp8"} <= {*usual}:
+            words.append(f"dispatch={self.dispatch}" + ":fp8" * self.dispatch_fp8)
+        always = ("graphs", "params", "grads", *["reshard"] * (self.zero == 3))
+        for name in ("graphs", "moments", "params", "grads", "reshard"):
+            value = getattr(self, name)
+            if (name in always or value != CHOICES[name][0]) and name not in usual:
+                words.append(f"{name}={value}")
+        return words
 
     def _rare(self, joint: str = ",") -> list[str]:
         words = [] if self.flash else ["flash=off"]
@@ -151,22 +197,28 @@ class Strategy(Spec, frozen=True, kw_only=True):
 def usual_overlap(
     strategy: Strategy,
     *,
-    known: tuple[str, ...] = OVERLAPS,
+    known: tuple[str, ...] = ("grad", "param", "tp", "p2p"),
     tp_reach: float = math.inf,
     gathered: tuple[int, ...] = (1, 2, 3),
 ) -> tuple[str, ...]:
     """The communication a strategy hides unless it says otherwise: all that it can.
 
-    ``known`` is what its runtime can hide, ``tp_reach`` the GPUs joined by the fastest links, ``gathered`` the ZeRO
-    stages whose weights the runtime gathers behind compute.
+    ``known`` is what its runtime hides where it can, ``tp_reach`` the GPUs joined by the fastest links, ``gathered``
+    the ZeRO stages whose weights the runtime gathers behind compute.
     """
     can = {
         "grad": True,
         "param": strategy.zero in gathered,
         "tp": strategy.sp and strategy.tp <= tp_reach,
         "p2p": strategy.vp > 1,
+        "ep": strategy.ep > 1,
     }
     return tuple(name for name in OVERLAPS if can[name] and name in known)
+
+
+def _usual_words(strategy: Strategy) -> Mapping[str, Any]:
+    """What a text leaves out, where no job is known."""
+    return {"overlap": usual_overlap(strategy)}
 
 
 def _check_count(name: str, value: int, most: int, least: int = 1) -> None:
@@ -178,45 +230,18 @@ def usual_schedule(vp: int) -> Literal["1f1b", "interleaved"]:
     return "interleaved" if vp > 1 else "1f1b"
 
 
-def pack(layers: tuple[int, ...], joint: str = ",") -> str:
-    """Layers as text: ``(19, 20, 20, 21)`` as ``19,20*2,21``; ``joint`` is put between pieces that fill a column."""
-    runs: list[list[int]] = []
-    for count in layers:
-        if runs and runs[-1][0] == count:
-            runs[-1][1] += 1
-        else:
-            runs.append([count, 1])
-    pieces = [""]
-    for count, times in runs:
-        if len(pieces[-1]) > _PIECE:
-            pieces.append("")
-        pieces[-1] += ("," if pieces[-1] else "") + (f"{count}*{times}" if times > 1 else str(count))
-    return joint.join(pieces)
-
-
-def unpack(text: str) -> tuple[int, ...] | None:
-    """Layers from text; None if it is not such a text."""
-    out: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,6})(?:\*([1-9][0-9]{0,5}))?", part)
-        if match is None or len(out) + int(match.group(2) or 1) > MAX_STAGES:
-            return None
-        out += [int(match.group(1))] * int(match.group(2) or 1)
-    return tuple(out)
-
-
 def words_of(text: str) -> list[str]:
     """The words of a text form; a list may have been broken behind a comma."""
     return re.sub(r",\s+", ",", text.replace(";", " ")).split()
 
 
 def parse_strategy(
-    text: str, *, gpus: int | None = None, hides: Callable[[Strategy], tuple[str, ...]] = usual_overlap
+    text: str, *, gpus: int | None = None, usual: Callable[[Strategy], Mapping[str, Any]] = _usual_words
 ) -> Strategy:
     """Read either text form, such as ``tp8 pp4 vp5 dp16 mbs1 sp zero1 recompute=selective``.
 
-    What is left out takes its default; ``dp`` is derived from ``gpus`` when that is given, and ``hides`` says which
-    communication is overlapped where the text does not (``Job.hides`` for the strategy of a job).
+    What is left out takes its default; ``dp`` is derived from ``gpus`` when that is given, and ``usual`` gives the
+    words of the runtime that the text leaves out (``Job.usual`` for the strategy of a job).
     """
     check(isinstance(text, str), "strategy", text, "words such as tp8 pp4 dp2 mbs1 sp zero1 recompute=selective")
     try:
@@ -241,7 +266,7 @@ def parse_strategy(
             )
         given["dp"] = gpus // inner
     strategy = Strategy(**given)
-    return strategy if "overlap" in given else replace(strategy, overlap=hides(strategy))
+    return replace(strategy, **{name: value for name, value in usual(strategy).items() if name not in given})
 
 
 def _parse_word(word: str, text: str) -> dict[str, Any]:
@@ -249,13 +274,13 @@ def _parse_word(word: str, text: str) -> dict[str, Any]:
     if word in ("sp", "nosp"):
         return {"sp": word == "sp"}
     degree = _DEGREE_WORD.fullmatch(word)
-    if degree is not None and degree.group(1) in (*DEGREES, "zero"):
+    if degree is not None and degree.group(1) in _COUNTED:
         if len(degree.group(2)) > len(str(MAX_DEGREE)):
             raise InputError("strategy", word, want=f"a number up to {MAX_DEGREE:,}")
         return {degree.group(1): int(degree.group(2))}
     key, equals, value = word.partition("=")
     if not equals or key not in (*_KEYS, "sp"):
-        hint = nearest_names(key.rstrip("0123456789"), (*DEGREES, "sp", "zero", *_KEYS))
+        hint = nearest_names(key.rstrip("0123456789"), (*_COUNTED, "sp", *_KEYS))
         raise InputError(
             "strategy" if len(text) > 200 or not text.isprintable() else f'strategy "{text}"',
             word,
@@ -263,12 +288,45 @@ def _parse_word(word: str, text: str) -> dict[str, Any]:
             fix=f"Did you mean {', '.join(hint)}?" if hint else "",
         )
     if key == "recompute" and ":" in value:
-        parts = value.split(":")
-        if len(parts) > 3:
-            raise InputError("strategy", word, want="at most a method and a number, such as recompute=full:block:4")
-        fields = zip(("recompute", "method", "recompute_layers"), parts, strict=False)
-        return {field: _parse_value(field, part, word) for field, part in fields}
+        return _parse_recompute(value, word)
+    if key == "offload":
+        return _parse_offload(value, word)
+    if key == "dispatch":
+        name, _, width = value.partition(":")
+        if width not in ("", "fp8"):
+            raise InputError("strategy", word, want="fp8 or nothing behind the dispatcher, such as dispatch=deepep:fp8")
+        return {"dispatch": _parse_value(key, name, word), "dispatch_fp8": bool(width)}
     return {key: _parse_value(key, value, word)}
+
+
+def _parse_recompute(value: str, word: str) -> dict[str, Any]:
+    """``full:block:4``: a method and a number; ``selective:core_attn,moe_act``: modules."""
+    kind, _, rest = value.partition(":")
+    if kind == "selective":
+        modules = tuple(rest.split(","))
+        for name in modules:
+            if name not in MODULES:
+                near = nearest_names(name, MODULES)
+                fix = f"Did you mean {', '.join(near)}?" if near else ""
+                raise InputError("strategy", word, want=f"modules among {','.join(MODULES)}", fix=fix)
+        return {"recompute": kind, "modules": modules}
+    parts = value.split(":")
+    if len(parts) > 3:
+        raise InputError("strategy", word, want="at most a method and a number, such as recompute=full:block:4")
+    fields = zip(("recompute", "method", "recompute_layers"), parts, strict=False)
+    return {field: _parse_value(field, part, word) for field, part in fields}
+
+
+def _parse_offload(value: str, word: str) -> dict[str, Any]:
+    """``none``, ``optimizer``, ``activations:4`` or both with a comma between them."""
+    found: dict[str, Any] = {}
+    for part in value.split(","):
+        kind, _, layers = part.partition(":")
+        if kind == ACTIVATIONS:
+            found["offload_layers"] = _parse_value("offload_layers", layers, word)
+        else:
+            found["offload"] = _parse_value("offload", part, word)
+    return {"offload": "none", **found}
 
 
 def _parse_value(key: str, value: str, word: str) -> Any:
@@ -283,13 +341,15 @@ def _parse_value(key: str, value: str, word: str) -> Any:
     elif key == "layers":
         parsed = unpack(value)
         want = "layers per virtual stage, such as 19,20*2,21"
-    elif key == "recompute_layers":
+    elif key in ("recompute_layers", "offload_layers"):
         parsed = int(value) if value.isascii() and value.isdigit() and len(value) < 7 else None
         want = "a number of layers"
     else:
         choices = CHOICES[key]
         parsed = value if value in choices else None
         want = f"one of {', '.join(choices)}"
+        if key == "offload":
+            want += f" or {ACTIVATIONS}:N"
     if parsed is None:
         raise InputError("strategy", word, want=f"{key}={want}")
     return parsed

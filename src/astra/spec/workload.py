@@ -6,10 +6,21 @@ from typing import Final, Literal
 
 from astra.spec._base import Spec, check, check_positive
 
-PRECISIONS: Final = ("bf16", "fp16", "fp8", "tf32")
+PRECISIONS: Final = (
+    "bf16", "fp16", "fp8", "tf32", "fp8-tensorwise", "fp8-blockwise", "fp8-rowwise", "mxfp8", "nvfp4",
+)  # fmt: skip
+# Whose peak the products of a precision run at.
+PEAKS: Final = {
+    "fp8-tensorwise": "fp8", "fp8-blockwise": "fp8", "fp8-rowwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4",
+}  # fmt: skip
+LORA_TARGETS: Final = ("all", "attention", "qkv")
 OPTIMIZERS: Final = ("adam", "sgd")
 TASKS: Final = ("pretrain", "finetune", "lora")
 NEAR_BATCH: Final = 0.01  # how far a batch in tokens may be moved to a number of samples that deals well
+
+Precision = Literal[
+    "bf16", "fp16", "fp8", "tf32", "fp8-tensorwise", "fp8-blockwise", "fp8-rowwise", "mxfp8", "nvfp4"
+]  # fmt: skip
 
 
 class Workload(Spec, frozen=True, kw_only=True):
@@ -18,16 +29,22 @@ class Workload(Spec, frozen=True, kw_only=True):
     global_batch: int  # samples per optimizer step
     seq: int  # tokens per sample
     tokens: float | None = None  # tokens to train in all
-    precision: Literal["bf16", "fp16", "fp8", "tf32"] = "bf16"  # tf32: fp32 tensors, products in TF32
+    precision: Precision = "bf16"  # tf32: fp32 tensors, products in TF32; fp8: as is usual on the GPU
     optimizer: Literal["adam", "sgd"] = "adam"
     task: Literal["pretrain", "finetune", "lora"] = "pretrain"
     lora_rank: int = 16
+    lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices with low-rank adapters
+    imbalance: float = 1.0  # work of the fullest expert rank over the mean's
+    mtp: int = 0  # multi-token-prediction layers that are trained
 
     def __post_init__(self) -> None:
-        for name, choices in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS), ("task", TASKS)):
+        known = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "task": TASKS, "lora_targets": LORA_TARGETS}
+        for name, choices in known.items():
             check(getattr(self, name) in choices, name, getattr(self, name), f"one of {', '.join(choices)}")
         check_positive("workload", global_batch=self.global_batch, seq=self.seq, tokens=self.tokens)
         check_positive("workload", lora_rank=self.lora_rank)
+        check(0 <= self.mtp <= 64, "mtp", self.mtp, "a number of layers from 0 to 64")
+        check(1 <= self.imbalance <= 1000, "imbalance", self.imbalance, "1 (balanced experts) or more, such as 1.3")
         check(self.global_batch <= 10_000_000, "batch", self.global_batch, "at most 10,000,000 samples per step")
         check(self.seq <= 100_000_000, "seq", self.seq, "at most 100,000,000 tokens per sample")
 
@@ -40,6 +57,11 @@ class Workload(Spec, frozen=True, kw_only=True):
     def element_bytes(self) -> int:
         """Bytes of a weight, and of an activation between operators."""
         return 4 if self.precision == "tf32" else 2
+
+    @property
+    def low(self) -> bool:
+        """Whether products are of quantised operands: fp8 of any scaling, or nvfp4."""
+        return self.precision not in ("bf16", "fp16", "tf32")
 
     @property
     def widening(self) -> float:

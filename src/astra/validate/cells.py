@@ -51,6 +51,14 @@ def count(row: Row, name: str) -> int | None:
     return None if value is None else int(value)
 
 
+def degree(row: Row, name: str) -> int | None:
+    """A whole number of one or more; None where the cell is silent. A zero is no degree."""
+    value = count(row, name)
+    if value is None and words_of(row, name).lower() not in _SILENT:
+        raise Missing(f"out of range: {name}")
+    return value
+
+
 def needed(row: Row, name: str, what: str) -> int:
     """A whole number without which there is nothing to replay."""
     value = count(row, name)

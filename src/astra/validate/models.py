@@ -15,6 +15,8 @@ import msgspec
 
 from astra.catalog.models import models
 from astra.spec.model import ModelSpec, MoE
+from astra.spec.names import as_name
+from astra.validate.cells import Row, count, needed, switch, words_of
 
 _STYLE: Final = (
     "tied_embeddings", "norm", "norm_bias", "norms_per_layer", "embedding_norm", "qk_norm", "qkv_bias", "out_bias",
@@ -41,6 +43,50 @@ class Sizes(NamedTuple):
     topk: int = 0
     moe_ffn: int = 0
     tied: bool | None = None  # None: not stated
+
+
+def model_in(row: Row, seq: int, notes: str, filled: list[str]) -> tuple[ModelSpec, str]:
+    """The model of a row, and how what the row leaves open was chosen."""
+    stated, words = switch(words_of(row, "gated_mlp")), notes.lower()
+    experts = count(row, "moe_experts") or 0
+    given = Sizes(
+        name=as_name(words_of(row, "model_name")),
+        layers=needed(row, "layers", "layers"),
+        hidden=needed(row, "hidden", "hidden size"),
+        ffn=count(row, "ffn") or 0,
+        heads=needed(row, "heads", "attention heads"),
+        kv_heads=count(row, "kv_heads") or 0,
+        vocab=count(row, "vocab") or 0,
+        seq=seq,
+        gated=stated is None or stated,
+        experts=experts if experts > 1 else 0,
+        topk=count(row, "moe_topk") or 0,
+        moe_ffn=count(row, "moe_ffn") or 0,
+        tied=False if "untied embeddings" in words else True if "tied embeddings" in words else None,
+    )
+    found = _completed(given, gated_stated=stated is not None, filled=filled)
+    if not found.vocab:
+        found = found._replace(vocab=vocabulary_of(found) or needed(row, "vocab", "vocabulary"))
+        filled.append("vocabulary not stated: that of the catalog's model of these sizes")
+    return model_of(found)
+
+
+def _completed(given: Sizes, *, gated_stated: bool, filled: list[str]) -> Sizes:
+    """The sizes with those that are not stated: the catalog's for a model of this name and depth, else the usual."""
+    known = namesake(given)
+    gated = known.gated_mlp if known and not gated_stated else given.gated
+    moe = known.moe if known else None
+    usual: dict[str, Any] = {
+        "kv_heads": known.kv_heads if known else given.heads,
+        "ffn": known.ffn if known else round(8 * given.hidden / 3) if gated else 4 * given.hidden,
+    }
+    if given.experts:
+        usual["moe_ffn"] = moe.ffn if moe else given.ffn or usual["ffn"]
+        usual["topk"] = moe.topk if moe else 0  # that of a model with these widths, else 1
+    silent = [name for name in usual if not getattr(given, name) and not (name == "ffn" and given.moe_ffn)]
+    whose = "that of the catalog's model of this name and depth" if known else "as is usual"
+    filled += [f"{name} not stated: {whose}" for name in (*silent, *(() if gated_stated else ("gated_mlp",)))]
+    return given._replace(gated=gated, **{name: getattr(given, name) or size for name, size in usual.items()})
 
 
 @lru_cache(maxsize=512)

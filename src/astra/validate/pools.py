@@ -19,10 +19,6 @@ from astra.errors import InputError, fold
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.units import GIB
 
-# Boards that run below others of their kind, by source and GPU: the rate of large products the source itself times on
-# the board, over what operators.gemm expects of that GPU. SimuMax @4dcaae5, configs/system/b200_bf16_ceperm.json:
-# median of 188 bf16 products above 2e12 FLOPs (its A100: 1.00).
-_SLOW_BOARDS: Final = (("simumax", "B200", 0.80),)
 _GBIT: Final = 1e9 / 8
 _VISIBLE: Final = 0.985  # of a GPU's nominal memory, what software sees
 _SAME_MEMORY: Final = 0.12
@@ -50,9 +46,7 @@ class Network(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def pool_of(
-    gpu: str, memory_gb: float | None, gpus: int, per_node: int | None, near: str, far: str, source: str = ""
-) -> Pool:
+def pool_of(gpu: str, memory_gb: float | None, gpus: int, per_node: int | None, near: str, far: str) -> Pool:
     """The pool; an InputError where the GPU is not one Astra knows."""
     known = find_device(gpu, memory_gb)
     network = read_network(far, per_node or 8)
@@ -61,7 +55,7 @@ def pool_of(
     if gpus > size and gpus % size:
         size = math.gcd(gpus, size)
     node = replace(base, gpus=size, links=_links(base, size, near, network))
-    return Pool(device=as_measured(vary_device(known, gpu, memory_gb), source), node=node, gpus=gpus)
+    return Pool(device=vary_device(known, gpu, memory_gb), node=node, gpus=gpus)
 
 
 def find_device(text: str, memory_gb: float | None) -> Device:
@@ -101,17 +95,6 @@ def vary_device(device: Device, text: str, memory_gb: float | None) -> Device:
 def _speed(precision: str, power_share: float) -> float:
     """Throughput under a share of the power, over that at full power."""
     return float(np.interp(power_share, _POWER_SHARES, _SPEED_AT["fp8" if precision in ("fp8", "fp4") else "bf16"]))
-
-
-def as_measured(device: Device, source: str) -> Device:
-    """The device with the tensor rate its source measured on the very boards of its runs."""
-    rates = [rate for word, gpu, rate in _SLOW_BOARDS if word in source.lower() and device.name.startswith(gpu)]
-    if not rates:
-        return device
-    peaks = {precision: rates[0] * peak for precision, peak in device.flops_per_s.items()}
-    relative = device.name if device.name in hardware.MEASURED else device.relative
-    name = f"{device.name} (products at {rates[0]:.2f})"
-    return replace(device, name=name, relative=relative, aliases=(), flops_per_s=peaks)
 
 
 def read_network(text: str, per_node: int) -> Network:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from astra.answer import Estimate, Result
+from astra.answer import Estimate, Range, Result
 from astra.errors import AstraError
-from astra.search.detail import estimate
+from astra.evidence.kinds import MIXED, Kind, kind_of
+from astra.evidence.told import class_of
+from astra.search.detail import estimate, step_range
+from astra.search.fleet.plan import estimate_fleet
+from astra.search.world import World
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
@@ -18,6 +23,7 @@ from astra.validate.sources import use_of
 from astra.validate.strategies import refused
 
 HEADROOM: Final = next(field.default for field in msgspec.structs.fields(Job) if field.name == "headroom")
+Change = Callable[[World], World]
 
 
 class ReplayedRun(Result, frozen=True, kw_only=True):
@@ -27,6 +33,7 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
     source: str
     skipped: str | None = None  # why it was not replayed; then nothing below is known
     predicted_step_s: float | None = None
+    predicted_step_s_range: Range | None = None  # four in five of such steps lie in it, by runs of other sources
     measured_step_s: float | None = None
     predicted_peak_gib: list[float] | None = None  # allocated, one per pipeline stage
     measured_peak_gib: float | None = None
@@ -48,6 +55,8 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
     batch: int = 0
     seq: int = 0
     strategy: str = ""
+    evidence: str = ""  # the class of its error bar: what kind of model, published by how many other sources
+    request: dict[str, Any] | None = None  # what a user would ask: ``astra.estimate(**request)`` gives the prediction
     citation: str = ""
     filled: tuple[str, ...] = ()
     breakdown: dict[str, float] | None = None  # seconds by cause, as in an estimate
@@ -60,6 +69,13 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
         return self.predicted_step_s / self.measured_step_s - 1
 
     @property
+    def held(self) -> bool | None:
+        """Whether the measurement lies in the predicted range; None unless it is scored."""
+        if self.error is None or self.predicted_step_s_range is None or self.measured_step_s is None:
+            return None
+        return self.predicted_step_s_range.low <= self.measured_step_s <= self.predicted_step_s_range.high
+
+    @property
     def memory_error(self) -> float | None:
         """Predicted over measured peak memory, less one."""
         if self.compared_peak_gib is None or not self.measured_peak_gib:
@@ -67,37 +83,41 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
         return self.compared_peak_gib / self.measured_peak_gib - 1
 
 
-def replay(runs: Sequence[Run | Skipped], *, progress: Callable[[float], None] | None = None) -> list[ReplayedRun]:
-    """Every run, in order. Runs of one job are costed together, equal strategies once."""
-    by_job: dict[int, list[Run]] = {}
+def replay(
+    runs: Sequence[Run | Skipped], *, progress: Callable[[float], None] | None = None, change: Change | None = None
+) -> list[ReplayedRun]:
+    """Every run, in order. Runs of one request are costed together, equal strategies once.
+
+    ``change`` puts other facts in the place of the request's, such as a runtime with other constants.
+    """
+    by_request: dict[int, list[Run]] = {}
     for run in runs:
         if isinstance(run, Run):
-            by_job.setdefault(id(run.job), []).append(run)
-    answers: dict[tuple[int, Strategy], Estimate | str] = {}
-    done = 0
-    for members in by_job.values():
-        job = members[0].job
-        for strategy, answer in _estimates(job, list(dict.fromkeys(run.strategy for run in members))).items():
-            answers[id(job), strategy] = answer
-        done += len(members)
+            by_request.setdefault(id(run.request), []).append(run)
+    rows: dict[int, ReplayedRun] = {}
+    for members in by_request.values():
+        world = World.of(members[0].request)
+        asked = world.resolved.plain("estimate")
+        world = change(world) if change else world
+        answers = _estimates(world, list(dict.fromkeys(run.strategy for run in members)))
+        rows |= {id(run): _replayed(run, world, asked, answers[run.strategy]) for run in members}
         if progress is not None:
-            progress(done / len(runs))
-    return [
-        _skipped(run) if isinstance(run, Skipped) else _replayed(run, answers[id(run.job), run.strategy])
-        for run in runs
-    ]
+            progress(len(rows) / len(runs))
+    return [_skipped(run) if isinstance(run, Skipped) else rows[id(run)] for run in runs]
 
 
-def _estimates(job: Job, strategies: list[Strategy]) -> dict[Strategy, Estimate | str]:
-    """The answer to each strategy, or why there is none."""
+def _estimates(world: World, strategies: list[Strategy]) -> dict[Strategy, Estimate | str]:
+    """The answer to each strategy, or why there is none. One pool is costed at once, as each would be by itself."""
     try:
-        return dict(zip(strategies, estimate(job, strategies), strict=True))
+        if world.several:
+            return {one: estimate_fleet(world, str(one)) for one in strategies}
+        return dict(zip(strategies, estimate(world.job, strategies), strict=True))
     except (AstraError, ArithmeticError) as error:
         if len(strategies) == 1:
             return {strategies[0]: f"{'refused' if isinstance(error, AstraError) else 'cannot be costed'}: {error}"}
     found: dict[Strategy, Estimate | str] = {}
     for strategy in strategies:
-        found |= _estimates(job, [strategy])
+        found |= _estimates(world, [strategy])
     return found
 
 
@@ -105,15 +125,16 @@ def _skipped(run: Skipped) -> ReplayedRun:
     return ReplayedRun(id=run.id, source=run.source, skipped=run.reason)
 
 
-def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
+def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | str) -> ReplayedRun:
     if isinstance(answer, str):
         return ReplayedRun(id=run.id, source=run.source, skipped=answer)
-    job, measured = run.job, run.measured
-    stops = refused(job.runtime, run.strategy, answer.microbatches)
+    measured, kind = run.measured, kind_in(world, run.strategy)
+    stops = refused(world.runtime, run.strategy, answer.microbatches)
     return ReplayedRun(
         id=run.id,
         source=run.source,
         predicted_step_s=answer.step_s,
+        predicted_step_s_range=step_range(answer.step_s, kind, without=run.source),
         measured_step_s=measured.step_s,
         predicted_peak_gib=[stage.peak_allocated_gib for stage in answer.stages],
         measured_peak_gib=measured.peak_gib,
@@ -123,22 +144,30 @@ def _replayed(run: Run, answer: Estimate | str) -> ReplayedRun:
         ran_out_of_memory=measured.oom,
         provenance=answer.provenance_worst,
         not_scored=run.aside or None,
-        use=use_of(run.source, job.model.name),
+        use=use_of(run.source, world.model.name),
         framework=run.framework,
-        runtime=job.runtime.name,
-        model=job.model.name,
-        family=family_of(job.model),
-        gpu=job.pool.device.name,
-        gpus=job.pool.gpus,
-        precision=run.precision or job.workload.precision,
-        task=job.workload.task,
-        batch=job.workload.global_batch,
-        seq=job.workload.seq,
+        runtime=world.runtime.name,
+        model=world.model.name,
+        family=family_of(world.model),
+        gpu=" + ".join(pool.device.name for pool in world.cluster.pools),
+        gpus=world.cluster.gpus,
+        precision=run.precision or world.workload.precision,
+        task=world.workload.task,
+        batch=world.workload.global_batch,
+        seq=world.workload.seq,
         strategy=str(run.strategy),
+        evidence=class_of(kind, run.source),
+        request=asked | {"strategy": str(run.strategy)},
         citation=run.citation,
         filled=run.filled,
         breakdown=answer.breakdown,
     )
+
+
+def kind_in(world: World, strategy: Strategy) -> Kind:
+    """The kind of a run; over several pools that of the first, over all GPUs."""
+    kind = kind_of(world.job, strategy)
+    return kind._replace(network=MIXED, gpus=math.log2(world.cluster.gpus)) if world.several else kind
 
 
 def _compared(answer: Estimate, peak_of: str) -> float:

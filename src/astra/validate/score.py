@@ -7,6 +7,7 @@ measured, whether predicted to fit or not.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -16,6 +17,7 @@ import numpy as np
 import astra
 from astra.answer import Result
 from astra.catalog.hardware import catalog_hash
+from astra.evidence.coverage import unseen
 from astra.provenance import Floats
 from astra.validate.replay import ReplayedRun
 
@@ -54,6 +56,15 @@ class Line(Result, frozen=True, kw_only=True):
     name: str
     step: Errors | None
     memory: Errors | None
+
+
+class Coverage(Result, frozen=True, kw_only=True):
+    """How many measured steps lie in the predicted range, which runs of their own source do not set."""
+
+    name: str  # class of evidence, or all
+    runs: int
+    held: float  # share of them
+    bar: float  # median size of the range: times longer or shorter, less one
 
 
 class Confusion(Result, frozen=True, kw_only=True):
@@ -114,6 +125,7 @@ class Validation(Result, frozen=True, kw_only=True):
     filled: dict[str, int]
     overall: list[Line]
     by: dict[str, list[Line]]
+    coverage: list[Coverage]
     fitting: dict[str, Confusion]
     picks: list[Pick]
     groups: list[Group]
@@ -134,6 +146,7 @@ def validate(rows: Sequence[ReplayedRun], *, table: str) -> Validation:
         filled=_counted(rule for row in replayed for rule in row.filled if not rule.startswith("model ")),
         overall=[_line(name, part) for name, part in _uses(replayed)],
         by={name: _lines(replayed, key) for name, key in GROUPINGS.items()},
+        coverage=_coverage(replayed, shipped=table == PUBLISHED),
         fitting={
             name: _confusion(part)
             for name, part in (*_uses(replayed), *_by_source(replayed))
@@ -228,6 +241,28 @@ def _lines(rows: Sequence[ReplayedRun], key: Callable[[ReplayedRun], str]) -> li
         members.setdefault(key(row), []).append(row)
     lines = [_line(name, part) for name, part in members.items()]
     return sorted(lines, key=lambda line: (-(line.step.runs if line.step else 0), line.name))
+
+
+def _coverage(rows: Sequence[ReplayedRun], *, shipped: bool) -> list[Coverage]:
+    """Of all timed runs, of dense models and models with experts, and of each class of evidence.
+
+    Constants may have been fitted on shipped runs: those are judged as they were predicted without their source.
+    """
+    told = (
+        [(one.kind, one.held, math.expm1(one.log_bar)) for one in unseen()]
+        if shipped
+        else [(row.evidence, row.held, row.predicted_step_s_range.high / row.predicted_step_s - 1) for row in rows
+              if row.held is not None and row.predicted_step_s_range and row.predicted_step_s]
+    )  # fmt: skip
+    parts: dict[str, list[tuple[bool, float]]] = {}
+    for kind, held, bar in told:
+        for name in ("all", kind.partition(",")[0], kind):
+            parts.setdefault(name, []).append((bool(held), bar))
+    return [
+        Coverage(name=name, runs=len(part), held=sum(held for held, _ in part) / len(part),
+                 bar=float(np.median([bar for _, bar in part])))
+        for name, part in sorted(parts.items(), key=lambda item: (item[0] != "all", item[0]))
+    ]  # fmt: skip
 
 
 def _confusion(rows: Sequence[ReplayedRun]) -> Confusion:

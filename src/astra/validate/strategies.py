@@ -1,7 +1,4 @@
-"""The strategy and runtime of a published run.
-
-What its columns say, what its framework does by default, and the vendor's recipe where a table leaves settings out.
-"""
+"""The strategy and runtime of a published run: what its columns say, else what its framework does by default."""
 
 from __future__ import annotations
 
@@ -9,30 +6,17 @@ import re
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
+from astra.catalog import runtimes
 from astra.rules.table import RULES
+from astra.search.world import World
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime, Usual
 from astra.spec.strategy import Strategy
 from astra.validate.cells import switch
+from astra.validate.unstated import least_recompute, recipe_words
 
-# Framework, as tables name it, to runtime profile; the first that occurs in the name.
-_RUNTIMES: Final = (
-    ("bridge", "megatron-bridge"),
-    ("nemo", "nemo"),
-    ("deepspeed", "deepspeed"),
-    ("megatron-local", "megatron-local"),
-    ("megatron", "megatron"),
-    ("torchtitan", "torchtitan"),
-    ("nanotron", "nanotron"),
-    ("fsdp", "fsdp-eager"),
-    ("foundry", "fsdp-eager"),
-    ("composer", "fsdp-eager"),
-    ("accelerate", "fsdp-eager"),
-    ("internevo", "internevo"),
-)
 # Frameworks that start no pipeline of more stages than micro-batches and one.
 _FED: Final = next(rule.frameworks for rule in RULES if rule.name == "stages_fed")
-_HALF_SAVED: Final = "torchtitan"  # its selective recompute saves every second matrix product
 
 
 class Degrees(NamedTuple):
@@ -50,55 +34,63 @@ class Degrees(NamedTuple):
 class Settings(NamedTuple):
     """The words of a strategy, as a table has them; empty where it is silent."""
 
-    framework: str
     sp: str
     zero: str
     recompute: str
     flash: str
+    precision: str
+    version: str  # of the framework, or a date
     notes: str
 
 
-def runtime_of(framework: str, version: str, told: str, flash: str) -> tuple[str, str]:
-    """The profile that stands for a framework, and what was assumed.
+def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[str, str]:
+    """The runtime that stands for a framework, and what was assumed.
 
-    One that is called "other" is named with its version, or by what else is told of the run: notes and source.
+    One that is called "other" is named with its version, or by what else is told of the run.
     """
-    named, notes = framework.lower(), told.lower()
-    name = _profile(version if named == "other" else named)
-    if name == "megatron" and switch(flash) is False:  # TransformerEngine always fuses attention
-        return "megatron-apex", ""
-    if name == "torchtitan" and "no compile" in notes:
-        return "fsdp-eager", ""
-    if not name and "mlperf" in notes:
-        return "nemo", "MLPerf submission of a system vendor taken as NVIDIA's NeMo code"
-    name = name or (_profile(told) if named == "other" else "")
-    return (name, "") if name else ("megatron", f"runtime of framework '{framework}' taken as megatron")
+    texts = (version, notes) if framework.lower() in ("", "other", "unknown") else (framework,)
+    name = next(filter(None, map(called, texts)), "")
+    if not name:
+        return runtimes.DEFAULT, f"runtime of framework '{framework}' taken as {runtimes.DEFAULT}"
+    usual = runtimes.runtime(name).usual
+    if usual.unfused and switch(flash) is False:
+        return usual.unfused, ""
+    if usual.eager and "no compile" in notes.lower():
+        return usual.eager, ""
+    return name, ""
 
 
-def _profile(words: str) -> str:
-    return next((profile for word, profile in _RUNTIMES if word in words.lower()), "")
+def called(text: str) -> str:
+    """The runtime that a text names, by the longest of the words tables use; empty if none."""
+    found = [
+        (len(word), name)
+        for name in runtimes.runtime_names()
+        for word in runtimes.runtime(name).usual.called
+        if word in text.lower()
+    ]
+    return max(found, default=(0, ""))[1]
 
 
-def strategy_of(
-    runtime: Runtime, model: ModelSpec, degrees: Degrees, settings: Settings, recipe: dict[str, str] | None
-) -> tuple[Strategy, list[str]]:
+def strategy_of(world: World, degrees: Degrees, settings: Settings) -> tuple[Strategy, list[str]]:
     """The strategy, and the rules by which what the table leaves open was filled."""
     filled: list[str] = []
+    runtime, model = world.runtime, world.model
     usual = runtime.usual
     sp = _switch(settings.sp, usual.sp and degrees.tp > 1, "sp", filled) and degrees.tp > 1
-    zero = _zero(settings.zero, runtime, recipe, filled)
-    fields: dict[str, Any] = degrees._asdict() | {"sp": sp, "zero": zero}
-    fields |= _recompute(settings, model, degrees, recipe, filled)
+    fields: dict[str, Any] = degrees._asdict() | {"sp": sp, "zero": _zero(settings.zero, runtime, filled)}
+    fields |= _recompute(settings, usual, model, degrees, filled)
     fields["flash"] = _switch(settings.flash, usual.flash, "flash attention", filled)
     fields["schedule"] = "interleaved" if degrees.vp > 1 and degrees.pp > 1 else "1f1b"
     if fields["schedule"] == "1f1b":
         fields["vp"] = 1
-    fields["overlap"] = _overlap(usual, fields, settings, recipe)
-    fields["etp"] = _expert_tp(usual, model, degrees, settings.notes, recipe, filled)
+    fields["overlap"] = _overlap(usual, fields, settings)
+    fields["etp"] = _expert_tp(usual, model, degrees, settings.notes, filled)
     layers = _stated_layers(settings.notes, model.layers, degrees.pp * fields["vp"])
     if not layers and usual.split == "parameters":
         layers = split_by_parameters(model, degrees.pp)
-    return Strategy(**fields, layers=layers), filled
+    unstated = fields.pop("unstated", False)
+    strategy = recipe_words(world.job, Strategy(**fields, layers=layers), settings.precision, settings.version, filled)
+    return least_recompute(world, strategy, filled) if unstated else strategy, filled
 
 
 def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:
@@ -109,7 +101,7 @@ def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:
     return known
 
 
-def _zero(text: str, runtime: Runtime, recipe: dict[str, str] | None, filled: list[str]) -> int:
+def _zero(text: str, runtime: Runtime, filled: list[str]) -> int:
     words = text.lower()
     stated = re.search(r"(?:zero|stage)[-_= ]*([0-3])", words) or re.fullmatch(r"([0-3])(?:\.0)?", words)
     if stated:
@@ -119,17 +111,16 @@ def _zero(text: str, runtime: Runtime, recipe: dict[str, str] | None, filled: li
             return stage
     if words in ("none", "0", "no", "ddp"):
         return 0
-    stage = int(recipe["zero"]) if recipe else runtime.usual.zero
-    filled.append(f"ZeRO stage not stated: taken as {stage} for {runtime.name}")
-    return stage
+    filled.append(f"ZeRO stage not stated: taken as {runtime.usual.zero} for {runtime.name}")
+    return runtime.usual.zero
 
 
 def _recompute(
-    settings: Settings, model: ModelSpec, degrees: Degrees, recipe: dict[str, str] | None, filled: list[str]
+    settings: Settings, usual: Usual, model: ModelSpec, degrees: Degrees, filled: list[str]
 ) -> dict[str, Any]:
     words = settings.recompute.strip().lower()
-    if words == "selective" and settings.framework.lower() == _HALF_SAVED:
-        filled.append("selective recompute of torchtitan taken as every second layer in full")
+    if words == "selective" and usual.selective == "half":
+        filled.append("selective recompute of this framework taken as every second layer in full")
         half = max(-(-model.layers // (2 * degrees.pp * degrees.vp)), 1)
         return {"recompute": "full", "method": "block", "recompute_layers": half}
     stated = switch(words)
@@ -138,19 +129,10 @@ def _recompute(
         return {"recompute": words}
     if words not in ("", "unknown"):
         filled.append("recompute stated in words of its own: taken as not stated")
-    if recipe is None:
-        filled.append("recompute not stated: taken as none")
-        return {"recompute": "none"}
-    filled.append("recompute not stated: as in the vendor's recipe")
-    if recipe["recompute"] != "full":
-        return {"recompute": recipe["recompute"]}
-    layers = int(recipe["recompute_layers"] or 1)
-    return {"recompute": "full", "method": recipe["method"] or "uniform", "recompute_layers": layers}
+    return {"recompute": "none", "unstated": True}
 
 
-def _overlap(
-    usual: Usual, fields: dict[str, Any], settings: Settings, recipe: dict[str, str] | None
-) -> tuple[str, ...]:
+def _overlap(usual: Usual, fields: dict[str, Any], settings: Settings) -> tuple[str, ...]:
     """What the framework hides by default, with what the row says.
 
     A gather over the ranks of a node alone is quick: it is taken as hidden. Interleaved schedules send while they
@@ -162,8 +144,7 @@ def _overlap(
         found = []
     if re.search(r"over [248] ranks", settings.zero) and "param" not in found:
         found.append("param")
-    found = recipe["overlap"].split() if recipe else found
-    async_tp = "async tp" in words or (usual.sp and not recipe and fields["sp"])
+    async_tp = "async tp" in words or (usual.sp and fields["sp"])
     if async_tp and not re.search(r"(tp comm overlap|tp overlap)\s*(=\s*0|off|false)", words):
         found.append("tp")
     if "no gradient bucketing" in words:
@@ -173,16 +154,12 @@ def _overlap(
     return tuple(found)
 
 
-def _expert_tp(
-    usual: Usual, model: ModelSpec, degrees: Degrees, notes: str, recipe: dict[str, str] | None, filled: list[str]
-) -> int:
+def _expert_tp(usual: Usual, model: ModelSpec, degrees: Degrees, notes: str, filled: list[str]) -> int:
     if model.moe is None:
         return 1
     stated = re.search(r"ETP=(\d+)", notes)
     if stated:
         return int(stated.group(1))
-    if recipe:
-        return int(recipe["etp"])
     etp = degrees.tp if usual.splits_experts else 1
     while etp > 1 and ((degrees.tp * degrees.cp * degrees.dp) % (degrees.ep * etp) or model.moe.ffn % etp):
         etp //= 2

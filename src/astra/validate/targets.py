@@ -91,11 +91,15 @@ def _operators() -> Iterator[Target]:
     curves = [curve for curve in _data("attention.json")["curves"] if curve["rows"] >= _FEWEST]
     names = [(curve["error"], f"{curve['gpu']} {curve['kernel']} {curve['direction']}") for curve in curves]
     yield _most("attention, held-out rows, mean over kernels", 0.06, _mean(names), _ends(names))
-    yield _most("collectives in one server, held-out sizes", 0.07, _data("collectives.json")["held_out"]["sizes, all"])
+    yield _most(
+        "collectives in one server, held-out sizes",
+        0.07,
+        _data("collectives.json", "network")["held_out"]["sizes, all"],
+    )
 
 
-def _data(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = msgspec.json.decode((files("astra.operators") / "data" / name).read_bytes())
+def _data(name: str, package: str = "operators") -> dict[str, Any]:
+    content: dict[str, Any] = msgspec.json.decode((files(f"astra.{package}") / "data" / name).read_bytes())
     return content
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.validate.score import LEAST_STRATEGIES, PUBLISHED, Confusion, Errors, Line, Pick, Validation, farthest
+from astra.validate.score import (
+    LEAST_STRATEGIES,
+    PUBLISHED,
+    Confusion,
+    Coverage,
+    Errors,
+    Line,
+    Pick,
+    Validation,
+    farthest,
+)
 from astra.validate.sources import sources
 from astra.validate.targets import sections, why_of
 from astra.visible import visible
@@ -25,6 +35,7 @@ _STEP_HEAD: Final = ("", *_ERROR_COLUMNS, "memory: runs", "mean", "median", "bia
 _FIT_HEAD: Final = (
     "", "right", "fits, ran", "fits, failed", "refused, ran", "refused, failed", "8% free, failed"
 )  # fmt: skip
+_COVER_HEAD: Final = ("class of evidence", "runs", "held", "bar")
 _PICK_HEAD: Final = ("", "groups", "of best", "worst", "regret", "worst", "rank corr.", "best of 3", "memory ignored")
 _WORST_HEAD: Final = ("run", "predicted", "measured", "error", "what it was, and why")
 _ALWAYS: Final = ("Skipped rows", "Times not scored", "The pick")
@@ -103,6 +114,8 @@ def _sections(found: Validation, *, brief: bool, full: bool) -> Iterable[Section
     for name, lines in found.by.items():
         if full or (name in _BRIEF and not brief) or name == "source":
             yield _TITLES[name], "", _STEP_HEAD, [_line(line) for line in lines]
+    note = "80% of measured steps should lie in the range; bars are made without the source of a run"
+    yield "In the predicted range", note, _COVER_HEAD, [_coverage(one) for one in found.coverage]
     yield (
         "Fits or does not fit",
         "predicted, and what happened",
@@ -147,6 +160,10 @@ def _confusion(name: str, one: Confusion) -> tuple[str, ...]:
     counts = (one.fits_and_ran, one.fits_but_failed, one.refused_but_ran, one.refused_and_failed,
               one.recommended_but_failed)  # fmt: skip
     return name, f"{one.right:.1%}", *(f"{count:,}" for count in counts)
+
+
+def _coverage(one: Coverage) -> tuple[str, ...]:
+    return one.name, f"{one.runs:,}", f"{one.held:.0%}", f"{one.bar:.0%}"
 
 
 def _pick(one: Pick) -> tuple[str, ...]:

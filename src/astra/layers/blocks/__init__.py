@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from astra.layers.block import Block, LayerKind
-from astra.layers.blocks import attention, cross, dense, experts, latent, state_space
+from astra.layers.blocks import attention, cross, delta_net, dense, experts, latent, state_space
 
 BLOCKS: Final[tuple[Block, ...]] = (
     attention.BLOCK,
     latent.BLOCK,
     cross.BLOCK,
     state_space.BLOCK,
+    delta_net.BLOCK,
     dense.BLOCK,
     experts.BLOCK,
 )

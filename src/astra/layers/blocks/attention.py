@@ -12,7 +12,8 @@ import numpy as np
 
 from astra.layers.block import Block, LayerKind, Place, norms_each
 from astra.layers.messages import Send, column_then_row
-from astra.layers.operators import BF16, Attention, Gemm, Kept, Layer, Shard, Stream, Tensor, matrix, norm, vector
+from astra.layers.operators import BF16, Attention, Gemm, Kept, Layer, Module, Shard, Stream
+from astra.layers.tensors import Tensor, matrix, norm, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
 
@@ -38,11 +39,12 @@ def heads_of(model: ModelSpec, shard: Shard) -> Heads:
 
 
 def tensors(model: ModelSpec, prefix: str = "attention") -> list[Tensor]:
-    """Fused projection of queries, keys and values, and the output's."""
+    """Fused projection of queries (with their gate), keys and values, and the output's."""
     h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
-    found = [matrix(f"{prefix}.qkv", h, q + 2 * kv), matrix(f"{prefix}.out", q, h)]
+    gate = q if model.attention_gate else 0
+    found = [matrix(f"{prefix}.qkv", h, q + gate + 2 * kv), matrix(f"{prefix}.out", q, h)]
     if model.qkv_bias:
-        found.append(vector(f"{prefix}.qkv_bias", q + 2 * kv, "tp"))
+        found.append(vector(f"{prefix}.qkv_bias", q + gate + 2 * kv, "tp"))
     if model.out_bias:
         found.append(vector(f"{prefix}.out_bias", h))
     if model.qk_norm != "none":
@@ -56,9 +58,12 @@ def tensors(model: ModelSpec, prefix: str = "attention") -> list[Tensor]:
 def operators(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses: bool = False) -> Layer:
     """Norm, fused projection, rotary, attention, output projection, residual."""
     heads = heads_of(model, shard)
-    width = (heads.queries + 2 * heads.keys) * model.head_dim
+    gates = heads.queries if model.attention_gate else 0.0
+    width = (heads.queries + gates + 2 * heads.keys) * model.head_dim
     qkv = Gemm("qkv", shard.tokens, width, np.full_like(shard.tokens, model.hidden))
-    return around_core(model, kind, shard, heads, [qkv], crosses=crosses)
+    gate_bytes = BF16 * shard.tokens * gates * model.head_dim
+    # The gate is kept before its sigmoid, and what it multiplies beside the product.
+    return around_core(model, kind, shard, heads, [qkv], crosses=crosses, kept_more=2 * gate_bytes)
 
 
 def around_core(
@@ -72,6 +77,8 @@ def around_core(
     kept_more: Floats | float = 0.0,
 ) -> Layer:
     """The block whatever makes its queries, keys and values; ``kept_more`` bytes are kept of the making."""
+    norms = norms_each(model, kind)
+    stream_elements = shard.stream_tokens * model.hidden
     tokens, hidden = shard.tokens, model.hidden
     core = _core(model, kind, shard, heads, crosses=crosses)
     out = Gemm("attention_out", tokens, np.full_like(tokens, hidden), heads.queries * heads.dim_v)
@@ -80,6 +87,11 @@ def around_core(
         attentions=(core,),
         streams=tuple(_streams(model, kind, shard, heads)),
         kept=_kept(model, kind, shard, heads, core, kept_more),
+        modules={
+            "layernorm": Module(
+                shard.linear_bytes * stream_elements * norms, streams=(Stream("norm", stream_elements, norms),)
+            )
+        },
     )
 
 
@@ -101,7 +113,7 @@ def _core(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads, *, cros
     )
 
 
-def _rotates(model: ModelSpec) -> bool:
+def rotates(model: ModelSpec) -> bool:
     """Whether positions are told by turning queries and keys; a hybrid's are told by its state-space layers."""
     return not (model.learned_positions or model.relative_buckets or model.vision or model.state_space)
 
@@ -117,7 +129,9 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads) -> l
         streams.append(Stream("bias", tokens * (heads.queries + 2 * heads.keys) * heads.dim_qk))
     if model.out_bias:
         streams.append(Stream("bias", stream_elements))
-    if _rotates(model):
+    if model.attention_gate:
+        streams.append(Stream("swiglu", tokens * heads.queries * heads.dim_v))
+    if rotates(model):
         streams.append(Stream("rotary", tokens * heads.rotated))
     if model.qk_norm != "none":
         streams.append(Stream("qk_norm", tokens * heads.rotated))
@@ -128,10 +142,10 @@ def _kept(
     model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads, core: Attention, kept_more: Floats | float
 ) -> Kept:
     tokens, stream_elements = shard.tokens, shard.stream_tokens * model.hidden
-    qkv_bytes = _qkv_bytes(model, shard, heads)
+    qkv_bytes = qkv_kept_bytes(model, shard, heads)
     context_bytes = BF16 * tokens * heads.queries * heads.dim_v
     scores_bytes = np.where(shard.flash, 4 * tokens * heads.queries, _score_bytes(core))
-    streams_kept = BF16 * stream_elements + shard.norm_bytes * stream_elements * norms_each(model, kind)
+    streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * norms_each(model, kind)
     selective = streams_kept + qkv_bytes + context_bytes * (shard.linear_bytes / BF16) + kept_more
     unfused_bytes = np.where(shard.flash, 0.0, scores_bytes)
     return Kept(
@@ -142,12 +156,12 @@ def _kept(
     )
 
 
-def _qkv_bytes(model: ModelSpec, shard: Shard, heads: Heads) -> Floats:
+def qkv_kept_bytes(model: ModelSpec, shard: Shard, heads: Heads) -> Floats:
     """Queries, keys and values, with what the runtime keeps alive beside them."""
     tokens = shard.tokens
     rotated_bytes = BF16 * (tokens * heads.rotated)
     nbytes = BF16 * tokens * (heads.queries * heads.dim_qk + heads.keys * (heads.dim_qk + heads.dim_v))
-    if _rotates(model) and shard.keeps.projection:
+    if rotates(model) and shard.keeps.projection:
         # Beyond its key/value heads, tensor parallelism gathers the whole projection, and values stay views of it.
         whole = BF16 * tokens * (model.heads + 2 * model.kv_heads) * model.head_dim
         nbytes = np.where((shard.tp > model.kv_heads) & (model.mla is None), whole, nbytes) + rotated_bytes
@@ -196,7 +210,7 @@ def keys_per_query(model: ModelSpec, kind: LayerKind, seq: int) -> float:
 
 
 def _has(model: ModelSpec, place: Place) -> bool:
-    return model.mla is None and place.may_have("*")
+    return model.mla is None and place.may_have("*") and model.attends(place.number)
 
 
 def _flops(model: ModelSpec, kind: LayerKind, seq: int) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from astra.layers.block import Block, LayerKind, Place
 from astra.layers.blocks import attention
-from astra.layers.operators import Layer, Shard, Tensor, norm
+from astra.layers.operators import Layer, Shard
+from astra.layers.tensors import Tensor, norm
 from astra.spec.model import ModelSpec
 
 

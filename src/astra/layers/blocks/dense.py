@@ -6,7 +6,8 @@ import numpy as np
 
 from astra.layers.block import Block, LayerKind, Place, norms_each
 from astra.layers.messages import Send, column_then_row
-from astra.layers.operators import BF16, Gemm, Kept, Layer, Retention, Shard, Stream, Tensor, join, matrix, vector
+from astra.layers.operators import BF16, Gemm, Kept, Layer, Module, Retention, Shard, Stream, join
+from astra.layers.tensors import Tensor, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
 
@@ -44,14 +45,24 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     ]
     if model.mlp_bias:
         streams += [Stream("bias", shard.tokens * model.ffn / shard.tp), Stream("bias", stream_elements)]
-    kept = BF16 * stream_elements + shard.mlp_norm_bytes * stream_elements * norms
+    norm_bytes = shard.keeps.mlp_bytes * stream_elements * norms
+    kept = BF16 * stream_elements + norm_bytes
     feed = feed_forward("mlp", model, shard.tokens, model.ffn / shard.tp, shard.keeps)
     outer = Layer(
         (), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
     )
     joined = join(outer, feed)
     working = feed.kept.working + 2 * BF16 * shard.tokens * model.hidden
-    return joined._replace(kept=joined.kept._replace(working=working))
+    modules = {
+        "layernorm": Module(norm_bytes, streams=(streams[0],)),
+        "mlp": Module(feed.kept.whole, tuple(gemm.name for gemm in feed.gemms), feed.streams, tp_share(kind)),
+    }
+    return joined._replace(kept=joined.kept._replace(working=working), modules=modules)
+
+
+def tp_share(kind: LayerKind) -> dict[str, float]:
+    """The share of one feed-forward in what tensor-parallel ranks of a layer send: blocks send alike."""
+    return {"tp": 1 / len(kind.blocks)}
 
 
 def feed_forward(
@@ -62,7 +73,7 @@ def feed_forward(
     hidden = np.full_like(tokens, model.hidden)
     inner_elements = groups * tokens * width
     activated = 1 if keeps.activation and model.gated_mlp else 0
-    kept = (BF16 * (gates + activated) + keeps.mlp_norm_bytes) * inner_elements
+    kept = (BF16 * (gates + activated) + keeps.mlp_bytes) * inner_elements
     return Layer(
         gemms=(
             Gemm(f"{name}_in", tokens, gates * width, hidden, groups),

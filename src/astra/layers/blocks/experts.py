@@ -5,15 +5,20 @@ Letters: E experts, k experts per token, e expert parallel ranks, x ranks an exp
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from astra.layers.block import Block, LayerKind, Place, norms_each
 from astra.layers.blocks.dense import BLOCK as DENSE
-from astra.layers.blocks.dense import feed_forward, mlp_tensors
+from astra.layers.blocks.dense import feed_forward, mlp_tensors, tp_share
 from astra.layers.messages import Send, column_then_row
-from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream, Tensor, join, matrix, vector
+from astra.layers.operators import BF16, Gemm, Kept, Layer, Module, Shard, Stream, join
+from astra.layers.tensors import Tensor, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec, MoE
+
+FP8_DISPATCH_BYTES: Final = 1 + 4 / 128  # an element, and its share of a scale for each 128 of them
 
 
 def _moe(model: ModelSpec) -> MoE:
@@ -47,17 +52,15 @@ def _tensors(model: ModelSpec) -> list[Tensor]:
 def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     """Norm, router, dispatch, experts, combine, shared expert, residual."""
     moe, routed = _moe(model), shard.routed_tokens
-    copies = routed * moe.topk * shard.etp  # token copies an expert-tensor-parallel rank computes on
+    # Token copies that the fullest expert-tensor-parallel rank computes on
+    copies = shard.imbalance * routed * moe.topk * shard.etp
     local_experts = moe.experts / shard.ep
     experts = feed_forward("experts", model, copies / local_experts, moe.ffn / shard.etp, shard.keeps, local_experts)
     dispatched = copies * model.hidden
     stream_elements = shard.stream_tokens * model.hidden
-    kept = (
-        BF16 * stream_elements
-        + shard.mlp_norm_bytes * stream_elements
-        + 8 * routed * moe.experts  # probabilities and routing map
-        + shard.keeps.mlp_bytes * dispatched
-    )
+    norm_bytes = shard.keeps.mlp_bytes * stream_elements
+    routing_bytes = 8 * routed * moe.experts  # probabilities and routing map
+    kept = BF16 * stream_elements + norm_bytes + routing_bytes + shard.keeps.mlp_bytes * dispatched
     router = Gemm("router", routed, np.full_like(routed, moe.experts), np.full_like(routed, model.hidden))
     outer = Layer(
         (router,),
@@ -70,7 +73,29 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
         parts.append(feed_forward("shared", model, shard.tokens, moe.shared_ffn / shard.tp, shard.keeps))
     joined = join(*parts)
     working = joined.kept.working + 3 * BF16 * dispatched + 2 * BF16 * shard.tokens * model.hidden
-    return joined._replace(kept=joined.kept._replace(working=working))
+    modules = _modules(kind, shard, outer, parts[1:], joined.kept.whole - BF16 * stream_elements - norm_bytes)
+    return joined._replace(
+        kept=joined.kept._replace(working=working),
+        modules=modules | {"layernorm": Module(norm_bytes, streams=outer.streams[:1])},
+    )
+
+
+def _modules(kind: LayerKind, shard: Shard, outer: Layer, feeds: list[Layer], inside: Floats) -> dict[str, Module]:
+    """What may be run again: all behind the norm, the experts' activation, the shared experts."""
+    experts, shared = feeds[0], feeds[1:]
+    activated = sum(stream.elements for stream in experts.streams)
+    sends = {"ep": 1.0, **(tp_share(kind) if shared else {})}
+    gemms = tuple(gemm.name for part in (outer, *feeds) for gemm in part.gemms)
+    behind = tuple(stream for part in (outer, *feeds) for stream in part.streams if stream.kernel != "norm")
+    clamps = tuple(stream for stream in outer.streams if stream.kernel == "expert_clamp")
+    found = {
+        "moe": Module(inside, gemms, behind, sends),
+        "moe_act": Module(shard.keeps.mlp_bytes * activated, streams=(*experts.streams, *clamps)),
+    }
+    for feed in shared:
+        names = tuple(gemm.name for gemm in feed.gemms)
+        found["shared_experts"] = Module(feed.kept.whole, names, feed.streams, tp_share(kind))
+    return found
 
 
 def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, copies: Floats) -> list[Stream]:
@@ -81,9 +106,13 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, copies: Floats) ->
         Stream("residual", stream_elements),
         Stream("router", shard.routed_tokens * moe.experts),
         Stream("permute", dispatched),
-        Stream("sort", dispatched * ((shard.ep > 1) & (local_experts > 1))),
     ]
-    if moe.expert_bias:  # GPT-OSS, whose activation is clamped too
+    if not shard.does.sends_once:  # such a dispatcher leaves tokens in the order of the experts
+        sorted_here = (shard.ep > 1) & (local_experts > 1)
+        streams.append(Stream("sort", dispatched * sorted_here, groups=1.0 * sorted_here))
+    if moe.expert_bias and shard.does.graphs == "full":  # products that a graph can hold add biases and clamp inside
+        streams.append(Stream("bias", (2 if model.gated_mlp else 1) * copies * moe.ffn / shard.etp))
+    elif moe.expert_bias:  # GPT-OSS, whose activation is clamped too
         inner_elements = copies * moe.ffn / shard.etp
         streams.append(Stream("expert_bias", dispatched, groups=local_experts))
         streams.append(Stream("expert_clamp", inner_elements))
@@ -100,11 +129,15 @@ def _tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
 def _ep_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
     """Dispatch and combine, each way; under expert tensor parallelism also a gather and a scatter."""
     del kind
-    nbytes = BF16 * shard.routed_tokens * _moe(model).topk * model.hidden
+    nbytes = shard.imbalance * BF16 * shard.routed_tokens * _moe(model).topk * model.hidden
     one = np.ones_like(shard.etp)
     gathered = nbytes * shard.etp
+    back_and_forth = [Send("all_to_all", nbytes, shard.ep, shard.etp, 2.0, 2.0, routed=True)]
+    if shard.does.dispatch_fp8:  # a byte an element on the way out, in both directions; results come back in bf16
+        out, back = FP8_DISPATCH_BYTES / BF16 * nbytes, nbytes
+        back_and_forth = [Send("all_to_all", x, shard.ep, shard.etp, 1.0, 1.0, routed=True) for x in (out, back)]
     return [
-        Send("all_to_all", nbytes, shard.ep, shard.etp, 2.0, 2.0, routed=True),
+        *back_and_forth,
         Send("all_gather", gathered, shard.etp, one, 1.0, 1.0),
         Send("reduce_scatter", gathered, shard.etp, one, 1.0, 1.0),
     ]

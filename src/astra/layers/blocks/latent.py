@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from astra.layers.block import Block, LayerKind, Place
-from astra.layers.blocks.attention import Heads, around_core, keys_per_query, ring, tp_sends
+from astra.layers.blocks.attention import (
+    Heads,
+    around_core,
+    keys_per_query,
+    qkv_kept_bytes,
+    ring,
+    rotates,
+    tp_sends,
+)
 from astra.layers.messages import Send
-from astra.layers.operators import BF16, Gemm, Layer, Shard, Tensor, matrix, norm
+from astra.layers.operators import BF16, Gemm, Layer, Module, Shard, Stream
+from astra.layers.tensors import Tensor, matrix, norm
 from astra.spec.model import MLA, ModelSpec
 
 
@@ -17,7 +26,7 @@ def _mla(model: ModelSpec) -> MLA:
 
 
 def _has(model: ModelSpec, place: Place) -> bool:
-    return model.mla is not None and place.may_have("*")
+    return model.mla is not None and place.may_have("*") and model.attends(place.number)
 
 
 def _heads(model: ModelSpec, shard: Shard) -> Heads:
@@ -47,11 +56,20 @@ def _tensors(model: ModelSpec) -> list[Tensor]:
 
 
 def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
-    """Both low-rank tensors are kept, before and after their norms."""
-    mla = _mla(model)
+    """Both low-rank tensors are kept, before and after their norms.
+
+    Recompute of the up-projections keeps the low-rank tensors alone, and makes queries, keys and values from them.
+    """
+    mla, heads = _mla(model), _heads(model, shard)
     ranks = (mla.q_lora_rank or 0) + mla.kv_lora_rank
     low_bytes = (BF16 + shard.linear_bytes) * shard.stream_tokens * ranks
-    return around_core(model, kind, shard, _heads(model, shard), _projections(model, mla, shard), kept_more=low_bytes)
+    block = around_core(model, kind, shard, heads, _projections(model, mla, shard), kept_more=low_bytes)
+    up = Module(
+        saved=qkv_kept_bytes(model, shard, heads) + shard.linear_bytes * shard.stream_tokens * ranks,
+        gemms=("q_up", "kv_up"),
+        streams=(Stream("rotary", shard.tokens * heads.rotated),) if rotates(model) else (),
+    )
+    return block._replace(modules={**block.modules, "mla_up_proj": up})
 
 
 def _projections(model: ModelSpec, mla: MLA, shard: Shard) -> list[Gemm]:

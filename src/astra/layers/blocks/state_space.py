@@ -22,7 +22,8 @@ import numpy as np
 
 from astra.layers.block import Block, LayerKind, Place, norms_each
 from astra.layers.messages import Send, column_then_row
-from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream, Tensor, matrix, vector
+from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream
+from astra.layers.tensors import Tensor, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec, StateSpace
 from astra.spec.runtime import Kernel
@@ -121,8 +122,8 @@ def _kept(model: ModelSpec, kind: LayerKind, shard: Shard) -> Kept:
     projected, convolved, inner = (
         tokens * width / shard.tp for width in (it.inner + it.convolved + it.heads, it.convolved, it.inner)
     )
-    streams_kept = BF16 * stream_elements + shard.norm_bytes * stream_elements * norms_each(model, kind)
-    whole = streams_kept + BF16 * (projected + convolved + inner) + shard.norm_bytes * inner
+    streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * norms_each(model, kind)
+    whole = streams_kept + BF16 * (projected + convolved + inner) + shard.linear_bytes * inner
     gradients = BF16 * (projected + convolved + 2 * inner) + 2 * _FP32 * _state_elements(it, shard)
     return Kept(
         whole=whole,

@@ -6,7 +6,7 @@ import msgspec
 
 from astra.answer import PriceTag
 from astra.money.bill import Hired, cost_of, hired, stale_warning, tag_of
-from astra.search.fleet.detail import Fleet
+from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate
 from astra.spec.money import Money
 

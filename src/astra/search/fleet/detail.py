@@ -7,14 +7,14 @@ its ranks are taken out; what differs is the traffic between pools and between g
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from astra.answer import Range, StageEstimate
+from astra.answer import StageEstimate
 from astra.columns import code, from_strategy
 from astra.cost import mixed as cost
 from astra.cost import step
@@ -23,53 +23,21 @@ from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.step import states
-from astra.errors import InputError
-from astra.layers.kinds import layer_kinds
+from astra.evidence.kinds import MIXED, Kind, kind_of
 from astra.provenance import Floats, Source
 from astra.rules.can import rules_of, unable
 from astra.rules.names import facts_of
 from astra.rules.table import Rule, violations
 from astra.schedule import find, legal, step_s
 from astra.search import detail
+from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
-from astra.search.fleet.runtimes import Fitted, runtimes_for
-from astra.spec.cluster import Cluster
+from astra.search.fleet.told import BETWEEN, Known, told
+from astra.search.words import said
 from astra.spec.job import STRAGGLING, Job
-from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
+from astra.spec.mixed import Group, MixedStrategy, Segment
 from astra.spec.strategy import Strategy, replace, usual_schedule
 from astra.units import GIB
-
-
-class Fleet(NamedTuple):
-    """The pools a request may use, each with its job. ``names`` are words of the text form."""
-
-    cluster: Cluster
-    jobs: tuple[Job, ...]
-    names: tuple[str, ...]
-    columns: tuple[cost.PoolColumns, ...] = ()  # parts already costed, by pool
-
-    def place(self, name: str) -> int:
-        """Which pool a word means."""
-        if name not in self.names:
-            raise InputError("strategy", name, want=f"a pool of this cluster: {', '.join(self.names)}")
-        return self.names.index(name)
-
-    @property
-    def job(self) -> Job:
-        """The first pool's; model, runtime and batch are the same for all."""
-        return self.jobs[0]
-
-
-def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
-    """Pools with distinct one-word names."""
-    names: list[str] = []
-    for pool in cluster.pools:
-        word, number = pool_word(pool.name or pool.device.name), 2
-        base = word
-        while word in names:
-            word, number = f"{base}#{number}", number + 1
-        names.append(word)
-    return Fleet(cluster, tuple(jobs), tuple(names))
 
 
 class _Costed(NamedTuple):
@@ -106,28 +74,7 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
-    return _tell(fleet, strategy, records, stages, [part for costed in groups for part in costed], total_s, causes)
-
-
-def check_strategy(fleet: Fleet, strategy: MixedStrategy) -> None:
-    """Refuse numbers that do not define a run on these pools."""
-    depth, batch = len(layer_kinds(fleet.job.model)), fleet.job.workload.global_batch
-    for name, used in strategy.gpus_by_pool.items():
-        have = fleet.cluster.pools[fleet.place(name)].gpus
-        if used > have:
-            raise InputError("strategy", f"{used} GPUs of {name}", want=f"at most the {have} there are")
-    for group in strategy.groups:
-        if sum(group.layers) != depth:
-            raise InputError("strategy", str(group), want=f"layers that add up to {depth}, not {sum(group.layers)}")
-        for segment in group.segments:
-            if (group.dp * group.cp * segment.tp) % segment.ep:
-                raise InputError("strategy", str(segment), want="ep that divides tp*cp*dp")
-    if strategy.samples != batch:
-        raise InputError(
-            "strategy",
-            f"{strategy.samples} samples",
-            want=f"dp*mbs*m of all groups to add up to the batch of {batch}",
-        )
+    return told(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
 
 
 def _costed_group(fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule]) -> list[_Costed]:
@@ -196,7 +143,7 @@ def _costed(
 def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
     """The parts of a strategy's sharding, from those already costed where it is among them."""
     strategy = row.strategy
-    if fleet.columns:
+    if fleet.columns and strategy.flash and strategy.sp == (strategy.tp > 1):
         columns = fleet.columns[place]
         at = columns.shards.row(tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, mbs=strategy.mbs)
         if at is not None:
@@ -214,14 +161,24 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         ep=segment.ep,
         dp=group.dp,
         mbs=group.mbs,
-        sp=segment.tp > 1,
+        sp=mixed.sp and segment.tp > 1,
+        flash=mixed.flash,
         zero=mixed.zero,
         recompute=segment.recompute,
         schedule=usual_schedule(group.vp),
         layers=group.layers,
+        **said(job, segment.ep),
     )
     possible = set(job.hides(alone)) & {*mixed.overlap, *(["p2p"] if group.stages > 1 else [])}
     return replace(alone, overlap=tuple(possible - ({"param"} if "grad" not in possible else set())))
+
+
+def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
+    """The kind of the first group on its first pool, over all GPUs."""
+    group = mixed.groups[0]
+    segment = group.segments[0]
+    job = fleet.jobs[fleet.names.index(segment.pool)]
+    return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=math.log2(mixed.gpus))
 
 
 def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
@@ -336,90 +293,16 @@ def _straggling(fleet: Fleet, strategy: MixedStrategy) -> float:
     return STRAGGLING * math.log2(max(nodes, 1))
 
 
-def _tell(
-    fleet: Fleet,
-    strategy: MixedStrategy,
-    groups: list[GroupEstimate],
-    stages: list[MixedStage],
-    parts: Sequence[_Costed],
-    total_s: float,
-    causes: Mapping[str, float],
-) -> MixedEstimate:
-    """The record."""
-    job, used = fleet.job, strategy.gpus_by_pool
-    tokens_per_s = job.workload.tokens_per_step / total_s
-    flops_per_s = detail.training_flops_per_token(job) * tokens_per_s
-    jobs = dict(zip(fleet.names, fleet.jobs, strict=True))
-    peak = sum(count * jobs[name].pool.device.peak(jobs[name].workload.precision) for name, count in used.items())
+def _known(fleet: Fleet, strategy: MixedStrategy, groups: Sequence[Sequence[_Costed]]) -> Known:
+    """What the segments say of the whole: provenance, work done again, rules broken, its kind."""
+    parts = [part for costed in groups for part in costed]
     provenance: dict[str, Source] = {}
     for part in parts:
         for term, source in part.provenance.items():
             provenance[term] = max(provenance.get(term, Source.MEASURED), source)
-    if len(used) > 1:
-        provenance["between pools"] = Source.ASSUMED
-    worst = max(provenance.values())
-    known = max(source for term, source in provenance.items() if term != "between pools")
-    fullest = max(stages, key=lambda stage: stage.peak_reserved_gib / stage.memory_limit_gib)
+    if len(strategy.gpus_by_pool) > 1:
+        provenance[BETWEEN] = Source.ASSUMED
     shares = [group.samples / strategy.samples for group in strategy.groups]
-    again = sum(part.recomputed * shares[stage_group] for part, stage_group in _groups_of(strategy, parts))
-    broken = list(dict.fromkeys(sentence for part in parts for sentence in part.violations))
-    vendors = {jobs[name].pool.device.vendor for name in used}
-    precisions: set[str] = {jobs[name].workload.precision for name in used}
-    runs_on, needs = runtimes_for(
-        strategy, Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions))
-    )
-    return MixedEstimate(
-        model=job.model.name,
-        gpus=" + ".join(f"{count}x{jobs[name].pool.device.name}" for name, count in used.items()),
-        strategy=str(strategy),
-        runtime=job.runtime.name,
-        legal=not broken,
-        violations=broken,
-        fits=all(stage.fits for stage in stages),
-        step_s=total_s,
-        step_s_range=detail.step_range(job, total_s, known),
-        tokens_per_s=tokens_per_s,
-        tokens_per_s_per_gpu=tokens_per_s / strategy.gpus,
-        model_tflops_per_gpu=flops_per_s / strategy.gpus / 1e12,
-        mfu=flops_per_s / peak,
-        hfu=flops_per_s / peak * (1 + again),
-        breakdown=dict(causes),
-        bubble_fraction=causes[detail.BUBBLE] / total_s,
-        microbatches=max(group.microbatches for group in strategy.groups),
-        stages=list(stages),
-        peak_allocated_gib=fullest.peak_allocated_gib,
-        peak_reserved_gib=fullest.peak_reserved_gib,
-        peak_gib_range=Range(
-            low=fullest.peak_reserved_gib * (1 - detail.MEMORY_ERROR),
-            high=fullest.peak_reserved_gib * (1 + detail.MEMORY_ERROR),
-        ),
-        memory_usable_gib=jobs[fullest.pool].usable_bytes / GIB,
-        memory_limit_gib=fullest.memory_limit_gib,
-        provenance={term: source.word for term, source in provenance.items()},
-        provenance_worst=worst.word,
-        warnings=_warnings(vendors, precisions),
-        groups=groups,
-        used=used,
-        idle={
-            name: pool.gpus - used.get(name, 0)
-            for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)
-            if pool.gpus > used.get(name, 0)
-        },
-        precision={name: jobs[name].workload.precision for name in used},
-        runs_on=runs_on,
-        needs=needs,
-    )
-
-
-def _warnings(vendors: set[str], precisions: set[str]) -> list[str]:
-    found = []
-    if len(vendors) > 1:
-        found.append(f"GPUs of {' and '.join(sorted(vendors))} need a library that joins their collectives")
-    if len(precisions) > 1:
-        found.append("stages compute in different precisions, so that replicas on different pools differ in rounding")
-    return found
-
-
-def _groups_of(strategy: MixedStrategy, parts: Sequence[_Costed]) -> list[tuple[_Costed, int]]:
-    numbers = [number for number, group in enumerate(strategy.groups) for _ in group.segments]
-    return list(zip(parts, numbers, strict=True))
+    again = sum(part.recomputed * share for share, costed in zip(shares, groups, strict=True) for part in costed)
+    violations = list(dict.fromkeys(broken for part in parts for broken in part.violations))
+    return Known(provenance, again, violations, _kind(fleet, strategy))

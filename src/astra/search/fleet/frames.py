@@ -10,15 +10,14 @@ import numpy as np
 
 from astra.partition.solve import Choice, Pipeline
 from astra.search.fleet.bounds import Frames
-from astra.search.fleet.detail import Fleet
-from astra.search.fleet.limits import Limits
+from astra.search.fleet.ways import Shardings
 from astra.search.space import divisors
 from astra.spec.mixed import Group, Segment
+from astra.spec.strategy import RECOMPUTES
 
 MOST_CHUNKS: Final = 10
 FEW_CHUNKS: Final = 2  # of a group that shares the batch with others: the largest numbers of chunks
 MOST_SHARED_STAGES: Final = 8  # of a group that shares the batch with others
-RECOMPUTES: Final = ("none", "selective", "full")
 
 Counts = tuple[int, ...]  # GPUs of each pool that may be used
 
@@ -115,18 +114,8 @@ def in_units(choice: Choice, stages: int, chunks: int) -> Choice:
     )
 
 
-class Framing:
+class Framing(Shardings):
     """The frames of a fleet."""
-
-    fleet: Fleet
-    limits: Limits
-    batch: int
-    depth: int  # layers
-    uniform: bool  # layers are alike
-    mbs: list[int]
-    cp: list[int]
-    settings: list[tuple[int, int]]  # tp and ep of any pool
-    recomputes: list[str]
 
     def _frame(self, frames: Frames, row: int) -> Frame:
         dp, mbs, cp, vp, stages, m, setting, recompute = (column[row].item() for column in frames)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
 import numpy as np
 
 from astra.columns import Column, code
@@ -14,12 +15,14 @@ from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
 from astra.search.fleet.after import Settings
+from astra.search.words import joint_words
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS
 
 T = TypeVar("T")
 ALWAYS: Final[Mapping[str, bool | int | str]] = {
-    "etp": 1, "flash": True, "offload": "none", "method": "uniform", "recompute_layers": 1,
+    "etp": 1, "flash": True, "offload": "none", "method": "uniform", "recompute_layers": 1, "offload_layers": 0,
+    "shard": 0, "moments": "fp32", "reshard": "always", "overlap_ep": False, "dispatch_fp8": False,
 }  # fmt: skip
 _WITH_STAGES: Final = frozenset(("pp", "gpus"))
 _BY_SPLIT: Final = frozenset(("layers_per_stage", "layers_per_chunk"))  # known only once the layers are dealt
@@ -31,7 +34,8 @@ class Limits:
     def __init__(self, job: Job, restrictions: Restrictions | None = None, user_rules: Sequence[Rule] = ()) -> None:
         self.restrictions = restrictions or Restrictions()
         self.user_rules = tuple(user_rules)
-        for field, value in ALWAYS.items():
+        words = msgspec.structs.asdict(joint_words(job).words)
+        for field, value in {**words, **ALWAYS}.items():
             if not self.allows(field, value):
                 shown = "on" if value is True else value
                 raise InputError(
@@ -46,7 +50,7 @@ class Limits:
             )  # fmt: skip
         self.zero = stages[0]
         on = {name: name in job.runtime.can.overlap and self.allows(f"overlap_{name}", True) for name in OVERLAPS}
-        self.overlap = tuple(name for name in OVERLAPS if on[name] and name != "p2p")
+        self.overlap = tuple(name for name in OVERLAPS if on[name] and name not in ("p2p", "ep"))
         param = "param" in self.overlap and "grad" in self.overlap and self.zero > 0
         self.settings = Settings(self.zero, "grad" in self.overlap, param)
         self.early_rules = tuple(rule for rule in self.user_rules if not rule.needs & _BY_SPLIT)

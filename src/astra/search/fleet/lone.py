@@ -18,9 +18,10 @@ from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search import detail
 from astra.search.engine import search
-from astra.search.fleet.detail import Fleet
+from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.runtimes import Fitted, runtimes_for
+from astra.search.words import settled
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
 from astra.units import GIB
@@ -33,7 +34,7 @@ def best_alone(
     fleet: Fleet, place: int, gpus: int, restrictions: Restrictions, user_rules: Sequence[Rule] = ()
 ) -> tuple[OnePool, MixedEstimate] | None:
     """What ``astra plan`` with that pool by itself puts first; None if nothing is legal and fits."""
-    job = part_of(fleet.jobs[place], gpus)
+    job = settled(msgspec.structs.replace(part_of(fleet.jobs[place], gpus), settled=None), restrictions)
     found = search(job, restrictions, user_rules=user_rules, keep=KEEP)
     if not found.candidates:
         return None
@@ -74,7 +75,7 @@ def check_alone(fleet: Fleet, plan: OnePool, user_rules: Sequence[Rule], where: 
     job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus)
     strategy, depth = plan.strategy, len(layer_kinds(job.model))
     undefined = (
-        strategy.pp * strategy.vp > depth
+        strategy.pp * strategy.vp > depth + 2
         or strategy.dp * strategy.mbs > job.workload.global_batch
         or (strategy.layers and sum(strategy.layers) != depth)
         or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)
@@ -86,7 +87,7 @@ def check_alone(fleet: Fleet, plan: OnePool, user_rules: Sequence[Rule], where: 
 
 def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
     """The record of a plain strategy on one pool."""
-    job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus)
+    job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus).saying(plan.strategy)
     row = detail.as_row(job, plan.strategy)
     gathered = gather_parts(job, row.meshes.columns)
     result = detail.in_full(job, row, gathered, user_rules)

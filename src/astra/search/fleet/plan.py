@@ -16,17 +16,19 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
 from astra.rules.table import Rule
+from astra.search.able import able
 from astra.search.fleet.bill import with_run
-from astra.search.fleet.detail import Fleet, check_strategy, make_fleet
 from astra.search.fleet.detail import estimate as estimate_mixed
 from astra.search.fleet.limits import Limits
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
+from astra.search.fleet.pools import Fleet, check_strategy, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
 from astra.search.fleet.runtimes import STARTED_BY
 from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner
 from astra.search.fleet.spread import spread
 from astra.search.fleet.worth import Remarks, Worth
-from astra.search.ledger import able, lost_by, no_coverage
+from astra.search.ledger import lost_by, no_coverage
+from astra.search.words import joint_words
 from astra.search.world import World, told_of
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
@@ -60,13 +62,14 @@ def fleet_of(cluster: Cluster, job: Job, *, exact: bool) -> tuple[Fleet, dict[st
     pools, jobs, left_out = [], [], {}
     for pool in cluster.pools:
         wanted = job.workload.precision
-        precision = wanted if wanted in pool.device.flops_per_s else "bf16" if wanted == "fp8" else wanted
-        if precision not in pool.device.flops_per_s:
+        low = job.workload.low and not pool.device.computes(wanted)
+        precision = "bf16" if low and wanted == "fp8" else wanted
+        if not pool.device.computes(precision):
             left_out[pool.name] = f"has no {wanted} ({', '.join(sorted(pool.device.flops_per_s))})"
             continue
         workload = msgspec.structs.replace(job.workload, precision=precision)
         pools.append(pool)
-        jobs.append(msgspec.structs.replace(job, pool=pool, workload=workload))
+        jobs.append(joint_words(msgspec.structs.replace(job, pool=pool, workload=workload)))
     if left_out and (exact or not pools):
         raise _no_common_precision(cluster, job.workload.precision, left_out)
     known = {name for pool in pools for name in (pool.name, pool.zone)}
@@ -85,13 +88,13 @@ def fleet_in(world: World) -> tuple[Fleet, dict[str, str]]:
 def any_pool(cluster: Cluster, precision: str) -> Pool:
     """One pool that has the precision, to check the rest of a request with."""
     for pool in cluster.pools:
-        if precision in pool.device.flops_per_s:
+        if pool.device.computes(precision):
             return pool
     raise _no_common_precision(cluster, precision, {pool.name: f"has no {precision}" for pool in cluster.pools})
 
 
 def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, str]) -> InputError:
-    common = [name for name in PRECISIONS if all(name in pool.device.flops_per_s for pool in cluster.pools)]
+    common = [name for name in PRECISIONS if all(pool.device.computes(name) for pool in cluster.pools)]
     fix = f"All of them have {' and '.join(common)}." if common else "They have no training precision in common."
     reasons = "; ".join(f"{name} {reason}" for name, reason in left_out.items())
     return InputError("precision", wanted, want=f"one that every pool has ({reasons})", fix=fix)

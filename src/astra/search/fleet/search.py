@@ -17,12 +17,13 @@ from astra.cost import mixed as cost
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import reserved_bytes
 from astra.errors import NoFeasiblePlan
-from astra.partition.paths import Effort
+from astra.partition.effort import Effort
 from astra.partition.solve import end_times
-from astra.search.fleet.detail import Fleet, estimate
+from astra.search.fleet.detail import estimate
 from astra.search.fleet.frames import Counts, Found, Frame
 from astra.search.fleet.limits import Limits
 from astra.search.fleet.lone import best_alone
+from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.shares import Share, deal
 from astra.search.fleet.space import Bench

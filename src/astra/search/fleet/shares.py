@@ -1,17 +1,21 @@
 """Groups of unlike pipelines that share a batch: how many micro-batches each takes, so that the last one ends soonest.
 
 Exact for given groups: the micro-batches are whole numbers that add up to the batch, each group's time is a line in
-them, and the longest time is the least for which such numbers exist.
+them, and the longest time is the least for which such numbers exist. More time never takes a solution away, so that
+the least is found by halving the times at which one more unit becomes possible.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from math import floor, gcd, inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-MOST_EVENTS = 20_000
+import numpy as np
+
+from astra.provenance import Floats
+
+_SLACK: Final = 1 + 1e-12
 
 
 class Share(NamedTuple):
@@ -24,61 +28,74 @@ class Share(NamedTuple):
 
 def deal(shares: Sequence[Share], batch: int, below: float = inf) -> tuple[float, tuple[int, ...]] | None:
     """The least longest time and the units of each group; None if no whole numbers add up to the batch ``below``."""
-    step = 0
-    for share in shares:
-        step = gcd(step, share.samples)
+    step = gcd(*(share.samples for share in shares))
     if step == 0 or batch % step or sum(share.samples for share in shares) > batch:
         return None
-    low, high = 0.0, max(share.fixed_s + share.unit_s * (batch / share.samples) for share in shares) + 1e-9
-    for _ in range(60):
-        middle = (low + high) / 2
-        room = sum(share.samples * units for share, units in zip(shares, _most(shares, middle), strict=True))
-        low, high = (low, middle) if room >= batch else (middle, high)
-    units = _most(shares, high)
-    # Each further unit becomes possible at its own time: visit these times in order.
-    coming = [(share.fixed_s + (units[i] + 1) * share.unit_s, i) for i, share in enumerate(shares)]
-    heapq.heapify(coming)
-    for _ in range(MOST_EVENTS):
-        spare = sum(share.samples * count for share, count in zip(shares, units, strict=True)) - batch
-        if spare >= 0 and min(units) >= 1:
-            less = _without(spare, [share.samples for share in shares], [count - 1 for count in units])
-            if less is not None:
-                dealt = tuple(count - fewer for count, fewer in zip(units, less, strict=True))
-                ends = [share.fixed_s + share.unit_s * count for share, count in zip(shares, dealt, strict=True)]
-                return max(ends), dealt
-        next_s, which = heapq.heappop(coming)
-        if next_s >= below:
-            return None
-        units[which] += 1
-        share = shares[which]
-        if share.samples * units[which] <= batch:
-            heapq.heappush(coming, (share.fixed_s + (units[which] + 1) * share.unit_s, which))
-        if not coming:
-            return None
-    return None
-
-
-def _most(shares: Sequence[Share], seconds: float) -> list[int]:
-    return [max(floor((seconds - share.fixed_s) / share.unit_s * (1 + 1e-12)), 0) for share in shares]
-
-
-def _without(spare: int, sizes: list[int], most: list[int]) -> list[int] | None:
-    """Numbers up to ``most`` whose sizes add up to ``spare``, largest sizes first."""
-    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-    seen: set[tuple[int, int]] = set()
-
-    def take(place: int, left: int) -> list[int] | None:
-        if left == 0:
-            return [0] * len(sizes)
-        if place == len(order) or (place, left) in seen:
-            return None
-        seen.add((place, left))
-        which = order[place]
-        for count in range(min(left // sizes[which], most[which]), -1, -1):
-            rest = take(place + 1, left - count * sizes[which])
-            if rest is not None:
-                rest[which] = count
-                return rest
+    shares, batch = [share._replace(samples=share.samples // step) for share in shares], batch // step
+    longest_s = max(share.fixed_s + share.unit_s * (batch // share.samples) for share in shares)
+    low_s = _least_s(shares, batch)
+    if low_s >= below or (dealt := _within(shares, batch, high_s := min(longest_s, below))) is None:
         return None
+    apart_s = max(share.unit_s for share in shares)
+    while low_s + apart_s < high_s:  # most often little more than the least will do
+        if (sooner := _within(shares, batch, low_s + apart_s)) is not None:
+            high_s, dealt = low_s + apart_s, sooner
+            break
+        low_s, apart_s = low_s + apart_s, 2 * apart_s
+    tried_s = _unit_ends(shares, low_s, high_s)
+    first, last = 0, len(tried_s)
+    while first < last:
+        middle = (first + last) // 2
+        sooner = _within(shares, batch, float(tried_s[middle]))
+        first, last, dealt = (middle + 1, last, dealt) if sooner is None else (first, middle, sooner)
+    longest_s = max(share.fixed_s + share.unit_s * units for share, units in zip(shares, dealt, strict=True))
+    return (longest_s, dealt) if longest_s < below else None
 
-    return take(0, spare)
+
+def _least_s(shares: Sequence[Share], batch: int) -> float:
+    """The time in which the groups could do the batch if units could be divided, each doing one at least."""
+    rate = sum(share.samples / share.unit_s for share in shares)
+    began = sum(share.samples * share.fixed_s / share.unit_s for share in shares)
+    return max((batch + began) / rate, *(share.fixed_s + share.unit_s for share in shares)) / _SLACK
+
+
+def _unit_ends(shares: Sequence[Share], low_s: float, high_s: float) -> Floats:
+    """Times within two limits at which a group ends one more unit, ascending."""
+    found = []
+    for share in shares:
+        first, last = (floor((limit - share.fixed_s) / share.unit_s) for limit in (low_s, high_s))
+        found.append(share.fixed_s + share.unit_s * np.arange(max(first, 1), last + 1))
+    return np.unique(np.concatenate(found))
+
+
+def _within(shares: Sequence[Share], batch: int, seconds: float) -> tuple[int, ...] | None:
+    """Units, one at least of every group, that add up to the batch and end in time."""
+    most = [min(floor((seconds - share.fixed_s) / share.unit_s * _SLACK), batch // share.samples) for share in shares]
+    spare = sum(share.samples * units for share, units in zip(shares, most, strict=True)) - batch
+    if spare < 0 or min(most) < 1:
+        return None
+    less = _without(spare, [share.samples for share in shares], [units - 1 for units in most])
+    return None if less is None else tuple(units - fewer for units, fewer in zip(most, less, strict=True))
+
+
+def _without(spare: int, sizes: Sequence[int], most: Sequence[int]) -> list[int] | None:
+    """Numbers up to ``most`` whose sizes add up to ``spare``, as many of the largest sizes as can be."""
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    inside = (1 << spare + 1) - 1
+    reached = [1]  # bit n: the sizes from here on can add up to n
+    for which in reversed(order):
+        sums, left, times = reached[-1], most[which], 1
+        while left:  # 1, 2, 4, ... of them and the rest make every number
+            times = min(times, left)
+            sums |= sums << times * sizes[which] & inside
+            left, times = left - times, 2 * times
+        reached.append(sums)
+    if not reached.pop() >> spare & 1:
+        return None
+    out = [0] * len(sizes)
+    for which in order:
+        able = reached.pop()
+        out[which] = next(n for n in range(min(spare // sizes[which], most[which]), -1, -1)
+                          if able >> spare - n * sizes[which] & 1)  # fmt: skip
+        spare -= out[which] * sizes[which]
+    return out

@@ -8,160 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from astra.cost import mixed as cost
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
-from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
+from astra.partition.effort import Effort
 from astra.partition.ends import least_end, solve_ended
 from astra.partition.one_pool import applies, solve_one
-from astra.partition.paths import Effort
 from astra.partition.solve import Choice, Ends, Pipeline, Problem, bound, end_times, solve
 from astra.provenance import Floats
-from astra.rules.can import rules_of
-from astra.rules.names import facts_of
-from astra.rules.table import check
 from astra.search.fleet.after import After
-from astra.search.fleet.bounds import LONG, Rates, best_first
-from astra.search.fleet.detail import Fleet
-from astra.search.fleet.frames import RECOMPUTES, Bounded, Counts, Found, Frame, Framing, Shape, in_units
+from astra.search.fleet.bounds import best_first
+from astra.search.fleet.frames import Bounded, Counts, Found, Frame, Framing, Shape, in_units
 from astra.search.fleet.limits import Limits
-from astra.search.space import divisors
-from astra.spec.job import Job
+from astra.search.fleet.pools import Fleet
+from astra.search.fleet.ways import again_s
+from astra.spec.strategy import RECOMPUTES
 
-MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no GPU
-MOST_TP: Final = 64
-LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
 FRAME: Final = 40.0  # effort of opening one
+CELLS: Final = 1000.0  # of the tables of what follows a pipeline, in a unit of effort
 FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
-WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
-
-
-class _Ways(NamedTuple):
-    """The legal shardings of one pool."""
-
-    job: Job
-    columns: cost.PoolColumns
-    layer_s: Floats  # [row] the cheapest layer, for bounds
 
 
 class Bench(Framing):
-    """Everything about a fleet that is computed once: the columns of each pool and the wires between pools."""
+    """The partition problems of a fleet's frames, with what is computed once for all of them."""
 
     def __init__(self, fleet: Fleet, limits: Limits | None = None) -> None:
-        self.fleet, self.limits = fleet, limits or Limits(fleet.job)
-        self.zero = self.limits.zero
-        self.model, self.batch = fleet.job.model, fleet.job.workload.global_batch
-        self.depth = len(layer_kinds(self.model))
-        self.uniform = len(kinds(self.model)) == 1
-        seq = fleet.job.workload.seq
-        large = self.limits.names("mbs")
-        self.mbs = self.limits.filter(
-            "mbs", [n for n in divisors(self.batch) if large or n == 1 or n * seq <= MOST_TOKENS]
-        )
-        rings = seq > LONG_SEQUENCE or self.limits.names("cp")
-        self.cp = self.limits.filter(
-            "cp", [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or (rings and seq % (2 * n) == 0)]
-        )
-        self.ways = [self._ways(job) for job in fleet.jobs]
+        super().__init__(fleet, limits or Limits(fleet.job))
         self.after = After([(way.job, way.columns) for way in self.ways], self.limits.settings)
-        allowed = self.limits.filter("recompute", RECOMPUTES)
-        saved = any(self._saves(way.columns, row) for way in self.ways for row in range(len(way.columns.shards.tp)))
-        # Fused attention leaves selective recompute nothing to save, so that it is tried where it does or must be.
-        self.recomputes = [name for name in allowed if name != "selective" or saved or "none" not in allowed]
         places = range(len(fleet.jobs))
         self.wires = {(a, b): cost.wire(fleet.cluster, a, b) for a in places for b in places if a != b}
         self._choices: dict[tuple[int, int, int, int, int], tuple[tuple[Choice, ...], tuple[Shape, ...]]] = {}
         self._prefixes: dict[tuple[int, int, int], tuple[Floats, ...]] = {}
-        found = {pair for way in self.ways for pair in zip(*way.columns.shards[::2], strict=True)}
-        self.settings = sorted((int(tp), int(ep)) for tp, ep in found)
-        self.rates = [self._rates(way) for way in self.ways]
         self.solved = 0
         self.frames = 0
         self.effort = Effort()
-
-    def _weights(self) -> Floats:
-        """[kind] what a layer counts for in bounds, an average layer being 1.
-
-        No sharding takes less time for a layer's weight than for that of the commonest kind: it makes the bound.
-        """
-        order = kinds(self.model)
-        counts = np.array([sum(kind == other for other in layer_kinds(self.model)) for kind in order])
-        common = int(counts.argmax())
-        seconds = np.concatenate(
-            [each[:, : len(order)] for way in self.ways
-             for each in (way.columns.work_s, way.columns.work_s + way.columns.again_s)]
-        )  # fmt: skip
-        least = (seconds / seconds[:, common : common + 1]).min(axis=0) if len(seconds) else np.ones(len(order))
-        return np.asarray(least * self.depth / (least * counts).sum())
-
-    def _rates(self, way: _Ways) -> Rates:
-        """A pool's ways to hold layers, for bounds."""
-        rows = {pair: place for place, pair in enumerate(product(self.mbs, self.cp))}
-        codes = [RECOMPUTES.index(name) for name in self.recomputes]
-        ways = {(tp, ep, code): n for n, ((tp, ep), code) in enumerate(product(self.settings, codes))}
-        job, columns, count = way.job, way.columns, len(kinds(self.model))
-        shape = (len(rows), len(ways))
-        layer_s, (head_s, stay, shared, kept, room) = np.full(shape, LONG), (np.zeros(shape) for _ in range(5))
-        weights = self._weights()
-        one, two = (cost.resident_bytes(job, columns, dp, self.zero)[:, :count] / weights for dp in (1, 2))
-        limit = room_bytes(job)
-        work = {code: columns.work_s + self._again_s(columns, name) for code, name in enumerate(RECOMPUTES)}
-        for row, (tp, cp, ep, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
-            for code in codes:
-                at = rows[mbs, cp], ways[tp, ep, code]
-                layer_s[at] = (work[code][row, :count] / weights).min()
-                head_s[at] = columns.work_s[row, count + 1]
-                stay[at], shared[at] = (2 * two - one)[row].min(), 2 * (one - two)[row].min()
-                least = columns.checkpoint if code == 2 else np.minimum(columns.whole, columns.selective)
-                kept[at] = (least[row, :count] / weights).min()
-                room[at] = limit - columns.working[row] - columns.ends_bytes[row] - WORKSPACE_BYTES
-        settings = [self.settings.index((tp, ep)) for tp, ep, _ in ways]
-        tps, coded = (np.array([key[place] for key in ways], np.int64) for place in (0, 2))
-        lightest = 1.0 if self.uniform else float(weights.min())
-        return Rates(layer_s, head_s, stay, shared, kept, room, tps, np.array(settings, np.int64), coded, lightest)
-
-    def _ways(self, job: Job) -> _Ways:
-        links = job.pool.node.links
-        reach = min(links[0].reach if links else 1, job.pool.gpus, MOST_TP)
-        tp = self.limits.filter("tp", [n for n in divisors(self.model.heads) if n <= reach])
-        experts = 1 if self.model.moe is None else self.model.moe.experts
-        ep = self.limits.filter("ep", [n for n in divisors(experts) if n <= 64])
-        rows = np.array(list(product(tp, self.cp, ep, self.mbs)), np.int64).reshape(-1, 4)
-        sp = rows[:, 0] > 1
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-        columns = dict(zip(("tp", "cp", "ep", "mbs"), rows.T, strict=True)) | {
-            "sp": sp,
-            "etp": np.ones_like(rows[:, 0]),
-            "zero": np.full_like(rows[:, 0], self.zero),
-        }
-        legal = check(columns, facts, rules_of(job.runtime)).ok & self.limits.sequence_parallel(rows[:, 0])
-        overlap_tp = "tp" in self.limits.overlap
-        found = cost.pool_columns(job, cost.Shards(*rows[legal].T), overlap_tp=overlap_tp)
-        if self.model.moe is not None and len(found.shards.tp):
-            few = rows[legal][self._few_experts(job, found)]
-            found = cost.pool_columns(job, cost.Shards(*few.T), overlap_tp=overlap_tp)
-        count = len(kinds(self.model))
-        return _Ways(job, found, found.work_s[:, :count].min(axis=1))
-
-    def _few_experts(self, job: Job, columns: cost.PoolColumns) -> list[int]:
-        """Rows with the expert degrees worth trying: of each sharding the fastest, the smallest and one between."""
-        count = len(kinds(self.model))
-        seconds = columns.work_s[:, :count].sum(axis=1)
-        nbytes = cost.resident_bytes(job, columns, 1, self.zero)[:, :count].sum(axis=1)
-        alike: dict[tuple[int, ...], list[int]] = {}
-        for row, (tp, cp, _, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
-            alike.setdefault((tp, cp, mbs), []).append(row)
-        kept: set[int] = set()
-        for rows in alike.values():
-            front = [a for a in rows if not any(seconds[b] <= seconds[a] and nbytes[b] < nbytes[a] for b in rows)]
-            front.sort(key=lambda row: seconds[row])
-            kept |= {front[0], front[len(front) // 2], front[-1]}
-        return sorted(kept)
 
     def spans(self, counts: Counts, frame: Frame) -> list[int]:
         """Numbers of stages up to which transfers inside a pool take the same links, the most stages last.
@@ -227,13 +112,6 @@ class Bench(Framing):
                     made.append((choice, Shape(int(shards.tp[row]), int(shards.ep[row]), recompute, row)))
         return tuple(choice for choice, _ in made), tuple(shape for _, shape in made)
 
-    def _saves(self, columns: cost.PoolColumns, row: int) -> bool:
-        return bool((columns.selective[row] < WORTH_SELECTIVE * columns.whole[row]).any())
-
-    def _again_s(self, columns: cost.PoolColumns, recompute: str) -> Floats:
-        """What recompute adds to a micro-batch."""
-        return {"none": 0.0 * columns.again_s, "selective": columns.attention_s, "full": columns.again_s}[recompute]
-
     def _prefix(self, pool: int, row: int, recompute: str) -> tuple[Floats, Floats]:
         """Seconds and kept bytes of the last j layers."""
         key = (pool, row, RECOMPUTES.index(recompute))
@@ -241,7 +119,7 @@ class Bench(Framing):
             job, columns, _ = self.ways[pool]
             count = len(kinds(self.model))
             kept = {"none": columns.whole, "selective": columns.selective, "full": columns.checkpoint}[recompute]
-            seconds = (columns.work_s + self._again_s(columns, recompute))[row : row + 1, :count]
+            seconds = (columns.work_s + again_s(columns, recompute))[row : row + 1, :count]
             self._prefixes[key] = (
                 cost.from_the_end(job, seconds)[0],
                 cost.from_the_end(job, kept[row : row + 1, :count])[0],
@@ -310,8 +188,9 @@ class Bench(Framing):
         """What follows the pipeline on every stage there can be, by pool and choice, in units of the frame."""
         out = []
         for pool, named in enumerate(shapes):
-            table = self.after.table(pool, frame.dp, groups, way) if named else np.zeros(0)
-            out.append(tuple(table[shape.row][..., :: frame.vp] for shape in named))
+            tables = self.after.tables(pool, frame.dp, (shape.row for shape in named), groups, way)
+            self.effort.spend(sum(table.size for table in tables.values()) / CELLS)
+            out.append(tuple(tables[shape.row][..., :: frame.vp] for shape in named))
         return tuple(out)
 
     def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:

@@ -6,19 +6,24 @@ next to each other, then context, data and pipeline. That is what a launch scrip
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate, groupby
+from typing import Any
 
 from astra.errors import InputError
 from astra.layers.kinds import layer_kinds
 from astra.search.detail import layers_of
-from astra.search.fleet.detail import Fleet
+from astra.search.fleet.pools import Fleet
+from astra.search.words import joint_words, said
+from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, Segment
 from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.words import Words
 
 
 def spread(fleet: Fleet, text: str, where: str) -> MixedStrategy:
     """The pipelines over the pools that a plain strategy makes; an InputError where it makes none."""
-    strategy = parse_strategy(text, gpus=fleet.cluster.gpus, hides=fleet.job.hides)
+    strategy = parse_strategy(text, gpus=fleet.cluster.gpus, usual=partial(_usual, joint_words(fleet.job)))
     _check(fleet, strategy, text, where)
     inner, batch = strategy.tp * strategy.cp, fleet.job.workload.global_batch
     ends = list(accumulate(pool.gpus // inner for pool in fleet.cluster.pools))
@@ -34,7 +39,16 @@ def spread(fleet: Fleet, text: str, where: str) -> MixedStrategy:
         )
         for route, same in groupby(routes)
     )  # fmt: skip
-    return MixedStrategy(groups=groups, zero=strategy.zero, overlap=strategy.overlap)
+    return MixedStrategy(
+        groups=groups, zero=strategy.zero, overlap=strategy.overlap, sp=strategy.sp or strategy.tp == 1,
+        flash=strategy.flash,
+    )  # fmt: skip
+
+
+def _usual(job: Job, strategy: Strategy) -> dict[str, Any]:
+    """What a text leaves out: as is usual, but for the words of pipelines over several pools."""
+    hidden = tuple(name for name in job.hides(strategy) if name != "ep")
+    return job.usual(strategy) | said(job, strategy.ep) | {"overlap": hidden}
 
 
 def _segments(fleet: Fleet, strategy: Strategy, route: tuple[int, ...], layers: tuple[int, ...]) -> tuple[Segment, ...]:
@@ -65,10 +79,12 @@ def _check(fleet: Fleet, strategy: Strategy, text: str, where: str) -> None:
     if strategy.pp * strategy.vp > depth:
         raise InputError(where, text, want=f"at most as many chunks of layers (pp*vp) as the {depth} layers")
     odd = {
-        "tensor parallelism without sp": strategy.tp > 1 and not strategy.sp,
         "zero2 and zero3": strategy.zero > 1,
-        "offload": strategy.offload != "none",
-        "flash=off": not strategy.flash,
+        "offload": strategy.offload != "none" or strategy.offload_layers > 0,
+        "recompute of modules other than core_attn": strategy.modules not in ((), ("core_attn",)),
+        "words but the plain ones (dispatch, graphs, params, grads, moments, shard)": strategy.moments != "fp32"
+        or Words.of(strategy) != joint_words(fleet.job).words,
+        "hidden expert exchanges": "ep" in strategy.overlap,
         "expert tensor parallelism": strategy.etp > 1,
         "recompute of several layers at once, or of some": strategy.recompute == "full"
         and (strategy.method, strategy.recompute_layers) != ("uniform", 1),

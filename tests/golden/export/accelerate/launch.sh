@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: llama-2-7b on 16xH100-SXM5-80GB, about 1 s per step.
-# Strategy: tp1 pp1 dp16 mbs2 zero3 recompute=full method=uniform recompute_layers=1 overlap=grad,param
+# Strategy: tp1 pp1 dp16 mbs2 zero3 recompute=full method=uniform recompute_layers=1 overlap=grad,param graphs=none params=bf16 grads=bf16 reshard=always
 # Verified with accelerate 1.15.0: its own load_config_from_file.
 set -euo pipefail
 

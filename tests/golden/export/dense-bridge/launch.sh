@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: llama-3.1-70b on 64xH100-SXM5-80GB, about 1 s per step.
-# Strategy: tp8 pp4 dp2 mbs1 sp zero1 recompute=none overlap=grad,param
+# Strategy: tp8 pp4 dp2 mbs1 sp zero1 recompute=none overlap=grad,param graphs=none params=bf16 grads=fp32
 # Verified with Megatron-Bridge 0.6.2 by field name; the same values through megatron-core 0.19.2.
 set -euo pipefail
 

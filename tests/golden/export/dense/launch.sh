@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: llama-3.1-70b on 64xH100-SXM5-80GB, about 1 s per step.
-# Strategy: tp8 pp4 dp2 mbs1 sp zero1 recompute=selective overlap=grad,param
+# Strategy: tp8 pp4 dp2 mbs1 sp zero1 recompute=selective overlap=grad,param graphs=none params=bf16 grads=fp32
 # Verified with megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel.
 set -euo pipefail
 

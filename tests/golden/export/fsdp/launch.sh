@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: llama-2-7b on 16xH100-SXM5-80GB, about 1 s per step.
-# Strategy: tp1 pp1 dp16 mbs1 zero3 recompute=none overlap=grad,param
+# Strategy: tp1 pp1 dp16 mbs1 zero3 recompute=none overlap=grad,param graphs=none params=bf16 grads=fp32 reshard=always
 # Verified with megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel.
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: llama-3.1-8b on 8xH100-SXM5-80GB + 16xA100-SXM4-40GB, about 1 s per step.
-# Strategy: tp2 pp3 dp4 mbs1 sp zero1 recompute=none overlap=grad,param layers=14,8,10
+# Strategy: tp2 pp3 dp4 mbs1 sp zero1 recompute=none overlap=grad,param graphs=none params=bf16 grads=fp32 layers=14,8,10
 # Verified with megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel.
 # Node order (NODE_RANK) decides which GPUs hold which stages:
 #   nodes 0 to 0: H100-SXM5-80GB, 8 each

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: deepseek-v3 on 1024xH100-SXM5-80GB, about 1 s per step.
-# Strategy: tp1 pp16 ep64 dp64 mbs1 zero1 recompute=full method=uniform recompute_layers=1 overlap=grad,param layers=3,4*14,2
+# Strategy: tp1 pp16 ep64 dp64 mbs1 zero1 recompute=full method=uniform recompute_layers=1 overlap=grad,param dispatch=deepep graphs=none params=bf16 grads=fp32 layers=3,4*14,2
 # Verified with megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel.
 set -euo pipefail
 

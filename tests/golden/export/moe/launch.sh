@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: mixtral-8x7b on 64xH100-SXM5-80GB, about 1 s per step.
-# Strategy: tp2 pp4 ep8 dp8 mbs1 sp zero1 recompute=none overlap=grad,param
+# Strategy: tp2 pp4 ep8 dp8 mbs1 sp zero1 recompute=none overlap=grad,param dispatch=deepep graphs=none params=bf16 grads=fp32
 # Verified with megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel.
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: llama-2-13b on 8xA100-SXM4-40GB, about 1 s per step.
-# Strategy: tp1 pp1 dp8 mbs1 zero1 recompute=none offload=optimizer overlap=grad
+# Strategy: tp1 pp1 dp8 mbs1 zero1 recompute=none offload=optimizer overlap=grad graphs=none params=bf16 grads=bf16
 # Verified with DeepSpeed 0.19.8: its own DeepSpeedConfig, for the job's number of ranks.
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: qwen3-30b-a3b on 32xH100-SXM5-80GB, about 1 s per step.
-# Strategy: tp1 pp1 ep16 dp32 mbs1 zero3 recompute=none overlap=grad,param
+# Strategy: tp1 pp1 ep16 dp32 mbs1 zero3 recompute=none overlap=grad,param dispatch=alltoall graphs=none params=bf16 grads=fp32 reshard=always
 # Verified with torchtitan 0.3.0 with torch 2.13.0: its own config manager, ParallelDims and model, on the meta device.
 set -euo pipefail
 

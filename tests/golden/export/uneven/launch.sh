@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: llama-3.1-70b on 64xH100-SXM5-80GB, about 1 s per step.
-# Strategy: tp8 pp8 dp1 mbs1 sp zero1 recompute=none overlap=grad,param layers=9,10*3,11*3,8
+# Strategy: tp8 pp8 dp1 mbs1 sp zero1 recompute=none overlap=grad,param graphs=none params=bf16 grads=fp32 layers=9,10*3,11*3,8
 # Verified with megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel.
 set -euo pipefail
 

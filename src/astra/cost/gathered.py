@@ -1,0 +1,76 @@
+"""Parts of unique shardings, gathered to the stages that hold them: sums of any figure, and activation bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.parts import Part
+from astra.layers.kinds import LayerKind, modules_of
+from astra.layers.operators import Shard
+from astra.layers.split import Stages, kinds
+from astra.provenance import Floats, Ints
+from astra.spec.job import Job
+
+
+class Gathered(NamedTuple):
+    """Unique shardings, their parts, and where each mesh finds its own."""
+
+    shard: Shard
+    parts: Mapping[LayerKind | str, Part]
+    place: Ints
+
+    def take(self, rows: Ints) -> Gathered:
+        """The same parts for some of the meshes."""
+        return self._replace(place=self.place[rows])
+
+
+def over_stages(table: Stages, columns: list[Floats]) -> Floats:
+    """[mesh] columns of each kind, the embedding and the head, summed to [mesh, sort]."""
+    *by_kind, first, last = columns
+    total = table.first * first[:, None] + table.last * last[:, None]
+    for place, column in enumerate(by_kind):
+        total = total + table.counts[..., place] * column[:, None]
+    return total
+
+
+class StageMemory:
+    """Activation bytes of stages from parts."""
+
+    def __init__(self, job: Job, gathered: Gathered, table: Stages) -> None:
+        self._gathered, self._table = gathered, table
+        self._by_kind = [gathered.parts[kind] for kind in kinds(job.model)]
+
+    def layers(self, field: str) -> Floats:
+        """Summed over a rank's layers and its image encoder, for one micro-batch through all of them."""
+        nothing = np.zeros(len(self._gathered.place))
+        parts = [*self._by_kind, self._gathered.parts[EMBEDDING]]
+        kept = [getattr(part.kept, field)[self._gathered.place] for part in parts]
+        return over_stages(self._table, [*kept, nothing])
+
+    def modules(self, job: Job) -> Floats:
+        """[mesh, sort, module] of a rank's layers, what selective recompute of each module does not keep."""
+        nothing = np.zeros(len(self._gathered.place))
+        found = []
+        for name in modules_of(job.model):
+            parts = (part.modules.get(name) for part in self._by_kind)
+            saved = [nothing if one is None else one.saved[self._gathered.place] for one in parts]
+            found.append(over_stages(self._table, [*saved, nothing, nothing]))
+        return np.stack(found, axis=-1)
+
+    def largest(self, field: str) -> Floats:
+        """Of the largest layer a rank holds."""
+        kept = [
+            np.where(self._table.counts[..., place] > 0, getattr(part.kept, field)[self._gathered.place][:, None], 0.0)
+            for place, part in enumerate(self._by_kind)
+        ]
+        largest: Floats = np.max(kept, axis=0)
+        return largest
+
+    def head(self) -> Floats:
+        """Kept and working bytes at the loss, on the rank that holds the last virtual stage."""
+        head = self._gathered.parts[HEAD].kept
+        return self._table.last * (head.whole + head.working)[self._gathered.place][:, None]

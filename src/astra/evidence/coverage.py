@@ -1,0 +1,32 @@
+"""How many runs of a source lie within bars that never saw it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from astra.evidence.bars import log_bars
+from astra.evidence.runs import runs
+from astra.evidence.told import class_of
+
+
+class Covered(NamedTuple):
+    """One run of a source that neither constants nor bars have seen."""
+
+    source: str
+    kind: str  # class of evidence
+    held: bool
+    log_bar: float
+
+
+def unseen() -> list[Covered]:
+    """Every published run."""
+    known, found = runs(), []
+    for source in sorted(set(known.source)):
+        own = [place for place, name in enumerate(known.source) if name == source]
+        kinds = [known.kind(place) for place in own]
+        bars, sizes = log_bars(kinds, without=source), np.abs(known.unseen_log_error[own])
+        for kind, bar, size in zip(kinds, bars.tolist(), sizes.tolist(), strict=True):
+            found.append(Covered(source, class_of(kind, source), size <= bar, bar))
+    return found

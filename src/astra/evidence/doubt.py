@@ -1,0 +1,46 @@
+"""How many times its predicted time a strategy may take: what plans are ranked by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+
+import numpy as np
+
+from astra.columns import CHOICES, Column, code
+from astra.evidence.bars import log_bars
+from astra.evidence.kinds import KEYS, keys_of, kind_at
+from astra.provenance import Floats, Ints
+from astra.spec.job import Job
+
+
+class Doubt:
+    """The upper end of a step's interval over the step itself, for strategies of one job; 1 or more."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._factors = np.full(KEYS, np.nan)
+        can: Mapping[str, tuple[str, ...]] = {"schedule": job.runtime.can.schedules}
+        self._chosen = {name: can.get(name, CHOICES[name]) for name in ("schedule", "dispatch") if name in CHOICES}
+
+    def of(self, columns: Mapping[str, Column]) -> Floats:
+        """The factor of each row of a table."""
+        keys = keys_of(self._job, columns)
+        new = np.unique(keys[np.isnan(self._factors[keys])])
+        if len(new):
+            self._factors[new] = np.exp(log_bars([kind_at(self._job, key) for key in new.tolist()]))
+        return np.asarray(self._factors[keys])
+
+    def of_each(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:
+        """[row, holder]: the same with each ZeRO stage and offload."""
+        rows = {name: column[:, None] for name, column in columns.items()}
+        factors = self.of(rows | {"zero": zero[None, :], "offload": offload[None, :]})
+        return np.broadcast_to(factors, (len(columns["tp"]), len(zero)))
+
+    def least(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:
+        """The least factor of each row with any schedule, dispatcher, ZeRO stage and offload."""
+        found = np.full(len(columns["tp"]), np.inf)
+        for words in product(*self._chosen.values()):
+            chosen = {name: np.array([code(name, word)]) for name, word in zip(self._chosen, words, strict=True)}
+            found = np.minimum(found, self.of_each({**columns, **chosen}, zero, offload).min(axis=1))
+        return found

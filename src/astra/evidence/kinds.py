@@ -1,0 +1,107 @@
+"""What kind of run a strategy is, by what decides how far a prediction may be off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.columns import CHOICES, Column, from_strategy
+from astra.provenance import Ints
+from astra.spec.job import Job
+from astra.spec.strategy import Strategy
+
+MIXED: Final = "pools"  # the network of a job over several pools
+_FAST: Final = ("infiniband", "roce", "efa", "rack")
+
+
+class Kind(NamedTuple):
+    """One kind of run: words that are the same or not, then numbers that are near or far."""
+
+    framework: str
+    model: str  # dense or moe
+    zero: str  # what is sharded: states, gradients or weights
+    pipeline: str  # none, or the schedule
+    context: str  # whole or split
+    experts: str  # none, whole or split
+    dispatch: str  # of tokens to experts
+    precision: str  # 16, 8, 4 or 32 bits
+    generation: str  # of the GPU
+    network: str  # node, fast, slow or pools
+    task: str  # full or lora
+    offload: str
+    gpus: float  # log2
+    tokens: float  # of a micro-batch on one rank, log2
+
+
+WORDS: Final = Kind._fields[:12]
+NUMBERS: Final = Kind._fields[12:]
+# What differs between strategies of a job, and how many values it has.
+_DIGITS: Final = {"zero": 4, "pipeline": 8, "context": 2, "experts": 2, "dispatch": 4, "offload": 2, "tokens": 64}
+KEYS: Final = math.prod(_DIGITS.values())
+
+
+def kind_of(job: Job, strategy: Strategy) -> Kind:
+    """The kind of a strategy of a job."""
+    return kind_at(job, int(keys_of(job, from_strategy(strategy))[0]))
+
+
+def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
+    """A number for the kind of each row of a table; columns may have any shapes that go together."""
+    replicas = columns["dp"] * columns["cp"] > 1
+    tokens = columns["mbs"] * (job.workload.seq // columns["cp"])
+    digits = {
+        "zero": np.where(replicas, np.maximum(columns["zero"], 1), 1),
+        "pipeline": np.where(columns["pp"] > 1, columns["schedule"].astype(np.int64) + 1, 0),
+        "context": columns["cp"] > 1,
+        "experts": columns["ep"] > 1,
+        "dispatch": columns.get("dispatch", np.zeros(1, np.int64)) * (columns["ep"] > 1),
+        "offload": columns["offload"],
+        "tokens": np.round(np.log2(np.maximum(tokens, 1))),
+    }
+    key: Ints = np.zeros(1, np.int64)
+    for name, size in _DIGITS.items():
+        key = key * size + np.asarray(digits[name]).astype(np.int64)
+    return key
+
+
+def kind_at(job: Job, key: int) -> Kind:
+    """The kind of a number."""
+    digits = {}
+    for name, size in reversed(_DIGITS.items()):
+        key, digits[name] = divmod(key, size)
+    return _named(job, digits)
+
+
+def _named(job: Job, codes: Mapping[str, int]) -> Kind:
+    """A kind with its words."""
+    return Kind(
+        framework=job.runtime.framework,
+        model="dense" if job.model.moe is None else "moe",
+        zero=("states", "states", "gradients", "weights")[codes["zero"]],
+        pipeline=("none", *CHOICES["schedule"])[codes["pipeline"]],
+        context=("whole", "split")[codes["context"]],
+        experts="none" if job.model.moe is None else ("whole", "split")[codes["experts"]],
+        dispatch=CHOICES["dispatch"][codes["dispatch"]] if codes["experts"] and "dispatch" in CHOICES else "none",
+        precision=bits_of(job.workload.precision),
+        generation=job.pool.device.generation or job.pool.device.arch.lower(),
+        network=network_of(job),
+        task="lora" if job.workload.task == "lora" else "full",
+        offload=CHOICES["offload"][codes["offload"]],
+        gpus=math.log2(job.pool.gpus),
+        tokens=float(codes["tokens"]),
+    )
+
+
+def bits_of(precision: str) -> str:
+    """Bits of the operands of matrix products."""
+    return "32" if precision == "tf32" else "4" if "fp4" in precision else "8" if "fp8" in precision else "16"
+
+
+def network_of(job: Job) -> str:
+    """What joins the GPUs of a job: the links of one node, a network made for it, or Ethernet."""
+    if job.pool.gpus <= job.pool.scaleup_gpus:
+        return "node"
+    return "fast" if job.pool.node.links[-1].kind in _FAST else "slow"

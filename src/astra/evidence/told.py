@@ -1,0 +1,77 @@
+"""The evidence of a plan in one line."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from astra.evidence.kinds import WORDS, Kind
+from astra.evidence.runs import runs
+from astra.provenance import Bools
+
+# Runs that agree in these are of one kind; GPUs, precision, network and scale only make them nearer or farther.
+STRUCTURE: Final = ("framework", "model", "zero", "pipeline", "context", "experts", "task", "offload")
+# What a strategy does beyond the plain, in words; a plain value has none.
+_PHRASES: Final = {
+    ("zero", "gradients"): "zero2",
+    ("zero", "weights"): "zero3",
+    ("pipeline", "1f1b"): "a 1F1B pipeline",
+    ("pipeline", "interleaved"): "an interleaved pipeline",
+    ("pipeline", "gpipe"): "a GPipe pipeline",
+    ("pipeline", "zb"): "a zero-bubble pipeline",
+    ("pipeline", "zbv"): "a zero-bubble pipeline in a V",
+    ("context", "split"): "context parallelism",
+    ("experts", "split"): "expert parallelism",
+    ("experts", "whole"): "every expert on every rank",
+    ("task", "lora"): "LoRA",
+    ("offload", "optimizer"): "optimizer offload",
+}
+_SOURCES: Final = ("published by nobody else", "published by others")
+_MOST: Final = 3  # things that are told to be new together
+
+
+def sentence(kind: Kind, shape: str) -> str:
+    """How many published runs are like a plan, and what nobody has published."""
+    alike, known = of_kind(kind), runs()
+    count = int(alike.sum())
+    same = sum(is_alike and one == shape for is_alike, one in zip(alike.tolist(), known.shape, strict=True))
+    new = unpublished(kind)
+    if not count:
+        whose = f"no published run of this kind on {kind.framework}"
+        return f"{whose}; nobody has published {new}" if new else whose
+    runs_of = f"{count:,} published run{'s' if count > 1 else ''} of this kind"
+    return f"{runs_of}, {same or 'none'} of this model"
+
+
+@cache
+def of_kind(kind: Kind) -> Bools:
+    """Which published runs agree with a kind in their structure."""
+    return _agree(kind, STRUCTURE)
+
+
+def class_of(kind: Kind, without: str = "") -> str:
+    """Dense or with experts, and how many sources have published runs of this kind; ``without`` one of them."""
+    known = runs()
+    sources = {name for name, alike in zip(known.source, of_kind(kind).tolist(), strict=True) if alike} - {without}
+    return f"{kind.model}, {_SOURCES[min(len(sources), len(_SOURCES) - 1)]}"
+
+
+def unpublished(kind: Kind) -> str:
+    """The least that no published run does together, in words; empty if every part has been seen."""
+    parts = [name for name in STRUCTURE if (name, getattr(kind, name)) in _PHRASES]
+    for size in range(1, _MOST + 1):
+        for some in combinations(parts, size):
+            if not _agree(kind, some).any():
+                told = [_PHRASES[name, getattr(kind, name)] for name in some]
+                return " with ".join((told[0], " and ".join(told[1:]))) if len(told) > 1 else told[0]
+    return ""
+
+
+def _agree(kind: Kind, names: tuple[str, ...]) -> Bools:
+    known = runs()
+    code = known.coded([kind])[0][0]
+    places = [WORDS.index(name) for name in names]
+    return np.asarray((known.words[:, places] == code[places]).all(axis=1))

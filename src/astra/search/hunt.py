@@ -1,0 +1,274 @@
+"""Every offer in every count: the exact front of time against money, as far as the effort goes.
+
+An offer or a count is passed over only when a lower bound of its simulated step shows that something already found is
+no slower and no dearer. What is found is simulated, so the front is that of the figures reported. Offers take turns,
+a table of counts at a time: what one finds makes the others short. When the effort is spent, what is left open has a
+lower bound, and so a most by which it could be better.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.layers import weights as weights_of
+from astra.money.bill import checkpoint_bytes, outlook
+from astra.money.front import first_dominated, front
+from astra.money.offers import Offer
+from astra.partition.effort import Effort
+from astra.provenance import Floats, Ints
+from astra.rules.restrictions import Restrictions
+from astra.search.blocks import Stream
+from astra.search.counts import (
+    Climb,
+    CountSpace,
+    Limits,
+    Rungs,
+    Shelf,
+    compute_bound_s,
+    flops_bound_s,
+    least_by_count,
+    shelve,
+)
+from astra.spec.job import Job
+from astra.spec.money import Money
+from astra.spec.strategy import Strategy
+
+ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
+MOST_EFFORT: Final = 30_000.0  # of a search over offers and counts, two seconds or so
+LEAST_SHARE: Final = 0.25  # of the effort left, for one turn
+_DONE: Final = object()
+
+Progress = Callable[[float], None]
+JobOf = Callable[[Offer, int], Job]
+
+
+class Found(NamedTuple):
+    """One offer in one count with its best strategy by the simulated step; times and dollars are of one step."""
+
+    offer: Offer
+    gpus: int
+    strategy: Strategy
+    step_s: float
+    time_s: float  # with restarts and its share of idle time where they are asked for
+    usd: float  # without egress, which is the same for all
+
+
+class Quest:
+    """One offer: its counts, and what is left of them to search."""
+
+    def __init__(self, job: Job, offer: Offer, options: Money) -> None:
+        self.job, self.offer = job, offer
+        nodes = -(-offer.counts // offer.node.gpus)
+        # By count: elapsed time over useful time, dollars per second, and the steps that what is left cannot beat.
+        self.slower = waiting(job, options, offer.counts, nodes, offer.tag.market)
+        self.usd_per_s = offer.counts * offer.tag.usd_per_gpu_h / 3600 + options.storage_usd_per_s
+        self.open_s = np.full(len(offer.counts), np.inf)
+
+    def at(self, counts: Ints) -> Ints:
+        """Where some counts are among the offer's."""
+        return np.searchsorted(self.offer.counts, counts)
+
+
+class Hunt:
+    """The state of one search: the front so far, and what was done."""
+
+    def __init__(
+        self, job_of: JobOf, options: Money, restrictions: Restrictions | None = None, effort: Effort | None = None
+    ) -> None:
+        self._job_of, self._options, self._restrictions = job_of, options, restrictions or Restrictions()
+        self._effort = effort or Effort()
+        self._spaces: list[CountSpace] = []
+        self._shelves: dict[tuple[str, bytes], tuple[Job, Shelf]] = {}  # by GPU and counts, of the first offer of them
+        self._floors: dict[bytes, Floats] = {}
+        self._best: dict[tuple[int, int], Found] = {}  # by offer and count
+        self._quests: list[Quest] = []
+        self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
+        self._idle_s = 0.0
+        self.share = 1.0  # of the effort left, for one turn
+        self.choices = self.considered = self.evaluated = self.passed = 0
+
+    @property
+    def found(self) -> list[Found]:
+        """The best of every offer and count searched."""
+        return list(self._best.values())
+
+    def turns(self, offer: Offer) -> Iterator[None]:
+        """Search an offer in every count it is sold in, a table at a time."""
+        job = self._job_of(offer, int(offer.counts[-1]))
+        if not may_hold(job):
+            return
+        quest = Quest(job, offer, self._options)
+        self.choices += len(offer.counts)
+        self._idle_s = idle_step_s(job, self._options)
+        if not (flops_bound_s(job, offer.counts) < self._limit_s(quest)).any():
+            self.passed += 1
+            return
+        self._quests.append(quest)
+        stream = Stream(job, offer.counts, self._restrictions, self._floors, self._effort)
+        climb: Climb | None = None
+        while not self._effort.over or not self._best:
+            counts = stream.next(self._limit_s(quest)) if climb is None else None
+            if counts is not None and (shelf := self._shelf(quest, stream, counts)) is not None:
+                self.considered += shelf.space.considered
+                climb = Climb(job, shelf, self._limits(quest, shelf), self._effort)
+            if climb is None:
+                return
+            before = climb.evaluated
+            with self._effort.part(self.share):
+                rungs = climb.go_on(found=bool(self._best))
+            self.evaluated += climb.evaluated - before
+            self._add(quest, rungs)
+            quest.open_s[quest.at(rungs.counts)] = rungs.open_s
+            if not np.isfinite(rungs.open_s).any():
+                climb = None
+            yield
+        quest.open_s = np.minimum(quest.open_s, stream.open_s())
+
+    def _shelf(self, quest: Quest, stream: Stream, counts: Ints) -> Shelf | None:
+        """The cores of some counts with their parts; None where no count may matter."""
+        job, offer = quest.job, quest.offer
+        if not stream.whole:
+            limit_s = self._limit_s(quest)
+            space = CountSpace(
+                job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s)
+            )
+            return shelve(job, space, self._effort)
+        kind = (offer.device.name, offer.counts.tobytes())
+        if known := self._shelves.get(kind):
+            if known[0] is job:
+                return known[1]
+            least_s = least_by_count(known[1], compute_bound_s(*known))
+            if not (least_s < self._limit_s(quest)).any():
+                self.passed += 1
+                return None
+        shelf = shelve(job, self._space(job, offer), self._effort)
+        self._shelves.setdefault(kind, (job, shelf))
+        return shelf
+
+    def _limits(self, quest: Quest, shelf: Shelf) -> Limits:
+        """The longest step of each count that could be on the front, from the best steps so far."""
+        at = quest.at(shelf.space.counts)
+        slower, usd_per_s = quest.slower[at], quest.usd_per_s[at]
+
+        def limits(best_s: Floats) -> Floats:
+            time_s = best_s * slower + self._idle_s
+            own = front(time_s, time_s * usd_per_s)
+            ours = first_dominated(usd_per_s, time_s[own], (time_s * usd_per_s)[own])
+            return np.minimum(self._limit_s(quest)[at], (ours * (1 + ROUNDING) - self._idle_s) / slower)
+
+        return limits
+
+    def _limit_s(self, quest: Quest) -> Floats:
+        """By count, the step from which the front so far is better."""
+        time_s = first_dominated(quest.usd_per_s, self.times, self.dollars) * (1 + ROUNDING) - self._idle_s
+        return time_s / quest.slower
+
+    def _space(self, job: Job, offer: Offer) -> CountSpace:
+        for known in self._spaces:
+            same = known.of(job, offer.counts)
+            if same is not None:
+                return same
+        self._spaces.append(CountSpace(job, offer.counts, self._restrictions))
+        return self._spaces[-1]
+
+    def _add(self, quest: Quest, rungs: Rungs) -> None:
+        for count, step_s, strategy in zip(rungs.counts.tolist(), rungs.step_s.tolist(), rungs.strategies, strict=True):
+            if strategy is not None:
+                place = int(quest.at(np.array([count]))[0])
+                time_s = step_s * float(quest.slower[place]) + self._idle_s
+                usd = time_s * float(quest.usd_per_s[place])
+                self.add(Found(quest.offer, count, strategy, step_s, time_s, usd))
+        times, dollars = (np.array([getattr(found, name) for found in self.found]) for name in ("time_s", "usd"))
+        best = front(times, dollars)
+        self.times, self.dollars = times[best], dollars[best]
+
+    def add(self, found: Found) -> None:
+        """Keep what is the best of its offer and count."""
+        key = id(found.offer), found.gpus
+        if key not in self._best or found.step_s < self._best[key].step_s:
+            self._best[key] = found
+
+    def left_open(self) -> tuple[int, float]:
+        """Choices the effort did not reach, and how much better one may be in both time and money than one found."""
+        gains = [
+            first_dominated(quest.usd_per_s, self.times, self.dollars) / (quest.open_s * quest.slower + self._idle_s)
+            for quest in self._quests
+        ]
+        gain = np.concatenate([np.zeros(0), *gains]) - 1
+        return int((gain > ROUNDING).sum()), float(gain.max(initial=0.0))
+
+    def near_front(self) -> list[Found]:
+        """Everything that could be on the front."""
+        found = self.found
+        if not found:
+            return []
+        times, dollars = (np.array([getattr(one, name) for one in found]) for name in ("time_s", "usd"))
+        limit = first_dominated(dollars / times, self.times, self.dollars)
+        return [one for one, near in zip(found, times <= limit * (1 + ROUNDING), strict=True) if near]
+
+
+def may_hold(job: Job) -> bool:
+    """Whether all GPUs together have room for the weights."""
+    return 2.0 * weights_of.count(job.model).total <= job.limit_bytes * job.pool.gpus
+
+
+def hunt(
+    offers: Sequence[Offer],
+    job_of: JobOf,
+    options: Money,
+    *,
+    effort: Effort,
+    restrictions: Restrictions | None = None,
+    progress: Progress | None = None,
+) -> Hunt:
+    """Try every offer in turns, first those that promise the most for the money: a good front makes the rest short."""
+
+    def usd_by_worth(offer: Offer) -> float:
+        worth = max(offer.device.flops_per_s.values()) * offer.device.memory_bytes_per_s
+        return float(offer.tag.usd_per_gpu_h / worth**0.5)
+
+    state = Hunt(job_of, options, restrictions, effort)
+    queue = deque(state.turns(offer) for offer in sorted(offers, key=usd_by_worth))
+    while queue:
+        state.share = max(1 / len(queue), LEAST_SHARE)
+        turns = queue.popleft()
+        if next(turns, _DONE) is not _DONE:
+            queue.append(turns)
+        elif progress is not None:
+            progress(1 - len(queue) / len(offers))
+    return state
+
+
+def open_notes(state: Hunt) -> list[str]:
+    """What a search did not look at because its work was done, and what that could bring at most."""
+    choices, gain = state.left_open()
+    if not choices:
+        return []
+    return [
+        f"the search stopped at the work allowed for it: {choices:,} numbers of GPUs were not searched to the end, and "
+        f"none of them is more than {gain:.1%} better in both time and cost than what was found"
+    ]
+
+
+def waiting(job: Job, options: Money, gpus: Ints, nodes: Ints, market: str) -> Floats:
+    """Elapsed time over useful time of jobs of several sizes; 1 where restarts are not to be judged by."""
+    if options.goodput != "expected":
+        return np.ones(len(gpus))
+    useful = outlook(options, checkpoint_bytes(job), gpus, nodes, market).goodput
+    return np.divide(1.0, useful, out=np.full_like(useful, np.inf), where=useful > 0)
+
+
+def idle_step_s(job: Job, options: Money) -> float:
+    """The share of a step in the time that GPUs are paid for without training."""
+    steps = steps_of(job)
+    return options.idle_s / steps if np.isfinite(steps) else 0.0
+
+
+def steps_of(job: Job) -> float:
+    """Steps of the whole run; infinite where the tokens are not known."""
+    tokens = job.workload.tokens
+    return np.inf if tokens is None else tokens / (job.workload.global_batch * job.workload.seq)

@@ -1,0 +1,198 @@
+"""Numbers that do not divide: a batch or a number of GPUs near the one asked for that runs, or runs better.
+
+Replicas share a batch evenly, so that 24 GPUs and 512 samples leave few ways to deal them, where 480 leave many. These
+are remarks beside the answer: a few numbers near those asked for are screened by lower bounds and searched for what
+beats the answer by enough to be told. All of it shares an effort of its own, so that it never delays the answer for
+long; whoever asks for numbers that divide pays nothing.
+"""
+
+from __future__ import annotations
+
+from math import gcd, inf
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from astra.answer import Estimate, Nearby
+from astra.columns import Columns
+from astra.partition.effort import Effort
+from astra.provenance import Bools, Ints
+from astra.search.counts import CountSpace, Shelf, climb, least_by_count, shelve
+from astra.search.detail import estimate as estimate_job
+from astra.search.engine import Candidate
+from astra.search.splits import best_splits
+from astra.search.world import World
+from astra.units import show_seconds
+
+WORTH_TELLING: Final = 0.03  # of the GPU-seconds a token takes
+MOST_EFFORT: Final = 8_000.0  # of all remarks on one answer, less than a second
+NEAR_BATCH: Final = 1 / 8  # how far a batch may be from the one asked for,
+NEAR_GPUS: Final = 1 / 20  # and how many of the GPUs may be left idle
+_WIDEST: Final = 1 << 15  # numbers looked at on either side
+_FEW: Final = 3  # numbers of each kind that are looked at
+# Units of effort: of a table of bounds and of each of its cores, of a search and of each strategy it costs.
+_TABLE_UNITS, _CORE_UNITS, _SEARCH_UNITS, _STRATEGY_UNITS = 300.0, 0.05, 300.0, 0.04
+
+
+class Other(NamedTuple):
+    """Numbers to ask for instead."""
+
+    gpus: int
+    batch: int
+
+
+class _Found(NamedTuple):
+    """A plan for other numbers."""
+
+    other: Other
+    estimate: Estimate
+
+    @property
+    def per_token_s(self) -> float:
+        return _per_token_s(self.other, self.estimate.step_s)
+
+
+def remarks(world: World, best: Estimate | None) -> list[Nearby]:
+    """Another batch, and another number of GPUs, that save some of what a token takes; ``best`` is what was found."""
+    asked = Other(world.job.pool.gpus, world.workload.global_batch)
+    if divides(asked):
+        return []
+    effort = Effort(MOST_EFFORT)
+    before_s = inf if best is None else _per_token_s(asked, best.step_s)
+    told = [_best(world, before_s, others, effort) for others in (batches(asked), counts(asked, _node(world)))]
+    return [remark for remark in told if remark is not None]
+
+
+def advice(world: World) -> str:
+    """What near numbers could be run, where those asked for can be dealt in no way at all; else nothing."""
+    job = world.job
+    if divides(Other(job.pool.gpus, job.workload.global_batch)):
+        return ""
+    space = CountSpace(job, np.array([job.pool.gpus]), world.restrictions)
+    settled = min(len(space.flash_settings), len(space.holders), len(space.savers)) == 0  # whatever the numbers are
+    return "" if settled or len(space.strategies) else " ".join(near.sentence for near in remarks(world, None))
+
+
+def divides(asked: Other) -> bool:
+    """Whether the smaller of both numbers divides the larger one: no other number leaves more ways to deal."""
+    return gcd(asked.gpus, asked.batch) == min(asked.gpus, asked.batch)
+
+
+def batches(asked: Other) -> list[Other]:
+    """Batches near the one asked for, those that leave most ways to deal them first.
+
+    What counts is the divisor they share with the GPUs, then how often the rest is even (micro-batches of several
+    samples), then how near they are.
+    """
+    reach = min(int(asked.batch * NEAR_BATCH), _WIDEST)
+    near = np.arange(max(asked.batch - reach, 1), asked.batch + reach + 1)
+    shared = np.gcd(near, asked.gpus)
+    near, shared = near[shared > gcd(*asked)], shared[shared > gcd(*asked)]
+    rest = near // shared
+    even = np.gcd(rest, 8)
+    order = np.lexsort((np.abs(near - asked.batch), -even, -shared))
+    return [Other(asked.gpus, int(batch)) for batch in near[order][:_FEW]]
+
+
+def counts(asked: Other, node_gpus: int) -> list[Other]:
+    """Numbers of whole nodes just below the one asked for, those that share most with the batch first."""
+    least = max(asked.gpus - min(int(asked.gpus * NEAR_GPUS), _WIDEST * node_gpus), node_gpus)
+    near: Ints = np.arange(-(-least // node_gpus) * node_gpus, asked.gpus, node_gpus)
+    shared = np.gcd(near, asked.batch)
+    near, shared = near[shared > gcd(*asked)], shared[shared > gcd(*asked)]
+    order = np.lexsort((-near, -shared))
+    return [Other(int(gpus), asked.batch) for gpus in near[order][:_FEW]]
+
+
+def _best(world: World, before_s: float, others: list[Other], effort: Effort) -> Nearby | None:
+    """The best of some numbers where it is worth telling, or the nearest of those that are as good to a percent.
+
+    Where the numbers asked for cannot be run, it is the nearest batch that can.
+    """
+    asked = Other(world.job.pool.gpus, world.workload.global_batch)
+    limit_s = (1 - WORTH_TELLING) * before_s
+    shelves = []
+    for other in others:
+        if not effort.over:
+            shelf = _shelf(world, asked, other, effort)
+            bound_s = _per_token_s(other, float(least_by_count(shelf, shelf.bound_s)[0]))
+            shelves += [(bound_s, other, shelf)] if bound_s < limit_s else []
+    found = []
+    for _, other, shelf in sorted(shelves, key=lambda each: each[0]):
+        if not effort.over:
+            found += _plans(world, other, shelf, limit_s, effort)
+    if not found:
+        return None
+    nearest = before_s == inf and found[0].other.gpus == asked.gpus
+    enough_s = inf if nearest else 1.01 * min(each.per_token_s for each in found)
+    alike = [each for each in found if each.per_token_s <= enough_s]
+    chosen = min(alike, key=lambda each: sum(abs(a - b) for a, b in zip(each.other, asked, strict=True)))
+    return _told(asked, chosen, None if before_s == inf else before_s / chosen.per_token_s - 1)
+
+
+def _shelf(world: World, asked: Other, other: Other, effort: Effort) -> Shelf:
+    """Bounds of every strategy for other numbers; for another batch, of those that the one asked for does not allow."""
+
+    def newly_dealt(columns: Columns) -> Bools:
+        share, rest = np.divmod(asked.batch, columns["dp"])
+        return np.asarray((rest != 0) | (share % 4 != 0))  # or micro-batches of several samples do not divide it
+
+    job = _world(world, other).job
+    hopeful = newly_dealt if other.gpus == asked.gpus else None
+    space = CountSpace(job, np.array([other.gpus]), world.restrictions, hopeful)
+    effort.spend(_TABLE_UNITS + _CORE_UNITS * len(space.strategies))
+    return shelve(job, space)
+
+
+def _plans(world: World, other: Other, shelf: Shelf, limit_s: float, effort: Effort) -> list[_Found]:
+    """The best strategy for other numbers that takes less than so much a token, if there is one."""
+    job = _world(world, other).job
+    step_s = limit_s * other.batch / other.gpus
+    rungs = climb(job, shelf, lambda best_s: np.full_like(best_s, step_s))
+    effort.spend(_SEARCH_UNITS + _STRATEGY_UNITS * rungs.evaluated)
+    strategy = rungs.strategies[0]
+    if strategy is None:
+        return []
+    strategies = best_splits(job, [Candidate(strategy, float(rungs.step_s[0]))], world.rules)
+    estimates = estimate_job(job, strategies, user_rules=world.rules)
+    found = [_Found(other, each) for each in estimates if each.legal and each.fits]
+    return sorted((each for each in found if each.per_token_s <= limit_s), key=lambda each: each.per_token_s)[:1]
+
+
+def _node(world: World) -> int:
+    """GPUs are taken away by whole nodes."""
+    return min(world.job.pool.node.gpus, world.job.pool.gpus)
+
+
+def _world(world: World, other: Other) -> World:
+    """The request with other numbers."""
+    pool = replace(world.cluster.pools[0], gpus=other.gpus)
+    cluster = replace(world.cluster, pools=(pool,))
+    return world._replace(cluster=cluster, workload=replace(world.workload, global_batch=other.batch))
+
+
+def _per_token_s(other: Other, step_s: float) -> float:
+    """GPU-seconds for each sample, which are those of a token but for the length of a sample."""
+    return other.gpus * step_s / other.batch
+
+
+def _told(asked: Other, found: _Found, gain: float | None) -> Nearby:
+    other, estimate = found
+    figures = f"{show_seconds(estimate.step_s)} a step, {estimate.tokens_per_s:,.0f} tokens/s with {estimate.strategy}"
+    if other.gpus == asked.gpus:
+        what = f"batch {other.batch:,} instead of {asked.batch:,}"
+        better = "can be trained" if gain is None else f"trains {gain:.0%} more tokens per second"
+    else:
+        what = f"{other.gpus:,} of the {asked.gpus:,} GPUs"
+        better = "can train it" if gain is None else f"train {gain:.0%} more tokens per GPU-second"
+    sentence = f"{what.capitalize() if what[0].isalpha() else what} {better}: {figures}."
+    return Nearby(
+        batch=other.batch,
+        gpus=other.gpus,
+        strategy=estimate.strategy,
+        step_s=estimate.step_s,
+        tokens_per_s=estimate.tokens_per_s,
+        gain=gain,
+        sentence=sentence,
+    )

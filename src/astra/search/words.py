@@ -1,0 +1,88 @@
+"""Which words of the runtime a search tries: what its recipes use, unless the user says otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from astra.errors import InputError
+from astra.layers.kinds import modules_of
+from astra.rules.restrictions import Restrictions
+from astra.spec.job import Job
+from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES
+from astra.spec.words import Words
+
+# Sets of modules that recipes recompute (Megatron-Bridge 0.6.2, perf_recipes); the first is that of Megatron-LM.
+MODULE_SETS: Final = (
+    ("core_attn",), ("layernorm", "moe_act"), ("layernorm", "moe"), ("mla_up_proj",), ("mla_up_proj", "mlp"),
+    ("layernorm", "mla_up_proj", "moe_act"),
+)  # fmt: skip
+
+
+def settled(job: Job, restrictions: Restrictions) -> Job:
+    """The job with one value for each word that all of its strategies share: the usual one, or the first allowed."""
+    if job.settled is not None:
+        return job
+    usual, can = job.recipe(), job.runtime.can
+    chosen: dict[str, Any] = {}
+    for name in ("dispatch", "graphs", "params", "grads"):
+        known = [usual[name], *(word for word in getattr(can, name) if word != usual[name])]
+        allowed = restrictions.filter(name, known)
+        if not allowed:
+            had = ", ".join(f"{name}={word}" for word in known)
+            raise InputError(f"--fix {name}", None, want=f"what {job.runtime.name} has: {had}")
+        chosen[name] = allowed[0]
+    narrow = chosen["dispatch"] != "alltoall" and bool(usual["dispatch_fp8"])
+    chosen["dispatch_fp8"] = restrictions.filter("dispatch_fp8", (narrow, not narrow))[0]
+    chosen["shard"] = restrictions.filter("shard", (0, *restrictions.fixed.get("shard", ())))[0]
+    return msgspec.structs.replace(job, settled=Words(**chosen))
+
+
+def joint_words(job: Job) -> Job:
+    """The job with the words of pipelines over several pools, whose text has none: plain ones, gradients as usual."""
+    grads: Any = job.recipe()["grads"]
+    return msgspec.structs.replace(job, settled=Words(grads=grads))
+
+
+def said(job: Job, ep: int) -> dict[str, Any]:
+    """The job's words as fields of a strategy; without expert parallelism there is nothing to dispatch."""
+    words: dict[str, Any] = msgspec.structs.asdict(job.words)
+    return words if ep > 1 else words | {"dispatch": "alltoall", "dispatch_fp8": False}
+
+
+def word_facts(job: Job) -> dict[str, Any]:
+    """The job's words as rules read them, but for the dispatcher, which depends on the row."""
+    words = job.words
+    codes = {name: CHOICES[name].index(getattr(words, name)) for name in ("graphs", "params", "grads")}
+    return {**codes, "shard": words.shard}
+
+
+def hides_experts(job: Job, restrictions: Restrictions) -> bool:
+    """Whether expert exchanges are put beside another micro-batch where that can be."""
+    wanted = bool(job.recipe()["overlap_ep"]) or True in restrictions.fixed.get("overlap_ep", ())
+    return wanted and job.model.moe is not None and "ep" in job.runtime.can.overlap
+
+
+def module_choices(job: Job, restrictions: Restrictions) -> list[tuple[str, ...]]:
+    """Sets of modules that selective recompute is tried with."""
+    has = [name for name in modules_of(job.model) if name in job.runtime.can.modules]
+    said = [name for name in MODULES if f"recompute_{name}" in restrictions.fixed]
+    if said:
+        chosen = tuple(name for name in said if True in restrictions.fixed[f"recompute_{name}"])
+        return [chosen] if chosen else []
+    fitting = (names for names in MODULE_SETS if set(names) <= set(has))
+    return [names for names in fitting if all(restrictions.allows(f"recompute_{n}", n in names) for n in MODULES)]
+
+
+def offload_choices(job: Job, restrictions: Restrictions) -> list[int]:
+    """Numbers of layers whose activations wait in host memory: none, unless the user names some."""
+    said = restrictions.fixed.get("offload_layers", ())
+    can = ACTIVATIONS in job.runtime.can.offload
+    return [layers for layers in (int(number) for number in said or (0,)) if can or layers == 0]
+
+
+def moment_choices(job: Job, restrictions: Restrictions) -> tuple[str, ...]:
+    """Widths of the optimizer's moments: the usual one, unless the user names another."""
+    said = restrictions.fixed.get("moments") or restrictions.forbidden.get("moments")
+    return job.runtime.can.moments if said else (str(job.recipe()["moments"]),)

@@ -1,0 +1,41 @@
+"""Lengths of sequences: ``4096``, ``128k``, ``1M``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from astra.errors import InputError
+from astra.spec.kinds import Whole
+from astra.units import parse_count
+
+_SUFFIXES: Final = ("k", "m")
+
+
+class Length(Whole):
+    """Tokens per sample, as a number; with a suffix as text, so that the answer can say how it was read."""
+
+    def read(self, value: Any, where: str) -> Any:
+        """The number, or the text with its suffix."""
+        told = value.strip().lower() if isinstance(value, str) else ""
+        if not told.endswith(_SUFFIXES) or parse_count(told[:50]) is None:
+            return super().read(value, where)
+        try:
+            super().read(_count(told), where)
+        except InputError as error:
+            raise InputError(where, value, want=error.want) from None
+        return told
+
+
+def tokens_of(length: int | str) -> int:
+    """The tokens of a length: ``128k`` are 131,072, because lengths that are powers of two are told by 1,024.
+
+    Any other number of thousands is as it is told: ``100k`` are 100,000.
+    """
+    return round(_count(length)) if isinstance(length, str) else length
+
+
+def _count(told: str) -> float:
+    number = parse_count(told[:-1]) or 0.0
+    whole = int(number) if number == int(number) else 0
+    kilo = 1024.0 if whole and whole & (whole - 1) == 0 else 1000.0
+    return parse_count(told, kilo=kilo) or 0.0

@@ -1,0 +1,59 @@
+"""What a row of a table says was measured, and whether its time may be scored."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from astra.layers.weights import forward_flops_per_token
+from astra.search.world import World
+from astra.spec.request import PlanRequest
+from astra.spec.runtime import Runtime
+from astra.validate.cells import Row, number, switch, words_of
+
+# Allocated on the first stage or the worst rank; reserved by the allocator on the first stage or the worst rank.
+Peak = Literal["first", "most", "first reserved", "reserved"]
+
+_SUSPECT: Final = ("DO NOT USE", "SUSPECT", "INCONSISTENT")
+
+
+class Measured(NamedTuple):
+    """What the source measured; None where it did not."""
+
+    step_s: float | None
+    peak_gib: float | None
+    peak_of: Peak
+    oom: bool | None
+
+
+def measured_of(
+    row: Row, request: PlanRequest, runtime: Runtime, notes: str, filled: list[str]
+) -> tuple[Measured, str]:
+    """What was measured, and why its time is not scored (empty: it is)."""
+    world = World.of(request)
+    step, tokens_per_step = number(row, "measured_step_time_s"), world.workload.tokens_per_step
+    rate, tflops = number(row, "measured_tokens_per_s_per_gpu"), number(row, "measured_model_tflops_per_gpu")
+    if step is None and rate:
+        step = tokens_per_step / (rate * world.cluster.gpus)
+        filled.append("step time from tokens per second")
+    if step is None and tflops and world.workload.task != "lora":
+        flops = 3 * forward_flops_per_token(world.model, world.workload.seq) * tokens_per_step
+        step = flops / (tflops * 1e12 * world.cluster.gpus)
+        filled.append("step time from TFLOP/s, counted as 3 forward passes with causal attention")
+    oom = switch(words_of(row, "oom"))
+    first = "rank 0" in notes.lower()
+    reserved = runtime.usual.logs == "reserved"
+    of: Peak = ("first reserved" if first else "reserved") if reserved else "first" if first else "most"
+    peak = number(row, "measured_peak_mem_gb")
+    return Measured(None if oom else step, peak, of, oom), _aside(notes, step, oom)
+
+
+def _aside(notes: str, step: float | None, oom: bool | None) -> str:
+    if oom:
+        return "out of memory or crashed: no time"
+    if step is None:
+        return "no step time, tokens per second or TFLOP/s"
+    if "clean=0" in notes:
+        return "disturbed run by the survey's check (clean=0)"
+    if "q=C" in notes or any(word in notes for word in _SUSPECT):
+        return "incomplete, remembered or suspect (q=C)"
+    return ""

@@ -1,0 +1,91 @@
+"""What tables of runs leave out and recipes choose: filled by kind of model, GPU generation, precision and release.
+
+Dispatcher, graphs and widths are what the runtime's own recipes use on the GPU (``[usual]`` of its file). Recipes for
+experts in mxfp8 or nvfp4 capture whole iterations and hide expert exchanges since the NeMo container 26.06; before, and
+in other precisions, parts at most. Recompute that is not stated is the least with which the run fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from astra.search.detail import estimate
+from astra.search.world import World
+from astra.spec.job import Job
+from astra.spec.strategy import Strategy, replace
+from astra.spec.strategy_fields import RUNTIME_WORDS
+
+_WHOLE_GRAPHS_SINCE: Final = (26, 6)
+_FINE: Final = ("mxfp8", "nvfp4")  # precisions whose recipes capture whole iterations
+_NEAR_HOST: Final = 1e11  # bytes/s to a host whose memory activations are sent to
+_OFFLOADED: Final = 5  # layers more, from one trial to the next
+
+
+def recipe_words(job: Job, strategy: Strategy, stated: str, version: str, filled: list[str]) -> Strategy:
+    """The strategy with the words that its framework's recipes choose for such a job; ``stated`` is its precision."""
+    usual = job.usual(strategy)
+    words: dict[str, Any] = {name: usual[name] for name in RUNTIME_WORDS}
+    experts, overlap = job.model.moe is not None and strategy.ep > 1, strategy.overlap
+    fine = experts and stated in _FINE and "full" in job.runtime.can.graphs
+    if fine and words["graphs"] != "none" and _release(version) >= _WHOLE_GRAPHS_SINCE:
+        words["graphs"], overlap = "full", (*overlap, "ep")
+    plain = Strategy()
+    said = [f"{name}={value}" for name, value in words.items() if value != getattr(plain, name)]
+    if said:
+        since = f" of release {version}" if fine else ""
+        filled.append(f"as in {job.runtime.name}'s recipes{since}: {', '.join(map(str, said))}")
+    return replace(strategy, **words, overlap=overlap)
+
+
+def _release(version: str) -> tuple[int, int]:
+    """Year and month of a NeMo container; the newest where a table does not say."""
+    found = re.search(r"(\d\d)\.(\d\d)", version)
+    return (int(found.group(1)), int(found.group(2))) if found else (99, 0)
+
+
+def least_recompute(world: World, strategy: Strategy, filled: list[str]) -> Strategy:
+    """The strategy with the least recompute, or offload to a near host, with which it fits."""
+    if world.several:
+        filled.append("recompute not stated: taken as none")
+        return strategy
+    tried = [strategy, *_savers(world.job, strategy)]
+    fitting = [one for one, found in zip(tried, estimate(world.job, tried), strict=True) if found.fits]
+    chosen = fitting[0] if fitting else strategy
+    more = _told(chosen) if chosen is not strategy else "none"
+    filled.append(
+        f"recompute not stated: {more}, the least that fits" if fitting else "recompute not stated: none fits"
+    )
+    return chosen
+
+
+def _savers(job: Job, strategy: Strategy) -> Iterator[Strategy]:
+    """From the cheapest on: parts of a layer, activations in host memory, then whole layers."""
+    can, model = job.runtime.can, job.model
+    wanted = ["moe_act", "layernorm"] if model.moe else []
+    wanted += ["mla_up_proj"] if model.mla else []
+    wanted += ["mlp", "shared_experts"] if model.moe and model.mla else []
+    modules: list[str] = []
+    for name in wanted:
+        if name in can.modules:
+            modules.append(name)
+            yield replace(strategy, recompute="selective", modules=tuple(modules))
+    depth = -(-model.layers // strategy.pp)
+    if "activations" in can.offload and strategy.zero == 3 and job.pool.device.host_bytes_per_s > _NEAR_HOST:
+        for layers in range(_OFFLOADED, depth + 1, _OFFLOADED):
+            yield replace(strategy, offload_layers=layers)
+    if "block" in can.methods:
+        chunk = -(-model.layers // (strategy.pp * strategy.vp))
+        for layers in range(1, chunk + 1):
+            yield replace(strategy, recompute="full", method="block", recompute_layers=layers)
+    elif "full" in can.recompute:
+        yield replace(strategy, recompute="full")
+
+
+def _told(strategy: Strategy) -> str:
+    if strategy.offload_layers:
+        return f"activations of {strategy.offload_layers} layers in host memory"
+    if strategy.recompute == "selective":
+        return f"selective of {', '.join(strategy.modules)}"
+    return f"full of {strategy.recompute_layers} layers" if strategy.method == "block" else "full"

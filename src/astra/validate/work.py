@@ -1,0 +1,115 @@
+"""The work of a published run: degrees, batch, precision and task, with what is not stated filled by rules."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from astra.errors import InputError
+from astra.spec.cluster import Cluster
+from astra.spec.model import ModelSpec
+from astra.spec.runtime import Runtime
+from astra.spec.workload import PRECISIONS
+from astra.validate.cells import Missing, Row, count, degree, needed, number
+from astra.validate.strategies import Degrees
+
+# Precisions as tables call them.
+_CALLED: Final = {"fp8mx": "mxfp8", "fp8cs": "fp8-tensorwise", "fp8sc": "fp8-blockwise", "fp32": "tf32"}
+_TASKS: Final = {"pretraining": "pretrain", "sft": "finetune"}
+_SILENT: Final = ("", "unknown")
+
+
+def degrees_of(row: Row, gpus: int, filled: list[str]) -> Degrees:
+    """The numbers of the strategy."""
+    cp, ep = degree(row, "cp") or 1, degree(row, "ep") or 1
+    vp, mbs, stated = degree(row, "vp"), degree(row, "mbs"), degree(row, "dp")
+    tp, pp = _splits(row, gpus, cp * (stated or 1), filled)
+    if vp is None and pp > 1:
+        filled.append("virtual stages not stated: taken as 1")
+    if mbs is None:
+        filled.append("micro-batch not stated: taken as 1")
+    if gpus % (tp * pp * cp):
+        raise Missing("tp*pp*cp does not divide the GPUs")
+    dp = gpus // (tp * pp * cp)
+    if stated is not None and stated != dp:
+        filled.append("dp stated does not multiply to the GPUs: taken as GPUs/(tp*pp*cp)")
+    return Degrees(tp, pp, vp or 1, cp, ep, dp, mbs or 1)
+
+
+def _splits(row: Row, gpus: int, others: int, filled: list[str]) -> tuple[int, int]:
+    """Tensor and pipeline degree; one that is silent follows from the GPUs, where the other degrees leave no choice."""
+    tp, pp = degree(row, "tp"), degree(row, "pp")
+    if tp is None and pp is None and others == gpus:
+        filled.append("tp and pp not stated: 1, as the other degrees multiply to the GPUs")
+        return 1, 1
+    if (tp is None) != (pp is None) and degree(row, "dp") and gpus % (others * (tp or pp or 1)) == 0:
+        filled.append("tp or pp not stated: from the GPUs and the other degrees")
+        rest = gpus // (others * (tp or pp or 1))
+        return tp or rest, pp or rest
+    return needed(row, "tp", "tensor-parallel degree"), needed(row, "pp", "pipeline degree")
+
+
+def batch_of(row: Row, gpus: int, seq: int, filled: list[str]) -> int:
+    """Samples of a step."""
+    given = count(row, "gbs")
+    if given is not None:
+        return given
+    rate, step = number(row, "measured_tokens_per_s_per_gpu"), number(row, "measured_step_time_s")
+    if rate and step:
+        filled.append("batch not stated: from tokens per second and step time")
+        return max(round(rate * gpus * step / seq), 1)
+    raise Missing("incomplete: global batch is missing")
+
+
+def precision_of(stated: str, cluster: Cluster, runtime: Runtime, filled: list[str]) -> dict[str, Any]:
+    """The precision of the matrix products: as stated, else the runtime's own, else bf16 or what the GPU has."""
+    chosen = _CALLED.get(stated, stated)
+    if stated in _SILENT:
+        usual = (runtime.usual.precision, "bf16", "fp16")
+        chosen = next(name for name in usual if name and _all_have(cluster, name))
+        whose = f"what {runtime.name} does unless asked" if chosen == usual[0] else "what the GPU has"
+        filled.append(f"precision not stated: taken as {chosen}, {whose}")
+    if chosen not in PRECISIONS:
+        raise Missing(f"precision {stated} is not modelled")
+    if not _all_have(cluster, chosen) and "fp8" in chosen and _all_have(cluster, "fp8"):
+        filled.append(f"precision {stated} taken as fp8")
+        chosen = "fp8"
+    if not _all_have(cluster, chosen):
+        raise Missing(f"unsupported hardware: {cluster.pools[0].device.name} has no {chosen}")
+    return {"precision": chosen}
+
+
+def _all_have(cluster: Cluster, precision: str) -> bool:
+    try:
+        return all(pool.device.peak(precision) > 0 for pool in cluster.pools)
+    except InputError:
+        return False
+
+
+def mtp_of(name: str, model: ModelSpec, runtime: Runtime, filled: list[str]) -> dict[str, Any]:
+    """Multi-token-prediction layers that are trained: as the name of the run says, else as the recipes do."""
+    if not model.mtp_layers or "w/o mtp" in name.lower():
+        return {}
+    if "mtp" not in name.lower():
+        filled.append(f"multi-token prediction not stated: {'on' if runtime.usual.mtp else 'off'} in {runtime.name}")
+    return {"mtp": model.mtp_layers} if runtime.usual.mtp or "mtp" in name.lower() else {}
+
+
+def task_of(stated: str, runtime: Runtime, notes: str, filled: list[str]) -> dict[str, Any]:
+    """What is trained, and the rank of adapters."""
+    task = _TASKS.get(stated, stated)
+    if task in _SILENT:
+        filled.append("task not stated: taken as pretraining")
+        task = "pretrain"
+    if task not in ("pretrain", "finetune", "lora"):
+        raise Missing(f"task {stated} is not modelled")
+    if task != "lora":
+        return {"task": task}
+    rank = re.search(r"LoRA rank (\d+)", notes)
+    if not rank:
+        filled.append("LoRA rank not stated: taken as 16")
+    benchmark = "mlperf" in notes.lower()
+    targets = "attention" if benchmark else runtime.usual.lora_targets
+    whose = "the MLPerf benchmark adapts" if benchmark else f"{runtime.name}'s recipes adapt"
+    filled.append(f"adapted matrices not stated: {targets}, which {whose}")
+    return {"task": task, "lora_rank": int(rank.group(1)) if rank else 16, "lora_targets": targets}

@@ -1,0 +1,116 @@
+"""Evidence: kinds of strategies, bars that hold, sentences that are true."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import astra
+from astra.api import make_job
+from astra.columns import from_strategy
+from astra.evidence.bars import WIDE, bar_of, log_bars
+from astra.evidence.coverage import unseen
+from astra.evidence.doubt import Doubt
+from astra.evidence.kinds import Kind, kind_of
+from astra.evidence.runs import runs
+from astra.evidence.told import of_kind, sentence, unpublished
+from astra.spec.job import Job
+from astra.spec.strategy import parse_strategy
+
+DENSE = {"model": "llama-3-70b", "gpus": "64xH100", "batch": 512, "seq": 8192}
+TRODDEN = "tp4 pp4 vp5 cp2 dp2 mbs1 sp zero1"
+
+
+def job(**changes: object) -> Job:
+    return make_job(**{**DENSE, **changes})  # type: ignore[arg-type]
+
+
+def kind(text: str, **changes: object) -> Kind:
+    return kind_of(job(**changes), parse_strategy(text))
+
+
+@pytest.mark.parametrize("name", ["dense, published by others", "moe, published by others",
+                                  "dense, published by nobody else", "moe, published by nobody else"])  # fmt: skip
+def test_bars_hold_four_in_five_runs_of_unseen_sources(name: str) -> None:
+    held = [one.held for one in unseen() if one.kind == name]
+    assert len(held) >= 20
+    assert 0.75 <= sum(held) / len(held) <= 0.90
+
+
+def test_a_sources_own_runs_never_set_its_bar() -> None:
+    """Whatever a source measured, its bar without it is the same."""
+    known = runs()
+    source = known.source[0]
+    mine = [place for place, name in enumerate(known.source) if name == source]
+    some = [known.kind(place) for place in mine[:20]]
+    before = log_bars(some, source)
+    known.log_error[mine] += 1.0
+    try:
+        assert log_bars(some, source) == pytest.approx(before)
+        assert not np.allclose(log_bars(some), before)
+    finally:
+        known.log_error[mine] -= 1.0
+
+
+def test_much_evidence_makes_a_short_bar_and_none_a_wide_one() -> None:
+    trodden = bar_of(kind(TRODDEN))
+    assert trodden < math.log(1.2)
+    for text in ("tp4 pp4 vp5 dp4 mbs1 sp zero2", "tp8 dp8 mbs1 sp zero1 offload=optimizer"):
+        assert not of_kind(kind(text)).any()
+        assert bar_of(kind(text)) >= math.log(1.5)
+    assert bar_of(kind(TRODDEN)._replace(framework="nobody's", generation="none", zero="other")) >= math.log(1.5)
+
+
+def test_a_bar_is_never_wider_than_what_is_believed_without_runs_like_it() -> None:
+    strange = Kind(*["?"] * 12, gpus=0.0, tokens=0.0)
+    assert bar_of(strange) == pytest.approx(math.log(WIDE), rel=0.1)
+
+
+def test_splitting_the_context_makes_nothing_surer() -> None:
+    for text in ("tp4 pp4 vp5 cp2 dp2 sp", "tp8 cp2 dp4 sp", "tp2 cp4 pp2 dp4 sp zero3"):
+        assert bar_of(kind(text)) >= bar_of(kind(text)._replace(context="whole"))
+
+
+def test_sentences_count_what_there_is() -> None:
+    known = runs()
+    trodden = kind(TRODDEN)
+    count = sum(known.kind(place)[:6] == trodden[:6] and known.kind(place)[10:12] == trodden[10:12]
+                for place in range(len(known.source)))  # fmt: skip
+    assert sentence(trodden, "80x8192x64").startswith(f"{count} published runs of this kind, ")
+    new = kind("tp4 pp4 vp5 dp4 mbs1 sp zero2")
+    assert "zero2" in unpublished(new)
+    assert "no published run" in sentence(new, "80x8192x64")
+    assert unpublished(trodden) == ""
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([0, 1, 2, 3]),
+    st.sampled_from(["none", "optimizer"]),
+    st.sampled_from([1, 2, 4]),
+)
+def test_doubt_over_columns_is_the_bar_of_each_strategy(
+    tp: int, pp: int, cp: int, zero: int, offload: str, mbs: int
+) -> None:
+    """What the search multiplies by is what the estimate shows."""
+    asked = job()
+    strategy = parse_strategy(f"tp{tp} pp{pp} cp{cp} mbs{mbs} zero{zero} offload={offload}", gpus=64)
+    factor = float(Doubt(asked).of(from_strategy(strategy))[0])
+    assert factor == pytest.approx(math.exp(bar_of(kind_of(asked, strategy))))
+    assert factor >= 1
+    least = Doubt(asked).least(from_strategy(strategy), np.array([zero]), from_strategy(strategy)["offload"])
+    assert float(least[0]) <= factor
+
+
+def test_a_range_is_the_bar_around_the_step() -> None:
+    found = astra.estimate(**DENSE, strategy=TRODDEN)
+    times = math.exp(bar_of(kind(TRODDEN)))
+    assert found.step_s_range.high == pytest.approx(found.step_s * times)
+    assert found.step_s_range.low == pytest.approx(found.step_s / times)
+    assert "published runs of this kind" in found.evidence
