@@ -77,7 +77,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
     ratios = [row["ratio"] for row in fitting]
     better = sum(row["plan_upper_s"] <= row["recipe_upper_s"] * (1 + 1e-9) for row in fitting)
     return (
-        f"{len(rows)} recipes: {len(rows) - len(costed)} left out, {sum(not row['legal'] for row in costed)} not legal, "
+        f"{len(rows)} recipes: {len(rows) - len(costed)} left out, "
+        f"{sum(not row['legal'] for row in costed)} not legal, "
         f"{sum(not row['fits'] for row in costed)} do not fit. Of the {len(fitting)} others the plan's upper end is no "
         f"worse in {better}; it is predicted {statistics.median(ratios):.3f} times as fast in the median, "
         f"{min(ratios):.2f} to {max(ratios):.2f}"

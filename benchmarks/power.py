@@ -7,15 +7,20 @@ random normal numbers, because a GPU draws less power on zeros. Needs torch and 
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+if __name__ == "__main__":  # --help answers where there is no torch
+    PARSER = argparse.ArgumentParser(description=__doc__)
+    PARSER.add_argument("out", help="file to write")
+    ASKED = PARSER.parse_args()
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -239,4 +244,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(ASKED.out)

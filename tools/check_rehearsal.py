@@ -1,7 +1,7 @@
 """Check the cost model against rehearsed ranks: ``python -m tools.check_rehearsal ROWS.json [--markdown] [--keep]``.
 
 Every row of a rehearsal file is costed as it was run (same shape, strategy, micro-batches and stage, runtime
-``megatron-local``) and compared with what was measured. See docs/rehearsal.md for the fields of a row.
+``megatron-local``; ``fsdp-eager`` and ``torchtitan`` for FSDP2) and compared with what was measured. See docs/rehearsal.md for the fields of a row.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from astra.cost.parts import Direction
 from astra.cost.stage import SHARD_COLUMNS, gather_parts, over_stages, stage_table
 from astra.errors import AstraError, InputError
 from astra.files import read_json
+from astra.lab.rehearse.plan import FSDP2, RUNTIME
 from astra.lab.rehearse.rows import case_of_row
 from astra.layers.kinds import LayerKind
 from astra.layers.split import kinds
@@ -38,7 +39,6 @@ from astra.validate.score import errors_of
 from astra.validate.targets import REHEARSED
 
 GPU: Final = "H200-SXM5-141GB"  # of files that do not say
-RUNTIME: Final = "megatron-local"
 HOST_BOUND: Final = 1.25  # a step this much longer than its kernels waited for the host
 FUSED_LOGITS_BYTES: Final = 10.0  # per logit at the worst moment of the fused cross-entropy
 CUDNN_GAIN: Final = 1.11  # speed of SDPA's cuDNN kernels over their curve, fitted to the rows that ran them
@@ -111,6 +111,8 @@ def job_of(row: Mapping[str, Any], device: Device) -> tuple[Job, Strategy]:
 
 def runtime_of(row: Mapping[str, Any]) -> Runtime:
     """The rehearsed runtime, with the variants a row asks for."""
+    if row.get("framework") == "fsdp2":
+        return runtimes.runtime(FSDP2[row["compiled"]])
     chosen = runtimes.runtime(RUNTIME)
     if row["fused_cross_entropy"]:
         chosen = changed(chosen, logits_peak_bytes=FUSED_LOGITS_BYTES)

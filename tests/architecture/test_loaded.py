@@ -7,7 +7,7 @@ import sys
 
 PLAN = "astra.plan('llama-2-7b', gpus={gpus!r}, batch=64, seq=2048)"
 DRAWING = ("astra.report", "astra.schedule.picture", "rich", "astra.cli")
-OTHERS = ("astra.search.fleet", "astra.partition", "astra.cost.mixed", "astra.search.front", "astra.search.counts")
+OTHERS = ("astra.search.fleet", "astra.partition.solve", "astra.cost.mixed", "astra.search.front")
 
 
 def loaded(code: str) -> set[str]:

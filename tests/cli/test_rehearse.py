@@ -205,7 +205,8 @@ def test_a_real_rank_without_a_gpu(plan: str) -> None:
 def test_plain_torch_needs_no_megatron(plan: str, astra_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Case] = []
 
-    def run(cases: list[Case]) -> list[dict[str, Any]]:
+    def run(cases: list[Case], framework: str, *, gpu: bool) -> list[dict[str, Any]]:
+        assert (framework, gpu) == ("torch", True)
         asked.extend(cases)
         return [ran(case) for case in cases]
 

@@ -21,9 +21,9 @@ PLAIN = {
     "megatron": "tp2 pp2 dp4 mbs1 sp zero1",
     "megatron-bridge": "tp2 pp2 dp4 mbs1 sp zero1",
     "flagscale": "tp2 pp2 dp4 mbs1 sp zero1",
-    "torchtitan": "tp2 pp2 dp4 mbs1 sp zero2 overlap=grad,param",
-    "deepspeed": "dp16 mbs1 zero3 grads=bf16",
-    "accelerate": "dp16 mbs1 zero3 grads=bf16",
+    "torchtitan": "tp2 pp2 dp4 mbs1 sp zero3 overlap=grad,param reshard=always",
+    "deepspeed": "dp16 mbs1 zero3",
+    "accelerate": "dp16 mbs1 zero3",
     "slurm": "tp2 pp2 dp4 mbs1 sp zero1",
     "skypilot": "tp2 pp2 dp4 mbs1 sp zero1",
     "kubernetes": "tp2 pp2 dp4 mbs1 sp zero1",
@@ -49,11 +49,20 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"schedule": "zbv", "vp": 2, "overlap": ("grad", "param", "p2p")},
     ],
     "layers": [{"pp": 2, "layers": (15, 17)}],
+    "modules": [{"recompute": "selective", "modules": ("mlp",)}],
+    "offload_layers": [{"offload_layers": 4}],
+    "graphs": [{"graphs": "partial"}, {"graphs": "full"}],
+    "moments": [{"moments": "bf16"}],
+    "params": [{"params": "fp8"}],
+    "grads": [{"grads": "fp32"}, {"grads": "bf16"}],
+    "reshard": [{"zero": 3, "reshard": "never"}],
+    "shard": [{"shard": 2}],
 }
+EXPERTS = {"ep": 2, "etp": 2, "dispatch": "deepep", "dispatch_fp8": True}
 
 
-def plain(target: str) -> Launch:
-    return given("llama-3.1-8b", "16xH100", PLAIN[target], batch=128, seq=4096)
+def plain(target: str, model: str = "llama-3.1-8b") -> Launch:
+    return given(model, "16xH100", PLAIN[target], batch=128, seq=4096, runtime=EXPORTERS[target].runtime or "megatron")
 
 
 def changed(launch: Launch, fields: dict[str, Any]) -> Launch:
@@ -79,7 +88,7 @@ def settings(target: str, launch: Launch) -> dict[str, str]:
 
 def test_every_target_has_a_plain_plan() -> None:
     assert sorted(PLAIN) == TARGETS
-    assert set(CHANGES) | {"ep", "etp"} == set(Strategy.__struct_fields__)
+    assert set(CHANGES) | set(EXPERTS) == set(Strategy.__struct_fields__)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -107,12 +116,14 @@ def test_every_field_is_mapped_or_refused(target: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("field", ["ep", "etp"])
+@pytest.mark.parametrize("field", EXPERTS)
 def test_expert_fields_are_mapped_or_refused(target: str, field: str) -> None:
-    before = given("mixtral-8x7b", "16xH100", PLAIN[target], batch=128, seq=4096)
-    strategy = replace(before.strategy, **{field: 2})
-    degrees: dict[str, Any] = {field: 2}
+    before = plain(target, "mixtral-8x7b")
+    strategy = replace(before.strategy, **{field: EXPERTS[field]}, **({"ep": 2} if "dispatch" in field else {}))
+    degrees: dict[str, Any] = {name: getattr(strategy, name) for name in ("ep", "etp")}
     after = before._replace(strategy=strategy, meshes=(before.meshes[0]._replace(**degrees),))
+    if "dispatch" in field:
+        before = before._replace(strategy=replace(before.strategy, ep=2), meshes=after.meshes)
     if not refusals(EXPORTERS[target], after) and not refusals(EXPORTERS[target], before):
         assert settings(target, after) != settings(target, before)
 

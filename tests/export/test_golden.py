@@ -14,9 +14,10 @@ from astra.export import EXPORTERS
 from astra.export.base import Launch, Mesh, refusals
 from tests.export.launching import given, job_of
 
+ALL = "dispatch=alltoall"
 GOLDEN = Path(__file__).parents[1] / "golden" / "export"
 LONG = {"seq": 131072, "batch": 64}
-TITAN = {"runtime": "torchtitan"}
+TITAN, DEEPSPEED, FSDP = {"runtime": "torchtitan"}, {"runtime": "deepspeed"}, {"runtime": "fsdp-eager"}
 ALL = "overlap=grad,param,tp,p2p"
 DATA = "overlap=grad,param"
 CASES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
@@ -30,13 +31,13 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "fp8": ("llama-3.1-8b", "16xB200", "dp16 mbs1 zero1", {"precision": "fp8"}, "megatron"),
     "fsdp": ("llama-2-7b", "16xH100", "dp16 mbs1 zero3", {"tokens": 1e12}, "skypilot"),
     "titan": ("llama-3.1-8b", "16xH100", f"tp2 pp2 dp4 mbs1 sp zero2 layers=15,17 {DATA}", TITAN, "torchtitan"),
-    "titan-moe": ("qwen3-30b-a3b", "32xH100", "ep16 dp32 mbs1 zero3", {"runtime": "torchtitan"}, "torchtitan"),
-    "offload": ("llama-2-13b", "8xA100-40", "dp8 zero1 offload=optimizer overlap=grad grads=bf16", {}, "deepspeed"),
-    "accelerate": ("llama-2-7b", "16xH100", "dp16 mbs2 zero3 recompute=full grads=bf16", {}, "accelerate"),
-    "kubernetes": ("llama-2-7b", "16xH100", "dp16 mbs1 zero3 grads=bf16", {"runtime": "deepspeed"}, "kubernetes"),
+    "titan-moe": ("qwen3-30b-a3b", "32xH100", "ep16 dp32 mbs1 zero3", TITAN, "torchtitan"),
+    "offload": ("llama-2-13b", "8xA100-40", "dp8 mbs1 zero1 offload=optimizer overlap=grad", DEEPSPEED, "deepspeed"),
+    "accelerate": ("llama-2-7b", "16xH100", "dp16 mbs2 zero3 recompute=full", FSDP, "accelerate"),
+    "kubernetes": ("llama-2-7b", "16xH100", "dp16 mbs1 zero3", {"runtime": "deepspeed"}, "kubernetes"),
     "mixed": ("llama-3.1-8b", "16xH100", f"tp2 pp2 dp4 mbs1 sp zero1 layers=20,12 {DATA}", {}, "flagscale"),
     "mixed-megatron": ("llama-3.1-8b", "16xH100", f"tp2 pp3 dp4 mbs1 sp zero1 layers=14,8,10 {DATA}", {}, "megatron"),
-    "mixed-slurm": ("mixtral-8x7b", "16xH100", f"tp2 pp2 ep4 dp4 mbs1 sp zero1 dispatch=alltoall layers=20,12 {DATA}", {}, "slurm"),
+    "mixed-slurm": ("mixtral-8x7b", "16xH100", f"tp2 pp2 ep4 dp4 mbs1 sp zero1 {ALL} layers=20,12 {DATA}", {}, "slurm"),
 }  # fmt: skip
 
 

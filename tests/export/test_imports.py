@@ -20,8 +20,10 @@ from astra.export.import_megatron_model import pattern_shape
 from astra.export.imports import import_text
 from astra.export.megatron import layout
 from astra.export.megatron_model import expert_pattern
+from astra.layers.kinds import modules_of
 from astra.layers.weights import count
 from astra.search.detail import legality
+from astra.spec.job import Job
 from astra.spec.model import MoE
 from astra.spec.strategy import Strategy
 from tests.export.launching import job_of, launched
@@ -56,7 +58,7 @@ def launches(draw: Any, models: tuple[str, ...] = MODELS) -> Launch:
         ep=draw(degrees) if moe else 1, etp=draw(st.sampled_from([1, 1, 2])) if moe else 1,
         sp=tp > 1 and (moe or draw(st.booleans())), zero=draw(st.integers(0, 3)), recompute=recompute, method=method,
         recompute_layers=draw(st.integers(1, 2)) if full else 1, offload=offload, overlap=tuple(overlap),
-        flash=cp > 1 or draw(st.booleans()), schedule="interleaved" if vp > 1 else "1f1b",
+        flash=cp > 1 or draw(st.booleans()), schedule="interleaved" if vp > 1 else "1f1b", **words(draw, job),
     )  # fmt: skip
     assume(not legality(job, strategy))
     launch = launched(job, strategy)
@@ -66,9 +68,24 @@ def launches(draw: Any, models: tuple[str, ...] = MODELS) -> Launch:
     return launch
 
 
+def words(draw: Any, job: Job) -> dict[str, Any]:
+    """Dispatcher, graphs, modules, widths, offload and shards."""
+    modules = draw(st.sets(st.sampled_from(modules_of(job.model)), min_size=1))
+    return {
+        "dispatch": draw(st.sampled_from(["alltoall", "alltoall", "deepep", "hybridep"])),
+        "graphs": draw(st.sampled_from(["none", "none", "partial", "full"])),
+        "moments": draw(st.sampled_from(["fp32", "bf16"])),
+        "grads": draw(st.sampled_from(["fp32", "bf16"])),
+        "modules": tuple(modules),
+        "shard": draw(st.sampled_from([0, 0, 2])),
+        "offload_layers": draw(st.sampled_from([0, 0, 0, 2])),
+    }
+
+
 def settled(strategy: Strategy, layers: tuple[int, ...]) -> Strategy:
-    """A strategy with its layers written out where they are uneven, and left out where they are not."""
-    return replace(strategy, layers=() if len(set(layers)) == 1 else layers)
+    """A strategy with its layers written out where they are uneven only; one group of all replicas is no group."""
+    shard = 0 if strategy.shard == strategy.dp else strategy.shard
+    return replace(strategy, layers=() if len(set(layers)) == 1 else layers, shard=shard)
 
 
 def back(target: str, launch: Launch) -> Any:
@@ -105,12 +122,13 @@ def near(launch: Launch, target: str) -> Launch:
     """The drawn strategy with what the target fixes anyway, so that most draws are of use."""
     strategy = launch.strategy
     if target == "torchtitan":
-        zero = 3 if strategy.zero == 1 else strategy.zero
+        zero, kept = 3 if strategy.zero else 0, "never" if strategy.zero == 2 else "always"
         recompute: Any = "full" if strategy.recompute == "full" else "none"
         overlap = ("grad", *(("param",) if zero >= 2 else ()), *(("p2p",) if strategy.vp > 1 else ()))
         strategy = replace(
             strategy, zero=zero, recompute=recompute, method="uniform", recompute_layers=1, overlap=overlap, flash=True,
-            offload="none", etp=1,
+            offload="none", etp=1, reshard=kept, dispatch="alltoall", graphs="none", moments="fp32", grads="fp32",
+            shard=strategy.shard if zero else 0,
         )  # fmt: skip
         return launch._replace(strategy=strategy, workload=replace(launch.workload, precision="bf16"))
     gpus = launch.gpus // strategy.tp
@@ -118,7 +136,7 @@ def near(launch: Launch, target: str) -> Launch:
     overlap = ("grad", *(("param",) if strategy.zero == 3 else ()))
     strategy = Strategy(
         tp=strategy.tp, dp=gpus, mbs=1, zero=strategy.zero, recompute=full, overlap=overlap,
-        offload=strategy.offload if strategy.zero else "none",
+        offload=strategy.offload if strategy.zero else "none", grads="bf16",
     )  # fmt: skip
     return launch._replace(strategy=strategy, layers=(launch.model.layers,))
 
@@ -171,7 +189,7 @@ def test_a_script_as_people_write_them(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     found = import_text(SCRIPT, name="train.sh")
     wanted = "tp4 pp2 vp4 dp4 mbs2 sp zero1 recompute=selective overlap=grad,p2p"
-    assert str(found.strategy) == wanted
+    assert str(found.strategy) == f"{wanted} graphs=none params=bf16 grads=fp32"
     assert (found.gpus, found.global_batch, found.seq) == (32, 256, 4096)
     assert found.model is not None
     assert count(found.model).total == count(find_model("llama-2-7b")).total
@@ -189,13 +207,39 @@ def test_uneven_ends() -> None:
 def test_what_is_not_used_is_told() -> None:
     text = (
         "torchrun --nproc-per-node 8 p.py --micro-batch-size 1 --recompute-granularity selective"
-        " --recompute-modules mlp core_attn --moe-token-dispatcher-type alltoall --cp-comm-type a2a --optimizer muon"
+        " --recompute-modules mlp gdn_norm_out --moe-token-dispatcher-type alltoall --cp-comm-type a2a --optimizer muon"
+        " --lr 1e-4 --log-interval 1 --my-own-flag 3"
     )
-    assert import_text(text, name="x.sh").ignored == (
+    found = import_text(text, name="x.sh")
+    assert found.strategy.modules == ("mlp",)
+    assert found.ignored == (
         "--cp-comm-type a2a",
-        "--recompute-modules mlp core_attn",
+        "--recompute-modules gdn_norm_out",
         "--optimizer muon, taken as adam",
     )
+    assert found.unknown == ("--my-own-flag 3",)
+
+
+def test_words_of_older_versions() -> None:
+    text = "torchrun --nproc-per-node 8 p.py --model-parallel-size 4 --batch-size 2 --checkpoint-activations"
+    found = import_text(f"{text} --checkpoint-num-layers 2 --num-layers 24 --fp16 --DDP-impl local", name="x.sh")
+    assert (found.strategy.tp, found.strategy.dp, found.strategy.mbs) == (4, 2, 2)
+    assert (found.strategy.recompute, found.strategy.recompute_layers) == ("full", 2)
+    assert not found.strategy.flash
+    assert (found.framework, found.precision) == ("megatron-apex", "fp16")
+
+
+def test_megatron_deepspeed() -> None:
+    text = (
+        "deepspeed pretrain_gpt.py --micro-batch-size 1 --num-layers 24 --num-experts 64 --moe-expert-parallel-size 16"
+        " --tensor-model-parallel-size 2 --deepspeed --deepspeed_config ds.json --no-pipeline-parallel"
+    )
+    with pytest.raises(InputError, match="--zero-stage"):
+        import_text(text, name="x.sh", gpus=32)
+    found = import_text(f"{text} --zero-stage 2 --deepspeed-activation-checkpointing", name="x.sh", gpus=32)
+    strategy = found.strategy
+    assert (strategy.ep, strategy.etp, strategy.zero, strategy.recompute) == (16, 1, 2, "full")
+    assert found.framework == "deepspeed"
 
 
 def test_a_hybrid_model_is_not_taken_for_a_transformer() -> None:
@@ -249,6 +293,7 @@ def test_torchtitan_toml() -> None:
     found = import_text(TOML, name="train.toml", gpus=16)
     assert str(found.strategy) == (
         "tp2 pp1 dp8 mbs2 sp zero3 recompute=full method=uniform recompute_layers=1 overlap=grad,param"
+        " graphs=none params=bf16 grads=fp32 reshard=always"
     )
     assert found.recipe == "llama-3.1-8b"
     assert found.global_batch == 16

@@ -17,7 +17,7 @@ import pytest
 
 import astra
 from astra.errors import InputError
-from astra.export.bash import read_script
+from astra.export.bash_run import read_script
 from astra.export.import_megatron import layout_layers
 from astra.export.import_megatron_model import pattern_shape
 from astra.files import LIMITS, parse_json, parse_toml, read_text

@@ -35,12 +35,26 @@ ENVIRONMENTS: Final = (
     Environment(
         "megatron",
         # The wheels are tagged for Python 3.12 but hold plain Python; no dependency besides torch is needed here.
-        (("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-core==0.19.2"),),
+        (
+            (
+                "--no-deps",
+                "--only-binary",
+                ":all:",
+                *PY312,
+                "--target",
+                "{site}",
+                "megatron-core==0.19.2",
+                "einops==0.8.2",
+            ),
+        ),
         base="torch",
     ),
     Environment(
         "bridge",
-        (("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-bridge==0.6.2"),),
+        (
+            ("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-bridge==0.6.2"),
+            ("hydra-core==1.3.8", "transformers==5.12.1", TORCH),
+        ),
         base="megatron",
     ),
     Environment("torchtitan", ((TORCH, "torchtitan==0.3.0"),), base="torch"),

@@ -99,9 +99,24 @@ def pretend(arch: int) -> None:
         raise RuntimeError("a fused kernel was called")
 
     rope_utils.fused_apply_rotary_pos_emb = unused
+    _bring_fused_adam()
     for name in vars(moe_utils).copy():
         if name.startswith("fused_") and vars(moe_utils)[name] is None:
             setattr(moe_utils, name, unused)
+
+
+def _bring_fused_adam() -> None:
+    """TransformerEngine's optimizer, which is looked for and not used."""
+    names = ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers")
+    for name in names:
+        sys.modules.setdefault(name, types.ModuleType(name))
+
+    class FusedAdam:
+        def __init__(
+            self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: Any
+        ) -> None: ...
+
+    sys.modules[names[-1]].FusedAdam = FusedAdam
 
 
 def _widen_attention() -> None:
@@ -155,7 +170,7 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
     stage[0] = "transformer_config"
     config = core_transformer_config_from_args(args)
     stage[0] = "optimizer_config"
-    get_megatron_optimizer_config(args)
+    optimizer = get_megatron_optimizer_config(args)[0]
     stage[0] = "microbatches"
     init_num_microbatches_calculator(
         0, args.rampup_batch_size, args.global_batch_size, args.micro_batch_size, args.data_parallel_size, False
@@ -178,6 +193,29 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
         "distributed_optimizer": bool(args.use_distributed_optimizer),
         "ranks": ranks,
         "forward": _forward(args, config),
+        "words": _words(args, config, optimizer),
+    }
+
+
+def _words(args: Any, config: Any, optimizer: Any) -> dict[str, Any]:
+    """What became of dispatcher, graphs, widths and offload."""
+    return {
+        "dispatch": config.moe_token_dispatcher_type if args.num_experts else None,
+        "backend": config.moe_flex_dispatcher_backend if config.moe_token_dispatcher_type == "flex" else None,
+        "overlap_ep": config.overlap_moe_expert_parallel_comm,
+        "graphs": config.cuda_graph_impl,
+        "captured": [module.name for module in config.cuda_graph_modules],
+        "modules": config.recompute_modules if config.recompute_granularity == "selective" else [],
+        "moments": str(optimizer.exp_avg_dtype).removeprefix("torch."),
+        "aware": optimizer.use_precision_aware_optimizer,
+        "offload_layers": config.cpu_offloading_num_layers if config.cpu_offloading else 0,
+        "fp8": [config.fp8, config.fp8_recipe] if config.fp8 else None,
+        "fp4": [config.fp4, config.fp4_recipe] if config.fp4 else None,
+        "params": bool(config.fp8_param),
+        "grads": "bf16" if args.grad_reduce_in_bf16 else "fp32",
+        "instances": args.num_distributed_optimizer_instances,
+        "mtp": config.mtp_num_layers,
+        "meta": config.init_model_with_meta_device,
     }
 
 
@@ -260,6 +298,8 @@ def _build(args: Any, config: Any) -> dict[str, Any]:
 
     plain = copy.copy(config)
     plain.sequence_parallel, plain.context_parallel_size, plain.fp8, plain.tp_comm_overlap = False, 1, None, False
+    plain.moe_token_dispatcher_type, plain.overlap_moe_expert_parallel_comm = "alltoall", False
+    plain.cuda_graph_impl, plain.cpu_offloading, plain.fp4, plain.mtp_num_layers = "none", False, None, None
     plain.transformer_impl, plain.moe_grouped_gemm, plain.gradient_accumulation_fusion = "local", False, False
     plain.moe_permute_fusion, plain.persist_layer_norm, plain.perform_initialization = False, False, False
     plain.apply_rope_fusion, plain.use_cpu_initialization, plain.softmax_type = False, False, config.softmax_type

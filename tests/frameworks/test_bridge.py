@@ -1,77 +1,152 @@
-"""Overrides for Megatron-Bridge: it cannot be imported without a GPU, so its field names are read in its source."""
+"""Exports on top of every recipe of four families of Megatron-Bridge: the configuration it would build a model of."""
 
 from __future__ import annotations
 
-import ast
-import warnings
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astra.export import EXPORTERS
-from astra.export.bridge import overrides
+from astra.export.base import Launch, refusals
+from astra.export.bridge_config import overrides
 from tests.export.launching import given, run_script, write
-from tests.frameworks.install import VENVS, ready
+from tests.frameworks.conftest import Harness
+from tests.frameworks.hf_configs import CONFIGS
 
-# The class behind each section of a recipe's configuration.
-SECTIONS = {
-    "model": ("TransformerConfig", "ModelParallelConfig", "GPTModelProvider"),
-    "train": ("TrainingConfig",),
-    "ddp": ("DistributedDataParallelConfig",),
-    "optimizer": ("OptimizerConfig",),
-    "comm_overlap": ("CommOverlapConfig",),
-    "checkpoint": ("CheckpointConfig",),
-    "dataset": ("GPTDatasetConfig", "BlendedMegatronDatasetConfig"),
-}
-PLANS = [
-    ("llama-3.1-70b", "64xH100", "tp8 pp4 vp5 dp2 mbs1 sp zero1 recompute=selective overlap=grad,param,tp,p2p", "bf16"),
-    ("llama-3.1-8b", "16xB200", "dp16 mbs1 zero3 overlap=grad,param", "fp8"),
-    ("mixtral-8x7b", "64xH100", "tp2 pp4 ep8 dp8 mbs1 sp zero1 recompute=full", "fp8"),
-    ("llama-2-13b", "8xH100", "dp8 mbs1 zero1 offload=optimizer overlap=grad flash=off", "bf16"),
+FAMILIES = ("llama", "qwen", "deepseek", "gpt_oss")
+MODULES = [
+    *(f"megatron.bridge.recipes.{family}.h100" for family in FAMILIES),
+    *(f"megatron.bridge.perf_recipes.{family}" for family in FAMILIES),
 ]
+# Models that no plan can be made for: layers of linear attention, and a family whose configuration is not public.
+BEYOND = ("Qwen/Qwen3-Next-80B-A3B-Instruct", "deepseek-ai/DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Pro")
+# Megatron-core gives these a value of its own where none is said.
+FILLED = {"model.recompute_modules": ["core_attn"], "model.cp_comm_type": None}
+DENSE = (
+    "dp16 mbs1 zero1 overlap=grad,param",
+    "pp2 dp8 mbs1 zero1 recompute=full overlap=grad graphs=none moments=bf16",
+    "dp16 mbs1 zero3 recompute=selective overlap=grad,param shard8",
+    "pp2 vp2 dp8 mbs1 zero1 overlap=grad,param,p2p",
+    "cp2 dp8 mbs1 zero0 overlap=grad graphs=full grads=fp32",
+)
+SPARSE = (
+    "pp4 ep8 dp8 mbs1 zero1 recompute=full overlap=grad,param graphs=none",
+    "tp2 ep16 dp16 mbs1 sp zero1 recompute=selective:core_attn,moe_act overlap=grad,param,tp dispatch=alltoall",
+    "ep8 dp32 mbs1 zero3 overlap=grad,param dispatch=deepep graphs=none",
+    "pp2 vp2 ep8 dp16 mbs1 zero1 overlap=grad,p2p,ep dispatch=deepep moments=bf16",
+)
 
 
-@pytest.fixture(scope="module")
-def classes() -> dict[str, set[str]]:
-    """Fields of every class in the two packages."""
-    if not ready("bridge"):
-        pytest.skip(".venvs/bridge could not be made (see make test-frameworks)")
-    found: dict[str, set[str]] = {}
-    for name in ("bridge", "megatron"):
-        site = next((VENVS / name / "lib").glob("python*/site-packages"))
-        for path in (site / "megatron").rglob("*.py"):
-            _collect(path, found)
-    print("\nmegatron-bridge: read 0.6.2")
-    return found
+@pytest.fixture(scope="session")
+def bridge() -> Iterator[Harness]:
+    harness = Harness("bridge", "bridge_harness.py", TRANSFORMERS_OFFLINE="1", HF_HUB_OFFLINE="1")
+    yield harness
+    harness.close()
 
 
-def _collect(path: Path, found: dict[str, set[str]]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of somebody else's source
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            names = {
-                item.target.id
-                for item in node.body
-                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-            }
-            found.setdefault(node.name, set()).update(names)
-        if isinstance(node, ast.FunctionDef) and "mixed_precision" in path.name:
-            found.setdefault("mixed_precision", set()).add(node.name)
+def launch_of(name: str, folder: Path, strategy: str, **request: Any) -> Launch:
+    path = folder / "config.json"
+    path.write_text(json.dumps(CONFIGS[name]), encoding="utf-8")
+    gpus = 32 if "ep" in strategy else 16
+    return given(str(path), f"{gpus}xH100", strategy, batch=128, runtime="megatron-bridge", **({"seq": 4096} | request))
 
 
-@pytest.mark.parametrize(("model", "gpus", "strategy", "precision"), PLANS)
-def test_every_field_exists(
-    classes: dict[str, set[str]], tmp_path: Path, model: str, gpus: str, strategy: str, precision: str
-) -> None:
-    launch = given(model, gpus, strategy, batch=256, precision=precision)
-    for key, value in overrides(launch):
-        section, _, field = key.partition(".")
-        if section == "mixed_precision":
-            assert value in classes["mixed_precision"]
-        else:
-            assert any(field in classes.get(name, set()) for name in SECTIONS[section]), key
+def plans(name: str, folder: Path, function: str, turn: int) -> Iterator[Launch]:
+    """Two plans of a model: neighbours in the list, so that in turn every recipe's kind meets every plan."""
+    task = "lora" if "_peft_" in function else "finetune" if "_sft_" in function else "pretrain"
+    strategies = SPARSE if "experts" in json.dumps(CONFIGS[name]) else DENSE
+    for place in (turn, turn + 1):
+        strategy = strategies[place % len(strategies)]
+        precision = "fp8" if strategy in (DENSE[0], SPARSE[0]) else "bf16"
+        launch = launch_of(name, folder, uneven(strategy, name), task=task, precision=precision)
+        assert refusals(EXPORTERS["megatron-bridge"], launch) == []
+        yield launch
+
+
+def uneven(strategy: str, name: str) -> str:
+    """A split of the layers over the stages, one layer fewer at the end."""
+    words = dict.fromkeys(strategy.split())
+    stages = int(next((word[2:] for word in words if word.startswith("pp")), "1"))
+    stages *= int(next((word[2:] for word in words if word.startswith("vp")), "1"))
+    if stages == 1:
+        return strategy
+    depth = int(CONFIGS[name]["num_hidden_layers"])
+    each = [depth // stages + (index < depth % stages) for index in range(stages)]
+    each = [each[0] + 1, *each[1:-1], each[-1] - 1]
+    return f"{strategy} layers={','.join(map(str, each))}"
+
+
+def test_every_recipe_takes_the_plan(bridge: Harness, tmp_path: Path) -> None:
+    recipes = bridge.ask(list=MODULES)["recipes"]
+    assert {model for _, _, model in recipes} - set(BEYOND) == set(CONFIGS)
+    wrong, count = [], 0
+    for turn, (module, function, model) in enumerate(recipes):
+        if model in BEYOND:
+            continue
+        for launch in plans(model, tmp_path, function, turn):
+            count += 1
+            wrong += [
+                f"{function}: {launch.strategy}: {fault}" for fault in faults(bridge, launch, module, function, model)
+            ]
+    print(f"\n{count} configurations of {len(recipes)} recipes")
+    assert count > 700
+    assert wrong == [], "\n".join(wrong[:20])
+
+
+def faults(bridge: Harness, launch: Launch, module: str, function: str, model: str) -> list[str]:
+    """What the configuration that would be trained with does not say as the plan does."""
+    files = EXPORTERS["megatron-bridge"].files(launch)
+    env = {"PRETRAINED_CHECKPOINT": str(Path(__file__).parent), "HF_MODEL": model}
+    if launch.strategy.zero < 2:
+        env["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    verdict = bridge.ask(
+        files={name: files[name] for name in ("train.py", "overrides.txt")},
+        recipe=[module, function],
+        config=CONFIGS[model],
+        world=launch.gpus,
+        env=env,
+        more=["dataset.path_to_cache=/tmp"] * ("perf_recipes.gpt_oss" in module and launch.workload.task == "pretrain"),
+    )
+    if not verdict["accepted"]:
+        return [verdict["error"]]
+    found = []
+    for key, said in overrides(launch):
+        got = verdict["values"][key]
+        if key != "model.pipeline_model_parallel_layout" and got != value(said) and got != FILLED.get(key, got is None):
+            found.append(f"{key} is {got!r}, not {said}")
+    derived = {
+        "dp": launch.strategy.dp,
+        "layers": launch.model.layers,
+        "vocab": launch.model.vocab,
+        "attention": "AttnBackend.auto",
+        "bf16": True,
+        "chunks": [list(launch.layers[rank :: launch.strategy.pp]) for rank in range(launch.strategy.pp)],
+        "peft": "LoRA" if launch.workload.task == "lora" else None,
+        "pretrained": None if launch.workload.task == "pretrain" else str(Path(__file__).parent),
+    }
+    return found + [
+        f"{key} is {verdict[key]!r}, not {wanted!r}" for key, wanted in derived.items() if verdict[key] != wanted
+    ]
+
+
+def value(text: str) -> Any:
+    """An override as Hydra reads it."""
+    if text.startswith("["):
+        return [word for word in text[1:-1].split(",") if word]
+    plain = {"null": None, "true": True, "false": False}
+    if text in plain:
+        return plain[text]
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        return text.strip("'")
+
+
+def test_script_starts_the_program(tmp_path: Path) -> None:
+    launch = given("llama-3.1-70b", "64xH100", "tp8 pp4 dp2 mbs1 sp zero1", batch=256, runtime="megatron-bridge")
     write(tmp_path, EXPORTERS["megatron-bridge"].files(launch))
-    started = run_script(tmp_path, RUN_RECIPE="run_recipe.py")
-    assert started.after("run_recipe.py") == [f"{key}={value}" for key, value in overrides(launch)]
+    started = run_script(tmp_path)
+    assert started.after("train.py") == []

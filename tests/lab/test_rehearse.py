@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from astra.catalog import runtimes
 from astra.errors import InputError
 from astra.lab.profile.store import Store
 from astra.lab.rehearse import run as rehearse
@@ -24,7 +25,15 @@ from astra.lab.rehearse.case import (
 from astra.lab.rehearse.fabric import fill_seconds
 from astra.lab.rehearse.fake import Counter
 from astra.lab.rehearse.measure import net_of_before
-from astra.lab.rehearse.plan import CannotRehearse, case_of, refusals, stages_of
+from astra.lab.rehearse.plan import (
+    CannotRehearse,
+    case_of,
+    compared_with,
+    counted_only,
+    framework_of,
+    refusals,
+    stages_of,
+)
 from astra.lab.rehearse.rows import as_row, case_of_row
 from astra.schedule.in_flight import peak_activation_bytes
 from astra.spec.model import MLA, ModelSpec, MoE
@@ -88,7 +97,6 @@ def test_the_strategy_text_reads_back_as_the_planners_own() -> None:
         ({"pp": 5}, "case.pp*vp"),
         ({"pp": 2, "stage": 2}, "case.stage"),
         ({"tp": 2, "sp": True, "seq": 4097}, "case.seq"),
-        ({"zero": 3}, "case.zero"),
         ({"vp": 2}, "case.vp"),
         ({"ep": 2, "dp": 2}, "case.ep"),
     ],
@@ -173,7 +181,11 @@ def test_the_published_rows_are_cases_of_the_grid() -> None:
 
 
 def _load_grid() -> Any:
-    spec = importlib.util.spec_from_file_location("rehearsal_grid", ROOT / "benchmarks/rehearsal/grid.py")
+    return _load("grid")
+
+
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"rehearsal_{name}", ROOT / f"benchmarks/rehearsal/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -194,18 +206,39 @@ def test_a_case_of_a_plan() -> None:
     assert case_of(MODEL, strategy, WORK, stage=0).num_microbatches == 4  # no more than the plan has
 
 
+@pytest.mark.parametrize("strategy", ["pp2 dp2 schedule=gpipe", "pp2 dp2 schedule=zb"])
+def test_what_cannot_be_rehearsed_is_said(strategy: str) -> None:
+    with pytest.raises(CannotRehearse, match="no such pipeline schedule"):
+        case_of(MODEL, parse_strategy(strategy), WORK)
+
+
 @pytest.mark.parametrize(
     ("strategy", "word"),
     [
-        ("tp2 cp2 dp1", "context parallelism"),
-        ("dp8 zero3", "zero 0 or 1 alone"),
-        ("dp8 offload=optimizer", "offload"),
-        ("pp2 dp2 schedule=gpipe", "no such pipeline schedule"),
+        ("tp2 cp2 dp4", "Context parallelism needs TransformerEngine"),
+        ("dp8 offload=optimizer", "without optimizer state"),
+        ("dp8 moments=bf16", "Moments in bf16"),
     ],
 )
-def test_what_cannot_be_rehearsed_is_said(strategy: str, word: str) -> None:
-    with pytest.raises(CannotRehearse, match=word):
-        case_of(MODEL, parse_strategy(strategy), WORK)
+def test_what_cannot_run_is_counted_and_said(strategy: str, word: str) -> None:
+    chosen = parse_strategy(strategy)
+    assert [sentence for sentence in counted_only(chosen, WORK) if word in sentence]
+    assert refusals(MODEL, chosen, WORK) == []
+    case = case_of(MODEL, chosen, WORK)
+    assert case.seq * chosen.cp == WORK.seq
+    assert case.strategy.gpus == chosen.gpus  # the ring's ranks shard states like replicas
+
+
+def test_other_precisions_are_counted_in_bf16() -> None:
+    assert counted_only(parse_strategy("dp8"), WORK) == []
+    assert "in bf16" in counted_only(parse_strategy("dp8"), replace(WORK, precision="fp8"))[0]
+
+
+def test_sharded_weights_latent_attention_and_named_modules_are_rehearsed() -> None:
+    latent = MLA(q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8)
+    model = replace(EXPERTS, mla=latent, moe=MoE(experts=8, topk=2, ffn=32, shared_ffn=32, first_dense=1))
+    for words in ("dp8 zero2", "dp8 zero3", "dp8 recompute=selective:core_attn,layernorm,mla_up_proj"):
+        assert refusals(model, parse_strategy(words), WORK) == []
 
 
 def test_plain_torch_has_no_experts_and_no_virtual_stages() -> None:
@@ -216,10 +249,35 @@ def test_plain_torch_has_no_experts_and_no_virtual_stages() -> None:
 
 
 def test_every_reason_is_given_at_once() -> None:
-    latent = MLA(q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8)
-    model = replace(MODEL, mla=latent)
-    reasons = refusals(model, parse_strategy("tp2 cp2 dp1 zero2"), replace(WORK, precision="fp8"))
-    assert len(reasons) == 4
+    found = refusals(MODEL, parse_strategy("tp2 pp2 vp2 dp2 zero1 overlap=grad,param,p2p"), WORK, "fsdp2")
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("runtime", "framework", "compared"),
+    [
+        ("megatron", "megatron", "megatron-local"),
+        ("deepspeed", "megatron", "megatron-local"),
+        ("torchtitan", "fsdp2", "torchtitan-local"),
+        ("fsdp-eager", "fsdp2", "fsdp-local"),
+    ],
+)
+def test_a_plan_is_played_by_the_framework_it_is_for(runtime: str, framework: str, compared: str) -> None:
+    chosen = runtimes.runtime(runtime)
+    assert framework_of(chosen) == framework
+    assert compared_with(framework, chosen) == compared
+
+
+def test_the_fsdp2_grid_was_run_as_it_is() -> None:
+    """Every published row is a case of the grid, and half of them were kept for scoring."""
+    known = {case.id: case for case in _load("fsdp2").cases()}
+    rows = json.loads((ROOT / "benchmarks/results/2026-11-15_rehearsal-fsdp2_h200.json").read_text())["rows"]
+    assert [row["id"] for row in rows] == list(known)
+    for row in rows:
+        assert case_of_row(row).id == row["id"]
+        assert row["split"] == known[row["id"]].split
+        assert row["finite"]
+    assert 0.4 < sum(row["split"] == "test" for row in rows) / len(rows) < 0.6
 
 
 def test_uneven_layers() -> None:
@@ -257,6 +315,12 @@ def test_storages_are_counted_from_birth_to_death() -> None:
     assert counter.live_bytes == 1024 + 512  # whole grains, each storage once
     del one, storage
     assert (counter.live_bytes, counter.peak_bytes) == (512, 1536)
+    two._nbytes = 2048
+    counter.resized(two)  # FSDP makes a storage larger for gathered weights,
+    assert (counter.live_bytes, counter.peak_bytes) == (2048, 2048)
+    two._nbytes = 0
+    counter.resized(two)  # and gives its memory back
+    assert (counter.live_bytes, counter.peak_bytes) == (0, 2048)
     counter.reset()
     del two  # of an earlier case: not ours any more
     assert counter.live_bytes == 0

@@ -76,6 +76,25 @@ def test_compute_of_rehearsed_ranks(name: str) -> None:
     assert abs(found.bias) <= 0.01
 
 
+def test_fsdp2_ranks() -> None:
+    """Eager and compiled, weights gathered again or kept, layers recomputed or not, experts, a pipeline."""
+    pairs = rehearsed("rehearsal-fsdp2")
+    peaks = errors_of(stage.peak_allocated_gib * GIB / row["peak_allocated_bytes"] - 1 for row, stage in pairs)
+    reserves = errors_of(stage.peak_reserved_gib * GIB / row["peak_reserved_bytes"] - 1 for row, stage in pairs)
+    times = errors_of(
+        stage.compute_s / (row["compute_s"] - row["optimizer_s"] - row["zero_grad_s"]) - 1 for row, stage in pairs
+    )
+    assert peaks is not None
+    assert reserves is not None
+    assert times is not None
+    assert peaks.runs == 32
+    assert (peaks.mean, peaks.worst) <= (0.0125, 0.055)
+    assert peaks.worst <= 0.055
+    assert reserves.mean <= 0.15
+    assert times.mean <= 0.038
+    assert times.worst <= 0.135
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_published_runs_of_a_fitted_source(source: str) -> None:
     mean, median, runs = SOURCES[source]

@@ -202,10 +202,11 @@ def random_request(seed: int, relative: str = "") -> Request:
         runtime=runtime(rng),
         headroom=0.1,
     )
+    limits = rng.choice(LIMITS)
+    if "offload_layers=1" in limits.get("fix", ()) and "activations" not in job.runtime.can.offload:
+        limits = {}
     rules = "\n".join(rng.sample(RULES, rng.randint(1, 2))) if rng.random() < 0.4 else ""
-    return Request(
-        job, parse_restrictions(**rng.choice(LIMITS)), rules, every_switch=gpus <= 4 and layers <= 4 and not experts
-    )
+    return Request(job, parse_restrictions(**limits), rules, every_switch=gpus <= 4 and layers <= 4 and not experts)
 
 
 def with_memory(job: Job, memory_bytes: float) -> Job:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -16,10 +17,11 @@ from astra.catalog import runtimes
 from astra.catalog.clusters import parse_gpus
 from astra.catalog.models import model
 from astra.errors import AstraError, NoFeasiblePlan
+from astra.layers.kinds import layer_kinds
 from astra.search.detail import estimate, layers_of, legality
 from astra.search.splits import neighbours
 from astra.spec.job import Job
-from astra.spec.strategy import OFFLOADS, RECOMPUTES, Strategy, parse_strategy, replace
+from astra.spec.strategy import OFFLOADS, OVERLAPS, RECOMPUTES, Strategy, parse_strategy, replace
 from astra.spec.workload import Workload
 from tests.properties.jobs import job, law, seeds
 from tests.properties.test_plan_laws import request
@@ -72,12 +74,14 @@ def restriction(asked: Job, best: Strategy, rng: random.Random) -> dict[str, tup
     for _ in range(rng.choice((1, 1, 2))):
         name = rng.choice(("tp", "pp", "cp", "dp", "vp", "mbs", "ep", "etp", "zero"))
         value = getattr(best, name)
-        way = rng.choice(("fix", "forbid", "maximum", "minimum", "flag"))
+        way = rng.choice(("fix", "forbid", "maximum", "minimum", "flag", "rules"))
         if way == "flag":
             flag = rng.choice(
                 ("flash=off", "sp=off", "recompute=none", "recompute=full", "recompute=selective", "overlap=none")
             )
             found.setdefault("fix", []).append(flag)
+        elif way == "rules":
+            found.setdefault("rules", []).append(rule(best, rng))
         elif way == "fix":
             found.setdefault("fix", []).append(f"{name}={rng.choice((value, 1, 2, 2 * value))}")
         elif way == "forbid":
@@ -85,6 +89,24 @@ def restriction(asked: Job, best: Strategy, rng: random.Random) -> dict[str, tup
         else:
             found.setdefault(way, []).append(f"{name}={value}")
     return {way: tuple(dict.fromkeys(texts)) for way, texts in found.items()}
+
+
+def rule(best: Strategy, rng: random.Random) -> str:
+    """A rule of one's own that may speak of what the best strategy has, of several fields at once or of the GPUs."""
+    one, other = rng.sample(("tp", "pp", "cp", "dp", "vp", "mbs", "ep", "zero", "recompute_layers"), 2)
+    a, b = getattr(best, one), getattr(best, other)
+    return rng.choice(
+        (
+            f"refuse {one} == {a}",
+            f"require {one} <= {max(a, 1)}",
+            f"refuse {one} * {other} > {max(a * b, 1)}",
+            f"refuse {one} == {a} and {other} == {b}",
+            f"require {one} > {a} or {other} <= {b}",
+            f'refuse recompute == "{best.recompute}" and {one} >= {a}',
+            f"refuse sp != {str(best.sp).lower()} or {one} == {a}",
+            f"refuse tp * {one} > gpus / 2",
+        )
+    )
 
 
 @law(40)
@@ -179,6 +201,58 @@ def test_no_mutation_beats_the_plan(asked: Job, seed: int) -> None:
         if result.fits:
             upper_s = plans.best.estimate.step_s_range.high
             assert upper_s <= result.step_s_range.high * (1 + SLACK), result.strategy
+
+
+def sampled(asked: Job, rng: random.Random) -> Strategy | None:
+    """Any strategy on all GPUs, whatever the plan is; None if the degrees drawn do not divide them."""
+    can, moe, left, degrees = asked.runtime.can, asked.model.moe is not None, asked.pool.gpus, {}
+    fitting = {"tp": asked.model.heads, "cp": asked.workload.seq // 2, "pp": 0}
+    for name in rng.sample(sorted(fitting), 3):
+        tried = [1] if name not in can.degrees else [1, 1, 2, 3, 4, 5, 6, 8, 12, 16]
+        degrees[name] = rng.choice([n for n in tried if left % n == 0 and fitting[name] % n == 0])
+        left //= degrees[name]
+    if asked.workload.global_batch % left:
+        return None
+    share, several = asked.workload.global_batch // left, degrees["pp"] > 1
+    schedule = rng.choice(can.schedules) if several and can.schedules else "1f1b"
+    vp = rng.choice((2, 3, 4)) if schedule == "interleaved" else 1
+    zero = rng.choice(can.zero)
+    made = Strategy(
+        **degrees,
+        dp=left,
+        vp=2 if schedule == "zbv" else vp,
+        mbs=rng.choice([n for n in (1, 1, 2, 3, 4, 6, 8) if share % n == 0]),
+        ep=rng.choice((1, 2, 4, 8)) if moe and "ep" in can.degrees else 1,
+        etp=rng.choice((1, 1, 2, 4)) if moe and "etp" in can.degrees else 1,
+        sp=degrees["tp"] > 1 and "sp" in can.degrees and (moe or rng.random() < 0.7),
+        zero=zero,
+        offload=rng.choice(can.offload) if zero == 1 else "none",
+        flash=rng.random() < 0.8 or not can.unfused,
+        schedule=schedule,
+        recompute=rng.choice(can.recompute),
+    )
+    if made.recompute == "full" and can.methods:
+        made = replace(made, method=rng.choice(can.methods), recompute_layers=rng.choice((1, 1, 2, 3, 5, 8)))
+    hidden = {name for name in asked.hides(made) if rng.random() < 0.8 or name in can.always}
+    hidden -= {"param"} if "grad" not in hidden or zero == 0 else set()
+    made = replace(made, overlap=tuple(name for name in OVERLAPS if name in hidden))
+    depth, stages = len(layer_kinds(asked.model)), made.pp * made.vp
+    if 1 < stages <= depth and can.uneven and rng.random() < 0.5:
+        cuts = sorted(rng.sample(range(1, depth), stages - 1))
+        made = replace(made, layers=tuple(b - a for a, b in pairwise((0, *cuts, depth))))
+    return made
+
+
+@law(20)
+@given(asked_jobs, st.integers(0, 2**32 - 1))
+def test_no_legal_strategy_beats_the_plan(asked: Job, seed: int) -> None:
+    plans, rng = answer(asked, top=1), random.Random(seed)
+    some = {sampled(asked, rng) for _ in range(30)} - {None}
+    legal = [s for s in some if s is not None and defines_a_run(asked, s) and not legality(asked, s)]
+    for result in estimate(asked, sorted(legal, key=str)) if legal else ():
+        if result.fits:
+            assert plans is not None, result.strategy
+            assert plans.best.estimate.step_s <= result.step_s * (1 + SLACK), result.strategy
 
 
 @law(30)

@@ -31,6 +31,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "runtimes.md"
 NAMES = runtimes.runtime_names()
 WORK = Workload(global_batch=256, seq=4096)
 POOL = parse_gpus("64xH100")
+WORDS = tuple(name for name in RUNTIME_WORDS if name in CHOICES)
 DEGREE = st.sampled_from([1, 1, 2, 4])
 STRATEGY = st.fixed_dictionaries(
     {
@@ -48,7 +49,7 @@ STRATEGY = st.fixed_dictionaries(
         "offload_layers": st.sampled_from([0, 0, 2]),
         "shard": st.sampled_from([0, 0, 2]),
         "dispatch_fp8": st.booleans(),
-        **{name: st.sampled_from(CHOICES[name]) for name in RUNTIME_WORDS if name in CHOICES},
+        **{f"{name}": st.sampled_from(CHOICES[name]) for name in WORDS},
     }
 )
 
@@ -86,12 +87,7 @@ def test_a_value_that_is_not_listed_is_refused(name: str) -> None:
         ("activations" in can.offload, {"offload_layers": 1}),
         ("ep" in can.overlap, {"overlap": (*overlap, "ep"), "ep": 2}),
         *((word in can.modules, {"recompute": "selective", "modules": (word,)}) for word in MODULES),
-        *(
-            (word in getattr(can, name), {name: word})
-            for name in RUNTIME_WORDS
-            if name in CHOICES
-            for word in CHOICES[name]
-        ),
+        *((word in getattr(can, name), {f"{name}": word}) for name in WORDS for word in CHOICES[name]),
         (can.dispatch_fp8, {"ep": 2, "dispatch": "deepep", "dispatch_fp8": True}),
         (can.shard, {"shard": 2}),
         (can.unfused, {"flash": False}),

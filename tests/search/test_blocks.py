@@ -10,7 +10,8 @@ from astra.cost import step
 from astra.partition.effort import Effort
 from astra.search import blocks as streams
 from astra.search.blocks import Stream
-from astra.search.counts import CountSpace, core_bound_s, shelve
+from astra.search.counts import CountSpace, core_bound_s, degrees, shelve
+from astra.search.floors import Floors
 from tests.search.test_counts import CASES, case
 
 ASKED = (
@@ -34,7 +35,6 @@ def test_blocks_give_the_same_plans(asked: dict[str, object], monkeypatch: pytes
 @pytest.mark.parametrize("name", CASES)
 def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
     job, counts, restrictions = case(name)
-    stream = Stream(job, counts, restrictions, {}, Effort())
     shelf = shelve(job, CountSpace(job, counts, restrictions))
     least_s = core_bound_s(job, shelf.space, shelf.cores, shelf.gathered)
     bound_s = step.least_seconds(job, least_s, shelf.waits[shelf.place])
@@ -43,7 +43,10 @@ def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
         rows = shelf.place == at
         limit_s = np.full(len(counts), bound_s[rows].min() * (1 + 1e-9))
         some = {degree: column[rows] for degree, column in columns.items()}
+        stream = Stream(job, counts, restrictions, {}, Effort())
+        stream.come_closer(limit_s)
         assert stream.hopeful(some, limit_s)[bound_s[rows].argmin()]
+        assert not stream.hopeful(some, 0.3 * limit_s).any()
 
 
 def test_every_count_is_visited_once() -> None:
@@ -56,3 +59,16 @@ def test_every_count_is_visited_once() -> None:
     assert sorted(seen) == sorted(set(seen))
     space = CountSpace(job, counts, restrictions)
     assert set(space.gpus().tolist()) <= set(seen)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_floors_come_closer_and_never_pass_the_work(name: str) -> None:
+    job, counts, restrictions = case(name)
+    columns, known = degrees(job, counts, restrictions), dict[bytes, np.ndarray]()
+    pairs = np.unique(np.stack([columns["tp"], columns["cp"]]), axis=1)
+    own = [floor(pairs) for floor in Floors(job, restrictions, columns, known, Effort()).closer_and_closer()]
+    again = [floor(pairs) for floor in Floors(job, restrictions, columns, known, Effort()).closer_and_closer()]
+    assert len(again) == len(own) + 1  # the first is what the same GPU left behind
+    for floors in (own, again):
+        assert np.isfinite(floors[-1]).any()
+        assert all((looser <= floors[-1] * (1 + 1e-9)).all() for looser in floors)

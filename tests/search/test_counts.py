@@ -9,8 +9,9 @@ import pytest
 
 from astra.api import make_job
 from astra.errors import InputError
+from astra.partition.effort import Effort
 from astra.rules.restrictions import Restrictions, parse_restrictions
-from astra.search.counts import CountSpace, climb, compute_bound_s, flops_bound_s, least_by_count, on, shelve
+from astra.search.counts import Climb, CountSpace, climb, compute_bound_s, flops_bound_s, least_by_count, on, shelve
 from astra.search.engine import search
 from astra.spec.job import Job
 
@@ -86,6 +87,24 @@ def test_no_sharding_beats_peak_flops(model: str, more: dict[str, Any], gpu: str
     shelf = shelve(job, CountSpace(job, np.array([8, 64])))
     for bound_s in (compute_bound_s(job, shelf) * shelf.waits[shelf.place], shelf.bound_s):
         assert (flops_bound_s(job, shelf.space.counts) <= least_by_count(shelf, bound_s)).all()
+
+
+@pytest.mark.parametrize("name", ["dense", "tight memory", "experts"])
+def test_a_climb_in_parts_ends_where_one_at_once_does(name: str) -> None:
+    job, counts, restrictions = case(name)
+    shelf = shelve(job, CountSpace(job, counts, restrictions))
+    whole = climb(job, shelf, without_limit)
+    effort = Effort(1.0)
+    rising = Climb(job, shelf, without_limit, effort)
+    rungs, parts = rising.go_on(), 1
+    assert np.isfinite(rungs.step_s).any()
+    while np.isfinite(rungs.open_s).any():
+        # What is not yet found is never below what is told of it.
+        assert (np.minimum(rungs.step_s, rungs.open_s) <= whole.step_s * (1 + 1e-9)).all()
+        effort.most = effort.spent + 200.0
+        rungs, parts = rising.go_on(), parts + 1
+    assert parts > 1
+    assert rungs.step_s == pytest.approx(whole.step_s, rel=1e-12)
 
 
 def test_a_limit_hides_only_what_does_not_beat_it() -> None:

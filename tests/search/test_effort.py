@@ -14,7 +14,7 @@ from astra.errors import NoFeasiblePlan
 from astra.partition.effort import Effort
 from astra.partition.solve import solve
 from astra.renting import mixes, rent
-from astra.search import hunt
+from astra.search import budget, hunt
 from astra.search.fleet import search as mixed
 from astra.search.fleet import worth as mixed_worth
 from astra.search.fleet.records import MixedPlanSet
@@ -149,3 +149,32 @@ def test_mixes_left_open_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nothing.dominated == everything.dominated
     assert nothing.planned + nothing.open == everything.planned + everything.open
     assert nothing.planned <= 1
+
+
+@pytest.mark.parametrize("most", [1.0, 400.0])
+def test_a_cut_front_is_within_the_gap_it_tells(most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {
+        "model": "mixtral-8x7b", "tokens": "1B", "gpus": "A100-80,H100,H200", "max_gpus": 64, "batch": 64, "seq": 8192,
+        "mixes": "none",
+    }  # fmt: skip
+    whole = astra.rent(**asked)
+    assert not [note for note in whole.notes if "work allowed" in note]
+    monkeypatch.setattr(rent, "MOST_EFFORT", most)
+    monkeypatch.setattr(rent, "MOST_REMARKED", most)
+    cut = astra.rent(**asked)
+    (note,) = [note for note in cut.notes if note.startswith("The search stopped at the work allowed")]
+    gap = float(re.findall(r"more than ([\d.]+)% better", note)[0]) / 100 + 1e-3
+    for best in whole.front:
+        assert any(
+            one.cost.days <= best.cost.days * (1 + gap) and one.cost.usd <= best.cost.usd * (1 + gap)
+            for one in cut.front
+        )
+
+
+def test_money_objectives_tell_what_they_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {
+        "model": "mixtral-8x7b", "gpus": "128xH100", "batch": 128, "seq": 4096, "tokens": "1T", "objective": "cheapest",
+    }  # fmt: skip
+    assert not [note for note in astra.plan(**asked).notes if "work allowed" in note]
+    monkeypatch.setattr(budget, "MOST_EFFORT", 1.0)
+    assert [note for note in astra.plan(**asked).notes if "work allowed" in note]

@@ -291,6 +291,8 @@ def test_shares_equal_brute_force(seed: int) -> None:
     if found is not None:
         assert found[0] == pytest.approx(possible.min())
         assert sum(share.samples * units for share, units in zip(shares, found[1], strict=True)) == batch
+        assert deal(shares, batch, below=found[0] * (1 - 1e-9)) is None
+        assert deal(shares, batch, below=found[0] * (1 + 1e-9)) == found
 
 
 def test_the_answer_is_the_same_every_time() -> None:

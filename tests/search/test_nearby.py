@@ -22,17 +22,18 @@ def per_token_s(step_s: float, gpus: int, batch: int) -> float:
 
 
 def proven(model: str, remark: Nearby, fix: tuple[str, ...] = ()) -> None:
-    """The strategy on those numbers takes the stated step, and planning them finds one that is no slower."""
+    """The strategy on those numbers takes the stated step, and planning them gives it first."""
     on = f"{remark.gpus}xH100"
     same = astra.estimate(model, strategy=remark.strategy, gpus=on, batch=remark.batch)
     assert same.legal
     assert same.fits
     assert (same.step_s, same.tokens_per_s) == pytest.approx((remark.step_s, remark.tokens_per_s), rel=1e-9)
     found = astra.plan(model, gpus=on, batch=remark.batch, fix=fix)
-    assert min(plan.estimate.step_s for plan in found.plans) <= remark.step_s * (1 + 1e-9)
+    assert found.best.strategy == remark.strategy
+    assert found.best.estimate.step_s == pytest.approx(remark.step_s, rel=1e-9)
 
 
-@pytest.mark.parametrize(("gpus", "batch", "least"), [(24, 512, 0.08), (104, 1024, 0.2)])
+@pytest.mark.parametrize(("gpus", "batch", "least"), [(24, 512, 0.04), (104, 1024, 0.2)])
 def test_a_better_batch_is_told_with_the_figures_that_planning_it_gives(gpus: int, batch: int, least: float) -> None:
     answer = astra.plan("llama-3-8b", gpus=f"{gpus}xH100", batch=batch)
     (remark,) = answer.nearby
@@ -75,7 +76,7 @@ def test_numbers_that_cannot_be_dealt_at_all_are_answered_with_some_that_can() -
     for gpus, samples, step_s in ((100_000, batch.group(1), batch.group(2)), (count.group(1), "2048", count.group(2))):
         on = f"{str(gpus).replace(',', '')}xH100"
         found = astra.plan("llama-3.1-405b", gpus=on, batch=int(samples.replace(",", "")))
-        assert min(plan.estimate.step_s for plan in found.plans) <= float(step_s) + 0.005
+        assert found.best.estimate.step_s == pytest.approx(float(step_s), abs=0.005)
 
 
 def test_what_does_not_fit_is_not_answered_with_other_numbers() -> None:
@@ -94,7 +95,8 @@ def test_limits_hold_for_what_is_told() -> None:
     (remark,) = astra.plan("llama-3-8b", gpus="24xH100", batch=500, fix=["pp=3"]).nearby
     assert "pp3" in remark.strategy
     proven("llama-3-8b", remark, ("pp=3",))
-    assert astra.plan("llama-3-8b", gpus="24xH100", batch=512, rules=["refuse dp > 8"]).nearby == []
+    for remark in astra.plan("llama-3-8b", gpus="24xH100", batch=512, rules=["refuse dp > 8"]).nearby:
+        assert astra.parse_strategy(remark.strategy).dp <= 8
 
 
 def test_it_is_in_the_text_and_the_record_and_not_in_the_short_form() -> None:

@@ -117,7 +117,7 @@ def test_rows_of_a_rent_report() -> None:
     for choice in report.front:
         gpus = [f"{part.gpus}x{part.gpu}" for part in choice.parts]
         node = choice.parts[0].node if len(choice.parts) == 1 else None
-        text = " ".join(short_form(choice.strategy))
+        text = " ".join(short_form(choice.strategy, choice.as_usual))
         assert text.split() in [found.split() for found in texts]
         again = pasted(text, "llama-3-8b", gpus=gpus, node=node, batch=256, seq=2048)
         assert again.strategy == choice.strategy

@@ -89,14 +89,19 @@ def write(
     if reasons and (job is None or not nearest or not near):
         raise CannotExport(to, reasons, near=near)
     if job is not None:
+        import msgspec  # noqa: PLC0415
+
         from astra.export.nearest import find, in_target  # noqa: PLC0415
+        from astra.export.told import estimated_anew  # noqa: PLC0415
 
         if reasons:
             found = find(exporter, launch, job)
-            launch = found.launch
+            launch = found.launch._replace(told=estimated_anew(launch.told, msgspec.to_builtins(found.after)))
         else:
             planned, there = launch, in_target(exporter, launch, job)
-            launch = planned if there is None else planned._replace(step_s=there.step_s)
+            if there is not None:
+                told_there = estimated_anew(planned.told, msgspec.to_builtins(there))
+                launch = planned._replace(step_s=there.step_s, told=told_there)
     files = write_folder(place, exporter.files(launch), overwrite=overwrite)
     return {
         "schema": EXPORT_SCHEMA,

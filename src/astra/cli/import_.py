@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from astra.spec.strategy import Strategy
 
 IMPORT_SCHEMA: Final = "astra.import/1"
-HELP: Final = "read a Megatron-LM script, torchtitan or DeepSpeed configuration as a strategy"
+HELP: Final = "read a launch script or a training configuration as a strategy"
 DESCRIPTION: Final = (
     "Say what a training configuration does in Astra's words. Scripts are read, never run. "
     "astra estimate --from FILE costs it at once; astra plan --baseline FILE compares it with the best."
@@ -26,30 +26,34 @@ DESCRIPTION: Final = (
 EPILOG: Final = """\
 examples:
   astra import train.sh
+  astra import run.sh -- 7b 64
   astra import ds_config.json --gpus 64xH100
+  astra import sft.yaml --gpus 8
   astra estimate --from train.sh --gpus 64xH100
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
-    parser.add_argument("file", metavar="FILE", help="a script (.sh), torchtitan .toml or .py, or DeepSpeed .json")
+    parser.add_argument("file", metavar="FILE", help="a script (.sh), a configuration (.toml, .py, .json, .yaml) or "
+                        "overrides of a recipe (.txt)")  # fmt: skip
+    parser.add_argument("parameters", metavar="PARAMETER", nargs="*", help="parameters of the script, behind --")
     parser.add_argument("--gpus", metavar="N[xGPU]", help="how many GPUs it runs on, where the file does not say")
     options.add_output(parser, detail=False)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Read, and keep the answer ready to be drawn."""
-    found = read(args.file, {} if args.gpus is None else {"gpus": (args.gpus,)})
+    found = read(args.file, {} if args.gpus is None else {"gpus": (args.gpus,)}, args.parameters)
     record = to_record(found, args.file)
     return Answer(lambda width, color: told(record), lambda: json.dumps(record, indent=2))
 
 
-def read(file: str, fields: Mapping[str, Any]) -> Imported:
+def read(file: str, fields: Mapping[str, Any], parameters: Sequence[str] = ()) -> Imported:
     """A configuration on the GPUs of a request, if it has any."""
     from astra.export.imports import import_file  # noqa: PLC0415
 
-    return import_file(file, gpus=_count(fields))
+    return import_file(file, gpus=_count(fields), parameters=parameters)
 
 
 def _count(fields: Mapping[str, Any]) -> int | None:
@@ -75,12 +79,14 @@ def fill(fields: dict[str, Any], file: str, notes: list[str]) -> Strategy:
         fix = "Name it before the flags: a catalog name, or the path of its config.json."
         raise InputError("MODEL", None, want=f"the model: {file} does not give its whole shape", fix=fix)
     said = {"batch": found.global_batch, "seq": found.seq, "precision": found.precision,
-            "optimizer": found.optimizer, "runtime": found.framework}  # fmt: skip
+            "optimizer": found.optimizer, "runtime": found.framework, "mtp": found.mtp,
+            "task": found.task, "lora_rank": found.lora_rank}  # fmt: skip
     for name, value in said.items():
         if value is not None:
             fields.setdefault(name, value)
     notes.append(f"The strategy was read from {file} ({found.framework}); runtime {fields['runtime']}.")
     notes += [f"Not used of it: {setting}." for setting in found.ignored]
+    notes += [f"Not understood: {setting}." for setting in found.unknown]
     return found.strategy
 
 
@@ -99,10 +105,14 @@ def to_record(found: Imported, file: str) -> dict[str, Any]:
             "seq": found.seq,
             "precision": found.precision,
             "optimizer": found.optimizer,
+            "task": found.task,
+            "lora_rank": found.lora_rank,
+            "mtp": found.mtp,
         },
         "model": found.recipe,
         "model_spec": msgspec.to_builtins(found.model) if found.model is not None else None,
         "ignored": list(found.ignored),
+        "unknown": list(found.unknown),
     }
 
 
@@ -118,5 +128,6 @@ def told(record: dict[str, Any]) -> str:
                   f"{shape['kv_heads']}, ffn {shape['ffn']}, vocabulary {shape['vocab']}"]  # fmt: skip
     elif record["model"] is not None:
         lines += [f"model     {record['model']}"]
-    lines += [f"not used  {'; '.join(record['ignored'])}"] * bool(record["ignored"])
+    lines += [f"not used  {'; '.join(record['ignored'])}  (speed or memory)"] * bool(record["ignored"])
+    lines += [f"unknown   {'; '.join(record['unknown'])}"] * bool(record["unknown"])
     return "\n".join(map(visible, lines)) + "\n"

@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 HELP: Final = "run one rank of a plan on the GPU here, before paying for all of them"
 DESCRIPTION: Final = (
-    "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core, or plain "
-    "torch) and no network: true peak memory and compute time, beside what was predicted. Without a GPU, memory is "
-    "counted from the framework's own tensors. Needs torch and megatron-core (pip install 'astra-planner[rehearse]')."
+    "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core, torch's FSDP2, "
+    "or plain torch) and no network: true peak memory and compute time, beside what was predicted. Without a GPU, memory "
+    "is counted from the framework's own tensors. Needs torch and megatron-core (pip install 'astra-planner[rehearse]'); "
+    "for plans of torchtitan and FSDP torch alone."
 )
 EPILOG: Final = """\
-The framework is megatron-core without TransformerEngine (runtime megatron-local), so the plan's strategy is predicted
-once more for that runtime and the GPU here: that is what the measurement is compared with. docs/rehearsal.md says what
-is real, what stands in, and what cannot be rehearsed.
+Plans for Megatron run in megatron-core without TransformerEngine (runtime megatron-local), plans for torchtitan and FSDP
+under torch's fully_shard (torchtitan-local, fsdp-local). The plan's strategy is predicted once more for that runtime and
+the GPU here: that is what the measurement is compared with. What cannot run is counted, and the answer says why.
+docs/rehearsal.md says what is real, what stands in, and what cannot be rehearsed.
 
 examples:
-  astra plan llama-3.1-70b --gpus 64xH100 --max zero=1 --fix cp=1 --max vp=1 --min pp=4 --forbid offload --out plan.json
+  astra plan llama-3.1-70b --gpus 64xH100 --out plan.json
   astra rehearse plan.json                    first, middle and last stage of the best plan
-  astra rehearse plan.json --stage 0 --stage 3 --plan 2 --out rehearsal.json
+  astra rehearse plan.json --stage 0 --plan 2 --out rehearsal.json
   astra rehearse plan.json --framework torch  plain torch layers; megatron-core is not needed
 """
 _HEAD: Final = ("stage", "layers", "", "peak GiB", "reserved", "compute", "optimizer")
@@ -43,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="pipeline stage from 0, repeatable; all (default): first, middle and last")  # fmt: skip
     parser.add_argument("--plan", metavar="K", dest="rank", type=options.whole("--plan", at_most=1000), default=1,
                         help="which plan of the file (default 1, the best)")  # fmt: skip
-    parser.add_argument("--framework", choices=("megatron", "torch"), default="megatron",
-                        help="what builds and runs the rank (default megatron)")  # fmt: skip
+    parser.add_argument("--framework", choices=("auto", "megatron", "torch", "fsdp2"), default="auto",
+                        help="what builds and runs the rank (default: fsdp2 for plans of torchtitan and FSDP, "
+                             "else megatron)")  # fmt: skip
     options.add_output(parser, detail=False)
 
 
@@ -66,10 +69,13 @@ def run(args: argparse.Namespace) -> Answer:
     from astra.lab.rehearse import compare, here, plan  # noqa: PLC0415
 
     launch, job, stages, ranks = chosen(args)
-    gpu = here.gpu_here(args.framework)
+    framework = ranks[0].framework
+    counted = plan.counted_only(launch.strategy, job.workload)
+    present = here.gpu_here(framework)
+    gpu = None if counted else present
     _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
-    if args.framework == "torch":
-        rows = here.run_in_torch(ranks)
+    if framework != "megatron":
+        rows = here.run_in_torch(ranks, framework, gpu=gpu is not None)
     else:
         rows = here.run_on_gpu(ranks, _say) if gpu else here.run_without_gpu(ranks)
     found = compare.compare(
@@ -78,8 +84,8 @@ def run(args: argparse.Namespace) -> Answer:
         rows,
         how="gpu" if gpu else "fake",
         gpu=gpu,
-        notes=plan.caveats(job.model, launch.strategy, args.framework),
-        framework=args.framework,
+        notes=[*counted, *plan.caveats(job.model, launch.strategy, framework)],
+        framework=framework,
     )
     return Answer(lambda width, color: told(found, width, color), found.to_json)
 
@@ -101,9 +107,16 @@ def chosen(args: argparse.Namespace) -> Chosen:
     if job is None:
         raise plan.CannotRehearse(["plans on several GPU types"])
     stages = plan.stages_of(args.stage, launch.strategy.pp)
+    framework = plan.framework_of(job.runtime) if args.framework == "auto" else args.framework
     ranks = [
         plan.case_of(
-            job.model, launch.strategy, job.workload, layers=launch.layers, stage=stage, framework=args.framework
+            job.model,
+            launch.strategy,
+            job.workload,
+            layers=launch.layers,
+            stage=stage,
+            framework=framework,
+            compiled=framework == "fsdp2" and plan.compiles(job.runtime),
         )
         for stage in stages
     ]
@@ -155,7 +168,7 @@ def _rows(stage: RehearsedStage, found: Rehearsal) -> list[tuple[str, ...]]:
         )
     ]
     if stage.rehearsed_runtime is not None:
-        lines.append(("", "", "predicted, megatron-local", *_cells(stage.rehearsed_runtime)))
+        lines.append(("", "", f"predicted, {found.compared_with}", *_cells(stage.rehearsed_runtime)))
         lines.append(("", "", "difference", *(_percent(stage.differences.get(name)) for name in _FIELDS)))
     lines.append(("", "", f"plan, {found.runtime}", *_cells(stage.plan)))
     return lines

@@ -79,11 +79,27 @@ def queued_activations(runtime: Runtime, tp: Ints, tokens: Floats | Ints, hidden
     return np.where(tp > 1, runtime.amount("queued_activations") * 2 * tokens * hidden, 0.0)
 
 
+def units(runtime: Runtime) -> bool:
+    """Whether weights are gathered and gradients reduced layer by layer, as FSDP2 does."""
+    return runtime.amount("units") > 0
+
+
+def unit_forward_s(runtime: Runtime) -> float:
+    """Host time to gather one unit's weights and give them back, in forward."""
+    return runtime.amount("unit_forward_s")
+
+
+def unit_backward_s(runtime: Runtime) -> float:
+    """The same in backward, with what reduces its gradients."""
+    return runtime.amount("unit_backward_s")
+
+
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     function.__name__: function
     for function in (
         clock, clock_follows_power, attention_rate, collective_launches, launches_ahead, experts_together,
         fresh_gradient_bytes, bucket_bytes, zero_reduces_whole, gather_host_s, pipelined_collective_s,
-        keeps_activation, queued_activations,
+        keeps_activation, queued_activations, units, unit_forward_s,
+        unit_backward_s,
     )
 }  # fmt: skip

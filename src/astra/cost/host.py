@@ -44,7 +44,8 @@ def host_seconds(job: Job, layer: Layer, sends: Mapping[str, list[Send]], rows: 
     forward, backward = (
         effects.collective_launches(runtime, own, sent) for own, sent in zip(kernels, calls, strict=True)
     )
-    return forward * forward_s, backward * backward_s
+    unit = effects.unit_forward_s(runtime), effects.unit_backward_s(runtime)
+    return forward * forward_s + unit[0], backward * backward_s + unit[1]
 
 
 def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from astra.cost.low import scaling
 from astra.layers import transformer
+from astra.layers import weights as weights_of
 from astra.layers.blocks import KERNELS
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Gemm, Kept, Layer, Shard, Stream, join
@@ -38,7 +39,7 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
         layers = {key: _with_adapters(layer, job) for key, layer in layers.items()}
     rows = len(shard.tp)
     layers = {
-        key: layer._replace(streams=(*layer.streams, *casts(job, layer.gemms), _accumulation(job, layer.gemms, rows)))
+        key: layer._replace(streams=(*layer.streams, *casts(job, layer.gemms), *_of_weights(job, key, layer, rows)))
         for key, layer in layers.items()
     }
     if job.runtime.amount("experts_together"):
@@ -119,7 +120,15 @@ def casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
     ]
 
 
-def _accumulation(job: Job, gemms: tuple[Gemm, ...], rows: int) -> Stream:
-    """Adding weight gradients to the buffer micro-batches share, where the GEMM does not do it itself."""
-    sizes = (g.groups * g.k * g.n for g in gemms if trained(job, g))
-    return Stream("accumulate", sum(sizes, start=np.zeros(rows)), way="backward")
+def _of_weights(job: Job, key: LayerKind | str, layer: Layer, rows: int) -> list[Stream]:
+    """Copies of weights and gradients.
+
+    Weight gradients are added to the buffer micro-batches share, where the GEMM does not do it itself. Runtimes that
+    gather unit by unit copy weights out of a buffer, those of the embedding too.
+    """
+    sizes = sum((g.groups * g.k * g.n for g in layer.gemms if trained(job, g)), start=np.zeros(rows))
+    if "gather" not in job.runtime.kernels:
+        return [Stream("accumulate", sizes, way="backward")]
+    if key == EMBEDDING and not job.model.tied_embeddings and job.workload.task != "lora":
+        sizes = sizes + weights_of.embedding_weights(job.model).total
+    return [Stream("accumulate", sizes, way="backward"), Stream("gather", sizes)]

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.columns import each, largest
+from astra.cost import effects
 from astra.cost.constants import RESERVED_BYTES
 from astra.cost.savers import BLOCK, FULL, Savers, module_sets, offloaded_share
 from astra.cost.stage import StageCosts
 from astra.cost.state import Bytes, Holding, static_bytes
+from astra.cost.units import in_units
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
 
@@ -34,7 +36,8 @@ class Activations(NamedTuple):
     """Activation memory, [mesh, saver, sort]."""
 
     kept_bytes: Floats  # alive at the worst moment
-    working_bytes: Floats  # of the layer, recomputed stretch or loss in progress
+    layer_bytes: Floats  # of the layer or recomputed stretch in progress
+    loss_bytes: Floats  # of the loss in progress
 
 
 def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
@@ -59,8 +62,8 @@ def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
     # By the time backward comes to the first layers, those of the chunk that were kept whole have been given back.
     at_once = np.where(block, np.floor(layers / chunks) <= n, np.minimum(n, chunk))
     stretch = np.where(full, at_once, 0) * costs.layer_whole[:, None, :]
-    working = np.maximum(costs.layer_working[:, None, :] + stretch, costs.head_bytes[:, None, :])
-    return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working)
+    working = costs.layer_working[:, None, :] + stretch
+    return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working, costs.head_bytes[:, None, :])
 
 
 def least_activations(costs: StageCosts, vp: Ints, *, offload: bool = False) -> Activations:
@@ -70,16 +73,20 @@ def least_activations(costs: StageCosts, vp: Ints, *, offload: bool = False) -> 
     """
     inputs = costs.kept_checkpoint * costs.in_flight / np.maximum(costs.layers, vp[:, None])
     inputs = 0 * inputs if offload else inputs
-    return Activations(inputs[:, None, :], np.maximum(costs.layer_working, costs.head_bytes)[:, None, :])
+    return Activations(inputs[:, None, :], costs.layer_working[:, None, :], costs.head_bytes[:, None, :])
 
 
 def states(job: Job, costs: StageCosts, holders: Holders) -> Bytes:
     """Weights, gradients, optimizer and gathered layers, [mesh, holder, sort]."""
-    held = each(costs.held, lambda column: column[:, None, :])
-    return static_bytes(job, held, holding(costs, holders), costs.layers[:, None, :])
+    held, how = each(costs.held, lambda column: column[:, None, :]), holding(job, costs, holders)
+    static = static_bytes(job, held, how, costs.layers[:, None, :])
+    if not effects.units(job.runtime):
+        return static
+    layer, head = (column[:, None, :] for column in costs.units)
+    return in_units(job, static, how, layer=layer, head=head, microbatches=costs.microbatches[:, None, None])
 
 
-def holding(costs: StageCosts, holders: Holders) -> Holding:
+def holding(job: Job, costs: StageCosts, holders: Holders) -> Holding:
     """Ways to hold states on every mesh, [mesh, holder, sort]."""
     return Holding(
         zero=holders.zero[None, :, None],
@@ -89,14 +96,17 @@ def holding(costs: StageCosts, holders: Holders) -> Holding:
         moments=holders.moments[None, :, None],
         reshard=holders.reshard[None, :, None],
         pipelined=costs.pipelined[:, None, None],
+        in_units=effects.units(job.runtime),
     )
 
 
 def peak(static: Bytes, kept: Activations, buffer_bytes: Floats) -> Floats:
     """Bytes allocated at the worst moment: ``static`` [mesh, holder, sort], ``kept`` [mesh, saver, sort]."""
-    resident = sum(static[1:], start=static[0])[:, None, :, :]
-    passing = kept.kept_bytes + kept.working_bytes + buffer_bytes[:, None, :]
-    return np.asarray(resident + passing[:, :, None, :])
+    resident = (static.weights + static.gradients + static.optimizer)[:, None, :, :]
+    passing = (kept.kept_bytes + buffer_bytes[:, None, :])[:, :, None, :]
+    at_layer = kept.layer_bytes[:, :, None, :] + static.gathered[:, None, :, :]
+    at_loss = kept.loss_bytes[:, :, None, :] + static.at_loss[:, None, :, :]
+    return np.asarray(resident + passing + np.maximum(at_layer, at_loss))
 
 
 def least_peak(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offload: bool = False) -> Floats:
@@ -107,11 +117,12 @@ def least_peak(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offlo
 
 def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offload: bool = False) -> Floats:
     """Neither does any holder, [mesh]: states sharded and offloaded as far as may be, and no layer gathered."""
-    most = Holders(*(np.array([column.max()]) for column in holders[:3]), np.array([holders.reshard.min()]))
+    zero, offloaded, moments = (np.array([column.max()]) for column in holders[:3])
+    most = Holders(zero, offloaded, moments, np.array([holders.reshard.min()]))
     static = states(job, costs, most)
-    nothing = np.zeros_like(static.gathered)
+    static = static._replace(gathered=np.minimum(static.gathered, 0.0), at_loss=np.minimum(static.at_loss, 0.0))
     kept = least_activations(costs, vp, offload=offload)
-    least = peak(static._replace(gathered=nothing), kept, np.zeros_like(costs.buffer_bytes))
+    least = peak(static, kept, np.zeros_like(costs.buffer_bytes))
     return largest(least[:, 0, 0])
 
 

@@ -15,6 +15,7 @@ from astra.cost.bound import paths_of
 from astra.cost.memory import Holders
 from astra.cost.savers import Savers, module_sets
 from astra.cost.stage import Meshes, StageCosts
+from astra.cost.state import Bytes
 from astra.provenance import Floats
 from astra.spec.job import Job
 
@@ -26,7 +27,7 @@ def needed_bound_s(
 ) -> Floats:
     """[mesh, holder] a lower bound of the step of every saver with which a mesh fits; ``waits`` as for ``seconds``."""
     static, update, between = step.states(job, meshes, costs, holders)
-    again_s, over_s = _least_again_s(job, meshes, costs, savers, sum(static[1:], start=static[0]))
+    again_s, over_s = _least_again_s(job, meshes, costs, savers, static)
     through, back, _ = paths_of(meshes, costs)
     added_s = again_s + between.per_microbatch_s
     pipeline_s = largest(through.seconds[:, None, :] + through.times[:, None, :] * added_s)
@@ -36,15 +37,13 @@ def needed_bound_s(
     return _LOOSE * step.seconds(job, pipeline_s, last_s, None if waits is None else waits[:, None])
 
 
-def _least_again_s(
-    job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, resident: Floats
-) -> tuple[Floats, Floats]:
+def _least_again_s(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, static: Bytes) -> tuple[Floats, Floats]:
     """The least that must run again of a micro-batch, on each sort of rank [mesh, holder, sort] and on all of them."""
     if savers.offload_layers.any():
-        return np.zeros_like(resident), np.zeros(resident.shape[:2])
+        return np.zeros_like(static.weights), np.zeros(static.weights.shape[:2])
     vp = meshes.columns["vp"][:, None]
-    working = np.maximum(costs.layer_working, costs.head_bytes) + costs.buffer_bytes
-    room = memory.room_bytes(job) * (1 + 1e-9) - working[:, None, :] - resident
+    nothing = memory.Activations(np.zeros(1), costs.layer_working[:, None, :], costs.head_bytes[:, None, :])
+    room = memory.room_bytes(job) * (1 + 1e-9) - memory.peak(static, nothing, costs.buffer_bytes)[:, 0]
     alive = costs.in_flight / vp
     whole, least = ((kept * alive)[:, None, :] for kept in (costs.kept_whole, costs.kept_checkpoint))
     share = np.clip((whole - room) / np.maximum(whole - least, 1.0), 0.0, 1.0)

@@ -75,8 +75,7 @@ def virtual_stages(job: Job, meshes: Meshes, gathered: Gathered, savers: Savers,
     ranks = find(SCHEDULES[meshes.columns["schedule"][0]]).rank_of(pp, vp)
     if savers.offload_layers.any():
         memory = StageMemory(job, gathered, table)
-        of_rank = np.zeros((len(meshes), pp))
-        np.add.at(of_rank, (slice(None), ranks), layers)
+        of_rank = np.stack([layers[:, ranks == rank].sum(axis=1) for rank in range(pp)], axis=1)
         kept = Kept(
             memory.layers("whole"),
             memory.modules(job),

@@ -20,6 +20,7 @@ from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.layout import Layouts
 from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, local
+from astra.cost.units import Units, unit_parameters
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds, modules_of
 from astra.layers.operators import Retention, Shard
@@ -86,6 +87,7 @@ class StageCosts(NamedTuple):
     head_bytes: Floats  # at the loss, zero but where the last virtual stage is
     buffer_bytes: Floats  # received activations and gradients
     held: Held
+    units: Units
     sync: Sync
     layers: Floats
     chunk_layers: Ints
@@ -145,6 +147,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     queued = times.queued_bytes(job, gathered.shard, microbatches)
     shards, expert_shards = _shard_groups(job, columns, expert_groups(columns)[0])
     layers, in_flight = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
+    beside = _beside_bytes(columns, memory.largest("whole"))
     graphed = _graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
@@ -164,10 +167,11 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         kept_modules=memory.modules(job),
         kept_checkpoint=memory.layers("checkpoint"),
         layer_whole=memory.largest("whole"),
-        layer_working=memory.largest("working") + _fresh_bytes(job, held),
+        layer_working=memory.largest("working") + _fresh_bytes(job, held) + beside,
         head_bytes=memory.head(),
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
         held=held,
+        units=unit_parameters(job, gathered.shard, gathered.place, table),
         sync=_sync(job, meshes, held),
         layers=layers,
         chunk_layers=table.chunk_layers,
@@ -212,10 +216,16 @@ def _in_flight(table: Stages, columns: Columns, microbatches: Ints) -> Ints:
     first, last = (
         in_flight_chunks(columns["schedule"][:, None], **shape, rank=rank) for rank in (table.rank, table.until)
     )
-    # Expert exchanges hide behind the backward of another micro-batch, which must be there: one more before the first.
-    beside = columns["overlap_ep"][:, None] if "overlap_ep" in columns else np.zeros(1, bool)
-    most = np.maximum(first, last)
-    return np.minimum(most + beside, np.maximum(shape["m"] * shape["v"], most))
+    return np.maximum(first, last)
+
+
+def _beside_bytes(columns: Columns, layer_bytes: Floats) -> Floats:
+    """What hiding expert exchanges holds besides: a layer of a second micro-batch.
+
+    One micro-batch goes forward through the layers while another goes back through them, so that as many are filled as
+    are given back, but for the two at work.
+    """
+    return np.where(columns["overlap_ep"][:, None], layer_bytes, 0.0)
 
 
 def _graph_bytes(job: Job, inputs: Floats, in_flight: Floats) -> Floats:
@@ -271,8 +281,9 @@ class StageTimes:
         self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
 
     def _passes(self, table: Stages) -> Passes:
-        seconds = [over_stages(table, columns) for columns in self._by_part]
-        return Passes(*seconds, np.stack([over_stages(table, columns) for columns in self._by_module], axis=-1))
+        forward, backward, weight, again = (over_stages(table, columns) for columns in self._by_part)
+        modules = np.stack([over_stages(table, columns) for columns in self._by_module], axis=-1)
+        return Passes(forward, backward, weight, again, modules)
 
     def before(self) -> Passes:
         """The virtual stages before each sort's last rank."""

@@ -49,7 +49,8 @@ class Bytes(NamedTuple):
     weights: Floats
     gradients: Floats
     optimizer: Floats
-    gathered: Floats  # weights of the layers being computed, under ZeRO-3
+    gathered: Floats  # weights of the layers being computed, under ZeRO-3, and gradients on their way
+    at_loss: Floats  # the same, while the loss is computed
 
 
 def local(weights: Weights, tp: Ints, ep: Ints, etp: Ints) -> tuple[Floats, Floats]:
@@ -82,11 +83,12 @@ class Holding(NamedTuple):
     moments: Ints = np.zeros(1, np.int64)
     reshard: Ints = np.zeros(1, np.int64)
     pipelined: Bools = np.zeros(1, bool)
+    in_units: bool = False  # as FSDP2 does, whose ZeRO-2 is ZeRO-3 with weights that stay
 
     @property
     def kept(self) -> Bools:
-        """Whether the weights of ZeRO-3, once gathered, stay until the step's end."""
-        return np.asarray((self.zero == 3) & (self.reshard == NEVER))
+        """Whether sharded weights, once gathered, stay until the step's end."""
+        return np.asarray((self.zero == 3) & (self.reshard == NEVER) | (self.zero == 2) & self.in_units)
 
     @property
     def whole_gradients(self) -> Bools:
@@ -117,7 +119,8 @@ def static_bytes(job: Job, held: Held, how: Holding, layers: Floats) -> Bytes:
     both = job.workload.element_bytes + gradient_bytes(job)
     layer_bytes = both * (held.dense + held.expert) / np.maximum(layers, 1)
     passing = np.where(how.whole_gradients, 0.0, np.where(apart, 2.0, 1.0))
-    return Bytes(weights, gradients, np.where(how.offload > 0, 0.0, optimizer), passing * layer_bytes)
+    gathered = passing * layer_bytes
+    return Bytes(weights, gradients, np.where(how.offload > 0, 0.0, optimizer), gathered, gathered)
 
 
 def optimizer_s(job: Job, held: Held, how: Holding) -> Timed:

@@ -37,7 +37,7 @@ class Evaluated(NamedTuple):
 
 def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tuple[Bytes, Timed, Replicas]:
     """Static memory, optimizer time and data-parallel communication, [mesh, holder, sort]."""
-    how = memory.holding(costs, holders)
+    how = memory.holding(job, costs, holders)
     held = each(costs.held, lambda column: column[:, None, :])
 
     def column(values: Ints) -> Ints:

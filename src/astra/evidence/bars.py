@@ -26,14 +26,14 @@ from astra.provenance import Floats
 
 COVERED: Final = 0.8  # share of the steps that a bar holds
 PENALTY: Final = {
-    "framework": 4.0, "model": 2.5, "zero": 4.0, "pipeline": 1.1, "context": 0.8, "experts": 2.5, "dispatch": 0.3,
-    "precision": 0.4, "generation": 1.6, "network": 1.0, "task": 1.0, "offload": 4.0,
-    "gpus": 0.1, "tokens": 0.15,  # for each doubling
+    "framework": 4.0, "model": 1.0, "zero": 5.0, "pipeline": 0.7, "context": 0.8, "experts": 2.5, "dispatch": 0.1,
+    "precision": 0.4, "generation": 1.0, "network": 1.0, "task": 1.0, "offload": 5.0,
+    "gpus": 0.05, "tokens": 0.05,  # for each doubling
 }  # fmt: skip
-NEVER: Final = 3.0  # besides, of a word that no published run has
+NEVER: Final = 4.0  # besides, of a word that no published run has
 CROWD: Final = 0.5  # a source of n runs weighs n ** (1 - this)
-BELIEVED: Final = 0.3  # the weight of what is believed before anything is seen:
-WIDE: Final = 1.6  # four in five steps are within so many times the prediction, and log errors are normal
+BELIEVED: Final = 0.15  # the weight of what is believed before anything is seen:
+WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
 _BELIEF: Final = tuple(
     math.log(WIDE) * NormalDist().inv_cdf(0.5 + 0.5 * share) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
     for share in np.arange(0.5, 24) / 24

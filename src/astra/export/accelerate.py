@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Launch, header, joined, one_pool
+from astra.export.base import Launch, Left, header, joined, one_pool
 from astra.export.quoting import yaml
 from astra.export.readme import adapter_notes, readme
 from astra.export.torchrun import HERE, RENDEZVOUS, adapters
@@ -26,6 +26,10 @@ class Accelerate:
             "launch.sh": _script(launch),
             "README.md": readme(launch, self, NOTES + adapter_notes(launch)),
         }
+
+    def left(self, launch: Launch) -> list[Left]:
+        """The training script."""
+        return [Left("`TRAIN_SCRIPT`", "your training script: model, data and checkpoints are its own")]
 
 
 NOTES: Final = """\
@@ -55,7 +59,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
         "same_network": True,
         "fsdp_config": {
             "fsdp_version": 2,
-            "fsdp_reshard_after_forward": strategy.zero == 3,
+            "fsdp_reshard_after_forward": strategy.zero == 3 and strategy.reshard == "always",
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_activation_checkpointing": strategy.recompute == "full",
             "fsdp_offload_params": False,
@@ -63,8 +67,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },
         "parallelism_config": {
-            "parallelism_config_dp_replicate_size": 1,
-            "parallelism_config_dp_shard_size": strategy.dp,
+            "parallelism_config_dp_replicate_size": strategy.dp // (strategy.shard or strategy.dp),
+            "parallelism_config_dp_shard_size": strategy.shard or strategy.dp,
             "parallelism_config_tp_size": strategy.tp,
             "parallelism_config_cp_size": strategy.cp,
         },

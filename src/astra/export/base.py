@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from astra.catalog import runtimes
 from astra.errors import AstraError
 from astra.export.quoting import comment
+from astra.export.told import Told, save_interval
 from astra.rules.can import Reason, may
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
@@ -63,6 +64,7 @@ class Launch(NamedTuple):
     runtime: str = "megatron"
     version: str = ""  # of Astra
     step_s: float | None = None  # as estimated
+    told: Told = Told()
     warnings: tuple[str, ...] = ()  # about the plan
 
     @property
@@ -106,6 +108,11 @@ class Launch(NamedTuple):
         return self.workload.global_batch // (self.strategy.dp * self.strategy.mbs)
 
     @property
+    def save_interval(self) -> int:
+        """Steps between checkpoints, as billed."""
+        return save_interval(self.told, self.step_s)
+
+    @property
     def even(self) -> bool:
         """Whether every virtual stage has the same layers."""
         return len(set(self.layers)) == 1
@@ -117,6 +124,13 @@ class Limit(NamedTuple):
     field: str  # of the strategy, or runtime, cluster
     sentence: str
     breaks: Callable[[Launch], bool]
+
+
+class Left(NamedTuple):
+    """Something a plan does not know: a variable or a place in a file, and what belongs there."""
+
+    name: str
+    meaning: str
 
 
 class Exporter(Protocol):
@@ -144,6 +158,9 @@ class Exporter(Protocol):
 
     def files(self, launch: Launch) -> dict[str, str]:
         """Name and content of every file; the caller has checked the limits."""
+
+    def left(self, launch: Launch) -> list[Left]:
+        """What the files leave to whoever starts them."""
 
 
 def framework_of(exporter: Exporter, launch: Launch) -> Exporter:

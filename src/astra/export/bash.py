@@ -1,15 +1,15 @@
-"""Read what a launch script would run, without running anything: assignments, arrays and the words of commands.
+"""The words of a launch script, and what variables make of them, without running anything.
 
-A small part of bash: quotes, comments, line continuations, ``NAME=value``, ``NAME=(...)``, ``NAME+=(...)``, ``export``,
-``$NAME``, ``${NAME}``, ``${NAME:-default}``, ``"${NAME[@]}"`` and whole-number ``$((...))``. Branches are not decided:
-every assignment is taken in order. Anything else is left as it is written. What variables grow to is counted letter by
-letter before it is made, so that no script takes long or much memory.
+A small part of bash: quotes, comments, line continuations, here-documents, ``NAME=value``, ``NAME=(...)``,
+``NAME+=(...)``, ``$NAME``, ``$1``, ``${NAME}``, ``${NAME:-default}``, ``"${NAME[@]}"`` and whole-number ``$((...))``.
+Anything else is left as it is written. What variables grow to is counted letter by letter before it is made, so that no
+script takes long or much memory. What is run of it is for ``bash_run``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from astra.errors import InputError
@@ -19,12 +19,11 @@ _MOST_LETTERS: Final = LIMITS["launch"].most_bytes
 _MOST_SPENT: Final = 1_000_000  # letters and words of everything that is expanded
 _MOST_DEPTH: Final = 16  # of ${...:-${...}}
 _LONGEST_SUM: Final = 200
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@#*]")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-_BRACES: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[@*]\])?(?::?([-=])(.*))?", re.DOTALL)
-_ARRAY: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\[@\]\}")
+_BRACES: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*])(\[[@*]\])?(?::?([-=])(.*))?", re.DOTALL)
+_ARRAY: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\[@\]\}|\$@|\$\{@\}")
 _SUM: Final = re.compile(r"[0-9+*/ ()-]{1,200}")
-_KEYWORDS: Final = ("export", "declare", "local", "then", "else", "exec")
 _TOKEN: Final = re.compile(
     r"""(?P<join>\\\r?\n)
     | (?P<escape>\\.)
@@ -53,18 +52,18 @@ class Piece(NamedTuple):
 Word = list[Piece]
 
 
-class Script(NamedTuple):
-    """What a script sets and runs."""
+class Statement(NamedTuple):
+    """Words up to an operator or the end of a line."""
 
-    variables: dict[str, str]
-    commands: list[list[str]]
+    words: list[Word]
+    ended: str  # by which
 
 
-def read_script(text: str) -> Script:
-    """The variables and commands of a script, with what could be expanded."""
+def statements(text: str) -> Iterator[Statement]:
+    """A script as statements."""
     if len(text) > _MOST_LETTERS:
         raise InputError("script", None, want=f"a script below {_MOST_LETTERS // 1024} KiB")
-    return _Reader().run(_Lexer(text).statements())
+    return _Lexer(text).statements()
 
 
 class _Lexer:
@@ -76,22 +75,49 @@ class _Lexer:
         self.word: Word = []
         self.plain: list[str] = []  # what is not quoted, since the last quotes of the word
         self.in_array = False
+        self.documents: list[Word] = []  # here-documents that begin on this line
 
-    def statements(self) -> Iterator[list[Word]]:
+    def statements(self) -> Iterator[Statement]:
         at = 0
+        before: Statement | None = None  # waits for the rest of its operator: && is two letters
         while at < len(self.text):
             token = _TOKEN.match(self.text, at)
             assert token is not None  # the last alternative takes any letter
             at = self._take(token)
-            if self._ended(token) and self.words:
-                yield self._statement()
+            if not self._ended(token):
+                continue
+            if self.words:
+                if before is not None:
+                    yield before
+                before = self._statement(token.group())
+            elif before is not None:
+                before = before._replace(ended=before.ended + token.group())
+            if token.group() == "\n" and before is not None:
+                at = self._skip_documents(before, at)
         self._end_word()
+        if before is not None:
+            yield before
         if self.words:
-            yield self._statement()
+            yield self._statement("\n")
 
-    def _statement(self) -> list[Word]:
+    def _statement(self, ended: str) -> Statement:
         words, self.words = self.words, []
-        return words
+        for word in words:
+            if not word[0].quote and word[0].text.startswith("<<") and not word[0].text.startswith("<<<"):
+                self.documents.append(word)
+        return Statement(words, ended)
+
+    def _skip_documents(self, statement: Statement, at: int) -> int:
+        """Text up to the word that ends a here-document is no script."""
+        for word in self.documents:
+            end = literal(word).removeprefix("<<").removeprefix("-")
+            if not end:
+                place = next((index for index, each in enumerate(statement.words) if each is word), -1)
+                end = literal(statement.words[place + 1]) if 0 <= place < len(statement.words) - 1 else ""
+            found = re.compile(rf"^\t*{re.escape(end)}[ \t]*$", re.MULTILINE).search(self.text, at) if end else None
+            at = found.end() if found else at
+        self.documents = []
+        return at
 
     def _ended(self, token: re.Match[str]) -> bool:
         """Whether a token ends a statement; the words of an array go on over lines."""
@@ -168,50 +194,42 @@ def _closing(text: str, opening: int) -> int:
     return len(text)
 
 
-class _Reader:
-    """Runs assignments; keeps the words of everything else."""
+class Expander:
+    """Variables, and what they make of words."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[str]] = {}
+        self.missed: set[str] = set()  # variables that were asked for and never set
         self.spent = 0
 
-    def run(self, statements: Iterable[list[Word]]) -> Script:
-        commands = []
-        for statement in statements:
-            first = int(_literal(statement[0]) in _KEYWORDS)
-            while first < len(statement) and self._assign(statement, first):
-                first = len(statement) if _opens_array(statement[first]) else first + 1
-            if first < len(statement):
-                commands.append([part for word in statement[first:] for part in self._expand(word)])
-        variables = {name: " ".join(parts) for name, parts in self.values.items()}
-        return Script(variables, commands)
-
-    def _assign(self, statement: list[Word], place: int) -> bool:
+    def assign(self, statement: list[Word], place: int) -> bool:
+        """Set a variable, where the word at a place does that."""
         word = statement[place]
         match = _ASSIGNMENT.match(word[0].text) if not word[0].quote else None
         if match is None:
             return False
-        if _opens_array(word):
-            value = [part for each in statement[place + 1 :] for part in self._expand(each)]
+        if opens_array(word):
+            value = [part for each in statement[place + 1 :] for part in self.expand(each)]
         else:
-            value = ["".join(self._text(piece) for piece in (Piece(word[0].text[match.end() :], ""), *word[1:]))]
+            value = ["".join(self.text(piece) for piece in (Piece(word[0].text[match.end() :], ""), *word[1:]))]
         if match.group(2):
             self.values.setdefault(match.group(1), []).extend(value)
         else:
             self.values[match.group(1)] = value
         return True
 
-    def _expand(self, word: Word) -> list[str]:
+    def expand(self, word: Word) -> list[str]:
+        """The words that a word becomes."""
         if len(word) == 1 and word[0].quote == '"':
             array = _ARRAY.fullmatch(word[0].text)
             if array is not None:
-                parts = self._value(array.group(1))
+                parts = self._value(array.group(1) or "@")
                 self._spend(sum(map(len, parts)))
                 return parts
         done: list[str] = []
         last: str | None = None  # the word so far; what is not quoted ends it at white space
         for piece in word:
-            text = self._text(piece)
+            text = self.text(piece)
             if piece.quote:
                 last = (last or "") + text
                 continue
@@ -231,6 +249,8 @@ class _Reader:
     def _value(self, name: str) -> list[str]:
         """The words of a variable; looking at them costs, be they empty."""
         parts = self.values.get(name, [])
+        if name not in self.values:
+            self.missed.add(name)
         self._spend(len(parts))
         return parts
 
@@ -243,7 +263,8 @@ class _Reader:
         if self.spent > _MOST_SPENT:
             raise InputError("script", None, want="a script whose variables do not grow beyond reason")
 
-    def _text(self, piece: Piece, depth: int = 0) -> str:
+    def text(self, piece: Piece, depth: int = 0) -> str:
+        """A piece of a word with its variables in place."""
         self._spend(1 + len(piece.text))
         if piece.quote == "'":
             return piece.text
@@ -282,7 +303,9 @@ class _Reader:
         if any(parts):
             return self._joined(parts)
         default = match.group(4) or ""
-        return self._text(Piece(default.strip('"'), '"'), depth + 1) if match.group(3) else ""
+        if match.group(3):
+            self.missed.discard(match.group(1))
+        return self.text(Piece(default.strip('"'), '"'), depth + 1) if match.group(3) else ""
 
     def _sum(self, inside: str) -> str:
         if len(inside) > _LONGEST_SUM:
@@ -308,9 +331,11 @@ def whole_sum(text: str) -> str:
     return str(total)
 
 
-def _literal(word: Word) -> str:
+def literal(word: Word) -> str:
+    """A word as it is written, without its quotes."""
     return "".join(piece.text for piece in word)
 
 
-def _opens_array(word: Word) -> bool:
+def opens_array(word: Word) -> bool:
+    """Whether a word begins ``NAME=(``."""
     return word[-1].quote == "" and word[-1].text.endswith("=(")

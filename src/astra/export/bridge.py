@@ -1,118 +1,147 @@
-"""Megatron-Bridge (NeMo): the plan as overrides of a recipe, in its own ``section.field=value`` form."""
+"""Megatron-Bridge (NeMo): a program that takes the model's own recipe and sets everything the plan decides."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from astra.export.base import Launch, header, joined
-from astra.export.megatron import SHARDING, Megatron, environment, layout
-from astra.export.quoting import shell
+from astra.export.base import Launch, Left, header, joined
+from astra.export.bridge_config import adapted, overrides, precision
+from astra.export.bridge_recipes import BridgeRecipe, recipe_for
+from astra.export.megatron import Megatron, environment
+from astra.export.quoting import python, shell
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, node_sizes, torchrun
-
-_PRECISION: Final = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
-_FP8: Final = {"mxfp8": "bf16_with_mxfp8_mixed", "tensorwise": "bf16_with_fp8_current_scaling_mixed"}
 
 
 class Bridge:
     """Files for Megatron-Bridge."""
 
     name = "megatron-bridge"
-    title = "Megatron-Bridge (NeMo) recipe overrides"
-    verified = "Megatron-Bridge 0.6.2 by field name; the same values through megatron-core 0.19.2"
+    title = "Megatron-Bridge (NeMo) recipe and overrides"
+    verified = "Megatron-Bridge 0.6.2: its own recipes, overrides and configuration, finalized by megatron-core 0.19.2"
     runtime: str | None = "megatron-bridge"
     limits = Megatron.limits
 
     def files(self, launch: Launch) -> dict[str, str]:
-        """The overrides, a launch script and how to start it."""
+        """The program, the overrides it applies, a launch script and how to start it."""
         lines = [*header(launch, self.verified), *(f"{key}={value}" for key, value in overrides(launch))]
         return {
+            "train.py": program(launch),
             "overrides.txt": joined(lines),
             "launch.sh": _script(launch),
-            "README.md": readme(launch, self, NOTES + _TUNED.get(launch.workload.task, "")),
+            "README.md": readme(launch, self, _notes(launch)),
         }
 
+    def left(self, launch: Launch) -> list[Left]:
+        """Data, tokenizer, weights; the model where no recipe has it."""
+        left = []
+        if not recipe_for(launch.model, launch.workload.task).own:
+            left += [Left("`HF_MODEL`", "the model's Hugging Face name or folder; without it the script stops")]
+        if launch.workload.task != "pretrain":
+            left += [Left("`PRETRAINED_CHECKPOINT`", "the checkpoint to start from; without it the script stops")]
+        left += [Left("`dataset` in `train.py`", "the data; that of the recipe until it is set")]
+        left += [Left("`tokenizer.tokenizer_model=...`", "the tokenizer, behind the script's name")]
+        left += [Left("`checkpoint.save=...`", f"a folder for checkpoints, written every {launch.save_interval} steps")]
+        return left
 
-NOTES: Final = """\
-`overrides.txt` has one `section.field=value` per line, for a recipe of Megatron-Bridge (the successor of NeMo 2's).
-The model comes from the recipe: choose the one of the model's name. `launch.sh` gives the overrides to a script that
-takes them, such as Megatron-Bridge's `scripts/training/run_recipe.py`:
 
-    NODE_RANK=0 MASTER_ADDR=node0 RUN_RECIPE=run_recipe.py bash launch.sh --recipe llama3_70b_pretrain_config
+_NOTES: Final = """\
+`train.py` starts from the recipe `{recipe}` of Megatron-Bridge (the successor of NeMo 2's
+recipes), applies `overrides.txt`, one `section.field=value` per line, and trains. NVIDIA's NeMo container, or
+`pip install megatron-bridge==0.6.2`, brings what was verified. On every node:
+
+    NODE_RANK=0 MASTER_ADDR=node0 {needs}bash launch.sh
+
+Tokenizer and learning rate are the recipe's, the data {data}. More overrides go behind the script's name and win, such
+as `optimizer.lr=1e-4`.
 """
-_TUNED: Final = {
-    "finetune": "\nThe plan fine-tunes: take the model's `sft` recipe instead of its `pretrain` one.\n",
-    "lora": "\nThe plan trains LoRA adapters: take the model's `peft` recipe instead of its `pretrain` one.\n",
-}
+_OTHER: Final = """
+Megatron-Bridge 0.6.2 has no recipe of this model: its shape is read from the Hugging Face name or folder in `HF_MODEL`,
+and everything else is of the plain recipe.
+"""
+_START: Final = """
+The plan starts from trained weights: `PRETRAINED_CHECKPOINT` is a checkpoint of Megatron-Bridge, made of a Hugging Face
+one with `AutoBridge.import_ckpt`. Without it the script stops.
+"""
 
 
-def _precision(launch: Launch) -> str:
-    if launch.workload.precision != "fp8":
-        return _PRECISION[launch.workload.precision]
-    return _FP8[launch.fp8_recipe]
+def _notes(launch: Launch) -> str:
+    recipe, tuned = recipe_for(launch.model, launch.workload.task), launch.workload.task != "pretrain"
+    needs = "HF_MODEL=/models/mine " * (not recipe.own) + "PRETRAINED_CHECKPOINT=/checkpoints/base " * tuned
+    data = "SQuAD" if tuned else "mock"
+    told = _NOTES.format(recipe=recipe.function, needs=needs, data=data)
+    return told + _OTHER * (not recipe.own) + _START * tuned
 
 
-def overrides(launch: Launch) -> Iterator[tuple[str, str]]:
-    """Every setting the plan decides."""
+def program(launch: Launch) -> str:
+    """The Python file: what is no scalar is set here, everything else by the overrides."""
+    recipe, task = recipe_for(launch.model, launch.workload.task), launch.workload.task
+    run = "pretrain" if task == "pretrain" else "finetune"
+    mixed = precision(launch)
+    # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
+    lines = ["# -*- coding: utf-8 -*-", *header(launch, Bridge.verified), "import os", "import sys"]
+    lines += [
+        "from pathlib import Path",
+        "",
+        "import torch",
+        "from megatron.core.transformer.enums import AttnBackend",
+        "",
+    ]
+    lines += ["from megatron.bridge import AutoBridge"] * (not recipe.own)
+    lines += ["from megatron.bridge.peft.lora import LoRA"] * (task == "lora")
+    lines += [f"from megatron.bridge.recipes import {recipe.function} as recipe"]
+    lines += ["from megatron.bridge.recipes.utils.dataset_utils import default_squad_config"] * (task != "pretrain")
+    lines += [f"from megatron.bridge.training.{run} import {run}"]
+    lines += ["from megatron.bridge.training.gpt_step import forward_step"]
+    lines += [f"from megatron.bridge.training.mixed_precision import {mixed}"]
+    lines += ["from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides", "", ""]
+    lines += ["def plan():", '    """The recipe with everything the plan decides."""', "    config = recipe()"]
+    lines += [f"    {line}" for line in _settings(launch, recipe)]
+    lines += ['    text = Path(__file__).with_name("overrides.txt").read_text(encoding="utf-8")']
+    lines += ['    said = [line for line in text.splitlines() if line and not line.startswith("#")]']
+    lines += ["    return process_config_with_overrides(config, cli_overrides=[*said, *sys.argv[1:]])", "", ""]
+    lines += ['if __name__ == "__main__":', f"    {run}(config=plan(), forward_step_func=forward_step)"]
+    return joined(lines)
+
+
+def _settings(launch: Launch, recipe: BridgeRecipe) -> list[str]:
     strategy, workload = launch.strategy, launch.workload
-    yield "model.tensor_model_parallel_size", str(strategy.tp)
-    yield "model.pipeline_model_parallel_size", str(strategy.pp)
-    if strategy.pp > 1:
-        yield "model.pipeline_model_parallel_layout", f"'{layout(launch.layers)}'"
-        yield "model.virtual_pipeline_model_parallel_size", str(strategy.vp) if strategy.vp > 1 else "null"
-    yield "model.context_parallel_size", str(strategy.cp)
-    if launch.model.moe is not None:
-        yield "model.expert_model_parallel_size", str(strategy.ep)
-        yield "model.expert_tensor_parallel_size", str(strategy.etp)
-    yield "model.sequence_parallel", _switch(strategy.sp)
-    yield "model.seq_length", str(workload.seq)
-    yield ("dataset.sequence_length" if workload.task == "pretrain" else "dataset.seq_length"), str(workload.seq)
+    lines = []
+    if not recipe.own:
+        bridge = 'AutoBridge.from_hf_pretrained(os.environ["HF_MODEL"])'
+        lines += [f"config.model = {bridge}.to_megatron_provider(load_weights=False)"]
+    lines += [
+        f"config.mixed_precision = {precision(launch)}()",
+        "config.comm_overlap = None  # the overrides say it all",
+    ]
+    lines += [f"config.model.attention_backend = AttnBackend.{'auto' if strategy.flash else 'unfused'}"]
+    for field in ("main_grads", "main_params"):
+        lines += [f"config.optimizer.{field}_dtype = torch.float32"]
+    moments = "bfloat16" if strategy.moments == "bf16" else "float32"
+    lines += [f"config.optimizer.{field}_dtype = torch.{moments}" for field in ("exp_avg", "exp_avg_sq")]
+    lines += ['config.env_vars.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)  # launch.sh knows']
+    if workload.task == "pretrain":
+        return lines
+    packed = strategy.mbs == 1  # Megatron-Bridge packs samples into micro-batches of one
+    multiple = strategy.cp * (2 if strategy.cp > 1 else 1) * (strategy.tp if strategy.sp else 1)
+    lines += [f"config.dataset = default_squad_config({workload.seq}, {packed}, {multiple})"]
+    if packed and strategy.graphs != "none":  # graphs want the same number of samples in every pack
+        lines += ["config.dataset.offline_packing_specs.pad_cu_seqlens = True"]
+    lines += ['config.checkpoint.pretrained_checkpoint = os.environ["PRETRAINED_CHECKPOINT"]']
+    if strategy.cp > 1:  # ranks whose tokens are all masked would divide by zero
+        lines += ["config.model.calculate_per_token_loss = True", "config.ddp.average_in_collective = False"]
     if workload.task == "lora":
-        yield "peft.dim", str(workload.lora_rank)
-    yield "train.micro_batch_size", str(strategy.mbs)
-    yield "train.global_batch_size", str(workload.global_batch)
-    yield "mixed_precision", _precision(launch)
-    yield "model.attention_backend", "auto" if strategy.flash else "unfused"
-    yield from _memory(launch)
-    yield "ddp.use_distributed_optimizer", _switch(strategy.zero > 0)
-    yield "optimizer.use_distributed_optimizer", _switch(strategy.zero > 0)
-    yield "ddp.use_megatron_fsdp", _switch(strategy.zero >= 2)
-    if strategy.zero >= 2:
-        yield "ddp.data_parallel_sharding_strategy", SHARDING[strategy.zero]
-        yield "checkpoint.ckpt_format", "fsdp_dtensor"
-    yield "ddp.overlap_grad_reduce", _switch("grad" in strategy.overlap)
-    yield "ddp.overlap_param_gather", _switch("param" in strategy.overlap)
-    yield "comm_overlap.tp_comm_overlap", _switch("tp" in strategy.overlap)
-    if strategy.vp > 1:
-        yield "comm_overlap.overlap_p2p_comm", _switch("p2p" in strategy.overlap)
-
-
-def _memory(launch: Launch) -> Iterator[tuple[str, str]]:
-    strategy = launch.strategy
-    if strategy.recompute == "none":
-        yield "model.recompute_granularity", "null"
-    elif strategy.recompute == "selective":
-        yield "model.recompute_granularity", "selective"
-        yield "model.recompute_modules", "[core_attn]"
-    else:
-        yield "model.recompute_granularity", "full"
-        yield "model.recompute_method", strategy.method
-        yield "model.recompute_num_layers", str(strategy.recompute_layers)
-    if strategy.offload == "optimizer":
-        yield "optimizer.optimizer_cpu_offload", "true"
-        yield "optimizer.optimizer_offload_fraction", "1.0"
-        yield "optimizer.use_precision_aware_optimizer", "true"
-
-
-def _switch(on: bool) -> str:
-    return "true" if on else "false"
+        rank, names = workload.lora_rank, python(adapted(launch))
+        lines += [f"config.peft = LoRA(dim={rank}, alpha={rank}, target_modules={names})"]
+    return lines
 
 
 def _script(launch: Launch) -> str:
     lines = ["#!/usr/bin/env bash", *header(launch, Bridge.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
     lines += node_sizes(launch)
     lines += [f"export {name}={shell(value)}" for name, value in environment(launch).items()]
-    lines += ['RUN_RECIPE="${RUN_RECIPE:?name the script that runs a recipe with overrides}"']
-    lines += ["""mapfile -t OVERRIDES < <(grep -v '^#' "$HERE/overrides.txt")""", ""]
-    return joined([*lines, torchrun(launch, '"$RUN_RECIPE"', '"$@" "${OVERRIDES[@]}"')])
+    if not recipe_for(launch.model, launch.workload.task).own:
+        lines += ['export HF_MODEL="${HF_MODEL:?name the model: a Hugging Face name or folder}"']
+    if launch.workload.task != "pretrain":
+        lines += ['export PRETRAINED_CHECKPOINT="${PRETRAINED_CHECKPOINT:?name the checkpoint to start from}"']
+    return joined([*lines, "", torchrun(launch, '"$HERE/train.py"', '"$@"')])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Launch, header, joined, one_pool
+from astra.export.base import Launch, Left, header, joined, one_pool
 from astra.export.quoting import json_text
 from astra.export.readme import adapter_notes, readme
 from astra.export.torchrun import HERE, RENDEZVOUS, adapters, torchrun
@@ -26,6 +26,10 @@ class DeepSpeed:
             "launch.sh": _script(launch),
             "README.md": readme(launch, self, NOTES + adapter_notes(launch)),
         }
+
+    def left(self, launch: Launch) -> list[Left]:
+        """The training script."""
+        return [Left("`TRAIN_SCRIPT`", "your training script: model, data and checkpoints are its own")]
 
 
 NOTES: Final = """\
@@ -59,6 +63,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
         "bf16": {"enabled": workload.precision == "bf16"},
         "fp16": {"enabled": workload.precision == "fp16"},
         "optimizer": {"type": "AdamW" if workload.optimizer == "adam" else "SGD", "params": {"lr": 1e-4}},
+        "data_types": {"grad_accum_dtype": _gradients(launch)},
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
     }
@@ -67,6 +72,12 @@ def configuration(launch: Launch) -> dict[str, Any]:
     if strategy.recompute == "full":
         config["activation_checkpointing"] = {"partition_activations": False, "number_checkpoints": launch.model.layers}
     return config
+
+
+def _gradients(launch: Launch) -> str:
+    """What gradients are added up in: two bytes of the model's kind, or four."""
+    half = "fp16" if launch.workload.precision == "fp16" else "bf16"
+    return "fp32" if launch.strategy.grads == "fp32" else half
 
 
 def _script(launch: Launch) -> str:

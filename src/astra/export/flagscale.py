@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined
+from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined
 from astra.export.megatron import sections
 from astra.export.megatron_model import Flag
 from astra.export.quoting import host_word, yaml
@@ -53,6 +53,13 @@ class FlagScale:
             "hostfile": joined(hosts(launch)),
             "README.md": readme(launch, self, NOTES),
         }
+
+    def left(self, launch: Launch) -> list[Left]:
+        """Addresses and data."""
+        return [
+            Left("`ADDRESS_0`, ... in `hostfile`", "the addresses of the nodes, in the order of the pipeline"),
+            Left("`data` in `train.yaml`", "the data and its tokenizer; mock until they are set"),
+        ]
 
 
 NOTES: Final = """\

@@ -7,53 +7,28 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.import_megatron_model import Arguments, model_of
+from astra.export.import_megatron_model import SHAPE, Arguments, model_of
+from astra.export.import_megatron_words import flash, old, other_modules, precision, recompute, words, zero
 from astra.export.imported import Imported
+from astra.export.megatron_flags import unread
 from astra.spec.strategy import MAX_STAGES, Strategy
 
-# Arguments that change speed or memory but have no place in a strategy; with a value, only where it is another one.
-_TOLD: Final = {
-    "--cuda-graph-impl": "none",
-    "--cp-comm-type": "p2p",
-    "--cpu-offloading-num-layers": "0",
-    "--delay-wgrad-compute": "",
-    "--fine-grained-activation-offloading": "",
-    "--first-last-layers-bf16": "",
-    "--fp4-format": "",
-    "--fp8-param-gather": "",
-    "--grad-reduce-in-bf16": "",
-    "--hierarchical-context-parallel-sizes": "",
-    "--hybrid-layer-pattern": "",
-    "--microbatch-group-size-per-virtual-pipeline-stage": "",
-    "--moe-expert-capacity-factor": "",
-    "--moe-pad-expert-input-to-capacity": "",
-    "--moe-shared-expert-overlap": "",
-    "--moe-token-dispatcher-type": "alltoall",
-    "--mtp-num-layers": "0",
-    "--num-distributed-optimizer-instances": "1",
-    "--optimizer-offload-fraction": "1.0",
-    "--overlap-moe-expert-parallel-comm": "",
-    "--rampup-batch-size": "",
-    "--recompute-modules": "core_attn",
-    "--tensor-parallel-num-weight-shards": "",
-    "--transformer-impl": "transformer_engine",
-    "--use-torch-fsdp2": "",
-    "--use-tp-pp-dp-mapping": "",
-}
 _REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-Za-z|])\*([0-9]{1,4})"))
 
 
 def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpus: int | None = None) -> Imported:
     """What a command line would train, and how."""
-    args = Arguments(words, name)
+    launcher, args = _split(words, name)
     if args.has("--yaml-cfg"):
         fix = "Give a script with the same settings as flags."
         raise InputError(
             f"{name}: --yaml-cfg", args.text("--yaml-cfg"), want="settings as flags, not in a YAML", fix=fix
         )
-    tp, pp = args.count("--tensor-model-parallel-size", 1), args.count("--pipeline-model-parallel-size", 1)
-    cp = args.count("--context-parallel-size", 1)
-    world = gpus or _world(args, variables)
+    tp = args.count("--tensor-model-parallel-size", args.count("--model-parallel-size", 1))
+    pp, cp = args.count("--pipeline-model-parallel-size", 1), args.count("--context-parallel-size", 1)
+    if args.has("--no-pipeline-parallel"):
+        pp = 1
+    world = gpus or _world(launcher, variables)
     if world is None:
         fix = "Give --gpus; the script does not say how many it starts (--nnodes and --nproc-per-node of torchrun)."
         raise InputError(name, None, want="the number of GPUs", fix=fix)
@@ -61,88 +36,124 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         want = f"a number of GPUs that tp*pp*cp = {tp * pp * cp} divides"
         raise InputError(name, world, want=want, fix="Give --gpus if the script starts on more nodes than it says.")
     layers, vp = _pipeline(args, pp, name)
-    model = model_of(args, name)
-    strategy = _strategy(args, tp, pp, cp, world // (tp * pp * cp), vp, layers)
+    other = next((word for word in words if _OTHER_MODEL.search(word.rpartition("/")[2])), None)
+    model = None if other else model_of(args, name)
+    strategy = _strategy(args, (tp, pp, vp, cp, world // (tp * pp * cp)), layers, name)
+    batch = args.maybe("--global-batch-size") or strategy.mbs * strategy.dp * _accumulated(args)
+    chosen = "sgd" if args.text("--optimizer") == "sgd" else "adam"
+    seq, width = args.maybe("--seq-length") or args.maybe("--encoder-seq-length"), precision(args)
+    mtp = args.maybe("--mtp-num-layers") or None
+    told = (*_unused(args), *([f"{other}, whose model is not a plain decoder"] if other else []))
+    pattern = {"--hybrid-layer-pattern"} if model is None or model.state_space is None else set()
+    costly, unknown = unread(args.flags, (args.read | SHAPE) - pattern)
     return Imported(
-        framework="megatron",
+        framework="deepspeed" if args.has("--deepspeed") else "megatron-apex" if old(args) else "megatron",
         strategy=strategy,
         gpus=world,
-        global_batch=args.maybe("--global-batch-size") or strategy.mbs * strategy.dp,
-        seq=args.maybe("--seq-length") or args.maybe("--encoder-seq-length"),
-        precision="fp8" if args.has("--fp8-format") else "fp16" if args.has("--fp16") else "bf16",
-        optimizer="sgd" if args.text("--optimizer") == "sgd" else "adam",
+        global_batch=batch,
+        seq=seq,
+        precision=width,
+        optimizer=chosen,
         model=model,
         recipe=None,
-        ignored=_unused(args, hybrid=model is not None and model.state_space is not None),
+        ignored=(*costly, *told),
+        unknown=unknown,
+        mtp=mtp,
     )
 
 
-def _unused(args: Arguments, *, hybrid: bool) -> tuple[str, ...]:
-    """Flags that change what is trained and are not read; the pattern is, where the model is a known hybrid."""
-    read = {"--hybrid-layer-pattern"} if hybrid else set()
-    found = {flag: " ".join(args.flags[flag]) for flag in sorted(args.flags) if flag in _TOLD and flag not in read}
-    told = [f"{flag} {value}".strip() for flag, value in found.items() if not value or value != _TOLD[flag]]
+def _accumulated(args: Arguments) -> int:
+    """Micro-batches of a step, where a script of the first versions says that instead of a batch."""
+    return args.maybe("--num-micro-batches-in-minibatch") or args.maybe("--gradient-accumulation-steps") or 1
+
+
+def _unused(args: Arguments) -> tuple[str, ...]:
+    """What is read and taken for something else."""
+    told = other_modules(args)
     optimizer = args.text("--optimizer", "adam")
-    return (*told, *([f"--optimizer {optimizer}, taken as adam"] if optimizer not in ("adam", "sgd") else []))
+    if optimizer not in ("adam", "sgd"):
+        told.append(f"--optimizer {optimizer}, taken as adam")
+    if args.has("--use-torch-fsdp2"):
+        told.append("--use-torch-fsdp2, taken as Megatron-FSDP")
+    scaling = args.text("--fp8-recipe")
+    if scaling not in ("", "tensorwise", "mxfp8"):
+        told.append(f"--fp8-recipe {scaling}, taken as the usual one of the GPU")
+    fraction = args.text("--optimizer-offload-fraction", "1.0")
+    if fraction not in ("1.0", "1"):
+        told.append(f"--optimizer-offload-fraction {fraction}, taken as 1.0")
+    if args.text("--moe-flex-dispatcher-backend") == "ncclep":
+        told.append("--moe-flex-dispatcher-backend ncclep, taken as deepep")
+    return tuple(told)
 
 
-def _world(args: Arguments, variables: Mapping[str, str]) -> int | None:
-    """Ranks that torchrun starts; else what the usual variables say."""
-    nodes = _first_number(args.text("--nnodes"), variables.get("NNODES", ""), variables.get("NUM_NODES", ""))
-    each = _first_number(
-        args.text("--nproc-per-node"), args.text("--nproc_per_node"), variables.get("GPUS_PER_NODE", "")
-    )
+def _split(words: list[str], name: str) -> tuple[Arguments, Arguments]:
+    """The launcher's flags (torchrun, srun, deepspeed) and the program's."""
+    place = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
+    if place is None:
+        both = Arguments(words, name)
+        return both, both
+    return Arguments(words[:place], name), Arguments(words[place + 1 :], name)
+
+
+_OTHER_MODEL: Final = re.compile(r"(?:bert|_t5|ict|vision|vlm|retro|mimo|multimodal|clip|dino|llava)\w*\.py$")
+_NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "--nodes")
+_EACH: Final = ("--nproc-per-node", "--nproc_per_node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
+_NODE_NAMES: Final = ("NNODES", "NUM_NODES", "SLURM_NNODES", "NODES", "WORKER_NUM")
+_EACH_NAMES: Final = ("GPUS_PER_NODE", "NPROC_PER_NODE", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "NUM_GPUS")
+
+
+def _world(launcher: Arguments, variables: Mapping[str, str]) -> int | None:
+    """Ranks that the launcher starts; else what the usual variables say."""
+    for flag in (*_NODES, *_EACH):
+        if launcher.has(flag) and not re.match(r"[1-9]", launcher.text(flag)):
+            return None  # a variable of the surroundings
+    nodes = _first_number(*map(launcher.text, _NODES), *(variables.get(name, "") for name in _NODE_NAMES))
+    each = _first_number(*map(launcher.text, _EACH), *(variables.get(name, "") for name in _EACH_NAMES))
     if each is not None:
         return each * (nodes or 1)
-    return _first_number(variables.get("WORLD_SIZE", ""))
+    return _first_number(variables.get("WORLD_SIZE", ""), variables.get("SLURM_NTASKS", ""))
 
 
 def _first_number(*texts: str) -> int | None:
     return next((int(text) for text in texts if re.fullmatch(r"[1-9][0-9]{0,8}", text)), None)
 
 
-def _strategy(args: Arguments, tp: int, pp: int, cp: int, dp: int, vp: int, layers: tuple[int, ...]) -> Strategy:
+def _strategy(args: Arguments, degrees: tuple[int, ...], layers: tuple[int, ...], name: str) -> Strategy:
+    tp, pp, vp, cp, dp = degrees
     experts = args.has("--num-experts")
-    recompute: Any = args.text(
-        "--recompute-granularity", "selective" if args.has("--recompute-activations") else "none"
-    )
-    full = recompute == "full"
-    method: Any = args.text("--recompute-method", "uniform") if full else "uniform"
     overlaps = {
         "grad": args.has("--overlap-grad-reduce"),
         "param": args.has("--overlap-param-gather"),
         "tp": args.has("--tp-comm-overlap"),
         "p2p": vp > 1 and not args.has("--no-overlap-p2p-communication"),
+        "ep": args.has("--overlap-moe-expert-parallel-comm"),
     }
+    ep, etp = _expert_degrees(args, tp) if experts else (1, 1)
+    fields: dict[str, Any] = words(args, name, dp, ep) | recompute(args, name)
     return Strategy(
         tp=tp,
         pp=pp,
         vp=vp,
         cp=cp,
-        ep=args.whole("--expert-model-parallel-size", 1) if experts else 1,
-        etp=args.whole("--expert-tensor-parallel-size", tp) if experts else 1,
+        ep=ep,
+        etp=etp,
         dp=dp,
-        mbs=args.whole("--micro-batch-size", 1),
+        mbs=args.maybe("--micro-batch-size") or args.maybe("--batch-size") or 1,
         sp=args.has("--sequence-parallel") and tp > 1,
-        zero=_zero(args),
-        recompute=recompute,
-        method=method,
-        recompute_layers=args.whole("--recompute-num-layers", 1) if full else 1,
-        offload="optimizer" if args.has("--optimizer-cpu-offload") else "none",
-        overlap=tuple(name for name, on in overlaps.items() if on),
-        flash=args.text("--attention-backend", "auto") not in ("unfused", "local"),
+        zero=zero(args, name),
+        overlap=tuple(word for word, on in overlaps.items() if on),
+        flash=flash(args),
         schedule="interleaved" if vp > 1 else "1f1b",
         layers=layers,
+        **fields,
     )
 
 
-def _zero(args: Arguments) -> int:
-    if args.has("--use-torch-fsdp2"):
-        return 3
-    if args.has("--use-megatron-fsdp") or args.has("--use-custom-fsdp"):
-        stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-        return stages.get(args.text("--data-parallel-sharding-strategy", "no_shard"), 0)
-    return int(args.has("--use-distributed-optimizer"))
+def _expert_degrees(args: Arguments, tp: int) -> tuple[int, int]:
+    """Megatron-DeepSpeed has a flag of its own, and experts that are not split."""
+    if args.has("--moe-expert-parallel-size"):
+        return args.count("--moe-expert-parallel-size"), tp if args.has("--enable-expert-tensor-parallelism") else 1
+    return args.count("--expert-model-parallel-size", 1), args.count("--expert-tensor-parallel-size", tp)
 
 
 def _pipeline(args: Arguments, pp: int, name: str) -> tuple[tuple[int, ...], int]:
@@ -199,7 +210,7 @@ def _with_ends(depth: int, stages: int, ends: tuple[bool, bool]) -> tuple[int, .
 def layout_layers(text: str, name: str = "layout") -> tuple[int, ...]:
     """Layers of each virtual stage of a pipeline layout such as ``Et*3|(tt|)*29t*2L``."""
     where = f"{name}: --pipeline-model-parallel-layout"
-    plain = text[: MAX_STAGES + 1].replace(",", "").replace(" ", "")
+    plain = text[: MAX_STAGES + 1].replace(",", "").replace(" ", "").replace("\\", "")
     for pattern in _REPEATED:
         repeats = [(match.end(1) - match.start(1)) * int(match.group(2)) for match in pattern.finditer(plain)]
         if len(plain) + sum(repeats) > MAX_STAGES:

@@ -14,6 +14,69 @@ from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 from astra.spec.names import as_line, as_name
 
 _MOST_LAYERS: Final = 10_000
+# What fixes the model: read, or of no use without the rest of it.
+SHAPE: Final = frozenset(
+    (
+        "--rope-type",
+        "--activation-func-clamp-value",
+        "--add-qkv-bias",
+        "--disable-bias-linear",
+        "--ffn-hidden-size",
+        "--group-query-attention",
+        "--hidden-size",
+        "--kv-channels",
+        "--kv-lora-rank",
+        "--mamba-head-dim",
+        "--mamba-num-groups",
+        "--mamba-num-heads",
+        "--mamba-state-dim",
+        "--max-position-embeddings",
+        "--moe-ffn-hidden-size",
+        "--moe-layer-freq",
+        "--moe-router-enable-expert-bias",
+        "--moe-router-group-topk",
+        "--moe-router-num-groups",
+        "--moe-router-pre-softmax",
+        "--moe-router-score-function",
+        "--moe-router-topk",
+        "--moe-router-topk-scaling-factor",
+        "--moe-shared-expert-gate",
+        "--moe-shared-expert-intermediate-size",
+        "--mscale",
+        "--mscale-all-dim",
+        "--multi-latent-attention",
+        "--no-yarn-correction-range-round-to-int",
+        "--norm-epsilon",
+        "--normalization",
+        "--num-attention-heads",
+        "--num-experts",
+        "--num-layers",
+        "--num-query-groups",
+        "--padded-vocab-size",
+        "--position-embedding-type",
+        "--q-lora-rank",
+        "--qk-head-dim",
+        "--qk-layernorm",
+        "--qk-pos-emb-head-dim",
+        "--quick-geglu",
+        "--rotary-base",
+        "--rotary-percent",
+        "--rotary-scaling-factor",
+        "--rotary-seq-len-interpolation-factor",
+        "--softmax-type",
+        "--squared-relu",
+        "--swiglu",
+        "--untie-embeddings-and-output-weights",
+        "--use-rope-scaling",
+        "--v-head-dim",
+        "--vocab-size",
+        "--window-attn-skip-freq",
+        "--window-size",
+        "--yarn-beta-fast",
+        "--yarn-beta-slow",
+        "--yarn-original-max-position-embeddings",
+    )
+)
 
 
 class Arguments:
@@ -21,6 +84,7 @@ class Arguments:
 
     def __init__(self, words: list[str], name: str) -> None:
         self._name = name
+        self.read: set[str] = set()  # flags that were looked for
         self.flags: dict[str, list[str]] = {}
         current: list[str] | None = None
         for word in words:
@@ -32,18 +96,35 @@ class Arguments:
 
     def has(self, flag: str) -> bool:
         """Whether a switch is given."""
+        self.read.add(flag)
         return flag in self.flags
 
     def text(self, flag: str, default: str = "") -> str:
         """The value of a flag."""
+        self.read.add(flag)
         values = self.flags.get(flag)
         return values[0] if values else default
+
+    def texts(self, flag: str) -> list[str]:
+        """All values of a flag."""
+        self.read.add(flag)
+        return self.flags.get(flag, [])
+
+    def one_of(self, flag: str, choices: tuple[str, ...], default: str) -> Any:
+        """The value of a flag, which must be known."""
+        value = self.text(flag, default)
+        if value not in choices:
+            raise InputError(f"{self._name}: {flag}", value, want=f"one of {', '.join(choices)}")
+        return value
 
     def whole(self, flag: str, default: int | None = None) -> int:
         """The value of a flag that is a whole number."""
         text = self.text(flag)
-        if not text and default is not None:
+        if not text and default is not None and flag not in self.flags:
             return default
+        if not text:
+            fix = "It stands there without one: a variable of the script is not set. Give its parameters behind --."
+            raise InputError(f"{self._name}: {flag}", None, want="a whole number", fix=fix)
         if not re.fullmatch(r"[0-9]{1,12}", text):
             raise InputError(f"{self._name}: {flag}", text or None, want="a whole number")
         return int(text)

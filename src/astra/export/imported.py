@@ -23,6 +23,10 @@ class Imported(NamedTuple):
     model: ModelSpec | None  # where the file gives the shape
     recipe: str | None  # a catalog name, where the file names a known recipe
     ignored: tuple[str, ...]  # settings that decide speed or memory and have no word in a strategy
+    unknown: tuple[str, ...] = ()  # settings that are not understood
+    mtp: int | None = None  # multi-token-prediction layers that are trained
+    task: str = "pretrain"
+    lora_rank: int | None = None
 
 
 class Numbers:

@@ -3,50 +3,129 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.export.bash import read_script
+from astra.export.bash_run import Script, ways
+from astra.export.import_bridge import LINE, read_overrides
+from astra.export.import_configs import read_config
 from astra.export.import_megatron import from_words
+from astra.export.import_megatron_model import SHAPE
 from astra.export.imported import Imported, Numbers
 from astra.export.torchtitan import SCHEDULES
+from astra.export.yaml_reading import parse_yaml
 from astra.files import parse_json, parse_toml, read_text
 from astra.spec.kinds import Whole, path_text
 from astra.spec.strategy import Strategy
 
 
-def import_file(path: str | PathLike[str], *, gpus: int | None = None) -> Imported:
-    """A file of any kind that is understood; ``gpus`` where the file does not say."""
+def _yaml(text: str, name: str, gpus: int | None) -> Imported:
+    record = parse_yaml(text, name)
+    found = read_config(record, name, gpus) if isinstance(record, dict) else None
+    if found is None:
+        want = (
+            "a configuration of Accelerate, the Hugging Face Trainer (TRL, LLaMA-Factory, axolotl), gpt-neox, "
+            "FlagScale or nanotron"
+        )
+        raise InputError(name, None, want=want, fix="None of their keys was found.")
+    return found
+
+
+# Programs that take a model's flags and do not train it.
+_OTHER_PROGRAM: Final = re.compile(
+    r"generat|inference|text_gen|server|evaluat|convert|merge|checkpoint_util|preprocess|tasks/|export|prompt|quantize"
+)
+# Flags that a command line of a training job has.
+_TRAINS: Final = frozenset(("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size"))
+
+
+def import_file(path: str | PathLike[str], *, gpus: int | None = None, parameters: Sequence[str] = ()) -> Imported:
+    """A file of any kind that is understood; ``gpus`` where the file does not say, ``parameters`` of a script."""
     shown = path_text(path, "file", "the path of a configuration")
     if gpus is not None:
         gpus = Whole(1, 10_000_000).read(gpus, "gpus")
-    return import_text(read_text(shown, "launch"), name=Path(shown).name, gpus=gpus)
+    return import_text(read_text(shown, "launch"), name=Path(shown).name, gpus=gpus, parameters=parameters)
 
 
-def import_text(text: str, *, name: str, gpus: int | None = None) -> Imported:
+def import_text(text: str, *, name: str, gpus: int | None = None, parameters: Sequence[str] = ()) -> Imported:
     """The content of a file, understood by its name's ending."""
     if name.endswith(".json"):
         return _deepspeed(_json(text, name), name, gpus)
+    if name.endswith((".yaml", ".yml")):
+        return _yaml(text, name, gpus)
+    if name.endswith(".txt") and LINE.search(text):
+        return read_overrides(text, name, gpus)
     if name.endswith(".toml"):
         return _titan(parse_toml(text, name), name, gpus)
     if name.endswith(".py"):
         return _titan(_assignments(text, name), name, gpus)
-    return _script(text, name, gpus)
+    return _script(text, name, gpus, parameters)
 
 
-def _script(text: str, name: str, gpus: int | None) -> Imported:
+def _script(text: str, name: str, gpus: int | None, parameters: Sequence[str]) -> Imported:
     """A shell script or a bare command line with Megatron's arguments."""
-    script = read_script(text)
-    best = max(script.commands, key=lambda words: sum(word.startswith("--") for word in words), default=[])
-    if "--num-layers" not in best and "--tensor-model-parallel-size" not in best and "--micro-batch-size" not in best:
+    found: list[tuple[Script, list[str]]] = []
+    for script in ways(text, parameters):
+        found += [(script, words) for words in _jobs(script)]
+    if not found:
         want = "a Megatron-LM command line, a torchtitan configuration (.toml, .py) or a DeepSpeed .json"
         raise InputError(name, None, want=want, fix="No command with --micro-batch-size or --num-layers was found.")
-    return from_words(best, script.variables, name=name, gpus=gpus)
+    read = [
+        _Job(script, _shape(words), from_words(words, script.variables, name=name, gpus=gpus))
+        for script, words in found
+    ]
+    _check_one(read, name)
+    return read[0].found
+
+
+def _jobs(script: Script) -> list[list[str]]:
+    """Commands that train, of one way through a script."""
+    named = [words for words in script.commands if any(_begins(word) for word in words)]
+    return [words for words in named if not any(_OTHER_PROGRAM.search(word) for word in words if word.endswith(".py"))]
+
+
+def _begins(word: str) -> bool:
+    return word.partition("=")[0] in _TRAINS
+
+
+class _Job(NamedTuple):
+    """A job that a script starts, on one way through it."""
+
+    script: Script
+    shape: tuple[str, ...]
+    found: Imported
+
+
+def _shape(words: list[str]) -> tuple[str, ...]:
+    """The words that fix the model, also where they do not fix all of it."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return tuple(sorted(f"{flag} {value}" for flag, value in pairs if flag.partition("=")[0] in SHAPE))
+
+
+def _check_one(read: list[_Job], name: str) -> None:
+    """Several jobs, or several ways a script may go, must come to the same."""
+    first = read[0]
+    others = [one for one in read if (_decisive(one.found), one.shape) != (_decisive(first.found), first.shape)]
+    if not others:
+        return
+    tests = dict.fromkeys(test.rpartition(": ")[0] for one in read for test in one.script.decided)
+    shown = "; ".join(dict.fromkeys(str(one.found.strategy) for one in (first, *others)))
+    if tests:
+        want = f"tests that can be decided, since what is run depends on them ({'; '.join(tests)}): {shown}"
+        raise InputError(
+            name, None, want=want, fix="Give its parameters, astra import FILE -- A B, or set its variables."
+        )
+    raise InputError(name, None, want=f"one job; it starts several: {shown}", fix="Keep one of them in the file.")
+
+
+def _decisive(found: Imported) -> tuple[object, ...]:
+    return found.strategy, found.gpus, found.global_batch, found.seq, found.precision, found.model
 
 
 def _json(text: str, name: str) -> Mapping[str, Any]:
@@ -95,6 +174,8 @@ class _Shards(NamedTuple):
 
     dp: int
     zero: int
+    reshard: str = "always"
+    shard: int = 0
 
 
 def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported:
@@ -118,6 +199,7 @@ def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported
     mode = str(_section(sections, "activation_checkpoint", name).get("mode", "none"))
     overlap = ("grad", *(("param",) if shards.zero >= 2 else ()), *(("p2p",) if vp > 1 else ()))
     fields: dict[str, Any] = {"schedule": schedule, "recompute": mode if mode in ("full", "selective") else "none"}
+    fields |= {"reshard": shards.reshard, "shard": shards.shard}
     strategy = Strategy(
         tp=tp, pp=pp, vp=vp, cp=cp, ep=ep, etp=read.count("expert_tensor_parallel_degree"), dp=shards.dp, mbs=mbs,
         sp=tp > 1 and bool(read.values.get("enable_sequence_parallel", True)), zero=shards.zero, overlap=overlap,
@@ -160,7 +242,9 @@ def _shards(read: Numbers, gpus: int | None, inner: int) -> _Shards:
     said = read.values.get("fsdp_reshard_after_forward", "default")
     if shard == 1 and said == "default":
         return _Shards(replicate, 0)
-    return _Shards(replicate * shard, 2 if said == "never" else 3)
+    # By default weights stay gathered between the micro-batches of a pipeline.
+    kept = said == "never" or (said == "default" and read.count("pipeline_parallel_degree") > 1)
+    return _Shards(replicate * shard, 3, "never" if kept else "always", shard if replicate > 1 else 0)
 
 
 def _layers(parts: object) -> tuple[int, ...]:
@@ -196,6 +280,9 @@ def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Import
     offloaded = _section(zero.values, "offload_optimizer", name).get("device", "none") != "none"
     fields: dict[str, Any] = {"offload": "optimizer" if offloaded else "none", "grads": "bf16"}
     fields["recompute"] = "full" if record.get("activation_checkpointing") else "none"
+    fields["grads"] = "bf16"  # unless data_types.grad_accum_dtype says otherwise
+    if _section(record, "data_types", name).get("grad_accum_dtype") == "fp32":
+        fields["grads"] = "fp32"
     strategy = Strategy(
         tp=tp, dp=dp, mbs=mbs, zero=stage, overlap=(*overlap, *(("param",) if stage == 3 else ())), **fields
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from astra.catalog import runtimes
-from astra.export.base import Exporter, Launch, Limit, by_name, header, joined, one_pool
+from astra.export.base import Exporter, Launch, Left, Limit, by_name, header, joined, one_pool
 from astra.export.deepspeed import DeepSpeed
 from astra.export.megatron import Megatron
-from astra.export.quoting import comment, directive, file_name, shell, yaml
+from astra.export.quoting import comment, directive, file_name, markdown, shell, yaml
 from astra.export.readme import readme
 from astra.export.torchtitan import TorchTitan
 
@@ -26,12 +27,24 @@ SKYPILOT_GPUS: Final = {
 }  # fmt: skip
 
 
+# The networks of catalog nodes that NCCL reads and writes directly.
+RDMA: Final = {"infiniband": "rdma/ib", "roce": "rdma/roce", "efa": "vpc.amazonaws.com/efa"}
+_REGION: Final = re.compile(r"[a-z]{2,}[a-z0-9-]*[0-9][a-z]?")  # one region, as clouds name them
+
+
 # What a bare machine or image lacks, in the verified versions.
 CHECKOUT: Final = "git clone --depth 1 --branch core_v0.19.0 https://github.com/NVIDIA/Megatron-LM"
 SETUP: Final = {
-    "megatron": f"[ -d Megatron-LM ] || {CHECKOUT}\npip install megatron-core==0.19.2 'transformer-engine[pytorch]'\n",
+    # The image has torch and TransformerEngine.
+    "megatron": f"[ -d Megatron-LM ] || {CHECKOUT}\npip install --no-deps megatron-core==0.19.2\n",
     "torchtitan": "pip install torchtitan==0.3.0 torch==2.13.0\n",
     "deepspeed": "pip install deepspeed==0.19.8\n",
+}
+# Megatron-LM's own installation guide names the first; the others are their projects' images.
+IMAGE: Final = {
+    "megatron": "nvcr.io/nvidia/pytorch:26.01-py3",
+    "torchtitan": "pytorch/pytorch:latest",
+    "deepspeed": "deepspeed/deepspeed:latest",
 }
 # What only the user knows and the script cannot do without.
 NEEDED: Final = {"deepspeed": {"TRAIN_SCRIPT": "train.py"}}
@@ -71,6 +84,11 @@ class Slurm:
         files = framework(launch).files(launch)
         return files | {"job.sbatch": batch_script(launch), "README.md": readme(launch, self, _SLURM_NOTES)}
 
+    def left(self, launch: Launch) -> list[Left]:
+        """Where the job may run, and the framework's own."""
+        where = Left("`--partition`, `--account`, `--time`", "yours, on the command line or in `job.sbatch`")
+        return [where, *framework(launch).left(launch)]
+
 
 _SLURM_NOTES: Final = """\
 From this folder, on a file system all nodes see:
@@ -100,6 +118,7 @@ def batch_script(launch: Launch) -> str:
             directive("ntasks-per-node", 1),
             directive("gpus-per-node", per_node),
             directive("exclusive"),
+            directive("mem", 0),  # all of the node's
             directive("time", DAYS_LIMIT),
         ]
     groups = f" --het-group={','.join(map(str, range(len(launch.meshes))))}" if launch.mixed else ""
@@ -110,7 +129,9 @@ def batch_script(launch: Launch) -> str:
     lines += ['cd "$SLURM_SUBMIT_DIR"', f"HEAD=$(scontrol show hostnames {nodes} | sed -n 1p)"]
     lines += ['export MASTER_ADDR="$HEAD" MASTER_PORT="${MASTER_PORT:-29500}"']
     lines += ["# shellcheck disable=SC2016  # every node reads its own number"]
-    lines += [f'srun{groups} bash -c \'NODE_RANK="{rank}" exec bash launch.sh "$@"\' launch "$@"']
+    # One task per node starts all its ranks: it needs every core. Components of a job may have different numbers.
+    cores = "" if launch.mixed else ' --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}"'
+    lines += [f'srun{groups}{cores} bash -c \'NODE_RANK="{rank}" exec bash launch.sh "$@"\' launch "$@"']
     return joined(lines)
 
 
@@ -132,17 +153,38 @@ class SkyPilot:
         """The framework's files and task.yaml."""
         files = framework(launch).files(launch)
         text = joined(header(launch, self.verified)) + yaml(task(launch))
-        return files | {"task.yaml": text, "README.md": readme(launch, self, _SKY_NOTES)}
+        start = _SKY_SPOT if launch.told.market == "spot" else _SKY_START
+        return files | {"task.yaml": text, "README.md": readme(launch, self, start + _SKY_NOTES)}
+
+    def left(self, launch: Launch) -> list[Left]:
+        """A place for checkpoints and data that outlives the machines, and the framework's own."""
+        left = [Left("`file_mounts` in `task.yaml`", "a bucket with the data, and one for checkpoints")]
+        if "infra" not in task(launch)["resources"]:
+            left += [Left("`infra` in `task.yaml`", f"the cloud: {_billed(launch)}")]
+        return [*left, *framework(launch).left(launch)]
 
 
-_SKY_NOTES: Final = """\
+def _billed(launch: Launch) -> str:
+    """Where the bill found its price."""
+    place = " ".join(word for word in (launch.told.provider, launch.told.region) if word)
+    return f"the bill is that of {markdown(place)}" if place else "any that has the GPUs until it is set"
+
+
+_SKY_START: Final = """\
 From this folder:
 
     sky launch -c train task.yaml
+"""
+_SKY_SPOT: Final = """\
+The plan was billed on spot machines: the task asks for those, and SkyPilot starts it anew where they are taken away.
+From this folder:
 
-The task asks for the plan's instance type and number of nodes, copies this folder to every node and starts
-`launch.sh` there. `setup` is a start: put your own image or installation in it. What the script reads from its
-environment is given with `--env`, such as `--env DATA_PATH=/data/corpus_text_document`, or under `envs` in the file.
+    sky jobs launch task.yaml
+"""
+_SKY_NOTES: Final = """
+The task asks for the plan's GPUs and number of nodes, runs in an image that has what the framework needs, copies this
+folder to every node and starts `launch.sh` there. What the script reads from its environment is given with `--env`,
+such as `--env DATA_PATH=/data/corpus_text_document`, or under `envs` in the file.
 """
 
 
@@ -157,12 +199,14 @@ def task(launch: Launch) -> dict[str, Any]:
     """The task: a catalog node of a cloud pins the instance type, any other node only the GPUs."""
     node = launch.pool.node
     resources: dict[str, Any] = {"accelerators": f"{sky_gpu(launch)}:{launch.gpus_per_node}"}
-    cloud = SKYPILOT_CLOUDS.get(node.provider)
+    cloud = SKYPILOT_CLOUDS.get(node.provider) or SKYPILOT_CLOUDS.get(launch.told.provider)
     if cloud is not None:
-        resources["infra"] = cloud
+        one = _REGION.fullmatch(launch.told.region) and cloud == SKYPILOT_CLOUDS.get(launch.told.provider)
+        resources["infra"] = f"{cloud}/{launch.told.region}" if one else cloud
     if cloud in ("aws", "gcp") and node.name.startswith(f"{cloud}-"):
         resources["instance_type"] = node.name.removeprefix(f"{cloud}-")
-    resources |= {"network_tier": "best", "use_spot": False}
+    resources |= {"network_tier": "best", "use_spot": launch.told.market == "spot"}
+    resources["image_id"] = f"docker:{IMAGE[framework(launch).name]}"
     run = (
         'HEAD=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n'
         'export MASTER_ADDR="$HEAD" MASTER_PORT=29500 NODE_RANK="$SKYPILOT_NODE_RANK"\n'
@@ -195,6 +239,15 @@ class Kubernetes:
         text = joined(header(launch, self.verified)) + yaml(train_job(launch, files))
         return files | {"trainjob.yaml": text, "README.md": readme(launch, self, _KUBE_NOTES)}
 
+    def left(self, launch: Launch) -> list[Left]:
+        """What a cluster calls its own, and the framework's."""
+        left = [Left("`image`", "one of yours that has the framework and sees your data")]
+        fabric = rdma(launch)
+        if fabric:
+            name = next(iter(fabric))
+            left += [Left(f"`{name}`", "the network's devices, as your cluster calls them; without them NCCL is slow")]
+        return [*left, *framework(launch).left(launch)]
+
 
 _KUBE_NOTES: Final = """\
 With Kubeflow Trainer v2 and its `torch-distributed` runtime installed:
@@ -206,12 +259,6 @@ that has the framework and your data; what a script reads from its environment (
 `MEGATRON_DIR`, or `TRAIN_SCRIPT` for DeepSpeed) goes under `spec.trainer.env`. Without data it trains on mock data
 where the framework can.
 """
-# Megatron-LM's own installation guide names the first; the others are their projects' images.
-IMAGE: Final = {
-    "megatron": "nvcr.io/nvidia/pytorch:26.01-py3",
-    "torchtitan": "pytorch/pytorch:latest",
-    "deepspeed": "deepspeed/deepspeed:latest",
-}
 
 
 def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
@@ -241,10 +288,27 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
                 **({"env": [{"name": name, "value": value} for name, value in needed.items()]} if needed else {}),
                 "numNodes": launch.nodes,
                 "numProcPerNode": launch.gpus_per_node,
-                "resourcesPerNode": {"limits": {gpu: str(launch.gpus_per_node)}},
+                "resourcesPerNode": {"limits": {gpu: str(launch.gpus_per_node), **rdma(launch)}},
             },
+            "runtimePatches": [{"manager": "astra.io/plan", "trainingRuntimeSpec": _pod(rdma(launch))}],
         },
     }
+
+
+def rdma(launch: Launch) -> dict[str, str]:
+    """The network's devices as resources of Kubernetes, under the names of their usual device plugins."""
+    kind = launch.pool.node.links[-1].kind
+    return {RDMA[kind]: "1"} if launch.nodes > 1 and kind in RDMA else {}
+
+
+def _pod(fabric: dict[str, str]) -> dict[str, Any]:
+    """Shared memory for data loaders and NCCL, and the right to pin memory where the network wants it pinned."""
+    container: dict[str, Any] = {"name": "node", "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
+    if fabric:
+        container["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
+    spec = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}], "containers": [container]}
+    jobs = [{"name": "node", "template": {"spec": {"template": {"spec": spec}}}}]
+    return {"template": {"spec": {"replicatedJobs": jobs}}}
 
 
 def _unused_word(text: str, index: int) -> str:

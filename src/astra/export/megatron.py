@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from astra.export.base import WHOLE_NODES, Launch, Limit, header, joined
+from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined
 from astra.export.megatron_model import Flag, model_flags, positions_known
+from astra.export.megatron_words import LIMITS, aware, fp8_format, fp8_scaling, graph_modules, instances
 from astra.export.quoting import comment, shell, shell_array
 from astra.export.readme import readme
 from astra.export.torchrun import RENDEZVOUS, node_sizes, torchrun
 
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
-FP8_FORMATS: Final = {"mxfp8": "e4m3", "tensorwise": "hybrid"}  # by how products are scaled
 
 
 def _uneven_meshes(launch: Launch) -> bool:
@@ -31,11 +31,27 @@ class Megatron:
     limits = (
         Limit("cluster", "Megatron-LM has one tp, cp, dp and recompute setting for every stage", _uneven_meshes),
         WHOLE_NODES,
+        *LIMITS,
     )  # fmt: skip
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The script and how to start it."""
         return {"launch.sh": script(launch), "README.md": readme(launch, self, notes(launch))}
+
+    def left(self, launch: Launch) -> list[Left]:
+        """Data, weights and what the model's shape does not say."""
+        left = [Left("`MEGATRON_DIR`", "a checkout of Megatron-LM")]
+        if launch.workload.task == "finetune":
+            left += [Left("`PRETRAINED_CHECKPOINT`", "the checkpoint to start from; without it the script stops")]
+        left += [Left("`DATA_PATH`, `TOKENIZER_MODEL`", "the data and its tokenizer; mock data without them")]
+        every = f"every {launch.save_interval} steps" + (", as billed" if launch.told.save_every_s else "")
+        left += [Left("`SAVE`", f"a folder for checkpoints, written {every}; none without it")]
+        left += [Left("`LR`", "the learning rate; 1e-4 without it")]
+        if not positions_known(launch.model):
+            left += [Left("`ROTARY_BASE`", "of the model, not known here; 10000 without it")]
+        if not _epsilon_known(launch):
+            left += [Left("`--norm-epsilon`", "of the model, not known here; Megatron-LM's without it")]
+        return left
 
 
 def notes(launch: Launch) -> str:
@@ -52,7 +68,8 @@ def notes(launch: Launch) -> str:
     order = (
         "\nWhich node gets which number matters: the head of the script lists the GPUs by it." if launch.mixed else ""
     )
-    return _NOTES.format(model=model, order=order)
+    start = _TUNED if launch.workload.task == "finetune" else ""
+    return _NOTES.format(model=model, order=order) + start
 
 
 def _epsilon_known(launch: Launch) -> bool:
@@ -75,6 +92,12 @@ kind: `TOKENIZER_TYPE`). What a plan does not know is left to you: {model}`LR`, 
 script, which comes last and wins.
 {order}"""
 
+_TUNED: Final = """
+The plan fine-tunes: `PRETRAINED_CHECKPOINT` names the checkpoint of Megatron-LM whose weights it starts from (one of
+Hugging Face is converted with Megatron-LM's `tools/checkpoint/convert.py` or with Megatron-Bridge). Without it the
+script stops. Once `SAVE` has a checkpoint of the run, the run goes on from that.
+"""
+
 
 def sections(launch: Launch) -> dict[str, list[Flag]]:
     """Every argument the plan fixes, by subject."""
@@ -93,7 +116,7 @@ def _parallel(launch: Launch) -> Iterator[Flag]:
     yield ("--tensor-model-parallel-size", str(strategy.tp))
     yield ("--pipeline-model-parallel-size", str(strategy.pp))
     if strategy.pp > 1 and launch.model.state_space is None:  # a hybrid's pattern has the stages
-        yield ("--pipeline-model-parallel-layout", layout(launch.layers))
+        yield ("--pipeline-model-parallel-layout", layout(launch.layers, launch.workload.mtp or 0))
     yield ("--context-parallel-size", str(strategy.cp))
     if strategy.cp > 1:
         yield ("--cp-comm-type", "p2p")
@@ -110,17 +133,31 @@ def _parallel(launch: Launch) -> Iterator[Flag]:
         yield ("--data-parallel-sharding-strategy", SHARDING[strategy.zero])
         yield ("--ckpt-format", "fsdp_dtensor")
         yield ("--no-gradient-accumulation-fusion",)
+        if on_meta_device(launch):
+            yield ("--init-model-with-meta-device",)
+    if instances(launch) > 1:
+        yield ("--num-distributed-optimizer-instances", str(instances(launch)))
     yield ("--distributed-backend", "nccl")
 
 
-def layout(layers: tuple[int, ...]) -> str:
-    """The pipeline layout, one part per virtual stage: ``Et*7|t*9|t*9|t*7L``, ``Et*2|(t*2|)*38t*2L``."""
+def on_meta_device(launch: Launch) -> bool:
+    """Whether Megatron-FSDP builds the model without memory and fills each rank's shards, module by module.
+
+    Otherwise every rank first holds the whole model. A gate of shared experts cannot be filled so: its module has no
+    ``reset_parameters``.
+    """
+    gated = launch.model.moe is not None and launch.model.moe.shared_gate
+    return launch.strategy.zero >= 2 and not gated
+
+
+def layout(layers: tuple[int, ...], mtp: int = 0) -> str:
+    """The pipeline layout, one part per virtual stage: ``Et*7|t*9|t*9|t*7L``, ``Et*2|(t*2|)*38t*2mL``."""
     parts = [f"t*{count}" if count > 1 else "t" * count for count in layers]
     middle = ""
     for part, run in groupby(parts[1:-1]):
         times = len(list(run))
         middle += f"({part}|)*{times}" if times > 2 else f"{part}|" * times
-    return f"E{parts[0]}|{middle}{parts[-1]}L"
+    return f"E{parts[0]}|{middle}{parts[-1]}{'m' * mtp}L"
 
 
 def _batch(launch: Launch) -> Iterator[Flag]:
@@ -133,11 +170,20 @@ def _batch(launch: Launch) -> Iterator[Flag]:
 
 
 def _precision(launch: Launch) -> Iterator[Flag]:
-    precision = launch.workload.precision
+    strategy, precision = launch.strategy, launch.workload.precision
     yield ("--fp16",) if precision == "fp16" else ("--bf16",)
-    if precision == "fp8":
-        yield ("--fp8-format", FP8_FORMATS[launch.fp8_recipe])
-        yield ("--fp8-recipe", launch.fp8_recipe)
+    if fp8_scaling(launch):
+        yield ("--fp8-format", fp8_format(launch))
+        yield ("--fp8-recipe", fp8_scaling(launch))
+    if precision == "nvfp4":
+        yield ("--fp4-format", "e2m1")
+        yield ("--fp4-recipe", "nvfp4")
+    if strategy.params == "fp8":
+        yield ("--fp8-param-gather",)
+        if fp8_scaling(launch) == "mxfp8" and strategy.zero == 1:
+            yield ("--reuse-grad-buf-for-mxfp8-param-ag",)
+    if strategy.grads == "bf16":
+        yield ("--grad-reduce-in-bf16",)
     yield ("--transformer-impl", "transformer_engine")
     yield ("--attention-backend", "auto" if launch.strategy.flash else "unfused")
 
@@ -147,7 +193,7 @@ def _memory(launch: Launch) -> Iterator[Flag]:
     yield ("--optimizer", launch.workload.optimizer)
     if strategy.recompute == "selective":
         yield ("--recompute-granularity", "selective")
-        yield ("--recompute-modules", "core_attn")
+        yield ("--recompute-modules", *strategy.modules)
     elif strategy.recompute == "full":
         yield ("--recompute-granularity", "full")
         yield ("--recompute-method", strategy.method)
@@ -155,7 +201,13 @@ def _memory(launch: Launch) -> Iterator[Flag]:
     if strategy.offload == "optimizer":
         yield ("--optimizer-cpu-offload",)
         yield ("--optimizer-offload-fraction", "1.0")
+    if aware(launch):
         yield ("--use-precision-aware-optimizer",)
+    if strategy.moments == "bf16":
+        yield ("--exp-avg-dtype", "bf16")
+        yield ("--exp-avg-sq-dtype", "bf16")
+    if strategy.offload_layers:
+        yield ("--cpu-offloading-num-layers", str(strategy.offload_layers))
 
 
 def _overlap(launch: Launch) -> Iterator[Flag]:
@@ -168,6 +220,16 @@ def _overlap(launch: Launch) -> Iterator[Flag]:
         yield ("--tp-comm-overlap",)
     if strategy.vp > 1 and "p2p" not in strategy.overlap:
         yield ("--no-overlap-p2p-communication",)
+    if "ep" in strategy.overlap:
+        yield ("--overlap-moe-expert-parallel-comm",)
+    if strategy.graphs == "partial":
+        yield ("--cuda-graph-impl", "transformer_engine")
+        yield ("--cuda-graph-modules", *graph_modules(launch))
+    elif strategy.graphs == "full":
+        yield ("--cuda-graph-impl", "full_iteration")
+        yield ("--no-check-for-nan-in-loss-and-grad",)
+    if strategy.graphs != "none":
+        yield ("--te-rng-tracker",)
     yield ("--cross-entropy-loss-fusion",)
     yield ("--cross-entropy-fusion-impl", "native")
 
@@ -176,7 +238,7 @@ def environment(launch: Launch) -> dict[str, str]:
     """What must be set before Python starts."""
     strategy = launch.strategy
     settings = {"NVTE_FWD_LAYERNORM_SM_MARGIN": "16", "NVTE_BWD_LAYERNORM_SM_MARGIN": "16"}
-    if strategy.zero < 2 and not launch.blackwell:
+    if strategy.zero < 2 and not launch.blackwell and "ep" not in strategy.overlap:
         # Before Blackwell one queue keeps communication ahead of the kernel that needs it; Megatron-FSDP wants several.
         settings["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     return settings
@@ -191,7 +253,13 @@ else
   DATA_ARGS=(--mock-data --tokenizer-type "${TOKENIZER_TYPE:-NullTokenizer}")
 fi
 if [ -n "${TOKENIZER_MODEL:-}" ]; then DATA_ARGS+=(--tokenizer-model "$TOKENIZER_MODEL"); fi
-if [ -n "${SAVE:-}" ]; then DATA_ARGS+=(--save "$SAVE" --load "$SAVE" --save-interval "${SAVE_INTERVAL:-1000}"); fi
+if [ -n "${SAVE:-}" ]; then DATA_ARGS+=(--save "$SAVE" --load "$SAVE" --save-interval "${SAVE_INTERVAL:-@EVERY}"); fi
+"""
+
+# A checkpoint of the run itself, where there is one already, comes first.
+_START: Final = """\
+# Fine-tuning: the weights to start from, a checkpoint of Megatron-LM.
+DATA_ARGS+=(--pretrained-checkpoint "${PRETRAINED_CHECKPOINT:?name the checkpoint to start from}")
 """
 
 
@@ -208,7 +276,9 @@ def script(launch: Launch) -> str:
     lines += ["TRAINING_ARGS=(", '  --lr "${LR:-1e-4}" --min-lr 0 --lr-decay-style cosine --lr-warmup-fraction 0.01']
     lines += ["  --weight-decay 0.1 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.01"]
     lines += ["  --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --log-interval 1 --log-throughput"]
-    lines += ["  --distributed-timeout-minutes 30", *rotary, ")", _DATA]
+    lines += ["  --distributed-timeout-minutes 30", *rotary, ")", _DATA.replace("@EVERY", str(launch.save_interval))]
+    if launch.workload.task == "finetune":
+        lines += [_START]
     groups = ["TRAINING_ARGS", "DATA_ARGS"]
     expanded = " ".join(f'"${{{name}[@]}}"' for name in [*parts, *groups])
     program = "pretrain_gpt.py" if launch.model.state_space is None else "pretrain_hybrid.py"

@@ -32,7 +32,9 @@ def model_flags(launch: Launch) -> list[Flag]:
     if not model.tied_embeddings:
         flags.append(("--untie-embeddings-and-output-weights",))
     if model.moe is not None:
-        flags += _experts(model, model.moe)
+        flags += [*_experts(model, model.moe), *_dispatcher(launch.strategy.dispatch)]
+    if launch.workload.mtp:
+        flags += [("--mtp-num-layers", str(launch.workload.mtp)), ("--mtp-loss-scaling-factor", "0.1")]
     if model.state_space is not None:
         flags += _state_space(model.state_space, launch.layers)
     if model.delta_net is not None:
@@ -53,11 +55,14 @@ def _delta_net(net: DeltaNet) -> Iterator[Flag]:
     yield ("--linear-num-value-heads", str(net.heads))
 
 
-def _state_space(space: StateSpace, layers: tuple[int, ...]) -> Iterator[Flag]:
+def hybrid_stages(space: StateSpace, layers: tuple[int, ...]) -> str:
     """A hybrid's letters, with a bar between virtual stages."""
     letters = iter(space.pattern)
-    stages = ("".join(next(letters) for _ in range(count)) for count in layers)
-    yield ("--hybrid-layer-pattern", "|".join(stages))
+    return "|".join("".join(next(letters) for _ in range(count)) for count in layers)
+
+
+def _state_space(space: StateSpace, layers: tuple[int, ...]) -> Iterator[Flag]:
+    yield ("--hybrid-layer-pattern", hybrid_stages(space, layers))
     yield ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
     yield ("--mamba-num-heads", str(space.heads))
     yield ("--mamba-head-dim", str(space.head_dim))
@@ -160,7 +165,6 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
         ("--moe-router-topk", str(moe.topk)),
         ("--moe-ffn-hidden-size", str(moe.ffn)),
         *_routing(moe),
-        ("--moe-token-dispatcher-type", "alltoall"),
         ("--moe-grouped-gemm",),
         ("--moe-permute-fusion",),
     ]
@@ -173,6 +177,14 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
     if _all_biases(model):
         flags.append(("--no-bias-dropout-fusion",))  # grouped experts with biases do not have it
     return flags
+
+
+def _dispatcher(name: str) -> Iterator[Flag]:
+    if name == "alltoall":
+        yield ("--moe-token-dispatcher-type", "alltoall")
+    else:
+        yield ("--moe-token-dispatcher-type", "flex")
+        yield ("--moe-flex-dispatcher-backend", name)
 
 
 def _routing(moe: MoE) -> Iterator[Flag]:

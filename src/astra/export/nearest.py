@@ -32,9 +32,11 @@ from astra.spec.strategy import OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
 WEIGHTS: Final = {
     "tp": 4.0, "pp": 4.0, "cp": 4.0, "ep": 4.0, "dp": 1.0, "vp": 2.0, "etp": 2.0, "mbs": 1.5, "zero": 1.5,
     "recompute": 2.0, "sp": 0.5, "offload": 2.0, "schedule": 0.5, "method": 0.5, "recompute_layers": 0.25,
-    "flash": 3.0, "overlap": 0.25, "layers": 1.0,
+    "flash": 3.0, "overlap": 0.25, "layers": 1.0, "modules": 0.5, "offload_layers": 1.0, "dispatch": 0.5,
+    "dispatch_fp8": 0.25, "graphs": 0.5, "moments": 0.5, "params": 0.5, "grads": 0.5, "reshard": 0.5, "shard": 1.0,
 }  # fmt: skip
 _DEGREES: Final = ("tp", "pp", "cp", "ep", "dp", "vp", "etp", "mbs")
+WORDS: Final = ("dispatch", "graphs", "moments", "params", "grads", "reshard")  # one of what a runtime lists
 _LOOKED_AT: Final = 20_000  # strategies checked against the rules, nearest first
 _TRIED: Final = 400  # of those, legal and expressible ones costed
 _TOGETHER: Final = 16
@@ -108,12 +110,34 @@ def _expressible(exporter: Exporter, launch: Launch, job: Job) -> Iterator[tuple
     shapes, tunings = _shapes(asked, job), _tunings(asked)
     shapes, tunings = _taken(exporter, launch, shapes), _taken(exporter, launch, tunings)
     for shape, tuning in islice(_by_sum(shapes, tunings, asked), _LOOKED_AT):
-        candidate = _made(asked, shape, tuning)
+        candidate = _worded(_made(asked, shape, tuning), job)
         if legality(job, candidate):
             continue
         made = launch_of(job, candidate, layers_of(job, candidate), launch.version, None)
         if not limits_broken(exporter, made):  # what the runtime can do is part of what is legal
             yield distance(asked, candidate), made
+
+
+def _worded(strategy: Strategy, job: Job) -> Strategy:
+    """The strategy with the words its runtime has: what it lacks becomes what is usual there."""
+    can, usual = job.runtime.can, job.usual(strategy)
+    fields: Fields = {name: usual[name] for name in WORDS if getattr(strategy, name) not in getattr(can, name)}
+    if strategy.ep == 1 or fields.get("dispatch", strategy.dispatch) == "alltoall" or not can.dispatch_fp8:
+        fields["dispatch_fp8"] = False
+    if strategy.ep == 1:
+        fields["dispatch"] = "alltoall"
+    if strategy.zero < 3:
+        fields["reshard"] = "always"
+    if not can.shard or strategy.zero == 0 or (strategy.shard and strategy.dp % strategy.shard):
+        fields["shard"] = 0
+    if "activations" not in can.offload or strategy.pp > 1 or strategy.recompute != "none":
+        fields["offload_layers"] = 0
+    fields["modules"] = tuple(name for name in strategy.modules if name in can.modules)
+    if fields.get("graphs", strategy.graphs) == "partial" and strategy.recompute == "full":
+        fields["graphs"] = "none"  # graphs hold what is not recomputed in full
+    if strategy.zero == 0:
+        fields |= {"moments": "fp32", "params": "bf16"}
+    return msgspec.structs.replace(strategy, **fields)
 
 
 Fields = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astra.export.base import Exporter, Launch
+from astra.export.base import Exporter, Launch, Left
 from astra.export.quoting import markdown
 
 
@@ -11,6 +11,9 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
     gpus = " + ".join(f"{mesh.gpus}x {markdown(mesh.pool.device.name)}" for mesh in launch.meshes)
     workload = launch.workload
     step = f"about {launch.step_s:.3g} s" if launch.step_s is not None else "not estimated"
+    told = launch.told
+    if told.step_low_s is not None and told.step_high_s is not None:
+        step += f", four in five times from {told.step_low_s:.3g} to {told.step_high_s:.3g} s"
     warned = "".join(f"\n> {markdown(warning)}\n" for warning in launch.warnings)
     return f"""\
 # {markdown(launch.model.name)} with {exporter.title}
@@ -24,11 +27,29 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
 | micro-batches | {launch.microbatches} of {launch.strategy.mbs} on each of {launch.strategy.dp} replicas |
 | precision, optimizer | {markdown(workload.precision)}, {markdown(workload.optimizer)} |
 | step time | {step} |
+{_memory(launch)}\
 | made by | Astra {markdown(launch.version)} |
 | verified with | {exporter.verified} |
 
 {notes.strip()}
-"""
+{_left(exporter.left(launch))}"""
+
+
+def _memory(launch: Launch) -> str:
+    told = launch.told
+    if told.peak_gib is None or told.limit_gib is None:
+        return ""
+    between = ""
+    if told.peak_low_gib is not None and told.peak_high_gib is not None:
+        between = f" ({told.peak_low_gib:.1f} to {told.peak_high_gib:.1f})"
+    return f"| memory per GPU | {told.peak_gib:.1f} GiB{between} of {told.limit_gib:.1f} GiB |\n"
+
+
+def _left(left: list[Left]) -> str:
+    if not left:
+        return ""
+    rows = "\n".join(f"| {one.name} | {one.meaning} |" for one in left)
+    return f"\n## Left to you\n\n| | |\n|---|---|\n{rows}\n"
 
 
 def adapter_notes(launch: Launch) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from astra.catalog import runtimes
-from astra.export.base import Launch, header, joined, one_pool
+from astra.export.base import Launch, Left, header, joined, one_pool
 from astra.export.quoting import python
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
@@ -31,6 +31,15 @@ class TorchTitan:
             "launch.sh": _script(launch),
             "README.md": readme(launch, self, NOTES),
         }
+
+    def left(self, launch: Launch) -> list[Left]:
+        """Data and tokenizer."""
+        every = f"`--checkpoint.enable` writes one every {launch.save_interval} steps"
+        return [
+            Left("`--hf-assets-path`", "the tokenizer; the recipe's place without it"),
+            Left("`--dataloader.dataset`", "the data; the recipe's without it"),
+            Left("checkpoints", f"{every}; none without it"),
+        ]
 
 
 NOTES: Final = """\
@@ -59,10 +68,11 @@ def settings(launch: Launch) -> dict[str, dict[str, object]]:
     """Everything the plan decides, by section."""
     strategy, workload = launch.strategy, launch.workload
     piped = strategy.pp > 1
+    sharded = (strategy.shard or strategy.dp) if strategy.zero >= 2 else 1
     parallelism: dict[str, object] = {
-        "data_parallel_replicate_degree": 1 if strategy.zero >= 2 else strategy.dp,
-        "data_parallel_shard_degree": strategy.dp if strategy.zero >= 2 else 1,
-        "fsdp_reshard_after_forward": {2: "never", 3: "always"}.get(strategy.zero, "default"),
+        "data_parallel_replicate_degree": strategy.dp // sharded,
+        "data_parallel_shard_degree": sharded,
+        "fsdp_reshard_after_forward": {2: "never", 3: strategy.reshard}.get(strategy.zero, "default"),
         "tensor_parallel_degree": strategy.tp,
         "enable_sequence_parallel": strategy.sp,
         "context_parallel_degree": strategy.cp,
@@ -84,7 +94,10 @@ def settings(launch: Launch) -> dict[str, dict[str, object]]:
         training["disable_cuda_graphs"] = True  # neither pipelines nor token exchange are captured
     if workload.tokens is not None:
         training["steps"] = max(1, round(workload.tokens / workload.tokens_per_step))
-    return {"training": training, "parallelism": parallelism}
+    # The plan counts with compiled blocks and a compiled loss.
+    compiled: dict[str, object] = {"enable": True, "components": ["model", "loss"]}
+    kept: dict[str, object] = {"interval": launch.save_interval}
+    return {"training": training, "parallelism": parallelism, "compile": compiled, "checkpoint": kept}
 
 
 def rope(rotary: Rotary, seq: int) -> dict[str, object]:

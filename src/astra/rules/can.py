@@ -118,11 +118,18 @@ def usual_runtime(model: ModelSpec, workload: Workload, *, several: bool = False
 
 def recipe_of(runtime: Runtime, model: ModelSpec) -> str | None:
     """The recipe that builds a model of this shape, by its name in the framework."""
-    for name, recipe in runtime.can.recipes.items():
+    name = of_shape(model, runtime.can.recipes)
+    return None if name is None else runtime.can.recipes[name]
+
+
+def of_shape(model: ModelSpec, known: Iterable[str]) -> str | None:
+    """The catalog model of the same shape, of those given; of several the one with the same rotary positions."""
+    fitting = []
+    for name in known:
         found = models.model(name)
         if replace(model, **{field: getattr(found, field) for field in _BESIDE}) == found:
-            return recipe
-    return None
+            fitting.append((found.rotary != model.rotary, name))
+    return min(fitting, key=lambda one: one[0], default=(False, None))[1]
 
 
 def rules_of(runtime: Runtime) -> tuple[Rule, ...]:

@@ -54,7 +54,7 @@ class Stream:
         step_s = step.least_seconds(self.job, sample_s / self.counts[place], self._waits[place])
         return np.asarray(step_s * _LOOSE < limit_s[place])
 
-    def _come_closer(self, limit_s: Floats) -> None:
+    def come_closer(self, limit_s: Floats) -> None:
         """Work out floors as closely as it matters; without a limit the first of them will do to choose by."""
         while (able := self.hopeful(self._columns, limit_s)).any():
             if self._work_s.any() and not np.isfinite(limit_s).any():
@@ -77,7 +77,7 @@ class Stream:
         """The counts to search next; None when all are done. At least one, though its table be large."""
         chosen = np.flatnonzero(self._left)
         if not self.whole and len(chosen):
-            self._come_closer(limit_s)
+            self.come_closer(limit_s)
             kept = self._left[self._place] & self.hopeful(self._columns, limit_s)
             rows = np.bincount(self._place[kept], minlength=len(self.counts)) * self._width
             self._left &= rows > 0

@@ -277,14 +277,14 @@ def _stages(job: Job, row: Row, answer: Answer, work: Work) -> list[StageEstimat
 def _memory(answer: Answer, rank: int) -> dict[str, float]:
     """The peak of a rank by kind."""
     static = answer.static
-    buffers = answer.saved.working_bytes[0, 0, rank] + static.gathered[0, 0, rank] + answer.costs.buffer_bytes[0, rank]
-    return {
+    named = {
         "weights": float(static.weights[0, 0, rank]),
         "gradients": float(static.gradients[0, 0, rank]),
         "optimizer": float(static.optimizer[0, 0, rank]),
         "activations": float(answer.saved.kept_bytes[0, 0, rank]),
-        "buffers": float(buffers),
     }
+    allocated_bytes = float(peak(static, answer.saved, answer.costs.buffer_bytes)[0, 0, 0, rank])
+    return {**named, "buffers": allocated_bytes - sum(named.values())}
 
 
 def breakdown(stages: list[StageEstimate], total_s: float, around: dict[str, float]) -> dict[str, float]:

@@ -73,7 +73,7 @@ class Found(NamedTuple):
     slower: int  # proven slower than the plans kept
     least_bytes: float  # the smallest reserved memory among legal strategies, for advice when nothing fits
     least: Strategy | None
-    timed: tuple[Gathered, ...] = ()  # parts of every sharding that was looked at
+    timed: tuple[Gathered, ...] = ()  # parts of every sharding of the job that was looked at
 
 
 def search(
@@ -92,7 +92,7 @@ def search(
     """
     started = time.perf_counter()
     space = Space(job, restrictions, user_rules)
-    job = space.job
+    asked, job = job, space.job
     leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s)
     if min(len(space.strategies), len(space.holders), len(space.savers), len(space.flash_settings)):
         siblings = siblings_of(job, space)
@@ -108,7 +108,8 @@ def search(
             if len(rest):
                 gathered = gather_cores(job, space, rest)
                 leaders.race(rest, least[rest] * core_bound_s(job, space, gathered, rest), gathered, progress)
-    return leaders.found(time.perf_counter() - started)
+    found = leaders.found(time.perf_counter() - started)
+    return found if space.job == asked else found._replace(timed=())
 
 
 def growing(order: Ints, first: int = FIRST_CORES) -> Iterator[Ints]:

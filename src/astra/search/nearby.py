@@ -1,13 +1,14 @@
 """Numbers that do not divide: a batch or a number of GPUs near the one asked for that runs, or runs better.
 
 Replicas share a batch evenly, so that 24 GPUs and 512 samples leave few ways to deal them, where 480 leave many. These
-are remarks beside the answer: a few numbers near those asked for are screened by lower bounds and searched for what
-beats the answer by enough to be told. All of it shares an effort of its own, so that it never delays the answer for
-long; whoever asks for numbers that divide pays nothing.
+are remarks beside the answer: a few numbers near those asked for are screened, by lower bounds and by a search for
+anything that beats the answer by enough to be told; the best of them is planned. All of it shares an effort of its own,
+so that it never delays the answer for long; whoever asks for numbers that divide pays nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import gcd, inf
 from typing import Final, NamedTuple
 
@@ -16,13 +17,13 @@ from msgspec.structs import replace
 
 from astra.answer import Estimate, Nearby
 from astra.columns import Columns
+from astra.errors import NoFeasiblePlan
 from astra.partition.effort import Effort
 from astra.provenance import Bools, Ints
 from astra.search.counts import CountSpace, Shelf, climb, least_by_count, shelve
-from astra.search.detail import estimate as estimate_job
-from astra.search.engine import Candidate
-from astra.search.splits import best_splits
+from astra.search.words import settled
 from astra.search.world import World
+from astra.spec.job import Job
 from astra.units import show_seconds
 
 WORTH_TELLING: Final = 0.03  # of the GPU-seconds a token takes
@@ -33,6 +34,9 @@ _WIDEST: Final = 1 << 15  # numbers looked at on either side
 _FEW: Final = 3  # numbers of each kind that are looked at
 # Units of effort: of a table of bounds and of each of its cores, of a search and of each strategy it costs.
 _TABLE_UNITS, _CORE_UNITS, _SEARCH_UNITS, _STRATEGY_UNITS = 300.0, 0.05, 300.0, 0.04
+_PLAN: Final = 2.0  # what planning numbers takes, over what screening them took
+
+Ask = Callable[[World], Estimate]  # the first plan of a request; NoFeasiblePlan where there is none
 
 
 class Other(NamedTuple):
@@ -42,36 +46,33 @@ class Other(NamedTuple):
     batch: int
 
 
-class _Found(NamedTuple):
-    """A plan for other numbers."""
+class _Screened(NamedTuple):
+    """Numbers that something runs better with, if nobody doubts it."""
 
+    per_token_s: float
     other: Other
-    estimate: Estimate
-
-    @property
-    def per_token_s(self) -> float:
-        return _per_token_s(self.other, self.estimate.step_s)
+    units: float  # of effort that it took to know
 
 
-def remarks(world: World, best: Estimate | None) -> list[Nearby]:
+def remarks(world: World, best: Estimate | None, ask: Ask) -> list[Nearby]:
     """Another batch, and another number of GPUs, that save some of what a token takes; ``best`` is what was found."""
-    asked = Other(world.job.pool.gpus, world.workload.global_batch)
+    asked = _asked(world)
     if divides(asked):
         return []
     effort = Effort(MOST_EFFORT)
     before_s = inf if best is None else _per_token_s(asked, best.step_s)
-    told = [_best(world, before_s, others, effort) for others in (batches(asked), counts(asked, _node(world)))]
+    told = [_best(world, before_s, others, ask, effort) for others in (batches(asked), counts(asked, _node(world)))]
     return [remark for remark in told if remark is not None]
 
 
-def advice(world: World) -> str:
+def advice(world: World, ask: Ask) -> str:
     """What near numbers could be run, where those asked for can be dealt in no way at all; else nothing."""
-    job = world.job
-    if divides(Other(job.pool.gpus, job.workload.global_batch)):
+    asked = _asked(world)
+    if divides(asked):
         return ""
-    space = CountSpace(job, np.array([job.pool.gpus]), world.restrictions)
-    settled = min(len(space.flash_settings), len(space.holders), len(space.savers)) == 0  # whatever the numbers are
-    return "" if settled or len(space.strategies) else " ".join(near.sentence for near in remarks(world, None))
+    space = CountSpace(_job(world, asked), np.array([asked.gpus]), world.restrictions)
+    fixed = min(len(space.flash_settings), len(space.holders), len(space.savers)) == 0  # whatever the numbers are
+    return "" if fixed or len(space.strategies) else " ".join(near.sentence for near in remarks(world, None, ask))
 
 
 def divides(asked: Other) -> bool:
@@ -105,59 +106,69 @@ def counts(asked: Other, node_gpus: int) -> list[Other]:
     return [Other(int(gpus), asked.batch) for gpus in near[order][:_FEW]]
 
 
-def _best(world: World, before_s: float, others: list[Other], effort: Effort) -> Nearby | None:
+def _best(world: World, before_s: float, others: list[Other], ask: Ask, effort: Effort) -> Nearby | None:
     """The best of some numbers where it is worth telling, or the nearest of those that are as good to a percent.
 
     Where the numbers asked for cannot be run, it is the nearest batch that can.
     """
-    asked = Other(world.job.pool.gpus, world.workload.global_batch)
-    limit_s = (1 - WORTH_TELLING) * before_s
+    asked, limit_s = _asked(world), (1 - WORTH_TELLING) * before_s
+    screened = _screened(world, limit_s, others, effort)
+    if not screened:
+        return None
+    nearest = before_s == inf and others[0].gpus == asked.gpus
+    enough_s = inf if nearest else 1.01 * min(each.per_token_s for each in screened)
+    alike = [each for each in screened if each.per_token_s <= enough_s]
+    for each in sorted(alike, key=lambda each: sum(abs(a - b) for a, b in zip(each.other, asked, strict=True))):
+        if _PLAN * each.units <= effort.left:
+            effort.spend(_PLAN * each.units)
+            try:
+                found = ask(_world(world, each.other))
+            except NoFeasiblePlan:
+                continue
+            per_token_s = _per_token_s(each.other, found.step_s)
+            if per_token_s <= limit_s:
+                return _told(asked, each.other, found, None if before_s == inf else before_s / per_token_s - 1)
+    return None
+
+
+def _screened(world: World, limit_s: float, others: list[Other], effort: Effort) -> list[_Screened]:
+    """Numbers with a strategy that takes less than so much a token; those with the lowest bounds first."""
     shelves = []
     for other in others:
         if not effort.over:
-            shelf = _shelf(world, asked, other, effort)
+            before = effort.spent
+            shelf = _shelf(world, other, effort)
             bound_s = _per_token_s(other, float(least_by_count(shelf, shelf.bound_s)[0]))
-            shelves += [(bound_s, other, shelf)] if bound_s < limit_s else []
+            shelves += [(bound_s, other, shelf, effort.spent - before)] if bound_s < limit_s else []
     found = []
-    for _, other, shelf in sorted(shelves, key=lambda each: each[0]):
+    for _, other, shelf, units in sorted(shelves, key=lambda each: each[0]):
         if not effort.over:
-            found += _plans(world, other, shelf, limit_s, effort)
-    if not found:
-        return None
-    nearest = before_s == inf and found[0].other.gpus == asked.gpus
-    enough_s = inf if nearest else 1.01 * min(each.per_token_s for each in found)
-    alike = [each for each in found if each.per_token_s <= enough_s]
-    chosen = min(alike, key=lambda each: sum(abs(a - b) for a, b in zip(each.other, asked, strict=True)))
-    return _told(asked, chosen, None if before_s == inf else before_s / chosen.per_token_s - 1)
+            step_s = limit_s * other.batch / other.gpus
+            rungs = climb(_job(world, other), shelf, lambda best_s, most_s=step_s: np.full_like(best_s, most_s))  # type: ignore[misc]
+            search_units = _SEARCH_UNITS + _STRATEGY_UNITS * rungs.evaluated
+            effort.spend(search_units)
+            if rungs.strategies[0] is not None:
+                found.append(_Screened(_per_token_s(other, float(rungs.step_s[0])), other, units + search_units))
+    return found
 
 
-def _shelf(world: World, asked: Other, other: Other, effort: Effort) -> Shelf:
+def _shelf(world: World, other: Other, effort: Effort) -> Shelf:
     """Bounds of every strategy for other numbers; for another batch, of those that the one asked for does not allow."""
+    asked = _asked(world)
 
     def newly_dealt(columns: Columns) -> Bools:
         share, rest = np.divmod(asked.batch, columns["dp"])
         return np.asarray((rest != 0) | (share % 4 != 0))  # or micro-batches of several samples do not divide it
 
-    job = _world(world, other).job
+    job = _job(world, other)
     hopeful = newly_dealt if other.gpus == asked.gpus else None
     space = CountSpace(job, np.array([other.gpus]), world.restrictions, hopeful)
     effort.spend(_TABLE_UNITS + _CORE_UNITS * len(space.strategies))
     return shelve(job, space)
 
 
-def _plans(world: World, other: Other, shelf: Shelf, limit_s: float, effort: Effort) -> list[_Found]:
-    """The best strategy for other numbers that takes less than so much a token, if there is one."""
-    job = _world(world, other).job
-    step_s = limit_s * other.batch / other.gpus
-    rungs = climb(job, shelf, lambda best_s: np.full_like(best_s, step_s))
-    effort.spend(_SEARCH_UNITS + _STRATEGY_UNITS * rungs.evaluated)
-    strategy = rungs.strategies[0]
-    if strategy is None:
-        return []
-    strategies = best_splits(job, [Candidate(strategy, float(rungs.step_s[0]))], world.rules)
-    estimates = estimate_job(job, strategies, user_rules=world.rules)
-    found = [_Found(other, each) for each in estimates if each.legal and each.fits]
-    return sorted((each for each in found if each.per_token_s <= limit_s), key=lambda each: each.per_token_s)[:1]
+def _asked(world: World) -> Other:
+    return Other(world.job.pool.gpus, world.workload.global_batch)
 
 
 def _node(world: World) -> int:
@@ -172,13 +183,17 @@ def _world(world: World, other: Other) -> World:
     return world._replace(cluster=cluster, workload=replace(world.workload, global_batch=other.batch))
 
 
+def _job(world: World, other: Other) -> Job:
+    """The work with other numbers, as it is searched."""
+    return settled(_world(world, other).job, world.restrictions)
+
+
 def _per_token_s(other: Other, step_s: float) -> float:
     """GPU-seconds for each sample, which are those of a token but for the length of a sample."""
     return other.gpus * step_s / other.batch
 
 
-def _told(asked: Other, found: _Found, gain: float | None) -> Nearby:
-    other, estimate = found
+def _told(asked: Other, other: Other, estimate: Estimate, gain: float | None) -> Nearby:
     figures = f"{show_seconds(estimate.step_s)} a step, {estimate.tokens_per_s:,.0f} tokens/s with {estimate.strategy}"
     if other.gpus == asked.gpus:
         what = f"batch {other.batch:,} instead of {asked.batch:,}"

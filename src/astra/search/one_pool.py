@@ -20,10 +20,10 @@ from astra.search.counts import on
 from astra.search.daring import daring
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
-from astra.search.engine import Progress, search
+from astra.search.engine import Found, Progress, search
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
-from astra.search.words import settled
+from astra.search.words import narrower, settled
 from astra.search.world import World, told_of
 from astra.spec.job import Job
 from astra.spec.money import Money
@@ -44,7 +44,7 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     try:
         found = _answer(world, goal, tag, progress)
     except NoFeasiblePlan as error:
-        near = nearby.advice(world) if fastest else ""
+        near = nearby.advice(world, _first) if fastest else ""
         raise (NoFeasiblePlan(f"{error} {near}") if near else error) from None
     ranked = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
     best = ranked[0][1]
@@ -65,7 +65,7 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         objective=goal.objective.name,
         daring=found.daring,
         baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
-        nearby=nearby.remarks(world, found.ranked[0][2]) if fastest else [],
+        nearby=nearby.remarks(world, found.ranked[0][2], _first) if fastest else [],
     )  # fmt: skip
 
 
@@ -118,21 +118,37 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
             return _front(job, chosen, state)
         notes = [*use_notes(job, chosen[0]), *open_notes(state)]
         job = on(job, chosen[0].gpus)
-    upper = world.request.rank == "upper"
+    found, ranked = _ranked(world, job, world.request.top, progress)
+    plans = [(job, strategy, result) for strategy, result in ranked]
+    narrow = ranked[0][0].moments != "fp32" and narrower(job, restrictions) is not None
+    notes += ["moments in bf16, because nothing fits with fp32"] * narrow
+    bold = daring(job, plans[0][2], restrictions, rules, tag) if world.request.rank == "upper" else None
+    rejects = rejects_of(found, rules, job)
+    return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
+
+
+def _ranked(
+    world: World, job: Job, top: int, progress: Progress | None = None
+) -> tuple[Found, list[tuple[Strategy, Estimate]]]:
+    """The search on a job, and the best of it as they are told."""
+    rules, upper = world.rules, world.request.rank == "upper"
     doubt = Doubt(job) if upper else None
-    found = search(job, restrictions, user_rules=rules, keep=world.request.top, progress=progress, doubt=doubt)
+    found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
+    if not found.candidates and (narrow := narrower(job, world.restrictions)) is not None:
+        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubt=doubt)
     if not found.candidates:
-        raise NoFeasiblePlan(nothing_fits(job, found, restrictions))
+        raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
     strategies = best_splits(job, found.candidates, rules, found.timed)
     estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules, timed=found.timed), strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
         raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
-    ranked = sorted(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)
-    plans = [(job, strategy, result) for strategy, result in ranked[: world.request.top]]
-    bold = daring(job, plans[0][2], restrictions, rules, tag) if upper else None
-    rejects = rejects_of(found, rules, job)
-    return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
+    return found, sorted(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)[:top]
+
+
+def _first(world: World) -> Estimate:
+    """The first plan of a request, with nothing beside it."""
+    return _ranked(world, settled(world.job, world.restrictions), world.request.top)[1][0][1]
 
 
 def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:

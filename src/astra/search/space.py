@@ -343,7 +343,8 @@ def facts_in(job: Job) -> dict[str, Any]:
 
 def saver_columns(model: ModelSpec, savers: Savers) -> dict[str, Column]:
     """Savers under the names that rules use."""
-    found = {"recompute": savers.recompute, "method": savers.method, "recompute_layers": savers.layers}
+    found: dict[str, Column] = {"recompute": savers.recompute, "method": savers.method}
+    found["recompute_layers"] = savers.layers
     found["offload_layers"] = savers.offload_layers
     for place, name in enumerate(modules_of(model)):
         found[f"recompute_{name}"] = (savers.modules >> place & 1) > 0

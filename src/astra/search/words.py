@@ -33,6 +33,11 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
             had = ", ".join(f"{name}={word}" for word in known)
             raise InputError(f"--fix {name}", None, want=f"what {job.runtime.name} has: {had}")
         chosen[name] = allowed[0]
+    if job.model.moe is None and not restrictions.allows("dispatch", "alltoall"):
+        raise InputError("--fix dispatch", chosen["dispatch"], want="a model with experts to send tokens to")
+    if any(restrictions.fixed.get("offload_layers", ())) and ACTIVATIONS not in can.offload:
+        want = f"a runtime that offloads activations: {job.runtime.name} has no activation offload"
+        raise InputError("--fix offload_layers", None, want=want)
     narrow = chosen["dispatch"] != "alltoall" and bool(usual["dispatch_fp8"])
     chosen["dispatch_fp8"] = restrictions.filter("dispatch_fp8", (narrow, not narrow))[0]
     chosen["shard"] = restrictions.filter("shard", (0, *restrictions.fixed.get("shard", ())))[0]
@@ -83,6 +88,14 @@ def offload_choices(job: Job, restrictions: Restrictions) -> list[int]:
 
 
 def moment_choices(job: Job, restrictions: Restrictions) -> tuple[str, ...]:
-    """Widths of the optimizer's moments: the usual one, unless the user names another."""
-    said = restrictions.fixed.get("moments") or restrictions.forbidden.get("moments")
+    """Widths of the optimizer's moments: the usual one, unless the user speaks of them."""
+    said = "moments" in restrictions.fixed or "moments" in restrictions.forbidden
     return job.runtime.can.moments if said else (str(job.recipe()["moments"]),)
+
+
+def narrower(job: Job, restrictions: Restrictions) -> Restrictions | None:
+    """The restrictions with moments in bf16, for a job that does not fit; None where that changes nothing."""
+    said = "moments" in restrictions.fixed or "moments" in restrictions.forbidden
+    if said or "bf16" not in job.runtime.can.moments or job.workload.optimizer != "adam":
+        return None
+    return msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})

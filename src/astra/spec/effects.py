@@ -30,6 +30,11 @@ EFFECTS: Final[dict[str, Known]] = {
         0, "host time per tensor-parallel collective and member that a pipeline across nodes adds"
     ),
     "keeps_activation": Known(0, "a gate's activation stays alive beside its input and the product"),
+    "units": Known(
+        0, "weights are gathered and gradients reduced unit by unit, as FSDP2 does: memory of cost/units.py"
+    ),
+    "unit_forward_s": Known(0, "host time per unit and forward to gather its weights and give them back"),
+    "unit_backward_s": Known(0, "host time per unit and backward to gather its weights and reduce its gradients"),
     "queued_activations": Known(
         0, "whole activations per layer that collectives keep reserved while the host runs ahead of the GPU"
     ),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from astra.spec._base import Spec, check, decode
+from astra.spec._base import Spec, check
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
@@ -89,8 +89,8 @@ class Job(Spec, frozen=True, kw_only=True):
         """What its strategies say alike."""
         if self.settled is not None:
             return self.settled
-        usual = self.recipe()
-        return decode(Words, {name: usual[name] for name in Words.__struct_fields__ if name in usual}, where="words")
+        usual: dict[str, Any] = self.recipe()
+        return Words(**{name: usual[name] for name in Words.__struct_fields__ if name in usual})
 
     def saying(self, strategy: Strategy) -> Job:
         """The job with the words of a strategy, to cost it with."""

@@ -116,7 +116,6 @@ class Usual(Spec, frozen=True, kw_only=True):
     selective: Literal["attention", "half"] = "attention"  # what its selective recompute repeats: half of the layers
     logs: Literal["allocated", "reserved"] = "allocated"  # what its logs call the peak of memory
     lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices its recipes adapt
-    mtp: bool = False  # its recipes train the model's multi-token-prediction layers
     zero: int = 0
     sp: bool = False  # with tensor parallelism, and hides its communication
     flash: bool = True

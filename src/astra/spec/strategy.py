@@ -148,7 +148,7 @@ class Strategy(Spec, frozen=True, kw_only=True):
         if picked and self.recompute != "selective":
             words.append(f"recompute={self.recompute}:{self.method}:{self.recompute_layers}")
         elif self.recompute != "none":
-            words += [self._recompute(), *self._picked()]
+            words += [self._recompute(", "), *self._picked()]
         words += self._offload()
         if "overlap" not in usual and (self.ep > 1 or self.overlap != usual_overlap(self)):
             words.append(self._overlap())
@@ -158,8 +158,8 @@ class Strategy(Spec, frozen=True, kw_only=True):
         always = ("tp", "pp", "dp", "mbs")
         return [f"{name}{getattr(self, name)}" for name in DEGREES if name in always or getattr(self, name) != 1]
 
-    def _recompute(self) -> str:
-        named = "" if self.modules in ((), MODULES[:1]) else ":" + ",".join(self.modules)
+    def _recompute(self, joint: str = ",") -> str:
+        named = "" if self.modules in ((), MODULES[:1]) else ":" + joint.join(self.modules)
         return f"recompute={self.recompute}{named}"
 
     def _picked(self) -> list[str]:
@@ -169,7 +169,7 @@ class Strategy(Spec, frozen=True, kw_only=True):
         return words + [f"recompute_layers={self.recompute_layers}"] * (full or self.recompute_layers != 1)
 
     def _offload(self) -> list[str]:
-        held = [self.offload] * (self.offload != "none")
+        held: list[str] = [self.offload] * (self.offload != "none")
         held += [f"{ACTIVATIONS}:{self.offload_layers}"] * (self.offload_layers > 0)
         return [f"offload={','.join(held)}"] * bool(held)
 

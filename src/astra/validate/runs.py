@@ -112,7 +112,7 @@ def _read(row: Row, identity: str, source: str, requests: dict[tuple[object, ...
     work = {"batch": batch, "seq": seq, "runtime": name}
     work |= precision_of(words_of(row, "precision").lower(), cluster, runtime, filled)
     work |= task_of(words_of(row, "task").lower(), runtime, notes, filled)
-    work |= mtp_of(words_of(row, "model_name"), model, runtime, filled)
+    work |= mtp_of(words_of(row, "model_name"), model, filled)
     _check(degrees, model, batch)
     request = _request(model, cluster, work, requests)
     strategy, rules = strategy_of(World.of(request), degrees, _settings(row, notes))

@@ -86,13 +86,12 @@ def _all_have(cluster: Cluster, precision: str) -> bool:
         return False
 
 
-def mtp_of(name: str, model: ModelSpec, runtime: Runtime, filled: list[str]) -> dict[str, Any]:
-    """Multi-token-prediction layers that are trained: as the name of the run says, else as the recipes do."""
-    if not model.mtp_layers or "w/o mtp" in name.lower():
-        return {}
-    if "mtp" not in name.lower():
-        filled.append(f"multi-token prediction not stated: {'on' if runtime.usual.mtp else 'off'} in {runtime.name}")
-    return {"mtp": model.mtp_layers} if runtime.usual.mtp or "mtp" in name.lower() else {}
+def mtp_of(name: str, model: ModelSpec, filled: list[str]) -> dict[str, Any]:
+    """Multi-token-prediction layers that are trained: as the name of the run says, else none."""
+    if model.mtp_layers and "mtp" not in name.lower():
+        filled.append("multi-token prediction not stated: taken as off")
+    on = model.mtp_layers and "mtp" in name.lower() and "w/o mtp" not in name.lower()
+    return {"mtp": model.mtp_layers} if on else {}
 
 
 def task_of(stated: str, runtime: Runtime, notes: str, filled: list[str]) -> dict[str, Any]:

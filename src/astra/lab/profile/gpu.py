@@ -18,6 +18,7 @@ from typing import Any, Final
 from astra.errors import InputError
 from astra.lab.profile.plan import PACKAGES
 
+_LONGEST_NAME: Final = 120  # letters of a kernel's name that are kept
 _QUERY: Final = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
@@ -99,8 +100,11 @@ def kernel_kind(name: str) -> str:
     return next((kind for kind, marks in _KINDS if any(mark in lower for mark in marks)), "other")
 
 
-def kernels_of(torch: Any, run: Callable[[], object]) -> dict[str, Any]:
-    """Kernels launched by ``run`` and the seconds the GPU was busy with them, in all and by family."""
+def kernels_of(torch: Any, run: Callable[[], object], *, names: int = 0) -> dict[str, Any]:
+    """Kernels launched by ``run`` and the seconds the GPU was busy with them, in all and by family.
+
+    ``names`` adds so many kernels by name, those that took the most time first.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
@@ -108,16 +112,23 @@ def kernels_of(torch: Any, run: Callable[[], object]) -> dict[str, Any]:
         run()
         torch.cuda.synchronize()
     kinds: dict[str, list[float]] = {}
+    named: dict[str, list[float]] = {}
     for event in seen.profiler.kineto_results.events():
         if "CUDA" not in str(event.device_type()) or event.name().startswith("ProfilerStep"):
             continue
-        total = kinds.setdefault(kernel_kind(event.name()), [0, 0.0])
-        total[0] += 1
-        total[1] += event.duration_ns() / 1e9
+        seconds = event.duration_ns() / 1e9
+        for total in (
+            kinds.setdefault(kernel_kind(event.name()), [0, 0.0]),
+            named.setdefault(event.name()[:_LONGEST_NAME], [0, 0.0]),
+        ):
+            total[0] += 1
+            total[1] += seconds
+    most = sorted(named.items(), key=lambda pair: -pair[1][1])[:names]
     return {
         "kernels": sum(int(count) for count, _ in kinds.values()),
         "busy_s": sum(seconds for _, seconds in kinds.values()),
         "busy_by_kind": {kind: [int(count), seconds] for kind, (count, seconds) in sorted(kinds.items())},
+        **({"busy_by_name": {name: [int(count), seconds] for name, (count, seconds) in most}} if names else {}),
     }
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from astra.answer import Estimate, Result, StageEstimate
 from astra.catalog import hardware, runtimes
 from astra.errors import AstraError
+from astra.lab.rehearse import plan
 from astra.search.detail import estimate
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
@@ -18,7 +19,6 @@ from astra.spec.strategy import Strategy
 from astra.units import GIB
 
 REHEARSAL_SCHEMA: Final = "astra.rehearsal/1"
-RUNTIME: Final = "megatron-local"
 # What cuBLAS takes from torch's allocator on an H200: the constant difference between ranks counted without a GPU and
 # the same ranks run on it (docs/rehearsal.md).
 LIBRARY_BYTES: Final = 64 << 20
@@ -47,7 +47,7 @@ class RehearsedStage(Result, frozen=True, kw_only=True):
     microbatches: int  # that were run; times are for all of the plan's
     out_of_memory: bool
     measured: Figures
-    rehearsed_runtime: Figures | None  # predicted for megatron-local on the GPU used; None where that is not modelled
+    rehearsed_runtime: Figures | None  # predicted for compared_with on the GPU used; None where that is not modelled
     plan: Figures  # predicted for the plan's runtime and GPU
     differences: dict[str, float]  # predicted for the rehearsed runtime over measured, less one
     error: str | None = None
@@ -64,6 +64,7 @@ class Rehearsal(Result, frozen=True, kw_only=True):
     gpus: str  # of the plan
     runtime: str  # of the plan
     framework: str  # that was rehearsed
+    compared_with: str  # the runtime whose predictions are set beside it
     how: str  # gpu: run on one; fake: counted without one
     gpu: str | None  # that was used
     memory_limit_gib: float  # what a rank of the plan may reserve
@@ -87,7 +88,8 @@ def compare(
 
     planned = estimate(job, [strategy])[0]
     device, notes = _present(job, gpu, notes)
-    same = rehearsed_estimate(job, strategy, device) if device is not None else None
+    compared_with = plan.compared_with(framework, job.runtime)
+    same = rehearsed_estimate(job, strategy, device, compared_with) if device is not None else None
     return Rehearsal(
         version=astra.__version__,
         model=job.model.name,
@@ -95,6 +97,7 @@ def compare(
         gpus=planned.gpus,
         runtime=job.runtime.name,
         framework=framework,
+        compared_with=compared_with,
         how=how,
         gpu=gpu,
         memory_limit_gib=job.limit_bytes / GIB,
@@ -119,14 +122,14 @@ def _present(job: Job, gpu: str | None, notes: list[str]) -> tuple[Device | None
     return device, notes
 
 
-def rehearsed_estimate(job: Job, strategy: Strategy, device: Device) -> Estimate:
+def rehearsed_estimate(job: Job, strategy: Strategy, device: Device, runtime: str = plan.RUNTIME) -> Estimate:
     """The plan's own strategy, as the rehearsed runtime would run it on some GPU."""
     pool = job.pool
     if device.name != pool.device.name:
         node = hardware.default_node(device)
         node = replace(node, gpus=math.gcd(pool.gpus, node.gpus))  # any count of GPUs: no network is compared
         pool = Pool(device=device, node=node, gpus=pool.gpus)
-    return estimate(replace(job, pool=pool, runtime=runtimes.runtime(RUNTIME)), [strategy])[0]
+    return estimate(replace(job, pool=pool, runtime=runtimes.runtime(runtime)), [strategy])[0]
 
 
 def _stage(row: Mapping[str, Any], planned: Estimate, same: Estimate | None, how: str) -> RehearsedStage:

@@ -78,7 +78,7 @@ def pretend_gpu() -> None:
     cuda.is_current_stream_capturing = lambda: False
     cuda.nvtx = _Stand()
     torch.Tensor.record_stream = lambda *_: None
-    torch.nn.Module.cuda = lambda module, *_: module
+    torch.nn.Module.cuda = torch.nn.Module.to = lambda module, *_, **__: module
     torch.nn.Module.bfloat16 = _to_bfloat16
 
 
@@ -152,6 +152,8 @@ def redirect() -> Any:
     class Redirect(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             options = dict(kwargs or {})
+            if func is torch.device and args and str(args[0]).startswith("cuda"):
+                return torch.device("cpu")
             if "device" in options:
                 options["device"] = here(options["device"])
             if func is torch.Tensor.type and len(args) == 1 and not options:

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from astra.lab.profile.timing import gpu_seconds, own_stream
 
-FILL_KINDS: Final = ("copy", "normal")
+FILL_KINDS: Final = ("copy", "normal", "spread")
+_SPREAD: Final = 64  # copies of one shard, when the cost of spreading is measured
 
 
 class Fabric:
@@ -60,9 +61,11 @@ def _copy(into: Any, source: Any) -> None:
     FABRIC.note("copy", into.numel() * into.element_size())
 
 
-def _all_gather_into_tensor(output: Any, shard: Any, group: Any = None, async_op: bool = False, **_: Any) -> Any:
-    if not same_storage(output, shard) and output.numel():
-        _copy(output.detach().view(-1, shard.numel()), shard.detach().reshape(1, -1))
+def _all_gather_into_tensor(
+    output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False, **_: Any
+) -> Any:
+    if not same_storage(output_tensor, input_tensor) and output_tensor.numel():
+        _copy(output_tensor.detach().view(-1, input_tensor.numel()), input_tensor.detach().reshape(1, -1))
     return Done() if async_op else None
 
 
@@ -72,9 +75,9 @@ def _all_gather(outputs: list[Any], shard: Any, group: Any = None, async_op: boo
     return Done() if async_op else None
 
 
-def _reduce_scatter_tensor(output: Any, whole: Any, *_: Any, async_op: bool = False, **__: Any) -> Any:
-    if not same_storage(output, whole) and output.numel():
-        _copy(output.detach().view(-1), whole.detach().reshape(-1)[: output.numel()])
+def _reduce_scatter_tensor(output: Any, input: Any, *_: Any, async_op: bool = False, **__: Any) -> Any:
+    if not same_storage(output, input) and output.numel():
+        _copy(output.detach().view(-1), input.detach().reshape(-1)[: output.numel()])
     return Done() if async_op else None
 
 
@@ -200,7 +203,12 @@ def measure_fills(torch: Any) -> dict[str, tuple[float, float]]:
 
 def _time_fill(torch: Any, kind: str, nbytes: int) -> float:
     into, source = (torch.randn(nbytes // 2, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    call = functools.partial(into.copy_, source) if kind == "copy" else into.normal_
+    shard = source[: source.numel() // _SPREAD].view(1, -1)
+    call = {
+        "copy": functools.partial(into.copy_, source),
+        "normal": into.normal_,
+        "spread": functools.partial(into.view(_SPREAD, -1).copy_, shard),
+    }[kind]
     try:
         return gpu_seconds(torch, [call])
     except RuntimeError:  # a torch that cannot capture random numbers

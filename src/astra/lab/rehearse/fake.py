@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from astra.lab.rehearse import fabric, megatron_rank, modules
-from astra.lab.rehearse.case import Case, read_cases
+from astra.lab.rehearse.case import Case, read_cases, word
 from astra.lab.rehearse.cpu import fused, pretend_gpu, redirect, without_random_states
 from astra.lab.rehearse.rows import as_row
 
@@ -40,6 +40,7 @@ class Counter:
         """Start anew; storages of earlier cases may die later, and are not ours any more."""
         self.live_bytes = self.peak_bytes = 0
         self._known: dict[int, Any] = {}
+        self._bytes: dict[int, int] = {}
         self._paused = False
 
     def see(self, storage: Any) -> None:
@@ -47,23 +48,33 @@ class Counter:
         key = storage._cdata
         if self._paused or key in self._known:
             return
-        nbytes = -(-storage.nbytes() // _GRAIN_BYTES) * _GRAIN_BYTES
-        self._known[key] = weakref.ref(storage, functools.partial(self._gone, self._known, key, nbytes))
-        self.live_bytes += nbytes
+        self._known[key] = weakref.ref(storage, functools.partial(self._gone, self._known, key))
+        self._holds(key, storage.nbytes())
+
+    def resized(self, storage: Any) -> None:
+        """A storage that is known has another size now: FSDP gives memory of gathered weights back that way."""
+        if storage._cdata in self._known:
+            self._holds(storage._cdata, storage.nbytes())
+
+    def _holds(self, key: int, nbytes: int) -> None:
+        whole = -(-nbytes // _GRAIN_BYTES) * _GRAIN_BYTES
+        self.live_bytes += whole - self._bytes.get(key, 0)
+        self._bytes[key] = whole
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
-    def _gone(self, known: dict[int, Any], key: int, nbytes: int, _: Any) -> None:
+    def _gone(self, known: dict[int, Any], key: int, _: Any) -> None:
         if known is self._known:
             del known[key]
-            self.live_bytes -= nbytes
+            self.live_bytes -= self._bytes.pop(key)
 
     def see_all(self, tensors: Any) -> None:
         """Count every tensor of a nest."""
         import torch
         from torch.utils._pytree import tree_leaves
 
-        for leaf in tree_leaves(tensors):
-            if isinstance(leaf, torch.Tensor):
+        for given in tree_leaves(tensors):
+            leaf = getattr(given, "_local_tensor", given)  # of a tensor spread over ranks, this rank's part
+            if isinstance(leaf, torch.Tensor) and leaf.device.type != "meta":  # that has a size and takes no memory
                 self.see(leaf.untyped_storage())
 
     def only_results(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -94,6 +105,20 @@ class Counter:
 COUNTER: Final = Counter()
 
 
+def watch_resizes() -> None:
+    """Tell the counter of every storage that is made larger or smaller."""
+    import torch
+
+    plain = torch.UntypedStorage.resize_
+
+    def resize_(storage: Any, size: int) -> Any:
+        found = plain(storage, size)
+        COUNTER.resized(storage)
+        return found
+
+    torch.UntypedStorage.resize_ = resize_
+
+
 def load() -> None:
     """Import megatron on this machine, with stand-ins for the GPU, the network and the compiler."""
     import torch
@@ -110,7 +135,23 @@ def load() -> None:
     modules.sdpa_attention = _attention
     torch.nn.functional.rms_norm = rms_norm
     _balance_experts()
+    _real_meshes()
+    watch_resizes()
     logging.getLogger("megatron").setLevel(logging.ERROR)
+
+
+def _real_meshes() -> None:
+    """A mesh is a tensor of rank numbers that are looked at: it stays one with data."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.distributed.device_mesh import DeviceMesh
+
+    plain = DeviceMesh.mesh
+
+    def mesh(self: Any) -> Any:
+        with unset_fake_temporarily():
+            return plain.__get__(self)
+
+    DeviceMesh.mesh = property(mesh)
 
 
 def same_storage(a: Any, b: Any) -> bool:
@@ -170,8 +211,83 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
 
 
 @functools.cache
+def _gated_function() -> Any:
+    """SwiGLU as a compiler makes it, one kernel each way: the activation is made again in backward."""
+    import torch
+
+    class FusedGate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, gate: Any, up: Any) -> Any:
+            ctx.save_for_backward(gate, up)
+            return torch.empty_like(gate)
+
+        @staticmethod
+        def backward(ctx: Any, _: Any) -> Any:
+            return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors)
+
+    return FusedGate
+
+
+def gated(gate: Any, up: Any) -> Any:
+    """SwiGLU in one kernel each way."""
+    return _gated_function().apply(gate, up)
+
+
+@functools.cache
+def _loss_function() -> Any:
+    """Cross-entropy as a compiler makes it: logits are kept as they come, statistics stay in registers."""
+    import torch
+
+    class FusedLoss(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, logits: Any) -> Any:
+            ctx.save_for_backward(logits)
+            return logits.new_empty((), dtype=torch.float32)
+
+        @staticmethod
+        def backward(ctx: Any, _: Any) -> Any:
+            return torch.empty_like(ctx.saved_tensors[0])
+
+    return FusedLoss
+
+
+def loss_of(logits: Any, _: Any) -> Any:
+    """Cross-entropy in one kernel each way."""
+    return _loss_function().apply(logits)
+
+
+@functools.cache
+def _latent_function() -> Any:
+    """Attention with keys wider than values, as cuDNN runs it: inputs, output and one number a row are kept."""
+    import torch
+
+    class LatentAttention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+            b, heads, s, _ = q.shape
+            out = q.new_empty(b, s, heads, v.shape[3]).transpose(1, 2)
+            ctx.save_for_backward(q, k, v, out, q.new_empty(b, heads, s, dtype=torch.float32))
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, _: Any) -> Any:
+            return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
+
+    return LatentAttention
+
+
+def attend(_: str, q: Any, k: Any, v: Any) -> Any:
+    """Attention of [b, heads, s, dim] by the fused operator itself: choosing a kernel would ask for a GPU."""
+    import torch
+
+    if q.shape[3] != v.shape[3]:
+        return _latent_function().apply(q, k, v)
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+
+
+@functools.cache
 def _attention(kernel: str) -> Any:
-    """Core attention by the fused operator itself: choosing a kernel would ask for a GPU."""
+    """Core attention for the layer spec."""
     import torch
 
     class FusedAttention(torch.nn.Module):
@@ -183,7 +299,7 @@ def _attention(kernel: str) -> Any:
 
         def forward(self, query: Any, key: Any, value: Any, attention_mask: Any = None, **_: Any) -> Any:
             q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-            out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+            out = attend(kernel, q, k, v)
             return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
 
     return FusedAttention
@@ -213,12 +329,23 @@ def rehearse_memory(case: Case) -> dict[str, Any]:
 
 
 def _adam_state(rank: Any) -> list[Any]:
-    """Two moments for every parameter the optimizer holds, as Adam makes them in its first step."""
+    """Two moments for every parameter the optimizer holds, as Adam makes them in its first step.
+
+    With the optimizer in host memory its own weights leave the GPU instead.
+    """
     import torch
 
+    strategy = rank.case.strategy
     parts = getattr(rank.optimizer, "chained_optimizers", [rank.optimizer])
     held = [p for part in parts if part.optimizer is not None for g in part.optimizer.param_groups for p in g["params"]]
-    return [torch.zeros_like(parameter) for parameter in held for _ in range(2)]
+    if strategy.offload != "optimizer":
+        width = torch.bfloat16 if word(strategy, "moments", "fp32") == "bf16" else torch.float32
+        return [torch.zeros_like(parameter, dtype=width) for parameter in held for _ in range(2)]
+    for parameter in held:
+        own = getattr(parameter, "_local_tensor", parameter)
+        if own.dtype == torch.float32:
+            own.untyped_storage().resize_(0)
+    return []
 
 
 def _step(rank: Any) -> None:

@@ -43,7 +43,7 @@ def gpu_here(framework: str = "megatron") -> str | None:
             "rehearse",
             None,
             want=f"{' and '.join(missing)}, which this Python ({sys.executable}) does not have",
-            fix=f"Nothing could be checked, neither memory nor time. Install: {INSTALL[framework]}.",
+            fix=f"Nothing could be checked, neither memory nor time. Install: {INSTALL.get(framework, INSTALL['torch'])}.",
         )
     import torch
 
@@ -92,16 +92,17 @@ def run_without_gpu(cases: list[Case]) -> list[dict[str, Any]]:
     return _answers("fake", cases, "megatron-core")
 
 
-def run_in_torch(cases: list[Case]) -> list[dict[str, Any]]:
-    """Rows of the cases in plain torch, on the GPU here or by counting tensors, in order."""
-    return _answers("plain_torch", cases, "torch")
+def run_in_torch(cases: list[Case], framework: str, *, gpu: bool) -> list[dict[str, Any]]:
+    """Rows of the cases in plain torch or FSDP2, on the GPU here or by counting tensors, in order."""
+    hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    return _answers({"torch": "plain_torch", "fsdp2": "fsdp_rank"}[framework], cases, "torch", **hidden)
 
 
-def _answers(module: str, cases: list[Case], framework: str) -> list[dict[str, Any]]:
+def _answers(module: str, cases: list[Case], framework: str, **settings: str) -> list[dict[str, Any]]:
     """What a module that reads cases and writes rows says."""
-    command = [sys.executable, "-m", f"astra.lab.rehearse.{module}"]
+    command, environment = [sys.executable, "-m", f"astra.lab.rehearse.{module}"], {**_environment(), **settings}
     ended = subprocess.run(
-        command, input=write_cases(cases), capture_output=True, text=True, check=False, env=_environment()
+        command, input=write_cases(cases), capture_output=True, text=True, check=False, env=environment
     )
     try:
         rows = json.loads(ended.stdout)

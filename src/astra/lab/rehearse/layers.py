@@ -74,24 +74,26 @@ def _crossings(tp: int, sp: bool) -> tuple[Callable[[Any], Any], Callable[[Any],
     return Enter.apply, Leave.apply
 
 
-def _core(case: Case, q: Any, k: Any, v: Any) -> Any:
-    """Causal attention of [s, b, heads, dim]; gives [s, b, heads x dim]."""
+def attend(kernel: str, q: Any, k: Any, v: Any) -> Any:
+    """Causal attention of [b, heads, s, dim] by one of torch's fused kernels."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    backend = SDPBackend.CUDNN_ATTENTION if kernel == "cudnn" else SDPBackend.FLASH_ATTENTION
+    with sdpa_kernel(backend):
+        grouped = q.shape[1] != k.shape[1]
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+
+
+def _core(case: Case, q: Any, k: Any, v: Any) -> Any:
+    """Causal attention of [s, b, heads, dim]; gives [s, b, heads x dim]."""
     length, batch = q.shape[:2]
-    grouped = q.shape[2] != k.shape[2]
     q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))
-    if q.device.type == "cpu":  # without data: choosing a kernel would ask for a GPU
-        out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
-    else:
-        backend = SDPBackend.CUDNN_ATTENTION if case.attention == "cudnn" else SDPBackend.FLASH_ATTENTION
-        with sdpa_kernel(backend):
-            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-    return out.permute(2, 0, 1, 3).reshape(length, batch, -1)
+    return attend(case.attention, q, k, v).permute(2, 0, 1, 3).reshape(length, batch, -1)
 
 
-def _norm(model: ModelSpec, width: int, **where: Any) -> Any:
+def norm_of(model: ModelSpec, width: int, **where: Any) -> Any:
+    """Torch's norm of the model's kind."""
     import torch
 
     return (torch.nn.RMSNorm if model.norm == "rmsnorm" else torch.nn.LayerNorm)(width, eps=_EPS, **where)
@@ -135,13 +137,13 @@ def _layer_class() -> Any:
             self.enter, self.leave = _crossings(tp, case.strategy.sp)
             width, wide = self.heads * self.dim, (self.heads + 2 * self.kv_heads) * self.dim
             inner = model.ffn // tp
-            self.norm1, self.norm2 = (_norm(model, model.hidden, **where) for _ in range(2))
+            self.norm1, self.norm2 = (norm_of(model, model.hidden, **where) for _ in range(2))
             self.qkv = _linear(model.hidden, wide, model.qkv_bias or model.mlp_bias, where)
             self.out = _linear(width, model.hidden, model.mlp_bias, where)
             self.up = _linear(model.hidden, inner * (2 if model.gated_mlp else 1), model.mlp_bias, where)
             self.down = _linear(inner, model.hidden, model.mlp_bias, where)
             self.qk_norms = torch.nn.ModuleList(
-                _norm(model, self.dim, **where) for _ in range(2 if model.qk_norm == "per_head" else 0)
+                norm_of(model, self.dim, **where) for _ in range(2 if model.qk_norm == "per_head" else 0)
             )
 
         def forward(self, x: Any, table: Any) -> Any:
@@ -186,7 +188,7 @@ def _stage_class() -> Any:
             self.embedding = torch.nn.Embedding(rows, model.hidden, **where) if first else None
             learned = first and model.learned_positions
             self.positions = torch.nn.Embedding(case.seq, model.hidden, **where) if learned else None
-            self.norm = _norm(model, model.hidden, **where) if last else None
+            self.norm = norm_of(model, model.hidden, **where) if last else None
             self.head = _linear(model.hidden, rows, False, where) if last else None
             if self.head is not None and self.embedding is not None and model.tied_embeddings:
                 self.head.weight = self.embedding.weight

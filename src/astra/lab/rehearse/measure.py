@@ -29,6 +29,10 @@ _ALLOCATED: Final = (
     "peak_optimizer_bytes",
     "peak_allocated_bytes",
     "allocated_at_oom_bytes",
+    "peak_fwd_bytes",
+    "peak_bwd_bytes",
+    "after_fwd_bytes",
+    "after_bwd_bytes",
 )
 
 
@@ -61,6 +65,26 @@ class Clock:
     def host_seconds(self, phase: str) -> list[float]:
         """Host seconds of each span of a phase."""
         return [host_s for name, _, _, host_s in self.spans if name == phase]
+
+
+class MemoryClock(Clock):
+    """Reads memory too: the most allocated in each phase, and what is left after it."""
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__(torch)
+        self.peaks: dict[str, int] = {}
+        self.after: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def span(self, phase: str) -> Iterator[None]:
+        """Peaks are of the innermost phase: allocation goes by the host's order, so nothing is waited for."""
+        with super().span(phase):
+            if phase != "step":
+                self.torch.cuda.reset_peak_memory_stats()
+            yield
+            if phase != "step":
+                self.peaks[phase] = max(self.peaks.get(phase, 0), self.torch.cuda.max_memory_allocated())
+                self.after[phase] = max(self.after.get(phase, 0), self.torch.cuda.memory_allocated())
 
 
 def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | None = None) -> dict[str, Any]:
@@ -221,7 +245,7 @@ def buffer_bytes(rank: Rank) -> dict[str, int]:
     """Bytes of the parameter and gradient buffers of the data-parallel wrapper."""
     weights = grads = 0
     for chunk in rank.chunks:
-        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+        for buffer in megatron_rank.flat_buffers(chunk):
             grads += buffer.grad_data.numel() * buffer.grad_data.element_size()
             if buffer.param_data is not None:
                 weights += buffer.param_data.numel() * buffer.param_data.element_size()

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from astra.lab.rehearse import fabric
-from astra.lab.rehearse.case import Case
-from astra.spec.strategy import Strategy
+from astra.lab.rehearse.case import Case, word
+from astra.lab.rehearse.megatron_config import block_spec, transformer_config
 
 _COMPILE_LIMIT: Final = 256  # shapes differ from case to case; torch gives up compiling after 8 by default
 
@@ -54,6 +54,23 @@ def load_runtime() -> None:
             import megatron.core.pipeline_parallel.schedules  # noqa: F401
     finally:
         torch.compile = real_compile
+    _without_fp8()
+
+
+def _without_fp8() -> None:
+    """Recomputing a module asks TransformerEngine whether it is in fp8, even where there is none."""
+    from megatron.core.tensor_parallel import random
+
+    if random.HAVE_TE:
+        return
+
+    class NoFp8:
+        @staticmethod
+        def is_fp8_enabled() -> bool:
+            return False
+
+    random.FP8GlobalStateManager = NoFp8
+    random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
 
 
 def padded_vocab(vocab: int, tp: int) -> int:
@@ -91,80 +108,6 @@ def build(case: Case) -> Rank:
     return Rank(case=case, config=config, chunks=chunks, optimizer=optimizer, params=params)
 
 
-def transformer_config(case: Case) -> Any:
-    """Megatron's configuration for the case, with its default fusions where they need no extra package."""
-    import torch
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    model, strategy = case.model, case.strategy
-    interleaved = strategy.vp > 1
-    return TransformerConfig(
-        num_layers=model.layers,
-        hidden_size=model.hidden,
-        ffn_hidden_size=model.ffn,
-        num_attention_heads=model.heads,
-        num_query_groups=model.kv_heads,
-        kv_channels=model.head_dim,
-        normalization="RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
-        gated_linear_unit=model.gated_mlp,
-        activation_func=torch.nn.functional.silu if model.gated_mlp else torch.nn.functional.gelu,
-        add_bias_linear=model.mlp_bias,
-        add_qkv_bias=model.qkv_bias or model.mlp_bias,
-        qk_layernorm=model.qk_norm == "per_head",
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        bf16=True,
-        params_dtype=torch.bfloat16,
-        pipeline_dtype=torch.bfloat16,
-        tensor_model_parallel_size=strategy.tp,
-        pipeline_model_parallel_size=strategy.pp,
-        virtual_pipeline_model_parallel_size=strategy.vp if interleaved else None,
-        pipeline_model_parallel_layout=case.layout,
-        sequence_parallel=strategy.sp and strategy.tp > 1,
-        bias_activation_fusion=True,
-        bias_dropout_fusion=True,
-        masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False,
-        persist_layer_norm=False,
-        apply_rope_fusion=False,
-        cross_entropy_loss_fusion=case.fused_cross_entropy,
-        cross_entropy_fusion_impl="native",
-        deallocate_pipeline_outputs=True,
-        overlap_p2p_comm=interleaved,
-        batch_p2p_comm=not interleaved,
-        **_recompute_fields(strategy),
-        **_expert_fields(case),
-    )
-
-
-def _recompute_fields(strategy: Strategy) -> dict[str, Any]:
-    if strategy.recompute == "none":
-        return {}
-    if strategy.recompute == "selective":
-        return {"recompute_granularity": "selective"}
-    fields = {"recompute_method": strategy.method, "recompute_num_layers": strategy.recompute_layers}
-    return {"recompute_granularity": "full", **fields}
-
-
-def _expert_fields(case: Case) -> dict[str, Any]:
-    moe = case.model.moe
-    if moe is None:
-        return {}
-    return {
-        "num_moe_experts": moe.experts,
-        "moe_router_topk": moe.topk,
-        "moe_ffn_hidden_size": moe.ffn,
-        "moe_shared_expert_intermediate_size": moe.shared_ffn or None,
-        "expert_model_parallel_size": case.strategy.ep,
-        "expert_tensor_parallel_size": 1,
-        "moe_token_dispatcher_type": "alltoall",
-        "moe_router_load_balancing_type": "aux_loss",
-        "moe_aux_loss_coeff": 1e-2,
-        "moe_router_force_load_balancing": True,
-        "moe_router_dtype": "fp32",
-    }
-
-
 def _chunk(case: Case, config: Any, index: int) -> Any:
     """One model chunk of the rank, on the GPU in bf16."""
     import torch
@@ -177,7 +120,7 @@ def _chunk(case: Case, config: Any, index: int) -> Any:
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage)
     module = GPTModel(
         config=config,
-        transformer_layer_spec=_block_spec(case, config, vp_stage),
+        transformer_layer_spec=block_spec(case, config, vp_stage),
         vocab_size=padded_vocab(case.model.vocab, case.strategy.tp),
         max_sequence_length=case.seq,
         pre_process=first,
@@ -201,28 +144,7 @@ def _mark_default_tensor_parallel(parameter: Any) -> None:
     set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
 
 
-def _block_spec(case: Case, config: Any, vp_stage: int | None) -> Any:
-    """Megatron's local layer spec with SDPA, torch norms and, for experts, grouped products."""
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer.transformer_block import (
-        TransformerBlockSubmodules,
-        get_num_layers_to_build,
-    )
-
-    from astra.lab.rehearse import modules
-
-    norm, qk_norm = modules.torch_norm, case.model.qk_norm == "per_head"
-    layer = get_gpt_layer_local_spec(num_experts=case.experts or None, qk_layernorm=qk_norm, normalization="RMSNorm")
-    parts = layer.submodules
-    parts.input_layernorm = parts.pre_mlp_layernorm = norm
-    attention = parts.self_attention.submodules
-    attention.core_attention = modules.sdpa_attention(case.attention)
-    if qk_norm:
-        attention.q_layernorm = attention.k_layernorm = norm
-    if case.experts and modules.grouped_mm() is not None:
-        parts.mlp.keywords["submodules"].experts = modules.grouped_experts()
-    layers = get_num_layers_to_build(config, vp_stage=vp_stage)
-    return TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=norm)
+_SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}  # Megatron-FSDP's words for ZeRO stages
 
 
 def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
@@ -231,13 +153,54 @@ def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
         DistributedDataParallelConfig,
     )
 
+    zero = case.strategy.zero
+    fields: dict[str, Any] = {
+        "grad_reduce_in_fp32": word(case.strategy, "grads", "fp32") == "fp32",
+        "overlap_grad_reduce": case.overlap_grad,
+        "overlap_param_gather": case.overlap_grad and zero >= 1,
+        "use_distributed_optimizer": zero >= 1,
+    }
+    if zero < 2:
+        ddp = DistributedDataParallelConfig(**fields)
+        return DistributedDataParallel(config=config, ddp_config=ddp, module=chunk, disable_bucketing=index > 0)
+    import torch
+
     ddp = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True,
-        overlap_grad_reduce=case.overlap_grad,
-        overlap_param_gather=case.overlap_grad and case.strategy.zero == 1,
-        use_distributed_optimizer=case.strategy.zero == 1,
+        **fields,
+        use_megatron_fsdp=True,
+        data_parallel_sharding_strategy=_SHARDING[zero],
+        megatron_fsdp_main_grads_dtype=torch.float32 if word(case.strategy, "grads", "fp32") == "fp32" else None,
     )
-    return DistributedDataParallel(config=config, ddp_config=ddp, module=chunk, disable_bucketing=index > 0)
+    return _sharded_class()(config=config, ddp_config=ddp, module=chunk, disable_bucketing=index > 0)
+
+
+@functools.cache
+def _sharded_class() -> Any:
+    """Megatron-FSDP, with a mesh of the ranks that shard a stage: its own asks for einops and knows no pipeline."""
+    from megatron.core.distributed.fsdp import mcore_fsdp_adapter
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    mcore_fsdp_adapter._get_dp_tp_mesh = _mesh_of
+
+    class Sharded(mcore_fsdp_adapter.FullyShardedDataParallel):
+        def _init_dist_index(self, groups: Any) -> Any:
+            with unset_fake_temporarily():  # a mesh is a tensor of numbers that are looked at
+                return super()._init_dist_index(groups)
+
+        def sync_rng_states_across_tp_group(self) -> None:
+            """Other ranks are not there to draw alike."""
+
+    return Sharded
+
+
+def _mesh_of(replicas: Any, tensor: Any, **_: Any) -> Any:
+    """The ranks that shard this stage, [data, tensor]."""
+    import torch
+    import torch.distributed as dist
+
+    here = dist.get_rank()
+    across, beside = (dist.get_process_group_ranks(group) for group in (replicas, tensor))
+    return torch.tensor([[first + second - here for second in beside] for first in across])
 
 
 def _optimizer(case: Case, chunks: list[Any]) -> Any:
@@ -252,8 +215,8 @@ def _optimizer(case: Case, chunks: list[Any]) -> Any:
         bf16=True,
         params_dtype=torch.bfloat16,
         clip_grad=1.0,
-        use_distributed_optimizer=case.strategy.zero == 1,
-        overlap_param_gather=case.overlap_grad and case.strategy.zero == 1,
+        use_distributed_optimizer=case.strategy.zero >= 1,
+        overlap_param_gather=case.overlap_grad and case.strategy.zero >= 1,
     )
     with _fused_adam(torch):
         return get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
@@ -280,13 +243,22 @@ def _connect(case: Case, config: Any, chunks: list[Any], optimizer: Any) -> None
         config.no_sync_func = [c.no_sync for c in chunks] if len(chunks) > 1 else chunks[0].no_sync
 
 
+def flat_buffers(chunk: Any) -> list[Any]:
+    """The data-parallel wrapper's buffers; Megatron-FSDP has none of the kind."""
+    if not hasattr(chunk, "expert_parallel_buffers"):
+        return []
+    return [*chunk.buffers, *chunk.expert_parallel_buffers]
+
+
 def free(rank: Rank) -> None:
     """Drop the rank's large tensors by hand: hooks and class attributes of megatron may still refer to it."""
     import torch
 
     nothing = torch.empty(0, device="cuda")
+    if rank.case.strategy.zero > 1:  # shards of Megatron-FSDP are no plain tensors: the collector takes them
+        return
     for chunk in rank.chunks:
-        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+        for buffer in flat_buffers(chunk):
             buffer.grad_data.untyped_storage().resize_(0)
             if buffer.param_data is not None:
                 buffer.param_data.untyped_storage().resize_(0)

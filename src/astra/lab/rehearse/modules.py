@@ -38,7 +38,8 @@ def sdpa_attention(kernel: str) -> Any:
         def forward(self, query: Any, key: Any, value: Any, attention_mask: Any = None, **_: Any) -> Any:
             grouped = query.shape[2] != key.shape[2]
             q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-            with sdpa_kernel(backend):
+            latent = query.shape[3] != value.shape[3]  # heads of different sizes: cuDNN alone has them
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION if latent else backend):
                 out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
             return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
 
@@ -57,6 +58,7 @@ def grouped_experts() -> Any:
     """An experts class for the MoE spec: all local experts in two grouped products."""
     import torch
     from megatron.core.fusions.fused_bias_swiglu import weighted_bias_swiglu_impl
+    from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
     from megatron.core.transformer.module import MegatronModule
 
     product = grouped_mm()
@@ -67,6 +69,7 @@ def grouped_experts() -> Any:
         def __init__(self, num_local_experts: int, config: Any, **_: Any) -> None:
             super().__init__(config=config)
             hidden, ffn = config.hidden_size, config.moe_ffn_hidden_size
+            self.again = config.recompute_granularity == "selective" and "moe_act" in config.recompute_modules
             self.fc1 = self._weight(num_local_experts, hidden, 2 * ffn)
             self.fc2 = self._weight(num_local_experts, ffn, hidden)
 
@@ -80,8 +83,14 @@ def grouped_experts() -> Any:
         def forward(self, tokens: Any, tokens_per_expert: Any, probs: Any) -> Any:
             ends = tokens_per_expert.cumsum(0).to(device=tokens.device, dtype=torch.int32, non_blocking=True)
             inner = product(tokens, self.fc1, offs=ends)
-            inner = weighted_bias_swiglu_impl(inner, None, probs.unsqueeze(-1))
-            return product(inner, self.fc2, offs=ends), None
+            if not self.again:
+                inner = weighted_bias_swiglu_impl(inner, None, probs.unsqueeze(-1))
+                return product(inner, self.fc2, offs=ends), None
+            activation = CheckpointWithoutOutput()
+            inner = activation.checkpoint(weighted_bias_swiglu_impl, inner, None, probs.unsqueeze(-1))
+            out = product(inner, self.fc2, offs=ends)
+            activation.discard_output_and_register_recompute(out)
+            return out, None
 
         def backward_dw(self) -> None:
             """Nothing is delayed."""

@@ -5,20 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import structs
+
 from astra.catalog import runtimes
 from astra.errors import AstraError, InputError
-from astra.lab.rehearse.case import Case, fewest_microbatches
+from astra.lab.rehearse.case import Case, fewest_microbatches, word
 from astra.rules.can import may
 from astra.spec.model import ModelSpec
+from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy, replace
 from astra.spec.workload import Workload
 
-RUNTIME: Final = "megatron-local"  # what is rehearsed
-# Plain torch layers play less than megatron-core's.
-_TORCH: Final[tuple[tuple[str, Callable[[ModelSpec, Strategy], bool]], ...]] = (
-    ("plain torch has no experts", lambda model, strategy: model.moe is not None),
-    ("plain torch has no virtual stages (vp)", lambda model, strategy: strategy.vp > 1),
-)
+RUNTIME: Final = "megatron-local"  # what megatron-core and plain torch are compared with
+FSDP2: Final = {False: "fsdp-local", True: "torchtitan-local"}  # the same of FSDP2, eager and compiled
+# Other frameworks play less than megatron-core does.
+_Breaks = Callable[[ModelSpec, Strategy], bool]
+_LACKS: Final[dict[str, tuple[tuple[str, _Breaks], ...]]] = {
+    "torch": (
+        ("plain torch has no experts", lambda model, strategy: model.moe is not None),
+        ("plain torch has no virtual stages (vp)", lambda model, strategy: strategy.vp > 1),
+        ("plain torch shards the optimizer alone (zero=0 or 1)", lambda model, strategy: strategy.zero > 1),
+        ("plain torch has no latent attention", lambda model, strategy: model.mla is not None),
+    ),
+    "fsdp2": (
+        ("FSDP2 ranks are rehearsed without tensor parallelism (tp)", lambda model, strategy: strategy.tp > 1),
+        ("FSDP2 ranks are rehearsed without expert parallelism (ep)", lambda model, strategy: strategy.ep > 1),
+        ("FSDP2 ranks are rehearsed without virtual stages (vp)", lambda model, strategy: strategy.vp > 1),
+        ("FSDP2 shards gradients at least (zero=2 or 3)", lambda model, strategy: strategy.zero < 2),
+        ("FSDP2 ranks are rehearsed without latent attention", lambda model, strategy: model.mla is not None),
+        ("FSDP2 ranks are rehearsed with experts in every layer",
+         lambda model, strategy: model.moe is not None and (model.moe.first_dense > 0 or model.moe.every > 1)),
+        ("FSDP2 layers are kept whole or recomputed whole", lambda model, strategy: strategy.recompute == "selective"),
+    ),
+}  # fmt: skip
 
 
 class CannotRehearse(AstraError):
@@ -32,11 +51,53 @@ class CannotRehearse(AstraError):
         super().__init__(f"this plan cannot be rehearsed: {'; '.join(reasons)}. {self.fix}")
 
 
+def framework_of(runtime: Runtime) -> str:
+    """What plays the ranks of a plan, unless another is named: the framework the plan is for."""
+    return "fsdp2" if runtime.framework in ("torchtitan", "fsdp") else "megatron"
+
+
+def compared_with(framework: str, runtime: Runtime) -> str:
+    """The runtime that predicts what is played; FSDP2 is compiled where the plan's runtime is."""
+    return FSDP2[compiles(runtime)] if framework == "fsdp2" else RUNTIME
+
+
+def compiles(runtime: Runtime) -> bool:
+    """Whether a plan's runtime compiles its layers."""
+    return runtime.framework == "torchtitan"
+
+
 def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: str = "megatron") -> list[str]:
-    """Everything about a plan that the rehearsal does not know: what its runtime cannot do."""
-    found = [sentence for sentence, breaks in _TORCH if framework == "torch" and breaks(model, strategy)]
-    reasons = may(runtimes.runtime(RUNTIME), strategy, model, workload)
-    return [*found, *(reason.sentence for reason in reasons)]
+    """Everything about a plan that the rehearsal does not know, not even its memory."""
+    found = [sentence for sentence, breaks in _LACKS.get(framework, ()) if breaks(model, strategy)]
+    playable = (_playable(strategy), model, structs.replace(workload, precision="bf16"))
+    return [*found, *(reason.sentence for reason in may(runtimes.runtime(RUNTIME), *playable))]
+
+
+def _playable(strategy: Strategy) -> Strategy:
+    """The strategy as a rank can be played here: what is said to be left out by ``counted_only`` and ``caveats``."""
+    plain = {name: value for name, value in _PLAIN.items() if hasattr(strategy, name)}
+    return replace(strategy, cp=1, dp=strategy.dp * strategy.cp, **plain)
+
+
+# Words that change neither the kernels nor the memory of a rank that is alone.
+_PLAIN: Final = {"dispatch": "alltoall", "dispatch_fp8": False, "graphs": "none", "params": "bf16"}
+
+
+def counted_only(strategy: Strategy, workload: Workload) -> list[str]:
+    """Why a plan's ranks cannot run on a GPU here, in sentences: their memory is counted without one."""
+    found = []
+    if strategy.cp > 1:
+        found.append(
+            f"Context parallelism needs TransformerEngine: the rank is counted with 1/{strategy.cp} of the sequence, "
+            "without what the ring of keys and values holds."
+        )
+    if strategy.offload == "optimizer":
+        found.append("Optimizer offload needs TransformerEngine's Adam: the rank is counted without optimizer state.")
+    if word(strategy, "moments", "fp32") != "fp32":
+        found.append("Moments in bf16 need TransformerEngine's Adam: the rank is counted with moments of that width.")
+    if workload.precision != "bf16":
+        found.append(f"{workload.precision} needs TransformerEngine: the rank is counted in bf16.")
+    return found
 
 
 def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -> list[str]:
@@ -47,6 +108,18 @@ def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -
             "Plain torch layers are predicted as megatron-local: weights, gradients, optimizer state, matrix products "
             "and attention are the same; activation, rotary and loss run unfused here and keep more."
         )
+    if framework == "fsdp2":
+        found.append("Layers are torchtitan's Llama, written anew; gathers and reductions take no time.")
+    elif strategy.zero > 1:
+        found.append("ZeRO-2 and 3 are Megatron-FSDP's, with a mesh of the ranks that shard one stage.")
+        if strategy.pp > 1:
+            found.append(
+                "Megatron-FSDP of megatron-core 0.19 makes no mesh where there is a pipeline: played as if it did."
+            )
+    if word(strategy, "dispatch", "alltoall") != "alltoall":
+        found.append("Experts are reached by all-to-all here: other dispatchers need their own libraries.")
+    if word(strategy, "graphs", "none") != "none":
+        found.append("CUDA graphs are not rehearsed: the host's time is that of single launches.")
     if model.window is not None:
         found.append("Attention windows are rehearsed as full causal attention: its time is too long, memory is right.")
     if "tp" in strategy.overlap:
@@ -62,6 +135,7 @@ def case_of(
     layers: tuple[int, ...] = (),
     stage: int = 0,
     framework: str = "megatron",
+    compiled: bool = False,
 ) -> Case:
     """One rank of a planned job, with as few micro-batches as show its fullest moment."""
     reasons = refusals(model, strategy, workload, framework)
@@ -70,14 +144,17 @@ def case_of(
     if not 0 <= stage < strategy.pp:
         raise InputError("--stage", stage, want=f"a pipeline stage of the plan, 0 to {strategy.pp - 1}, or all")
     planned = workload.global_batch // (strategy.dp * strategy.mbs)
-    overlap = ("grad", "param") if strategy.dp > 1 and "grad" in strategy.overlap else ()
     uneven = layers if len(set(layers)) > 1 else ()
+    played = _playable(strategy)
+    overlap = ("grad", "param") if played.dp > 1 and "grad" in strategy.overlap else ()
     return Case(
         model=model,
-        strategy=replace(strategy, overlap=overlap, layers=uneven),
-        seq=workload.seq,
+        strategy=replace(played, overlap=overlap, layers=uneven),
+        seq=workload.seq // strategy.cp,
         stage=stage,
         microbatches=min(planned, fewest_microbatches(strategy.pp, strategy.vp, stage)),
+        framework=framework,
+        compiled=compiled,
     )
 
 

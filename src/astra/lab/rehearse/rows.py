@@ -12,7 +12,17 @@ from astra.spec.strategy import parse_strategy
 _STRATEGY: Final = (
     "tp", "pp", "vp", "ep", "dp", "mbs", "sp", "zero", "recompute", "method", "recompute_layers", "layers",
 )  # fmt: skip
-_CASE: Final = ("id", "split", "seq", "stage", "attention", "fused_cross_entropy", "overlap_grad")
+_CASE: Final = (
+    "id",
+    "split",
+    "seq",
+    "stage",
+    "attention",
+    "fused_cross_entropy",
+    "overlap_grad",
+    "framework",
+    "compiled",
+)
 _MODEL: Final = (
     "name", "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "gated_mlp", "norm", "tied_embeddings",
 )  # fmt: skip
@@ -57,6 +67,8 @@ def case_of_row(row: Mapping[str, Any]) -> Case:
         microbatches=row["microbatches"],
         attention=row["attention"],
         fused_cross_entropy=row["fused_cross_entropy"],
+        framework=row.get("framework", "megatron"),
+        compiled=row.get("compiled", False),
     )
 
 

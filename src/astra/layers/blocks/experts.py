@@ -83,7 +83,7 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
 def _modules(kind: LayerKind, shard: Shard, outer: Layer, feeds: list[Layer], inside: Floats) -> dict[str, Module]:
     """What may be run again: all behind the norm, the experts' activation, the shared experts."""
     experts, shared = feeds[0], feeds[1:]
-    activated = sum(stream.elements for stream in experts.streams)
+    activated = experts.streams[0].elements
     sends = {"ep": 1.0, **(tp_share(kind) if shared else {})}
     gemms = tuple(gemm.name for part in (outer, *feeds) for gemm in part.gemms)
     behind = tuple(stream for part in (outer, *feeds) for stream in part.streams if stream.kernel != "norm")
@@ -108,8 +108,8 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, copies: Floats) ->
         Stream("permute", dispatched),
     ]
     if not shard.does.sends_once:  # such a dispatcher leaves tokens in the order of the experts
-        sorted_here = (shard.ep > 1) & (local_experts > 1)
-        streams.append(Stream("sort", dispatched * sorted_here, groups=1.0 * sorted_here))
+        sorted_here = np.where((shard.ep > 1) & (local_experts > 1), 1.0, 0.0)
+        streams.append(Stream("sort", dispatched * sorted_here, groups=sorted_here))
     if moe.expert_bias and shard.does.graphs == "full":  # products that a graph can hold add biases and clamp inside
         streams.append(Stream("bias", (2 if model.gated_mlp else 1) * copies * moe.ffn / shard.etp))
     elif moe.expert_bias:  # GPT-OSS, whose activation is clamped too

@@ -40,6 +40,7 @@ PARALLEL_ARGS=(
   --data-parallel-sharding-strategy optim_grads_params
   --ckpt-format fsdp_dtensor
   --no-gradient-accumulation-fusion
+  --init-model-with-meta-device
   --distributed-backend nccl
 )
 

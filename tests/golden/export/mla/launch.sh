@@ -52,11 +52,12 @@ MODEL_ARGS=(
   --moe-router-enable-expert-bias
   --moe-router-load-balancing-type seq_aux_loss
   --moe-aux-loss-coeff 1e-4
-  --moe-token-dispatcher-type alltoall
   --moe-grouped-gemm
   --moe-permute-fusion
   --moe-shared-expert-intermediate-size 2048
   --moe-layer-freq '([0]*3+[1]*58)'
+  --moe-token-dispatcher-type flex
+  --moe-flex-dispatcher-backend deepep
 )
 
 PARALLEL_ARGS=(

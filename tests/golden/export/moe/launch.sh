@@ -37,9 +37,10 @@ MODEL_ARGS=(
   --moe-ffn-hidden-size 14336
   --moe-router-load-balancing-type aux_loss
   --moe-aux-loss-coeff 1e-3
-  --moe-token-dispatcher-type alltoall
   --moe-grouped-gemm
   --moe-permute-fusion
+  --moe-token-dispatcher-type flex
+  --moe-flex-dispatcher-backend deepep
 )
 
 PARALLEL_ARGS=(

@@ -22,6 +22,9 @@ def plan() -> Trainer.Config:
     config.parallelism.expert_parallel_degree = 16
     config.parallelism.pipeline_parallel_degree = 1
     config.parallelism.spmd_backend = 'partial_dtensor'
+    config.compile.enable = True
+    config.compile.components = ['model', 'loss']
+    config.checkpoint.interval = 1000
     for layer in config.model_spec.model.layers:
         layer.attention.rope.theta = 1000000.0
         layer.attention.rope.max_seq_len = 4096

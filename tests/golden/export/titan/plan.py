@@ -25,6 +25,9 @@ def plan() -> Trainer.Config:
     config.parallelism.pipeline_parallel_schedule = '1F1B'
     config.parallelism.pipeline_parallel_microbatch_size = 1
     config.parallelism.module_fqns_per_model_part = [['tok_embeddings', 'layers.0', 'layers.1', 'layers.2', 'layers.3', 'layers.4', 'layers.5', 'layers.6', 'layers.7', 'layers.8', 'layers.9', 'layers.10', 'layers.11', 'layers.12', 'layers.13', 'layers.14'], ['layers.15', 'layers.16', 'layers.17', 'layers.18', 'layers.19', 'layers.20', 'layers.21', 'layers.22', 'layers.23', 'layers.24', 'layers.25', 'layers.26', 'layers.27', 'layers.28', 'layers.29', 'layers.30', 'layers.31', 'norm', 'lm_head']]
+    config.compile.enable = True
+    config.compile.components = ['model', 'loss']
+    config.checkpoint.interval = 1000
     for layer in config.model_spec.model.layers:
         layer.attention.rope.theta = 500000.0
         layer.attention.rope.max_seq_len = 4096

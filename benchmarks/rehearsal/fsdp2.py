@@ -1,0 +1,176 @@
+"""FSDP2 ranks on this machine's GPU: ``python benchmarks/rehearsal/fsdp2.py --out fsdp2.json --seconds 330``.
+
+Llama shapes from 1B to 8B and a mixture of experts; several lengths and micro-batches; layers kept or recomputed,
+eager and compiled, weights gathered again in backward or kept. Half of the rows are for finding causes and half for
+scoring, by the hash that ``Case.split`` takes. Torch alone is needed. The file is rewritten after each row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2] / "src")]
+
+from grid import MODELS  # noqa: E402
+from msgspec.structs import replace  # noqa: E402
+
+from astra.lab.profile.gpu import ClockWatch, describe_gpu  # noqa: E402
+from astra.lab.profile.store import Store  # noqa: E402
+from astra.lab.rehearse import fsdp_rank, torch_run  # noqa: E402
+from astra.lab.rehearse.case import Case  # noqa: E402
+from astra.spec.model import ModelSpec, MoE  # noqa: E402
+from astra.spec.strategy import parse_strategy  # noqa: E402
+
+_LLAMA32 = {"vocab": 128256, "max_seq": 32768, "tied_embeddings": True}
+SHAPES: Final[dict[str, ModelSpec]] = {
+    "1b": MODELS["llama3.2-1b"],
+    "3b": ModelSpec(name="llama3.2-3b", layers=28, hidden=3072, ffn=8192, heads=24, kv_heads=8, head_dim=128,
+                    **_LLAMA32),
+    "4b": ModelSpec(name="qwen3-4b", layers=36, hidden=2560, ffn=9728, heads=32, kv_heads=8, head_dim=128,
+                    vocab=151936, max_seq=32768, tied_embeddings=True, qk_norm="per_head"),
+    "8b": MODELS["llama3-8b"],
+    "7b": MODELS["llama2-7b"],
+    "moe": ModelSpec(name="moe-16x1b", layers=12, hidden=2048, ffn=4096, heads=16, kv_heads=8, head_dim=128,
+                     vocab=32000, max_seq=32768, moe=MoE(experts=16, topk=2, ffn=4096)),
+}  # fmt: skip
+
+UNFINISHED: Final = 75  # run again: the process had to end
+# Shape, layers (0: all), tokens, strategy, compiled. Compiled cases of one shape, length and micro-batch stand
+# together: the second takes its kernels from the cache. The most telling come first, in case time runs out.
+GRID: Final = (
+    ("8b", 16, 8192, "dp64 mbs1 zero3", False),
+    ("8b", 16, 8192, "dp64 mbs1 zero3", True),
+    ("8b", 16, 8192, "dp64 mbs1 zero2", True),
+    ("8b", 16, 8192, "dp64 mbs1 zero2", False),
+    ("8b", 0, 8192, "dp64 mbs1 zero3 recompute=full", False),
+    ("8b", 0, 8192, "dp64 mbs1 zero3 recompute=full", True),
+    ("1b", 0, 4096, "dp16 mbs4 zero3", False),
+    ("1b", 0, 4096, "dp16 mbs4 zero3", True),
+    ("1b", 0, 4096, "dp16 mbs1 zero3", False),
+    ("1b", 0, 4096, "dp16 mbs1 zero3", True),
+    ("3b", 0, 4096, "dp32 mbs2 zero3", False),
+    ("3b", 0, 4096, "dp32 mbs2 zero3", True),
+    ("3b", 0, 4096, "dp32 mbs2 zero2", False),
+    ("3b", 0, 4096, "dp32 mbs2 zero2 recompute=full", True),
+    ("7b", 0, 4096, "dp128 mbs1 zero3", False),
+    ("7b", 0, 4096, "dp128 mbs1 zero3", True),
+    ("7b", 0, 4096, "dp128 mbs1 zero2", True),
+    ("7b", 0, 4096, "dp128 mbs4 zero3 recompute=full", False),
+    ("moe", 0, 4096, "dp16 mbs2 zero3", False),
+    ("moe", 0, 4096, "dp16 mbs2 zero3", True),
+    ("8b", 8, 2048, "dp16 mbs1 zero3", False),
+    ("8b", 8, 2048, "dp16 mbs1 zero3", True),
+    ("8b", 8, 16384, "dp32 mbs1 zero3", False),
+    ("8b", 8, 16384, "dp32 mbs1 zero3", True),
+    ("8b", 8, 4096, "dp8 mbs4 zero3 recompute=full", False),
+    ("1b", 0, 8192, "dp8 mbs2 zero2 recompute=full", False),
+    ("1b", 0, 8192, "dp8 mbs2 zero2", True),
+    ("moe", 0, 4096, "dp64 mbs2 zero3 recompute=full", False),
+    ("4b", 0, 2048, "dp256 mbs2 zero3", False),
+    ("4b", 0, 2048, "dp256 mbs2 zero3", True),
+    ("7b", 0, 2048, "dp64 mbs2 zero2 recompute=full", False),
+    ("8b", 16, 4096, "pp2 dp32 mbs1 zero2", False),
+)
+
+
+def cases() -> list[Case]:
+    """The grid, in order."""
+    found = []
+    for shape, layers, seq, words, compiled in GRID:
+        model = SHAPES[shape]
+        strategy = parse_strategy(words)
+        found.append(
+            Case(
+                model=replace(model, layers=layers or model.layers),
+                strategy=strategy,
+                seq=seq,
+                stage=strategy.pp - 1,
+                microbatches=4 if strategy.pp > 1 else 1,
+                framework="fsdp2",
+                compiled=compiled,
+            )
+        )
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", required=True, help="measurement file to write or continue")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no case after this long")
+    parser.add_argument("--only", default="", help="comma-separated places in the grid, for a trial")
+    parser.add_argument("--list", action="store_true", help="print the ids and stop")
+    args = parser.parse_args()
+    chosen = cases()
+    if args.only:
+        chosen = [chosen[int(place)] for place in args.only.split(",")]
+    if args.list:
+        print("\n".join(f"{case.split} {case.id}" for case in chosen))
+        return 0
+    return run(chosen, args.out, args.seconds)
+
+
+def run(chosen: list[Case], out: str, seconds: float) -> int:
+    """Measure every case that is not in the file yet, until time is up."""
+    began = time.perf_counter()
+    store = Store(out, key="id")
+    died_on = store.crashed()
+    if died_on is not None:
+        store.add({"id": died_on, "oom": False, "error": "the process died while measuring this case"})
+    costs = torch_run.prepare()
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    about: dict[str, Any] = {"framework": "torch fully_shard (FSDP2), layers after torchtitan 0.3's Llama"}
+    store.header.update(what="rehearsal", date=date, runtime=about, fill_costs=costs)
+    if costs is not None:
+        import torch  # noqa: PLC0415 - listing the grid needs none
+
+        store.header.update(describe_gpu(torch), launch_s=_launch_s(torch))
+    with ClockWatch(period_ms=200) as watch:
+        for case in (case for case in chosen if case.id not in store):
+            if time.perf_counter() - began > seconds:
+                print("time is up")
+                break
+            store.begin(case.id)
+            row = torch_run.one(case, fsdp_rank.Rank, costs, fsdp_rank.world_of(case), **_how(costs, watch))
+            store.add(row)
+            print(f"{time.perf_counter() - began:6.1f} s  {_line(row)}", flush=True)
+            if "CUDA error" in row.get("error", ""):
+                return UNFINISHED  # nothing works in this process any more
+    return 0
+
+
+def _launch_s(torch: Any, times: int = 2000) -> float:
+    """What the host takes to issue one small operator."""
+    small = torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(times):
+        small.add_(1.0)
+    took = time.perf_counter() - began
+    torch.cuda.synchronize()
+    return took / times
+
+
+def _how(costs: Any, watch: Any) -> dict[str, Any]:
+    return {} if costs is None else {"watch": watch}
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"ERROR {row['id']}: {row['error'][:300]} {' | '.join(row.get('traceback', []))[-1500:]}"
+    if row["oom"]:
+        return f"OOM {row['id']} at {row['reached']}"
+    peak = f"{row['peak_allocated_bytes'] / 2**30:.2f} GiB"
+    if "fwd_s" not in row:
+        return f"ok {row['id']}: {peak}, {row['wall_s']} s"
+    times = f"fwd {row['fwd_s'] * 1e3:.1f} bwd {row['bwd_s'] * 1e3:.1f} opt {row['optimizer_s'] * 1e3:.1f} ms"
+    kept = f"reserved {row['peak_reserved_bytes'] / 2**30:.2f}, left {row['before_bytes'] >> 20} MiB"
+    return f"ok {row['id']}: {peak} ({kept}), {times}, busy {row['busy_s']:.3f} s, {row['wall_s']} s {row['finite']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

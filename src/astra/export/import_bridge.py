@@ -1,0 +1,124 @@
+"""Overrides of a Megatron-Bridge recipe, as exported or as given to its scripts: ``section.field=value``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from astra.errors import InputError
+from astra.export.import_megatron import layout_layers
+from astra.export.imported import Imported, Numbers
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import MODULES
+
+LINE: Final = re.compile(r"(model|train|ddp|optimizer|dist|dataset|mixed_precision)\.[a-z0-9_]+=", re.MULTILINE)
+_STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_GRAPHS: Final = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
+
+
+def read_overrides(text: str, name: str, gpus: int | None) -> Imported:
+    """What the overrides decide; a recipe's own settings are not known here."""
+    said = dict(_pairs(text))
+    read = Numbers({key: _value(value) for key, value in said.items()}, name)
+    needed = ("model.tensor_model_parallel_size", "model.pipeline_model_parallel_size", "train.micro_batch_size")
+    lacks = [key for key in needed if key not in said]
+    if lacks:
+        fix = "Add it to the file: what an override leaves out is the recipe's, which is not read."
+        raise InputError(name, None, want=f"a line {lacks[0]}=...", fix=fix)
+    if gpus is None:
+        raise InputError(name, None, want="the number of GPUs", fix="Give --gpus; overrides do not say it.")
+    strategy = _strategy(read, name, gpus)
+    precision = f"{read.values.get('mixed_precision')} {'fp8' if read.values.get('mixed_precision.fp8') else ''}"
+    return Imported(
+        framework="megatron-bridge",
+        strategy=strategy,
+        gpus=gpus,
+        global_batch=read.count("train.global_batch_size") if "train.global_batch_size" in said else None,
+        seq=read.count("model.seq_length") if "model.seq_length" in said else None,
+        precision="fp8" if "fp8" in precision or strategy.params == "fp8" else "bf16",
+        optimizer="adam",
+        model=None,
+        recipe=None,
+        ignored=(),
+        mtp=read.whole("model.mtp_num_layers", 0) or None,
+    )
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    pairs = []
+    for line in text.splitlines():
+        for word in [line.strip()] if not line.lstrip().startswith("#") else []:
+            key, equals, value = word.lstrip("+").partition("=")
+            if equals and re.fullmatch(r"[a-z_]+(\.[a-z0-9_]+)*", key):
+                pairs.append((key, value.strip().strip("'\"")))
+    return pairs
+
+
+def _value(text: str) -> Any:
+    plain = {"null": None, "true": True, "false": False, "none": "none"}
+    if text.lower() in plain:
+        return plain[text.lower()]
+    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else text
+
+
+def _strategy(read: Numbers, name: str, gpus: int) -> Strategy:
+    model = _section(read.values, "model")
+    tp, pp, cp = (read.count(f"model.{key}_parallel_size") for key in ("tensor_model", "pipeline_model", "context"))
+    if gpus % (tp * pp * cp):
+        raise InputError(name, gpus, want=f"a number of GPUs that tp*pp*cp = {tp * pp * cp} divides")
+    vp, dp = read.count("model.virtual_pipeline_model_parallel_size"), gpus // (tp * pp * cp)
+    ep = read.count("model.expert_model_parallel_size")
+    layers = layout_layers(str(model["pipeline_model_parallel_layout"]), name) if _layout(model) else ()
+    if layers and len(layers) != pp * vp:
+        raise InputError(f"{name}: pipeline_model_parallel_layout", len(layers), want=f"{pp * vp} stages")
+    overlap = {
+        "grad": "ddp.overlap_grad_reduce", "param": "ddp.overlap_param_gather", "tp": "model.tp_comm_overlap",
+        "p2p": "model.overlap_p2p_comm", "ep": "model.overlap_moe_expert_parallel_comm",
+    }  # fmt: skip
+    fsdp = read.values.get("ddp.use_megatron_fsdp") is True
+    word = str(read.values.get("ddp.data_parallel_sharding_strategy", "optim_grads_params"))
+    zero = _STAGES.get(word, 3) if fsdp else int(read.values.get("ddp.use_distributed_optimizer") is True)
+    copies = read.count("ddp.num_distributed_optimizer_instances")
+    return Strategy(
+        tp=tp, pp=pp, vp=vp, cp=cp, ep=ep,
+        etp=read.count("model.expert_tensor_parallel_size"), dp=dp, mbs=read.count("train.micro_batch_size"),
+        sp=read.values.get("model.sequence_parallel") is True and tp > 1,
+        zero=zero, overlap=tuple(key for key, flag in overlap.items() if read.values.get(flag) is True),
+        layers=layers if len(set(layers)) > 1 else (), schedule="interleaved" if vp > 1 else "1f1b",
+        shard=dp // copies if copies > 1 and dp % copies == 0 else 0, **_words(read, model),
+    )  # fmt: skip
+
+
+def _words(read: Numbers, model: Mapping[str, Any]) -> dict[str, Any]:
+    kind = model.get("recompute_granularity")
+    again: dict[str, Any] = {"recompute": kind if kind in ("selective", "full") else "none"}
+    if kind == "full":
+        again |= {
+            "method": model.get("recompute_method") or "uniform",
+            "recompute_layers": model.get("recompute_num_layers") or 1,
+        }
+    if kind == "selective":
+        names = re.findall(r"[a-z_]+", str(model.get("recompute_modules", "core_attn")))
+        again["modules"] = tuple(word for word in names if word in MODULES) or ("core_attn",)
+    flex = model.get("moe_token_dispatcher_type") == "flex"
+    backend = "hybridep" if model.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"
+    offloaded = read.values.get("optimizer.optimizer_cpu_offload") is True
+    aware = read.values.get("optimizer.use_precision_aware_optimizer") is True
+    return again | {
+        "dispatch": backend if flex else "alltoall",
+        "graphs": _GRAPHS.get(str(model.get("cuda_graph_impl", "none")), "partial"),
+        "moments": "bf16" if aware and not offloaded else "fp32",
+        "params": "fp8" if read.values.get("mixed_precision.fp8_param_gather") is True else "bf16",
+        "grads": "fp32" if read.values.get("mixed_precision.grad_reduce_in_fp32") is True else "bf16",
+        "offload": "optimizer" if offloaded else "none",
+        "offload_layers": read.whole("model.cpu_offloading_num_layers", 0),
+    }
+
+
+def _layout(model: Mapping[str, Any]) -> bool:
+    return model.get("pipeline_model_parallel_layout") not in (None, "")
+
+
+def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}

@@ -1,0 +1,61 @@
+"""Words of a strategy that Megatron-core has a setting for beside the degrees: dispatcher, graphs, widths, offload.
+
+The same facts serve Megatron-LM's flags and Megatron-Bridge's fields.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from astra.export.base import Launch, Limit
+
+# How a precision scales its products, and the format Megatron-core wants with it.
+_SCALED: Final = {"fp8-tensorwise": "tensorwise", "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"}
+_FORMATS: Final = {"tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
+
+
+def fp8_scaling(launch: Launch) -> str:
+    """How FP8 products are scaled; empty without FP8."""
+    precision = launch.workload.precision
+    return launch.fp8_recipe if precision == "fp8" else _SCALED.get(precision, "")
+
+
+def fp8_format(launch: Launch) -> str:
+    """The format of FP8 numbers that goes with the scaling."""
+    return _FORMATS[fp8_scaling(launch)]
+
+
+def graph_modules(launch: Launch) -> list[str]:
+    """Everything of a layer whose shapes the host knows: all but the experts themselves.
+
+    Dense layers are not captured either where expert exchanges run beside another micro-batch.
+    """
+    moe = launch.model.moe
+    if moe is None:
+        return ["attn", "mlp"]
+    dense = (moe.first_dense or moe.every > 1) and "ep" not in launch.strategy.overlap
+    return ["attn", *(["mlp"] if dense else []), "moe_router", "moe_preprocess"]
+
+
+def instances(launch: Launch) -> int:
+    """Copies of the sharded state: groups of replicas that ZeRO shards inside."""
+    return launch.strategy.dp // launch.strategy.shard if launch.strategy.shard else 1
+
+
+def aware(launch: Launch) -> bool:
+    """Whether the optimizer keeps states of its own widths, on the GPU or in host memory."""
+    return launch.strategy.offload == "optimizer" or launch.strategy.moments == "bf16"
+
+
+# What megatron-core 0.19.2 asserts of combinations, in TransformerConfig.
+LIMITS: Final = (
+    Limit("graphs", "Megatron-core captures layers that are not recomputed in full, nor their experts",
+          lambda it: it.strategy.graphs == "partial"
+          and (it.strategy.recompute == "full" or "moe" in it.strategy.modules)),
+    Limit("graphs", "Megatron-core does not capture layers whose activations are offloaded",
+          lambda it: it.strategy.graphs == "partial" and it.strategy.offload_layers > 0),
+    Limit("offload", "Megatron-core offloads activations of layers without a pipeline and without recompute",
+          lambda it: it.strategy.offload_layers > 0 and (it.strategy.pp > 1 or it.strategy.recompute != "none")),
+    Limit("offload", "Megatron-core offloads activations of some layers, not of all",
+          lambda it: it.strategy.offload_layers >= it.model.layers),
+)  # fmt: skip

@@ -1,0 +1,169 @@
+# Torch is imported where it is used: only a measurement may need it.
+# ruff: noqa: PLC0415
+# mypy: disable-error-code="import-not-found, import-untyped, misc"
+"""Take a rank built in torch through its steps: measured on the GPU here, or counted over FakeTensors without one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from astra.lab.rehearse import fabric, fake, layers
+from astra.lab.rehearse.case import Case, read_cases
+from astra.lab.rehearse.rows import as_row
+
+_STEPS: Final = 2  # measured at least, after one that warms up,
+_LEAST_S: Final = 0.4  # and short ones for as long as this
+_MOST_STEPS: Final = 6
+_NAMES: Final = 40  # kernels named in a row
+Costs = dict[str, tuple[float, float]]
+
+
+class TorchRank(Protocol):
+    """A rank that can take steps."""
+
+    params: int
+
+    def step(self, clock: Any) -> float:
+        """One optimizer step under a clock; returns the gradient norm."""
+
+    def held(self) -> list[Any]:
+        """Tensors the optimizer holds, of which it makes two moments each."""
+
+
+Build = Callable[[Case, str], TorchRank]  # from the case and the device
+
+
+class Quiet:
+    """Where nothing takes time and nothing is read."""
+
+    @contextlib.contextmanager
+    def span(self, phase: str) -> Iterator[None]:
+        """Nothing."""
+        yield
+
+
+def rehearse_memory(case: Case, build: Build) -> dict[str, Any]:
+    """Two steps over tensors without data; the second shows the peak."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    counter, row, began = fake.COUNTER, as_row(case), time.perf_counter()
+    with FakeTensorMode(allow_non_fake_inputs=True), counter.mode():
+        counter.reset()
+        rank = build(case, "cpu")
+        row["params"] = rank.params
+        moments = [torch.zeros_like(tensor) for tensor in rank.held() for _ in range(2)]
+        rank.step(Quiet())
+        row["static_bytes"] = counter.peak_bytes = counter.live_bytes
+        rank.step(Quiet())
+        row["peak_allocated_bytes"] = counter.peak_bytes
+        del moments
+    return {**row, "oom": False, "wall_s": round(time.perf_counter() - began, 3)}
+
+
+def rehearse_run(case: Case, build: Build, costs: Costs, *, watch: Any = None) -> dict[str, Any]:
+    """Warm up and measure on the GPU; running out of memory is a result."""
+    import torch
+
+    from astra.lab.rehearse.measure import net_of_before
+
+    row = {**as_row(case), "oom": False, "reached": "build"}
+    clear(torch)
+    torch.cuda.reset_peak_memory_stats()
+    before, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    row.update(before_bytes=before, reserved_before_bytes=reserved)
+    row["retries_before"] = torch.cuda.memory_stats().get("num_alloc_retries", 0)
+    began = time.perf_counter()
+    try:
+        _measure(case, build, costs, row, watch)
+        row["reached"] = "end"
+    except torch.cuda.OutOfMemoryError:
+        row["oom"] = row["reached"] != "kernel count"
+        row["allocated_at_oom_bytes"] = torch.cuda.max_memory_allocated()
+    row["wall_s"] = round(time.perf_counter() - began, 3)
+    return net_of_before(row)
+
+
+def _measure(case: Case, build: Build, costs: Costs, row: dict[str, Any], watch: Any) -> None:
+    import torch
+
+    from astra.lab.profile.gpu import kernels_of
+    from astra.lab.rehearse import measure as reading
+
+    rank = build(case, "cuda")
+    row.update(params=rank.params, built_bytes=torch.cuda.memory_allocated(), reached="warm-up")
+    began = time.perf_counter()
+    rank.step(reading.Clock(torch))
+    torch.cuda.synchronize()
+    row.update(static_bytes=torch.cuda.memory_allocated(), reached="step")
+    row["warm_up_s"] = round(time.perf_counter() - began, 3)
+    clocks: list[reading.MemoryClock] = []
+    norms, mark = [], watch.mark() if watch else 0
+    began = time.perf_counter()
+    while len(clocks) < _STEPS or (len(clocks) < _MOST_STEPS and time.perf_counter() - began < _LEAST_S):
+        fabric.FABRIC.fills.clear()
+        clocks.append(reading.MemoryClock(torch))
+        norms.append(rank.step(clocks[-1]))
+    torch.cuda.synchronize()
+    row["clocks"] = watch.summary(mark) if watch else None
+    for name, phases in (("train", ("zero_grad", "fwd", "bwd")), ("optimizer", ("optimizer",))):
+        row[f"peak_{name}_bytes"] = max(clock.peaks.get(phase, 0) for clock in clocks for phase in phases)
+    for phase in ("fwd", "bwd"):
+        row[f"peak_{phase}_bytes"] = max(clock.peaks.get(phase, 0) for clock in clocks)
+        row[f"after_{phase}_bytes"] = max(clock.after.get(phase, 0) for clock in clocks)
+    reading.write_memory(row, torch)
+    reading.write_times(row, clocks, costs)
+    row.update(finite=all(map(math.isfinite, norms)), grad_norm=norms[-1], steps=len(clocks), reached="kernel count")
+    row.update(kernels_of(torch, lambda: rank.step(reading.Clock(torch)), names=_NAMES))
+
+
+def clear(torch: Any) -> None:
+    """Give back what the last case held."""
+    import gc
+
+    torch._dynamo.reset()
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+
+
+def one(case: Case, build: Build, costs: Costs | None, world: int, **how: Any) -> dict[str, Any]:
+    """The row of one case, as one rank of a fake job; what torch refuses is said in it."""
+    fabric.join(case.rank % world, world)
+    try:
+        return rehearse_memory(case, build) if costs is None else rehearse_run(case, build, costs, **how)
+    except Exception as error:  # a case that torch refuses must not stop the others
+        where = traceback.format_exc().strip().splitlines()[-12:]
+        return {**as_row(case), "oom": False, "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
+    finally:
+        fabric.leave()
+
+
+def prepare() -> Costs | None:
+    """Replace the network; the cost of its fills on the GPU here, or None where tensors are only counted."""
+    import torch
+    import torch._dynamo  # reads the collectives it may trace, so before they are replaced
+
+    fabric.install()
+    if torch.cuda.is_available():
+        return fabric.measure_fills(torch)
+    fabric.same_storage = fake.same_storage
+    layers.attend = fake.attend
+    fake.watch_resizes()
+    torch.nn.functional.rms_norm = fake.rms_norm
+    return None
+
+
+def answer(build: Build, world: Callable[[Case], int]) -> int:
+    """Answer the cases on standard input."""
+    cases = read_cases(sys.stdin.read())
+    costs = prepare()
+    json.dump([one(case, build, costs, world(case)) for case in cases], sys.stdout)
+    return 0

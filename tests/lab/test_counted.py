@@ -1,0 +1,102 @@
+"""Ranks counted over tensors without data by the frameworks themselves, held to arithmetic that needs no cost model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from astra.lab.rehearse import here
+from astra.lab.rehearse.case import Case, write_cases
+from astra.spec.model import MLA, ModelSpec, MoE
+from astra.spec.strategy import parse_strategy
+
+ROOT = Path(__file__).resolve().parents[2]
+DENSE = ModelSpec(name="toy", layers=4, hidden=256, ffn=512, heads=8, kv_heads=4, head_dim=32, vocab=5120, max_seq=4096)
+LATENT = replace(
+    DENSE, name="toy-latent", kv_heads=8, moe=MoE(experts=8, topk=2, ffn=128, shared_ffn=128, first_dense=1),
+    mla=MLA(q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32),
+)  # fmt: skip
+TOKENS, RANKS = 512, 8
+LAYER = 256 * (2 * 256 + 2 * 128) + 3 * 256 * 512 + 2 * 256
+PARAMETERS = 4 * LAYER + 2 * 256 * 5120 + 256
+
+
+def python(name: str, *modules: str) -> str:
+    """An interpreter with a framework: this one, or that of the framework tests."""
+    if all(here._there(module) for module in modules):
+        return sys.executable
+    other = ROOT / ".venvs" / name / "bin" / "python"
+    if not other.exists():
+        pytest.skip(f"{' and '.join(modules)} not installed: nothing was counted")
+    return str(other)
+
+
+def counted(interpreter: str, module: str, cases: list[Case]) -> list[dict[str, Any]]:
+    paths = os.pathsep.join([str(ROOT / "src"), *(path for path in sys.path if path)])
+    settings = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run(
+        [interpreter, "-m", f"astra.lab.rehearse.{module}"], input=write_cases(cases), capture_output=True, text=True,
+        env={**os.environ, **settings}, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    rows: list[dict[str, Any]] = json.loads(ended.stdout)
+    assert [row.get("error") for row in rows] == [None] * len(rows)
+    return rows
+
+
+def case(words: str, model: ModelSpec = DENSE, **more: Any) -> Case:
+    return Case(model=model, strategy=parse_strategy(words), seq=TOKENS, **more)
+
+
+def test_fsdp2_shards_everything_and_keeps_what_autograd_needs() -> None:
+    fsdp2: dict[str, Any] = {"framework": "fsdp2", "microbatches": 1}
+    eager, compiled, kept, again = counted(
+        python("torch", "torch"),
+        "fsdp_rank",
+        [
+            case(f"dp{RANKS} zero3", **fsdp2),
+            case(f"dp{RANKS} zero3", **fsdp2, compiled=True),
+            case(f"dp{RANKS} zero2", **fsdp2),
+            case(f"dp{RANKS} zero3 recompute=full", **fsdp2),
+        ],
+    )
+    assert {row["params"] for row in (eager, compiled, kept, again)} == {PARAMETERS}
+    grains = 16 * 512 * 4 * 12  # every tensor is rounded up
+    assert 0 <= eager["static_bytes"] - 16 * PARAMETERS / RANKS < grains + 1e5  # fp32 weight, gradient, two moments
+    # The loss is the fullest moment: kept weights are there, and compiled layers lack the activation of the gate and
+    # two of the three fp32 copies of the logits.
+    peak = {name: row["peak_allocated_bytes"] for name, row in (("eager", eager), ("kept", kept), ("again", again))}
+    assert peak["kept"] - peak["eager"] == pytest.approx(2 * (4 * LAYER + 256 * 5120), rel=0.01)
+    fused = 4 * 2 * TOKENS * 512 + 8 * TOKENS * 5120
+    assert peak["eager"] - compiled["peak_allocated_bytes"] == pytest.approx(fused, rel=0.05)
+    assert peak["again"] < peak["eager"]
+
+
+def test_megatron_shards_more_with_each_stage_and_knows_latent_attention() -> None:
+    whole, gradients, weights, moments, offloaded, latent = counted(
+        python("megatron", "torch", "megatron.core"),
+        "fake",
+        [
+            case(f"dp{RANKS} zero1"),
+            case(f"dp{RANKS} zero2"),
+            case(f"dp{RANKS} zero3"),
+            case(f"dp{RANKS} zero1 moments=bf16"),
+            case(f"dp{RANKS} zero1 offload=optimizer"),
+            case("tp2 dp4 ep4 sp zero1 recompute=selective:core_attn,layernorm", LATENT),
+        ],
+    )
+    assert {row["params"] for row in (whole, gradients, weights)} == {PARAMETERS}
+    assert whole["built_bytes"] - gradients["built_bytes"] == pytest.approx(PARAMETERS * 4 * (1 - 1 / RANKS), rel=0.05)
+    assert gradients["built_bytes"] - weights["built_bytes"] == pytest.approx(
+        PARAMETERS * 2 * (1 - 1 / RANKS), rel=0.05
+    )
+    assert whole["static_bytes"] - moments["static_bytes"] == pytest.approx(4 * PARAMETERS / RANKS, rel=0.02)
+    assert whole["static_bytes"] - offloaded["static_bytes"] == pytest.approx(12 * PARAMETERS / RANKS, rel=0.02)
+    assert latent["peak_allocated_bytes"] > latent["static_bytes"] > 0

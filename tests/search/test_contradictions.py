@@ -1,0 +1,86 @@
+"""Words that contradict each other, the runtime or the GPU: one sentence each, that names what to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import astra
+from astra.errors import InputError, NoFeasiblePlan
+
+DENSE: dict[str, Any] = {"model": "llama-3-8b", "gpus": "16xH100", "batch": 64, "seq": 4096}
+MOE: dict[str, Any] = {"model": "mixtral-8x7b", "gpus": "64xH100", "batch": 256, "seq": 4096}
+CASES = [
+    (DENSE | {"runtime": "torchtitan"}, "dp16 graphs=full", "torchtitan has no graphs=full, only graphs=none"),
+    (MOE, "tp2 dp32 sp dispatch=deepep", "deepep and hybridep need expert parallelism, ep above 1"),
+    (MOE, "dp64 ep8 dispatch=alltoall:fp8", "dispatch in fp8 needs deepep or hybridep"),
+    (MOE, "dp64 ep8 dispatch=deepep:fp8", "megatron has no dispatch in fp8"),
+    (DENSE, "dp16 overlap=grad,param,ep", "hiding expert exchanges needs ep above 1 and a second micro-batch"),
+    (MOE, "dp64 ep8 mbs4 overlap=grad,param,ep", "hiding expert exchanges needs ep above 1 and a second micro-batch"),
+    (MOE, "pp4 dp16 ep8 overlap=grad,param,ep", "Megatron hides expert exchanges without a pipeline or in an inter"),
+    (DENSE, "pp4 dp4 offload=activations:9", "a stage has fewer layers than are offloaded"),
+    (DENSE | {"runtime": "deepspeed"}, "dp16 offload=activations:2", "deepspeed has no activation offload"),
+    (DENSE, "dp16 shard6", "shard must divide dp"),
+    (DENSE | {"runtime": "deepspeed"}, "dp16 shard8", "deepspeed has no sharding inside groups of replicas"),
+    (DENSE, "dp16 recompute=selective:moe_act", "moe, moe_act and shared_experts are modules of models with such"),
+    (DENSE, "dp16 params=fp8", "fp8 weights need an fp8 or fp4 precision"),
+    (DENSE, "dp16 zero1 reshard=never", "reshard=never is of zero 3"),
+    (DENSE, "dp16 zero0 overlap=grad moments=bf16", "moments in bf16 need Adam and zero 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("asked", "strategy", "sentence"), CASES)
+def test_an_estimate_says_what_contradicts(asked: dict[str, Any], strategy: str, sentence: str) -> None:
+    found = astra.estimate(**asked, strategy=strategy)
+    assert not found.legal
+    assert sum(said.startswith(sentence) for said in found.violations) == 1, found.violations
+
+
+@pytest.mark.parametrize(
+    ("asked", "where", "what"),
+    [
+        ({"precision": "nvfp4"}, "precision", "H100"),
+        ({"precision": "mxfp8"}, "precision", "fp8-tensorwise"),
+        ({"precision": "fp8-diagonal"}, "precision", "fp8"),
+        ({"imbalance": 0.5}, "imbalance", "1"),
+        ({"lora_targets": "mlp"}, "lora_targets", "attention"),
+        ({"strategy": "dp16 dispatch=deepeep"}, "strategy", "deepep"),
+        ({"strategy": "dp16 dispatch=deepep:bf16"}, "strategy", "fp8"),
+        ({"strategy": "dp16 recompute=selective:norm"}, "strategy", "layernorm"),
+        ({"strategy": "dp16 offload=activations:many"}, "strategy", "number of layers"),
+        ({"strategy": "dp16 graphs=whole"}, "strategy", "partial"),
+    ],
+)
+def test_bad_words_are_answered_with_what_is_known(asked: dict[str, Any], where: str, what: str) -> None:
+    with pytest.raises(InputError) as caught:
+        astra.estimate(**({**DENSE, "strategy": "dp16"} | asked))
+    assert where in caught.value.where.replace("-", "_")
+    assert what in f"{caught.value.want} {caught.value.fix}"
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "what"),
+    [
+        ({"runtime": "torchtitan", "fix": "graphs=full"}, InputError, "graphs=none"),
+        ({"fix": ["dispatch=deepep"]}, InputError, "a model with experts"),
+        ({"runtime": "deepspeed", "fix": "offload_layers=2"}, InputError, "deepspeed has no activation offload"),
+        ({"runtime": "nanotron", "fix": "shard=8"}, NoFeasiblePlan, "."),
+        ({"fix": "modules=nothing"}, InputError, "core_attn"),
+    ],
+)
+def test_a_plan_that_cannot_be_kept_to(more: dict[str, Any], kind: type[Exception], what: str) -> None:
+    with pytest.raises(kind, match=what):
+        astra.plan(**DENSE, **more)
+
+
+def test_what_is_fixed_is_in_every_plan() -> None:
+    asked = {"graphs": "full", "dispatch": "hybridep", "moments": "bf16", "shard": 8, "overlap_ep": "on"}
+    found = astra.plan(**MOE, fix=[f"{name}={value}" for name, value in asked.items()] + ["zero=1"])
+    for plan in found.plans:
+        words = plan.strategy.split()
+        assert {"graphs=full", "dispatch=hybridep", "moments=bf16", "shard8"} <= set(words), plan.strategy
+        assert "ep" in next(word for word in words if word.startswith("overlap=")).split("=")[1].split(",")
+        assert plan.estimate.legal
+    modules = astra.plan(**MOE, fix=["modules=moe_act,core_attn", "recompute=selective"])
+    assert all("recompute=selective:core_attn,moe_act" in plan.strategy for plan in modules.plans)
