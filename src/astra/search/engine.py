@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import Columns, from_strategy, joined, take
+from astra.columns import Columns, distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.memory import Holders
@@ -170,7 +170,12 @@ class Leaders:
         holders, cores = self.space.holders, self.space.cores
         if self._doubt is None:
             return np.ones(len(self.space.strategies))
-        return self._doubt.least(cores, holders.zero, holders.offload)
+        # What is known of like runs asks about these alone, and there are few combinations of them.
+        degrees = self.space.degrees
+        _, degree = distinct(degrees["dp"] > 1, degrees["pp"], degrees["cp"], degrees["ep"])
+        first, place = distinct(degree[self.space.degree], cores["mbs"])
+        few = {name: column[first] for name, column in cores.items()}
+        return np.asarray(self._doubt.least(few, holders.zero, holders.offload)[place])
 
     def _doubted(self, strategy: Strategy) -> float:
         return 1.0 if self._doubt is None else float(self._doubt.of(from_strategy(strategy))[0])
