@@ -48,7 +48,8 @@ def render_plans(
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
         parts.append(_ranking(planset.plans, columns))
-        parts += drawing.bullets(explain.all_warnings(planset), mark="!", style="yellow")
+        warnings = explain.all_warnings(planset)
+        parts += [drawing.blank(), *drawing.bullets(warnings, mark="!", style="yellow")] if warnings else []
         parts += headlines(planset)
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))

@@ -1,6 +1,6 @@
 """Many numbers of GPUs in blocks, so that no table holds all of them; what cannot matter is never opened.
 
-A sample takes at least so many GPU-seconds with a tp and cp, whatever else a strategy chooses (``search.floors``).
+A sample takes at least so much with a tp and cp, whatever else a strategy chooses (``search.floors``).
 Degrees of a count whose step would pass its limit even so are left out before any table is made. Counts with many
 factors come first: what is found for them sets the limits of the others.
 """
@@ -39,7 +39,7 @@ class Stream:
         self._place = np.searchsorted(counts, _gpus(self._columns))
         self._floors = Floors(job, restrictions, self._columns, known, effort).closer_and_closer()
         tp, cp = (int(self._columns[name].max(initial=0)) for name in ("tp", "cp"))
-        self._work_s = np.zeros((tp + 1, cp + 1))  # the least GPU-seconds of a sample, as far as known
+        self._floor_s = np.zeros((2, tp + 1, cp + 1))  # of a sample's GPU-seconds and of a micro-batch, as far as known
         self._waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
 
     @property
@@ -50,26 +50,32 @@ class Stream:
     def hopeful(self, columns: Columns, limit_s: Floats) -> Bools:
         """Whether degrees may have a step under the limit of their count; ``limit_s`` is [count]."""
         place = np.searchsorted(self.counts, _gpus(columns))
-        sample_s = self._work_s[columns["tp"], columns["cp"]] * self.job.workload.global_batch
-        step_s = step.least_seconds(self.job, sample_s / self.counts[place], self._waits[place])
-        return np.asarray(step_s * _LOOSE < limit_s[place])
+        return self._least_s(columns, place) < limit_s[place]
+
+    def _least_s(self, columns: Columns, place: Ints) -> Floats:
+        """No step with some degrees is shorter: all samples on all GPUs, and one micro-batch through all layers."""
+        sample_s, through_s = self._floor_s[:, columns["tp"], columns["cp"]]
+        busy_s = np.maximum(sample_s * self.job.workload.global_batch / self.counts[place], through_s)
+        return step.least_seconds(self.job, busy_s, self._waits[place]) * _LOOSE
 
     def come_closer(self, limit_s: Floats) -> None:
-        """Work out floors as closely as it matters; without a limit the first of them will do to choose by."""
+        """Work out floors as closely as it matters.
+
+        Without a limit the first of them will do to choose by, and so it does where one table holds what is left.
+        """
         while (able := self.hopeful(self._columns, limit_s)).any():
-            if self._work_s.any() and not np.isfinite(limit_s).any():
+            few = np.count_nonzero(able) * self._width <= MOST_ROWS
+            if self._floor_s.any() and (few or not np.isfinite(limit_s).any()):
                 return
             if (floor := next(self._floors, None)) is None:
                 return
             tp, cp = np.unique(np.stack([self._columns["tp"][able], self._columns["cp"][able]]), axis=1)
-            self._work_s[tp, cp] = floor(np.stack([tp, cp]))
+            self._floor_s[:, tp, cp] = floor(np.stack([tp, cp]))
 
     def open_s(self) -> Floats:
         """[count] seconds that no step on the counts not searched yet can beat; infinite for those that were."""
-        gpu_s = np.full(len(self.counts), np.inf)
-        np.minimum.at(gpu_s, self._place, self._work_s[self._columns["tp"], self._columns["cp"]])
-        gpu_s *= self.job.workload.global_batch
-        least_s = step.least_seconds(self.job, gpu_s / self.counts, self._waits)
+        least_s = np.full(len(self.counts), np.inf)
+        np.minimum.at(least_s, self._place, self._least_s(self._columns, self._place))
         least_s = np.maximum(least_s, flops_bound_s(self.job, self.counts))
         return np.where(self._left, least_s, np.inf)
 

@@ -113,9 +113,9 @@ def estimate(
 
     ``timed`` are the tables of a search of this job that found them: parts are not timed again.
     """
-    by_words: dict[Words, list[int]] = {}
+    by_words: dict[tuple[Words, tuple[str, ...]], list[int]] = {}
     for place, strategy in enumerate(strategies):
-        by_words.setdefault(Words.of(strategy), []).append(place)
+        by_words.setdefault((Words.of(strategy), strategy.modules), []).append(place)
     found: dict[int, Estimate] = {}
     for places in by_words.values():
         said = job.saying(strategies[places[0]])
@@ -158,7 +158,7 @@ def as_row(job: Job, strategy: Strategy) -> Row:
     columns = from_strategy(strategy)
     place = layout(strategy.schedule, strategy.pp, strategy.vp, layers_of(job, strategy))
     recompute, method = (columns[name].astype(np.int64) for name in ("recompute", "method"))
-    modules = np.array([module_bits(job.model, strategy.modules)])
+    modules = np.array([module_bits(job, strategy.modules)])
     savers = Savers(recompute, method, columns["recompute_layers"], modules, columns["offload_layers"])
     holders = Holders(*(columns[name].astype(np.int64) for name in Holders._fields))
     return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((place,))), savers, holders, place)

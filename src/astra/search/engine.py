@@ -334,7 +334,7 @@ class Leaders:
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = saver_columns(self.job.model, savers)
+        late = saver_columns(self.job, savers)
         columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
         held = self.space.holders._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}

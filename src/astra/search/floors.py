@@ -1,4 +1,7 @@
-"""The least GPU-seconds that a sample takes with a tp and cp, whatever else a strategy chooses: quick floors first.
+"""The least that a sample takes with a tp and cp, whatever else a strategy chooses: quick floors first.
+
+A step does the GPU-seconds of all its samples, and a micro-batch goes through all layers there and back, one after
+another; weight gradients alone may wait.
 
 The first floor is that of the same GPU in another node, without communication. The second has the node's own, and
 whole experts alone: splitting one sends more and repeats nothing less, so that at most the matrix products can be
@@ -27,15 +30,24 @@ from astra.search.counts import SHARDINGS, expert_degrees, may_fit
 from astra.search.space import cross, divisors
 from astra.spec.job import Job
 
-Floor = Callable[[Ints], Floats]  # [2, pair] tp and cp -> [pair] GPU-seconds of a sample
+Floor = Callable[[Ints], Floats]  # [2, pair] tp and cp -> [2, pair] GPU-seconds of a sample, seconds of a micro-batch
 
 
 class _Work(NamedTuple):
-    """GPU-seconds of a sample, by row: with communication, without, and of its matrix products alone."""
+    """Seconds of a micro-batch through the model, by row."""
 
     whole_s: Floats
-    compute_s: Floats
-    products_s: Floats
+    waiting_s: Floats  # of it, weight gradients
+    compute_s: Floats  # without communication
+    products_s: Floats  # matrix products alone
+    share: Floats  # what they times this are GPU-seconds of a sample
+
+    def floor_s(self, seconds: Floats, pair: Ints, pairs: int) -> Floats:
+        """[2, pair] the least of the rows of each pair; infinite where there is none."""
+        out = np.full((2, pairs), np.inf)
+        np.minimum.at(out[0], pair, seconds * self.share)
+        np.minimum.at(out[1], pair, np.maximum(seconds - self.waiting_s, 0.0))
+        return out
 
 
 class Floors:
@@ -64,7 +76,8 @@ class Floors:
         """Entries of a table over all pairs."""
         most = int(pairs[1].max()) + 1 if pairs.size else 1
         most = max(most, int(self._pairs[1].max()) + 1)
-        return np.asarray(table[np.searchsorted(self._pairs[0] * most + self._pairs[1], pairs[0] * most + pairs[1])])
+        at = np.searchsorted(self._pairs[0] * most + self._pairs[1], pairs[0] * most + pairs[1])
+        return np.asarray(table[:, at])
 
     def _leave(self, pairs: Ints, floor_s: Floats) -> None:
         """For other nodes with this GPU; only a floor of all pairs is worth keeping."""
@@ -78,17 +91,19 @@ class Floors:
         able = self._able(rows).reshape(-1, splits).any(axis=1)
         rows = {name: column[::splits][able] for name, column in rows.items()}
         work = self._work(rows | {"etp": np.ones_like(rows["ep"])})
-        spared_s = np.maximum(work.products_s - self._products_floor_s(), 0.0)
-        self._leave(pairs, _least(work.compute_s - spared_s, pair[::splits][able], pairs.shape[1]))
-        return _least(work.whole_s - spared_s, pair[::splits][able], pairs.shape[1])
+        at_peak_s = float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch
+        spared_s = np.maximum(work.products_s - at_peak_s / work.share, 0.0)
+        of_pairs = pair[::splits][able], pairs.shape[1]
+        self._leave(pairs, work.floor_s(work.compute_s - spared_s, *of_pairs))
+        return work.floor_s(work.whole_s - spared_s, *of_pairs)
 
     def _with_all(self, pairs: Ints) -> Floats:
         """Every way to split experts."""
         rows, pair = self._rows(pairs)
         able = self._able(rows)
         work = self._work({name: column[able] for name, column in rows.items()})
-        self._leave(pairs, _least(work.compute_s, pair[able], pairs.shape[1]))
-        return _least(work.whole_s, pair[able], pairs.shape[1])
+        self._leave(pairs, work.floor_s(work.compute_s, pair[able], pairs.shape[1]))
+        return work.floor_s(work.whole_s, pair[able], pairs.shape[1])
 
     def _rows(self, pairs: Ints) -> tuple[dict[str, Column], Ints]:
         """All else a strategy chooses for each pair, ways to split experts innermost; and the pair of each row."""
@@ -114,16 +129,18 @@ class Floors:
         return check({name: column for name, column in rows.items() if name != "pair"}, facts, rules).ok
 
     def _work(self, rows: Columns) -> _Work:
-        """GPU-seconds of a sample."""
+        """What each row takes."""
         if not len(rows["tp"]):
             return _Work(*(np.zeros(0) for _ in _Work._fields))
-        each = rows["tp"] * rows["cp"] / rows["mbs"]
         parts = gather_parts(self.job, rows)
-        self._effort.spend(len(each) / SHARDINGS)
-        return _Work(*(each * over_model(self.job, parts, seconds) for seconds in (least_s, _compute_s, _products_s)))
+        self._effort.spend(len(rows["tp"]) / SHARDINGS)
+        figures = (least_s, _waiting_s, _compute_s, _products_s)
+        seconds = (over_model(self.job, parts, figure) for figure in figures)
+        return _Work(*seconds, rows["tp"] * rows["cp"] / rows["mbs"])
 
-    def _products_floor_s(self) -> float:
-        return float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch
+
+def _waiting_s(part: Part) -> Floats:
+    return part.weight_s
 
 
 def _compute_s(part: Part) -> Floats:
@@ -132,10 +149,3 @@ def _compute_s(part: Part) -> Floats:
 
 def _products_s(part: Part) -> Floats:
     return part.forward.gemm_s + part.backward.gemm_s
-
-
-def _least(work_s: Floats, pair: Ints, pairs: int) -> Floats:
-    """[pair] the least of its rows; infinite where there is none."""
-    out = np.full(pairs, np.inf)
-    np.minimum.at(out, pair, work_s)
-    return out
