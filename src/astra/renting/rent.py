@@ -14,14 +14,13 @@ import astra
 from astra.answer import Choice, ChoicePart, RentReport, RentSearch, Unused, Waste
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoFeasiblePlan
-from astra.money.bill import stale_warning
+from astra.money.bill import shared_range, stale_warning
 from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, market
 from astra.partition.effort import Effort
 from astra.renting.mixes import Mixed, mix
 from astra.search.able import able
-from astra.search.budget import shared_range
 from astra.search.counts import best_on
 from astra.search.fleet.records import MixedEstimate
 from astra.search.front import Refined, choose, front_of, refine
