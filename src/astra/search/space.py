@@ -68,6 +68,7 @@ class Space:
         self.job, self.restrictions = job, restrictions
         self.rules: Sequence[Rule] = (*rules_of(job.runtime), *user_rules)  # those that no row has met yet
         self.facts: dict[str, Any] = facts_in(job)
+        self._spoken = {name for rule in user_rules for name in rule.needs}
         self.refused: dict[str, int] = {}
         self.dominated = 0
         self.layouts = Layouts()
@@ -118,6 +119,10 @@ class Space:
         The cores, and before them their degrees with sequence parallelism and which of these each core has.
         """
         columns = self._degrees()
+        if self._spoken & {"dispatch", "dispatch_fp8"}:
+            sends = columns["ep"] > 1
+            columns["dispatch"] = np.where(sends, code("dispatch", self.job.words.dispatch), 0).astype(np.int16)
+            columns["dispatch_fp8"] = sends & self.job.words.dispatch_fp8
         depths, at = np.unique(columns["pp"], return_inverse=True)
         below = np.array([self._below(int(pp)) for pp in depths], dtype=np.float64)[at]
         considered = below.sum() * len(self._mbs) * len(self._sp)
