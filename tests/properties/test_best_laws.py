@@ -217,8 +217,7 @@ def sampled(asked: Job, rng: random.Random) -> Strategy | None:
     schedule = rng.choice(can.schedules) if several and can.schedules else "1f1b"
     vp = rng.choice((2, 3, 4)) if schedule == "interleaved" else 1
     zero = rng.choice(can.zero)
-    made = Strategy(
-        **degrees,
+    fields: dict[str, Any] = degrees | dict(
         dp=left,
         vp=2 if schedule == "zbv" else vp,
         mbs=rng.choice([n for n in (1, 1, 2, 3, 4, 6, 8) if share % n == 0]),
@@ -231,6 +230,7 @@ def sampled(asked: Job, rng: random.Random) -> Strategy | None:
         schedule=schedule,
         recompute=rng.choice(can.recompute),
     )
+    made = Strategy(**fields)
     if made.recompute == "full" and can.methods:
         made = replace(made, method=rng.choice(can.methods), recompute_layers=rng.choice((1, 1, 2, 3, 5, 8)))
     hidden = {name for name in asked.hides(made) if rng.random() < 0.8 or name in can.always}
