@@ -2,8 +2,8 @@
 
 ``python benchmarks/experts.py [--save] [--only TEXT]``. Each recipe of ``benchmarks/recipes.csv`` is estimated as its
 own words say, and a plan is searched for the same model, GPUs, batch and precision, ranked by the upper end of its
-interval. The ratio says what the planner believes it can gain over an expert's plan; what the plan does differently
-stands beside it, with the published runs of its kind. Nobody ran both.
+interval. Both may use all of the memory, as recipes do. The ratio says what the planner believes it can gain over an
+expert's plan; what the plan does differently stands beside it, with the published runs of its kind. Nobody ran both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def compare(recipe: dict[str, str]) -> dict[str, Any]:
     """Both step times, what differs and what it rests on; or why the recipe is left out."""
     asked: dict[str, Any] = {
         "gpus": f"{recipe['gpus']}x{recipe['gpu']}", "batch": int(recipe["batch"]), "seq": int(recipe["seq"]),
-        "precision": recipe["precision"], "runtime": RUNTIME,
+        "precision": recipe["precision"], "runtime": RUNTIME, "headroom": 0.0,
     }  # fmt: skip
     told = {"recipe": recipe["recipe"], "strategy": recipe["strategy"], "unsaid": recipe["unsaid"]}
     try:

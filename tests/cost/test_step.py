@@ -155,7 +155,7 @@ def test_savers() -> None:
     assert again[none] == 0 < again[selective] < again[every]
     assert again[two] == pytest.approx(again[eight] / 4)
     assert again[eight] == pytest.approx(again[every]) == again[one]
-    working = found.working_bytes[0, :, 0]
+    working = found.layer_bytes[0, :, 0]
     assert working[one] >= working[fourth] >= working[every] >= working[none]
     assert working[two] == working[none]  # six layers kept whole are given back before the first two are run again
     assert working[eight] == working[every]

@@ -121,7 +121,7 @@ def in_space(case: Case) -> Iterator[Strategy]:
             if (RECOMPUTES[recompute] == "full" and n > deepest) or waiting > ceil(sum(row["layers"]) / row["pp"]):
                 continue
             saver = {"recompute": RECOMPUTES[recompute], "method": METHODS[method], "recompute_layers": n}
-            saver |= {"modules": module_names(case.job.model, bits), "offload_layers": waiting}
+            saver |= {"modules": module_names(space.job, bits), "offload_layers": waiting}
             for zero, offload, moments, reshard in holders:
                 hides = {"overlap_param": row["overlap_param"] and zero > 0}
                 kept = {"moments": MOMENTS[moments], "reshard": RESHARDS[reshard]}

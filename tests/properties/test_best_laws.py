@@ -205,7 +205,8 @@ def test_no_mutation_beats_the_plan(asked: Job, seed: int) -> None:
 
 def sampled(asked: Job, rng: random.Random) -> Strategy | None:
     """Any strategy on all GPUs, whatever the plan is; None if the degrees drawn do not divide them."""
-    can, moe, left, degrees = asked.runtime.can, asked.model.moe is not None, asked.pool.gpus, {}
+    can: Any = asked.runtime.can
+    moe, left, degrees = asked.model.moe is not None, asked.pool.gpus, dict[str, Any]()
     fitting = {"tp": asked.model.heads, "cp": asked.workload.seq // 2, "pp": 0}
     for name in rng.sample(sorted(fitting), 3):
         tried = [1] if name not in can.degrees else [1, 1, 2, 3, 4, 5, 6, 8, 12, 16]
@@ -214,7 +215,7 @@ def sampled(asked: Job, rng: random.Random) -> Strategy | None:
     if asked.workload.global_batch % left:
         return None
     share, several = asked.workload.global_batch // left, degrees["pp"] > 1
-    schedule = rng.choice(can.schedules) if several and can.schedules else "1f1b"
+    schedule: Any = rng.choice(can.schedules) if several and can.schedules else "1f1b"
     vp = rng.choice((2, 3, 4)) if schedule == "interleaved" else 1
     zero = rng.choice(can.zero)
     fields: dict[str, Any] = degrees | dict(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Part
-from astra.layers.kinds import LayerKind, modules_of
+from astra.layers.kinds import LayerKind
 from astra.layers.operators import Shard
 from astra.layers.split import Stages, kinds
 from astra.provenance import Floats, Ints
@@ -37,6 +37,11 @@ def over_stages(table: Stages, columns: list[Floats]) -> Floats:
     return total
 
 
+def over_layers(table: Stages, by_kind: Floats) -> Floats:
+    """[mesh, kind, module] figures of layers, summed to [mesh, sort, module]."""
+    return np.asarray(table.counts @ by_kind)
+
+
 class StageMemory:
     """Activation bytes of stages from parts."""
 
@@ -53,13 +58,12 @@ class StageMemory:
 
     def modules(self, job: Job) -> Floats:
         """[mesh, sort, module] of a rank's layers, what selective recompute of each module does not keep."""
-        nothing = np.zeros(len(self._gathered.place))
-        found = []
-        for name in modules_of(job.model):
-            parts = (part.modules.get(name) for part in self._by_kind)
-            saved = [nothing if one is None else one.saved[self._gathered.place] for one in parts]
-            found.append(over_stages(self._table, [*saved, nothing, nothing]))
-        return np.stack(found, axis=-1)
+        nothing = np.zeros(len(self._gathered.shard.tp))
+        saved = [
+            np.stack([part.modules[name].saved if name in part.modules else nothing for part in self._by_kind], axis=-1)
+            for name in modules_in(job)
+        ]
+        return over_layers(self._table, np.stack(saved, axis=-1)[self._gathered.place])
 
     def largest(self, field: str) -> Floats:
         """Of the largest layer a rank holds."""

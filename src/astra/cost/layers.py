@@ -10,10 +10,11 @@ from astra.cost.low import scaling
 from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.blocks import KERNELS
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.kinds import LayerKind, layer_kinds, modules_of
 from astra.layers.operators import Gemm, Kept, Layer, Shard, Stream, join
 from astra.spec.job import Job
 from astra.spec.runtime import Kernel, Runtime
+from astra.spec.strategy_fields import MODULES
 
 BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
 ATTENTION_GEMMS: Final = frozenset({"qkv", "q", "q_down", "q_up", "kv_down", "kv_up", "attention_out"})
@@ -56,6 +57,12 @@ def _with_predictors(job: Job, shard: Shard, head: Layer) -> Layer:
         gemms = (Gemm("join", shard.tokens, hidden / shard.tp, 2 * hidden), *own.gemms)
         parts.append(own._replace(gemms=tuple(gemm._replace(name=f"mtp{number}.{gemm.name}") for gemm in gemms)))
     return join(*parts) if len(parts) > 1 else head
+
+
+def modules_in(job: Job) -> tuple[str, ...]:
+    """What the job's strategies may recompute of its model; core attention, which is first, always."""
+    wanted = job.repeats
+    return tuple(name for name in modules_of(job.model) if wanted is None or name in wanted or name == MODULES[0])
 
 
 def kernel_of(runtime: Runtime, name: str) -> Kernel:
@@ -127,7 +134,7 @@ def _of_weights(job: Job, key: LayerKind | str, layer: Layer, rows: int) -> list
     gather unit by unit copy weights out of a buffer, those of the embedding too.
     """
     sizes = sum((g.groups * g.k * g.n for g in layer.gemms if trained(job, g)), start=np.zeros(rows))
-    if "gather" not in job.runtime.kernels:
+    if not job.runtime.kernels["gather"].forward_bytes:
         return [Stream("accumulate", sizes, way="backward")]
     if key == EMBEDDING and not job.model.tied_embeddings and job.workload.task != "lora":
         sizes = sizes + weights_of.embedding_weights(job.model).total

@@ -17,7 +17,7 @@ from astra.cost import effects
 from astra.cost.alike import Alike, once
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
-from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, trained
+from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, modules_in, trained
 from astra.cost.low import scaling
 from astra.layers.kinds import LayerKind
 from astra.layers.operators import Attention, Gemm, Kept, Layer, Shard, Stream
@@ -238,7 +238,10 @@ def _modules(
     found = {}
     if layer.attentions:
         found["core_attn"] = Repeated(layer.kept.whole - layer.kept.selective, forward.attention_s, {})
-    for name, module in layer.modules.items():
+    for name in modules_in(job):
+        module = layer.modules.get(name)
+        if module is None:
+            continue
         products = tuple(gemm for gemm in layer.gemms if gemm.name in module.gemms)
         streams = (*module.streams, *(cast for cast in casts(job, products) if cast.way == "forward"))
         stream_s = _streams(job, streams, rows)[0][0]

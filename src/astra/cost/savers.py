@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.columns import code
-from astra.layers.kinds import modules_of
+from astra.cost.layers import modules_in
 from astra.provenance import Bools, Floats, Ints
-from astra.spec.model import ModelSpec
+from astra.spec.job import Job
 
 FULL: Final = code("recompute", "full")
 SELECTIVE: Final = code("recompute", "selective")
@@ -44,16 +44,16 @@ class Savers(NamedTuple):
         return Savers(*(column.reshape(shape) for column in self))
 
 
-def module_bits(model: ModelSpec, names: Iterable[str]) -> int:
+def module_bits(job: Job, names: Iterable[str]) -> int:
     """Modules as a number; what a module has inside another that is named is run again with that one."""
     chosen = set(names)
     chosen -= {inner for outer in chosen for inner in INSIDE.get(outer, ())}
-    return sum(1 << place for place, name in enumerate(modules_of(model)) if name in chosen)
+    return sum(1 << place for place, name in enumerate(modules_in(job)) if name in chosen)
 
 
-def module_names(model: ModelSpec, bits: int) -> tuple[str, ...]:
+def module_names(job: Job, bits: int) -> tuple[str, ...]:
     """The modules of such a number."""
-    return tuple(name for place, name in enumerate(modules_of(model)) if bits >> place & 1)
+    return tuple(name for place, name in enumerate(modules_in(job)) if bits >> place & 1)
 
 
 def module_sets(savers: Savers, by_module: Floats) -> Iterator[tuple[Bools, Floats]]:

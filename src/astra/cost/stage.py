@@ -15,14 +15,14 @@ from astra.columns import Columns, distinct, each, take
 from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync
 from astra.cost.constants import WORKSPACE_BYTES
-from astra.cost.gathered import Gathered, StageMemory, over_stages
-from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.gathered import Gathered, StageMemory, over_layers, over_stages
+from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.layout import Layouts
 from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, local
 from astra.cost.units import Units, unit_parameters
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds, modules_of
+from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Retention, Shard
 from astra.layers.split import Stages, kinds, stages
 from astra.network.collectives import host_transfer_s
@@ -255,15 +255,14 @@ class StageTimes:
         nothing = np.zeros(len(self._index))
         again = [*forward[:-2], nothing, nothing]
         self._by_part = (forward, backward, weight, again)
-        self._by_module = [
-            [*(self._again(part, name) for part in by_kind), nothing, nothing] for name in modules_of(job.model)
-        ]
+        self._by_module = np.stack(
+            [np.stack([self._again(part, name) for part in by_kind], axis=-1) for name in modules_in(job)], axis=-1
+        )
         self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
 
     def _passes(self, table: Stages) -> Passes:
         forward, backward, weight, again = (over_stages(table, columns) for columns in self._by_part)
-        modules = np.stack([over_stages(table, columns) for columns in self._by_module], axis=-1)
-        return Passes(forward, backward, weight, again, modules)
+        return Passes(forward, backward, weight, again, over_layers(table, self._by_module))
 
     def before(self) -> Passes:
         """The virtual stages before each sort's last rank."""

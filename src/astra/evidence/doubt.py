@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
 
 import numpy as np
 
-from astra.columns import CHOICES, Column, code
+from astra.columns import Column, code
 from astra.evidence.bars import log_bars
 from astra.evidence.kinds import KEYS, keys_of, kind_at
 from astra.provenance import Floats, Ints
@@ -20,8 +19,6 @@ class Doubt:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._factors = np.full(KEYS, np.nan)
-        can: Mapping[str, tuple[str, ...]] = {"schedule": job.runtime.can.schedules}
-        self._chosen = {name: can.get(name, CHOICES[name]) for name in ("schedule", "dispatch") if name in CHOICES}
 
     def of(self, columns: Mapping[str, Column]) -> Floats:
         """The factor of each row of a table."""
@@ -38,9 +35,9 @@ class Doubt:
         return np.broadcast_to(factors, (len(columns["tp"]), len(zero)))
 
     def least(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:
-        """The least factor of each row with any schedule, dispatcher, ZeRO stage and offload."""
+        """The least factor of each row with any schedule, ZeRO stage and offload."""
         found = np.full(len(columns["tp"]), np.inf)
-        for words in product(*self._chosen.values()):
-            chosen = {name: np.array([code(name, word)]) for name, word in zip(self._chosen, words, strict=True)}
-            found = np.minimum(found, self.of_each({**columns, **chosen}, zero, offload).min(axis=1))
+        for word in self._job.runtime.can.schedules:
+            schedule = {"schedule": np.array([code("schedule", word)])}
+            found = np.minimum(found, self.of_each({**columns, **schedule}, zero, offload).min(axis=1))
         return found

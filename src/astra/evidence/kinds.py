@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import CHOICES, Column, from_strategy
+from astra.columns import CHOICES, Column, code, from_strategy
 from astra.provenance import Ints
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
@@ -49,7 +49,10 @@ def kind_of(job: Job, strategy: Strategy) -> Kind:
 
 
 def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
-    """A number for the kind of each row of a table; columns may have any shapes that go together."""
+    """A number for the kind of each row of a table; columns may have any shapes that go together.
+
+    A table of a search leaves the dispatcher to the job.
+    """
     replicas = columns["dp"] * columns["cp"] > 1
     tokens = columns["mbs"] * (job.workload.seq // columns["cp"])
     digits = {
@@ -57,7 +60,7 @@ def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
         "pipeline": np.where(columns["pp"] > 1, columns["schedule"].astype(np.int64) + 1, 0),
         "context": columns["cp"] > 1,
         "experts": columns["ep"] > 1,
-        "dispatch": columns.get("dispatch", np.zeros(1, np.int64)) * (columns["ep"] > 1),
+        "dispatch": columns.get("dispatch", code("dispatch", job.words.dispatch)) * (columns["ep"] > 1),
         "offload": columns["offload"],
         "tokens": np.round(np.log2(np.maximum(tokens, 1))),
     }
@@ -84,7 +87,7 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
         pipeline=("none", *CHOICES["schedule"])[codes["pipeline"]],
         context=("whole", "split")[codes["context"]],
         experts="none" if job.model.moe is None else ("whole", "split")[codes["experts"]],
-        dispatch=CHOICES["dispatch"][codes["dispatch"]] if codes["experts"] and "dispatch" in CHOICES else "none",
+        dispatch=CHOICES["dispatch"][codes["dispatch"]] if codes["experts"] else "none",
         precision=bits_of(job.workload.precision),
         generation=job.pool.device.generation or job.pool.device.arch.lower(),
         network=network_of(job),

@@ -48,7 +48,7 @@ def render_plans(
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
         parts.append(_ranking(planset.plans, columns))
-        parts += drawing.bullets(explain.all_warnings(planset), mark="!", style="yellow")
+        parts += _closing(explain.all_warnings(planset), [])
         parts += headlines(planset)
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))

@@ -103,9 +103,9 @@ def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> l
 
 def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[Rule] = ()) -> list[Estimate]:
     """Each strategy in full; the caller has checked that they can be costed at all."""
-    by_words: dict[Words, list[int]] = {}
+    by_words: dict[tuple[Words, tuple[str, ...]], list[int]] = {}
     for place, strategy in enumerate(strategies):
-        by_words.setdefault(Words.of(strategy), []).append(place)
+        by_words.setdefault((Words.of(strategy), strategy.modules), []).append(place)
     found: dict[int, Estimate] = {}
     for places in by_words.values():
         said = job.saying(strategies[places[0]])
@@ -122,7 +122,7 @@ def as_row(job: Job, strategy: Strategy) -> Row:
     columns = from_strategy(strategy)
     place = layout(strategy.schedule, strategy.pp, strategy.vp, layers_of(job, strategy))
     recompute, method = (columns[name].astype(np.int64) for name in ("recompute", "method"))
-    modules = np.array([module_bits(job.model, strategy.modules)])
+    modules = np.array([module_bits(job, strategy.modules)])
     savers = Savers(recompute, method, columns["recompute_layers"], modules, columns["offload_layers"])
     holders = Holders(*(columns[name].astype(np.int64) for name in Holders._fields))
     return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((place,))), savers, holders, place)

@@ -82,17 +82,17 @@ def search(
     user_rules: Sequence[Rule] = (),
     keep: int,
     progress: Progress | None = None,
-    doubt: Doubt | None = None,
+    doubted: bool = False,
     below_s: float = np.inf,
 ) -> Found:
     """The best ``keep`` groups of strategies that are below some step.
 
-    With ``doubt`` the best are those whose step times its factor is least, and all steps compared are such products.
+    ``doubted``: the best are those whose step times its doubt is least, and all steps compared are such products.
     """
     started = time.perf_counter()
     space = Space(job, restrictions, user_rules)
     job = space.job
-    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s)
+    leaders = Leaders(job, space, keep, doubt=Doubt(job) if doubted else None, below_s=below_s)
     if min(len(space.strategies), len(space.holders), len(space.savers), len(space.flash_settings)):
         rows = usual_cores(job, space)
         gathered = gather_cores(job, space, rows)
@@ -317,7 +317,7 @@ class Leaders:
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = saver_columns(self.job.model, savers)
+        late = saver_columns(self.job, savers)
         columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
         held = self.space.holders._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}

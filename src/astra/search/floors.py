@@ -138,8 +138,8 @@ class Floors:
         parts = gather_parts(self.job, rows)
         self._effort.spend(len(rows["tp"]) / SHARDINGS)
         figures = (least_s, _waiting_s, _compute_s, _products_s)
-        seconds = (over_model(self.job, parts, figure) for figure in figures)
-        return _Work(*seconds, rows["tp"] * rows["cp"] / rows["mbs"])
+        whole_s, waiting_s, compute_s, products_s = (over_model(self.job, parts, figure) for figure in figures)
+        return _Work(whole_s, waiting_s, compute_s, products_s, rows["tp"] * rows["cp"] / rows["mbs"])
 
 
 def _waiting_s(part: Part) -> Floats:

@@ -11,7 +11,6 @@ import astra
 from astra.answer import Daring, Estimate, Plan, PlanSet, PriceTag, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
-from astra.evidence.doubt import Doubt
 from astra.money.bill import tag_of
 from astra.money.objectives import Goal
 from astra.search import nearby
@@ -122,10 +121,9 @@ def _ranked(
 ) -> tuple[Found, list[tuple[Strategy, Estimate]]]:
     """The search on a job, and the best of it as they are told."""
     rules, upper = world.rules, world.request.rank == "upper"
-    doubt = Doubt(job) if upper else None
-    found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
+    found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubted=upper)
     if not found.candidates and (narrow := narrower(job, world.restrictions)) is not None:
-        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubt=doubt)
+        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubted=upper)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
     strategies = best_splits(job, found.candidates, rules)

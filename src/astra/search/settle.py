@@ -196,7 +196,7 @@ def to_strategy(
         **degrees,
         **choices,
         **said(job, degrees["ep"]),
-        modules=module_names(job.model, int(savers.modules[saver])),
+        modules=module_names(job, int(savers.modules[saver])),
         offload_layers=int(savers.offload_layers[saver]),
         sp=bool(columns["sp"]),
         flash=bool(columns["flash"]),

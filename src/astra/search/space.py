@@ -16,13 +16,14 @@ from typing import Any, Final
 import numpy as np
 
 from astra.columns import CHOICES, Column, code
+from astra.cost.layers import modules_in
 from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Holders
 from astra.cost.savers import Savers, module_bits
 from astra.cost.stage import Meshes
 from astra.layers import split
 from astra.layers import weights as weights_of
-from astra.layers.kinds import layer_kinds, modules_of
+from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import able_rules, rules_of
 from astra.rules.names import facts_of
@@ -31,7 +32,6 @@ from astra.rules.table import Rule, check
 from astra.schedule import find
 from astra.search.words import hides_experts, module_choices, moment_choices, offload_choices, settled, word_facts
 from astra.spec.job import Job
-from astra.spec.model import ModelSpec
 from astra.spec.strategy_fields import MODULES, OVERLAPS, SCHEDULES
 
 FLAGS: Final = (*(f"overlap_{name}" for name in OVERLAPS), "flash")
@@ -184,7 +184,7 @@ class Space:
 
     def _module_sets(self) -> list[int]:
         """Sets of modules that selective recompute is tried with, as bits."""
-        return [module_bits(self.job.model, names) for names in module_choices(self.job, self.restrictions)]
+        return [module_bits(self.job, names) for names in module_choices(self.job, self.restrictions)]
 
     def _savers(self, chunk_layers: int, stage_layers: int) -> Ints:
         """Legal rows of ``Savers`` for a chunk of a stage; only full recompute has layers to choose."""
@@ -198,7 +198,7 @@ class Space:
             for offloaded in waiting
         ]
         table = np.array(rows, dtype=np.int64).reshape(-1, len(Savers._fields))
-        return table[check(saver_columns(self.job.model, Savers(*table.T)), self.facts).ok]
+        return table[check(saver_columns(self.job, Savers(*table.T)), self.facts).ok]
 
     def _make_holders(self) -> Holders:
         can = self.job.runtime.can
@@ -327,12 +327,12 @@ def facts_in(job: Job) -> dict[str, Any]:
     return facts | word_facts(job)
 
 
-def saver_columns(model: ModelSpec, savers: Savers) -> dict[str, Column]:
+def saver_columns(job: Job, savers: Savers) -> dict[str, Column]:
     """Savers under the names that rules use."""
     found: dict[str, Column] = {"recompute": savers.recompute, "method": savers.method}
     found["recompute_layers"] = savers.layers
     found["offload_layers"] = savers.offload_layers
-    for place, name in enumerate(modules_of(model)):
+    for place, name in enumerate(modules_in(job)):
         found[f"recompute_{name}"] = (savers.modules >> place & 1) > 0
     absent = [name for name in MODULES if f"recompute_{name}" not in found]
     return found | {f"recompute_{name}": np.zeros(len(savers), bool) for name in absent}

@@ -41,13 +41,14 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
     narrow = chosen["dispatch"] != "alltoall" and bool(usual["dispatch_fp8"])
     chosen["dispatch_fp8"] = restrictions.filter("dispatch_fp8", (narrow, not narrow))[0]
     chosen["shard"] = restrictions.filter("shard", (0, *restrictions.fixed.get("shard", ())))[0]
-    return msgspec.structs.replace(job, settled=Words(**chosen))
+    repeats = tuple({name for names in module_choices(job, restrictions) for name in names})
+    return msgspec.structs.replace(job, settled=Words(**chosen), repeats=repeats)
 
 
 def joint_words(job: Job) -> Job:
     """The job with the words of pipelines over several pools, whose text has none: plain ones, gradients as usual."""
     grads: Any = job.recipe()["grads"]
-    return msgspec.structs.replace(job, settled=Words(grads=grads))
+    return msgspec.structs.replace(job, settled=Words(grads=grads), repeats=())
 
 
 def said(job: Job, ep: int) -> dict[str, Any]:

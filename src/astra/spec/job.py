@@ -28,6 +28,7 @@ class Job(Spec, frozen=True, kw_only=True):
     runtime: Runtime
     headroom: float = 0.08  # fraction of usable memory a recommended plan leaves free
     settled: Words | None = None  # what all of its strategies say alike; None: as is usual
+    repeats: tuple[str, ...] | None = None  # modules that its strategies may recompute; None: any
 
     def __post_init__(self) -> None:
         check(0 <= self.headroom < 1, "headroom", self.headroom, "a fraction of memory between 0 and 1, such as 0.08")
@@ -94,8 +95,7 @@ class Job(Spec, frozen=True, kw_only=True):
 
     def saying(self, strategy: Strategy) -> Job:
         """The job with the words of a strategy, to cost it with."""
-        words = Words.of(strategy)
-        return self if self.settled == words else replace(self, settled=words)
+        return replace(self, settled=Words.of(strategy), repeats=strategy.modules)
 
     def strategy(self, text: str) -> Strategy:
         """A strategy of this job from its text."""

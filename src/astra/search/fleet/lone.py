@@ -34,7 +34,7 @@ def best_alone(
     fleet: Fleet, place: int, gpus: int, restrictions: Restrictions, user_rules: Sequence[Rule] = ()
 ) -> tuple[OnePool, MixedEstimate] | None:
     """What ``astra plan`` with that pool by itself puts first; None if nothing is legal and fits."""
-    job = settled(msgspec.structs.replace(part_of(fleet.jobs[place], gpus), settled=None), restrictions)
+    job = settled(msgspec.structs.replace(part_of(fleet.jobs[place], gpus), settled=None, repeats=None), restrictions)
     found = search(job, restrictions, user_rules=user_rules, keep=KEEP)
     if not found.candidates:
         return None
