@@ -218,19 +218,19 @@ def sampled(asked: Job, rng: random.Random) -> Strategy | None:
     schedule: Any = rng.choice(can.schedules) if several and can.schedules else "1f1b"
     vp = rng.choice((2, 3, 4)) if schedule == "interleaved" else 1
     zero = rng.choice(can.zero)
-    fields: dict[str, Any] = degrees | dict(
-        dp=left,
-        vp=2 if schedule == "zbv" else vp,
-        mbs=rng.choice([n for n in (1, 1, 2, 3, 4, 6, 8) if share % n == 0]),
-        ep=rng.choice((1, 2, 4, 8)) if moe and "ep" in can.degrees else 1,
-        etp=rng.choice((1, 1, 2, 4)) if moe and "etp" in can.degrees else 1,
-        sp=degrees["tp"] > 1 and "sp" in can.degrees and (moe or rng.random() < 0.7),
-        zero=zero,
-        offload=rng.choice(can.offload) if zero == 1 else "none",
-        flash=rng.random() < 0.8 or not can.unfused,
-        schedule=schedule,
-        recompute=rng.choice(can.recompute),
-    )
+    fields: dict[str, Any] = degrees | {
+        "dp": left,
+        "vp": 2 if schedule == "zbv" else vp,
+        "mbs": rng.choice([n for n in (1, 1, 2, 3, 4, 6, 8) if share % n == 0]),
+        "ep": rng.choice((1, 2, 4, 8)) if moe and "ep" in can.degrees else 1,
+        "etp": rng.choice((1, 1, 2, 4)) if moe and "etp" in can.degrees else 1,
+        "sp": degrees["tp"] > 1 and "sp" in can.degrees and (moe or rng.random() < 0.7),
+        "zero": zero,
+        "offload": rng.choice(can.offload) if zero == 1 else "none",
+        "flash": rng.random() < 0.8 or not can.unfused,
+        "schedule": schedule,
+        "recompute": rng.choice(can.recompute),
+    }
     made = Strategy(**fields)
     if made.recompute == "full" and can.methods:
         made = replace(made, method=rng.choice(can.methods), recompute_layers=rng.choice((1, 1, 2, 3, 5, 8)))
