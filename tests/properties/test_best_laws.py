@@ -207,8 +207,7 @@ def test_no_mutation_beats_the_plan(asked: Job, seed: int, rank: str) -> None:
     legal = [s for s in some if s is not None and defines_a_run(asked, s) and not legality(asked, s)]
     for result in estimate(asked, sorted(legal, key=str)) if legal else ():
         if result.fits:
-            upper_s = plans.best.estimate.step_s_range.high
-            assert upper_s <= result.step_s_range.high * (1 + SLACK), result.strategy
+            assert ranked_s(plans.best.estimate, rank) <= ranked_s(result, rank) * (1 + SLACK), result.strategy
 
 
 def sampled(asked: Job, rng: random.Random) -> Strategy | None:
