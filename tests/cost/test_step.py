@@ -14,7 +14,7 @@ from astra.cost.parts import Direction
 from astra.cost.savers import Savers, recompute_s
 from astra.cost.stage import Gathered, Meshes, StageCosts, gather_parts, stage_costs
 from astra.cost.step import Evaluated, evaluate
-from astra.schedule import lower_bound_s
+from astra.schedule.bounds import lower_bound_s
 from astra.search.detail import Row, as_row, estimate, simulated
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace

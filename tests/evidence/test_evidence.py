@@ -67,7 +67,8 @@ def test_much_evidence_makes_a_short_bar_and_none_a_wide_one() -> None:
 
 
 def test_a_bar_is_never_wider_than_what_is_believed_without_runs_like_it() -> None:
-    strange = kind(TRODDEN)._replace(**dict.fromkeys(WORDS, "?"))
+    words: dict[str, Any] = dict.fromkeys(WORDS, "?")
+    strange = kind(TRODDEN)._replace(**words)
     assert bar_of(strange) == pytest.approx(math.log(WIDE), rel=0.1)
 
 
@@ -110,7 +111,7 @@ def test_doubt_over_columns_is_the_bar_of_each_strategy(
 
 
 def test_a_range_is_the_bar_around_the_step() -> None:
-    found = astra.estimate(**DENSE, strategy=TRODDEN)  # type: ignore[arg-type]
+    found = astra.estimate(**DENSE, strategy=TRODDEN)
     times = math.exp(bar_of(kind(TRODDEN)))
     assert found.step_s_range.high == pytest.approx(found.step_s * times)
     assert found.step_s_range.low == pytest.approx(found.step_s / times)

@@ -53,7 +53,8 @@ def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
     if like is None:
         return own
     other = _table(like, (*children, name))
-    other.pop("aliases", None)  # a name of its own
+    other.pop("aliases", None)  # names of its own, also those that tables of runs use
+    other.get("usual", {}).pop("called", None)
     return _over(own, other)
 
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from astra.catalog import runtimes
 from astra.errors import AstraError, InputError
 from astra.lab.rehearse.case import Case, Framework, fewest_microbatches
-from astra.rules.can import may
+from astra.rules.can import may, unable
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy, replace
@@ -69,8 +69,10 @@ def compiles(runtime: Runtime) -> bool:
 def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: Framework = "megatron") -> list[str]:
     """Everything about a plan that the rehearsal does not know, not even its memory."""
     found = [sentence for sentence, breaks in _LACKS.get(framework, ()) if breaks(model, strategy)]
-    playable = (_playable(strategy), model, structs.replace(workload, precision="bf16"))
-    return [*found, *(reason.sentence for reason in may(runtimes.runtime(RUNTIME), *playable))]
+    played, work = runtimes.runtime(RUNTIME), structs.replace(workload, precision="bf16")
+    if framework == "fsdp2":  # the plan's own runtime has looked at its strategy
+        return [*found, *(reason.sentence for reason in unable(played, model, work))]
+    return [*found, *(reason.sentence for reason in may(played, _playable(strategy), model, work))]
 
 
 def _playable(strategy: Strategy) -> Strategy:
