@@ -15,7 +15,7 @@ from typing import Any
 TOP_LEVEL = {  # DeepSpeed takes any key here, so a misspelt one has to be noticed by us
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "bf16",
     "fp16", "optimizer", "zero_optimization", "zero_allow_untested_optimizer", "tensor_parallel",
-    "activation_checkpointing",
+    "activation_checkpointing", "data_types",
 }  # fmt: skip
 
 
@@ -43,6 +43,7 @@ def check_deepspeed(config: dict[str, Any], world: int) -> dict[str, Any]:
         "batch": made.train_batch_size,
         "micro_batch": made.train_micro_batch_size_per_gpu,
         "accumulation": made.gradient_accumulation_steps,
+        "gradients": made.grad_accum_dtype,
         "offload": made.zero_config.offload_optimizer is not None,
         "overlap": bool(made.zero_config.overlap_comm),
         "bf16": bool(made.bfloat16_config.enabled),

@@ -30,7 +30,7 @@ FSDP = [
 @pytest.mark.parametrize("strategy", ZERO)
 def test_deepspeed(deepspeed: Harness, tmp_path: Path, strategy: str, precision: str) -> None:
     exporter = EXPORTERS["deepspeed"]
-    launch = given("llama-2-7b", "16xH100", strategy, batch=128, precision=precision)
+    launch = given("llama-2-7b", "16xH100", strategy, batch=128, precision=precision, runtime="deepspeed")
     assert refusals(exporter, launch) == []
     write(tmp_path, exporter.files(launch))
     started = run_script(tmp_path, TRAIN_SCRIPT="train me.py")
@@ -45,6 +45,7 @@ def test_deepspeed(deepspeed: Harness, tmp_path: Path, strategy: str, precision:
     assert verdict["accumulation"] == launch.microbatches
     assert verdict["offload"] == (chosen.offload == "optimizer")
     assert verdict["bf16"] == (precision == "bf16")
+    assert verdict["gradients"] == precision
     if chosen.zero:
         assert verdict["overlap"] == ("grad" in chosen.overlap)
 
@@ -57,7 +58,7 @@ def test_deepspeed_still_refuses(deepspeed: Harness) -> None:
 @pytest.mark.parametrize("strategy", FSDP)
 def test_accelerate(deepspeed: Harness, tmp_path: Path, strategy: str) -> None:
     exporter = EXPORTERS["accelerate"]
-    launch = given("llama-2-7b", "16xH100", strategy, batch=128)
+    launch = given("llama-2-7b", "16xH100", strategy, batch=128, runtime="fsdp-eager")
     assert refusals(exporter, launch) == []
     write(tmp_path, exporter.files(launch))
     started = run_script(tmp_path, TRAIN_SCRIPT="train.py")
