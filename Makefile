@@ -3,6 +3,7 @@
 #   make test    install the development tools, then lint, type-check and test
 #   make check   lint and types alone    make bench  speed, recorded    make clean  start over
 #   make explore   the property tests with examples never drawn before; make test draws the same ones each time
+#   make modules   how many modules of the package one plan touches
 #   make gate BASE=main    the answers of two states of Astra compared: equal, moved or broken
 #   make test-frameworks   exports through the real frameworks, in cached environments under .venvs
 #   make contract   every runtime x model x GPUs x task: all plans shown are exported, recorded
@@ -17,10 +18,10 @@ ARGS ?=
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test explore test-frameworks contract check format bench gate clean venv-without-ensurepip
+.PHONY: help plan test explore test-frameworks contract check format bench gate modules clean venv-without-ensurepip
 
 help:
-	@sed -n '2,8s/^# *//p' Makefile
+	@sed -n '2,10s/^# *//p' Makefile
 
 plan: $(VENV)/.installed
 	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
@@ -54,6 +55,9 @@ bench: $(VENV)/.installed-dev
 # A commit against the working tree; OTHER=... for another commit.
 gate: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.gate $(BASE) $(OTHER) $(ARGS)
+
+modules: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.modules $(ARGS)
 
 clean:
 	rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

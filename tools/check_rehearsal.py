@@ -1,7 +1,8 @@
 """Check the cost model against rehearsed ranks: ``python -m tools.check_rehearsal ROWS.json [--markdown] [--keep]``.
 
 Every row of a rehearsal file is costed as it was run (same shape, strategy, micro-batches and stage, runtime
-``megatron-local``; ``fsdp-eager`` and ``torchtitan`` for FSDP2) and compared with what was measured. See docs/rehearsal.md for the fields of a row.
+``megatron-local``; for FSDP2 ``fsdp-local`` or ``torchtitan-local``) and compared with what was measured. See
+docs/rehearsal.md for the fields of a row.
 """
 
 from __future__ import annotations

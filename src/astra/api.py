@@ -11,7 +11,6 @@ from astra.answer import Estimate, PlanSet, Result
 from astra.catalog.models import model as find_model
 from astra.errors import InputError, NoCoverage
 from astra.layers import weights as weights_of
-from astra.search.fleet.plan import estimate_fleet, plan_fleet
 from astra.search.ledger import no_coverage
 from astra.search.one_pool import estimate_pool, plan_pool
 from astra.search.world import World, seq_of
@@ -38,7 +37,11 @@ def plan(model: Asked, *, progress: Callable[[float], None] | None = None, **ask
     """
     check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
     world = World.of(requested("plan", model, asked))
-    return plan_fleet(world) if world.several else plan_pool(world, progress)
+    if not world.several:
+        return plan_pool(world, progress)
+    from astra.search.fleet.plan import plan_fleet  # noqa: PLC0415 - one pool does without all of it
+
+    return plan_fleet(world)
 
 
 def estimate(model: Asked, **asked: Unpack[EstimateOptions]) -> Estimate:
@@ -47,11 +50,18 @@ def estimate(model: Asked, **asked: Unpack[EstimateOptions]) -> Estimate:
     if request.strategy is None:
         raise InputError("strategy", None, want="the strategy to estimate", fix=_EXAMPLE)
     world = World.of(request)
-    over_pools = world.several or is_mixed(request.strategy)
-    result = (estimate_fleet if over_pools else estimate_pool)(world, request.strategy)
+    result = _estimated(world, request.strategy)
     if request.strict and result.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(result))
     return result
+
+
+def _estimated(world: World, strategy: str) -> Estimate:
+    if not world.several and not is_mixed(strategy):
+        return estimate_pool(world, strategy)
+    from astra.search.fleet.plan import estimate_fleet  # noqa: PLC0415 - as above
+
+    return estimate_fleet(world, strategy)
 
 
 def make_job(model: Asked, **asked: Unpack[PlanOptions]) -> Job:

@@ -33,7 +33,7 @@ USUAL: dict[str, Any] = {
 
 
 def exchanged(moved: tuple[float, float, float], zero: int = 1, **more: Any) -> Replicas:
-    held = {name: np.array([more.pop(name)]) for name in ("reshard", "pipelined") if name in more}
+    held: dict[str, Any] = {name: np.array([more.pop(name)]) for name in ("reshard", "pipelined") if name in more}
     columns = {name: np.array([value]) for name, value in {**USUAL, **more}.items()}
     reduce, scatter, gather = (np.array([value]) for value in moved)
     one = np.ones(1, np.int64)

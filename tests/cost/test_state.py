@@ -27,7 +27,8 @@ def asked(**work: Any) -> Job:
 
 def how(zero: int, ranks: int, offload: int = 0, **more: Any) -> Holding:
     one = {"zero": zero, "offload": offload, "ranks": ranks, "expert_ranks": 1, **more}
-    return Holding(**{name: np.array([value]) for name, value in one.items()})
+    columns: dict[str, Any] = {name: np.array([value]) for name, value in one.items()}
+    return Holding(**columns)
 
 
 def per_parameter(zero: int, ranks: int, offload: int = 0, **work: Any) -> list[float]:

@@ -14,7 +14,7 @@ from astra.cost.parts import Direction
 from astra.cost.savers import Savers, recompute_s
 from astra.cost.stage import Gathered, Meshes, StageCosts, gather_parts, stage_costs
 from astra.cost.step import Evaluated, evaluate
-from astra.schedule import lower_bound_s
+from astra.schedule.bounds import lower_bound_s
 from astra.search.detail import Row, as_row, estimate, simulated
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
@@ -155,7 +155,7 @@ def test_savers() -> None:
     assert again[none] == 0 < again[selective] < again[every]
     assert again[two] == pytest.approx(again[eight] / 4)
     assert again[eight] == pytest.approx(again[every]) == again[one]
-    working = found.working_bytes[0, :, 0]
+    working = found.layer_bytes[0, :, 0]
     assert working[one] >= working[fourth] >= working[every] >= working[none]
     assert working[two] == working[none]  # six layers kept whole are given back before the first two are run again
     assert working[eight] == working[every]

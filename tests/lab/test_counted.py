@@ -18,14 +18,16 @@ from astra.spec.model import MLA, ModelSpec, MoE
 from astra.spec.strategy import parse_strategy
 
 ROOT = Path(__file__).resolve().parents[2]
-DENSE = ModelSpec(name="toy", layers=4, hidden=256, ffn=512, heads=8, kv_heads=4, head_dim=32, vocab=5120, max_seq=4096)
+LAYERS, TOKENS, RANKS = 2, 512, 8
+DENSE = ModelSpec(
+    name="toy", layers=LAYERS, hidden=256, ffn=512, heads=8, kv_heads=4, head_dim=32, vocab=5120, max_seq=4096
+)
 LATENT = replace(
     DENSE, name="toy-latent", kv_heads=8, moe=MoE(experts=8, topk=2, ffn=128, shared_ffn=128, first_dense=1),
     mla=MLA(q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32),
 )  # fmt: skip
-TOKENS, RANKS = 512, 8
 LAYER = 256 * (2 * 256 + 2 * 128) + 3 * 256 * 512 + 2 * 256
-PARAMETERS = 4 * LAYER + 2 * 256 * 5120 + 256
+PARAMETERS = LAYERS * LAYER + 2 * 256 * 5120 + 256
 
 
 def python(name: str, *modules: str) -> str:
@@ -68,19 +70,19 @@ def test_fsdp2_shards_everything_and_keeps_what_autograd_needs() -> None:
         ],
     )
     assert {row["params"] for row in (eager, compiled, kept, again)} == {PARAMETERS}
-    grains = 16 * 512 * 4 * 12  # every tensor is rounded up
+    grains = 16 * 512 * LAYERS * 12  # every tensor is rounded up
     assert 0 <= eager["static_bytes"] - 16 * PARAMETERS / RANKS < grains + 1e5  # fp32 weight, gradient, two moments
     # The loss is the fullest moment: kept weights are there, and compiled layers lack the activation of the gate and
     # two of the three fp32 copies of the logits.
     peak = {name: row["peak_allocated_bytes"] for name, row in (("eager", eager), ("kept", kept), ("again", again))}
-    assert peak["kept"] - peak["eager"] == pytest.approx(2 * (4 * LAYER + 256 * 5120), rel=0.01)
-    fused = 4 * 2 * TOKENS * 512 + 8 * TOKENS * 5120
+    assert peak["kept"] - peak["eager"] == pytest.approx(2 * (LAYERS * LAYER + 256 * 5120), rel=0.01)
+    fused = LAYERS * 2 * TOKENS * 512 + 8 * TOKENS * 5120
     assert peak["eager"] - compiled["peak_allocated_bytes"] == pytest.approx(fused, rel=0.05)
     assert peak["again"] < peak["eager"]
 
 
 def test_megatron_shards_more_with_each_stage_and_knows_latent_attention() -> None:
-    whole, gradients, weights, moments, offloaded, latent = counted(
+    whole, gradients, weights, moments, latent = counted(
         python("megatron", "torch", "megatron.core"),
         "fake",
         [
@@ -88,8 +90,7 @@ def test_megatron_shards_more_with_each_stage_and_knows_latent_attention() -> No
             case(f"dp{RANKS} zero2"),
             case(f"dp{RANKS} zero3"),
             case(f"dp{RANKS} zero1 moments=bf16"),
-            case(f"dp{RANKS} zero1 offload=optimizer"),
-            case("tp2 dp4 ep4 sp zero1 recompute=selective:core_attn,layernorm", LATENT),
+            case("tp2 dp4 ep4 sp zero1 offload=optimizer recompute=selective:core_attn,layernorm", LATENT),
         ],
     )
     assert {row["params"] for row in (whole, gradients, weights)} == {PARAMETERS}
@@ -98,5 +99,5 @@ def test_megatron_shards_more_with_each_stage_and_knows_latent_attention() -> No
         PARAMETERS * 2 * (1 - 1 / RANKS), rel=0.05
     )
     assert whole["static_bytes"] - moments["static_bytes"] == pytest.approx(4 * PARAMETERS / RANKS, rel=0.02)
-    assert whole["static_bytes"] - offloaded["static_bytes"] == pytest.approx(12 * PARAMETERS / RANKS, rel=0.02)
-    assert latent["peak_allocated_bytes"] > latent["static_bytes"] > 0
+    # Without the optimizer's 12 bytes over its replicas (4, or 2 of an expert): weights, gradients, the gather buffer.
+    assert 6 <= latent["static_bytes"] / latent["params"] < 6.3

@@ -248,6 +248,15 @@ def test_plain_torch_has_no_experts_and_no_virtual_stages() -> None:
     assert found == ["plain torch has no experts", "plain torch has no virtual stages (vp)"]
 
 
+def test_fsdp2_keeps_weights_or_gathers_them_again() -> None:
+    for words in ("dp8 zero3 reshard=never", "dp8 zero3", "dp8 zero2 recompute=full", "pp2 dp4 zero2"):
+        strategy = parse_strategy(words)
+        assert refusals(MODEL, strategy, WORK, "fsdp2") == []
+        case = case_of(MODEL, strategy, WORK, framework="fsdp2", compiled=True)
+        assert case.strategy.reshard == strategy.reshard
+        assert "/fsdp2/compiled/" in case.id
+
+
 def test_every_reason_is_given_at_once() -> None:
     found = refusals(MODEL, parse_strategy("tp2 pp2 vp2 dp2 zero1 overlap=grad,param,p2p"), WORK, "fsdp2")
     assert len(found) == 3

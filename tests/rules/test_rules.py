@@ -85,7 +85,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "sp_seq": lambda s: not s.sp or (s.seq % s.cp == 0 and s.seq // s.cp % s.tp == 0),
     "moe_sp": lambda s: not s.moe or s.tp == 1 or s.sp,
     "batch": lambda s: s.batch % (s.dp * s.mbs) == 0,
-    "layers": lambda s: s.layers >= s.pp * s.vp,
+    "layers": lambda s: s.pp * s.vp - 2 <= s.layers and (s.pp == 1 or s.pp <= s.layers),
     "single_stage": lambda s: s.pp > 1 or s.schedule == "1f1b",
     "chunks": lambda s: s.vp == 1 or s.schedule in ("interleaved", "zbv"),
     "interleaved": lambda s: s.schedule != "interleaved" or s.vp > 1,

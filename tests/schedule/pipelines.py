@@ -9,8 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 from astra.provenance import Floats
-from astra.schedule import Schedule, Timeline, in_flight_by_chunk, lower_bound_s, readable, simulate, step_s
+from astra.schedule import Schedule, Timeline, in_flight_by_chunk, readable, simulate, step_s
 from astra.schedule.base import BACKWARD, FORWARD, KINDS, Shape
+from astra.schedule.bounds import lower_bound_s
 
 
 class Pipeline(NamedTuple):

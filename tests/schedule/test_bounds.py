@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.schedule import find, lower_bound_s, simulate
+from astra.schedule import find, simulate
+from astra.schedule.bounds import lower_bound_s
 from astra.spec.strategy import SCHEDULES as NAMES
 from tests.schedule import pipelines
 

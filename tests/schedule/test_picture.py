@@ -7,7 +7,8 @@ import json
 import pytest
 
 from astra.errors import InputError
-from astra.schedule import draw, simulate, trace
+from astra.schedule import simulate
+from astra.schedule.picture import draw, trace
 
 
 def test_drawing_of_1f1b() -> None:

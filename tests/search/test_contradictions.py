@@ -84,3 +84,19 @@ def test_what_is_fixed_is_in_every_plan() -> None:
         assert plan.estimate.legal
     modules = astra.plan(**MOE, fix=["modules=moe_act,core_attn", "recompute=selective"])
     assert all("recompute=selective:core_attn,moe_act" in plan.strategy for plan in modules.plans)
+
+
+def test_rules_may_speak_of_the_words() -> None:
+    """A rule on the dispatcher binds the search, not only what it found."""
+    usual = astra.plan(**MOE, fix="ep=2,4,8")
+    found = astra.plan(
+        **MOE, fix="ep=2,4,8", rules=['refuse dispatch == "deepep" and ep > 4', "refuse recompute_moe_act"]
+    )
+    assert any(" ep8 " in plan.strategy for plan in usual.plans)
+    assert len(found.plans) == 5
+    for plan in found.plans:
+        assert " ep8 " not in plan.strategy
+        assert "moe_act" not in plan.strategy
+    assert (
+        sum(reject.strategies for reject in found.rejects if "rule" in reject.reason or "deepep" in reject.sentence) > 0
+    )

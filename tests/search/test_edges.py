@@ -113,7 +113,7 @@ def test_a_hundred_thousand_gpus() -> None:
 
 def test_a_rack_is_one_domain() -> None:
     check(plan("llama-3.1-405b", "576xGB200", batch=1152, seq=8192), 576)
-    asked: dict[str, Any] = {"batch": 576, "seq": 4096, "strategy": "ep16 dp144 mbs1 zero1"}
+    asked: dict[str, Any] = {"batch": 576, "seq": 4096, "strategy": "ep16 dp144 zero1 dispatch=alltoall"}
     rack, servers = (
         astra.estimate("qwen3-30b-a3b", gpus=gpus, **asked).stages[0].communication_s["ep"]
         for gpus in ("144xGB200", "144xH100")
@@ -133,7 +133,9 @@ ONE = ("tp=2", "pp=2", "dp=2", "cp=1", "mbs=1", "vp=1", "sp=on", "zero=1", "offl
 
 def test_a_single_strategy() -> None:
     answer = plan("llama-2-7b", "8xH100", fix=[*ONE, "flash=on", "overlap=grad,param"])
-    assert [some.strategy for some in answer.plans] == ["tp2 pp2 dp2 mbs1 sp zero1 recompute=none overlap=grad,param"]
+    assert [some.strategy for some in answer.plans] == [
+        "tp2 pp2 dp2 mbs1 sp zero1 recompute=none overlap=grad,param graphs=none params=bf16 grads=fp32"
+    ]
     assert answer.search.considered <= 4
 
 

@@ -40,6 +40,7 @@ _WHERE: Final[Mapping[Kind, str]] = {"devices": "gpu", "nodes": "node"}
 _EXAMPLE: Final[Mapping[Kind, str]] = {"devices": "H100", "nodes": "dgx-h100"}
 _LISTING: Final[Mapping[Kind, str]] = {"devices": "astra catalog gpus", "nodes": "astra catalog nodes"}
 _LISTED: Final = re.compile(r"^(aliases|default_for) = \[([^\]]*)\]", re.MULTILINE)
+_GPU: Final = re.compile(r'^gpu = "([^"]*)"', re.MULTILINE)
 _QUOTED: Final = re.compile(r'"([^"]*)"')
 _WORD_END: Final = re.compile(r"[^0-9a-z]+")
 _GIGA: Final = re.compile(r"([0-9])g(?:ib)?$", re.IGNORECASE)  # 80g, as people write 80 GB
@@ -54,6 +55,7 @@ class _Index(NamedTuple):
     short: dict[str, tuple[str, ...]]  # leading words of names and aliases -> every record they may mean
     spelled: tuple[str, ...]  # names and aliases as written, for suggestions
     default_for: dict[str, str]  # GPU name -> node
+    gpus: dict[str, str]  # node -> GPU name
 
 
 def device(name: str) -> Device:
@@ -74,6 +76,11 @@ def node_type(name: str) -> NodeType:
 def node_types() -> tuple[NodeType, ...]:
     """Every node type, by name."""
     return tuple(_node(stem) for stem in names("nodes"))
+
+
+def nodes_of(gpu: str) -> tuple[NodeType, ...]:
+    """Every node type of a GPU, by name."""
+    return tuple(_node(stem) for stem in names("nodes") if _index("nodes").gpus[stem] == gpu)
 
 
 def default_node(gpu: Device | str) -> NodeType:
@@ -187,7 +194,9 @@ def _index(kind: Kind) -> _Index:
     short: dict[str, list[str]] = {}
     spelled: list[str] = []
     default_for: dict[str, str] = {}
+    gpus: dict[str, str] = {}
     for stem, text in _texts(kind):
+        gpus[stem] = "".join(_GPU.findall(text))
         listed = dict(_LISTED.findall(text))
         for name in (stem, *_QUOTED.findall(listed.get("aliases", ""))):
             _claim(stems, fold(name), stem, f"{kind}: {name}")
@@ -198,7 +207,8 @@ def _index(kind: Kind) -> _Index:
                     owners.append(stem)
         for gpu in _QUOTED.findall(listed.get("default_for", "")):
             _claim(default_for, gpu, stem, f"{kind}: default node of {gpu}")
-    return _Index(stems, {start: tuple(owners) for start, owners in short.items()}, tuple(spelled), default_for)
+    known = {start: tuple(owners) for start, owners in short.items()}
+    return _Index(stems, known, tuple(spelled), default_for, gpus)
 
 
 def _texts(kind: Kind) -> Iterable[tuple[str, str]]:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from astra.catalog.huggingface import from_config
 from astra.errors import InputError, UnknownName, fold, nearest_names
 from astra.files import load_toml, parse_json, parse_toml, read_text
 from astra.spec._base import decode
@@ -123,6 +122,8 @@ def _read(path: Path, given: str) -> ModelSpec:
     config = parse_json(text, str(path))
     if not isinstance(config, dict):
         raise InputError(str(path), config, want="a JSON object, as in a Hugging Face config.json")
+    from astra.catalog.huggingface import from_config  # noqa: PLC0415 - no model of the catalog needs it
+
     return from_config(config, where=str(path))
 
 

@@ -103,10 +103,10 @@ def is_of(price: Price, node: NodeType) -> bool:
 
 def is_whole(price: Price) -> bool:
     """Whether an instance is one or more whole servers: of a known node type, or of the GPU's usual number."""
-    if any(is_of(price, node) for node in hardware.node_types()):
+    usual = hardware.default_node(price.gpu).gpus
+    if price.gpus > 1 and price.gpus % usual == 0:
         return True
-    usual = hardware.default_node(hardware.device(price.gpu)).gpus
-    return price.gpus > 1 and price.gpus % usual == 0
+    return any(is_of(price, node) for node in hardware.nodes_of(price.gpu))
 
 
 def recent(offers: Iterable[Price]) -> list[Price]:

@@ -26,9 +26,8 @@ DESCRIPTION: Final = (
 EPILOG: Final = """\
 examples:
   astra import train.sh
-  astra import run.sh -- 7b 64
+  astra import train.sh -- 7b 64
   astra import ds_config.json --gpus 64xH100
-  astra import sft.yaml --gpus 8
   astra estimate --from train.sh --gpus 64xH100
 """
 

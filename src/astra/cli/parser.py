@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+from collections.abc import Sequence
+from keyword import iskeyword
 from typing import Any, Final, NoReturn
 
 from astra import __version__
-from astra.cli import catalog, estimate, export, import_, model, plan, prices, profile, rehearse, rent, validate
 from astra.errors import AstraError, UnknownName, nearest_names
 
-VERBS: Final = {
-    "plan": plan,
-    "estimate": estimate,
-    "rent": rent,
-    "export": export,
-    "import": import_,
-    "model": model,
-    "catalog": catalog,
-    "prices": prices,
-    "validate": validate,
-    "rehearse": rehearse,
-    "profile": profile,
-}
+# Each is a module of this package, loaded when it is asked for or told about.
+VERBS: Final = (
+    "plan",
+    "estimate",
+    "rent",
+    "export",
+    "import",
+    "model",
+    "catalog",
+    "prices",
+    "validate",
+    "rehearse",
+    "profile",
+)
 
 _EPILOG: Final = """\
 examples:
@@ -63,8 +66,13 @@ class Parser(argparse.ArgumentParser):
         raise _Stop(status, message)
 
 
-def build() -> Parser:
-    """The whole grammar."""
+def module(verb: str) -> Any:
+    """What a verb says of itself and does: ``HELP``, ``DESCRIPTION``, ``EPILOG``, ``add_arguments``, ``run``."""
+    return importlib.import_module(f"astra.cli.{verb}_" if iskeyword(verb) else f"astra.cli.{verb}")
+
+
+def build(chosen: Sequence[str] = VERBS) -> Parser:
+    """The grammar of all verbs, or of some."""
     parser = Parser(
         prog="astra",
         description="Find the fastest way to train a large model on the GPUs you have.",
@@ -74,17 +82,18 @@ def build() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"astra {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for name, module in VERBS.items():
+    for name in chosen:
+        told = module(name)
         verb = verbs.add_parser(
             name,
-            help=module.HELP,
-            description=module.DESCRIPTION,
-            epilog=module.EPILOG,
+            help=told.HELP,
+            description=told.DESCRIPTION,
+            epilog=told.EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        module.add_arguments(verb)
-        verb.set_defaults(run=module.run)
+        told.add_arguments(verb)
+        verb.set_defaults(run=told.run)
     return parser
 
 
@@ -94,7 +103,7 @@ def parse(arguments: list[str]) -> Any:
     first = next((word for word in arguments if not word.startswith("-")), None)
     if first is not None and first not in VERBS and arguments[0] == first:
         raise UnknownName("astra", first, VERBS, fix=f"The verbs are {', '.join(VERBS)}.")
-    parser = build()
+    parser = build(VERBS if first is None or arguments[0] != first else [first])
     if not arguments:
         raise UsageError("a verb is needed", where="astra", fix=f"One of {', '.join(VERBS)}; see astra --help.")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
@@ -69,14 +70,12 @@ def run(args: argparse.Namespace) -> Answer:
     planset = _with_notes(planset, written)
 
     def draw(width: int | None, color: bool) -> str:
-        from astra.report.mixed import render_mixed  # noqa: PLC0415
-        from astra.report.text import render_plans  # noqa: PLC0415
-        from astra.search.fleet.records import MixedPlanSet  # noqa: PLC0415
-
-        if isinstance(planset, MixedPlanSet):
-            shown = render_mixed(planset, width, color, brief=args.quiet, full=args.verbose)
+        render: Callable[..., str]
+        if "pools" in planset.request:
+            from astra.report.mixed import render_mixed as render  # noqa: PLC0415
         else:
-            shown = render_plans(planset, width, color, brief=args.quiet, full=args.verbose)
+            from astra.report.text import render_plans as render  # noqa: PLC0415
+        shown = render(planset, width, color, brief=args.quiet, full=args.verbose)
         return "\n".join([shown, *written, ""]) if args.quiet and written else shown
 
     return Answer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)

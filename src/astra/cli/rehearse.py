@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 HELP: Final = "run one rank of a plan on the GPU here, before paying for all of them"
 DESCRIPTION: Final = (
-    "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core, torch's FSDP2, "
-    "or plain torch) and no network: true peak memory and compute time, beside what was predicted. Without a GPU, memory "
-    "is counted from the framework's own tensors. Needs torch and megatron-core (pip install 'astra-planner[rehearse]'); "
-    "for plans of torchtitan and FSDP torch alone."
+    "Play single ranks of a plan made by astra plan --out PLAN.json with the real framework (megatron-core, torch's "
+    "FSDP2, or plain torch) and no network: true peak memory and compute time, beside what was predicted. Without a "
+    "GPU, memory is counted from the framework's own tensors. Needs torch and megatron-core (pip install "
+    "'astra-planner[rehearse]'); for plans of torchtitan and FSDP torch alone."
 )
 EPILOG: Final = """\
-Plans for Megatron run in megatron-core without TransformerEngine (runtime megatron-local), plans for torchtitan and FSDP
-under torch's fully_shard (torchtitan-local, fsdp-local). The plan's strategy is predicted once more for that runtime and
-the GPU here: that is what the measurement is compared with. What cannot run is counted, and the answer says why.
+Plans for Megatron run in megatron-core without TransformerEngine (runtime megatron-local), plans for torchtitan and
+FSDP under torch's fully_shard (torchtitan-local, fsdp-local). The plan's strategy is predicted once more for that
+runtime and the GPU here: that is what the measurement is compared with. What cannot run is counted, and the answer
+says why.
 docs/rehearsal.md says what is real, what stands in, and what cannot be rehearsed.
 
 examples:

@@ -134,7 +134,7 @@ def _of_weights(job: Job, key: LayerKind | str, layer: Layer, rows: int) -> list
     gather unit by unit copy weights out of a buffer, those of the embedding too.
     """
     sizes = sum((g.groups * g.k * g.n for g in layer.gemms if trained(job, g)), start=np.zeros(rows))
-    if "gather" not in job.runtime.kernels:
+    if not job.runtime.kernels["gather"].forward_bytes:
         return [Stream("accumulate", sizes, way="backward")]
     if key == EMBEDDING and not job.model.tied_embeddings and job.workload.task != "lora":
         sizes = sizes + weights_of.embedding_weights(job.model).total

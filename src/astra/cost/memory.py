@@ -96,7 +96,7 @@ def holding(job: Job, costs: StageCosts, holders: Holders) -> Holding:
         moments=holders.moments[None, :, None],
         reshard=holders.reshard[None, :, None],
         pipelined=costs.pipelined[:, None, None],
-        in_units=effects.units(job.runtime),
+        in_units=np.full(1, effects.units(job.runtime)),
     )
 
 

@@ -110,6 +110,16 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
     return Gathered(shard, parts(job, shard), place)
 
 
+def parts_of(job: Job, columns: Columns, timed: Sequence[Gathered] = ()) -> Gathered:
+    """The parts of one strategy, looked up among tables of the same job where they were timed before."""
+    for table in timed:
+        same = [getattr(table.shard, name) == columns[name][0] for name in SHARD_COLUMNS]
+        found = np.flatnonzero(np.logical_and.reduce(same))
+        if len(found):
+            return table._replace(place=found)
+    return gather_parts(job, columns)
+
+
 def retention(job: Job) -> Retention:
     """What the job's runtime keeps: GEMM inputs for weight gradients, of frozen matrices for their adapters alone."""
     runtime, linear_bytes = job.runtime, 1.0 if job.workload.low else 2.0
@@ -135,8 +145,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     p2p_s, p2p_source = p2p(job, gathered.shard.stream_tokens[gathered.place], tp * cp * dp, pp)
     held = _held(job, gathered, table)
     queued = times.queued_bytes(job, gathered.shard, microbatches)
-    expert_replicas, expert_stride = expert_groups(columns)
-    shards, expert_shards = _shard_groups(job, columns, expert_replicas)
+    shards, expert_shards = _shard_groups(job, columns, expert_groups(columns)[0])
     layers, in_flight = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
     beside = _beside_bytes(columns, memory.largest("whole"))
     graphed = _graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
@@ -163,16 +172,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
         held=held,
         units=unit_parameters(job, gathered.shard, gathered.place, table),
-        sync=sync(
-            job,
-            held,
-            ranks=(dp * cp)[:, None],
-            stride=tp[:, None],
-            expert_ranks=expert_replicas[:, None],
-            expert_stride=expert_stride[:, None],
-            shards=shards[:, None],
-            expert_shards=expert_shards[:, None],
-        ),
+        sync=_sync(job, meshes, held),
         layers=layers,
         chunk_layers=table.chunk_layers,
         in_flight=in_flight,
@@ -183,6 +183,26 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         p2p_source=np.broadcast_to(p2p_source, pp.shape),
         host_s_per_byte=np.full(pp.shape, host_s_per_byte(job)),
     )
+
+
+def _sync(job: Job, meshes: Meshes, held: Held) -> Sync:
+    """What replicas exchange, worked out once for meshes that hold the same on ranks as far apart."""
+    degrees = {name: meshes.columns[name] for name in ("tp", "cp", "dp", "ep", "etp")}
+    first, place = distinct(meshes.layout, *degrees.values())
+    some = {name: column[first] for name, column in degrees.items()}
+    expert_ranks, expert_stride = expert_groups(some)
+    shards, expert_shards = _shard_groups(job, some, expert_ranks)
+    moved = sync(
+        job,
+        take(held, first),
+        ranks=(some["dp"] * some["cp"])[:, None],
+        stride=some["tp"][:, None],
+        expert_ranks=expert_ranks[:, None],
+        expert_stride=expert_stride[:, None],
+        shards=shards[:, None],
+        expert_shards=expert_shards[:, None],
+    )
+    return take(moved, place)
 
 
 def host_s_per_byte(job: Job) -> float:

@@ -83,7 +83,7 @@ class Holding(NamedTuple):
     moments: Ints = np.zeros(1, np.int64)
     reshard: Ints = np.zeros(1, np.int64)
     pipelined: Bools = np.zeros(1, bool)
-    in_units: bool = False  # as FSDP2 does, whose ZeRO-2 is ZeRO-3 with weights that stay
+    in_units: Bools = np.zeros(1, bool)  # as FSDP2 does, whose ZeRO-2 is ZeRO-3 with weights that stay
 
     @property
     def kept(self) -> Bools:

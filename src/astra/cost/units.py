@@ -2,8 +2,9 @@
 
 What is alive beside kept activations was counted in torch's ``_fsdp_param_group.py`` and ``_fsdp_collectives.py``. In
 backward a unit has its weights and, gathered ahead, those of the next one; the gradients of the last unit are on their
-way, copied to the width they are reduced in. They are given back when the next unit's are there. Those of the output are
-both as they were made and as they are reduced when its backward ends. The output's weights stay from forward to backward. What ranks shard is the fp32 weight of the optimizer: there is no other.
+way, copied to the width they are reduced in, until the next unit's are there. Those of the output are there twice when
+its backward ends, as they were made and as they are reduced. The output's weights stay from forward to backward. What
+ranks shard is the fp32 weight of the optimizer: there is no other.
 """
 
 from __future__ import annotations

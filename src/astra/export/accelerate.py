@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from astra.export.base import Launch, Left, header, joined, one_pool
+from astra.export.huggingface import left, program, settings
 from astra.export.quoting import yaml
 from astra.export.readme import adapter_notes, readme
 from astra.export.torchrun import HERE, RENDEZVOUS, adapters
@@ -23,22 +24,24 @@ class Accelerate:
         """The configuration, a launch script and how to start it."""
         return {
             "accelerate.yaml": joined(header(launch, self.verified)) + yaml(configuration(launch)),
+            "train.py": program(launch),
             "launch.sh": _script(launch),
             "README.md": readme(launch, self, NOTES + adapter_notes(launch)),
         }
 
     def left(self, launch: Launch) -> list[Left]:
-        """The training script."""
-        return [Left("`TRAIN_SCRIPT`", "your training script: model, data and checkpoints are its own")]
+        """Model and data."""
+        return left(launch)
 
 
 NOTES: Final = """\
-`launch.sh` runs `accelerate launch` with the configuration and a training script of yours on every node:
+`launch.sh` runs `accelerate launch` with the configuration and `train.py` on every node, after
+`pip install accelerate==1.15.0 transformers==5.12.1 peft==0.21.2 datasets`:
 
-    NODE_RANK=0 MASTER_ADDR=node0 TRAIN_SCRIPT=train.py bash launch.sh --model_name_or_path ...
+    NODE_RANK=0 MASTER_ADDR=node0 MODEL=meta-llama/Llama-3.1-8B bash launch.sh
 
-The size of a micro-batch belongs to the script: it finds it in `MICRO_BATCH_SIZE`, the micro-batches per step in
-`GRADIENT_ACCUMULATION_STEPS`, and the sequence length in `SEQ_LENGTH`.
+The size of a micro-batch belongs to the script: it, or one of yours (`TRAIN_SCRIPT`), finds it in `MICRO_BATCH_SIZE`,
+the micro-batches per step in `GRADIENT_ACCUMULATION_STEPS`, and the sequence length in `SEQ_LENGTH`.
 """
 
 
@@ -76,11 +79,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
 
 
 def _script(launch: Launch) -> str:
-    strategy = launch.strategy
     lines = ["#!/usr/bin/env bash", *header(launch, Accelerate.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
-    lines += ['TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"', *adapters(launch)]
-    lines += [f"export MICRO_BATCH_SIZE={strategy.mbs} SEQ_LENGTH={launch.workload.seq}"]
-    lines += [f"export GRADIENT_ACCUMULATION_STEPS={launch.microbatches}", ""]
+    lines += [*settings(launch), *adapters(launch), ""]
     lines += ['exec accelerate launch --config_file "$HERE/accelerate.yaml" --machine_rank "$NODE_RANK" \\']
     lines += ['  --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \\']
     lines += [f'  --gradient_accumulation_steps {launch.microbatches} "$TRAIN_SCRIPT" "$@"']

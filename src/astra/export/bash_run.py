@@ -167,9 +167,9 @@ class _Run:
             return None if inner is None else not inner
         if not names or names[0] not in ("[", "[[", "test"):
             return {"true": True, "false": False, ":": True}.get(names[0]) if names else None
-        inner = words[1:-1] if names[0] != "test" else words[1:]
+        tested = words[1:-1] if names[0] != "test" else words[1:]
         self.expander.missed.clear()
-        parts = ["".join(self.expander.text(piece) for piece in word) for word in inner]
+        parts = ["".join(self.expander.text(piece) for piece in word) for word in tested]
         return _decide(parts, missing=bool(self.expander.missed))
 
     def _case(self, lines: list[Statement]) -> None:

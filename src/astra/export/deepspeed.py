@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from astra.export.base import Launch, Left, header, joined, one_pool
+from astra.export.huggingface import left, program, settings
 from astra.export.quoting import json_text
 from astra.export.readme import adapter_notes, readme
 from astra.export.torchrun import HERE, RENDEZVOUS, adapters, torchrun
@@ -23,23 +24,25 @@ class DeepSpeed:
         """The configuration, a launch script and how to start it."""
         return {
             "ds_config.json": json_text(configuration(launch)),
+            "train.py": program(launch),
             "launch.sh": _script(launch),
             "README.md": readme(launch, self, NOTES + adapter_notes(launch)),
         }
 
     def left(self, launch: Launch) -> list[Left]:
-        """The training script."""
-        return [Left("`TRAIN_SCRIPT`", "your training script: model, data and checkpoints are its own")]
+        """Model and data."""
+        return left(launch)
 
 
 NOTES: Final = """\
 `ds_config.json` is for `deepspeed.initialize(config=...)`, for the Hugging Face `Trainer` (`--deepspeed`) or for
-Accelerate. `launch.sh` starts a training script of yours on every node and gives it `--deepspeed ds_config.json`:
+Accelerate. `launch.sh` starts `train.py` on every node and gives it `--deepspeed ds_config.json`, after
+`pip install deepspeed==0.19.8 transformers==5.12.1 peft==0.21.2 datasets`:
 
-    NODE_RANK=0 MASTER_ADDR=node0 TRAIN_SCRIPT=train.py bash launch.sh --model_name_or_path ...
+    NODE_RANK=0 MASTER_ADDR=node0 MODEL=meta-llama/Llama-3.1-8B bash launch.sh
 
-If the plan recomputes, the script must also switch on gradient checkpointing (in Hugging Face:
-`--gradient_checkpointing`), which the JSON alone does not do.
+A script of yours takes its place with `TRAIN_SCRIPT`. If the plan recomputes, it must also switch on gradient
+checkpointing, which the JSON alone does not do.
 """
 
 
@@ -82,5 +85,5 @@ def _gradients(launch: Launch) -> str:
 
 def _script(launch: Launch) -> str:
     lines = ["#!/usr/bin/env bash", *header(launch, DeepSpeed.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
-    lines += ['TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"', *adapters(launch), ""]
+    lines += [*settings(launch), *adapters(launch), ""]
     return joined([*lines, torchrun(launch, '"$TRAIN_SCRIPT"', '--deepspeed "$HERE/ds_config.json" "$@"')])

@@ -38,7 +38,7 @@ SETUP: Final = {
     # The image has torch and TransformerEngine.
     "megatron": f"[ -d Megatron-LM ] || {CHECKOUT}\npip install --no-deps megatron-core==0.19.2\n",
     "torchtitan": "pip install torchtitan==0.3.0 torch==2.13.0\n",
-    "deepspeed": "pip install deepspeed==0.19.8\n",
+    "deepspeed": "pip install deepspeed==0.19.8 transformers==5.12.1 peft==0.21.2 datasets\n",
 }
 # Megatron-LM's own installation guide names the first; the others are their projects' images.
 IMAGE: Final = {
@@ -47,7 +47,7 @@ IMAGE: Final = {
     "deepspeed": "deepspeed/deepspeed:latest",
 }
 # What only the user knows and the script cannot do without.
-NEEDED: Final = {"deepspeed": {"TRAIN_SCRIPT": "train.py"}}
+NEEDED: Final = {"deepspeed": {"MODEL": "/models/mine"}}
 
 
 def framework(launch: Launch) -> Exporter:
@@ -256,7 +256,7 @@ With Kubeflow Trainer v2 and its `torch-distributed` runtime installed:
 
 The job carries the framework's files as text and writes them in each pod before it starts them. Change `image` to one
 that has the framework and your data; what a script reads from its environment (`DATA_PATH`, `TOKENIZER_MODEL`, `SAVE`,
-`MEGATRON_DIR`, or `TRAIN_SCRIPT` for DeepSpeed) goes under `spec.trainer.env`. Without data it trains on mock data
+`MEGATRON_DIR`, or `MODEL` for DeepSpeed) goes under `spec.trainer.env`. Without data it trains on mock data
 where the framework can.
 """
 

@@ -66,7 +66,8 @@ _USUAL: Final[Mapping[str, tuple[str, ...]]] = {
 
 def unread(flags: Mapping[str, Sequence[str]], read: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Flags nobody read: those that decide speed or memory, with their values, and those that are not known."""
-    costly, unknown = [], []
+    costly: list[str] = []
+    unknown: list[str] = []
     for flag in sorted(set(flags) - set(read)):
         said = " ".join(flags[flag])
         shown = f"{flag} {said}".strip()

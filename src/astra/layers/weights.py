@@ -16,7 +16,7 @@ from typing import NamedTuple
 from astra.layers.block import LayerKind
 from astra.layers.blocks import blocks_of, embedding, head, tower
 from astra.layers.kinds import layer_kinds
-from astra.layers.tensors import Split, Tensor, matrix, norm
+from astra.layers.tensors import Split, Tensor, norm
 from astra.spec.model import ModelSpec
 
 
@@ -132,18 +132,6 @@ def tied_head_weights(model: ModelSpec) -> Weights:
     return Weights(sharded=model.vocab * model.table_dim) if model.tied_embeddings else Weights()
 
 
-def mtp_weights(model: ModelSpec) -> Weights:
-    """Parameters of all multi-token-prediction layers (DeepSeek-V3, arXiv 2412.19437, section 2.2).
-
-    Each is one more layer of the last kind, a projection of the last hidden state and the next token's embedding to one
-    vector, a norm of either, and a final norm; tables and head are those of the model.
-    """
-    kind = layer_kinds(model)[-1]
-    joined = matrix("mtp.join", 2 * model.hidden, model.hidden)
-    around = _sum((joined, norm(model, "mtp.norms", 3 * model.hidden)))
-    return layer_weights(model, kind).plus(around).times(model.mtp_layers)
-
-
 @lru_cache(maxsize=1024)
 def count(model: ModelSpec) -> Counts:
     """Parameters of the whole model."""
@@ -158,7 +146,7 @@ def count(model: ModelSpec) -> Counts:
         active=whole.total - idle,
         embedding=model.vocab * model.table_dim,
         expert=whole.expert,
-        mtp=mtp_weights(model).total,
+        mtp=predictor_weights(model).times(model.mtp_layers).total,
         per_kind=per_kind,
     )
 

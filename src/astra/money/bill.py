@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
-from astra.answer import Cost, Estimate, PriceTag, Range, Restarts
+from astra.answer import Baseline, Cost, Estimate, PriceTag, Range, Restarts
 from astra.catalog.prices import STALE_DAYS, Price, book, default_price, node_price
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.stage import gather_parts
@@ -15,6 +16,7 @@ from astra.errors import InputError, UnknownName, fold
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.money import rates as money
+from astra.money.objectives import Goal
 from astra.provenance import Floats, Ints
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
@@ -243,3 +245,54 @@ def _sources(options: Money, tag: PriceTag) -> list[str]:
     if tag.market == "spot" or options.preemptions_per_node_day is not None:
         rows.append(("pre-emption", options.preemptions_per_node_day, money.PREEMPTION_SOURCE))
     return [f"{name}: {'given with the request' if given is not None else source}" for name, given, source in rows]
+
+
+def with_run(job: Job, result: Estimate, options: Money, tag: PriceTag | None) -> Estimate:
+    """Add the length and price of the whole run when the tokens to train are known."""
+    if job.workload.tokens is None:
+        return result
+    cost = cost_of(job, result, options, tag) if tag is not None else None
+    warnings = [*result.warnings, *([stale_warning(tag)] if tag is not None and stale_warning(tag) else [])]
+    return msgspec.structs.replace(
+        result,
+        train_days=cost.days if cost is not None else job.workload.tokens / result.tokens_per_s / 86400,
+        train_usd=cost.usd if cost is not None else None,
+        price_source=f"{tag.provider} {tag.date or ''}".strip() if tag is not None else None,
+        cost=cost,
+        warnings=warnings,
+    )
+
+
+def price(job: Job, options: Money, goal: Goal) -> PriceTag | None:
+    """The price of a GPU-hour; an objective that is about money cannot do without."""
+    tag = tag_of(options, job.pool)
+    if tag is None and (
+        "usd" in goal.objective.columns[0] or goal.objective.cap or goal.objective.direction == "front"
+    ):
+        raise InputError(
+            "price", None, want=f"a price of {job.pool.device.name} ({options.market})",
+            fix="None is in the catalog: give --usd-per-gpu-h, --prices FILE, or energy and purchase of your own.",
+        )  # fmt: skip
+    return tag
+
+
+def shared_range(result: Estimate, usd: float) -> Range:
+    """A difference of dollars between two runs whose step times are off by the same factor."""
+    low, high = (usd * end / result.step_s for end in (result.step_s_range.low, result.step_s_range.high))
+    return Range(low=min(low, high), high=max(low, high))
+
+
+def against(best: Estimate, now: Estimate) -> Baseline:
+    """What the best plan saves."""
+    mine, theirs = best.cost, now.cost
+    expected = (mine.expected, theirs.expected) if mine and theirs else (None, None)
+    saved = theirs.usd - mine.usd if mine and theirs else None
+    return Baseline(
+        estimate=now,
+        step_s_saved=now.step_s - best.step_s,
+        days_saved=None if best.train_days is None or now.train_days is None else now.train_days - best.train_days,
+        usd_saved=saved,
+        expected_days_saved=expected[1].days - expected[0].days if expected[0] and expected[1] else None,
+        expected_usd_saved=expected[1].usd - expected[0].usd if expected[0] and expected[1] else None,
+        usd_saved_range=None if saved is None else shared_range(best, saved),
+    )

@@ -130,7 +130,7 @@ def _priced(devices: list[Device], options: Money, unused: dict[str, list[str]])
 def _offer(price: Price, max_gpus: int, today: dt.date | None) -> Offer:
     """An offer with the node type it is, or the usual server of its GPU; part of a server is rented alone."""
     device = hardware.device(price.gpu)
-    known = next((node for node in hardware.node_types() if is_of(price, node)), None)
+    known = next((node for node in hardware.nodes_of(price.gpu) if is_of(price, node)), None)
     node = known or hardware.default_node(device)
     alone = known is None and (price.gpus == 1 or price.gpus % node.gpus != 0)
     if alone:  # nothing is known of links between such instances

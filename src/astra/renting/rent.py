@@ -14,14 +14,13 @@ import astra
 from astra.answer import Choice, ChoicePart, RentReport, RentSearch, Unused, Waste
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoFeasiblePlan
-from astra.money.bill import stale_warning
+from astra.money.bill import shared_range, stale_warning
 from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, market
 from astra.partition.effort import Effort
 from astra.renting.mixes import Mixed, mix
 from astra.search.able import able
-from astra.search.budget import shared_range
 from astra.search.counts import best_on
 from astra.search.fleet.records import MixedEstimate
 from astra.search.front import Refined, choose, front_of, refine
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B200-SXM-180GB")
 POPULAR_PROVIDERS: Final = ("AWS", "Azure", "GCP", "CoreWeave", "Lambda")
 POPULAR_COUNT: Final = 256
-MOST_REMARKED: Final = 8_000.0  # effort of what is popular, half a second or so
+MOST_REMARKED: Final = 5_000.0  # effort of what is popular, half a second or so
 
 
 def rent(

@@ -105,12 +105,12 @@ def usual_runtime(model: ModelSpec, workload: Workload, *, several: bool = False
 
     ``several`` pools are joined by pipelines. The first choice also stands where no runtime can.
     """
-    usual = [runtimes.runtime(name) for name in runtimes.USUAL]
-    joins = [one for one in usual if not several or "pp" in one.can.degrees]
-    reasons = unable(usual[0], model, workload)
-    chosen = next((one for one in joins if not unable(one, model, workload)), usual[0])
-    if chosen is usual[0]:
+    first, usual = runtimes.runtime(runtimes.DEFAULT), (runtimes.runtime(name) for name in runtimes.USUAL)
+    joins = (one for one in usual if not several or "pp" in one.can.degrees)
+    chosen = next((one for one in joins if not unable(one, model, workload)), first)
+    if chosen is first:
         return chosen, ""
+    reasons = unable(first, model, workload)
     told = [reason.sentence for reason in reasons[:_TOLD]]
     more = [f"and {len(reasons) - _TOLD} more reasons"] if len(reasons) > _TOLD else []
     return chosen, f"Runtime {chosen.name}, because {'; '.join(told + more)}. --runtime names another."

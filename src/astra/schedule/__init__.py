@@ -1,12 +1,10 @@
-"""Pipeline schedules as data, their closed forms, the one simulator, and traces."""
+"""Pipeline schedules as data, their closed forms and the one simulator; pictures and the slow bound are their own."""
 
 from __future__ import annotations
 
 from astra.schedule.base import Schedule, Shape, Slot, readable
-from astra.schedule.bounds import lower_bound_s
 from astra.schedule.in_flight import in_flight_by_chunk, peak_activation_bytes
 from astra.schedule.interleaved import group_size
-from astra.schedule.picture import draw, trace
 from astra.schedule.registry import SCHEDULES, by_name, find, in_flight_chunks, legal, makespan_s, register
 from astra.schedule.simulator import Timeline, simulate
 from astra.schedule.steady import step_s, steps_s
@@ -18,13 +16,11 @@ __all__ = [
     "Slot",
     "Timeline",
     "by_name",
-    "draw",
     "find",
     "group_size",
     "in_flight_by_chunk",
     "in_flight_chunks",
     "legal",
-    "lower_bound_s",
     "makespan_s",
     "peak_activation_bytes",
     "readable",
@@ -32,5 +28,4 @@ __all__ = [
     "simulate",
     "step_s",
     "steps_s",
-    "trace",
 ]

@@ -19,8 +19,7 @@ from astra.errors import InputError
 from astra.provenance import Floats, Ints
 from astra.schedule.base import FORWARD, Schedule
 from astra.schedule.registry import find
-from astra.schedule.simulator import Stages, as_stages, inputs, run, slot_times
-from astra.schedule.waves import Waves, run_rows, waves
+from astra.schedule.simulator import Stages, Waves, as_stages, inputs, run, run_rows, slot_times, waves
 
 _SAME: Final = 1e-13  # of the time elapsed: what rounding may add
 _ATTEMPTS: Final = (2, 6)  # look after this many micro-batches per rank past the warm-up

@@ -1,31 +1,59 @@
 """Lower bounds of cores, the widest part of a search: their parts are timed only where they may matter.
 
-Few strategies gain from splitting an expert beyond a node or further than the other layers, but there are many of them.
-They are bounded by the core that differs in ``etp = 1`` alone: splitting an expert sends more and repeats nothing less,
-so that at most the matrix products can be quicker, and those no quicker than the GPU's peak.
+Most cores differ from another one in ways that seldom gain. They are bounded by that one, their *sibling*:
+
+- Experts split beyond a node or further than the other layers. The sibling has whole experts: splitting sends more and
+  repeats nothing less, so that at most the matrix products can be quicker, and those no quicker than the GPU's peak.
+- As many tokens on a rank from longer micro-batches cut into more pieces. The sibling has the fewest pieces: more of
+  them send more to each other and run the same operators on as many tokens, so that at most attention can be quicker.
 """
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 import numpy as np
 
-from astra.columns import keys
+from astra.columns import distinct
 from astra.cost import effects, step
 from astra.cost.parts import Part
 from astra.cost.stage import Gathered, gather_parts, least_s, over_model
 from astra.layers import weights as weights_of
-from astra.provenance import Floats, Ints
+from astra.provenance import Bools, Floats, Ints
 from astra.search.space import Space
 from astra.spec.job import Job
 
-_ALIKE = ("tp", "cp", "pp", "dp", "ep", "sp", "mbs")
+FEW: Final = 8192  # cores that are timed sooner than they are compared
 
 
-def usual_cores(job: Job, space: Space) -> Ints:
-    """Cores whose experts are split within a node and no further than the other layers; all if bounds need them."""
+class Siblings(NamedTuple):
+    """Which core bounds which."""
+
+    of: Ints  # [core] itself if it is a usual one; -1 where there is none
+    split: Bools  # [core] whether its experts are split and those of the sibling are not
+
+    @property
+    def usual(self) -> Ints:
+        """Cores that are timed first."""
+        return np.flatnonzero(self.of == np.arange(len(self.of)))
+
+
+def siblings_of(job: Job, space: Space) -> Siblings:
+    """The core that bounds each core."""
+    degrees, count = space.degrees, len(space.strategies)
     if effects.clock_follows_power(job.runtime):  # the clock ties the products' time to all others
-        return np.arange(len(space.strategies))
-    return np.flatnonzero(space.cores["etp"] <= np.minimum(space.cores["tp"], space.facts["scaleup_gpus"]))
+        return Siblings(np.arange(count), np.zeros(count, bool))
+    apart = degrees["etp"] > np.minimum(degrees["tp"], space.facts["scaleup_gpus"])
+    split, cp, mbs = apart[space.degree], space.cores["cp"], space.cores["mbs"]
+    some, pair = distinct(cp, mbs)
+    cut = np.arange(len(some)) if count <= FEW else np.unique(mbs[some] / cp[some], return_inverse=True)[1]
+    within = (degrees[name] for name in ("tp", "pp", "ep", "sp"))
+    _, degree = distinct(*within, np.where(apart, 1, degrees["etp"]))
+    kinds, kind = distinct(degree[space.degree], cut[pair])
+    whole, nobody = np.flatnonzero(~split), np.iinfo(np.int64).max
+    fewest = np.full(len(kinds), nobody)
+    np.minimum.at(fewest, kind[whole], cp[whole] * count + whole)  # the first of those with the fewest pieces
+    return Siblings(np.where(fewest == nobody, -1, fewest % count)[kind], split)
 
 
 def gather_cores(job: Job, space: Space, rows: Ints) -> Gathered:
@@ -47,21 +75,63 @@ def core_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floa
     return step.least_seconds(job, _rounds(job, space, rows) * whole_s)
 
 
-def sibling_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floats:
-    """The same for cores without parts, from those with whole experts; the products alone where there is none."""
-    products_floor_s = float(products_s(job, np.asarray(job.pool.gpus)))
-    bound_s = np.full(len(rows), products_floor_s)
-    whole = np.flatnonzero((space.cores["etp"] == 1) & (gathered.place[: len(space.strategies)] >= 0))
-    if len(whole) and len(rows):
-        own, rounds = gathered.take(whole), _rounds(job, space, whole)
-        spared_s = np.maximum(rounds * over_model(job, own, _products_s) - products_floor_s, 0.0)
-        known_s = rounds * over_model(job, own, least_s) - spared_s
-        kind, _ = keys(*(space.cores[name] for name in _ALIKE))
-        order = np.argsort(kind[whole])
-        at = np.minimum(np.searchsorted(kind[whole], kind[rows], sorter=order), len(whole) - 1)
-        sibling = order[at]
-        bound_s = np.where(kind[whole][sibling] == kind[rows], known_s[sibling], bound_s)
-    return step.least_seconds(job, bound_s)
+def open_cores(job: Job, space: Space, gathered: Gathered, siblings: Siblings, limit_s: float) -> tuple[Ints, Floats]:
+    """Cores whose bound by their siblings, which have parts, is below a limit, and that bound."""
+    usual, of, floor_s = siblings.usual, siblings.of, float(products_s(job, np.asarray(job.pool.gpus)))
+    own, rounds = gathered.take(usual), _rounds(job, space, usual)
+    apart, gaps, products, attention = (
+        rounds * over_model(job, own, seconds) for seconds in (_apart_s, _gaps_s, _products_s, _attention_s)
+    )
+    quicker = apart - np.maximum(products - floor_s, 0.0)
+    # By core, and one more for those without a sibling: [in pieces, split], what hides sends, attention.
+    known_s, gaps_s, attention_s = np.full((2, len(of) + 1), floor_s), np.zeros(len(of) + 1), np.zeros(len(of) + 1)
+    known_s[:, usual], attention_s[usual] = (apart, quicker), attention
+    gaps_s[usual] = 2 * gaps if effects.launches_ahead(job.runtime) else gaps  # what still shows fills them once more
+    could = step.least_seconds(job, known_s - attention_s) < limit_s
+    rows = np.flatnonzero(np.where(siblings.split, could[1][of], could[0][of]))
+    rows = rows[of[rows] != rows]
+    if not len(rows):
+        return rows, np.zeros(0)
+    of = of[rows]
+    spent_s, sent_s = _pieces_s(job, space, rows)
+    bound_s = np.where(siblings.split[rows], known_s[1, of], known_s[0, of])
+    bound_s = bound_s - np.maximum(attention_s[of] - spent_s, 0.0)
+    shown_s = np.maximum(sent_s - np.maximum(attention_s[of], spent_s) - gaps_s[of], 0.0)
+    bound_s = step.least_seconds(job, np.where(of < 0, floor_s, bound_s + shown_s))
+    return rows[bound_s < limit_s], bound_s[bound_s < limit_s]
+
+
+def _apart_s(part: Part) -> Floats:
+    """Forward and backward but for what the pieces of a sequence send each other."""
+    sent_s = (np.minimum(way.exposed_s["cp"], way.overlapped_s["cp"]) for way in (part.forward, part.backward))
+    return np.asarray(least_s(part) - sum(sent_s))
+
+
+def _products_s(part: Part) -> Floats:
+    return part.forward.gemm_s + part.backward.gemm_s
+
+
+def _gaps_s(part: Part) -> Floats:
+    """Where kernels wait for the host, and pieces can be sent."""
+    ways = (part.forward, part.backward)
+    return np.asarray(sum(way.compute_s - way.gemm_s - way.attention_s - way.stream_s for way in ways))
+
+
+def _attention_s(part: Part) -> Floats:
+    return part.forward.attention_s + part.backward.attention_s
+
+
+def _pieces_s(job: Job, space: Space, rows: Ints) -> tuple[Floats, Floats]:
+    """Attention, and what the pieces of a sequence send each other, of some cores; neither asks about experts."""
+    cores = space.cores
+    _, degree = distinct(space.degrees["tp"], space.degrees["cp"])
+    first, place = distinct(degree[space.degree[rows]], cores["mbs"][rows])
+    one, flash = np.ones(len(first), np.int64), np.full(len(first), space.flash_settings[0])
+    few = {name: cores[name][rows[first]] for name in ("tp", "cp", "mbs", "sp")}
+    gathered = gather_parts(job, few | {"ep": one, "etp": one, "flash": flash})
+    rounds = _rounds(job, space, rows)
+    sent_s = over_model(job, gathered, lambda part: part.forward.busy_s["cp"] + part.backward.busy_s["cp"])
+    return rounds * over_model(job, gathered, _attention_s)[place], rounds * sent_s[place]
 
 
 def products_s(job: Job, gpus: Ints) -> Floats:
@@ -77,11 +147,7 @@ def products_s(job: Job, gpus: Ints) -> Floats:
     return np.asarray(flops / (gpus * peak * effects.clock(job.runtime)))
 
 
-def _products_s(part: Part) -> Floats:
-    return part.forward.gemm_s + part.backward.gemm_s
-
-
 def _rounds(job: Job, space: Space, rows: Ints) -> Floats:
     """Micro-batches over stages."""
-    cores = {name: column[rows] for name, column in space.cores.items()}
-    return np.asarray(job.workload.global_batch // (cores["dp"] * cores["mbs"]) / cores["pp"])
+    dp, mbs, pp = (space.cores[name][rows] for name in ("dp", "mbs", "pp"))
+    return np.asarray(job.workload.global_batch // (dp * mbs) / pp)

@@ -13,7 +13,7 @@ import numpy as np
 
 from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
-from astra.columns import from_strategy
+from astra.columns import Column, each, from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
@@ -29,6 +29,7 @@ from astra.cost.stage import (
     StageCosts,
     gather_parts,
     over_stages,
+    parts_of,
     stage_costs,
     stage_table,
 )
@@ -101,8 +102,17 @@ def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> l
     return [*broken, *(reason.sentence for reason in reasons)]
 
 
-def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[Rule] = ()) -> list[Estimate]:
-    """Each strategy in full; the caller has checked that they can be costed at all."""
+def estimate(
+    job: Job,
+    strategies: Sequence[Strategy],
+    *,
+    user_rules: Sequence[Rule] = (),
+    timed: Sequence[Gathered] = (),
+) -> list[Estimate]:
+    """Each strategy in full; the caller has checked that they can be costed at all.
+
+    ``timed`` are the tables of a search of this job that found them: parts are not timed again.
+    """
     by_words: dict[tuple[Words, tuple[str, ...]], list[int]] = {}
     for place, strategy in enumerate(strategies):
         by_words.setdefault((Words.of(strategy), strategy.modules), []).append(place)
@@ -110,11 +120,37 @@ def estimate(job: Job, strategies: Sequence[Strategy], *, user_rules: Sequence[R
     for places in by_words.values():
         said = job.saying(strategies[places[0]])
         rows = [as_row(said, strategies[place]) for place in places]
-        shared = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
-        gathered = gather_parts(said, shared)
-        for number, (place, row) in enumerate(zip(places, rows, strict=True)):
-            found[place] = in_full(said, row, gathered.take(np.array([number])), user_rules)
+        told = _alike(said, rows, timed if said == job else (), user_rules)
+        found |= dict(zip(places, told, strict=True))
     return [found[place] for place in range(len(strategies))]
+
+
+def _alike(job: Job, rows: Sequence[Row], timed: Sequence[Gathered], user_rules: Sequence[Rule]) -> list[Estimate]:
+    """Rows that say the same words, in full."""
+    timed = timed or [gather_parts(job, {name: _together(rows, name) for name in SHARD_COLUMNS})]
+    own = [parts_of(job, row.meshes.columns, timed) for row in rows]
+    stages: dict[int, StageCosts] = {}
+    for parts in {id(one.parts): one for one in own}.values():
+        some = [place for place, one in enumerate(own) if one.parts is parts.parts]
+        place = np.concatenate([own[at].place for at in some])
+        stages |= dict(zip(some, _stages_of(job, [rows[at] for at in some], parts._replace(place=place)), strict=True))
+    return [_with_stages(job, row, own[place], stages[place], user_rules) for place, row in enumerate(rows)]
+
+
+def _together(rows: Sequence[Row], name: str) -> Column:
+    return np.concatenate([row.meshes.columns[name] for row in rows])
+
+
+def _stages_of(job: Job, rows: Sequence[Row], gathered: Gathered) -> list[StageCosts]:
+    """The stages of each row, every rank apart."""
+    columns = {name: _together(rows, name) for name in rows[0].meshes.columns}
+    meshes = Meshes(columns, np.arange(len(rows)), Layouts(row.layout for row in rows))
+    costs = stage_costs(job, meshes, gathered, every_rank=True)
+
+    def own(place: int, ranks: int) -> StageCosts:
+        return each(costs, lambda column: column[place : place + 1, :ranks] if column.ndim > 1 else column[[place]])
+
+    return [own(place, row.strategy.pp) for place, row in enumerate(rows)]
 
 
 def as_row(job: Job, strategy: Strategy) -> Row:
@@ -130,7 +166,11 @@ def as_row(job: Job, strategy: Strategy) -> Row:
 
 def in_full(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
     """One row in full, its parts already costed."""
-    costs = stage_costs(job, row.meshes, gathered, every_rank=True)
+    return _with_stages(job, row, gathered, stage_costs(job, row.meshes, gathered, every_rank=True), user_rules)
+
+
+def _with_stages(job: Job, row: Row, gathered: Gathered, costs: StageCosts, user_rules: Sequence[Rule]) -> Estimate:
+    """One row in full, its parts and stages already costed."""
     saved = activations(costs, row.meshes.columns["vp"], row.savers)
     static, update, between = states(job, row.meshes, costs, row.holders)
     pipeline_s, again_s = simulated(job, row, gathered, between.per_microbatch_s[0, 0])

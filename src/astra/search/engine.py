@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import from_strategy, joined, take
+from astra.columns import Columns, distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.memory import Holders
@@ -33,7 +33,7 @@ from astra.evidence.doubt import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.search.bounds import core_bound_s, gather_cores, sibling_bound_s, usual_cores
+from astra.search.bounds import core_bound_s, gather_cores, open_cores, siblings_of
 from astra.search.settle import Contest, Entries, least_savers, to_strategy
 from astra.search.space import Space, saver_columns
 from astra.spec.job import Job
@@ -42,7 +42,7 @@ from astra.spec.strategy import Strategy
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
 _FEWER: Final = 1_000_000  # than this many GPUs along one dimension
 CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
-FIRST_CORES: Final = 64
+FIRST_CORES: Final = 256
 MOST_CORES: Final = 4096
 FIRST_PENDING: Final = 512  # meshes put aside before the savers are tried on them; more once something fits
 MOST_PENDING: Final = 8192
@@ -73,6 +73,7 @@ class Found(NamedTuple):
     slower: int  # proven slower than the plans kept
     least_bytes: float  # the smallest reserved memory among legal strategies, for advice when nothing fits
     least: Strategy | None
+    timed: tuple[Gathered, ...] = ()  # parts of every sharding of the job that was looked at
 
 
 def search(
@@ -91,24 +92,29 @@ def search(
     """
     started = time.perf_counter()
     space = Space(job, restrictions, user_rules)
-    job = space.job
+    asked, job = job, space.job
     leaders = Leaders(job, space, keep, doubt=Doubt(job) if doubted else None, below_s=below_s)
     if min(len(space.strategies), len(space.holders), len(space.savers), len(space.flash_settings)):
-        rows = usual_cores(job, space)
+        siblings = siblings_of(job, space)
+        rows = siblings.usual
         gathered = gather_cores(job, space, rows)
         least = leaders.least_doubt()
         leaders.race(rows, least[rows] * core_bound_s(job, space, gathered, rows), gathered, progress)
-        rest = np.flatnonzero(gathered.place[: len(space.strategies)] < 0)
-        rest = rest[least[rest] * sibling_bound_s(job, space, gathered, rest) < leaders.worst_s()]
-        if len(rest):
-            gathered = gather_cores(job, space, rest)
-            leaders.race(rest, least[rest] * core_bound_s(job, space, gathered, rest), gathered, progress)
-    return leaders.found(time.perf_counter() - started)
+        if len(rows) < len(space.strategies):
+            limit_s = leaders.worst_s() / float(least.min())
+            rest, bound_s = open_cores(job, space, gathered, siblings, limit_s)
+            groups = group_of({name: space.cores[name][rest] for name in GROUP})
+            rest = rest[least[rest] * bound_s < leaders.limit_s(groups)]
+            if len(rest):
+                gathered = gather_cores(job, space, rest)
+                leaders.race(rest, least[rest] * core_bound_s(job, space, gathered, rest), gathered, progress)
+    found = leaders.found(time.perf_counter() - started)
+    return found if space.job == asked else found._replace(timed=())
 
 
-def growing(order: Ints) -> Iterator[Ints]:
+def growing(order: Ints, first: int = FIRST_CORES) -> Iterator[Ints]:
     """Rows in blocks that double, so that an easy search stops early and a hard one runs at full width."""
-    start, size = 0, FIRST_CORES
+    start, size = 0, first
     while start < len(order):
         yield order[start : start + size]
         start, size = start + size, min(2 * size, MOST_CORES)
@@ -139,6 +145,7 @@ class Leaders:
         self.unfit = 0.0  # strategies of meshes that cannot fit at all
         self.least: tuple[float, Strategy | None] = (np.inf, None)
         self._pending: list[_Pending] = []
+        self._timed: list[Gathered] = []
 
     @property
     def best(self) -> dict[int, tuple[float, Strategy]]:
@@ -163,7 +170,12 @@ class Leaders:
         holders, cores = self.space.holders, self.space.cores
         if self._doubt is None:
             return np.ones(len(self.space.strategies))
-        return self._doubt.least(cores, holders.zero, holders.offload)
+        # What is known of like runs asks about these alone, and there are few combinations of them.
+        degrees = self.space.degrees
+        _, degree = distinct(degrees["dp"] > 1, degrees["pp"], degrees["cp"], degrees["ep"])
+        first, place = distinct(degree[self.space.degree], cores["mbs"])
+        few = {name: column[first] for name, column in cores.items()}
+        return np.asarray(self._doubt.least(few, holders.zero, holders.offload)[place])
 
     def _doubted(self, strategy: Strategy) -> float:
         return 1.0 if self._doubt is None else float(self._doubt.of(from_strategy(strategy))[0])
@@ -177,11 +189,15 @@ class Leaders:
 
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost cores by their bounds until none is left that could enter the leaders."""
+        self._timed.append(gathered)
         order = np.argsort(bound_s, kind="stable")
-        for block in growing(order):
+        groups = group_of({name: self.space.cores[name][rows] for name in GROUP})
+        for block in growing(order, MOST_CORES if np.isfinite(self.worst_s()) else FIRST_CORES):
             if bound_s[block[0]] >= self.worst_s():
                 break
-            self.cost(rows[block], gathered)
+            open_rows = rows[block[bound_s[block] < self.limit_s(groups[block])]]
+            if len(open_rows):
+                self.cost(open_rows, gathered)
             if progress is not None:
                 progress(self.cores / len(self.space.strategies))
         self.finish()
@@ -208,7 +224,7 @@ class Leaders:
                 fitted[block] = False
         # Whoever fits without recompute has nothing to gain from it.
         open_s = np.where(fitted, np.inf, held_s)
-        limit_s = self.limit_s(group_of(meshes))
+        limit_s = self.limit_s(group_of(meshes.columns))
         rows = rows[open_s.min(axis=1)[rows] < limit_s[rows]]
         bound_s = open_s[rows].min(axis=1)
         if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
@@ -233,7 +249,7 @@ class Leaders:
         costs = joined([some.costs for some in pending])
         bound_s = np.concatenate([some.bound_s for some in pending])
         parts = join_parts([some.parts for some in pending])
-        groups, order = group_of(meshes), np.argsort(bound_s, kind="stable")
+        groups, order = group_of(meshes.columns), np.argsort(bound_s, kind="stable")
         tight = np.zeros(0, np.int64)
         if not self.best and not self.space.late_rules:
             least = memory.least_peak(
@@ -266,7 +282,7 @@ class Leaders:
             self.unfit += float(strategies[~fits].sum())
         else:
             fits[:] = True
-        rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes))))
+        rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes.columns))))
         return rows[np.argsort(bound_s[rows], kind="stable")]
 
     def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
@@ -304,7 +320,8 @@ class Leaders:
         self.too_large += float((result.known & ~fits)[:, new].sum())
         if fits.any():
             waits = (1 + self.job.straggling) * doubts
-            entries = entries_of(result, fits, meshes, parts, savers, holders, group_of(meshes), waits, first=first)
+            groups = group_of(meshes.columns)
+            entries = entries_of(result, fits, meshes, parts, savers, holders, groups, waits, first=first)
             self.contest.enter(entries, parts)
         else:
             self._note_least(meshes, result, reserved, savers)
@@ -356,14 +373,15 @@ class Leaders:
             slower=max(slower, 0),
             least_bytes=self.least[0],
             least=self.least[1],
+            timed=tuple(self._timed),
         )
 
 
-def group_of(meshes: Meshes) -> Ints:
+def group_of(columns: Columns) -> Ints:
     """A number for each group."""
-    numbers = np.zeros(len(meshes), np.int64)
+    numbers = np.zeros(len(columns[GROUP[0]]), np.int64)
     for name in GROUP:
-        numbers = numbers * _FEWER + meshes.columns[name]
+        numbers = numbers * _FEWER + columns[name]
     return numbers
 
 

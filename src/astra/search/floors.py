@@ -11,7 +11,7 @@ quicker, and those no quicker than the GPU's peak. The third has every way to sp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from astra.search.bounds import products_s
 from astra.search.counts import SHARDINGS, expert_degrees, may_fit
 from astra.search.space import cross, divisors
 from astra.spec.job import Job
+
+CHECKED: Final = 300.0  # rows in a unit of effort
 
 Floor = Callable[[Ints], Floats]  # [2, pair] tp and cp -> [2, pair] GPU-seconds of a sample, seconds of a micro-batch
 
@@ -117,6 +119,7 @@ class Floors:
 
     def _able(self, rows: Columns) -> Bools:
         """Whether a row is legal and may fit."""
+        self._effort.spend(len(rows["tp"]) / CHECKED)
         ok = self._legal(rows)
         ok[ok] = may_fit(self.job, {name: column[ok] for name, column in rows.items()})
         return ok
@@ -135,8 +138,8 @@ class Floors:
         parts = gather_parts(self.job, rows)
         self._effort.spend(len(rows["tp"]) / SHARDINGS)
         figures = (least_s, _waiting_s, _compute_s, _products_s)
-        seconds = (over_model(self.job, parts, figure) for figure in figures)
-        return _Work(*seconds, rows["tp"] * rows["cp"] / rows["mbs"])
+        whole_s, waiting_s, compute_s, products_s = (over_model(self.job, parts, figure) for figure in figures)
+        return _Work(whole_s, waiting_s, compute_s, products_s, rows["tp"] * rows["cp"] / rows["mbs"])
 
 
 def _waiting_s(part: Part) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -11,31 +11,33 @@ import astra
 from astra.answer import Daring, Estimate, Plan, PlanSet, PriceTag, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
-from astra.money.bill import tag_of
+from astra.money.bill import against, price, tag_of, with_run
 from astra.money.objectives import Goal
 from astra.search import nearby
 from astra.search.able import able
-from astra.search.budget import against, parts_of, price, use_notes, with_run
 from astra.search.counts import on
 from astra.search.daring import daring
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
-from astra.search.engine import Found, search
-from astra.search.front import Refined
-from astra.search.hunt import Hunt, Progress, open_notes
+from astra.search.engine import Found, Progress, search
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
 from astra.search.words import narrower, settled
 from astra.search.world import World, told_of
 from astra.spec.job import Job
+from astra.spec.money import Money
 from astra.spec.strategy import Strategy, parse_strategy
+
+if TYPE_CHECKING:
+    from astra.search.front import Refined
+    from astra.search.hunt import Hunt
 
 
 def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     """The best strategies on one pool, on as many of its GPUs as the goal makes use of."""
     started, goal, money = time.perf_counter(), world.goal, world.money
     able(world.job)
-    tag = price(world.job, money, goal)
+    tag = price(world.job, money, goal) if _about_money(world, goal) else None
     now = None if world.request.baseline is None else estimated(world, world.request.baseline, "baseline")
     fastest = goal.objective.name == "fastest"
     try:
@@ -64,6 +66,11 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
         nearby=nearby.remarks(world, found.ranked[0][2], _first) if fastest else [],
     )  # fmt: skip
+
+
+def _about_money(world: World, goal: Goal) -> bool:
+    """Whether a price is of use: there is a run to pay, a goal to weigh, or something was said of prices."""
+    return world.job.workload.tokens is not None or goal.objective.name != "fastest" or world.money != Money()
 
 
 def _about(job: Job) -> list[str]:
@@ -100,6 +107,9 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     rules, restrictions, notes = world.rules, world.restrictions, list[str]()
     job = settled(world.job, restrictions)
     if goal.objective.name != "fastest" and tag is not None:
+        from astra.search.budget import parts_of, use_notes  # noqa: PLC0415 - few goals are about money
+        from astra.search.hunt import open_notes  # noqa: PLC0415
+
         chosen, state = parts_of(
             job, goal, world.money, tag, restrictions=restrictions, user_rules=rules, progress=progress
         )
@@ -126,8 +136,8 @@ def _ranked(
         found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubted=upper)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
-    strategies = best_splits(job, found.candidates, rules)
-    estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules), strict=True))
+    strategies = best_splits(job, found.candidates, rules, found.timed)
+    estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules, timed=found.timed), strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
         raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
@@ -141,6 +151,8 @@ def _first(world: World) -> Estimate:
 
 def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
+    from astra.search.hunt import open_notes  # noqa: PLC0415 - as above
+
     ranked = [(on(job, one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(ranked), 0)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from astra.columns import CHOICES, Column, code
+from astra.columns import CHOICES, Column, Columns, code
 from astra.cost.layers import modules_in
 from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Holders
@@ -26,9 +26,9 @@ from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import able_rules, rules_of
-from astra.rules.names import facts_of
+from astra.rules.names import DERIVED, facts_of, names
 from astra.rules.restrictions import Restrictions
-from astra.rules.table import Rule, check
+from astra.rules.table import Rule, Verdict, check
 from astra.schedule import find
 from astra.search.words import hides_experts, module_choices, moment_choices, offload_choices, settled, word_facts
 from astra.spec.job import Job
@@ -66,8 +66,9 @@ class Space:
     def __init__(self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = ()) -> None:
         job = settled(job, restrictions)
         self.job, self.restrictions = job, restrictions
-        self.rules = (*rules_of(job.runtime), *user_rules)
+        self.rules: Sequence[Rule] = (*rules_of(job.runtime), *user_rules)  # those that no row has met yet
         self.facts: dict[str, Any] = facts_in(job)
+        self._spoken = {name for rule in user_rules for name in rule.needs}
         self.refused: dict[str, int] = {}
         self.dominated = 0
         self.layouts = Layouts()
@@ -80,7 +81,7 @@ class Space:
         self._flag_sets = self._switch_settings(user_rules)
         self.holders = self._make_holders()
         self.late_rules = (*self._joint_rules(), *(rule for rule in user_rules if rule.needs & LATE))
-        self.cores, self.strategies, self.considered = self._make_cores()
+        self.degrees, self.degree, self.cores, self.strategies, self.considered = self._make_cores()
         self.savers = self._make_savers()
         self.offloads = bool(self.savers.offload_layers.any())
 
@@ -112,18 +113,24 @@ class Space:
                 found.append(rule)
         return found
 
-    def _make_cores(self) -> tuple[dict[str, Column], Floats, int]:
-        """Degrees, then sequence parallelism, then micro-batches; rules refuse at each step."""
+    def _make_cores(self) -> tuple[dict[str, Column], Ints, dict[str, Column], Floats, int]:
+        """Degrees, then sequence parallelism, then micro-batches; rules refuse at each step.
+
+        The cores, and before them their degrees with sequence parallelism and which of these each core has.
+        """
         columns = self._degrees()
+        if self._spoken & {"dispatch", "dispatch_fp8"}:
+            sends = columns["ep"] > 1
+            columns["dispatch"] = np.where(sends, code("dispatch", self.job.words.dispatch), 0).astype(np.int16)
+            columns["dispatch_fp8"] = sends & self.job.words.dispatch_fp8
         depths, at = np.unique(columns["pp"], return_inverse=True)
         below = np.array([self._below(int(pp)) for pp in depths], dtype=np.float64)[at]
         considered = below.sum() * len(self._mbs) * len(self._sp)
-        columns, below = self._keep(columns, below, times=len(self._mbs) * len(self._sp))
-        columns, rows = cross(columns, {"sp": np.array(self._sp, dtype=bool)})
-        columns, below = self._keep(columns, below[rows], times=len(self._mbs))
-        columns, rows = cross(columns, {"mbs": np.array(self._mbs, dtype=np.int64)})
-        columns, below = self._keep(columns, below[rows], times=1)
-        return columns, below, round(float(considered))
+        columns, below, _ = self._with(columns, below, {}, times=len(self._mbs) * len(self._sp))
+        sp, mbs = np.array(self._sp, dtype=bool), np.array(self._mbs, dtype=np.int64)
+        degrees, below, _ = self._with(columns, below, {"sp": sp}, times=len(self._mbs))
+        cores, below, degree = self._with(degrees, below, {"mbs": mbs}, times=1)
+        return degrees, degree, cores, below, round(float(considered))
 
     def _degrees(self) -> dict[str, Column]:
         """Every factorisation tp * cp * pp * dp of the GPUs, with expert degrees for a MoE model."""
@@ -260,8 +267,9 @@ class Space:
             self.dominated += round(float(strategies[~once].sum()))
             wide, strategies = {name: column[once] for name, column in wide.items()}, strategies[once]
             origin, layouts = origin[once], layouts[once]
-        wide, strategies, kept = self._keep_rows(wide, strategies)
-        return Meshes(wide, layouts[kept], self.layouts), strategies, core[origin][kept]
+        kept = self._verdict(wide, self.rules, strategies).ok
+        meshes = Meshes({name: column[kept] for name, column in wide.items()}, layouts[kept], self.layouts)
+        return meshes, strategies[kept], core[origin][kept]
 
     def _hide_experts(self, wide: dict[str, Column]) -> Bools:
         """Switch the overlap of expert exchanges off where there is none; which rows are then not there twice."""
@@ -272,16 +280,27 @@ class Space:
         wide["overlap_ep"] = wide["overlap_ep"] & possible
         return np.asarray(~twice)
 
-    def _keep(self, columns: dict[str, Column], below: Floats, *, times: int) -> tuple[dict[str, Column], Floats]:
-        kept_columns, weights, _ = self._keep_rows(columns, below * times)
-        return kept_columns, weights / max(times, 1)
+    def _with(
+        self, columns: dict[str, Column], below: Floats, more: dict[str, Column], *, times: int
+    ) -> tuple[dict[str, Column], Floats, Ints]:
+        """Every row with every entry of ``more`` that no rule refuses, and the row each came from."""
+        known = names({**columns, **more}, self.facts).known
+        met = [rule for rule in self.rules if rule.needs <= known]
+        self.rules = [rule for rule in self.rules if not rule.needs <= known]
+        spoken = set[str]().union(*(rule.needs for rule in met))
+        spoken.update(*(DERIVED[name].inputs for name in spoken & DERIVED.keys()))
+        read, rows = cross({name: column for name, column in columns.items() if name in spoken} or columns, more)
+        verdict = self._verdict(read, met, below[rows] * times)
+        kept = rows[verdict.ok]
+        wide = {name: column[kept] for name, column in columns.items()}
+        return wide | {name: read[name][verdict.ok] for name in more}, below[kept], kept
 
-    def _keep_rows(self, columns: dict[str, Column], weights: Floats) -> tuple[dict[str, Column], Floats, Bools]:
+    def _verdict(self, columns: Columns, rules: Sequence[Rule], weights: Floats) -> Verdict:
         """Rows no rule refuses; the ledger counts the strategies of those refused."""
-        verdict = check(columns, self.facts, self.rules, weights=weights)
+        verdict = check(columns, self.facts, rules, weights=weights)
         for name, count in verdict.ledger.items():
             self.refused[name] = self.refused.get(name, 0) + round(count)
-        return {name: column[verdict.ok] for name, column in columns.items()}, weights[verdict.ok], verdict.ok
+        return verdict
 
 
 def last_layers(job: Job) -> float:
@@ -341,7 +360,7 @@ def saver_columns(job: Job, savers: Savers) -> dict[str, Column]:
 def cross(columns: dict[str, Column], more: dict[str, Column]) -> tuple[dict[str, Column], Ints]:
     """Every row with every entry of ``more``; also the row each result came from."""
     rows = len(next(iter(columns.values())))
-    width = len(next(iter(more.values())))
+    width = len(next(iter(more.values()), (None,)))
     index = np.repeat(np.arange(rows), width)
     wide = {name: column[index] for name, column in columns.items()}
     wide |= {name: np.tile(column, rows) for name, column in more.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from astra.cost import memory, step
 from astra.cost.layout import Layouts, layout
 from astra.cost.pipeline import pipelines_s
-from astra.cost.stage import Gathered, Meshes, gather_parts, stage_costs
+from astra.cost.stage import Gathered, Meshes, parts_of, stage_costs
 from astra.cost.step import evaluate
 from astra.layers.split import even
 from astra.rules.table import Rule
@@ -33,22 +33,27 @@ LEAST_GAIN: Final = 1e-9  # of the step
 Split = tuple[int, ...]
 
 
-def best_splits(job: Job, candidates: Sequence[Candidate], user_rules: Sequence[Rule]) -> list[Strategy]:
-    """The strategies of a search, those near the best with the split that is best for them."""
+def best_splits(
+    job: Job, candidates: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
+) -> list[Strategy]:
+    """The strategies of a search, those near the best with the split that is best for them; ``timed`` are its parts."""
     near_s = candidates[0].step_s * (1 + NEAR)
     return [
-        polished(job, one.strategy, one.step_s, user_rules)[0] if one.step_s <= near_s else one.strategy
+        polished(job, one.strategy, one.step_s, user_rules, timed)[0] if one.step_s <= near_s else one.strategy
         for one in candidates
     ]
 
 
-def polished(job: Job, strategy: Strategy, step_s: float, user_rules: Sequence[Rule]) -> tuple[Strategy, float]:
+def polished(
+    job: Job, strategy: Strategy, step_s: float, user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
+) -> tuple[Strategy, float]:
     """The strategy with the best split found, and its simulated step."""
     if strategy.pp == 1:
         return strategy, step_s
     best, layers = strategy, layers_of(job, strategy)
-    job = job.saying(strategy)
-    seen, parts = {layers}, gather_parts(job, as_row(job, strategy).meshes.columns)
+    said = job.saying(strategy)
+    job, timed = said, timed if said == job else ()
+    seen, parts = {layers}, parts_of(job, as_row(job, strategy).meshes.columns, timed)
     for _ in range(ROUNDS):
         others = [split for split in neighbours(layers) if split not in seen]
         seen.update(others)

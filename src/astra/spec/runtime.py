@@ -91,7 +91,7 @@ class Can(Spec, frozen=True, kw_only=True):
             "precision": PRECISIONS, "optimizers": OPTIMIZERS, "tasks": TASKS,
         }  # fmt: skip
         for field, known in words.items():
-            for word in set(getattr(self, field)) - set(known):
+            for word in (word for word in getattr(self, field) if word not in known):
                 near = ", ".join(nearest_names(word, known))
                 check(False, f"can.{field}", word, "a known word", f"Did you mean {near}?" if near else "")
         for field in ("zero", "prefetch"):

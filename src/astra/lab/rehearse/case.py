@@ -6,7 +6,7 @@ Letters: s sequence, b micro-batch, t tensor parallel, p pipeline stages, v chun
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -15,6 +15,7 @@ from astra.spec._base import Spec, check
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy, replace
 
+Framework = Literal["megatron", "torch", "fsdp2"]
 # What every rehearsed rank does; rows of earlier versions do not say it.
 _PLAIN_WORDS: Final = (
     "overlap=none",
@@ -34,7 +35,7 @@ class Case(Spec, frozen=True, kw_only=True):
     seq: int = 4096
     stage: int = 0
     microbatches: int = 0  # 0: as few as show the steady state
-    framework: Literal["megatron", "torch", "fsdp2"] = "megatron"
+    framework: Framework = "megatron"
     attention: Literal["flash", "cudnn"] = "flash"
     fused_cross_entropy: bool = False
     compiled: bool = False  # each layer and the loss by torch.compile; fsdp2 alone
@@ -125,11 +126,6 @@ class Case(Spec, frozen=True, kw_only=True):
     def split(self) -> str:
         """``fit`` or ``test``: first bit of the SHA-256 of the strategy id."""
         return "fit" if hashlib.sha256(self.strategy_id.encode()).digest()[0] & 1 == 0 else "test"
-
-
-def word(strategy: Strategy, name: str, plain: Any) -> Any:
-    """A word that strategies may have, or what one without it does."""
-    return getattr(strategy, name, plain)
 
 
 def write_cases(cases: list[Case]) -> str:

@@ -180,7 +180,7 @@ def _decoder_class() -> Any:
             self.layers = torch.nn.ModuleList(_block_class()(case) for _ in range(case.chunk_layers[0]))
             self.norm = layers.norm_of(model, model.hidden) if last else None
             self.head = torch.nn.Linear(model.hidden, model.vocab, bias=False) if last else None
-            if first and last and model.tied_embeddings:
+            if self.head is not None and self.embedding is not None and model.tied_embeddings:
                 self.head.weight = self.embedding.weight
             self.table = None  # made where the weights are
 

@@ -22,8 +22,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from astra.lab.rehearse import fabric, megatron_rank, modules
-from astra.lab.rehearse.case import Case, read_cases, word
+from astra.lab.rehearse import fabric, megatron_rank, modules, stand_ins
+from astra.lab.rehearse.case import Case, read_cases
 from astra.lab.rehearse.cpu import fused, pretend_gpu, redirect, without_random_states
 from astra.lab.rehearse.rows import as_row
 
@@ -133,7 +133,7 @@ def load() -> None:
     megatron_rank.load_runtime()
     without_random_states()
     modules.sdpa_attention = _attention
-    torch.nn.functional.rms_norm = rms_norm
+    torch.nn.functional.rms_norm = stand_ins.rms_norm
     _balance_experts()
     _real_meshes()
     watch_resizes()
@@ -187,105 +187,6 @@ def _balance_experts() -> None:
 
 
 @functools.cache
-def _norm_function() -> Any:
-    """RMSNorm as a GPU runs it, in one kernel each way; elsewhere torch would take it apart, and keep more."""
-    import torch
-
-    class FusedNorm(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, weight: Any) -> Any:
-            ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
-            return torch.empty_like(x)
-
-        @staticmethod
-        def backward(ctx: Any, _: Any) -> Any:
-            x, weight, _ = ctx.saved_tensors
-            return torch.empty_like(x), torch.empty_like(weight)
-
-    return FusedNorm
-
-
-def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """Torch's function of that name, as a GPU runs it."""
-    return _norm_function().apply(x, weight)
-
-
-@functools.cache
-def _gated_function() -> Any:
-    """SwiGLU as a compiler makes it, one kernel each way: the activation is made again in backward."""
-    import torch
-
-    class FusedGate(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, gate: Any, up: Any) -> Any:
-            ctx.save_for_backward(gate, up)
-            return torch.empty_like(gate)
-
-        @staticmethod
-        def backward(ctx: Any, _: Any) -> Any:
-            return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors)
-
-    return FusedGate
-
-
-def gated(gate: Any, up: Any) -> Any:
-    """SwiGLU in one kernel each way."""
-    return _gated_function().apply(gate, up)
-
-
-@functools.cache
-def _loss_function() -> Any:
-    """Cross-entropy as a compiler makes it: logits are kept as they come, statistics stay in registers."""
-    import torch
-
-    class FusedLoss(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, logits: Any) -> Any:
-            ctx.save_for_backward(logits)
-            return logits.new_empty((), dtype=torch.float32)
-
-        @staticmethod
-        def backward(ctx: Any, _: Any) -> Any:
-            return torch.empty_like(ctx.saved_tensors[0])
-
-    return FusedLoss
-
-
-def loss_of(logits: Any, _: Any) -> Any:
-    """Cross-entropy in one kernel each way."""
-    return _loss_function().apply(logits)
-
-
-@functools.cache
-def _latent_function() -> Any:
-    """Attention with keys wider than values, as cuDNN runs it: inputs, output and one number a row are kept."""
-    import torch
-
-    class LatentAttention(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
-            b, heads, s, _ = q.shape
-            out = q.new_empty(b, s, heads, v.shape[3]).transpose(1, 2)
-            ctx.save_for_backward(q, k, v, out, q.new_empty(b, heads, s, dtype=torch.float32))
-            return out
-
-        @staticmethod
-        def backward(ctx: Any, _: Any) -> Any:
-            return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
-
-    return LatentAttention
-
-
-def attend(_: str, q: Any, k: Any, v: Any) -> Any:
-    """Attention of [b, heads, s, dim] by the fused operator itself: choosing a kernel would ask for a GPU."""
-    import torch
-
-    if q.shape[3] != v.shape[3]:
-        return _latent_function().apply(q, k, v)
-    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
-
-
-@functools.cache
 def _attention(kernel: str) -> Any:
     """Core attention for the layer spec."""
     import torch
@@ -299,7 +200,7 @@ def _attention(kernel: str) -> Any:
 
         def forward(self, query: Any, key: Any, value: Any, attention_mask: Any = None, **_: Any) -> Any:
             q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-            out = attend(kernel, q, k, v)
+            out = stand_ins.attend(kernel, q, k, v)
             return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
 
     return FusedAttention
@@ -339,7 +240,7 @@ def _adam_state(rank: Any) -> list[Any]:
     parts = getattr(rank.optimizer, "chained_optimizers", [rank.optimizer])
     held = [p for part in parts if part.optimizer is not None for g in part.optimizer.param_groups for p in g["params"]]
     if strategy.offload != "optimizer":
-        width = torch.bfloat16 if word(strategy, "moments", "fp32") == "bf16" else torch.float32
+        width = torch.bfloat16 if strategy.moments == "bf16" else torch.float32
         return [torch.zeros_like(parameter, dtype=width) for parameter in held for _ in range(2)]
     for parameter in held:
         own = getattr(parameter, "_local_tensor", parameter)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from astra.lab.rehearse import decoder, fabric, fake, torch_run
-from astra.lab.rehearse.case import Case, word
+from astra.lab.rehearse import decoder, fabric, stand_ins, torch_run
+from astra.lab.rehearse.case import Case
 from astra.schedule.base import FORWARD
 from astra.schedule.one_f_one_b import order
 
@@ -33,7 +33,7 @@ class Rank:
         self.torch, self.case, self.device, self.gpu = torch, case, device, device == "cuda"
         install_collectives()
         fused = case.compiled and not self.gpu  # without a GPU, kernels a compiler would fuse are stood in for
-        decoder.gated, loss = (fake.gated, fake.loss_of) if fused else (plain_gated, decoder.loss_of)
+        decoder.gated, loss = (stand_ins.gated, stand_ins.loss_of) if fused else (plain_gated, decoder.loss_of)
         compiles = case.compiled and not fused
         with torch.device("meta"):
             self.stage = decoder.build_decoder(case)
@@ -117,7 +117,7 @@ def _shard(case: Case, stage: Any, device: str, *, compiles: bool) -> None:
     with unset_fake_temporarily():  # a mesh is a tensor of numbers that are looked at
         mesh = init_device_mesh(device, (case.strategy.dp,))
     options = {"mesh": mesh, "mp_policy": policy}
-    again = case.strategy.zero == 3 and word(case.strategy, "reshard", "always") == "always"
+    again = case.strategy.zero == 3 and case.strategy.reshard == "always"
     ends = [module for module in (stage.norm, stage.head) if module is not None]
     if case.model.tied_embeddings and ends and stage.embedding is not None:
         fully_shard([stage.embedding, *ends], **options, reshard_after_forward=False)

@@ -36,14 +36,15 @@ class RehearsalFailed(AstraError):
 
 def gpu_here(framework: str = "megatron") -> str | None:
     """The name of the GPU of this machine, or None; what the framework needs must be there."""
-    needed = (("torch", "torch"), ("megatron-core", "megatron.core"))[: 2 if framework == "megatron" else 1]
+    needs = "megatron" if framework == "megatron" else "torch"
+    needed = (("torch", "torch"), ("megatron-core", "megatron.core"))[: 2 if needs == "megatron" else 1]
     missing = [name for name, module in needed if not _there(module)]
     if missing:
         raise InputError(
             "rehearse",
             None,
             want=f"{' and '.join(missing)}, which this Python ({sys.executable}) does not have",
-            fix=f"Nothing could be checked, neither memory nor time. Install: {INSTALL.get(framework, INSTALL['torch'])}.",
+            fix=f"Nothing could be checked, neither memory nor time. Install: {INSTALL[needs]}.",
         )
     import torch
 

@@ -9,7 +9,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from astra.lab.profile.gpu import ClockWatch, kernels_of
@@ -272,7 +272,7 @@ def write_memory(row: dict[str, Any], torch: Any) -> None:
     row["alloc_retries"] = torch.cuda.memory_stats().get("num_alloc_retries", 0) - row.pop("retries_before")
 
 
-def write_times(row: dict[str, Any], clocks: list[Clock], costs: Costs) -> None:
+def write_times(row: dict[str, Any], clocks: Sequence[Clock], costs: Costs) -> None:
     """Medians over steps; the fills of the last step are representative of each."""
     for phase in ("fwd", "bwd", "optimizer", "zero_grad", "step"):
         spans = [s for clock in clocks for s in clock.seconds(phase)]

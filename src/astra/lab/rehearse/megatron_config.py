@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from astra.lab.rehearse import modules
-from astra.lab.rehearse.case import Case, word
+from astra.lab.rehearse.case import Case
 from astra.layers.kinds import layer_kinds
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
@@ -79,7 +79,7 @@ def _recompute_fields(strategy: Strategy) -> dict[str, Any]:
     if strategy.recompute == "none":
         return {}
     if strategy.recompute == "selective":
-        modules = list(word(strategy, "modules", ("core_attn",)))
+        modules = list(strategy.modules)
         grouped = {"moe_grouped_gemm": True} if "moe_act" in modules else {}
         return {"recompute_granularity": "selective", "recompute_modules": modules, **grouped}
     fields = {"recompute_method": strategy.method, "recompute_num_layers": strategy.recompute_layers}

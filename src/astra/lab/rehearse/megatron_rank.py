@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from astra.lab.rehearse import fabric
-from astra.lab.rehearse.case import Case, word
+from astra.lab.rehearse.case import Case
 from astra.lab.rehearse.megatron_config import block_spec, transformer_config
 
 _COMPILE_LIMIT: Final = 256  # shapes differ from case to case; torch gives up compiling after 8 by default
@@ -155,7 +155,7 @@ def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
 
     zero = case.strategy.zero
     fields: dict[str, Any] = {
-        "grad_reduce_in_fp32": word(case.strategy, "grads", "fp32") == "fp32",
+        "grad_reduce_in_fp32": case.strategy.grads == "fp32",
         "overlap_grad_reduce": case.overlap_grad,
         "overlap_param_gather": case.overlap_grad and zero >= 1,
         "use_distributed_optimizer": zero >= 1,
@@ -169,7 +169,7 @@ def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
         **fields,
         use_megatron_fsdp=True,
         data_parallel_sharding_strategy=_SHARDING[zero],
-        megatron_fsdp_main_grads_dtype=torch.float32 if word(case.strategy, "grads", "fp32") == "fp32" else None,
+        megatron_fsdp_main_grads_dtype=torch.float32 if case.strategy.grads == "fp32" else None,
     )
     return _sharded_class()(config=config, ddp_config=ddp, module=chunk, disable_bucketing=index > 0)
 

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from astra.catalog import runtimes
 from astra.errors import AstraError, InputError
-from astra.lab.rehearse.case import Case, fewest_microbatches, word
-from astra.rules.can import may
+from astra.lab.rehearse.case import Case, Framework, fewest_microbatches
+from astra.rules.can import may, unable
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy, replace
@@ -51,7 +51,7 @@ class CannotRehearse(AstraError):
         super().__init__(f"this plan cannot be rehearsed: {'; '.join(reasons)}. {self.fix}")
 
 
-def framework_of(runtime: Runtime) -> str:
+def framework_of(runtime: Runtime) -> Framework:
     """What plays the ranks of a plan, unless another is named: the framework the plan is for."""
     return "fsdp2" if runtime.framework in ("torchtitan", "fsdp") else "megatron"
 
@@ -66,21 +66,19 @@ def compiles(runtime: Runtime) -> bool:
     return runtime.framework == "torchtitan"
 
 
-def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: str = "megatron") -> list[str]:
+def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: Framework = "megatron") -> list[str]:
     """Everything about a plan that the rehearsal does not know, not even its memory."""
     found = [sentence for sentence, breaks in _LACKS.get(framework, ()) if breaks(model, strategy)]
-    playable = (_playable(strategy), model, structs.replace(workload, precision="bf16"))
-    return [*found, *(reason.sentence for reason in may(runtimes.runtime(RUNTIME), *playable))]
+    played, work = runtimes.runtime(RUNTIME), structs.replace(workload, precision="bf16")
+    if framework == "fsdp2":  # the plan's own runtime has looked at its strategy
+        return [*found, *(reason.sentence for reason in unable(played, model, work))]
+    return [*found, *(reason.sentence for reason in may(played, _playable(strategy), model, work))]
 
 
 def _playable(strategy: Strategy) -> Strategy:
     """The strategy as a rank can be played here: what is said to be left out by ``counted_only`` and ``caveats``."""
-    plain = {name: value for name, value in _PLAIN.items() if hasattr(strategy, name)}
-    return replace(strategy, cp=1, dp=strategy.dp * strategy.cp, **plain)
-
-
-# Words that change neither the kernels nor the memory of a rank that is alone.
-_PLAIN: Final = {"dispatch": "alltoall", "dispatch_fp8": False, "graphs": "none", "params": "bf16"}
+    alone = {"dispatch": "alltoall", "dispatch_fp8": False, "graphs": "none", "params": "bf16"}
+    return replace(strategy, cp=1, dp=strategy.dp * strategy.cp, **alone)
 
 
 def counted_only(strategy: Strategy, workload: Workload) -> list[str]:
@@ -93,14 +91,14 @@ def counted_only(strategy: Strategy, workload: Workload) -> list[str]:
         )
     if strategy.offload == "optimizer":
         found.append("Optimizer offload needs TransformerEngine's Adam: the rank is counted without optimizer state.")
-    if word(strategy, "moments", "fp32") != "fp32":
+    if strategy.moments != "fp32":
         found.append("Moments in bf16 need TransformerEngine's Adam: the rank is counted with moments of that width.")
     if workload.precision != "bf16":
         found.append(f"{workload.precision} needs TransformerEngine: the rank is counted in bf16.")
     return found
 
 
-def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -> list[str]:
+def caveats(model: ModelSpec, strategy: Strategy, framework: Framework = "megatron") -> list[str]:
     """What is rehearsed in another way than it was planned, in sentences."""
     found = []
     if framework == "torch":
@@ -113,12 +111,10 @@ def caveats(model: ModelSpec, strategy: Strategy, framework: str = "megatron") -
     elif strategy.zero > 1:
         found.append("ZeRO-2 and 3 are Megatron-FSDP's, with a mesh of the ranks that shard one stage.")
         if strategy.pp > 1:
-            found.append(
-                "Megatron-FSDP of megatron-core 0.19 makes no mesh where there is a pipeline: played as if it did."
-            )
-    if word(strategy, "dispatch", "alltoall") != "alltoall":
+            found.append("Megatron-FSDP of megatron-core 0.19 makes no mesh in a pipeline: played as if it did.")
+    if strategy.dispatch != "alltoall":
         found.append("Experts are reached by all-to-all here: other dispatchers need their own libraries.")
-    if word(strategy, "graphs", "none") != "none":
+    if strategy.graphs != "none":
         found.append("CUDA graphs are not rehearsed: the host's time is that of single launches.")
     if model.window is not None:
         found.append("Attention windows are rehearsed as full causal attention: its time is too long, memory is right.")
@@ -134,7 +130,7 @@ def case_of(
     *,
     layers: tuple[int, ...] = (),
     stage: int = 0,
-    framework: str = "megatron",
+    framework: Framework = "megatron",
     compiled: bool = False,
 ) -> Case:
     """One rank of a planned job, with as few micro-batches as show its fullest moment."""

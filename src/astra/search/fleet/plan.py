@@ -14,9 +14,9 @@ from astra.answer import Plan, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
+from astra.money.bill import against
 from astra.rules.table import Rule
 from astra.search.able import able
-from astra.search.budget import against
 from astra.search.fleet.bill import with_run
 from astra.search.fleet.detail import estimate as estimate_mixed
 from astra.search.fleet.limits import Limits

@@ -8,9 +8,12 @@ NODE_RANK="${NODE_RANK:-0}"
 MASTER_ADDR="${MASTER_ADDR:-localhost}"
 MASTER_PORT="${MASTER_PORT:-29500}"
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"
 export MICRO_BATCH_SIZE=2 SEQ_LENGTH=4096
 export GRADIENT_ACCUMULATION_STEPS=32
+TRAIN_SCRIPT="${TRAIN_SCRIPT:-$HERE/train.py}"
+if [ "$TRAIN_SCRIPT" = "$HERE/train.py" ]; then
+  export MODEL="${MODEL:?name the model: a Hugging Face name or folder}"
+fi
 
 exec accelerate launch --config_file "$HERE/accelerate.yaml" --machine_rank "$NODE_RANK" \
   --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \

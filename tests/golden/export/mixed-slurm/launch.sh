@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: mixtral-8x7b on 8xH100-SXM5-80GB + 8xA100-SXM4-80GB, about 1 s per step.
-# Strategy: tp2 pp2 ep4 dp4 mbs1 sp zero1 recompute=none overlap=grad,param dispatch=deepep graphs=none params=bf16 grads=fp32 layers=20,12
+# Strategy: tp2 pp2 ep4 dp4 mbs1 sp zero1 recompute=none overlap=grad,param dispatch=alltoall graphs=none params=bf16 grads=fp32 layers=20,12
 # Verified with megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel.
 # Node order (NODE_RANK) decides which GPUs hold which stages:
 #   nodes 0 to 0: H100-SXM5-80GB, 8 each
@@ -42,8 +42,7 @@ MODEL_ARGS=(
   --moe-aux-loss-coeff 1e-3
   --moe-grouped-gemm
   --moe-permute-fusion
-  --moe-token-dispatcher-type flex
-  --moe-flex-dispatcher-backend deepep
+  --moe-token-dispatcher-type alltoall
 )
 
 PARALLEL_ARGS=(

@@ -8,7 +8,12 @@ NODE_RANK="${NODE_RANK:-0}"
 MASTER_ADDR="${MASTER_ADDR:-localhost}"
 MASTER_PORT="${MASTER_PORT:-29500}"
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-TRAIN_SCRIPT="${TRAIN_SCRIPT:?name your training script}"
+export MICRO_BATCH_SIZE=1 SEQ_LENGTH=4096
+export GRADIENT_ACCUMULATION_STEPS=128
+TRAIN_SCRIPT="${TRAIN_SCRIPT:-$HERE/train.py}"
+if [ "$TRAIN_SCRIPT" = "$HERE/train.py" ]; then
+  export MODEL="${MODEL:?name the model: a Hugging Face name or folder}"
+fi
 
 exec torchrun --nnodes 1 --nproc-per-node 8 \
   --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \

@@ -1,0 +1,118 @@
+"""A training script for Accelerate and DeepSpeed: Hugging Face's Trainer, with PEFT where the plan trains adapters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from astra.export.base import Launch, Left, header, joined
+
+VERIFIED: Final = "transformers 5.12.1 and peft 0.21.2: trained on a CPU"
+_TARGETS: Final = {
+    "all": '"all-linear"',
+    "attention": '["q_proj", "k_proj", "v_proj", "o_proj"]',
+    "qkv": '["q_proj", "k_proj", "v_proj"]',
+}
+_BODY: Final = '''\
+"""Train a Hugging Face model as planned. DATA is a dataset's name or a text file; without it tokens are random."""
+import argparse
+import os
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+
+SEQ = int(os.environ["SEQ_LENGTH"])
+
+
+def model():
+@MODEL
+
+def data(vocabulary):
+    """Samples of SEQ tokens each, the texts one after another."""
+    if "DATA" not in os.environ:
+        tokens = torch.randint(vocabulary, (int(os.environ.get("SAMPLES", 4096)), SEQ))
+        return [{"input_ids": sample, "labels": sample} for sample in tokens]
+    from datasets import load_dataset
+
+    name, read = os.environ["DATA"], AutoTokenizer.from_pretrained(os.environ["MODEL"])
+    kind = {"path": "text", "data_files": name} if os.path.exists(name) else {"path": name}
+    texts = load_dataset(**kind, split="train")
+    ends = [read.eos_token_id] if read.eos_token_id is not None else []
+    tokens = torch.tensor([token for text in texts["text"] for token in (*read(text)["input_ids"], *ends)])
+    samples = tokens[: len(tokens) // SEQ * SEQ].view(-1, SEQ)
+    return [{"input_ids": sample, "labels": sample} for sample in samples]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--deepspeed")
+    given = parser.parse_args()
+    made = model()
+    arguments = TrainingArguments(
+        output_dir=os.environ.get("SAVE", "checkpoints"),
+        per_device_train_batch_size=int(os.environ["MICRO_BATCH_SIZE"]),
+        gradient_accumulation_steps=int(os.environ["GRADIENT_ACCUMULATION_STEPS"]),
+        max_steps=int(os.environ.get("STEPS", "@STEPS")),
+        learning_rate=float(os.environ.get("LR", "1e-4")),
+        save_steps=int(os.environ.get("SAVE_INTERVAL", "@EVERY")),
+        save_strategy="steps" if "SAVE" in os.environ else "no",
+@ARGUMENTS
+        deepspeed=given.deepspeed,
+        use_cpu=not torch.cuda.is_available(),
+        logging_steps=1,
+        report_to="none",
+    )
+    Trainer(model=made, args=arguments, train_dataset=data(made.config.vocab_size)).train()
+'''
+
+
+def program(launch: Launch) -> str:
+    """The Python file."""
+    workload, strategy = launch.workload, launch.strategy
+    steps = max(1, round(workload.tokens / workload.tokens_per_step)) if workload.tokens is not None else 1000
+    half = "torch.float16" if workload.precision == "fp16" else "torch.bfloat16"
+    attention = f', attn_implementation="{"sdpa" if strategy.flash else "eager"}"'
+    if workload.task == "pretrain":
+        lines = ['config = AutoConfig.from_pretrained(os.environ["MODEL"])  # its shape, not its weights']
+        lines += [f"return AutoModelForCausalLM.from_config(config, dtype={half}{attention})"]
+    else:
+        lines = [f'base = AutoModelForCausalLM.from_pretrained(os.environ["MODEL"], dtype={half}{attention})']
+        lines += ["return base"] if workload.task == "finetune" else []
+    if workload.task == "lora":
+        rank, names = workload.lora_rank, _TARGETS[workload.lora_targets]
+        lines += ["from peft import LoraConfig, get_peft_model", ""]
+        lines += ["base.enable_input_require_grads()"] * (strategy.recompute == "full")
+        lines += [f'adapters = LoraConfig(r={rank}, lora_alpha={rank}, target_modules={names}, task_type="CAUSAL_LM")']
+        lines += ["return get_peft_model(base, adapters)"]
+    kind = "fp16=True" if workload.precision == "fp16" else "bf16=True"
+    said = [f"        {kind},", f"        gradient_checkpointing={_recomputes(launch)},"]
+    body = _BODY.replace("@MODEL", "\n".join(f"    {line}".rstrip() for line in lines) + "\n")
+    body = body.replace("@ARGUMENTS", "\n".join(said)).replace("@STEPS", str(steps))
+    # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
+    top = joined(["# -*- coding: utf-8 -*-", *header(launch, VERIFIED)])
+    return top + body.replace("@EVERY", str(launch.save_interval))
+
+
+def _recomputes(launch: Launch) -> bool:
+    """Accelerate's FSDP checkpoints by itself; DeepSpeed leaves it to the model."""
+    return launch.strategy.recompute == "full" and launch.runtime != "fsdp-eager"
+
+
+def settings(launch: Launch) -> list[str]:
+    """What the script reads, and which it is."""
+    lines = [f"export MICRO_BATCH_SIZE={launch.strategy.mbs} SEQ_LENGTH={launch.workload.seq}"]
+    lines += [f"export GRADIENT_ACCUMULATION_STEPS={launch.microbatches}"]
+    lines += ['TRAIN_SCRIPT="${TRAIN_SCRIPT:-$HERE/train.py}"']
+    lines += ['if [ "$TRAIN_SCRIPT" = "$HERE/train.py" ]; then']
+    return [*lines, '  export MODEL="${MODEL:?name the model: a Hugging Face name or folder}"', "fi"]
+
+
+def left(launch: Launch) -> list[Left]:
+    """What the script reads from its environment."""
+    meant = "its shape is taken" if launch.workload.task == "pretrain" else "its weights are what training starts from"
+    return [
+        Left("`MODEL`", f"the model's Hugging Face name or folder: {meant}; without it the script stops"),
+        Left("`DATA`", "a dataset's name or a file of text; random tokens without it"),
+        Left("`SAVE`", f"a folder for checkpoints, written every {launch.save_interval} steps; none without it"),
+        Left("`LR`, `STEPS`", "the learning rate, 1e-4 without it, and the number of steps"),
+        Left("`TRAIN_SCRIPT`", "a training script of yours in place of `train.py`"),
+    ]

@@ -1,0 +1,56 @@
+# -*- coding: utf-8 -*-
+# Plan of Astra 0.0: llama-2-13b on 8xA100-SXM4-40GB, about 1 s per step.
+# Strategy: tp1 pp1 dp8 mbs1 zero1 recompute=none offload=optimizer overlap=grad graphs=none params=bf16 grads=bf16
+# Verified with transformers 5.12.1 and peft 0.21.2: trained on a CPU.
+"""Train a Hugging Face model as planned. DATA is a dataset's name or a text file; without it tokens are random."""
+import argparse
+import os
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+
+SEQ = int(os.environ["SEQ_LENGTH"])
+
+
+def model():
+    config = AutoConfig.from_pretrained(os.environ["MODEL"])  # its shape, not its weights
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+
+
+def data(vocabulary):
+    """Samples of SEQ tokens each, the texts one after another."""
+    if "DATA" not in os.environ:
+        tokens = torch.randint(vocabulary, (int(os.environ.get("SAMPLES", 4096)), SEQ))
+        return [{"input_ids": sample, "labels": sample} for sample in tokens]
+    from datasets import load_dataset
+
+    name, read = os.environ["DATA"], AutoTokenizer.from_pretrained(os.environ["MODEL"])
+    kind = {"path": "text", "data_files": name} if os.path.exists(name) else {"path": name}
+    texts = load_dataset(**kind, split="train")
+    ends = [read.eos_token_id] if read.eos_token_id is not None else []
+    tokens = torch.tensor([token for text in texts["text"] for token in (*read(text)["input_ids"], *ends)])
+    samples = tokens[: len(tokens) // SEQ * SEQ].view(-1, SEQ)
+    return [{"input_ids": sample, "labels": sample} for sample in samples]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--deepspeed")
+    given = parser.parse_args()
+    made = model()
+    arguments = TrainingArguments(
+        output_dir=os.environ.get("SAVE", "checkpoints"),
+        per_device_train_batch_size=int(os.environ["MICRO_BATCH_SIZE"]),
+        gradient_accumulation_steps=int(os.environ["GRADIENT_ACCUMULATION_STEPS"]),
+        max_steps=int(os.environ.get("STEPS", "1000")),
+        learning_rate=float(os.environ.get("LR", "1e-4")),
+        save_steps=int(os.environ.get("SAVE_INTERVAL", "1000")),
+        save_strategy="steps" if "SAVE" in os.environ else "no",
+        bf16=True,
+        gradient_checkpointing=False,
+        deepspeed=given.deepspeed,
+        use_cpu=not torch.cuda.is_available(),
+        logging_steps=1,
+        report_to="none",
+    )
+    Trainer(model=made, args=arguments, train_dataset=data(made.config.vocab_size)).train()
