@@ -21,7 +21,8 @@ from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.rules.written import read_rules
 from astra.search.detail import estimate, layers_of
-from astra.search.engine import GROUP, Found, search
+from astra.search.engine import Found, search
+from astra.search.rows import GROUP
 from astra.search.space import LATE, Space
 from astra.search.words import said
 from astra.spec.job import Job

@@ -10,7 +10,8 @@ from astra.cost import step
 from astra.partition.effort import Effort
 from astra.search import blocks as streams
 from astra.search.blocks import Stream
-from astra.search.counts import CountSpace, core_bound_s, degrees, shelve
+from astra.search.counts import CountSpace, core_bound_s, shelve
+from astra.search.degrees import degrees
 from astra.search.floors import Floors
 from tests.search.test_counts import CASES, case
 

@@ -16,7 +16,8 @@ from astra.cost.stage import gather_parts, stage_costs
 from astra.cost.step import evaluate, seconds
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.detail import estimate
-from astra.search.engine import GROUP, search
+from astra.search.engine import search
+from astra.search.rows import GROUP
 from astra.search.space import Space
 from astra.spec.job import Job
 

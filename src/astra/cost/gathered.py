@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from astra.axes import AXES
+from astra.columns import each
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Part
-from astra.layers.kinds import LayerKind
+from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
-from astra.layers.split import Stages, kinds
+from astra.layers.split import Stages, kinds, stages
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
 
@@ -78,3 +80,29 @@ class StageMemory:
         """Kept and working bytes at the loss, on the rank that holds the last virtual stage."""
         head = self._gathered.parts[HEAD].kept
         return self._table.last * (head.whole + head.working)[self._gathered.place][:, None]
+
+
+def over_all(job: Job, columns: list[Floats]) -> Floats:
+    """[mesh] columns of each kind, the embedding and the head, summed over the whole model."""
+    return over_stages(whole_model(job), columns)[:, 0]
+
+
+def whole_model(job: Job) -> Stages:
+    """All layers on one rank."""
+    return each(stages(job.model, ((0,),), (len(layer_kinds(job.model)),)), lambda column: column[None])
+
+
+def over_model(job: Job, gathered: Gathered, seconds: Callable[[Part], Floats]) -> Floats:
+    """One figure of each part, summed over the whole model, [mesh]."""
+    keys: list[LayerKind | str] = [*kinds(job.model), EMBEDDING, HEAD]
+    return over_all(job, [seconds(gathered.parts[key]) for key in keys])[gathered.place]
+
+
+def least_s(part: Part) -> Floats:
+    """Forward and backward of a part with every overlap that helps."""
+    total: Floats = np.zeros_like(part.weight_s)
+    for direction in (part.forward, part.backward):
+        total = total + direction.compute_s
+        for axis in AXES:
+            total = total + np.minimum(direction.exposed_s[axis.name], direction.overlapped_s[axis.name])
+    return total

@@ -5,7 +5,7 @@ A mesh is a strategy without its memory savers (ZeRO stage, recompute, offload);
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,16 +15,25 @@ from astra.columns import Columns, distinct, each, take
 from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync
 from astra.cost.constants import WORKSPACE_BYTES
-from astra.cost.gathered import Gathered, StageMemory, over_layers, over_stages
+from astra.cost.gathered import (
+    Gathered,
+    StageMemory,
+    least_s,
+    over_all,
+    over_layers,
+    over_model,
+    over_stages,
+    whole_model,
+)
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.layout import Layouts
 from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, local
 from astra.cost.units import Units, unit_parameters
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.kinds import LayerKind
 from astra.layers.operators import Retention, Shard
-from astra.layers.split import Stages, kinds, stages
+from astra.layers.split import Stages, kinds
 from astra.network.collectives import host_transfer_s
 from astra.provenance import Bools, Codes, Floats, Ints
 from astra.schedule.registry import in_flight_chunks
@@ -298,7 +307,7 @@ class StageTimes:
 
     def over(self, job: Job) -> Passes:
         """All of the virtual stages, [mesh]."""
-        return each(self._passes(_whole(job)), lambda column: column[:, 0])
+        return each(self._passes(whole_model(job)), lambda column: column[:, 0])
 
     def _seconds(self, direction: Direction) -> Floats:
         """Compute and exposed communication of a part, [mesh]."""
@@ -359,32 +368,6 @@ def _collective_s(job: Job, columns: Columns) -> Floats | float:
     ranks = columns["tp"] * columns["cp"] * columns["dp"] * columns["pp"]
     across = (columns["pp"] > 1) & (ranks > job.pool.gpus_per_node)
     return effects.pipelined_collective_s(job.runtime, across)
-
-
-def over_all(job: Job, columns: list[Floats]) -> Floats:
-    """[mesh] columns of each kind, the embedding and the head, summed over the whole model."""
-    return over_stages(_whole(job), columns)[:, 0]
-
-
-def _whole(job: Job) -> Stages:
-    """All layers on one rank."""
-    return each(stages(job.model, ((0,),), (len(layer_kinds(job.model)),)), lambda column: column[None])
-
-
-def over_model(job: Job, gathered: Gathered, seconds: Callable[[Part], Floats]) -> Floats:
-    """One figure of each part, summed over the whole model, [mesh]."""
-    keys: list[LayerKind | str] = [*kinds(job.model), EMBEDDING, HEAD]
-    return over_all(job, [seconds(gathered.parts[key]) for key in keys])[gathered.place]
-
-
-def least_s(part: Part) -> Floats:
-    """Forward and backward of a part with every overlap that helps."""
-    total: Floats = np.zeros_like(part.weight_s)
-    for direction in (part.forward, part.backward):
-        total = total + direction.compute_s
-        for axis in AXES:
-            total = total + np.minimum(direction.exposed_s[axis.name], direction.overlapped_s[axis.name])
-    return total
 
 
 def _held(job: Job, gathered: Gathered, table: Stages) -> Held:

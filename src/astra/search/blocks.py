@@ -16,7 +16,8 @@ from astra.cost import step
 from astra.partition.effort import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.counts import degrees, expert_degrees, flops_bound_s
+from astra.search.counts import flops_bound_s
+from astra.search.degrees import degrees, expert_degrees
 from astra.search.floors import Floors
 from astra.search.space import divisors
 from astra.spec.job import Job

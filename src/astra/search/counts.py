@@ -44,16 +44,10 @@ from astra.partition.effort import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.bounds import products_s
-from astra.search.engine import (
-    UNSAVED,
-    Leaders,
-    blocks,
-    by_depth,
-    entries_of,
-    growing,
-    join_parts,
-)
-from astra.search.space import Space, cross, divisors, expert_candidates, facts_in
+from astra.search.degrees import degrees, expert_degrees
+from astra.search.engine import UNSAVED, Leaders
+from astra.search.rows import blocks, by_depth, entries_of, growing, join_parts
+from astra.search.space import Space, cross, facts_in
 from astra.search.words import settled
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
@@ -138,37 +132,6 @@ class CountSpace(Space):
         other = copy(self)
         other.job, other.facts, other.refused = job, facts, dict(self.refused)
         return other
-
-
-def degrees(job: Job, counts: Ints, restrictions: Restrictions) -> dict[str, Column]:
-    """Every tp * cp * pp * dp that is one of the counts and deals the batch."""
-    choices = {
-        "tp": divisors(job.model.heads),
-        "cp": divisors(job.workload.seq),
-        "pp": range(1, len(layer_kinds(job.model)) + 1),
-        "dp": divisors(job.workload.global_batch),
-    }
-    most = int(counts[-1])
-    tp, cp, pp, dp = (
-        np.array(list(restrictions.filter(name, [n for n in some if n <= most])), np.int64)
-        for name, some in choices.items()
-    )
-    gpus = tp[:, None, None, None] * cp[:, None, None] * pp[:, None] * dp
-    rows = np.nonzero(np.isin(gpus, counts))
-    return {n: c[r] for n, c, r in zip(choices, (tp, cp, pp, dp), rows, strict=True)}
-
-
-def expert_degrees(job: Job, restrictions: Restrictions) -> dict[str, Column]:
-    """Every ep with every etp the GPUs of the job have room for; 1 with 1 where there are no experts."""
-    moe = job.model.moe
-    if moe is None:
-        return {"ep": np.ones(1, np.int64), "etp": np.ones(1, np.int64)}
-    slices = [n for n in divisors(moe.ffn) if n <= job.pool.gpus]
-    ep, etp = (
-        np.array(list(restrictions.filter(name, some)), np.int64)
-        for name, some in (("ep", expert_candidates(job, restrictions)), ("etp", slices))
-    )
-    return {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))}
 
 
 class Shelf(NamedTuple):

@@ -10,15 +10,14 @@ its mesh cannot fit with every saver at once, or one of the same mesh that fits 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import Columns, distinct, from_strategy, joined, take
+from astra.columns import distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
-from astra.cost.memory import Holders
 from astra.cost.needed import needed_bound_s
 from astra.cost.savers import Savers
 from astra.cost.stage import (
@@ -34,16 +33,22 @@ from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
 from astra.search.bounds import core_bound_s, gather_cores, open_cores, siblings_of
-from astra.search.settle import Contest, Entries, least_savers, to_strategy
+from astra.search.rows import (
+    FIRST_CORES,
+    GROUP,
+    MOST_CORES,
+    blocks,
+    by_depth,
+    entries_of,
+    group_of,
+    growing,
+    join_parts,
+)
+from astra.search.settle import Contest, to_strategy
 from astra.search.space import Space, saver_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
-GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
-_FEWER: Final = 1_000_000  # than this many GPUs along one dimension
-CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
-FIRST_CORES: Final = 256
-MOST_CORES: Final = 4096
 FIRST_PENDING: Final = 512  # meshes put aside before the savers are tried on them; more once something fits
 MOST_PENDING: Final = 8192
 _NONE: Final = np.zeros(1, np.int64)
@@ -110,14 +115,6 @@ def search(
                 leaders.race(rest, least[rest] * core_bound_s(job, space, gathered, rest), gathered, progress)
     found = leaders.found(time.perf_counter() - started)
     return found if space.job == asked else found._replace(timed=())
-
-
-def growing(order: Ints, first: int = FIRST_CORES) -> Iterator[Ints]:
-    """Rows in blocks that double, so that an easy search stops early and a hard one runs at full width."""
-    start, size = 0, first
-    while start < len(order):
-        yield order[start : start + size]
-        start, size = start + size, min(2 * size, MOST_CORES)
 
 
 class _Pending(NamedTuple):
@@ -375,51 +372,3 @@ class Leaders:
             least=self.least[1],
             timed=tuple(self._timed),
         )
-
-
-def group_of(columns: Columns) -> Ints:
-    """A number for each group."""
-    numbers = np.zeros(len(columns[GROUP[0]]), np.int64)
-    for name in GROUP:
-        numbers = numbers * _FEWER + columns[name]
-    return numbers
-
-
-def entries_of(
-    result: Evaluated, fits: Bools, meshes: Meshes, parts: Gathered, savers: Savers, holders: Holders, group: Ints,
-    waits: Floats, *, first: bool,
-) -> Entries:  # fmt: skip
-    """What fits and may win, as rows of the contest; the quickest saver enters the first time only."""
-    mesh, saver, holder = least_savers(result, savers, fits)
-    if not first:
-        mesh, saver, holder = (column[saver > 0] for column in (mesh, saver, holder))
-    return Entries(
-        result.bound_s[mesh, saver, holder],
-        result.exchanged_s[mesh, holder],
-        result.after_s[mesh, holder],
-        group[mesh],
-        waits[mesh, holder],
-        meshes.take(mesh),
-        parts.place[mesh],
-        savers.take(saver),
-        Holders(*(column[holder] for column in holders)),
-    )
-
-
-def join_parts(several: Sequence[Gathered]) -> Gathered:
-    """The places of several tables that share their parts."""
-    return several[0]._replace(place=np.concatenate([some.place for some in several]))
-
-
-def blocks(rows: Ints, width: int) -> list[Ints]:
-    """Rows in blocks whose arrays, ``width`` entries a row, have a good size."""
-    size = max(CELLS // width, 8)
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-def by_depth(rows: Ints, costs: StageCosts, holders: int) -> Iterator[Ints]:
-    """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
-    depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
-    for level in np.unique(depth):
-        savers = 2 + 2 * 4 ** (int(level) + 1)
-        yield from blocks(rows[depth == level], savers * holders * costs.forward_s.shape[1])
