@@ -14,7 +14,7 @@ from astra.export import EXPORTERS
 from astra.export.base import Launch, Mesh, refusals
 from tests.export.launching import given, job_of
 
-ALL = "dispatch=alltoall"
+PLAINLY = "dispatch=alltoall"
 GOLDEN = Path(__file__).parents[1] / "golden" / "export"
 LONG = {"seq": 131072, "batch": 64}
 TITAN, DEEPSPEED, FSDP = {"runtime": "torchtitan"}, {"runtime": "deepspeed"}, {"runtime": "fsdp-eager"}
@@ -37,7 +37,7 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "kubernetes": ("llama-2-7b", "16xH100", "dp16 mbs1 zero3", {"runtime": "deepspeed"}, "kubernetes"),
     "mixed": ("llama-3.1-8b", "16xH100", f"tp2 pp2 dp4 mbs1 sp zero1 layers=20,12 {DATA}", {}, "flagscale"),
     "mixed-megatron": ("llama-3.1-8b", "16xH100", f"tp2 pp3 dp4 mbs1 sp zero1 layers=14,8,10 {DATA}", {}, "megatron"),
-    "mixed-slurm": ("mixtral-8x7b", "16xH100", f"tp2 pp2 ep4 dp4 mbs1 sp zero1 {ALL} layers=20,12 {DATA}", {}, "slurm"),
+    "mixed-slurm": ("mixtral-8x7b", "16xH100", f"tp2 pp2 ep4 dp4 sp zero1 {PLAINLY} layers=20,12 {DATA}", {}, "slurm"),
 }  # fmt: skip
 
 
