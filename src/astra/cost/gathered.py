@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.axes import AXES
-from astra.columns import each
+from astra.columns import Columns, each
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Part
 from astra.layers.kinds import LayerKind, layer_kinds
@@ -106,3 +106,20 @@ def least_s(part: Part) -> Floats:
         for axis in AXES:
             total = total + np.minimum(direction.exposed_s[axis.name], direction.overlapped_s[axis.name])
     return total
+
+
+def beside_bytes(columns: Columns, layer_bytes: Floats) -> Floats:
+    """What hiding expert exchanges holds besides: a layer of a second micro-batch.
+
+    One micro-batch goes forward through the layers while another goes back through them, so that as many are filled as
+    are given back, but for the two at work.
+    """
+    return np.where(columns["overlap_ep"][:, None], layer_bytes, 0.0)
+
+
+def graph_bytes(job: Job, inputs: Floats, in_flight: Floats) -> Floats:
+    """What graphs of single layers hold besides: an input each of their own, for every micro-batch in flight.
+
+    A graph is replayed on the tensors it was captured with. A graph of the whole step has its inputs within it.
+    """
+    return inputs * in_flight if job.words.graphs == "partial" else np.zeros_like(inputs)

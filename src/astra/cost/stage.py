@@ -18,6 +18,8 @@ from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import (
     Gathered,
     StageMemory,
+    beside_bytes,
+    graph_bytes,
     least_s,
     over_all,
     over_layers,
@@ -156,8 +158,8 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     queued = times.queued_bytes(job, gathered.shard, microbatches)
     shards, expert_shards = _shard_groups(job, columns, expert_groups(columns)[0])
     layers, in_flight = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
-    beside = _beside_bytes(columns, memory.largest("whole"))
-    graphed = _graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
+    beside = beside_bytes(columns, memory.largest("whole"))
+    graphed = graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         forward_s=times.forward,
@@ -226,23 +228,6 @@ def _in_flight(table: Stages, columns: Columns, microbatches: Ints) -> Ints:
         in_flight_chunks(columns["schedule"][:, None], **shape, rank=rank) for rank in (table.rank, table.until)
     )
     return np.maximum(first, last)
-
-
-def _beside_bytes(columns: Columns, layer_bytes: Floats) -> Floats:
-    """What hiding expert exchanges holds besides: a layer of a second micro-batch.
-
-    One micro-batch goes forward through the layers while another goes back through them, so that as many are filled as
-    are given back, but for the two at work.
-    """
-    return np.where(columns["overlap_ep"][:, None], layer_bytes, 0.0)
-
-
-def _graph_bytes(job: Job, inputs: Floats, in_flight: Floats) -> Floats:
-    """What graphs of single layers hold besides: an input each of their own, for every micro-batch in flight.
-
-    A graph is replayed on the tensors it was captured with. A graph of the whole step has its inputs within it.
-    """
-    return inputs * in_flight if job.words.graphs == "partial" else np.zeros_like(inputs)
 
 
 def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
