@@ -125,6 +125,9 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
         s.runtime != "megatron" or not s.overlap_ep or not (s.recompute == "full" or s.recompute_moe)
     ),
     "graphs_experts": lambda s: s.runtime != "megatron" or s.graphs != "full" or s.ep == 1 or s.dispatch == "hybridep",
+    "graphs_recompute": lambda s: (
+        s.runtime != "megatron" or s.graphs != "partial" or not (s.recompute == "full" or s.recompute_moe)
+    ),
     "module_experts": lambda s: (
         (s.moe or not (s.recompute_moe or s.recompute_moe_act)) and (s.shared_ffn > 0 or not s.recompute_shared_experts)
     ),
@@ -354,6 +357,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("overlap_ep_pipeline", "tp8 pp4 dp2 sp ep8 overlap=grad,param,tp,ep", MOE),
     ("overlap_ep_recompute", "tp8 dp8 sp ep8 overlap=grad,param,tp,ep recompute=selective:moe", MOE),
     ("graphs_experts", "tp8 pp4 dp2 sp ep8 dispatch=deepep graphs=full", MOE),
+    ("graphs_recompute", "tp8 pp4 dp2 sp recompute=full graphs=partial", DENSE),
     ("module_experts", "tp8 pp4 dp2 sp recompute=selective:moe_act", {}),
     ("module_experts", "tp8 pp4 dp2 sp ep8 recompute=selective:shared_experts", MOE | {"shared_ffn": 0}),
     ("module_latent", "tp8 pp4 dp2 sp recompute=selective:mla_up_proj", {}),

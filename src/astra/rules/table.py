@@ -242,6 +242,12 @@ RULES: Final = _rules(
         ("megatron",),
     ),
     (
+        "graphs_recompute",
+        "Megatron captures layers that are not recomputed in full, nor their experts",
+        'graphs == "partial" and (recompute == "full" or recompute_moe)',
+        ("megatron",),
+    ),
+    (
         "module_experts",
         "moe, moe_act and shared_experts are modules of models with such experts",
         "not moe and (recompute_moe or recompute_moe_act) or shared_ffn == 0 and recompute_shared_experts",

@@ -22,7 +22,7 @@ from astra.search.detail import legality
 from astra.search.engine import Found, Progress, search
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
-from astra.search.words import narrower, settled
+from astra.search.words import narrower, settled, uncaptured
 from astra.search.world import World, told_of
 from astra.spec.job import Job
 from astra.spec.money import Money
@@ -117,10 +117,12 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
             return _front(job, chosen, state)
         notes = [*use_notes(job, chosen[0]), *open_notes(state)]
         job = on(job, chosen[0].gpus)
-    found, ranked = _ranked(world, job, world.request.top, progress)
+    job, found, ranked = _ranked(world, job, world.request.top, progress)
     plans = [(job, strategy, result) for strategy, result in ranked]
     narrow = ranked[0][0].moments != "fp32" and narrower(job, restrictions) is not None
     notes += ["moments in bf16, because nothing fits with fp32"] * narrow
+    uncaptured_too = job.words.graphs == "none" and str(job.recipe()["graphs"]) == "partial"
+    notes += ["no CUDA graphs, because nothing fits without the recompute they exclude"] * uncaptured_too
     bold = daring(job, plans[0][2], restrictions, rules, tag) if world.request.rank == "upper" else None
     rejects = rejects_of(found, rules, job)
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
@@ -128,10 +130,13 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
 
 def _ranked(
     world: World, job: Job, top: int, progress: Progress | None = None
-) -> tuple[Found, list[tuple[Strategy, Estimate]]]:
-    """The search on a job, and the best of it as they are told."""
+) -> tuple[Job, Found, list[tuple[Strategy, Estimate]]]:
+    """The search on a job, and the best of it as they are told; the job is another one where nothing fits as usual."""
     rules, upper = world.rules, world.request.rank == "upper"
     found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubted=upper)
+    if not found.candidates and (plain := uncaptured(job, world.restrictions)) is not None:
+        job = plain
+        found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubted=upper)
     if not found.candidates and (narrow := narrower(job, world.restrictions)) is not None:
         found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubted=upper)
     if not found.candidates:
@@ -141,12 +146,12 @@ def _ranked(
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
         raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
-    return found, sorted(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)[:top]
+    return job, found, sorted(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)[:top]
 
 
 def _first(world: World) -> Estimate:
     """The first plan of a request, with nothing beside it."""
-    return _ranked(world, settled(world.job, world.restrictions), world.request.top)[1][0][1]
+    return _ranked(world, settled(world.job, world.restrictions), world.request.top)[2][0][1]
 
 
 def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:

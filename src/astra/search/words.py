@@ -94,6 +94,14 @@ def moment_choices(job: Job, restrictions: Restrictions) -> tuple[str, ...]:
     return job.runtime.can.moments if said else (str(job.recipe()["moments"]),)
 
 
+def uncaptured(job: Job, restrictions: Restrictions) -> Job | None:
+    """The job without graphs of layers, which exclude some recompute, if it does not fit with them; None: as it is."""
+    said = "graphs" in restrictions.fixed or "graphs" in restrictions.forbidden
+    if said or job.words.graphs != "partial" or "none" not in job.runtime.can.graphs:
+        return None
+    return msgspec.structs.replace(job, settled=msgspec.structs.replace(job.words, graphs="none"))
+
+
 def narrower(job: Job, restrictions: Restrictions) -> Restrictions | None:
     """The restrictions with moments in bf16, for a job that does not fit; None where that changes nothing."""
     said = "moments" in restrictions.fixed or "moments" in restrictions.forbidden
