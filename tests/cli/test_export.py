@@ -32,7 +32,8 @@ def test_export_and_back(astra_command: Command, plan: str) -> None:
     assert record["strategy"] == best["strategy"]
     found = astra_command("import", "run/launch.sh", "--json").record
     assert found["schema"] == "astra.import/1"
-    assert found["workload"] == {"global_batch": 128, "seq": 4096, "precision": "bf16", "optimizer": "adam"}
+    asked = {"global_batch": 128, "seq": 4096, "precision": "bf16", "optimizer": "adam", "task": "pretrain"}
+    assert found["workload"] == asked | {"lora_rank": None, "mtp": None}
     again = astra_command("estimate", "--from", "run/launch.sh", "--gpus", "16xH100", "--json").record
     assert again["step_s"] == pytest.approx(best["estimate"]["step_s"])
     assert "strategy" in astra_command("import", "run/launch.sh").out

@@ -127,7 +127,7 @@ def test_frameworks_without_it_say_so() -> None:
     work = Workload(global_batch=8, seq=SEQ)
     spec = model("nemotron-h-8b")
     assert unable(runtime("megatron"), spec, work) == []
-    for name in ("deepspeed", "fsdp-eager", "flagscale", "megatron-bridge", "megatron-apex"):
+    for name in ("deepspeed", "fsdp-eager", "flagscale", "megatron-apex"):
         sentences = [reason.sentence for reason in unable(runtime(name), spec, work)]
         assert f"{name} has no state-space layers (Mamba-2)" in sentences
 

@@ -120,7 +120,7 @@ class Oracle:
         waiting = self.limits.fixed.get("offload_layers", (0,))
         rows = [dict(zip(SAVER, (*each, layers), strict=True)) for each in found for layers in waiting]
         rows = [row | {f"recompute_{name}": name in row["modules"] for name in MODULES} for row in rows]
-        return [row for row in rows if self.legal(row)]
+        return [row for row in rows if self.legal({**self.words(1), **row})]
 
     def modules(self) -> list[tuple[str, ...]]:
         """Sets of modules that recipes recompute, of those that the model and the runtime have."""

@@ -55,7 +55,7 @@ def segments(answer: MixedPlanSet) -> list[Segment]:
         ({"fix": ["recompute=selective"]}, lambda a: {s.recompute for s in segments(a)} == {"selective"}),
         ({"forbid": ["sp"]}, lambda a: {s.tp for s in segments(a)} == {1}),
         ({"fix": ["zero=0"]}, lambda a: all("zero0" in plan.strategy for plan in a.plans)),
-        ({"forbid": ["overlap=grad"]}, lambda a: all("grad" not in plan.strategy for plan in a.plans)),
+        ({"forbid": ["overlap=grad"]}, lambda a: not any("=grad," in plan.strategy for plan in a.plans)),
     ],
 )
 def test_restrictions_hold_in_every_plan(how: dict[str, list[str]], holds: Callable[[MixedPlanSet], bool]) -> None:
@@ -102,7 +102,7 @@ def test_restrictions_that_leave_nothing() -> None:
 
 def test_a_pool_alone_is_what_the_one_type_planner_says() -> None:
     for each, gpus in zip(planned().alone, GPUS, strict=True):
-        own = astra.plan("llama-2-13b", gpus=gpus, batch=64, seq=4096)
+        own = astra.plan("llama-2-13b", gpus=gpus, batch=64, seq=4096, rank="expected")  # as fleets are ranked
         assert each.step_s == pytest.approx(own.best.estimate.step_s, rel=1e-9)
         assert each.strategy == f"{each.pool}: {own.best.strategy}"
 

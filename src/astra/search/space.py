@@ -119,7 +119,7 @@ class Space:
         The cores, and before them their degrees with sequence parallelism and which of these each core has.
         """
         columns = self._degrees()
-        if self._spoken & {"dispatch", "dispatch_fp8"}:
+        if self._spoken & {"dispatch", "dispatch_fp8"} or self.job.words.graphs == "full":  # its rule reads it too
             sends = columns["ep"] > 1
             columns["dispatch"] = np.where(sends, code("dispatch", self.job.words.dispatch), 0).astype(np.int16)
             columns["dispatch_fp8"] = sends & self.job.words.dispatch_fp8
