@@ -27,7 +27,7 @@ examples:
   astra validate
   astra validate my_runs.csv --plot scatter.html
   astra validate --json --out validation.json
-  astra validate --show dgxc-0007 > run.toml && astra estimate run.toml
+  astra validate --show dgxc-0007    what a published run asks: save it as run.toml for astra estimate run.toml
 """
 
 
