@@ -67,7 +67,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my_runs.csv").write_text(f"{','.join(RUN)}\n{','.join(map(str, RUN.values()))}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        small = ["plan", "llama-3-8b", "--gpus", "64xH100", "--fix", "zero=1", "--fix", "cp=1", "--max", "vp=1", "-q"]
+        small = ["plan", "llama-3-8b", "--gpus", "64xH100", "--fix", "zero=1", "--fix", "cp=1", "-q"]
         assert main([*small, "--out", "plan.json"]) == 0
         for target in ("megatron", "deepspeed"):
             assert main(["export", "plan.json", "--to", target, "--out", target, "--nearest"]) == 0

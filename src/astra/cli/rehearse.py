@@ -34,7 +34,8 @@ examples:
   astra plan llama-3.1-70b --gpus 64xH100 --out plan.json
   astra rehearse plan.json                    first, middle and last stage of the best plan
   astra rehearse plan.json --stage 0 --plan 2 --out rehearsal.json
-  astra rehearse plan.json --framework torch  plain torch layers, for plans without vp; no megatron-core needed
+  astra plan llama-3.1-70b --gpus 64xH100 --max vp=1 --out flat.json
+  astra rehearse flat.json --framework torch  plain torch layers, without virtual stages; no megatron-core needed
 """
 _HEAD: Final = ("stage", "layers", "", "peak GiB", "reserved", "compute", "optimizer")
 
