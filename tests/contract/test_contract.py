@@ -59,7 +59,7 @@ def test_every_target_of_a_runtime_is_one() -> None:
 
 
 def test_the_recorded_runs_are_whole() -> None:
-    """Runs of all of it, as written by make contract: nothing broken, no model left out; an old one had fewer runtimes."""
+    """Runs of all of it, by make contract: nothing broken, no model left out; an old one had fewer runtimes."""
     record = json.loads((RESULTS / "contract.json").read_text(encoding="utf-8"))
     for run in record["runs"]:
         assert run["broken"] == []
