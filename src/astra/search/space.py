@@ -68,7 +68,6 @@ class Space:
         self.job, self.restrictions = job, restrictions
         self.rules: Sequence[Rule] = (*rules_of(job.runtime), *user_rules)  # those that no row has met yet
         self.facts: dict[str, Any] = facts_in(job)
-        self._spoken = {name for rule in user_rules for name in rule.needs}
         self.refused: dict[str, int] = {}
         self.dominated = 0
         self.layouts = Layouts()
@@ -119,7 +118,7 @@ class Space:
         The cores, and before them their degrees with sequence parallelism and which of these each core has.
         """
         columns = self._degrees()
-        if self._spoken & {"dispatch", "dispatch_fp8"} or self.job.words.graphs == "full":  # its rule reads it too
+        if self.job.model.moe is not None:
             sends = columns["ep"] > 1
             columns["dispatch"] = np.where(sends, code("dispatch", self.job.words.dispatch), 0).astype(np.int16)
             columns["dispatch_fp8"] = sends & self.job.words.dispatch_fp8
