@@ -34,9 +34,9 @@ from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
 from astra.search.bounds import gather_grids, grid_bound_s, open_cores, siblings_of
 from astra.search.rows import (
-    FIRST_CORES,
+    FIRST_GRIDS,
     GROUP,
-    MOST_CORES,
+    MOST_GRIDS,
     blocks,
     by_depth,
     entries_of,
@@ -189,7 +189,7 @@ class Leaders:
         self._timed.append(gathered)
         order = np.argsort(bound_s, kind="stable")
         groups = group_of({name: self.space.grids[name][rows] for name in GROUP})
-        for block in growing(order, MOST_CORES if np.isfinite(self.worst_s()) else FIRST_CORES):
+        for block in growing(order, MOST_GRIDS if np.isfinite(self.worst_s()) else FIRST_GRIDS):
             if bound_s[block[0]] >= self.worst_s():
                 break
             open_rows = rows[block[bound_s[block] < self.limit_s(groups[block])]]
