@@ -82,6 +82,16 @@ def pretend_gpu() -> None:
     torch.nn.Module.bfloat16 = _to_bfloat16
 
 
+def without_memory_figures() -> None:
+    """Nothing is held on a GPU that is not there."""
+    import torch
+
+    cuda: Any = torch.cuda
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        setattr(cuda, name, lambda *_, **__: 0)
+    cuda.memory_stats = lambda *_, **__: {}
+
+
 def _to_bfloat16(module: Any) -> Any:
     """Tensors without data cannot change type in place, so parameters are replaced, marks and all."""
     import torch

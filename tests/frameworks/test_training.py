@@ -1,0 +1,97 @@
+"""Exported Megatron-LM scripts are executed: their own flags, the real training loop, and the loss of one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astra.cli import main
+from tests.export.launching import run_script
+from tests.frameworks.conftest import Harness
+
+STEPS = 3
+TINY = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 512, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu",
+}  # fmt: skip
+TIED = TINY | {"tie_word_embeddings": True}
+ROUTED = TINY | {
+    "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16,
+    "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+}  # fmt: skip
+MODELS = {"dense": TINY, "tied": TIED, "routed": ROUTED}
+
+# Each axis alone, then together; what is fixed is all the plan may not choose.
+PLANS = [
+    ("dense", 2, "dp=2 zero=0 mbs=2"),
+    ("dense", 2, "dp=2 zero=1 mbs=1"),
+    ("dense", 2, "tp=2 sp=false mbs=2"),
+    ("dense", 2, "tp=2 sp=true mbs=2"),
+    ("dense", 2, "pp=2 vp=1 mbs=2"),
+    ("dense", 2, "pp=2 vp=2 mbs=1"),
+    ("dense", 2, "pp=2 vp=1 mbs=2 layers=1,3"),
+    ("dense", 2, "dp=2 recompute=selective mbs=2"),
+    ("dense", 2, "pp=2 vp=1 recompute=full mbs=1"),
+    ("tied", 2, "pp=2 vp=1 mbs=2"),
+    ("routed", 2, "ep=2 mbs=2"),
+    ("routed", 2, "pp=2 vp=1 mbs=2"),
+    ("dense", 4, "tp=2 sp=true dp=2 zero=1 mbs=2"),
+    ("dense", 4, "tp=2 sp=true pp=2 vp=2 mbs=1 recompute=full"),
+    ("dense", 4, "pp=2 vp=2 dp=2 zero=1 mbs=1"),
+    ("routed", 4, "tp=2 sp=true ep=2 dp=2 zero=1 mbs=2"),
+    ("routed", 4, "pp=2 vp=1 ep=2 dp=2 zero=1 mbs=2"),
+]
+
+
+@pytest.fixture(scope="module")
+def training() -> Iterator[Harness]:
+    harness = Harness("megatron", "training_harness.py")
+    yield harness
+    harness.close()
+
+
+def exported(folder: Path, model: str, gpus: int, fixed: str) -> tuple[list[str], dict[str, str]]:
+    """What ``astra plan`` and ``astra export`` make torchrun start: its arguments and environment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(MODELS[model]), encoding="utf-8")
+    plan = folder / "plan.json"
+    asked = ["plan", str(folder / "config.json"), "--gpus", f"{gpus}xH100", "--batch", "8", "--seq", "32"]
+    asked += ["--out", str(plan), "--quiet", "--top", "1"]
+    layers = [word for word in fixed.split() if word.startswith("layers=")]
+    for word in fixed.split():
+        asked += ["--fix", word]
+    assert main([*asked]) == 0, layers
+    assert main(["export", str(plan), "--to", "megatron", "--out", str(folder / "run")]) == 0
+    started = run_script(folder / "run", LR="1e-2")
+    return started.after("pretrain_gpt.py"), started.env
+
+
+def losses(harness: Harness, folder: Path, model: str, gpus: int, fixed: str) -> list[float]:
+    argv, env = exported(folder, model, gpus, fixed)
+    kept = {name: env[name] for name in ("CUDA_DEVICE_MAX_CONNECTIONS",) if name in env}
+    found = harness.ask(argv=[*argv, "--train-iters", str(STEPS)], env=kept, world=gpus)
+    assert "error" not in found, found["error"]
+    told: list[float] = found["loss"]
+    return told
+
+
+@pytest.fixture(scope="module")
+def alone(training: Harness, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    folder = tmp_path_factory.mktemp("alone")
+    return {model: losses(training, folder / model, model, 1, "mbs=2 recompute=none") for model in MODELS}
+
+
+@pytest.mark.parametrize(("model", "gpus", "fixed"), PLANS, ids=lambda value: str(value))
+def test_same_loss(
+    training: Harness, alone: dict[str, list[float]], tmp_path: Path, model: str, gpus: int, fixed: str
+) -> None:
+    assert losses(training, tmp_path, model, gpus, fixed) == pytest.approx(alone[model], rel=2e-5)
+
+
+def test_it_learns(alone: dict[str, list[float]]) -> None:
+    assert all(steps[-1] < steps[0] - 0.3 for steps in alone.values())
