@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from astra.catalog import hardware
-from astra.operators.attention import OVERHEAD_S, Curve, Shape, curve_seconds, traffic_bytes
+from astra.operators.attention import OVERHEAD_S, AttentionShape, KernelCurve, curve_seconds, traffic_bytes
 from astra.operators.gemm import MEMORY_FRACTION, either
 from astra.provenance import Bools, Floats
 
@@ -59,7 +59,7 @@ GROUPS: Final = (
 class _Calls(NamedTuple):
     """Rows as columns."""
 
-    shape: Shape
+    shape: AttentionShape
     causal: Bools
     seconds: Floats
     ways: tuple[Bools, Bools]  # whether the time contains forward, backward
@@ -70,20 +70,20 @@ class _Calls(NamedTuple):
 
     def pick(self, chosen: Any) -> _Calls:
         return _Calls(
-            Shape(*(column[chosen] for column in self.shape)),
+            AttentionShape(*(column[chosen] for column in self.shape)),
             self.causal[chosen], self.seconds[chosen], (self.ways[0][chosen], self.ways[1][chosen]),
             self.flops_per_s[chosen], self.bytes_per_s[chosen], self.sms[chosen], self.other[chosen],
         )  # fmt: skip
 
 
-def fit_group(group: Group, rows: Sequence[Row]) -> list[Curve]:
+def fit_group(group: Group, rows: Sequence[Row]) -> list[KernelCurve]:
     """Forward and backward curves of a group, with the error of rows left out of the fit."""
     kept = [r for r in rows if r["gpu"] in (group.gpu, *group.others) and r["kernel"] in group.names]
     kept = [row for row in kept if row["seq_q"] <= LONGEST_SEQ]
     return fit_curves(group, kept, sources=tuple(sorted({row["source"] for row in kept}))) if kept else []
 
 
-def fit_curves(group: Group, rows: Sequence[Row], *, sources: tuple[str, ...]) -> list[Curve]:
+def fit_curves(group: Group, rows: Sequence[Row], *, sources: tuple[str, ...]) -> list[KernelCurve]:
     """Curves from rows of one kernel."""
     calls = _columns(rows, group.gpu)
     order = np.random.default_rng(0).permutation(len(rows)) % _FOLDS
@@ -117,7 +117,7 @@ def _columns(rows: Sequence[Row], own: str) -> _Calls:
     devices = {name: hardware.device(name) for name in {row["gpu"] for row in rows}}
     column = {name: np.array([float(row[name]) for row in rows]) for name in (*_SIZES, "seconds")}
     return _Calls(
-        Shape(*(column[name] for name in _SIZES)),
+        AttentionShape(*(column[name] for name in _SIZES)),
         np.array([bool(row["causal"]) for row in rows]),
         column["seconds"],
         (np.array(["fwd" in r["direction"] for r in rows]), np.array(["bwd" in r["direction"] for r in rows])),
@@ -146,7 +146,7 @@ class _Model:
         self.first = np.array([*first, 0.0])
         self.pull = np.array([*pull, _PULL])
 
-    def curves(self, theta: Floats) -> list[Curve]:
+    def curves(self, theta: Floats) -> list[KernelCurve]:
         """The two curves a vector stands for."""
         out, at = [], 0
         for way, (direction, dims) in enumerate(zip(("fwd", "bwd"), self.dims, strict=True)):
@@ -154,7 +154,7 @@ class _Model:
             at += 4 + len(dims)
             group = self.group
             out.append(
-                Curve(
+                KernelCurve(
                     family=group.family, kernel=group.kernel, direction=direction, gpu=group.gpu, clock=group.clock,
                     tile=group.tiles[way], row_keys=float(values[0]), diagonal_keys=float(values[1]),
                     power=1.0 + float(values[2]), lone=float(values[3]), dims=tuple(map(float, dims)),
@@ -255,7 +255,7 @@ def _context_fit(gpu: str, table: dict[str, Floats]) -> dict[str, float]:
     }  # fmt: skip
 
 
-def derived(curves: Sequence[Curve], rows: Sequence[Row]) -> list[Curve]:
+def derived(curves: Sequence[KernelCurve], rows: Sequence[Row]) -> list[KernelCurve]:
     """Curves without rows of their own to fit: FlashAttention-4 by its level, FlashAttention-2 on Blackwell by rule."""
     by_key = {(curve.family, curve.kernel, curve.direction): curve for curve in curves}
     out = []
@@ -276,7 +276,7 @@ def derived(curves: Sequence[Curve], rows: Sequence[Row]) -> list[Curve]:
     return out
 
 
-def narrowed(curve: Curve) -> Curve:
+def narrowed(curve: KernelCurve) -> KernelCurve:
     """A curve timed on wide heads alone, with heads of 64: softmax costs as much, products half."""
     if min(curve.dims) <= _NARROW_DIM:
         return curve
@@ -284,7 +284,7 @@ def narrowed(curve: Curve) -> Curve:
     return msgspec.structs.replace(curve, dims=(float(_NARROW_DIM), *curve.dims), fractions=(narrow, *curve.fractions))
 
 
-def _scaled(curve: Curve, level: float, **changes: Any) -> Curve:
+def _scaled(curve: KernelCurve, level: float, **changes: Any) -> KernelCurve:
     fractions = tuple(min(1.0, fraction * level) for fraction in curve.fractions)
     return msgspec.structs.replace(curve, fractions=fractions, error=0.0, **changes)
 
@@ -294,7 +294,7 @@ def _flops_per_sm(gpu: str) -> float:
     return device.peak("bf16") / device.sms
 
 
-def _in_step_level(curves: Sequence[Curve], rows: Sequence[Row]) -> float:
+def _in_step_level(curves: Sequence[KernelCurve], rows: Sequence[Row]) -> float:
     """Speed of the kernel timed inside a training step over that of the curves."""
     inside = [row for row in rows if row["source"] == "MLE-UPGRADE" and row["gpu"] == curves[0].gpu]
     if not inside:

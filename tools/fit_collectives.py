@@ -25,10 +25,10 @@ from astra.network.curves import (
     KNOT_COUNT,
     KNOT_OCTAVES,
     LAST_KNOT_BYTES,
-    Curve,
+    CollectiveCurve,
+    CurveRules,
     Fit,
-    Rules,
-    Shape,
+    GroupShape,
     inside_s,
     ramped,
     tabulate,
@@ -40,7 +40,7 @@ from tools.collectives_data import BORROWED, GPUS, RELATIVES, SOURCES, Point, Ru
 
 MADE: Final = "2026-11-15"
 OPS: Final = ALL_OPS[:4]  # sends have no public sweep
-START: Final = Rules(
+START: Final = CurveRules(
     ring_base_us=8.4,
     ring_step=0.7,
     ring_ramp=0.1,
@@ -123,7 +123,7 @@ def _smoothed(residuals: Sequence[tuple[Floats, Floats]]) -> Floats:
     return knots
 
 
-def fit_curves(points: Iterable[Point]) -> tuple[tuple[Curve, ...], tuple[Shape, ...]]:
+def fit_curves(points: Iterable[Point]) -> tuple[tuple[CollectiveCurve, ...], tuple[GroupShape, ...]]:
     """Curves per (GPU, op, ranks) and the protocol corrections their generation shares."""
     groups: dict[_Key, list[tuple[float, float]]] = defaultdict(list)
     for point in points:
@@ -141,13 +141,13 @@ def fit_curves(points: Iterable[Point]) -> tuple[tuple[Curve, ...], tuple[Shape,
             forms[key] = fit_form(x, rows[:, 1] / np.exp(_hats(rows[:, 0]) @ knots.get(kin, np.zeros(KNOT_COUNT))))
             residuals[kin].append((rows[:, 0], np.log(rows[:, 1] / form_s(forms[key], x))))
         knots = {kin: _smoothed(found) for kin, found in residuals.items() if kin[0] != "volta"}
-    shapes = tuple(Shape(*kin, tuple(round(float(v), 3) for v in values)) for kin, values in sorted(knots.items()))
+    shapes = tuple(GroupShape(*kin, tuple(round(float(v), 3) for v in values)) for kin, values in sorted(knots.items()))
     curves = _level_tails([_curve(key, forms[key], measured[key]) for key in swept])
     curves = _with_errors([*curves, *_taken_over(curves)], shapes, measured)
     return tuple(sorted(curves, key=lambda curve: (curve.gpu, curve.op, curve.ranks))), shapes
 
 
-def _curve(key: _Key, form: _Form, rows: Floats) -> Curve:
+def _curve(key: _Key, form: _Form, rows: Floats) -> CollectiveCurve:
     gpu, op, ranks = key
     link = _METAS[gpu].link_bytes_per_s
     x = rows[:, 0] * wire_factor(op, ranks)
@@ -161,10 +161,10 @@ def _curve(key: _Key, form: _Form, rows: Floats) -> Curve:
     # Below the first size of a full sweep the time is flat: that is measured too.
     smallest = 0.0 if rows[0, 0] <= FIRST_KNOT_BYTES else float(rows[0, 0])
     base, ramp = _short(form[0] / US), _short(form[2])
-    return Curve(gpu, op, ranks, base, _short(wire), ramp, _short(tail), smallest, float(rows[-1, 0]))
+    return CollectiveCurve(gpu, op, ranks, base, _short(wire), ramp, _short(tail), smallest, float(rows[-1, 0]))
 
 
-def _level_tails(curves: Sequence[Curve]) -> list[Curve]:
+def _level_tails(curves: Sequence[CollectiveCurve]) -> list[CollectiveCurve]:
     """One switch generation has one plateau: the best seen on any of its GPUs, as few were run beyond 512 MiB."""
     best: dict[_Key, float] = defaultdict(float)
     for curve in curves:
@@ -181,7 +181,7 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _taken_over(curves: Sequence[Curve]) -> list[Curve]:
+def _taken_over(curves: Sequence[CollectiveCurve]) -> list[CollectiveCurve]:
     """Curves a GPU lacks: of a relative, or (V100: only all-reduce is public) of its own all-reduce."""
     by_key = {(c.gpu, c.op, c.ranks): c for c in curves}
     made = [
@@ -198,16 +198,18 @@ def _taken_over(curves: Sequence[Curve]) -> list[Curve]:
     return made
 
 
-def _with_errors(curves: Sequence[Curve], shapes: tuple[Shape, ...], measured: dict[_Key, Floats]) -> list[Curve]:
+def _with_errors(
+    curves: Sequence[CollectiveCurve], shapes: tuple[GroupShape, ...], measured: dict[_Key, Floats]
+) -> list[CollectiveCurve]:
     fit = make_fit(tuple(curves), shapes)
     errors = {key: mean_error(fit, [Point(*key, *row) for row in rows]) for key, rows in measured.items()}
     return [msgspec.structs.replace(c, error=round(errors[c.gpu, c.op, c.ranks], 3)) if c.own else c for c in curves]
 
 
 def make_fit(
-    curves: tuple[Curve, ...],
-    shapes: tuple[Shape, ...],
-    rules: Rules = START,
+    curves: tuple[CollectiveCurve, ...],
+    shapes: tuple[GroupShape, ...],
+    rules: CurveRules = START,
     held_out: dict[str, float] | None = None,
 ) -> Fit:
     """The record that is written to the data file."""
@@ -231,7 +233,7 @@ def mean_error(fit: Fit, points: Sequence[Point], *, as_gpu: str = "") -> float:
     return float(np.concatenate(off).mean()) if off else math.nan
 
 
-def run_s(run: Run, fit: Fit, rules: Rules) -> Floats:
+def run_s(run: Run, fit: Fit, rules: CurveRules) -> Floats:
     """Seconds the rules give for a run over several servers."""
     near = near_rates(fit, run)
     ranks = np.full(run.nbytes.shape, float(run.ranks))
@@ -246,7 +248,7 @@ def near_rates(fit: Fit, run: Run) -> tuple[float, float]:
     return tails["all_gather"] * rate, tails["all_reduce"] * rate
 
 
-def run_error(runs: Sequence[Run], fit: Fit, rules: Rules) -> float:
+def run_error(runs: Sequence[Run], fit: Fit, rules: CurveRules) -> float:
     """Mean over systems of the mean absolute error of each, in log so that too fast and too slow weigh the same."""
     by_system: dict[tuple[str, str], list[float]] = defaultdict(list)
     for run in runs:
@@ -255,7 +257,7 @@ def run_error(runs: Sequence[Run], fit: Fit, rules: Rules) -> float:
     return float(np.mean([np.mean(found) for found in by_system.values()])) if by_system else 0.0
 
 
-def fit_rules(runs: Sequence[Run], fit: Fit) -> Rules:
+def fit_rules(runs: Sequence[Run], fit: Fit) -> CurveRules:
     """Constants of the multi-server rules: each in turn is moved up or down while that helps."""
     rules = START
     for kinds, names in STAGES:
@@ -274,7 +276,7 @@ def fit_rules(runs: Sequence[Run], fit: Fit) -> Rules:
     return rules
 
 
-def _moved(rules: Rules, name: str, factor: float) -> Rules:
+def _moved(rules: CurveRules, name: str, factor: float) -> CurveRules:
     field, _, kinds = name.partition(":")
     limit = 1.0 if any(word in field for word in _AT_MOST_ONE) else math.inf
     value = getattr(rules, field)
@@ -327,7 +329,7 @@ def hold_out_gpus(points: Sequence[Point]) -> list[tuple[str, float]]:
     return [*rows, ("generation hopper from b200", mean_error(fit, unseen, as_gpu="b200"))]
 
 
-def hold_out_systems(runs: Sequence[Run], fit: Fit, rules: Rules) -> list[tuple[str, float]]:
+def hold_out_systems(runs: Sequence[Run], fit: Fit, rules: CurveRules) -> list[tuple[str, float]]:
     """Leave out a system, fit the rules to the others, predict it; what is never fitted is only predicted."""
     rows = []
     for system in dict.fromkeys(run.system for run in runs):

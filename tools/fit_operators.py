@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from astra.catalog import hardware
-from astra.operators.attention import Curve
+from astra.operators.attention import KernelCurve
 from astra.operators.basis import Peaks, read_json
 from astra.operators.surface import WEIGHTS, surfaces
 from tools import fit_attention, fit_gemm, operator_rows
@@ -170,7 +170,7 @@ def _with_own_curves(document: Row, profile: Row) -> Row:
         for row in profile["rows"]
         if row["op"] == "attention" and row["kernel"] in _PROFILE_KERNELS and not row.get("window")
     ]
-    curves = [msgspec.convert(curve, Curve) for curve in document["curves"]]
+    curves = [msgspec.convert(curve, KernelCurve) for curve in document["curves"]]
     for kernel in sorted({row["kernel"] for row in rows}):
         own = [row for row in rows if row["kernel"] == kernel]
         tiles = next(
@@ -183,7 +183,7 @@ def _with_own_curves(document: Row, profile: Row) -> Row:
     return {**document, "gpus": gpus, "curves": [msgspec.to_builtins(curve) for curve in curves]}
 
 
-def _tiles(curves: Sequence[Curve], like: Curve) -> tuple[int, int]:
+def _tiles(curves: Sequence[KernelCurve], like: KernelCurve) -> tuple[int, int]:
     """Block rows of a family's kernel, forward and backward."""
     found = {c.direction: c.tile for c in curves if (c.family, c.kernel) == (like.family, like.kernel)}
     return found.get("fwd", 128), found.get("bwd", 128)

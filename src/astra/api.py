@@ -14,9 +14,9 @@ from astra.layers import weights as weights_of
 from astra.search.ledger import no_coverage
 from astra.search.one_pool import estimate_pool, plan_pool
 from astra.search.world import World, seq_of
-from astra.spec._base import check
 from astra.spec.job import Job
 from astra.spec.mixed import is_mixed
+from astra.spec.record import check
 from astra.spec.request import FIELDS, requested
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN: Final = 80  # of what was given
 _MOST_PLACE: Final = 500
-_MOST_TOLD: Final = 4000
+_MOST_SENTENCE: Final = 4000
 
 
 class AstraError(Exception):
@@ -33,10 +33,14 @@ class InputError(AstraError):
     def __init__(self, where: str, got: object, *, want: str, fix: str = "", picture: str = "") -> None:
         self.where, self.got, self.want, self.fix = where, got, want, fix
         # Places and wishes quote files and names; whatever is in those, the message is one line that can be seen.
-        place, told, advice = _told(where, _MOST_PLACE), _told(want, _MOST_TOLD), _told(fix, _MOST_TOLD)
+        place, wish, advice = (
+            _shortened(where, _MOST_PLACE),
+            _shortened(want, _MOST_SENTENCE),
+            _shortened(fix, _MOST_SENTENCE),
+        )
         shown = f"got {_shown(got)}, " if got is not None else ""
         drawn = f"\n{visible_lines(picture)}" if picture else ""  # the only lines of their own: a caret under the fault
-        super().__init__(f"{place}: {shown}wanted {told}.{' ' + advice if advice else ''}{drawn}")
+        super().__init__(f"{place}: {shown}wanted {wish}.{' ' + advice if advice else ''}{drawn}")
 
 
 class UnknownName(InputError):
@@ -96,5 +100,5 @@ def _shown(got: object) -> str:
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
 
 
-def _told(text: str, most: int) -> str:
+def _shortened(text: str, most: int) -> str:
     return shortened(visible(text), most)

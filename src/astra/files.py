@@ -165,12 +165,12 @@ def check_plain(data: Any, where: str) -> None:
     level: list[tuple[str, Any]] = [(where, data if isinstance(data, dict | list) else [data])]
     for _ in range(MOST_DEPTH):
         inside: list[tuple[str, Any]] = []
-        for place, holder in level:
-            for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
+        for place, container in level:
+            for key, value in container.items() if isinstance(container, dict) else enumerate(container):
                 if isinstance(value, dict | list):
-                    inside.append((_inner(place, key, holder), value))
+                    inside.append((_inner(place, key, container), value))
                 elif isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
-                    raise InputError(_inner(place, key, holder), None, want="numbers of at most 18 digits")
+                    raise InputError(_inner(place, key, container), None, want="numbers of at most 18 digits")
         if not inside:
             return
         level = inside
@@ -232,8 +232,10 @@ def _too_deep(where: str) -> InputError:
     return InputError(where, None, want=f"at most {MOST_DEPTH} tables or lists inside each other: nested too deeply")
 
 
-def _inner(place: str, key: object, holder: object) -> str:
+def _inner(place: str, key: object, container: object) -> str:
     """The place of a value inside a table or a list."""
     if len(place) > 400:
         return place
-    return f"{place}: {shortened(key, 40)}" if isinstance(key, str) and isinstance(holder, dict) else f"{place}[{key}]"
+    return (
+        f"{place}: {shortened(key, 40)}" if isinstance(key, str) and isinstance(container, dict) else f"{place}[{key}]"
+    )

@@ -30,7 +30,7 @@ from astra.answer import (
 )
 from astra.api import ModelReport
 from astra.cli import parser
-from astra.cli.catalog import CATALOG_SCHEMA, SHELVES
+from astra.cli.catalog import CATALOG_SCHEMA, SECTIONS
 from astra.cli.prices import PRICES_SCHEMA
 from astra.lab.profile.summary import PROFILE_SCHEMA, ProfileSummary, Speed
 from astra.lab.rehearse.compare import REHEARSAL_SCHEMA, Figures, Rehearsal, RehearsedStage
@@ -38,12 +38,12 @@ from astra.spec.fields import Field
 from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS
 from astra.validate.replay import ReplayedRun
-from astra.validate.score import Confusion, Group, Pick, Validation
+from astra.validate.score import Confusion, Pick, RunGroup, Validation
 
 ROOT = Path(__file__).parents[2]
 RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
 RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
-RECORDS += [Validation, ReplayedRun, Confusion, Group, Pick]
+RECORDS += [Validation, ReplayedRun, Confusion, RunGroup, Pick]
 RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, ChoicePart, Waste, Unused, RentSearch, MixSearch]
 
 
@@ -78,7 +78,7 @@ def test_schemas_and_exit_codes_are_documented() -> None:
         PROFILE_SCHEMA,
     ):
         assert f"`{schema}`" in page
-    assert all(f"`{kind}`" in page for kind in SHELVES)
+    assert all(f"`{kind}`" in page for kind in SECTIONS)
 
 
 def row(field: Field, name: str) -> str:

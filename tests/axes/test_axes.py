@@ -44,7 +44,7 @@ def test_an_axis_declares_what_the_table_and_the_collectives_know(axis: Axis) ->
     for spec in SPECS:
         for send in sends(axis, spec, shard(SEQ, tp=2, cp=2, ep=2, etp=2, sp=True)):
             assert send.op in OPS
-            assert send.beside in ("", "gemm", "attention")
+            assert send.behind in ("", "gemm", "attention")
             assert np.all(send.nbytes > 0)
             assert np.all(send.stride >= 1)
 
@@ -87,7 +87,7 @@ def test_context_parallelism_sends_keys_and_values_round_the_ring(cp: int) -> No
     assert float(send.nbytes[0]) == own
     assert wire_bytes([send], "forward") == (cp - 1) * own
     assert wire_bytes([send], "backward") == 2 * (cp - 1) * own
-    assert send.beside == "attention"
+    assert send.behind == "attention"
     assert int(send.ranks[0]) == cp  # the slowest hop of the whole ring decides
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from astra.cli.catalog import SHELVES
+from astra.cli.catalog import SECTIONS
 from tests.cli.conftest import Shown
 
 Command = Callable[..., Shown]
 
 
-@pytest.mark.parametrize("kind", SHELVES)
+@pytest.mark.parametrize("kind", SECTIONS)
 @pytest.mark.parametrize("width", ["80", "150"])
 def test_every_shelf_is_listed(astra_command: Command, kind: str, width: str) -> None:
     shown = astra_command("catalog", kind, "--width", width)

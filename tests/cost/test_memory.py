@@ -29,8 +29,8 @@ def test_the_bounds_are_below_the_peak_which_is_the_sum_of_its_kinds(choice: tup
     for stage in told.stages:
         assert stage.peak_allocated_gib == pytest.approx(sum(stage.memory.values()), rel=1e-12)
     peak = told.peak_allocated_gib * GIB * (1 + 1e-12)
-    zero, offload = np.array([strategy.zero, 0, 3]), np.array([int(row.holders.offload[0]), 0, 0])
-    others = memory.Holders(zero, offload, 0 * zero, 0 * zero)
+    zero, offload = np.array([strategy.zero, 0, 3]), np.array([int(row.shardings.offload[0]), 0, 0])
+    others = memory.Sharding(zero, offload, 0 * zero, 0 * zero)
     least = memory.least_peak(job, costs, vp, others)
     assert least[0, 0] <= peak
     assert memory.least_peak_of_any(job, costs, vp, others)[0] <= least.min() * (1 + 1e-12)

@@ -30,18 +30,18 @@ CASES: dict[str, dict[str, Any]] = {
 def test_nothing_that_fits_is_faster(name: str) -> None:
     job = make_job(**{**USUAL, **CASES[name]})
     space = Space(job, Restrictions())
-    cores = np.random.default_rng(1).permutation(len(space.strategies))[:150]
-    meshes, _, _ = space.expand(np.sort(cores))
+    grids = np.random.default_rng(1).permutation(len(space.strategies))[:150]
+    meshes, _, _ = space.expand(np.sort(grids))
     meshes = meshes.take(np.random.default_rng(2).permutation(len(meshes))[:400])
     costs = stage_costs(job, meshes, gather_parts(job, meshes.columns))
-    result = evaluate(job, meshes, costs, space.savers, space.holders)
+    result = evaluate(job, meshes, costs, space.recomputes, space.shardings)
     fits = result.known & memory.fits(job, result.peak_bytes)
     best_s = np.where(fits, result.bound_s, np.inf).min(axis=1)
-    needed_s = needed_bound_s(job, meshes, costs, space.savers, space.holders)
+    needed_s = needed_bound_s(job, meshes, costs, space.recomputes, space.shardings)
     assert fits.any()
     assert (needed_s <= best_s).all()
     # It must tell more than that nothing is recomputed, or nobody would ask for it.
-    unsaved_s = result.bound_s[:, space.savers.recompute == 0].min(axis=1)
+    unsaved_s = result.bound_s[:, space.recomputes.recompute == 0].min(axis=1)
     again = np.isfinite(best_s) & (best_s > 1.02 * unsaved_s)
     if again.any():
         closed = (needed_s[again] - unsaved_s[again]) / (best_s[again] - unsaved_s[again])

@@ -35,13 +35,13 @@ def costed(asked: Job, every_rank: bool) -> tuple[Space, StageCosts] | None:
 @law(25)
 @given(jobs)
 def test_sorts_of_rank_are_as_slow_and_as_full_as_all_ranks(asked: Job) -> None:
-    sorts, ranks = costed(asked, False), costed(asked, True)
-    if sorts is None or ranks is None:
+    stage_kinds, ranks = costed(asked, False), costed(asked, True)
+    if stage_kinds is None or ranks is None:
         return
     for name in ("forward_s", "backward_s", "weight_s", "kept_whole", "kept_checkpoint", "layer_working", "head_bytes"):
-        few, all_ = (getattr(found[1], name).max(axis=1) for found in (sorts, ranks))
+        few, all_ = (getattr(found[1], name).max(axis=1) for found in (stage_kinds, ranks))
         np.testing.assert_allclose(few, all_, err_msg=name)
-    alive = [found[1].kept_whole * found[1].in_flight for found in (sorts, ranks)]
+    alive = [found[1].kept_whole * found[1].in_flight for found in (stage_kinds, ranks)]
     np.testing.assert_allclose(alive[0].max(axis=1), alive[1].max(axis=1))
 
 

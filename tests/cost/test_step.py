@@ -1,4 +1,4 @@
-"""The step of every combination: savers trade time for memory, and the bound is the simulation for one stage."""
+"""The step of every combination: recomputes trade time for memory, and the bound is the simulation for one stage."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from astra.columns import code
-from astra.cost.memory import Holders, activations, least_peak, reserved_bytes
+from astra.cost.memory import Sharding, activations, least_peak, reserved_bytes
 from astra.cost.parts import Direction
-from astra.cost.savers import Savers, recompute_s
+from astra.cost.recompute import Recomputes, recompute_s
 from astra.cost.stage import Gathered, Meshes, StageCosts, gather_parts, stage_costs
 from astra.cost.step import Evaluated, evaluate
 from astra.schedule.bounds import lower_bound_s
@@ -26,7 +26,7 @@ PASSES = ("forward_s", "backward_s")
 
 def in_columns(asked: Job, row: Row) -> Evaluated:
     costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
-    return evaluate(asked, row.meshes, costs, row.savers, row.holders)
+    return evaluate(asked, row.meshes, costs, row.recomputes, row.shardings)
 
 
 @law(60)
@@ -77,8 +77,8 @@ def test_equal_stages_are_simulated_as_the_bound_says(
     row = as_row(asked, strategy)
     bare, costs = without_ends(asked, row.meshes)
     simulated_s, _ = simulated(asked, row, bare, np.zeros(pp))
-    none = savers(("none", "uniform", 1))
-    alone = Holders(*(np.zeros(1, np.int64) for _ in Holders._fields))
+    none = recomputes(("none", "uniform", 1))
+    alone = Sharding(*(np.zeros(1, np.int64) for _ in Sharding._fields))
     result = evaluate(asked, row.meshes, costs, none, alone)
     # One replica, so that nothing but the pipeline, the update and the host is left.
     pipeline_s = float(result.bound_s[0, 0, 0]) / (1 + asked.straggling) - asked.runtime.host.step_s
@@ -92,7 +92,7 @@ def test_equal_stages_are_simulated_as_the_bound_says(
     choices, st.sampled_from(("none", "selective", "full")), st.integers(1, 4), st.integers(0, 3), st.integers(0, 99)
 )
 def test_the_bound_is_never_above_the_simulation(choice: Choice, kind: str, n: int, zero: int, seed: int) -> None:
-    """Of any split of the layers, chunks and savers."""
+    """Of any split of the layers, chunks and recomputes."""
     asked, strategy = choice
     rng = np.random.default_rng(seed)
     depth = asked.model.layers + (asked.model.encoder.layers if asked.model.encoder else 0)
@@ -128,10 +128,10 @@ def test_the_simulation_is_never_below_its_bound(choice: Choice) -> None:
         assert told.step_s >= float(bound[0]) * (1 - 1e-9)
 
 
-def savers(*rows: tuple[str, str, int]) -> Savers:
+def recomputes(*rows: tuple[str, str, int]) -> Recomputes:
     table = np.array([(code("recompute", kind), code("method", method), n) for kind, method, n in rows], np.int64)
     first = (table[:, 0] == code("recompute", "selective")).astype(np.int64)  # core attention
-    return Savers(table[:, 0], table[:, 1], table[:, 2], first, 0 * first)
+    return Recomputes(table[:, 0], table[:, 1], table[:, 2], first, 0 * first)
 
 
 def test_savers() -> None:
@@ -139,7 +139,7 @@ def test_savers() -> None:
     asked = msgspec.structs.replace(job(2), model=msgspec.structs.replace(job(2).model, layers=8))
     row = as_row(asked, Strategy(dp=2, mbs=1))
     costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
-    some = savers(
+    some = recomputes(
         ("none", "uniform", 1), ("selective", "uniform", 1), ("full", "block", 2), ("full", "block", 8),
         ("full", "uniform", 1), ("full", "uniform", 4), ("full", "uniform", 8),
     )  # fmt: skip
@@ -169,11 +169,13 @@ def test_no_saver_needs_less_than_the_least(choice: Choice) -> None:
     costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
     deepest = int(costs.chunk_layers.max())
     full = [("full", method, n) for method in ("uniform", "block") for n in range(1, deepest + 1)]
-    some = savers(("none", "uniform", 1), ("selective", "uniform", 1), *full)
+    some = recomputes(("none", "uniform", 1), ("selective", "uniform", 1), *full)
     narrow = np.array([0, 0, 0, 0, 0, 1, 0])
-    holders = Holders(np.array([0, 1, 2, 3, 1, 1, 3]), np.array([0, 0, 0, 0, 1, 0, 0]), narrow, np.array([0] * 6 + [1]))
-    least = least_peak(asked, costs, row.meshes.columns["vp"], holders)
-    peak = evaluate(asked, row.meshes, costs, some, holders).peak_bytes
+    shardings = Sharding(
+        np.array([0, 1, 2, 3, 1, 1, 3]), np.array([0, 0, 0, 0, 1, 0, 0]), narrow, np.array([0] * 6 + [1])
+    )
+    least = least_peak(asked, costs, row.meshes.columns["vp"], shardings)
+    peak = evaluate(asked, row.meshes, costs, some, shardings).peak_bytes
     assert np.all(least <= peak.min(axis=1) * (1 + 1e-12))
 
 
@@ -181,8 +183,8 @@ def test_a_saver_exists_only_where_its_layers_do() -> None:
     asked = msgspec.structs.replace(job(2), model=msgspec.structs.replace(job(2).model, layers=8))
     row = as_row(asked, Strategy(pp=2, mbs=1))
     costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
-    some = savers(("none", "uniform", 1), ("full", "block", 4), ("full", "block", 5))
-    found = evaluate(asked, row.meshes, costs, some, row.holders)
+    some = recomputes(("none", "uniform", 1), ("full", "block", 4), ("full", "block", 5))
+    found = evaluate(asked, row.meshes, costs, some, row.shardings)
     assert found.known[0, :, 0].tolist() == [True, True, False]
 
 

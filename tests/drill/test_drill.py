@@ -103,8 +103,8 @@ CODE = {
         {},
         {
             "spec/effects.py": [
-                ("EFFECTS: Final[dict[str, Known]] = {\n",
-                 'EFFECTS: Final[dict[str, Known]] = {\n    "toy_s": Known(0, "time the drill takes of each step"),\n'),
+                ("EFFECTS: Final[dict[str, EffectField]] = {\n",
+                 'EFFECTS: Final[dict[str, EffectField]] = {\n    "toy_s": EffectField(0, "time the drill takes of each step"),\n'),
             ],
             "cost/effects.py": [
                 ("FUNCTIONS: Final[", EFFECT + "FUNCTIONS: Final["),

@@ -18,7 +18,7 @@ from astra.evidence.coverage import unseen
 from astra.evidence.doubt import Doubt
 from astra.evidence.kinds import WORDS, Kind, kind_of
 from astra.evidence.runs import runs
-from astra.evidence.told import of_kind, sentence, unpublished
+from astra.evidence.sentence import of_kind, sentence, unpublished
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy
 

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from astra.errors import InputError
-from astra.export.imported import Imported
+from astra.export.imported import ImportedLaunch
 from astra.export.imports import import_text
 from astra.spec.strategy import Strategy
 from tests.export.corpus import CORPUS, Entry
 
 
-def fact(found: Imported, name: str) -> Any:
+def fact(found: ImportedLaunch, name: str) -> Any:
     if name in Strategy.__struct_fields__:
         return getattr(found.strategy, name)
     return getattr(found, {"batch": "global_batch"}.get(name, name))
 
 
-def read(entry: Entry) -> Imported:
+def read(entry: Entry) -> ImportedLaunch:
     return import_text(entry.text, name=entry.file, gpus=entry.gpus, parameters=entry.parameters)
 
 

@@ -249,17 +249,17 @@ def _value(text: str, draw: Random) -> str:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return _letter(text, draw)
-    holder: Any = document
-    while isinstance(holder, dict | list) and holder:
-        key: Any = draw.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
-        inner = holder[key]
+    sharding: Any = document
+    while isinstance(sharding, dict | list) and sharding:
+        key: Any = draw.choice(list(sharding) if isinstance(sharding, dict) else range(len(sharding)))
+        inner = sharding[key]
         if not isinstance(inner, dict | list) or not inner or draw.random() < 0.15:
-            if draw.random() < 0.2 and isinstance(holder, dict):
-                del holder[key]
+            if draw.random() < 0.2 and isinstance(sharding, dict):
+                del sharding[key]
             else:
-                holder[key] = draw.choice(_VALUES)
+                sharding[key] = draw.choice(_VALUES)
             break
-        holder = inner
+        sharding = inner
     return json.dumps(document)
 
 

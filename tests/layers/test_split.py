@@ -1,4 +1,4 @@
-"""Layers dealt to stages: the largest stage is as small as it can be, and sorts of rank stand for every rank."""
+"""Layers dealt to stages: the largest stage is as small as it can be, and kinds of rank stand for every rank."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_sorts_stand_for_every_rank(kind: str, placed: Placed, pp: int, vp: int,
     cuts = sorted(data.draw(st.lists(st.integers(0, depth), min_size=pp * vp - 1, max_size=pp * vp - 1)))
     layers = tuple(np.diff([0, *cuts, depth]).tolist())
     place = tuple(tuple(chunk) for chunk in placed(pp, vp).tolist())
-    every, sorts = (stages(spec, place, layers, every_rank=each) for each in (True, False))
+    every, stage_kinds = (stages(spec, place, layers, every_rank=each) for each in (True, False))
     assert every.rank.tolist() == list(range(pp))
     assert every.counts.sum() == depth
     order = kinds(spec)
@@ -77,14 +77,14 @@ def test_sorts_stand_for_every_rank(kind: str, placed: Placed, pp: int, vp: int,
         assert every.sends[rank] == sum(away)
         alike = [
             at
-            for at in range(len(sorts.rank))
-            if sorts.counts[at].tolist() == wanted
-            and sorts.chunk_layers[at] == every.chunk_layers[rank]
-            and (sorts.first[at], sorts.last[at]) == (0 in held, pp * vp - 1 in held)
-            and sorts.sends[at] == sum(away)
+            for at in range(len(stage_kinds.rank))
+            if stage_kinds.counts[at].tolist() == wanted
+            and stage_kinds.chunk_layers[at] == every.chunk_layers[rank]
+            and (stage_kinds.first[at], stage_kinds.last[at]) == (0 in held, pp * vp - 1 in held)
+            and stage_kinds.sends[at] == sum(away)
         ]
         assert len(alike) == 1
-        assert sorts.rank[alike[0]] <= rank <= sorts.until[alike[0]]
+        assert stage_kinds.rank[alike[0]] <= rank <= stage_kinds.until[alike[0]]
 
 
 def test_stacked_tables_repeat_a_sort_that_is_there() -> None:

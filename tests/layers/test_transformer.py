@@ -52,11 +52,11 @@ def test_a_whole_forward_pass_has_the_models_flops(spec: ModelSpec) -> None:
     for kind in layer_kinds(spec):
         layer = transformer.layer(spec, kind, some)
         flops += gemm_flops(layer)
-        for core in layer.attentions:
-            span = float(np.asarray(core.seq_kv))  # of a chunk, where the sequence is cut
-            keys = span / 2 if core.causal else span
-            keys = core.window - core.window**2 / (2 * seq) if core.window else keys
-            flops += 2.0 * seq * keys * float(core.heads[0]) * (core.head_dim + core.head_dim_v)
+        for grid in layer.attentions:
+            span = float(np.asarray(grid.seq_kv))  # of a chunk, where the sequence is cut
+            keys = span / 2 if grid.causal else span
+            keys = grid.window - grid.window**2 / (2 * seq) if grid.window else keys
+            flops += 2.0 * seq * keys * float(grid.heads[0]) * (grid.head_dim + grid.head_dim_v)
     flops += gemm_flops(transformer.embedding(spec, some))
     flops += gemm_flops(transformer.head(spec, some, logits_kept_bytes=4, logits_peak_bytes=8))
     padding = 2.0 * seq * spec.hidden * (-spec.vocab % 128)
@@ -148,9 +148,9 @@ def test_korthikanti_2022() -> None:
 def test_only_self_attention_is_causal_in_a_decoder_that_crosses() -> None:
     spec = tiny("encdec")
     cross = transformer.layer(spec, LayerKind(("attention", "cross", "dense"), "cross"), shard(SEQ))
-    assert [core.causal for core in cross.attentions] == [True, False]
+    assert [grid.causal for grid in cross.attentions] == [True, False]
     encoder = transformer.layer(spec, LayerKind(("attention", "dense"), "encoder"), shard(SEQ))
-    assert [core.causal for core in encoder.attentions] == [False]
+    assert [grid.causal for grid in encoder.attentions] == [False]
 
 
 def test_the_vocabulary_is_padded_and_split() -> None:

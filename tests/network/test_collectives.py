@@ -80,9 +80,9 @@ def pools(draw: st.DrawFn) -> Pool:
         draw(st.sampled_from([2, 4, 8, 16, 72])), draw(st.sampled_from(NEAR_KINDS)), draw(st.floats(10e9, 2e12)), 5e-6
     )
     pod = link(near.reach * 64, draw(st.sampled_from(FAR_KINDS)), draw(st.floats(0.5e9, 400e9)), 17e-6)
-    core = link(ANY, pod.kind, pod.bytes_per_s, 17e-6, draw(st.floats(1, 16)))
+    grid = link(ANY, pod.kind, pod.bytes_per_s, 17e-6, draw(st.floats(1, 16)))
     tiers = draw(
-        st.sampled_from([(near,), (pod,), (near, pod), (near, pod, core), (near, link(ANY, "pcie", 31e9, 1e-5))])
+        st.sampled_from([(near,), (pod,), (near, pod), (near, pod, grid), (near, link(ANY, "pcie", 31e9, 1e-5))])
     )
     arch = draw(st.sampled_from(["Any", "Hopper", "Blackwell"]))
     return pool_of(*tiers, name=draw(st.sampled_from(NAMES)), arch=arch)

@@ -25,7 +25,7 @@ from astra.spec.job import Job
 from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
 from astra.spec.strategy_fields import MODULES
 
-SAVER = ("recompute", "method", "recompute_layers", "modules", "offload_layers")
+RECOMPUTE = ("recompute", "method", "recompute_layers", "modules", "offload_layers")
 HOLDER = ("zero", "offload", "reshard")
 RECIPES = (
     ("core_attn",), ("layernorm", "moe_act"), ("layernorm", "moe"), ("mla_up_proj",), ("mla_up_proj", "mlp"),
@@ -43,7 +43,7 @@ class Oracle:
         self.limits = limits or Restrictions()
         self.facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         self.rules = [(rule, fields_of(rule)) for rule in (*rules_of(job.runtime), *user_rules)]
-        late = {*SAVER, *HOLDER, *(f"recompute_{name}" for name in MODULES)}
+        late = {*RECOMPUTE, *HOLDER, *(f"recompute_{name}" for name in MODULES)}
         self.late_rules = [(rule, fields) for rule, fields in self.rules if late & set(fields)]
         self.broken: dict[tuple[Any, ...], bool] = {}
         self.spoken = {name for rule in user_rules for name in rule.needs} | {"overlap_ep"}
@@ -68,7 +68,7 @@ class Oracle:
         """Values the restrictions leave."""
         return [value for value in values if self.limits.allows(field, value)]
 
-    def cores(self) -> Iterator[Row]:
+    def grids(self) -> Iterator[Row]:
         """Every factorisation of the GPUs, with expert degrees, sequence parallelism and micro-batches."""
         gpus, batch, moe = self.job.pool.gpus, self.job.workload.global_batch, self.job.model.moe
         some, fitting = _divisors(gpus), self.allowed("mbs", _divisors(batch))
@@ -111,14 +111,14 @@ class Oracle:
         base, extra = divmod(depth - last, stages - 1)
         return (*[base] * (stages - 1 - extra), *[base + 1] * extra, last)
 
-    def savers(self, pp: int, vp: int) -> list[Row]:
+    def recomputes(self, pp: int, vp: int) -> list[Row]:
         """Ways to recompute; full recompute has a method and layers up to a chunk's."""
         some = self.allowed("recompute_layers", range(1, ceil(len(self.kinds) / (pp * vp)) + 1))
         none, selective, full = (self.allowed("recompute", [kind]) for kind in RECOMPUTES)
         found = [*product(none, ["uniform"], [1], [()]), *product(selective, ["uniform"], [1], self.modules())]
         found += product(full, self.allowed("method", METHODS), some, [()])
         waiting = self.limits.fixed.get("offload_layers", (0,))
-        rows = [dict(zip(SAVER, (*each, layers), strict=True)) for each in found for layers in waiting]
+        rows = [dict(zip(RECOMPUTE, (*each, layers), strict=True)) for each in found for layers in waiting]
         rows = [row | {f"recompute_{name}": name in row["modules"] for name in MODULES} for row in rows]
         return [row for row in rows if self.legal({**self.words(1), **row})]
 
@@ -129,7 +129,7 @@ class Oracle:
         has |= {"moe", "moe_act"} if moe else set()
         return [names for names in RECIPES if {*names} <= has & {*self.job.runtime.can.modules}]
 
-    def holders(self) -> list[Row]:
+    def shardings(self) -> list[Row]:
         """ZeRO stages, offload, and weights that stay gathered."""
         zero, reshard = (self.allowed(name, getattr(self.job.runtime.can, name)) for name in ("zero", "reshard"))
         every = product(zero, self.allowed("offload", OFFLOADS), reshard)
@@ -149,18 +149,18 @@ class Oracle:
     def considered(self) -> int:
         """Strategies in the space, legal or not."""
         below = {
-            pp: sum(len(self.savers(pp, row["vp"])) for row in self.pipelines(pp))
+            pp: sum(len(self.recomputes(pp, row["vp"])) for row in self.pipelines(pp))
             for pp in range(1, len(self.kinds) + 1)
         }
-        return sum(below[core["pp"]] for core in self.cores()) * len(self.holders()) * len(self.switches(True))
+        return sum(below[grid["pp"]] for grid in self.grids()) * len(self.shardings()) * len(self.switches(True))
 
     def meshes(self, every_switch: bool = False) -> Iterator[Row]:
         """Legal meshes; a switch that has nothing to switch is off."""
-        for core in self.cores():
-            if not self.legal(core):
+        for grid in self.grids():
+            if not self.legal(grid):
                 continue
-            for pipeline, switch in product(self.pipelines(core["pp"]), self.switches(every_switch)):
-                row = {**core, **pipeline, **switch}
+            for pipeline, switch in product(self.pipelines(grid["pp"]), self.switches(every_switch)):
+                row = {**grid, **pipeline, **switch}
                 row["overlap_tp"] &= row["sp"] and row["tp"] <= self.facts["scaleup_gpus"]
                 row["overlap_p2p"] &= row["vp"] > 1
                 row["overlap_param"] &= row["overlap_grad"]
@@ -173,10 +173,10 @@ class Oracle:
 
     def strategies(self, every_switch: bool = False) -> Iterator[Strategy]:
         """Legal strategies, also those with every setting of the switches where asked."""
-        holders = self.holders()
+        shardings = self.shardings()
         for mesh in self.meshes(every_switch):
-            for saver, holder in product(self.savers(mesh["pp"], mesh["vp"]), holders):
-                row = {**mesh, **saver, **holder}
+            for recompute, sharding in product(self.recomputes(mesh["pp"], mesh["vp"]), shardings):
+                row = {**mesh, **recompute, **sharding}
                 row["overlap_param"] &= row["zero"] > 0
                 if self.legal(row, late=True):
                     yield strategy_of(row)

@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from astra.cost.savers import module_names
+from astra.cost.recompute import module_names
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.rules.written import read_rules
 from astra.search.detail import estimate, layers_of
-from astra.search.engine import Found, search
+from astra.search.engine import SearchOutcome, search
 from astra.search.rows import GROUP
 from astra.search.space import LATE, Space
 from astra.search.words import said
@@ -42,7 +42,7 @@ ALONE = 4  # of them estimated by themselves as well
 RELATIVES = ("", "H100-SXM5-80GB", "A100-SXM4-80GB", "B200")  # whose measurements the made-up GPU borrows
 
 
-class Told(NamedTuple):
+class Figures(NamedTuple):
     """What an estimate says of one strategy."""
 
     step_s: float
@@ -55,7 +55,7 @@ class Case(NamedTuple):
     job: Job
     limits: Restrictions
     rules: tuple[Rule, ...]
-    told: dict[Strategy, Told]
+    told: dict[Strategy, Figures]
     rows: int  # of the space: two that differ in a switch with nothing to switch are one strategy
 
     @property
@@ -92,14 +92,14 @@ def make_case(seed: int, folder: Path) -> Case:
     return Case(request.job, limits, rules, one_by_one(request.job, strategies, rules), len(strategies))
 
 
-def one_by_one(job: Job, strategies: Sequence[Strategy], rules: tuple[Rule, ...]) -> dict[Strategy, Told]:
+def one_by_one(job: Job, strategies: Sequence[Strategy], rules: tuple[Rule, ...]) -> dict[Strategy, Figures]:
     """Each strategy as a user is told of it; one whose schedule is not defined takes for ever."""
     oracle, told = Oracle(job), {}
     some = list(dict.fromkeys(strategies))
     for strategy, found in zip(some, estimate(job, some, user_rules=rules) if some else (), strict=True):
         assert found.legal, f"the loops call this legal, the estimate does not: {strategy} {found.violations}"
         step_s = found.step_s if oracle.defined(strategy) else inf
-        told[strategy] = Told(step_s, found.peak_reserved_gib * GIB)
+        told[strategy] = Figures(step_s, found.peak_reserved_gib * GIB)
         if len(told) <= ALONE:
             assert estimate(job, [strategy], user_rules=rules)[0].step_s == pytest.approx(found.step_s, rel=CLOSE)
     return told
@@ -111,22 +111,22 @@ def in_space(case: Case) -> Iterator[Strategy]:
     if not len(space.strategies):
         return
     meshes, _, _ = space.expand(np.arange(len(space.strategies)))
-    savers = list(zip(*(column.tolist() for column in space.savers), strict=True))
-    holders = list(zip(*(column.tolist() for column in space.holders), strict=True))
+    recomputes = list(zip(*(column.tolist() for column in space.recomputes), strict=True))
+    shardings = list(zip(*(column.tolist() for column in space.shardings), strict=True))
     for place, layout in enumerate(meshes.layout.tolist()):
         row = {name: column[place].item() for name, column in meshes.columns.items()}
         row |= {"schedule": SCHEDULES[row["schedule"]], "layers": meshes.layouts[layout].layers}
         deepest = ceil(sum(row["layers"]) / (row["pp"] * row["vp"]))
         row |= said(space.job, row["ep"])
-        for recompute, method, n, bits, waiting in savers:
+        for recompute, method, n, bits, waiting in recomputes:
             if (RECOMPUTES[recompute] == "full" and n > deepest) or waiting > ceil(sum(row["layers"]) / row["pp"]):
                 continue
-            saver = {"recompute": RECOMPUTES[recompute], "method": METHODS[method], "recompute_layers": n}
-            saver |= {"modules": module_names(space.job, bits), "offload_layers": waiting}
-            for zero, offload, moments, reshard in holders:
+            spoken = {"recompute": RECOMPUTES[recompute], "method": METHODS[method], "recompute_layers": n}
+            spoken |= {"modules": module_names(space.job, bits), "offload_layers": waiting}
+            for zero, offload, moments, reshard in shardings:
                 hides = {"overlap_param": row["overlap_param"] and zero > 0}
                 kept = {"moments": MOMENTS[moments], "reshard": RESHARDS[reshard]}
-                yield strategy_of({**row, **saver, **hides, **kept, "zero": zero, "offload": OFFLOADS[offload]})
+                yield strategy_of({**row, **spoken, **hides, **kept, "zero": zero, "offload": OFFLOADS[offload]})
 
 
 def check_space(case: Case) -> None:
@@ -151,7 +151,7 @@ def with_limit(case: Case, seed: int) -> Job:
     return with_memory(case.job, most / (1 - case.job.headroom) + case.job.runtime.memory.context_bytes)
 
 
-def best_of(job: Job, told: dict[Strategy, Told]) -> dict[tuple[int, ...], float]:
+def best_of(job: Job, told: dict[Strategy, Figures]) -> dict[tuple[int, ...], float]:
     """The least step of each group that fits."""
     best: dict[tuple[int, ...], float] = {}
     for strategy, (step_s, reserved_bytes) in told.items():
@@ -184,7 +184,7 @@ def check_search(case: Case, seed: int) -> None:
         assert found.considered - sum(found.refused.values()) - found.dominated == case.rows
 
 
-def check_ledger(found: Found) -> None:
+def check_ledger(found: SearchOutcome) -> None:
     """Every strategy is accounted for once."""
     counts = (*found.refused.values(), found.dominated, found.too_large, found.slower, found.feasible)
     assert min(counts) >= 0

@@ -8,7 +8,7 @@ from itertools import combinations, permutations, product
 
 import numpy as np
 
-from astra.partition.solve import Problem, Run
+from astra.partition.solve import Problem, StageRun
 
 
 @lru_cache(maxsize=64)
@@ -23,7 +23,7 @@ def compositions(total: int, parts: int, least: int) -> np.ndarray:
     return np.diff(np.concatenate(edges, axis=1), axis=1) - 1 + least
 
 
-def fits(problem: Problem, runs: tuple[Run, ...]) -> bool:
+def fits(problem: Problem, runs: tuple[StageRun, ...]) -> bool:
     """Memory of every stage, in plain terms."""
     stages = [(run.pool, run.choice, count) for run in runs for count in run.layers]
     left = sum(count for _, _, count in stages)

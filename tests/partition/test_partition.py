@@ -8,7 +8,7 @@ import pytest
 from astra.partition import solve as partition
 from astra.partition.ends import solve_ended
 from astra.partition.one_pool import applies, solve_one
-from astra.partition.solve import Choice, Problem, bound, end_times, solve, stage_times, value
+from astra.partition.solve import Problem, StageChoice, bound, end_times, solve, stage_times, value
 from tests.partition.brute_force import best_split, brute_force, fits
 
 
@@ -20,10 +20,10 @@ def random_problem(rng: np.random.Generator, pools: int, depth: int, most_stages
     def prefix(low: float, high: float) -> np.ndarray:
         return np.concatenate(([0.0], np.cumsum(rng.uniform(low, high, kinds)[kind])))
 
-    def choice() -> Choice:
+    def choice() -> StageChoice:
         stay, kept = prefix(0.5, 2.0), prefix(0.1, 1.0)
         room = rng.uniform(0.3, 1.2) * (stay[-1] + 2 * kept[-1]) if tight else 1e9
-        return Choice(
+        return StageChoice(
             stages=int(rng.integers(1, most_stages + 1)),
             time_s=prefix(0.5, 4.0),
             first_s=rng.uniform(0, 1),

@@ -88,7 +88,7 @@ def test_the_order_of_meshes_is_irrelevant(job: Job, seed: int) -> None:
 
     def costed(chosen: Meshes) -> tuple[Column, Column]:
         costs = stage_costs(job, chosen, gather_parts(job, chosen.columns))
-        result = evaluate(job, chosen, costs, space.savers, space.holders)
+        result = evaluate(job, chosen, costs, space.recomputes, space.shardings)
         return result.bound_s, result.peak_bytes
 
     for whole, picked in zip(costed(meshes), costed(meshes.take(some)), strict=True):

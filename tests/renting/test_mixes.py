@@ -87,7 +87,7 @@ def planner(first: str, second: str) -> Planner:
 def mixed(first: str, second: str, a: int, b: int) -> float | None:
     """Seconds of the whole run, without any limit or bound."""
     one = planner(first, second)
-    candidates = [*one.alike((a, b))[:1], *one.sharing((a, b), every=False, limit=np.inf)[:1]]
+    candidates = [*one.same_replicas((a, b))[:1], *one.sharing((a, b), every=False, limit=np.inf)[:1]]
     costed = one.cost(candidates, most=2)
     return TOKENS / costed[0].estimate.tokens_per_s if costed else None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from astra.columns import CHOICES, FIELDS, INTEGERS, SWITCHES
 from astra.errors import InputError
 from astra.rules.restrictions import Restrictions, parse_restrictions
-from astra.spec._base import decode
+from astra.spec.record import decode
 from astra.spec.strategy import OVERLAPS
 
 CANDIDATES: dict[str, tuple[Any, ...]] = {

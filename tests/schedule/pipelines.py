@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from astra.provenance import Floats
 from astra.schedule import Schedule, Timeline, in_flight_by_chunk, readable, simulate, step_s
-from astra.schedule.base import BACKWARD, FORWARD, KINDS, Shape
+from astra.schedule.base import BACKWARD, FORWARD, KINDS, PipelineShape
 from astra.schedule.bounds import lower_bound_s
 
 
@@ -61,13 +61,13 @@ def equal(draw: st.DrawFn, schedule: Schedule, longest_send: float = 1.0) -> Pip
     return Pipeline(p, v, m, forward * every, backward * every, weight * every, send_s, draw(st.booleans()))
 
 
-def as_shape(schedule: Schedule, pipeline: Pipeline) -> Shape:
+def as_shape(schedule: Schedule, pipeline: Pipeline) -> PipelineShape:
     """The sums a closed form is given."""
     p, v, m, forward_s, backward_s, weight_s, send_s, blocking = pipeline
     ranks_s = (forward_s + backward_s + weight_s)[schedule.place(p, v)].sum(axis=0)
     send = send_s[0] if len(send_s) else 0.0
     sums = (forward_s.sum(), backward_s.sum(), weight_s.sum(), ranks_s.max(), send)
-    return Shape._make(np.asarray(number) for number in (p, v, m, *sums, blocking))
+    return PipelineShape._make(np.asarray(number) for number in (p, v, m, *sums, blocking))
 
 
 def plain_total_s(schedule: Schedule, pipeline: Pipeline) -> float:

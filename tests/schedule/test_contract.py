@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from astra.errors import InputError, UnknownName
 from astra.provenance import Floats, Ints
-from astra.schedule import SCHEDULES, Schedule, Shape, by_name, find, register, simulate
+from astra.schedule import SCHEDULES, PipelineShape, Schedule, by_name, find, register, simulate
 from astra.schedule.base import in_turn, one_chunk
 from astra.spec.strategy import SCHEDULES as NAMES
 from tests.schedule import pipelines
@@ -71,7 +71,7 @@ def _one_at_a_time(p: int, v: int, m: int, rank: int) -> Ints:
     return np.concatenate((np.tile([0, 1], m)[:, None], turns), axis=1)
 
 
-def _round_trips_s(shape: Shape) -> Floats:
+def _round_trips_s(shape: PipelineShape) -> Floats:
     return np.asarray(shape.m * (shape.work_s + 2 * (shape.p - 1) * shape.send_s))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from astra.provenance import Floats
 from astra.schedule import Schedule, find, simulate, steps_s
 from astra.schedule.screen import Ends, Ranks, interleaved_s, paths
-from astra.schedule.simulator import Stages
+from astra.schedule.simulator import StageSeconds
 from astra.spec.strategy import SCHEDULES as NAMES
 from tests.schedule import pipelines
 
@@ -80,7 +80,12 @@ def test_many_pipelines_are_simulated_as_one(name: str, data: st.DataObject) -> 
     sends = [row.send_s * (row.p > 1) for row in rows]
     columns = [np.stack([getattr(row, field) for row in rows]) for field in ("forward_s", "backward_s", "weight_s")]
     found = steps_s(
-        name, p=one.p, v=one.v, m=one.m, stages=Stages._make((*columns, np.stack(sends))), blocking_p2p=one.blocking_p2p
+        name,
+        p=one.p,
+        v=one.v,
+        m=one.m,
+        stages=StageSeconds._make((*columns, np.stack(sends))),
+        blocking_p2p=one.blocking_p2p,
     )
     for total_s, row in zip(found, rows, strict=True):
         assert total_s == pytest.approx(simulate(name, **row._asdict()).total_s, rel=1e-11)

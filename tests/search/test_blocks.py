@@ -9,8 +9,8 @@ import astra
 from astra.cost import step
 from astra.partition.effort import Effort
 from astra.search import blocks as streams
-from astra.search.blocks import Stream
-from astra.search.counts import CountSpace, core_bound_s, shelve
+from astra.search.blocks import CountStream
+from astra.search.counts import CountSpace, grid_bound_s, tabulate
 from astra.search.degrees import degrees
 from astra.search.floors import Floors
 from tests.search.test_counts import CASES, case
@@ -36,15 +36,15 @@ def test_blocks_give_the_same_plans(asked: dict[str, object], monkeypatch: pytes
 @pytest.mark.parametrize("name", CASES)
 def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
     job, counts, restrictions = case(name)
-    shelf = shelve(job, CountSpace(job, counts, restrictions))
-    least_s = core_bound_s(job, shelf.space, shelf.cores, shelf.gathered)
-    bound_s = step.least_seconds(job, least_s, shelf.waits[shelf.place])
-    columns = {degree: shelf.space.cores[degree][shelf.cores] for degree in ("tp", "cp", "pp", "dp")}
-    for at in np.unique(shelf.place):
-        rows = shelf.place == at
+    table = tabulate(job, CountSpace(job, counts, restrictions))
+    least_s = grid_bound_s(job, table.space, table.grids, table.gathered)
+    bound_s = step.least_seconds(job, least_s, table.waits[table.place])
+    columns = {degree: table.space.grids[degree][table.grids] for degree in ("tp", "cp", "pp", "dp")}
+    for at in np.unique(table.place):
+        rows = table.place == at
         limit_s = np.full(len(counts), bound_s[rows].min() * (1 + 1e-9))
         some = {degree: column[rows] for degree, column in columns.items()}
-        stream = Stream(job, counts, restrictions, {}, Effort())
+        stream = CountStream(job, counts, restrictions, {}, Effort())
         stream.come_closer(limit_s)
         assert stream.hopeful(some, limit_s)[bound_s[rows].argmin()]
         assert not stream.hopeful(some, 0.3 * limit_s).any()
@@ -52,7 +52,7 @@ def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
 
 def test_every_count_is_visited_once() -> None:
     job, counts, restrictions = case("experts")
-    stream = Stream(job, counts, restrictions, {}, Effort())
+    stream = CountStream(job, counts, restrictions, {}, Effort())
     no_limit = np.full(len(counts), np.inf)
     seen: list[int] = []
     while (block := stream.next(no_limit)) is not None:

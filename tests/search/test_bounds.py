@@ -1,4 +1,4 @@
-"""The bound of a core by its sibling never exceeds the core's own, whatever the model, the network and the runtime."""
+"""The bound of a grid by its sibling never exceeds the grid's own, whatever the model, the network and the runtime."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_a_core_takes_no_less_than_its_sibling_says(
     job = make_job(model, gpus=gpus, batch=batch, seq=seq, **({"runtime": "megatron"} | more))
     space = Space(job, Restrictions())
     siblings = bounds.siblings_of(job, space)
-    usual = bounds.gather_cores(job, space, siblings.usual)
+    usual = bounds.gather_grids(job, space, siblings.usual)
     rest, bound_s = bounds.open_cores(job, space, usual, siblings, np.inf)
     assert len(rest) + len(siblings.usual) == len(space.strategies)
-    own_s = bounds.core_bound_s(job, space, bounds.gather_cores(job, space, rest), rest) if len(rest) else bound_s
+    own_s = bounds.grid_bound_s(job, space, bounds.gather_grids(job, space, rest), rest) if len(rest) else bound_s
     assert (bound_s <= own_s * (1 + 1e-9)).all()
 
 
@@ -49,7 +49,7 @@ def test_a_limit_leaves_out_what_is_slower_by_its_sibling_alone(monkeypatch: pyt
     job = make_job("mixtral-8x7b", gpus="64xH100", batch=240, seq=4096, runtime="megatron")
     space = Space(job, Restrictions())
     siblings = bounds.siblings_of(job, space)
-    usual = bounds.gather_cores(job, space, siblings.usual)
+    usual = bounds.gather_grids(job, space, siblings.usual)
     every, bound_s = bounds.open_cores(job, space, usual, siblings, np.inf)
     limit_s = float(np.quantile(bound_s, 0.1))
     some, lower_s = bounds.open_cores(job, space, usual, siblings, limit_s)

@@ -11,7 +11,16 @@ from astra.api import make_job
 from astra.errors import InputError
 from astra.partition.effort import Effort
 from astra.rules.restrictions import Restrictions, parse_restrictions
-from astra.search.counts import Climb, CountSpace, climb, compute_bound_s, flops_bound_s, least_by_count, on, shelve
+from astra.search.counts import (
+    CountSearch,
+    CountSpace,
+    compute_bound_s,
+    flops_bound_s,
+    least_by_count,
+    on,
+    search_counts,
+    tabulate,
+)
 from astra.search.engine import search
 from astra.spec.job import Job
 
@@ -49,16 +58,16 @@ def without_limit(best_s: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", CASES)
 def test_every_count_gets_the_plan_the_planner_finds(name: str) -> None:
     job, counts, restrictions = case(name)
-    shelf = shelve(job, CountSpace(job, counts, restrictions))
-    rungs = climb(job, shelf, without_limit)
-    bound_s = least_by_count(shelf, shelf.bound_s)
-    compute_s = least_by_count(shelf, compute_bound_s(job, shelf))
-    assert np.isfinite(rungs.step_s).any()
+    table = tabulate(job, CountSpace(job, counts, restrictions))
+    by_count = search_counts(job, table, without_limit)
+    bound_s = least_by_count(table, table.bound_s)
+    compute_s = least_by_count(table, compute_bound_s(job, table))
+    assert np.isfinite(by_count.step_s).any()
     for place, gpus in enumerate(counts.tolist()):
         found = search(on(job, gpus), restrictions, keep=1).candidates
         best_s = found[0].step_s if found else np.inf
-        assert rungs.step_s[place] == pytest.approx(best_s, rel=1e-9)
-        strategy = rungs.strategies[place]
+        assert by_count.step_s[place] == pytest.approx(best_s, rel=1e-9)
+        strategy = by_count.strategies[place]
         assert (strategy is None) == (not found)
         if strategy is not None:
             assert strategy.gpus == gpus
@@ -84,35 +93,35 @@ def test_no_sharding_beats_peak_flops(model: str, more: dict[str, Any], gpu: str
         job = make_job(model, **USUAL | {"gpus": f"64x{gpu}", "batch": 256, "seq": 2048} | more)
     except InputError:
         pytest.skip(f"{gpu} has no {more['precision']}")
-    shelf = shelve(job, CountSpace(job, np.array([8, 64])))
-    for bound_s in (compute_bound_s(job, shelf) * shelf.waits[shelf.place], shelf.bound_s):
-        assert (flops_bound_s(job, shelf.space.counts) <= least_by_count(shelf, bound_s)).all()
+    table = tabulate(job, CountSpace(job, np.array([8, 64])))
+    for bound_s in (compute_bound_s(job, table) * table.waits[table.place], table.bound_s):
+        assert (flops_bound_s(job, table.space.counts) <= least_by_count(table, bound_s)).all()
 
 
 @pytest.mark.parametrize("name", ["dense", "tight memory", "experts"])
 def test_a_climb_in_parts_ends_where_one_at_once_does(name: str) -> None:
     job, counts, restrictions = case(name)
-    shelf = shelve(job, CountSpace(job, counts, restrictions))
-    whole = climb(job, shelf, without_limit)
+    table = tabulate(job, CountSpace(job, counts, restrictions))
+    whole = search_counts(job, table, without_limit)
     effort = Effort(1.0)
-    rising = Climb(job, shelf, without_limit, effort)
-    rungs, parts = rising.go_on(), 1
-    assert np.isfinite(rungs.step_s).any()
-    while np.isfinite(rungs.open_s).any():
+    rising = CountSearch(job, table, without_limit, effort)
+    by_count, parts = rising.go_on(), 1
+    assert np.isfinite(by_count.step_s).any()
+    while np.isfinite(by_count.open_s).any():
         # What is not yet found is never below what is told of it.
-        assert (np.minimum(rungs.step_s, rungs.open_s) <= whole.step_s * (1 + 1e-9)).all()
+        assert (np.minimum(by_count.step_s, by_count.open_s) <= whole.step_s * (1 + 1e-9)).all()
         effort.most = effort.spent + 200.0
-        rungs, parts = rising.go_on(), parts + 1
+        by_count, parts = rising.go_on(), parts + 1
     assert parts > 1
-    assert rungs.step_s == pytest.approx(whole.step_s, rel=1e-12)
+    assert by_count.step_s == pytest.approx(whole.step_s, rel=1e-12)
 
 
 def test_a_limit_hides_only_what_does_not_beat_it() -> None:
     job, counts, restrictions = case("dense")
-    shelf = shelve(job, CountSpace(job, counts, restrictions))
-    free = climb(job, shelf, without_limit)
+    table = tabulate(job, CountSpace(job, counts, restrictions))
+    free = search_counts(job, table, without_limit)
     middle_s = float(np.median(free.step_s))
-    limited = climb(job, shelf, lambda best_s: np.full(len(best_s), middle_s))
+    limited = search_counts(job, table, lambda best_s: np.full(len(best_s), middle_s))
     below = free.step_s < middle_s
     assert below.any()
     assert not below.all()
@@ -126,7 +135,7 @@ def test_cores_are_shared_between_gpus_only_where_they_are_the_same() -> None:
     other = make_job("llama-3.2-1b", **{**USUAL, "gpus": "64xA100-80", "batch": 96, "seq": 4096})
     again = space.of(other, counts)
     assert again is not None
-    assert all((again.cores[name] == CountSpace(other, counts).cores[name]).all() for name in space.cores)
+    assert all((again.grids[name] == CountSpace(other, counts).grids[name]).all() for name in space.grids)
     rack = make_job("llama-3.2-1b", **{**USUAL, "gpus": "64xGB200", "batch": 96, "seq": 4096})
     assert space.of(rack, counts) is None
     assert space.of(other, counts[:-1]) is None

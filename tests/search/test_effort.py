@@ -14,7 +14,7 @@ from astra.errors import NoFeasiblePlan
 from astra.partition.effort import Effort
 from astra.partition.solve import solve
 from astra.renting import mixes, rent
-from astra.search import budget, hunt
+from astra.search import budget, offers
 from astra.search.fleet import search as mixed
 from astra.search.fleet import worth as mixed_worth
 from astra.search.fleet.records import MixedPlanSet
@@ -113,7 +113,7 @@ def test_fleets_that_took_minutes_stay_within_their_effort(asked: dict[str, Any]
 def test_rent_that_took_minutes_stays_within_its_effort(efforts: list[Effort]) -> None:
     found = astra.rent(**RENTED).search.mixes
     spent = {effort.most: effort for effort in efforts if effort.spent}
-    assert set(spent) == {hunt.MOST_EFFORT, mixes.MOST_EFFORT, rent.MOST_REMARKED}
+    assert set(spent) == {offers.MOST_EFFORT, mixes.MOST_EFFORT, rent.MOST_REMARKED}
     assert all(effort.spent <= 1.05 * effort.most for effort in spent.values())
     assert (found.open > 0) == spent[mixes.MOST_EFFORT].over
 

@@ -11,7 +11,7 @@ import pytest
 from astra.api import make_job
 from astra.cost.memory import fits as within
 from astra.cost.pipeline import pipelines_s
-from astra.cost.savers import Savers
+from astra.cost.recompute import Recomputes
 from astra.cost.stage import gather_parts, stage_costs
 from astra.cost.step import evaluate, seconds
 from astra.rules.restrictions import Restrictions, parse_restrictions
@@ -46,14 +46,16 @@ def every_best(job: Job, limits: Restrictions, found_s: dict[tuple[int, ...], fl
         if not len(meshes):
             continue
         parts = gather_parts(job, meshes.columns)
-        result = evaluate(job, meshes, stage_costs(job, meshes, parts), space.savers, space.holders)
+        result = evaluate(job, meshes, stage_costs(job, meshes, parts), space.recomputes, space.shardings)
         fits = result.known & within(job, result.peak_bytes)
         groups = list(zip(*(meshes.columns[name].tolist() for name in GROUP), strict=True))
         limit_s = np.array([found_s.get(group, inf) for group in groups]) * (1 + 1e-9)
-        mesh, saver, holder = np.nonzero(fits & (result.bound_s <= limit_s[:, None, None]))
-        savers = Savers(*(column[saver] for column in space.savers))
-        pipeline_s = pipelines_s(job, meshes.take(mesh), parts.take(mesh), savers, result.exchanged_s[mesh, holder])
-        step_s = seconds(job, pipeline_s, result.after_s[mesh, holder])
+        mesh, recompute, sharding = np.nonzero(fits & (result.bound_s <= limit_s[:, None, None]))
+        recomputes = Recomputes(*(column[recompute] for column in space.recomputes))
+        pipeline_s = pipelines_s(
+            job, meshes.take(mesh), parts.take(mesh), recomputes, result.exchanged_s[mesh, sharding]
+        )
+        step_s = seconds(job, pipeline_s, result.after_s[mesh, sharding])
         for row, step in zip(mesh.tolist(), step_s.tolist(), strict=True):
             best[groups[row]] = min(best.get(groups[row], inf), step)
     return best

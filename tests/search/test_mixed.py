@@ -15,14 +15,14 @@ from astra.catalog.clusters import parse_cluster
 from astra.catalog.models import model as find_model
 from astra.errors import InputError, NoFeasiblePlan
 from astra.partition.ends import least_end
-from astra.partition.solve import Run
+from astra.partition.solve import StageRun
 from astra.search.detail import estimate as estimate_one
 from astra.search.fleet.detail import estimate
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import Planner
-from astra.search.fleet.shares import Share, deal
+from astra.search.fleet.shares import BatchShare, deal
 from astra.spec.mixed import on_one_pool, parse_mixed
 from astra.spec.strategy import parse_strategy
 
@@ -77,15 +77,17 @@ def test_one_pool_in_brackets_costs_what_a_plain_strategy_costs() -> None:
 def test_frames_left_out_by_a_bound_are_no_better() -> None:
     planner = Planner(fleet(SMALL), exact=False)
     counts = planner.counts
-    best_s, best = planner.pipelines(counts, planner.bench.batch, keep=1)[0]
+    best_s, best = planner.pipelines(counts, planner.frame_space.batch, keep=1)[0]
     least = np.inf
-    for bound_s, frame in planner.bench.bounded_frames(counts, planner.bench.batch, whole=True, uniform=False):
-        found = planner.bench.solve(counts, frame, every=False, below=np.inf)
+    for bound_s, frame in planner.frame_space.bounded_frames(
+        counts, planner.frame_space.batch, whole=True, uniform=False
+    ):
+        found = planner.frame_space.solve(counts, frame, every=False, below=np.inf)
         if found is not None:
             assert bound_s <= found.value_s
             after_s = found.total_s - found.value_s - found.fill_s
-            problem, shapes = planner.bench.problem(counts, frame, every=False)
-            problem = problem._replace(ends=planner.bench.ends(frame, shapes))
+            problem, shapes = planner.frame_space.problem(counts, frame, every=False)
+            problem = problem._replace(ends=planner.frame_space.ends(frame, shapes))
             assert least_end(problem, (found.total_s - found.fill_s) * (1 + 1e-9)) <= after_s
             least = min(least, found.total_s)
     assert best_s == pytest.approx(least, rel=1e-9)
@@ -96,21 +98,21 @@ def test_the_optimiser_and_the_full_estimate_agree_on_memory_and_time() -> None:
     planner = Planner(fleet(SMALL), exact=False)
     counts = planner.counts
     seen = 0
-    for _, frame in planner.bench.bounded_frames(counts, planner.bench.batch, whole=True, uniform=False):
-        found = planner.bench.solve(counts, frame, every=False, below=np.inf)
+    for _, frame in planner.frame_space.bounded_frames(counts, planner.frame_space.batch, whole=True, uniform=False):
+        found = planner.frame_space.solve(counts, frame, every=False, below=np.inf)
         if found is None or seen >= 12:
             continue
         seen += 1
         result = estimate(planner.fleet, planner.strategy((found, int(frame.microbatches))))
         assert result.fits
         assert result.groups[0].closed_form_s == pytest.approx(found.value_s + found.fill_s, rel=1e-6)
-        problem, _ = planner.bench.problem(counts, frame, every=False)
+        problem, _ = planner.frame_space.problem(counts, frame, every=False)
         for stage, need in zip(result.stages, _allocated(problem, found.pipeline.runs), strict=True):
             assert stage.peak_allocated_gib * 2**30 == pytest.approx(need, rel=1e-6)
     assert seen == 12
 
 
-def _allocated(problem, runs: tuple[Run, ...]) -> list[float]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _allocated(problem, runs: tuple[StageRun, ...]) -> list[float]:  # type: ignore[no-untyped-def]  # noqa: ANN001
     """Bytes of each stage as the optimiser sees them."""
     left, place, out = sum(sum(run.layers) for run in runs), sum(len(run.layers) for run in runs), []
     for number, run in enumerate(runs):
@@ -278,7 +280,7 @@ def test_the_smaller_group_owns_larger_parts_of_the_gradients() -> None:
 def test_shares_equal_brute_force(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shares = [
-        Share(int(rng.integers(1, 7)), float(rng.uniform(0, 3)), float(rng.uniform(0.1, 1)))
+        BatchShare(int(rng.integers(1, 7)), float(rng.uniform(0, 3)), float(rng.uniform(0.1, 1)))
         for _ in range(rng.integers(1, 4))
     ]
     batch = int(rng.integers(3, 30))

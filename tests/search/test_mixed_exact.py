@@ -11,7 +11,7 @@ from astra.catalog.clusters import parse_cluster
 from astra.catalog.models import model as find_model
 from astra.rules.restrictions import parse_restrictions
 from astra.search.fleet.detail import estimate
-from astra.search.fleet.frames import Found
+from astra.search.fleet.frames import FoundPipeline
 from astra.search.fleet.limits import Limits
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.pools import Fleet, check_strategy
@@ -52,19 +52,19 @@ def test_the_planner_finds_the_best_of_all_steps(seed: int) -> None:
     """Every dp, mbs, stage count, order, degree and split: closed-form pipeline and end of step."""
     fleet = random_fleet(np.random.default_rng(seed))
     planner = Planner(fleet, exact=False, limits=Limits(fleet.job, parse_restrictions(fix=["vp=1"])))
-    bench, counts = planner.bench, planner.counts
-    frames = bench._frames(counts, bench.batch, whole=True, uniform=False, aligned=True)
-    divided = {(dp, mbs) for dp in range(1, bench.batch + 1) for mbs in range(1, bench.batch + 1)
-               if bench.batch % (dp * mbs) == 0 and dp <= sum(counts)}  # fmt: skip
+    frame_space, counts = planner.frame_space, planner.counts
+    frames = frame_space._frames(counts, frame_space.batch, whole=True, uniform=False, aligned=True)
+    divided = {(dp, mbs) for dp in range(1, frame_space.batch + 1) for mbs in range(1, frame_space.batch + 1)
+               if frame_space.batch % (dp * mbs) == 0 and dp <= sum(counts)}  # fmt: skip
     assert set(zip(frames.dp.tolist(), frames.mbs.tolist(), strict=True)) == divided
     least = np.inf
     for row in range(frames.rows):
-        frame = bench._frame(frames, row)
-        for span in bench.spans(counts, frame):
-            problem, shapes = bench.problem(counts, frame, every=False, span=span)
+        frame = frame_space._frame(frames, row)
+        for span in frame_space.spans(counts, frame):
+            problem, shapes = frame_space.problem(counts, frame, every=False, span=span)
             if any(problem.pools):
-                least = min(least, brute_force(problem._replace(ends=bench.ends(frame, shapes))))
-    found = planner.pipelines(counts, bench.batch, keep=1)
+                least = min(least, brute_force(problem._replace(ends=frame_space.ends(frame, shapes))))
+    found = planner.pipelines(counts, frame_space.batch, keep=1)
     if not np.isfinite(least):
         assert not found
         return
@@ -76,20 +76,20 @@ def test_the_planner_finds_the_best_of_all_steps(seed: int) -> None:
 def test_chunks_do_no_worse_and_are_confirmed(seed: int) -> None:
     """With chunks every frame's pipeline is the best before transfers of fill and drain are added to it."""
     planner = Planner(random_fleet(np.random.default_rng(seed)), exact=False)
-    bench, counts = planner.bench, planner.counts
-    frames = bench._frames(counts, bench.batch, whole=True, uniform=False, aligned=True)
+    frame_space, counts = planner.frame_space, planner.counts
+    frames = frame_space._frames(counts, frame_space.batch, whole=True, uniform=False, aligned=True)
     for row in np.flatnonzero(frames.vp > 1).tolist():
-        frame = bench._frame(frames, row)
-        problem, shapes = bench.problem(counts, frame, every=False)
-        found = bench.solve(counts, frame, every=False, below=np.inf) if any(problem.pools) else None
+        frame = frame_space._frame(frames, row)
+        problem, shapes = frame_space.problem(counts, frame, every=False)
+        found = frame_space.solve(counts, frame, every=False, below=np.inf) if any(problem.pools) else None
         if found is not None:
-            whole = brute_force(problem._replace(ends=bench.ends(frame, shapes)))
+            whole = brute_force(problem._replace(ends=frame_space.ends(frame, shapes)))
             assert found.total_s - found.fill_s == pytest.approx(whole, rel=1e-9)
             if not found.late:
                 confirmed(planner, found)
 
 
-def confirmed(planner: Planner, best: Found) -> None:
+def confirmed(planner: Planner, best: FoundPipeline) -> None:
     """The full estimate says the same, and the simulator nearly: without chunks never more than the closed form."""
     strategy = planner.strategy((best, int(best.frame.microbatches)))
     check_strategy(planner.fleet, strategy)

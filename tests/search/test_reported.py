@@ -54,7 +54,7 @@ def test_fused_attention_is_never_slower(seq: int) -> None:
 def test_an_expert_may_be_split_beyond_a_node_and_further_than_other_layers() -> None:
     asked = msgspec.structs.replace(real(3), pool=parse_gpus("32xH100"))
     space = Space(asked, FREE)
-    etp, tp = space.cores["etp"], space.cores["tp"]
+    etp, tp = space.grids["etp"], space.grids["tp"]
     assert (etp > space.facts["scaleup_gpus"]).any()
     assert (etp > tp).any()
     told = estimate(asked, [parse_strategy("tp1 pp1 ep2 etp16 dp32 mbs1 zero1")])[0]

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from astra.errors import InputError
-from astra.spec._base import decode
 from astra.spec.model import MLA, Encoder, ModelSpec, MoE, Vision
+from astra.spec.record import decode
 from tests.oracle.requests import model
 
 BAD: list[tuple[str, dict[str, Any]]] = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from astra.errors import InputError
-from astra.spec._base import decode
+from astra.spec.record import decode
 from astra.spec.workload import Workload
 
 

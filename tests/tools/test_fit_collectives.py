@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from astra.errors import InputError
 from astra.network.collectives import OPS
-from astra.network.curves import LAST_KNOT_BYTES, Fit, Rules, wire_factor
+from astra.network.curves import LAST_KNOT_BYTES, CurveRules, Fit, wire_factor
 from tools import fit_collectives as fitting
 from tools.collectives_data import BROKEN, GPUS, PUBLISHED, Point, read_points, read_runs
 
@@ -145,7 +145,7 @@ def test_the_command_writes_what_the_model_reads(
     assert fitting.main(argv, say=said.append) == 0
     fit = msgspec.json.decode(out.read_bytes(), type=Fit)
     assert fit.held_out["system"] == 0.2
-    assert isinstance(fit.rules, Rules)
+    assert isinstance(fit.rules, CurveRules)
     tails = {c.gpu: c.tail for c in fit.curves if c.op == "all_reduce" and c.ranks == 8}
     assert tails["h100"] == tails["h200"] == pytest.approx(0.8, rel=0.05)
     assert {c.op for c in fit.curves if c.gpu == "v100" and not c.own} == {"all_gather", "reduce_scatter", "all_to_all"}

@@ -14,7 +14,7 @@ import pytest
 from astra.catalog import hardware
 from astra.errors import InputError
 from astra.operators import timing as operators
-from astra.operators.attention import OVERHEAD_S, Curve, curve_seconds, traffic_bytes
+from astra.operators.attention import OVERHEAD_S, KernelCurve, curve_seconds, traffic_bytes
 from astra.operators.gemm import either, product_bytes
 from astra.operators.surface import Card, Shapes
 from tools import fit_attention, fit_gemm, fit_operators, operator_rows
@@ -86,7 +86,7 @@ def test_held_out_errors_are_told() -> None:
 
 
 def test_attention_curves_are_recovered() -> None:
-    truth = Curve(
+    truth = KernelCurve(
         family="x", kernel="y", direction="fwd", gpu=H200, clock="burst", tile=128, row_keys=150.0, diagonal_keys=90.0,
         power=1.6, lone=1.1, dims=(64.0, 128.0), fractions=(0.4, 0.6), low_seq=0, high_seq=0, rows=0, error=0,
         sources=(),

@@ -34,8 +34,8 @@ def head_sends(model: ModelSpec, shard: Shard) -> list[Send]:
     with_sp = np.where(shard.sp, 1.0, 0.0)
     return [
         Send("all_gather", nbytes, shard.tp, one, with_sp, 0.0),
-        Send("reduce_scatter", nbytes, shard.tp, one, 0.0, with_sp, beside="gemm"),
-        Send("all_reduce", nbytes, shard.tp, one, 0.0, 1.0 - with_sp, beside="gemm"),
+        Send("reduce_scatter", nbytes, shard.tp, one, 0.0, with_sp, behind="gemm"),
+        Send("all_reduce", nbytes, shard.tp, one, 0.0, 1.0 - with_sp, behind="gemm"),
         Send("all_reduce", 4 * shard.tokens, shard.tp, one, 3.0, 0.0),
     ]
 

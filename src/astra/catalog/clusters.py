@@ -15,9 +15,9 @@ from astra.catalog import hardware
 from astra.catalog.measured import read_sweeps
 from astra.errors import InputError, UnknownName, fold
 from astra.files import read_toml
-from astra.spec._base import Spec, check, decode
 from astra.spec.cluster import Cluster, Device, Joint, Link, NodeType, Pool
 from astra.spec.names import Line, Name, as_line, check_names
+from astra.spec.record import Spec, check, decode
 
 _WANTED: Final = "a number of GPUs and their type, such as 512xH100 or 512xH100@aws-p5.48xlarge"
 _FORM: Final = re.compile(r"\s*([0-9]+)(?:\s*[x×*]\s*|\s+)([^@]*?)\s*(?:@\s*([^@]*?)\s*)?", re.IGNORECASE)  # noqa: RUF001
@@ -76,7 +76,7 @@ class _File(Spec, frozen=True, kw_only=True):
     link: tuple[dict[str, Any], ...] = ()  # between two pools or zones, where it is another
 
 
-class _Own:
+class _OwnCluster:
     """The file's own GPUs and node types, on top of the catalog's."""
 
     def __init__(self, file: _File, where: str) -> None:
@@ -143,7 +143,7 @@ class _Own:
 
 
 def _build(file: _File, where: str) -> Cluster:
-    own = _Own(file, where)
+    own = _OwnCluster(file, where)
     pools = []
     for number, table in enumerate(file.pool):
         with _placed(f"pool[{number}]"):
@@ -178,7 +178,7 @@ def _joint(table: dict[str, Any], where: str) -> Joint:
     return Joint(ends=(ends[0], ends[1]), link=decode(Link, link, where=""))
 
 
-def _pool_of(table: _PoolTable, own: _Own, where: str) -> Pool:
+def _pool_of(table: _PoolTable, own: _OwnCluster, where: str) -> Pool:
     check(bool(table.gpu or table.node), "gpu", None, "the GPU's name, or a node type's in node")
     check(1 <= table.count <= _MOST_GPUS, "count", table.count, _COUNTS)
     if table.node:

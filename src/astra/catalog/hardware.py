@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from astra.errors import InputError, UnknownName, fold
 from astra.files import load_toml
-from astra.spec._base import decode
 from astra.spec.cluster import Device, NodeType
+from astra.spec.record import decode
 
 ANY_REACH: Final = 2**31 - 1  # what `reach = "any"` means: a tier that joins any number of GPUs
 PRECISIONS: Final = ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32")

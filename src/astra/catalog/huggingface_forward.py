@@ -111,36 +111,36 @@ def _quirks(model_type: str, keys: Keys, habits: Habits) -> tuple[str, ...]:
 
 def _rotary(keys: Keys, base: float, fraction: float) -> Rotary | None:
     """From ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling``."""
-    told = keys.maybe_inside("rope_parameters")
-    if told.has("full_attention"):
-        told = told.inside("full_attention")
-    scaling = keys.maybe_inside("rope_scaling") if keys.raw("rope_scaling") is not None else told
-    theta = told.raw("rope_theta") is not None
-    base = told.number("rope_theta", base) if theta else keys.number("rope_theta", keys.number("rotary_emb_base", base))
+    rope = keys.maybe_inside("rope_parameters")
+    if rope.has("full_attention"):
+        rope = rope.inside("full_attention")
+    scaling = keys.maybe_inside("rope_scaling") if keys.raw("rope_scaling") is not None else rope
+    theta = rope.raw("rope_theta") is not None
+    base = rope.number("rope_theta", base) if theta else keys.number("rope_theta", keys.number("rotary_emb_base", base))
     turned = keys.optional("rotary_dim")
     if turned is not None and keys.raw("head_dim") is not None:
         fraction = min(turned / keys.size("head_dim"), 1.0)
     part = keys.number("partial_rotary_factor", keys.number("rotary_pct", fraction))
-    return Rotary(base=base, fraction=told.number("partial_rotary_factor", part), **_scaling(keys, scaling))
+    return Rotary(base=base, fraction=rope.number("partial_rotary_factor", part), **_scaling(keys, scaling))
 
 
-def _scaling(keys: Keys, told: Keys) -> Fields:
-    kind = told.word("rope_type", told.word("type", "default"))
+def _scaling(keys: Keys, rope: Keys) -> Fields:
+    kind = rope.word("rope_type", rope.word("type", "default"))
     if kind == "default":
         return {}
     if kind not in ("linear", "llama3", "yarn"):
         return {"scaling": "other"}  # nothing to plan by, and no export can say it
-    fields: Fields = {"scaling": kind, "factor": told.number("factor", 1.0)}
+    fields: Fields = {"scaling": kind, "factor": rope.number("factor", 1.0)}
     if kind != "linear":
         default = keys.size("max_position_embeddings", default=4096)
-        fields["original_positions"] = told.size("original_max_position_embeddings", default=default)
+        fields["original_positions"] = rope.size("original_max_position_embeddings", default=default)
     if kind == "llama3":
-        fields["low_frequency"] = told.number("low_freq_factor", 1.0)
-        fields["high_frequency"] = told.number("high_freq_factor", 4.0)
+        fields["low_frequency"] = rope.number("low_freq_factor", 1.0)
+        fields["high_frequency"] = rope.number("high_freq_factor", 4.0)
     if kind == "yarn":
-        fields |= {"beta_fast": told.number("beta_fast", 32.0), "beta_slow": told.number("beta_slow", 1.0)}
-        fields |= {"mscale": told.number("mscale", 1.0), "mscale_all_dim": told.number("mscale_all_dim", 0.0)}
-        fields["rounded"] = told.flag("truncate", True)
+        fields |= {"beta_fast": rope.number("beta_fast", 32.0), "beta_slow": rope.number("beta_slow", 1.0)}
+        fields |= {"mscale": rope.number("mscale", 1.0), "mscale_all_dim": rope.number("mscale_all_dim", 0.0)}
+        fields["rounded"] = rope.flag("truncate", True)
     return fields
 
 

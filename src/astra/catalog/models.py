@@ -15,9 +15,9 @@ import msgspec
 
 from astra.errors import InputError, UnknownName, fold, nearest_names
 from astra.files import load_toml, parse_json, parse_toml, read_text
-from astra.spec._base import decode
 from astra.spec.model import ModelSpec
 from astra.spec.names import as_name
+from astra.spec.record import decode
 
 _FOLDER: Final = Path(__file__).parent / "data" / "models"
 _ALIASES: Final = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)

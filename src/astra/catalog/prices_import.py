@@ -66,7 +66,7 @@ PROVIDERS: Final = {
 }  # fmt: skip
 
 
-class Imported(NamedTuple):
+class ImportedPrices(NamedTuple):
     """What was read, and what was not: names of unknown GPUs and rows without a price, counted."""
 
     form: Literal["skypilot", "plain", "astra"]
@@ -74,7 +74,7 @@ class Imported(NamedTuple):
     left_out: dict[str, int]
 
 
-def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None = None) -> Imported:
+def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None = None) -> ImportedPrices:
     """Prices of a file, whichever of the forms it has; a wrong column or cell is named by line and column."""
     where = str(path)
     check_name("provider", provider, empty=True)
@@ -84,11 +84,11 @@ def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None 
         raise InputError(f"{where}: line 1", None, want="the names of the columns; the file is empty")
     day = date or dt.date.fromtimestamp(Path(path).stat().st_mtime)
     if set(header) == set(COLUMNS):
-        return Imported("astra", parse_prices(text, where=where, today=dt.date.today()), {})
+        return ImportedPrices("astra", parse_prices(text, where=where, today=dt.date.today()), {})
     if set(SKYPILOT) <= set(header):
         return _skypilot(text, where, provider or _provider(path), day)
     if set(PLAIN) <= set(header) <= set(COLUMNS):
-        return Imported("plain", _plain(text, where, provider, day), {})
+        return ImportedPrices("plain", _plain(text, where, provider, day), {})
     wanted = f"a price file ({','.join(COLUMNS)}), a plain one ({','.join(PLAIN)} and any of those), or SkyPilot's"
     missing = [name for name in SKYPILOT if name not in header] if "InstanceType" in header else []
     missing = missing or [name for name in PLAIN if name not in header]
@@ -131,7 +131,7 @@ def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, .
     return parse_prices(out.getvalue(), where=where, today=dt.date.today())
 
 
-def _skypilot(text: str, where: str, provider: str, day: dt.date) -> Imported:
+def _skypilot(text: str, where: str, provider: str, day: dt.date) -> ImportedPrices:
     rows = list(_rows(text, where))
     machines = {_at(row): row for _, row in rows if not row["AcceleratorName"].strip()}
     seen: dict[tuple[str, str, int, str, Market], list[float]] = {}
@@ -166,7 +166,7 @@ def _skypilot(text: str, where: str, provider: str, day: dt.date) -> Imported:
         )
         for (gpu, instance, gpus, region, market), usd in seen.items()
     ]  # fmt: skip
-    return Imported("skypilot", tuple(prices), left_out)
+    return ImportedPrices("skypilot", tuple(prices), left_out)
 
 
 def _at(row: Mapping[str, str], instance: str | None = None) -> tuple[str, str, str]:

@@ -73,11 +73,11 @@ def _check_names(fields: Mapping[str, Any], where: str) -> None:
 def _placed(name: str, value: Any, folder: Path) -> Any:
     """Paths in a file are from its folder, where there is such a file."""
     if name == "money" and isinstance(value, dict):
-        return {key: _beside(each, folder) if key == "prices" else each for key, each in value.items()}
-    return _beside(value, folder) if name in _PATHS else value
+        return {key: _relative_to(each, folder) if key == "prices" else each for key, each in value.items()}
+    return _relative_to(value, folder) if name in _PATHS else value
 
 
-def _beside(value: Any, folder: Path) -> Any:
+def _relative_to(value: Any, folder: Path) -> Any:
     if not isinstance(value, str) or "\0" in value:
         return value
     there = folder / value

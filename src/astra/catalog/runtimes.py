@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from astra.errors import InputError, UnknownName, fold
 from astra.files import load_toml
-from astra.spec._base import decode
+from astra.spec.record import decode
 from astra.spec.runtime import Runtime
 
 DEFAULT: Final = "megatron"

@@ -35,7 +35,7 @@ Row = list[str]
 Setting = Literal["left", "right", "wrap", "cut"]
 
 
-class Shelf(NamedTuple):
+class Section(NamedTuple):
     """One kind of entry: where it is read from and how a row of it is drawn."""
 
     title: str
@@ -47,27 +47,27 @@ class Shelf(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
-    parser.add_argument("kind", metavar="KIND", type=_kind, help=f"one of {', '.join(SHELVES)}")
+    parser.add_argument("kind", metavar="KIND", type=_kind, help=f"one of {', '.join(SECTIONS)}")
     parser.add_argument("name", metavar="NAME", nargs="?", help="one entry, or a part of a name")
     options.add_output(parser, detail=False)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Read the shelf, and keep the answer ready to be drawn."""
-    shelf = SHELVES[args.kind]
-    entries = shelf.read()
+    section = SECTIONS[args.kind]
+    entries = section.read()
     exact = False
     if args.name is not None:
-        entries, exact = _chosen(entries, args.name, args.kind, shelf)
+        entries, exact = _chosen(entries, args.name, args.kind, section)
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.listing import render_entry, render_listing  # noqa: PLC0415
 
         if exact and len(entries) == 1:
-            return render_entry(shelf.names(entries[0])[0], _plain(entries[0]), width=width, color=color)
-        rows = [shelf.row(entry) for entry in entries]
+            return render_entry(section.names(entries[0])[0], _plain(entries[0]), width=width, color=color)
+        rows = [section.row(entry) for entry in entries]
         remarks = [f"astra catalog {args.kind} NAME shows an entry in full; --json shows all of them."]
-        return render_listing(shelf.title, _columns(shelf), rows, remarks=remarks, width=width, color=color)
+        return render_listing(section.title, _columns(section), rows, remarks=remarks, width=width, color=color)
 
     def record() -> str:
         import msgspec  # noqa: PLC0415
@@ -79,26 +79,26 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _kind(text: str) -> str:
-    if text not in SHELVES:
-        raise UnknownName("astra catalog", text, SHELVES, fix=f"The kinds are {', '.join(SHELVES)}.")
+    if text not in SECTIONS:
+        raise UnknownName("astra catalog", text, SECTIONS, fix=f"The kinds are {', '.join(SECTIONS)}.")
     return text
 
 
-def _columns(shelf: Shelf) -> list[ListingColumn]:
+def _columns(section: Section) -> list[ListingColumn]:
     from astra.report.listing import ListingColumn  # noqa: PLC0415
 
-    return [ListingColumn(*column) for column in shelf.columns]
+    return [ListingColumn(*column) for column in section.columns]
 
 
-def _chosen(entries: list[Any], name: str, kind: str, shelf: Shelf) -> tuple[list[Any], bool]:
+def _chosen(entries: list[Any], name: str, kind: str, section: Section) -> tuple[list[Any], bool]:
     """The entry of that name, or else those whose name contains it."""
     wanted = fold(name)
-    exact = [entry for entry in entries if wanted in {fold(known) for known in shelf.names(entry)}]
+    exact = [entry for entry in entries if wanted in {fold(known) for known in section.names(entry)}]
     if exact:
         return exact, True
-    close = [entry for entry in entries if wanted and any(wanted in fold(known) for known in shelf.names(entry))]
+    close = [entry for entry in entries if wanted and any(wanted in fold(known) for known in section.names(entry))]
     if not close:
-        known = [label for entry in entries for label in shelf.names(entry)]
+        known = [label for entry in entries for label in section.names(entry)]
         raise UnknownName(f"astra catalog {kind}", name, known, fix=f"See astra catalog {kind}.")
     return close, False
 
@@ -182,8 +182,8 @@ def _model_row(model: ModelSpec) -> Row:
 def _runtime_row(runtime: Runtime) -> Row:
     zero = ", ".join(map(str, runtime.can.zero))
     fitted = Counter(runtime.fitted.values())
-    told = "; ".join(f"{count} on {on}" for on, count in sorted(fitted.items()))
-    words = [runtime.name, runtime.title, ", ".join(runtime.can.schedules), zero, told]
+    fits = "; ".join(f"{count} on {on}" for on, count in sorted(fitted.items()))
+    words = [runtime.name, runtime.title, ", ".join(runtime.can.schedules), zero, fits]
     return [*words, runtime.date, runtime.source]
 
 
@@ -206,32 +206,32 @@ def _price_names(price: Price) -> tuple[str, ...]:
 
 _DATE: Final[tuple[str, Setting, int]] = ("date", "left", 100)
 _SOURCE: Final[tuple[str, Setting, int]] = ("source", "cut", 76)
-SHELVES: Final[dict[str, Shelf]] = {
-    "gpus": Shelf(
+SECTIONS: Final[dict[str, Section]] = {
+    "gpus": Section(
         "GPUs: memory GiB and GB/s, dense TFLOP/s",
         (("name", "left", 0), ("GiB", "right", 0), ("GB/s", "right", 0), ("bf16", "right", 0),
          ("fp8", "right", 0), ("also", "left", 130), _DATE, _SOURCE),
         _gpus, _gpu_row, _names,
     ),
-    "nodes": Shelf(
+    "nodes": Section(
         "Node types: links as GPUs joined, kind and GB/s per GPU, one way",
         (("name", "left", 0), ("GPU", "left", 0), ("", "right", 0), ("links", "wrap", 0),
          _DATE, ("source", "cut", 150)),
         _nodes, _node_row, _names,
     ),
-    "models": Shelf(
+    "models": Section(
         "Models",
         (("name", "left", 0), ("total", "right", 0), ("active", "right", 0), ("layers", "right", 0),
          ("hidden", "right", 0), ("heads/kv", "right", 0), ("experts", "left", 110), _DATE, _SOURCE),
         _models, _model_row, _names,
     ),
-    "runtimes": Shelf(
+    "runtimes": Section(
         "Runtimes: training frameworks to plan with (--runtime)",
         (("name", "left", 0), ("framework", "wrap", 0), ("schedules", "wrap", 76), ("zero", "left", 76),
          ("fitted numbers", "wrap", 100),         _DATE, ("source", "cut", 150)),
         _runtimes, _runtime_row, _runtime_names,
     ),
-    "prices": Shelf(
+    "prices": Section(
         "Prices: dollars per GPU and hour",
         (("provider", "cut", 0), ("instance", "cut", 0), ("GPU", "left", 0), ("", "right", 0), ("region", "cut", 130),
          ("market", "left", 0), ("$/h", "right", 0), ("date", "left", 0), ("source", "cut", 110)),

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> Answer:
     launch, job = from_record(plans, rank, where=args.plan)
     record = write(launch, job, exporter.name, folder=args.folder, nearest=args.nearest, overwrite=args.overwrite)
     record["nearest"] = instead or record["nearest"]
-    return Answer(lambda width, color: told(record), lambda: json.dumps(record, indent=2))
+    return Answer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
 
 
 def target(name: str, flag: str) -> Any:
@@ -91,17 +91,17 @@ def write(
     if job is not None:
         import msgspec  # noqa: PLC0415
 
+        from astra.export.figures import estimated_anew  # noqa: PLC0415
         from astra.export.nearest import find, in_target  # noqa: PLC0415
-        from astra.export.told import estimated_anew  # noqa: PLC0415
 
         if reasons:
             found = find(exporter, launch, job)
-            launch = found.launch._replace(told=estimated_anew(launch.told, msgspec.to_builtins(found.after)))
+            launch = found.launch._replace(figures=estimated_anew(launch.figures, msgspec.to_builtins(found.after)))
         else:
             planned, there = launch, in_target(exporter, launch, job)
             if there is not None:
-                told_there = estimated_anew(planned.told, msgspec.to_builtins(there))
-                launch = planned._replace(step_s=there.step_s, told=told_there)
+                figures = estimated_anew(planned.figures, msgspec.to_builtins(there))
+                launch = planned._replace(step_s=there.step_s, figures=figures)
     files = write_folder(place, exporter.files(launch), overwrite=overwrite)
     return {
         "schema": EXPORT_SCHEMA,
@@ -145,7 +145,7 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def told(record: dict[str, Any]) -> str:
+def render(record: dict[str, Any]) -> str:
     """The record for people."""
     lines = [f"Wrote {len(record['files'])} files for {record['target']} in {record['folder']}:"]
     lines += [f"  {name}" for name in record["files"]]

@@ -14,7 +14,7 @@ from astra.spec.request import PlanRequest
 from astra.visible import visible
 
 if TYPE_CHECKING:
-    from astra.export.imported import Imported
+    from astra.export.imported import ImportedLaunch
     from astra.spec.strategy import Strategy
 
 IMPORT_SCHEMA: Final = "astra.import/1"
@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> Answer:
     """Read, and keep the answer ready to be drawn."""
     found = read(args.file, {} if args.gpus is None else {"gpus": (args.gpus,)}, args.parameters)
     record = to_record(found, args.file)
-    return Answer(lambda width, color: told(record), lambda: json.dumps(record, indent=2))
+    return Answer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
 
 
-def read(file: str, fields: Mapping[str, Any], parameters: Sequence[str] = ()) -> Imported:
+def read(file: str, fields: Mapping[str, Any], parameters: Sequence[str] = ()) -> ImportedLaunch:
     """A configuration on the GPUs of a request, if it has any."""
     from astra.export.imports import import_file  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def fill(fields: dict[str, Any], file: str, notes: list[str]) -> Strategy:
     return found.strategy
 
 
-def to_record(found: Imported, file: str) -> dict[str, Any]:
+def to_record(found: ImportedLaunch, file: str) -> dict[str, Any]:
     """Plain data."""
     import msgspec  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ def to_record(found: Imported, file: str) -> dict[str, Any]:
     }
 
 
-def told(record: dict[str, Any]) -> str:
+def render(record: dict[str, Any]) -> str:
     """The record for people."""
     work, shape = record["workload"], record["model_spec"]
     lines = [f"{record['file']} ({record['framework']})", f"strategy  {record['strategy']}"]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from astra.errors import InputError
 from astra.spec.fields import Field, read_fields
-from astra.spec.kinds import Kind, OneOf, Switch, Whole, batch_tokens
+from astra.spec.kinds import FieldKind, OneOf, Switch, Whole, batch_tokens
 from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS, PlanRequest, read_request
 
@@ -16,7 +16,7 @@ _MODEL: Final = "{}, or a request: a TOML file of fields, or the plan file of an
 _FLEET: Final = ("gpus", "cluster", "node")
 
 
-def reader(kind: Kind, flag: str) -> Callable[[str], Any]:
+def reader(kind: FieldKind, flag: str) -> Callable[[str], Any]:
     """What argparse calls with the text of a flag."""
     return lambda text: kind.read(text, flag)
 
@@ -33,7 +33,7 @@ def one_of(flag: str, choices: tuple[str, ...]) -> Callable[[str], Any]:
 
 def add_model(parser: argparse.ArgumentParser, *, optional: bool = False, files: bool = True) -> None:
     """The MODEL argument; with ``files``, a request may stand for it."""
-    text = FIELDS["model"].told("")
+    text = FIELDS["model"].help_text("")
     text = _MODEL.format(text) if files else text
     if optional:
         parser.add_argument("model", metavar="MODEL", nargs="?", default=argparse.SUPPRESS, help=text)
@@ -61,7 +61,7 @@ def add_field(group: argparse._ArgumentGroup | argparse.ArgumentParser, field: F
         for word, text in field.help.items():
             either.add_argument(f"--{word}", action="store_const", const=word, help=text, **given)
     elif isinstance(kind, Switch):
-        group.add_argument(field.spelled, action="store_const", const=True, help=field.told(verb), **given)
+        group.add_argument(field.spelled, action="store_const", const=True, help=field.help_text(verb), **given)
     elif kind.repeats:
         group.add_argument(field.spelled, metavar=kind.metavar, action="append", help=_shown(field, verb), **given)
     else:
@@ -70,7 +70,7 @@ def add_field(group: argparse._ArgumentGroup | argparse.ArgumentParser, field: F
 
 
 def _shown(field: Field, verb: str) -> str:
-    return field.told(verb).replace("%", "%%")
+    return field.help_text(verb).replace("%", "%%")
 
 
 def add_save(parser: argparse.ArgumentParser) -> None:

@@ -83,17 +83,17 @@ def build(chosen: Sequence[str] = VERBS) -> Parser:
     parser.add_argument("--version", action="version", version=f"astra {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
     for name in chosen:
-        told = module(name)
+        help_text = module(name)
         verb = verbs.add_parser(
             name,
-            help=told.HELP,
-            description=told.DESCRIPTION,
-            epilog=told.EPILOG,
+            help=help_text.HELP,
+            description=help_text.DESCRIPTION,
+            epilog=help_text.EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        told.add_arguments(verb)
-        verb.set_defaults(run=told.run)
+        help_text.add_arguments(verb)
+        verb.set_defaults(run=help_text.run)
     return parser
 
 

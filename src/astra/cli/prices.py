@@ -79,13 +79,13 @@ def _check(args: argparse.Namespace) -> Answer:
 
 def _answer(found: list[Price], remarks: list[str], more: dict[str, Any]) -> Answer:
     def draw(width: int | None, color: bool) -> str:
-        from astra.cli.catalog import SHELVES  # noqa: PLC0415
+        from astra.cli.catalog import SECTIONS  # noqa: PLC0415
         from astra.report.listing import ListingColumn, render_listing  # noqa: PLC0415
 
-        shelf = SHELVES["prices"]
-        columns = [ListingColumn(*column) for column in shelf.columns]
-        rows = [shelf.row(price) for price in found]
-        return render_listing(shelf.title, columns, rows, remarks=remarks, width=width, color=color)
+        section = SECTIONS["prices"]
+        columns = [ListingColumn(*column) for column in section.columns]
+        rows = [section.row(price) for price in found]
+        return render_listing(section.title, columns, rows, remarks=remarks, width=width, color=color)
 
     def record() -> str:
         import msgspec  # noqa: PLC0415

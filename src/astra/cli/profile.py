@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> Answer:
     store = _measure(args)
     planned = planned_rows(store.header, quick=args.quick)
     found = summarize(store.header, store.rows, file=args.file, planned=planned)
-    return Answer(lambda width, color: told(found, width, color), found.to_json)
+    return Answer(lambda width, color: render(found, width, color), found.to_json)
 
 
 def _measure(args: argparse.Namespace) -> Store:
@@ -79,7 +79,7 @@ def _measure(args: argparse.Namespace) -> Store:
         return run_profile(args.file, quick=args.quick, sustain_s=sustain_s, progress=bar)
 
 
-def told(found: ProfileSummary, width: int | None, color: bool) -> str:
+def render(found: ProfileSummary, width: int | None, color: bool) -> str:
     """The summary for people."""
     from astra.report import drawing  # noqa: PLC0415
 

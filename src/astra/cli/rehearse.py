@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> Answer:
         notes=[*counted, *plan.caveats(job.model, launch.strategy, framework)],
         framework=framework,
     )
-    return Answer(lambda width, color: told(found, width, color), found.to_json)
+    return Answer(lambda width, color: render(found, width, color), found.to_json)
 
 
 class Chosen(NamedTuple):
@@ -137,7 +137,7 @@ def _say(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
 
 
-def told(found: Rehearsal, width: int | None, color: bool) -> str:
+def render(found: Rehearsal, width: int | None, color: bool) -> str:
     """The record for people."""
     from astra.report import drawing  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.cost import effects
-from astra.cost.alike import once
+from astra.cost.repeated import once
 from astra.cost.state import Held, Holding, gradient_bytes
 from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst

@@ -1,11 +1,11 @@
-"""Lower bounds of simulated pipelines, for every combination of mesh, saver and holder."""
+"""Lower bounds of simulated pipelines, for every combination of mesh, recompute and sharding."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from astra.columns import code, largest, take
-from astra.cost.savers import Kept, Savers, offloaded_s, recompute_s
+from astra.cost.recompute import KeptActivations, Recomputes, offloaded_s, recompute_s
 from astra.cost.stage import Meshes, StageCosts
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule.interleaved import group_size
@@ -20,12 +20,12 @@ def mesh_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
     return np.where(_defined(meshes, costs), bound_s, np.inf)
 
 
-def pipeline_bound_s(meshes: Meshes, costs: StageCosts, savers: Savers, exchanged_s: Floats) -> Floats:
-    """A lower bound of the simulated pipeline, [mesh, saver, holder].
+def pipeline_bound_s(meshes: Meshes, costs: StageCosts, recomputes: Recomputes, exchanged_s: Floats) -> Floats:
+    """A lower bound of the simulated pipeline, [mesh, recompute, sharding].
 
-    ``exchanged_s`` is what replicas exchange in every micro-batch, [mesh, holder, sort].
+    ``exchanged_s`` is what replicas exchange in every micro-batch, [mesh, sharding, sort].
     """
-    extras = _Extras(meshes, costs, savers, exchanged_s)
+    extras = _Extras(meshes, costs, recomputes, exchanged_s)
     through, *turning = paths_of(meshes, costs)
     bound_s = extras.longest_s(through, slice(None))
     alone = np.flatnonzero((meshes.columns["vp"] == 1) & (meshes.columns["pp"] > 1))
@@ -45,26 +45,26 @@ class _Extras:
     quickest rank does.
     """
 
-    def __init__(self, meshes: Meshes, costs: StageCosts, savers: Savers, exchanged_s: Floats) -> None:
+    def __init__(self, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, exchanged_s: Floats) -> None:
         self._meshes, self._costs = meshes, costs
-        self._savers, self._own_exchange_s = savers, exchanged_s
+        self._recomputes, self._own_exchange_s = recomputes, exchanged_s
         self._deepest = costs.chunk_layers.max(axis=1, initial=0)[:, None, None]
         self._own_s = recompute_s(
             costs.recompute_s[:, None, :],
             costs.modules_s[:, None, :],
             costs.chunk_layers[:, None, :],
-            savers,
+            recomputes,
         )
-        if savers.offload_layers.any():
-            self._own_s = self._own_s + _offloaded_s(costs, savers)
+        if recomputes.offload_layers.any():
+            self._own_s = self._own_s + _offloaded_s(costs, recomputes)
         self._least_s = exchanged_s.min(axis=2, keepdims=True)
         self._over_s = self._elsewhere_s(costs.over.recompute_s[:, None], costs.over.modules_s[:, None])
 
     def _elsewhere_s(self, all_s: Floats, modules_s: Floats) -> Floats:
-        return recompute_s(all_s[:, None, :], modules_s[:, None, :], self._deepest, self._savers)
+        return recompute_s(all_s[:, None, :], modules_s[:, None, :], self._deepest, self._recomputes)
 
     def longest_s(self, path: Path, rows: slice | Ints) -> Floats:
-        """The longest of a path over the ranks, [mesh, saver, holder] of some meshes."""
+        """The longest of a path over the ranks, [mesh, recompute, sharding] of some meshes."""
         costs, over = self._costs, self._costs.over
         pp, vp = (self._meshes.columns[name][:, None, None] for name in ("pp", "vp"))
         until, times = costs.until[:, None, :], path.times[:, None, :]
@@ -83,7 +83,7 @@ class _Extras:
         return largest(seconds + exchanged_s[rows, None, :, :])
 
     def by_ends_s(self, rows: Ints) -> Floats:
-        """What comes to the bound of interleaved pipelines by their last rank, [mesh, saver, holder]."""
+        """What comes to the bound of interleaved pipelines by their last rank, [mesh, recompute, sharding]."""
         pp, m, at = self._meshes.columns["pp"][rows], self._costs.microbatches[rows], self._costs.on_last[rows]
         times = (m - group_size(pp, m))[:, None]
         again_s = self._over_s[rows, :, 0] + times * self._own_s[rows, :, at]
@@ -91,24 +91,24 @@ class _Extras:
         return np.asarray(again_s[:, :, None] + exchanged_s[:, None, :])
 
 
-def _offloaded_s(costs: StageCosts, savers: Savers) -> Floats:
-    """What shows of activations moved to host memory, [mesh, saver, sort]; chunk by chunk it is at least as much."""
+def _offloaded_s(costs: StageCosts, recomputes: Recomputes) -> Floats:
+    """What shows of activations moved to host memory, [mesh, recompute, stage]; by chunks it is at least as much."""
 
     def wide(column: Floats) -> Floats:
         return column[:, None]
 
-    kept = Kept(
+    kept = KeptActivations(
         wide(costs.kept_whole),
         wide(costs.kept_modules),
         wide(costs.kept_checkpoint),
         wide(costs.forward_s),
         wide(costs.backward_s),
     )
-    return offloaded_s(kept, wide(costs.layers), costs.host_s_per_byte[:, None, None], savers.along(3, 1))
+    return offloaded_s(kept, wide(costs.layers), costs.host_s_per_byte[:, None, None], recomputes.along(3, 1))
 
 
 def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:
-    """Paths through the pipeline by each sort of rank, without recompute and exchanges, [mesh, sort]."""
+    """Paths through the pipeline by each kind of rank, without recompute and exchanges, [mesh, sort]."""
     columns, before, over = meshes.columns, costs.before, costs.over
     split = np.isin(columns["schedule"], SPLITTING)[:, None]
     p, v, m = columns["pp"][:, None], columns["vp"][:, None], costs.microbatches[:, None]

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from astra.axes import AXES, Axis, Send
-from astra.cost.alike import Alike, once
 from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.repeated import SameShardings, once
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
 from astra.network import collectives
@@ -42,14 +42,16 @@ def members_of(sends: list[Send], way: str, rows: int) -> Floats:
     return sum((np.where(send.ranks > 1, getattr(send, way) * send.ranks, 0.0) for send in sends), start=np.zeros(rows))
 
 
-def timed_sends(job: Job, sends: Mapping[str, list[Send]], alike: Alike) -> dict[str, list[tuple[Send, Timed]]]:
+def timed_sends(
+    job: Job, sends: Mapping[str, list[Send]], repeated: SameShardings
+) -> dict[str, list[tuple[Send, Timed]]]:
     """Every collective that has something to send, with the time of one; both directions share many."""
     known: dict[tuple[str, int, int, int], Timed] = {}
 
     def timed(send: Send) -> Timed:
         name = (send.op, id(send.nbytes), id(send.ranks), id(send.stride))
         if name not in known:
-            known[name] = once(partial(_sent, job, send), send.nbytes, send.ranks, send.stride, alike=alike)
+            known[name] = once(partial(_sent, job, send), send.nbytes, send.ranks, send.stride, repeated=repeated)
         return known[name]
 
     return {
@@ -84,7 +86,7 @@ def communication(
     slowdown = collectives.overlap_slowdown(job.pool, "node")
     busy_by, exposed_by, overlapped_by = {}, {}, {}
     for axis in AXES:
-        bare, routed, beside = np.zeros(rows), np.zeros(rows), dict[str, Floats]()
+        bare, routed, behind = np.zeros(rows), np.zeros(rows), dict[str, Floats]()
         pieces = getattr(shard, axis.degree or axis.name)
         for send, timed in sends[axis.name]:
             times = np.asarray(getattr(send, way), np.float64)
@@ -93,21 +95,21 @@ def communication(
             seconds = times * timed.seconds
             used = (seconds > 0).astype(np.int8)
             sources[axis.name] = worst(sources.get(axis.name, np.zeros(rows, np.int8)), timed.source * used)
-            if send.beside:
-                beside[send.beside] = beside.get(send.beside, 0.0) + seconds
+            if send.behind:
+                behind[send.behind] = behind.get(send.behind, 0.0) + seconds
             else:
                 bare = bare + seconds
             if send.routed:
                 routed = routed + seconds
-        hidden = [_outlasting(seconds, windows[name], slowdown) for name, seconds in beside.items()]
+        hidden = [_outlasting(seconds, windows[name], slowdown) for name, seconds in behind.items()]
         outlasting = sum(hidden, start=np.zeros(rows))
-        busy_by[axis.name] = bare + sum(beside.values(), start=np.zeros(rows))
+        busy_by[axis.name] = bare + sum(behind.values(), start=np.zeros(rows))
         exposed_by[axis.name] = overlapped_by[axis.name] = bare + outlasting
         if axis.behind_layer:
             overlapped_by[axis.name] = bare - routed + outlasting + _outlasting(routed, windows["layer"], slowdown)
         elif axis.overlap:
             first, rest = bare / pieces, bare - bare / pieces
-            room = np.maximum(windows["gemm"] - beside.get("gemm", 0.0), 0.0)
+            room = np.maximum(windows["gemm"] - behind.get("gemm", 0.0), 0.0)
             pipelined = first + np.maximum(rest - room, 0.0) + slowdown * np.minimum(rest, room)
             overlapped_by[axis.name] = np.minimum(pipelined, bare) + outlasting
     return busy_by, exposed_by, overlapped_by

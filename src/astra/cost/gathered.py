@@ -13,7 +13,7 @@ from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Part
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
-from astra.layers.split import Stages, kinds, stages
+from astra.layers.split import StageKinds, kinds, stages
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
 
@@ -30,7 +30,7 @@ class Gathered(NamedTuple):
         return self._replace(place=self.place[rows])
 
 
-def over_stages(table: Stages, columns: list[Floats]) -> Floats:
+def over_stages(table: StageKinds, columns: list[Floats]) -> Floats:
     """[mesh] columns of each kind, the embedding and the head, summed to [mesh, sort]."""
     *by_kind, first, last = columns
     total = table.first * first[:, None] + table.last * last[:, None]
@@ -39,7 +39,7 @@ def over_stages(table: Stages, columns: list[Floats]) -> Floats:
     return total
 
 
-def over_layers(table: Stages, by_kind: Floats) -> Floats:
+def over_layers(table: StageKinds, by_kind: Floats) -> Floats:
     """[mesh, kind, module] figures of layers, summed to [mesh, sort, module]."""
     return np.asarray(table.counts @ by_kind)
 
@@ -47,7 +47,7 @@ def over_layers(table: Stages, by_kind: Floats) -> Floats:
 class StageMemory:
     """Activation bytes of stages from parts."""
 
-    def __init__(self, job: Job, gathered: Gathered, table: Stages) -> None:
+    def __init__(self, job: Job, gathered: Gathered, table: StageKinds) -> None:
         self._gathered, self._table = gathered, table
         self._by_kind = [gathered.parts[kind] for kind in kinds(job.model)]
 
@@ -87,7 +87,7 @@ def over_all(job: Job, columns: list[Floats]) -> Floats:
     return over_stages(whole_model(job), columns)[:, 0]
 
 
-def whole_model(job: Job) -> Stages:
+def whole_model(job: Job) -> StageKinds:
     """All layers on one rank."""
     return each(stages(job.model, ((0,),), (len(layer_kinds(job.model)),)), lambda column: column[None])
 
@@ -108,7 +108,7 @@ def least_s(part: Part) -> Floats:
     return total
 
 
-def beside_bytes(columns: Columns, layer_bytes: Floats) -> Floats:
+def temporary_bytes(columns: Columns, layer_bytes: Floats) -> Floats:
     """What hiding expert exchanges holds besides: a layer of a second micro-batch.
 
     One micro-batch goes forward through the layers while another goes back through them, so that as many are filled as

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from astra.layers.split import Place, Stages, stack, stages
+from astra.layers.split import Place, StageKinds, stack, stages
 from astra.schedule.registry import find
 from astra.spec.model import ModelSpec
 
@@ -40,10 +40,10 @@ def _place(schedule: str, pp: int, vp: int) -> Place:
 class Layouts(tuple[Layout, ...]):
     """The layouts of a space; their stages are worked out once."""
 
-    _stages: dict[bool, Stages]
+    _stages: dict[bool, StageKinds]
 
-    def stages(self, model: ModelSpec, *, every_rank: bool) -> Stages:
-        """The sorts of rank of every layout, [layout, sort]."""
+    def stages(self, model: ModelSpec, *, every_rank: bool) -> StageKinds:
+        """The kinds of rank of every layout, [layout, sort]."""
         if not hasattr(self, "_stages"):
             self._stages = {}
         if every_rank not in self._stages:

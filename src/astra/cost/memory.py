@@ -1,6 +1,6 @@
 """Peak memory of a GPU: states, activations alive, what is being worked on, buffers. The only formula, and its bounds.
 
-Arrays are [mesh, saver, holder, sort]; see ``cost.step`` for savers and holders.
+Arrays are [mesh, recompute, sharding, stage]; see ``cost.step`` for recomputes and shardings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from astra.columns import each, largest
 from astra.cost import effects
 from astra.cost.constants import RESERVED_BYTES
-from astra.cost.savers import BLOCK, FULL, Savers, module_sets, offloaded_share
+from astra.cost.recompute import BLOCK, FULL, Recomputes, module_sets, offloaded_share
 from astra.cost.stage import StageCosts
 from astra.cost.state import Bytes, Holding, static_bytes
 from astra.cost.units import in_units
@@ -20,7 +20,7 @@ from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
 
 
-class Holders(NamedTuple):
+class Sharding(NamedTuple):
     """Ways to keep fewer states, as columns."""
 
     zero: Ints
@@ -33,32 +33,32 @@ class Holders(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """Activation memory, [mesh, saver, sort]."""
+    """Activation memory, [mesh, recompute, stage]."""
 
     kept_bytes: Floats  # alive at the worst moment
     layer_bytes: Floats  # of the layer or recomputed stretch in progress
     loss_bytes: Floats  # of the loss in progress
 
 
-def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
-    """Memory of each saver.
+def activations(costs: StageCosts, vp: Ints, recomputes: Recomputes) -> Activations:
+    """Memory of each recompute.
 
     Uniform recompute keeps one input for every n layers and recomputes n layers at a time; block recompute treats the
     first n layers of each chunk that way, one at a time, and keeps the rest whole.
     """
-    full = (savers.recompute == FULL)[None, :, None]
-    block = full & (savers.method == BLOCK)[None, :, None]
-    n = savers.layers[None, :, None]
+    full = (recomputes.recompute == FULL)[None, :, None]
+    block = full & (recomputes.method == BLOCK)[None, :, None]
+    n = recomputes.layers[None, :, None]
     chunk, layers, chunks = costs.chunk_layers[:, None, :], costs.layers[:, None, :], vp[:, None, None]
     whole, checkpoint = costs.kept_whole[:, None, :], costs.kept_checkpoint[:, None, :]
     fraction = np.where(block, np.minimum(n * chunks / np.maximum(layers, 1), 1.0), 1.0)
     inputs = np.ceil(chunk / n) * chunks / np.maximum(layers, 1)
     kept_full = np.where(block, fraction * checkpoint + (1 - fraction) * whole, np.minimum(inputs, 1.0) * checkpoint)
     kept = np.where(full, kept_full, whole)
-    for chosen, saved in module_sets(savers.along(3, 1), costs.kept_modules[:, None]):
+    for chosen, saved in module_sets(recomputes.along(3, 1), costs.kept_modules[:, None]):
         kept = np.where(chosen, whole - saved, kept)
-    if savers.offload_layers.any():
-        kept = kept * (1 - offloaded_share(layers, savers.along(3, 1)))
+    if recomputes.offload_layers.any():
+        kept = kept * (1 - offloaded_share(layers, recomputes.along(3, 1)))
     # By the time backward comes to the first layers, those of the chunk that were kept whole have been given back.
     at_once = np.where(block, np.floor(layers / chunks) <= n, np.minimum(n, chunk))
     stretch = np.where(full, at_once, 0) * costs.layer_whole[:, None, :]
@@ -67,7 +67,7 @@ def activations(costs: StageCosts, vp: Ints, savers: Savers) -> Activations:
 
 
 def least_activations(costs: StageCosts, vp: Ints, *, offload: bool = False) -> Activations:
-    """What no saver goes below: one input kept for each chunk, one layer or the loss at work.
+    """What no recompute goes below: one input kept for each chunk, one layer or the loss at work.
 
     With ``offload`` all inputs may wait in host memory.
     """
@@ -76,9 +76,9 @@ def least_activations(costs: StageCosts, vp: Ints, *, offload: bool = False) -> 
     return Activations(inputs[:, None, :], costs.layer_working[:, None, :], costs.head_bytes[:, None, :])
 
 
-def states(job: Job, costs: StageCosts, holders: Holders) -> Bytes:
-    """Weights, gradients, optimizer and gathered layers, [mesh, holder, sort]."""
-    held, how = each(costs.held, lambda column: column[:, None, :]), holding(job, costs, holders)
+def states(job: Job, costs: StageCosts, shardings: Sharding) -> Bytes:
+    """Weights, gradients, optimizer and gathered layers, [mesh, sharding, sort]."""
+    held, how = each(costs.held, lambda column: column[:, None, :]), holding(job, costs, shardings)
     static = static_bytes(job, held, how, costs.layers[:, None, :])
     if not effects.units(job.runtime):
         return static
@@ -86,22 +86,22 @@ def states(job: Job, costs: StageCosts, holders: Holders) -> Bytes:
     return in_units(job, static, how, layer=layer, head=head, microbatches=costs.microbatches[:, None, None])
 
 
-def holding(job: Job, costs: StageCosts, holders: Holders) -> Holding:
-    """Ways to hold states on every mesh, [mesh, holder, sort]."""
+def holding(job: Job, costs: StageCosts, shardings: Sharding) -> Holding:
+    """Ways to hold states on every mesh, [mesh, sharding, sort]."""
     return Holding(
-        zero=holders.zero[None, :, None],
-        offload=holders.offload[None, :, None],
+        zero=shardings.zero[None, :, None],
+        offload=shardings.offload[None, :, None],
         ranks=costs.shards[:, None, None],
         expert_ranks=costs.expert_shards[:, None, None],
-        moments=holders.moments[None, :, None],
-        reshard=holders.reshard[None, :, None],
+        moments=shardings.moments[None, :, None],
+        reshard=shardings.reshard[None, :, None],
         pipelined=costs.pipelined[:, None, None],
         in_units=np.full(1, effects.units(job.runtime)),
     )
 
 
 def peak(static: Bytes, kept: Activations, buffer_bytes: Floats) -> Floats:
-    """Bytes allocated at the worst moment: ``static`` [mesh, holder, sort], ``kept`` [mesh, saver, sort]."""
+    """Bytes allocated at the worst moment: ``static`` [mesh, sharding, sort], ``kept`` [mesh, recompute, stage]."""
     resident = (static.weights + static.gradients + static.optimizer)[:, None, :, :]
     passing = (kept.kept_bytes + buffer_bytes[:, None, :])[:, :, None, :]
     at_layer = kept.layer_bytes[:, :, None, :] + static.gathered[:, None, :, :]
@@ -109,16 +109,16 @@ def peak(static: Bytes, kept: Activations, buffer_bytes: Floats) -> Floats:
     return np.asarray(resident + passing + np.maximum(at_layer, at_loss))
 
 
-def least_peak(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offload: bool = False) -> Floats:
-    """No saver brings the worst rank below this, [mesh, holder]; with ``offload`` some move activations to the host."""
+def least_peak(job: Job, costs: StageCosts, vp: Ints, shardings: Sharding, *, offload: bool = False) -> Floats:
+    """No recompute brings the worst rank below this, [mesh, sharding]; ``offload``: activations may move off it."""
     kept = least_activations(costs, vp, offload=offload)
-    return largest(peak(states(job, costs, holders), kept, costs.buffer_bytes)[:, 0])
+    return largest(peak(states(job, costs, shardings), kept, costs.buffer_bytes)[:, 0])
 
 
-def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, holders: Holders, *, offload: bool = False) -> Floats:
-    """Neither does any holder, [mesh]: states sharded and offloaded as far as may be, and no layer gathered."""
-    zero, offloaded, moments = (np.array([column.max()]) for column in holders[:3])
-    most = Holders(zero, offloaded, moments, np.array([holders.reshard.min()]))
+def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, shardings: Sharding, *, offload: bool = False) -> Floats:
+    """Neither does any sharding, [mesh]: states sharded and offloaded as far as may be, and no layer gathered."""
+    zero, offloaded, moments = (np.array([column.max()]) for column in shardings[:3])
+    most = Sharding(zero, offloaded, moments, np.array([shardings.reshard.min()]))
     static = states(job, costs, most)
     static = static._replace(gathered=np.minimum(static.gathered, 0.0), at_loss=np.minimum(static.at_loss, 0.0))
     kept = least_activations(costs, vp, offload=offload)

@@ -1,7 +1,7 @@
 """Costs of pipelines over several pools: columns of each pool's ways to hold layers, links and sums between pools.
 
 A pool's columns are computed once for all shardings of interest, by the same parts and stages as everywhere else; a
-pipeline over pools only adds them up. Arrays are [row, sort]: rows are shardings, sorts are the kinds of layer, then
+pipeline over pools only adds them up. Arrays are [row, stage]: rows are shardings, stages are the kinds of layer, then
 what the first stage adds (embedding), then what the last one adds (head and loss).
 """
 
@@ -18,7 +18,7 @@ from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
 from astra.errors import InputError
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
-from astra.layers.split import Stages, kinds
+from astra.layers.split import StageKinds, kinds
 from astra.network import collectives
 from astra.network.curves import load, ramped
 from astra.provenance import Floats, Ints, Source, worst
@@ -109,30 +109,30 @@ def pool_columns(job: Job, shards: Shards, *, overlap_tp: bool = True) -> PoolCo
     )
 
 
-def _sorts(job: Job, rows: int) -> Stages:
+def _sorts(job: Job, rows: int) -> StageKinds:
     """A table whose stages hold one layer of each kind, then nothing but the embedding, then the head."""
     count = len(kinds(job.model))
-    sorts = count + 2
+    stage_kinds = count + 2
 
     def wide(values: Column) -> Column:
         return np.broadcast_to(values, (rows, *values.shape))
 
-    place = np.arange(sorts)
-    return Stages(
+    place = np.arange(stage_kinds)
+    return StageKinds(
         rank=wide(place),
-        counts=wide(np.eye(sorts, count)),
+        counts=wide(np.eye(stage_kinds, count)),
         first=wide(place == count),
         last=wide(place == count + 1),
-        sends=wide(np.zeros(sorts, np.int64)),
-        chunk_layers=wide(np.ones(sorts, np.int64)),
+        sends=wide(np.zeros(stage_kinds, np.int64)),
+        chunk_layers=wide(np.ones(stage_kinds, np.int64)),
         until=wide(place),
-        before=wide(np.zeros((sorts, count))),
-        final=wide(np.zeros((sorts, count))),
+        before=wide(np.zeros((stage_kinds, count))),
+        final=wide(np.zeros((stage_kinds, count))),
     )
 
 
 def _held(job: Job, gathered: Gathered) -> Held:
-    """Parameters of each sort; a tied head is a copy, because a pipeline of several pools separates it."""
+    """Parameters of each kind; a tied head is a copy, because a pipeline of several pools separates it."""
     shard, model = gathered.shard, job.model
     by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
     head = weights_of.tied_head_weights(model) if model.tied_embeddings else weights_of.head_weights(model)

@@ -2,7 +2,7 @@
 
 One number of layers holds for every rank, so the rank that is shortest of room decides for all of them. Three ways are
 known: keep all, some modules again, or the first layers of each chunk. Where activations may wait in host memory,
-nothing need be run again; a saver of another kind needs its line here.
+nothing need be run again; a recompute of another kind needs its line here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from astra.columns import largest
 from astra.cost import memory, step
 from astra.cost.bound import paths_of
-from astra.cost.memory import Holders
-from astra.cost.savers import Savers, module_sets
+from astra.cost.memory import Sharding
+from astra.cost.recompute import Recomputes, module_sets
 from astra.cost.stage import Meshes, StageCosts
 from astra.cost.state import Bytes
 from astra.provenance import Floats
@@ -23,11 +23,16 @@ _LOOSE = 1 - 1e-9
 
 
 def needed_bound_s(
-    job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holders: Holders, waits: Floats | None = None
+    job: Job,
+    meshes: Meshes,
+    costs: StageCosts,
+    recomputes: Recomputes,
+    shardings: Sharding,
+    waits: Floats | None = None,
 ) -> Floats:
-    """[mesh, holder] a lower bound of the step of every saver with which a mesh fits; ``waits`` as for ``seconds``."""
-    static, update, between = step.states(job, meshes, costs, holders)
-    again_s, over_s = _least_again_s(job, meshes, costs, savers, static)
+    """[mesh, sharding] a lower bound of the step with every recompute that fits; ``waits`` as for ``seconds``."""
+    static, update, between = step.states(job, meshes, costs, shardings)
+    again_s, over_s = _least_again_s(job, meshes, costs, recomputes, static)
     through, back, _ = paths_of(meshes, costs)
     added_s = again_s + between.per_microbatch_s
     pipeline_s = largest(through.seconds[:, None, :] + through.times[:, None, :] * added_s)
@@ -37,9 +42,11 @@ def needed_bound_s(
     return _LOOSE * step.seconds(job, pipeline_s, last_s, None if waits is None else waits[:, None])
 
 
-def _least_again_s(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, static: Bytes) -> tuple[Floats, Floats]:
-    """The least that must run again of a micro-batch, on each sort of rank [mesh, holder, sort] and on all of them."""
-    if savers.offload_layers.any():
+def _least_again_s(
+    job: Job, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, static: Bytes
+) -> tuple[Floats, Floats]:
+    """The least that must run again of a micro-batch, on each kind of rank [mesh, sharding, stage] and on all."""
+    if recomputes.offload_layers.any():
         return np.zeros_like(static.weights), np.zeros(static.weights.shape[:2])
     vp = meshes.columns["vp"][:, None]
     nothing = memory.Activations(np.zeros(1), costs.layer_working[:, None, :], costs.head_bytes[:, None, :])
@@ -53,7 +60,7 @@ def _least_again_s(job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, 
     deepest = np.maximum(costs.chunk_layers.max(axis=1, initial=1), 1)[:, None]
     over_s = np.minimum(layers / deepest, 1.0) * costs.over.recompute_s[:, None]
     by_module = (costs.kept_modules, costs.modules_s, costs.over.modules_s)
-    for (_, saved), (_, rank_s), (_, all_s) in zip(*(module_sets(savers, one) for one in by_module), strict=True):
+    for (_, saved), (_, rank_s), (_, all_s) in zip(*(module_sets(recomputes, one) for one in by_module), strict=True):
         does = (whole - (saved * alive)[:, None, :] <= room).all(axis=2)
         again_s = np.minimum(again_s, np.where(does[:, :, None], rank_s[:, None, :], np.inf))
         over_s = np.minimum(over_s, np.where(does, all_s[:, None], np.inf))

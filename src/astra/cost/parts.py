@@ -14,11 +14,11 @@ import numpy as np
 
 from astra.axes import Send
 from astra.cost import effects
-from astra.cost.alike import Alike, once
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
 from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, modules_in, trained
 from astra.cost.low import scaling
+from astra.cost.repeated import SameShardings, once
 from astra.layers.kinds import LayerKind
 from astra.layers.operators import Attention, Gemm, Kept, Layer, Shard, Stream
 from astra.operators import timing as operators
@@ -82,11 +82,11 @@ class Part(NamedTuple):
 
 def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     """Every part of the model."""
-    layers, alike = layers_of(job, shard), Alike(shard)
-    gemm_s = _gemm_seconds(job, layers, alike)
+    layers, repeated = layers_of(job, shard), SameShardings(shard)
+    gemm_s = _gemm_seconds(job, layers, repeated)
     return {
         key: _part(
-            job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], sends_of(job, key, shard), alike
+            job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], sends_of(job, key, shard), repeated
         )
         for key, layer in layers.items()
     }
@@ -106,7 +106,7 @@ class _GemmSeconds(NamedTuple):
 
 
 def _gemm_seconds(
-    job: Job, layers: Mapping[LayerKind | str, Layer], alike: Alike
+    job: Job, layers: Mapping[LayerKind | str, Layer], repeated: SameShardings
 ) -> dict[tuple[LayerKind | str, str], _GemmSeconds]:
     """All GEMMs of all parts in one stacked call for each layout and precision."""
     entries = [(key, gemm) for key, layer in layers.items() for gemm in layer.gemms]
@@ -120,12 +120,12 @@ def _gemm_seconds(
         narrow = low and job.workload.low
         precision = "bf16" if job.workload.low else job.workload.precision
         shapes = [(gemm.m, gemm.n, gemm.k, gemm.groups) for _, gemm in chosen]
-        rows = [alike.distinct(*shape) for shape in shapes]
+        rows = [repeated.distinct(*shape) for shape in shapes]
         ends = np.cumsum([0, *(len(first) for first, _ in rows)])
         sizes = [
             np.concatenate(
                 [
-                    np.broadcast_to(np.asarray(shape[dim], np.float64), alike.rows)[first]
+                    np.broadcast_to(np.asarray(shape[dim], np.float64), repeated.rows)[first]
                     for shape, (first, _) in zip(shapes, rows, strict=True)
                 ]
             )
@@ -136,7 +136,7 @@ def _gemm_seconds(
         for number, ((key, gemm), (_, place)) in enumerate(zip(chosen, rows, strict=True)):
             at = slice(ends[number], ends[number + 1])
             forward_s, dgrad_s, wgrad_s = (way.seconds[at][place] for way in timed)
-            weight_s = wgrad_s if trained(job, gemm) else np.zeros(alike.rows)
+            weight_s = wgrad_s if trained(job, gemm) else np.zeros(repeated.rows)
             known = source[at][place]
             if not gemm.weight:  # backward passes through both sides, in kernels that nobody has measured
                 dgrad_s, known = dgrad_s + wgrad_s, np.full_like(known, Source.ASSUMED)
@@ -176,7 +176,12 @@ def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, gr
 
 
 def _part(
-    job: Job, shard: Shard, layer: Layer, gemms: list[_GemmSeconds], sends: dict[str, list[Send]], alike: Alike
+    job: Job,
+    shard: Shard,
+    layer: Layer,
+    gemms: list[_GemmSeconds],
+    sends: dict[str, list[Send]],
+    repeated: SameShardings,
 ) -> Part:
     runtime, rows = job.runtime, len(shard.tp)
     attention_s = {"fwd": np.zeros(rows), "bwd": np.zeros(rows)}
@@ -218,7 +223,7 @@ def _part(
         slower = clock_loss(runtime, directions.values())
         weight_s = weight_s * slower
         directions = {way: _slowed(runtime, full, slower) for way, full in directions.items()}
-    timed = timed_sends(job, sends, alike)
+    timed = timed_sends(job, sends, repeated)
     for way, silent in directions.items():
         busy, exposed, overlapped = communication(job, shard, timed, way, _windows(silent), sources)
         if effects.launches_ahead(runtime):

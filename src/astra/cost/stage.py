@@ -1,6 +1,6 @@
-"""Costs of pipeline stages: parts gathered over the layers each sort of rank holds. Arrays are [mesh, sort].
+"""Costs of pipeline stages: parts gathered over the layers each kind of rank holds. Arrays are [mesh, stage].
 
-A mesh is a strategy without its memory savers (ZeRO stage, recompute, offload); those are applied by ``cost.step``.
+A mesh is a strategy without its recompute and sharding (ZeRO stage, offload); those are applied by ``cost.step``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import (
     Gathered,
     StageMemory,
-    beside_bytes,
     graph_bytes,
     least_s,
     over_all,
     over_layers,
     over_model,
     over_stages,
+    temporary_bytes,
     whole_model,
 )
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
@@ -35,7 +35,7 @@ from astra.cost.units import Units, unit_parameters
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind
 from astra.layers.operators import Retention, Shard
-from astra.layers.split import Stages, kinds
+from astra.layers.split import StageKinds, kinds
 from astra.network.collectives import host_transfer_s
 from astra.provenance import Bools, Codes, Floats, Ints
 from astra.schedule.registry import in_flight_chunks
@@ -76,7 +76,7 @@ class Passes(NamedTuple):
 
 
 class StageCosts(NamedTuple):
-    """What each sort of rank does for one micro-batch (all its chunks) and holds. [mesh, sort] unless said."""
+    """What each kind of rank does for one micro-batch (all its chunks) and holds. [mesh, sort] unless said."""
 
     forward_s: Floats  # with exposed communication
     backward_s: Floats
@@ -158,7 +158,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     queued = times.queued_bytes(job, gathered.shard, microbatches)
     shards, expert_shards = _shard_groups(job, columns, expert_groups(columns)[0])
     layers, in_flight = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
-    beside = beside_bytes(columns, memory.largest("whole"))
+    temporary = temporary_bytes(columns, memory.largest("whole"))
     graphed = graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
@@ -178,7 +178,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         kept_modules=memory.modules(job),
         kept_checkpoint=memory.layers("checkpoint"),
         layer_whole=memory.largest("whole"),
-        layer_working=memory.largest("working") + _fresh_bytes(job, held) + beside,
+        layer_working=memory.largest("working") + _fresh_bytes(job, held) + temporary,
         head_bytes=memory.head(),
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
         held=held,
@@ -221,7 +221,7 @@ def host_s_per_byte(job: Job) -> float:
     return float(host_transfer_s(job.pool.device, np.ones(1), both_ways=True).seconds[0])
 
 
-def _in_flight(table: Stages, columns: Columns, microbatches: Ints) -> Ints:
+def _in_flight(table: StageKinds, columns: Columns, microbatches: Ints) -> Ints:
     """(Micro-batch, chunk) pairs alive on the fullest rank of a sort: its first or its last."""
     shape = {"p": columns["pp"][:, None], "v": columns["vp"][:, None], "m": microbatches[:, None]}
     first, last = (
@@ -249,15 +249,15 @@ def _shard_groups(job: Job, columns: Columns, expert_replicas: Ints) -> tuple[In
     return shards, np.maximum(expert_replicas * shards // replicas, 1)
 
 
-def stage_table(job: Job, meshes: Meshes, *, every_rank: bool = False) -> Stages:
-    """The sorts of rank of every mesh."""
+def stage_table(job: Job, meshes: Meshes, *, every_rank: bool = False) -> StageKinds:
+    """The kinds of rank of every mesh."""
     return take(meshes.layouts.stages(job.model, every_rank=every_rank), meshes.layout)
 
 
 class StageTimes:
     """Stage times of one micro-batch from part times, [mesh, sort]."""
 
-    def __init__(self, job: Job, gathered: Gathered, table: Stages, columns: Columns) -> None:
+    def __init__(self, job: Job, gathered: Gathered, table: StageKinds, columns: Columns) -> None:
         self._index, self._table, self._columns = gathered.place, table, columns
         self._collective_s = _collective_s(job, columns)
         order = kinds(job.model)
@@ -274,12 +274,12 @@ class StageTimes:
         )
         self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
 
-    def _passes(self, table: Stages) -> Passes:
+    def _passes(self, table: StageKinds) -> Passes:
         forward, backward, weight, again = (over_stages(table, columns) for columns in self._by_part)
         return Passes(forward, backward, weight, again, over_layers(table, self._by_module))
 
     def before(self) -> Passes:
-        """The virtual stages before each sort's last rank."""
+        """The virtual stages before each kind's last rank."""
         table = self._table
         reached = table._replace(counts=table.before, first=table.until > 0, last=np.zeros_like(table.last))
         return self._passes(reached)
@@ -355,8 +355,8 @@ def _collective_s(job: Job, columns: Columns) -> Floats | float:
     return effects.pipelined_collective_s(job.runtime, across)
 
 
-def _held(job: Job, gathered: Gathered, table: Stages) -> Held:
-    """Parameters of each sort of rank; a tied head is a second copy when the pipeline separates it."""
+def _held(job: Job, gathered: Gathered, table: StageKinds) -> Held:
+    """Parameters of each kind of rank; a tied head is a second copy when the pipeline separates it."""
     shard, model = gathered.shard, job.model
     by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
     predictors = weights_of.predictor_weights(model).times(job.workload.mtp)

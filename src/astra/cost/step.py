@@ -1,6 +1,6 @@
-"""Step time of every combination of mesh and memory savers. Arrays are [mesh, saver, holder, sort].
+"""Step time of every mesh with every recompute and sharding. Arrays are [mesh, recompute, sharding, stage].
 
-A *saver* is a way to keep fewer activations (recompute, its method and layers); a *holder* a way to keep fewer states
+A *recompute* is a way to keep fewer activations (its method and layers); a *sharding* is a way to keep fewer states
 (ZeRO stage, optimizer offload). Their effects add up, so each is costed once and combined by broadcasting.
 """
 
@@ -14,8 +14,8 @@ from astra.columns import each, largest
 from astra.cost import effects, memory
 from astra.cost.between import Replicas, replicas
 from astra.cost.bound import pipeline_bound_s
-from astra.cost.memory import Holders
-from astra.cost.savers import FULL, Savers
+from astra.cost.memory import Sharding
+from astra.cost.recompute import FULL, Recomputes
 from astra.cost.stage import Meshes, StageCosts
 from astra.cost.state import Bytes, optimizer_s
 from astra.layers.kinds import layer_kinds
@@ -26,18 +26,18 @@ Amount = Floats | float
 
 
 class Evaluated(NamedTuple):
-    """[mesh, saver, holder] results."""
+    """[mesh, recompute, sharding] results."""
 
     bound_s: Floats  # no more than the simulated step; equal to it where there is one stage
-    exchanged_s: Floats  # [mesh, holder, sort] of the pipeline, between replicas in every micro-batch
-    after_s: Floats  # [mesh, holder] of the step, what follows the pipeline
+    exchanged_s: Floats  # [mesh, sharding, sort] of the pipeline, between replicas in every micro-batch
+    after_s: Floats  # [mesh, sharding] of the step, what follows the pipeline
     peak_bytes: Floats  # allocated, on the worst rank
-    known: Bools  # the saver exists for the mesh (its layers fit a chunk)
+    known: Bools  # the recompute exists for the mesh (its layers fit a chunk)
 
 
-def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tuple[Bytes, Timed, Replicas]:
-    """Static memory, optimizer time and data-parallel communication, [mesh, holder, sort]."""
-    how = memory.holding(job, costs, holders)
+def states(job: Job, meshes: Meshes, costs: StageCosts, shardings: Sharding) -> tuple[Bytes, Timed, Replicas]:
+    """Static memory, optimizer time and data-parallel communication, [mesh, sharding, sort]."""
+    how = memory.holding(job, costs, shardings)
     held = each(costs.held, lambda column: column[:, None, :])
 
     def column(values: Ints) -> Ints:
@@ -58,23 +58,28 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, holders: Holders) -> tup
         forward_s=costs.forward_s[:, None, :],
         backward_s=costs.backward_s[:, None, :],
     )
-    return memory.states(job, costs, holders), update, between
+    return memory.states(job, costs, shardings), update, between
 
 
 def evaluate(
-    job: Job, meshes: Meshes, costs: StageCosts, savers: Savers, holders: Holders, waits: Floats | None = None
+    job: Job,
+    meshes: Meshes,
+    costs: StageCosts,
+    recomputes: Recomputes,
+    shardings: Sharding,
+    waits: Floats | None = None,
 ) -> Evaluated:
-    """Every mesh with every saver and holder; ``waits`` [mesh] as for ``seconds``."""
-    kept = memory.activations(costs, meshes.columns["vp"], savers)
-    static, update, between = states(job, meshes, costs, holders)
-    pipeline_s = pipeline_bound_s(meshes, costs, savers, between.per_microbatch_s)
+    """Every mesh with every recompute and sharding; ``waits`` [mesh] as for ``seconds``."""
+    kept = memory.activations(costs, meshes.columns["vp"], recomputes)
+    static, update, between = states(job, meshes, costs, shardings)
+    pipeline_s = pipeline_bound_s(meshes, costs, recomputes, between.per_microbatch_s)
     last_s = largest(after_s(update, between))
     return Evaluated(
         bound_s=seconds(job, pipeline_s, last_s[:, None, :], None if waits is None else waits[:, None, None]),
         exchanged_s=between.per_microbatch_s,
         after_s=last_s,
         peak_bytes=largest(memory.peak(static, kept, costs.buffer_bytes)),
-        known=exists(job, meshes, savers)[:, :, None] & np.ones(len(holders), bool),
+        known=exists(job, meshes, recomputes)[:, :, None] & np.ones(len(shardings), bool),
     )
 
 
@@ -97,10 +102,10 @@ def least_seconds(job: Job, pipeline_s: Amount, waits: Amount | None = None) -> 
     return seconds(job, pipeline_s, 0.0, waits)
 
 
-def exists(job: Job, meshes: Meshes, savers: Savers) -> Bools:
-    """Whether a saver's number of layers fits the mesh's chunks, and those offloaded its stages, [mesh, saver]."""
+def exists(job: Job, meshes: Meshes, recomputes: Recomputes) -> Bools:
+    """Whether a recompute's layers fit the mesh's chunks, and those offloaded its stages, [mesh, recompute]."""
     depth = len(layer_kinds(job.model))
     stage = -(-depth // meshes.columns["pp"])
     chunk = -(-depth // (meshes.columns["pp"] * meshes.columns["vp"]))
-    fits = (savers.recompute != FULL)[None, :] | (savers.layers[None, :] <= chunk[:, None])
-    return np.asarray(fits & (savers.offload_layers[None, :] <= stage[:, None]))
+    fits = (recomputes.recompute != FULL)[None, :] | (recomputes.layers[None, :] <= chunk[:, None])
+    return np.asarray(fits & (recomputes.offload_layers[None, :] <= stage[:, None]))

@@ -16,7 +16,7 @@ import numpy as np
 from astra.cost.state import Bytes, Holding, gradient_bytes, local
 from astra.layers import weights as weights_of
 from astra.layers.operators import Shard
-from astra.layers.split import Stages, kinds
+from astra.layers.split import StageKinds, kinds
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
 
@@ -28,7 +28,7 @@ class Units(NamedTuple):
     head: Floats
 
 
-def unit_parameters(job: Job, shard: Shard, place: Ints, table: Stages) -> Units:
+def unit_parameters(job: Job, shard: Shard, place: Ints, table: StageKinds) -> Units:
     """Of every sort of rank."""
 
     def on_rank(weights: weights_of.Weights) -> Floats:

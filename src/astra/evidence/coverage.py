@@ -8,7 +8,7 @@ import numpy as np
 
 from astra.evidence.bars import log_bars
 from astra.evidence.runs import runs
-from astra.evidence.told import class_of
+from astra.evidence.sentence import class_of
 
 
 class Covered(NamedTuple):

@@ -29,7 +29,7 @@ class Doubt:
         return np.asarray(self._factors[keys])
 
     def of_each(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:
-        """[row, holder]: the same with each ZeRO stage and offload."""
+        """[row, sharding]: the same with each ZeRO stage and offload."""
         rows = {name: column[:, None] for name, column in columns.items()}
         factors = self.of(rows | {"zero": zero[None, :], "offload": offload[None, :]})
         return np.broadcast_to(factors, (len(columns["tp"]), len(zero)))

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from astra.catalog import runtimes
 from astra.errors import AstraError
+from astra.export.figures import PlanFigures, save_interval
 from astra.export.quoting import comment
-from astra.export.told import Told, save_interval
 from astra.rules.can import Reason, may
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
@@ -64,7 +64,7 @@ class Launch(NamedTuple):
     runtime: str = "megatron"
     version: str = ""  # of Astra
     step_s: float | None = None  # as estimated
-    told: Told = Told()
+    figures: PlanFigures = PlanFigures()
     warnings: tuple[str, ...] = ()  # about the plan
 
     @property
@@ -110,7 +110,7 @@ class Launch(NamedTuple):
     @property
     def save_interval(self) -> int:
         """Steps between checkpoints, as billed."""
-        return save_interval(self.told, self.step_s)
+        return save_interval(self.figures, self.step_s)
 
     @property
     def even(self) -> bool:

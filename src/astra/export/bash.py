@@ -42,14 +42,14 @@ _SPECIAL: Final = re.compile(r"""(?P<dollar>\$)|(?P<join>\\\r?\n)|\\(?P<escape>[
 _BRACKET: Final = re.compile(r"[(){}]")
 
 
-class Piece(NamedTuple):
+class ShellPiece(NamedTuple):
     """Part of a word, and how it was quoted."""
 
     text: str
     quote: str  # ' or " or nothing
 
 
-Word = list[Piece]
+Word = list[ShellPiece]
 
 
 class Statement(NamedTuple):
@@ -169,11 +169,11 @@ class _Lexer:
 
     def _add_quoted(self, text: str, quote: str) -> None:
         self._end_plain()
-        self.word.append(Piece(text, quote))
+        self.word.append(ShellPiece(text, quote))
 
     def _end_plain(self) -> None:
         if self.plain:
-            self.word.append(Piece("".join(self.plain), ""))
+            self.word.append(ShellPiece("".join(self.plain), ""))
             self.plain = []
 
     def _end_word(self) -> None:
@@ -211,7 +211,7 @@ class Expander:
         if opens_array(word):
             value = [part for each in statement[place + 1 :] for part in self.expand(each)]
         else:
-            value = ["".join(self.text(piece) for piece in (Piece(word[0].text[match.end() :], ""), *word[1:]))]
+            value = ["".join(self.text(piece) for piece in (ShellPiece(word[0].text[match.end() :], ""), *word[1:]))]
         if match.group(2):
             self.values.setdefault(match.group(1), []).extend(value)
         else:
@@ -263,7 +263,7 @@ class Expander:
         if self.spent > _MOST_SPENT:
             raise InputError("script", None, want="a script whose variables do not grow beyond reason")
 
-    def text(self, piece: Piece, depth: int = 0) -> str:
+    def text(self, piece: ShellPiece, depth: int = 0) -> str:
         """A piece of a word with its variables in place."""
         self._spend(1 + len(piece.text))
         if piece.quote == "'":
@@ -305,7 +305,7 @@ class Expander:
         default = match.group(4) or ""
         if match.group(3):
             self.missed.discard(match.group(1))
-        return self.text(Piece(default.strip('"'), '"'), depth + 1) if match.group(3) else ""
+        return self.text(ShellPiece(default.strip('"'), '"'), depth + 1) if match.group(3) else ""
 
     def _sum(self, inside: str) -> str:
         if len(inside) > _LONGEST_SUM:

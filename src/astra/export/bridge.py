@@ -69,8 +69,8 @@ def _notes(launch: Launch) -> str:
     recipe, tuned = recipe_for(launch.model, launch.workload.task), launch.workload.task != "pretrain"
     needs = "HF_MODEL=/models/mine " * (not recipe.own) + "PRETRAINED_CHECKPOINT=/checkpoints/base " * tuned
     data = "SQuAD" if tuned else "mock"
-    told = _NOTES.format(recipe=recipe.function, needs=needs, data=data)
-    return told + _OTHER * (not recipe.own) + _START * tuned
+    notes = _NOTES.format(recipe=recipe.function, needs=needs, data=data)
+    return notes + _OTHER * (not recipe.own) + _START * tuned
 
 
 def program(launch: Launch) -> str:

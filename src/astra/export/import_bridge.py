@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from astra.errors import InputError
 from astra.export.import_megatron import layout_layers
-from astra.export.imported import Imported, Numbers
+from astra.export.imported import ImportedLaunch, Numbers
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import MODULES
 
@@ -17,7 +17,7 @@ _STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_para
 _GRAPHS: Final = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
 
 
-def read_overrides(text: str, name: str, gpus: int | None) -> Imported:
+def read_overrides(text: str, name: str, gpus: int | None) -> ImportedLaunch:
     """What the overrides decide; a recipe's own settings are not known here."""
     said = dict(_pairs(text))
     read = Numbers({key: _value(value) for key, value in said.items()}, name)
@@ -30,7 +30,7 @@ def read_overrides(text: str, name: str, gpus: int | None) -> Imported:
         raise InputError(name, None, want="the number of GPUs", fix="Give --gpus; overrides do not say it.")
     strategy = _strategy(read, name, gpus)
     precision = f"{read.values.get('mixed_precision')} {'fp8' if read.values.get('mixed_precision.fp8') else ''}"
-    return Imported(
+    return ImportedLaunch(
         framework="megatron-bridge",
         strategy=strategy,
         gpus=gpus,

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from astra.errors import InputError
 from astra.export.import_megatron import from_words
-from astra.export.imported import Imported, Numbers
+from astra.export.imported import ImportedLaunch, Numbers
 from astra.spec.strategy import Strategy
 
 _DEEPSPEED_PRESET: Final = re.compile(r"(?:ds_)?z(?:ero)?[_-]?([0-3])(?:[_-]?(offload))?|zero([0-3])", re.IGNORECASE)
@@ -21,7 +21,7 @@ class _Where(NamedTuple):
     gpus: int | None
 
 
-def read_config(record: Mapping[str, Any], name: str, gpus: int | None) -> Imported | None:
+def read_config(record: Mapping[str, Any], name: str, gpus: int | None) -> ImportedLaunch | None:
     """A configuration that is known by its keys; None if it is none of them."""
     where, keys = _Where(name, gpus), {str(key).replace("-", "_") for key in record}
     for known, reader in _KINDS:
@@ -56,15 +56,15 @@ _ACCELERATE_READ: Final = frozenset(
 )  # fmt: skip
 
 
-def _accelerate(record: Mapping[str, Any], where: _Where) -> Imported:
+def _accelerate(record: Mapping[str, Any], where: _Where) -> ImportedLaunch:
     top = Numbers(record, where.name)
     kind = str(record.get("distributed_type", "NO"))
     processes = _gpus(where, top.count("num_processes"))
-    told = ["the size of a micro-batch is the script's, taken as 1"]
+    remarks = ["the size of a micro-batch is the script's, taken as 1"]
     if kind == "DEEPSPEED":
-        fields = _accelerate_zero(record, where, told)
+        fields = _accelerate_zero(record, where, remarks)
     elif kind == "FSDP":
-        fields = _accelerate_fsdp(record, where, told)
+        fields = _accelerate_fsdp(record, where, remarks)
     elif kind in ("MULTI_GPU", "NO"):
         fields = {"zero": 0, "overlap": ("grad",)}
     else:
@@ -82,7 +82,7 @@ def _accelerate(record: Mapping[str, Any], where: _Where) -> Imported:
     strategy = Strategy(
         tp=tp, cp=cp, dp=processes // (tp * cp), mbs=1, shard=shard if copies > 1 else 0, grads="bf16", **fields
     )
-    return Imported(
+    return ImportedLaunch(
         framework="deepspeed" if kind == "DEEPSPEED" else "fsdp-eager",
         strategy=strategy,
         gpus=strategy.gpus,
@@ -92,19 +92,19 @@ def _accelerate(record: Mapping[str, Any], where: _Where) -> Imported:
         optimizer="adam",
         model=None,
         recipe=None,
-        ignored=tuple(told),
+        ignored=tuple(remarks),
         unknown=_others(record, _ACCELERATE_READ),
     )
 
 
-def _accelerate_fsdp(record: Mapping[str, Any], where: _Where, told: list[str]) -> dict[str, Any]:
+def _accelerate_fsdp(record: Mapping[str, Any], where: _Where, remarks: list[str]) -> dict[str, Any]:
     part = _part(record, "fsdp_config", where)
     settings = part.values
     always: object = settings.get("fsdp_reshard_after_forward", True)
     old = settings.get("fsdp_sharding_strategy", settings.get("fsdp_sharding_strategy".upper()))
     zero = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0}.get(str(old), 3)
     if settings.get("fsdp_offload_params"):
-        told.append("fsdp_config.fsdp_offload_params")
+        remarks.append("fsdp_config.fsdp_offload_params")
     fields: dict[str, Any] = {"zero": zero, "overlap": ("grad", *(("param",) if zero >= 2 else ()))}
     if zero == 3 and always is False:
         fields["reshard"] = "never"
@@ -112,7 +112,7 @@ def _accelerate_fsdp(record: Mapping[str, Any], where: _Where, told: list[str]) 
     return fields
 
 
-def _accelerate_zero(record: Mapping[str, Any], where: _Where, told: list[str]) -> dict[str, Any]:
+def _accelerate_zero(record: Mapping[str, Any], where: _Where, remarks: list[str]) -> dict[str, Any]:
     part = _part(record, "deepspeed_config", where)
     file = part.values.get("deepspeed_config_file")
     if file is not None:
@@ -124,7 +124,7 @@ def _accelerate_zero(record: Mapping[str, Any], where: _Where, told: list[str]) 
         raise InputError(f"{where.name}: zero_stage", zero, want="0, 1, 2 or 3")
     offloaded = str(part.values.get("offload_optimizer_device", "none")) not in ("none", "None")
     if str(part.values.get("offload_param_device", "none")) not in ("none", "None"):
-        told.append("deepspeed_config.offload_param_device")
+        remarks.append("deepspeed_config.offload_param_device")
     return {
         "zero": zero,
         "offload": "optimizer" if offloaded else "none",
@@ -153,30 +153,30 @@ _TRAINER_READ: Final = frozenset(
 )  # fmt: skip
 
 
-def _trainer(record: Mapping[str, Any], where: _Where) -> Imported:
+def _trainer(record: Mapping[str, Any], where: _Where) -> ImportedLaunch:
     top = Numbers(record, where.name)
     dp = _gpus(where)
     mbs = next((top.count(key) for key in _BATCH_KEYS if record.get(key) not in (None, "auto")), 8)
     steps = top.count("gradient_accumulation_steps") if record.get("gradient_accumulation_steps") != "auto" else 1
-    told: list[str] = []
+    remarks: list[str] = []
     if not any(key in record for key in _BATCH_KEYS):
-        told.append("per_device_train_batch_size, taken as the Trainer's 8")
+        remarks.append("per_device_train_batch_size, taken as the Trainer's 8")
     if record.get("stage") not in (None, "sft", "pt") or record.get("rl"):
-        told.append(f"stage {record.get('stage', record.get('rl'))}, taken as fine-tuning")
-    sharding, framework = _trainer_sharding(record, where, told)
+        remarks.append(f"stage {record.get('stage', record.get('rl'))}, taken as fine-tuning")
+    sharding, framework = _trainer_sharding(record, where, remarks)
     again = record.get("gradient_checkpointing")
     if again is None:  # LLaMA-Factory switches it on unless told otherwise
         again = "finetuning_type" in record and not record.get("disable_gradient_checkpointing")
     adapter = str(record.get("finetuning_type", record.get("adapter", "lora" if record.get("use_peft") else "full")))
     lora = adapter in ("lora", "qlora")
     if adapter == "qlora" or record.get("quantization_bit") or record.get("load_in_4bit") or record.get("load_in_8bit"):
-        told.append("weights quantised beside adapters (QLoRA)")
+        remarks.append("weights quantised beside adapters (QLoRA)")
     strategy = Strategy(
         dp=dp, mbs=mbs, recompute="full" if again else "none", grads="bf16", flash=not _eager(record), **sharding
     )
     rank = next((top.count(key) for key in ("lora_rank", "lora_r") if record.get(key) is not None), None)
     costly = [key for key in _others(record, _TRAINER_READ) if _COSTLY.search(key)]
-    return Imported(
+    return ImportedLaunch(
         framework=framework,
         strategy=strategy,
         gpus=dp,
@@ -186,7 +186,7 @@ def _trainer(record: Mapping[str, Any], where: _Where) -> Imported:
         optimizer="adam",
         model=None,
         recipe=None,
-        ignored=(*told, *costly),
+        ignored=(*remarks, *costly),
         task="lora" if lora else "finetune" if record.get("stage") != "pt" else "pretrain",
         lora_rank=(rank or 8) if lora else None,
     )
@@ -197,7 +197,7 @@ def _eager(record: Mapping[str, Any]) -> bool:
     return said in (False, "disabled", "eager")
 
 
-def _trainer_sharding(record: Mapping[str, Any], where: _Where, told: list[str]) -> tuple[dict[str, Any], str]:
+def _trainer_sharding(record: Mapping[str, Any], where: _Where, remarks: list[str]) -> tuple[dict[str, Any], str]:
     """ZeRO or FSDP, whichever the Trainer is given."""
     zero = record.get("deepspeed")
     if zero:
@@ -208,7 +208,7 @@ def _trainer_sharding(record: Mapping[str, Any], where: _Where, told: list[str])
         elif stage is not None:
             number = int(stage.group(1) or stage.group(3))
             offloaded = bool(stage.group(2))
-            told.append(f"deepspeed {zero}, read by its name as ZeRO stage {number}")
+            remarks.append(f"deepspeed {zero}, read by its name as ZeRO stage {number}")
         else:
             want = "a stage in the name, such as ds_z3_config.json, or the settings themselves"
             raise InputError(f"{where.name}: deepspeed", str(zero), want=want, fix="Import that file instead.")
@@ -220,7 +220,7 @@ def _trainer_sharding(record: Mapping[str, Any], where: _Where, told: list[str])
     words = fsdp if isinstance(fsdp, str) else " ".join(map(str, fsdp)) if isinstance(fsdp, list) else ""
     if words or record.get("fsdp_config"):
         if "offload" in words:
-            told.append("fsdp offload")
+            remarks.append("fsdp offload")
         stage_ = 2 if "shard_grad_op" in words else 3
         return {"zero": stage_, "overlap": ("grad", "param")}, "fsdp-eager"
     return {"zero": 0, "overlap": ("grad",)}, "fsdp-eager"
@@ -244,7 +244,7 @@ _NEOX_COSTLY: Final = re.compile(
 )
 
 
-def _neox(record: Mapping[str, Any], where: _Where) -> Imported:
+def _neox(record: Mapping[str, Any], where: _Where) -> ImportedLaunch:
     flat = {str(key).replace("-", "_"): value for key, value in record.items()}
     if not {"train_micro_batch_size_per_gpu", "train_batch_size"} & set(flat):
         fix = "Settings of a run may be in several files: put them in one."
@@ -276,7 +276,7 @@ def _neox(record: Mapping[str, Any], where: _Where) -> Imported:
     return found._replace(strategy=strategy, ignored=(*found.ignored, *costly))
 
 
-def _flagscale(record: Mapping[str, Any], where: _Where) -> Imported:
+def _flagscale(record: Mapping[str, Any], where: _Where) -> ImportedLaunch:
     """FlagScale's training file: Megatron's arguments with underscores, in sections."""
     words = ["train.py"]
     for section in ("system", "model", "data"):
@@ -339,7 +339,7 @@ def _one_mesh(hetero: Mapping[str, Any], where: _Where) -> list[str]:
 # nanotron
 
 
-def _nanotron(record: Mapping[str, Any], where: _Where) -> Imported:
+def _nanotron(record: Mapping[str, Any], where: _Where) -> ImportedLaunch:
     mesh, tokens = _part(record, "parallelism", where), _part(record, "tokens", where)
     dp, tp, pp = mesh.count("dp"), mesh.count("tp"), mesh.count("pp")
     shard = _part(record, "optimizer", where).whole("zero_stage", 0)
@@ -353,7 +353,7 @@ def _nanotron(record: Mapping[str, Any], where: _Where) -> Imported:
         schedule="1f1b" if engine == "1f1b" or pp == 1 else "gpipe",
     )  # fmt: skip
     steps = tokens.count("batch_accumulation_per_replica")
-    return Imported(
+    return ImportedLaunch(
         framework="nanotron",
         strategy=strategy,
         gpus=strategy.gpus,
@@ -376,7 +376,7 @@ def _half(said: object) -> str:
 
 
 _Known = Callable[[set[str], Mapping[str, Any]], bool]
-_KINDS: Final[tuple[tuple[_Known, Callable[[Mapping[str, Any], _Where], Imported]], ...]] = (
+_KINDS: Final[tuple[tuple[_Known, Callable[[Mapping[str, Any], _Where], ImportedLaunch]], ...]] = (
     (lambda keys, _: "distributed_type" in keys, _accelerate),
     (lambda keys, _: {"system", "model"} <= keys, _flagscale),
     (lambda keys, _: {"parallelism", "tokens"} <= keys, _nanotron),

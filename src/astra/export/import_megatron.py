@@ -9,14 +9,14 @@ from typing import Any, Final
 from astra.errors import InputError
 from astra.export.import_megatron_model import SHAPE, Arguments, model_of
 from astra.export.import_megatron_words import flash, old, other_modules, precision, recompute, words, zero
-from astra.export.imported import Imported
+from astra.export.imported import ImportedLaunch
 from astra.export.megatron_flags import unread
 from astra.spec.strategy import MAX_STAGES, Strategy
 
 _REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-Za-z|])\*([0-9]{1,4})"))
 
 
-def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpus: int | None = None) -> Imported:
+def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpus: int | None = None) -> ImportedLaunch:
     """What a command line would train, and how."""
     launcher, args = _split(words, name)
     if args.has("--yaml-cfg"):
@@ -43,10 +43,10 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
     chosen = "sgd" if args.text("--optimizer") == "sgd" else "adam"
     seq, width = args.maybe("--seq-length") or args.maybe("--encoder-seq-length"), precision(args)
     mtp = args.maybe("--mtp-num-layers") or None
-    told = (*_unused(args), *([f"{other}, whose model is not a plain decoder"] if other else []))
+    named = (*_unused(args), *([f"{other}, whose model is not a plain decoder"] if other else []))
     pattern = {"--hybrid-layer-pattern"} if model is None or model.state_space is None else set()
     costly, unknown = unread(args.flags, (args.read | SHAPE) - pattern)
-    return Imported(
+    return ImportedLaunch(
         framework="deepspeed" if args.has("--deepspeed") else "megatron-apex" if old(args) else "megatron",
         strategy=strategy,
         gpus=world,
@@ -56,7 +56,7 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         optimizer=chosen,
         model=model,
         recipe=None,
-        ignored=(*costly, *told),
+        ignored=(*costly, *named),
         unknown=unknown,
         mtp=mtp,
     )
@@ -69,21 +69,21 @@ def _accumulated(args: Arguments) -> int:
 
 def _unused(args: Arguments) -> tuple[str, ...]:
     """What is read and taken for something else."""
-    told = other_modules(args)
+    named = other_modules(args)
     optimizer = args.text("--optimizer", "adam")
     if optimizer not in ("adam", "sgd"):
-        told.append(f"--optimizer {optimizer}, taken as adam")
+        named.append(f"--optimizer {optimizer}, taken as adam")
     if args.has("--use-torch-fsdp2"):
-        told.append("--use-torch-fsdp2, taken as Megatron-FSDP")
+        named.append("--use-torch-fsdp2, taken as Megatron-FSDP")
     scaling = args.text("--fp8-recipe")
     if scaling not in ("", "tensorwise", "mxfp8"):
-        told.append(f"--fp8-recipe {scaling}, taken as the usual one of the GPU")
+        named.append(f"--fp8-recipe {scaling}, taken as the usual one of the GPU")
     fraction = args.text("--optimizer-offload-fraction", "1.0")
     if fraction not in ("1.0", "1"):
-        told.append(f"--optimizer-offload-fraction {fraction}, taken as 1.0")
+        named.append(f"--optimizer-offload-fraction {fraction}, taken as 1.0")
     if args.text("--moe-flex-dispatcher-backend") == "ncclep":
-        told.append("--moe-flex-dispatcher-backend ncclep, taken as deepep")
-    return tuple(told)
+        named.append("--moe-flex-dispatcher-backend ncclep, taken as deepep")
+    return tuple(named)
 
 
 def _split(words: list[str], name: str) -> tuple[Arguments, Arguments]:

@@ -10,7 +10,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
 
-class Imported(NamedTuple):
+class ImportedLaunch(NamedTuple):
     """A configuration as far as Astra knows what to do with it; None where the file does not say."""
 
     framework: str

@@ -17,7 +17,7 @@ from astra.export.import_bridge import LINE, read_overrides
 from astra.export.import_configs import read_config
 from astra.export.import_megatron import from_words
 from astra.export.import_megatron_model import SHAPE
-from astra.export.imported import Imported, Numbers
+from astra.export.imported import ImportedLaunch, Numbers
 from astra.export.torchtitan import SCHEDULES
 from astra.export.yaml_reading import parse_yaml
 from astra.files import parse_json, parse_toml, read_text
@@ -25,7 +25,7 @@ from astra.spec.kinds import Whole, path_text
 from astra.spec.strategy import Strategy
 
 
-def _yaml(text: str, name: str, gpus: int | None) -> Imported:
+def _yaml(text: str, name: str, gpus: int | None) -> ImportedLaunch:
     record = parse_yaml(text, name)
     found = read_config(record, name, gpus) if isinstance(record, dict) else None
     if found is None:
@@ -45,7 +45,9 @@ _OTHER_PROGRAM: Final = re.compile(
 _TRAINS: Final = frozenset(("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size"))
 
 
-def import_file(path: str | PathLike[str], *, gpus: int | None = None, parameters: Sequence[str] = ()) -> Imported:
+def import_file(
+    path: str | PathLike[str], *, gpus: int | None = None, parameters: Sequence[str] = ()
+) -> ImportedLaunch:
     """A file of any kind that is understood; ``gpus`` where the file does not say, ``parameters`` of a script."""
     shown = path_text(path, "file", "the path of a configuration")
     if gpus is not None:
@@ -53,7 +55,7 @@ def import_file(path: str | PathLike[str], *, gpus: int | None = None, parameter
     return import_text(read_text(shown, "launch"), name=Path(shown).name, gpus=gpus, parameters=parameters)
 
 
-def import_text(text: str, *, name: str, gpus: int | None = None, parameters: Sequence[str] = ()) -> Imported:
+def import_text(text: str, *, name: str, gpus: int | None = None, parameters: Sequence[str] = ()) -> ImportedLaunch:
     """The content of a file, understood by its name's ending."""
     if name.endswith(".json"):
         return _deepspeed(_json(text, name), name, gpus)
@@ -68,7 +70,7 @@ def import_text(text: str, *, name: str, gpus: int | None = None, parameters: Se
     return _script(text, name, gpus, parameters)
 
 
-def _script(text: str, name: str, gpus: int | None, parameters: Sequence[str]) -> Imported:
+def _script(text: str, name: str, gpus: int | None, parameters: Sequence[str]) -> ImportedLaunch:
     """A shell script or a bare command line with Megatron's arguments."""
     found: list[tuple[Script, list[str]]] = []
     for script in ways(text, parameters):
@@ -99,7 +101,7 @@ class _Job(NamedTuple):
 
     script: Script
     shape: tuple[str, ...]
-    found: Imported
+    found: ImportedLaunch
 
 
 def _shape(words: list[str]) -> tuple[str, ...]:
@@ -124,7 +126,7 @@ def _check_one(read: list[_Job], name: str) -> None:
     raise InputError(name, None, want=f"one job; it starts several: {shown}", fix="Keep one of them in the file.")
 
 
-def _decisive(found: Imported) -> tuple[object, ...]:
+def _decisive(found: ImportedLaunch) -> tuple[object, ...]:
     return found.strategy, found.gpus, found.global_batch, found.seq, found.precision, found.model
 
 
@@ -178,7 +180,7 @@ class _Shards(NamedTuple):
     shard: int = 0
 
 
-def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported:
+def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> ImportedLaunch:
     read = Numbers(_section(sections, "parallelism", name), f"{name}: parallelism")
     training, model = (
         Numbers(_section(sections, "training", name), f"{name}: training"),
@@ -205,7 +207,7 @@ def _titan(sections: Mapping[str, Any], name: str, gpus: int | None) -> Imported
         sp=tp > 1 and bool(read.values.get("enable_sequence_parallel", True)), zero=shards.zero, overlap=overlap,
         layers=layers if len(set(layers)) > 1 else (), **fields,
     )  # fmt: skip
-    return Imported(
+    return ImportedLaunch(
         framework="torchtitan",
         strategy=strategy,
         gpus=strategy.gpus,
@@ -260,7 +262,7 @@ def _recipe(model: Mapping[str, Any]) -> str | None:
     return next((name for name, recipe in recipes.items() if recipe.partition(".")[2] == said), None)
 
 
-def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Imported:
+def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> ImportedLaunch:
     zero = Numbers(_section(record, "zero_optimization", name), f"{name}: zero_optimization")
     top = Numbers(record, name)
     stage = zero.whole("stage", 0)
@@ -288,7 +290,7 @@ def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Import
     )
     half = _section(record, "fp16", name).get("enabled") is True
     kind = str(_section(record, "optimizer", name).get("type", "AdamW")).lower()
-    return Imported(
+    return ImportedLaunch(
         framework="deepspeed",
         strategy=strategy,
         gpus=strategy.gpus,
@@ -303,12 +305,12 @@ def _deepspeed(record: Mapping[str, Any], name: str, gpus: int | None) -> Import
 
 
 # Settings of DeepSpeed that change speed or memory and have no place in a strategy.
-_TOLD: Final = ("offload_param", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients")
+_REPORTED: Final = ("offload_param", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients")
 
 
 def _unused(record: Mapping[str, Any], zero: Mapping[str, Any]) -> tuple[str, ...]:
     autos = [
         name for name in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps") if record.get(name) == "auto"
     ]
-    told = [f"zero_optimization.{name}" for name in _TOLD if zero.get(name) and zero[name] != {"device": "none"}]
-    return (*(f"{name} auto, taken as 1" for name in autos), *told)
+    named = [f"zero_optimization.{name}" for name in _REPORTED if zero.get(name) and zero[name] != {"device": "none"}]
+    return (*(f"{name} auto, taken as 1" for name in autos), *named)

@@ -110,8 +110,8 @@ def batch_script(launch: Launch) -> str:
             lines += ["#SBATCH hetjob"]
         per_node = mesh.pool.gpus_per_node
         if launch.mixed:
-            told = f"Component {index}: {mesh.pool.device.name}; add your --partition or --constraint for it."
-            lines += [comment(told)]
+            figures = f"Component {index}: {mesh.pool.device.name}; add your --partition or --constraint for it."
+            lines += [comment(figures)]
         lines += [
             directive("job-name", name),
             directive("nodes", -(-mesh.gpus // per_node)),
@@ -130,8 +130,8 @@ def batch_script(launch: Launch) -> str:
     lines += ['export MASTER_ADDR="$HEAD" MASTER_PORT="${MASTER_PORT:-29500}"']
     lines += ["# shellcheck disable=SC2016  # every node reads its own number"]
     # One task per node starts all its ranks: it needs every core. Components of a job may have different numbers.
-    cores = "" if launch.mixed else ' --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}"'
-    lines += [f'srun{groups}{cores} bash -c \'NODE_RANK="{rank}" exec bash launch.sh "$@"\' launch "$@"']
+    grids = "" if launch.mixed else ' --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}"'
+    lines += [f'srun{groups}{grids} bash -c \'NODE_RANK="{rank}" exec bash launch.sh "$@"\' launch "$@"']
     return joined(lines)
 
 
@@ -153,7 +153,7 @@ class SkyPilot:
         """The framework's files and task.yaml."""
         files = framework(launch).files(launch)
         text = joined(header(launch, self.verified)) + yaml(task(launch))
-        start = _SKY_SPOT if launch.told.market == "spot" else _SKY_START
+        start = _SKY_SPOT if launch.figures.market == "spot" else _SKY_START
         return files | {"task.yaml": text, "README.md": readme(launch, self, start + _SKY_NOTES)}
 
     def left(self, launch: Launch) -> list[Left]:
@@ -166,7 +166,7 @@ class SkyPilot:
 
 def _billed(launch: Launch) -> str:
     """Where the bill found its price."""
-    place = " ".join(word for word in (launch.told.provider, launch.told.region) if word)
+    place = " ".join(word for word in (launch.figures.provider, launch.figures.region) if word)
     return f"the bill is that of {markdown(place)}" if place else "any that has the GPUs until it is set"
 
 
@@ -199,13 +199,13 @@ def task(launch: Launch) -> dict[str, Any]:
     """The task: a catalog node of a cloud pins the instance type, any other node only the GPUs."""
     node = launch.pool.node
     resources: dict[str, Any] = {"accelerators": f"{sky_gpu(launch)}:{launch.gpus_per_node}"}
-    cloud = SKYPILOT_CLOUDS.get(node.provider) or SKYPILOT_CLOUDS.get(launch.told.provider)
+    cloud = SKYPILOT_CLOUDS.get(node.provider) or SKYPILOT_CLOUDS.get(launch.figures.provider)
     if cloud is not None:
-        one = _REGION.fullmatch(launch.told.region) and cloud == SKYPILOT_CLOUDS.get(launch.told.provider)
-        resources["infra"] = f"{cloud}/{launch.told.region}" if one else cloud
+        one = _REGION.fullmatch(launch.figures.region) and cloud == SKYPILOT_CLOUDS.get(launch.figures.provider)
+        resources["infra"] = f"{cloud}/{launch.figures.region}" if one else cloud
     if cloud in ("aws", "gcp") and node.name.startswith(f"{cloud}-"):
         resources["instance_type"] = node.name.removeprefix(f"{cloud}-")
-    resources |= {"network_tier": "best", "use_spot": launch.told.market == "spot"}
+    resources |= {"network_tier": "best", "use_spot": launch.figures.market == "spot"}
     resources["image_id"] = f"docker:{IMAGE[framework(launch).name]}"
     run = (
         'HEAD=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n'

@@ -44,7 +44,7 @@ class Megatron:
         if launch.workload.task == "finetune":
             left += [Left("`PRETRAINED_CHECKPOINT`", "the checkpoint to start from; without it the script stops")]
         left += [Left("`DATA_PATH`, `TOKENIZER_MODEL`", "the data and its tokenizer; mock data without them")]
-        every = f"every {launch.save_interval} steps" + (", as billed" if launch.told.save_every_s else "")
+        every = f"every {launch.save_interval} steps" + (", as billed" if launch.figures.save_every_s else "")
         left += [Left("`SAVE`", f"a folder for checkpoints, written {every}; none without it")]
         left += [Left("`LR`", "the learning rate; 1e-4 without it")]
         if not positions_known(launch.model):
@@ -293,7 +293,7 @@ def host_order(launch: Launch) -> list[str]:
     lines, first = ["# Node order (NODE_RANK) decides which GPUs hold which stages:"], 0
     for mesh in launch.meshes:
         nodes = -(-mesh.gpus // mesh.pool.gpus_per_node)
-        told = f"  nodes {first} to {first + nodes - 1}: {mesh.pool.device.name}, {mesh.pool.gpus_per_node} each"
-        lines.append(comment(told))
+        figures = f"  nodes {first} to {first + nodes - 1}: {mesh.pool.device.name}, {mesh.pool.gpus_per_node} each"
+        lines.append(comment(figures))
         first += nodes
     return lines

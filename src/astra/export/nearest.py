@@ -81,7 +81,7 @@ def find(exporter: Exporter, launch: Launch, job: Job) -> Nearest:
         if len(batch) == _TOGETHER:
             found = _best(target, batch)
             if found is not None:
-                return _told(launch, before, *found)
+                return _explained(launch, before, *found)
             costed, batch = costed + len(batch), []
             if costed >= _TRIED:
                 break
@@ -90,7 +90,7 @@ def find(exporter: Exporter, launch: Launch, job: Job) -> Nearest:
         reasons = refusals(exporter, launch) or ["no strategy it can express is legal and fits in memory"]
         reasons = [*reasons, "no plan near this one is expressible, legal and fits in memory"]
         raise CannotExport(exporter.name, reasons, near=False)
-    return _told(launch, before, *found)
+    return _explained(launch, before, *found)
 
 
 def in_target(exporter: Exporter, launch: Launch, job: Job) -> Estimate | None:
@@ -180,7 +180,7 @@ def _tunings(asked: Strategy) -> list[Fields]:
 
 
 # Rules may join two fields: an option is only left out if it breaks one beside every one of these.
-_BESIDE: Final = tuple(
+_COMPANIONS: Final = tuple(
     Strategy(zero=zero, overlap=overlap, tp=degree, pp=degree, vp=vp, cp=degree, dp=degree)
     for zero in (0, 3)
     for overlap in ((), OVERLAPS)
@@ -195,8 +195,8 @@ def _taken(exporter: Exporter, launch: Launch, options: list[Fields]) -> list[Fi
     own = _columns(options)
     rules = [rule for rule in able_rules(runtime) if rule.needs & set(own)]
     taken = np.zeros(len(options), bool)
-    for beside in _BESIDE:
-        taken |= check({**from_strategy(beside), **own}, facts, rules).ok
+    for companion in _COMPANIONS:
+        taken |= check({**from_strategy(companion), **own}, facts, rules).ok
     return [option for option, ok in zip(options, taken.tolist(), strict=True) if ok] or options
 
 
@@ -251,7 +251,7 @@ def _best(job: Job, batch: list[tuple[float, Launch]]) -> tuple[Launch, Estimate
     ]
 
 
-def _told(launch: Launch, before: Estimate, found: Launch, after: Estimate) -> Nearest:
+def _explained(launch: Launch, before: Estimate, found: Launch, after: Estimate) -> Nearest:
     names = Strategy.__struct_fields__
     pairs = {name: (getattr(launch.strategy, name), getattr(found.strategy, name)) for name in names}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

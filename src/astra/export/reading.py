@@ -12,15 +12,15 @@ import msgspec
 from astra.answer import PLAN_SCHEMA
 from astra.errors import InputError
 from astra.export.base import Launch, Mesh
-from astra.export.told import told_of
+from astra.export.figures import figures_of
 from astra.files import read_json, whole_number
-from astra.spec._base import decode
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
 from astra.spec.kinds import path_text
 from astra.spec.mixed import on_one_pool
 from astra.spec.model import ModelSpec
 from astra.spec.names import check_name
+from astra.spec.record import decode
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
 
@@ -84,7 +84,7 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
         raise InputError(f"{place}.strategy", str(strategy), want=f"a legal strategy; {'; '.join(broken)}")
     step_s = figure(plan, "step_s", place)
     launch = launch_of(job, strategy, layers_of(job, strategy), _version(record, where), step_s)
-    launch = launch._replace(told=told_of(plan["estimate"]))
+    launch = launch._replace(figures=figures_of(plan["estimate"]))
     if "pools" not in request:
         _check_estimate(plan["estimate"], launch, place)
     return launch._replace(warnings=tuple(advised(job, strategy))), job
@@ -123,8 +123,8 @@ def _mixed(
     model = _model(request, _part(request, "model", str, inside), inside)
     launch = mixed_launch(_estimated_text(plan, place), _pools(request, inside), model, workload, place=place)
     runtime = runtimes.runtime(_part(request, "runtime", str, inside)).name
-    step_s, told = figure(plan, "step_s", place), told_of(plan["estimate"])
-    return launch._replace(runtime=runtime, version=_version(record, where), step_s=step_s, told=told)
+    step_s, figures = figure(plan, "step_s", place), figures_of(plan["estimate"])
+    return launch._replace(runtime=runtime, version=_version(record, where), step_s=step_s, figures=figures)
 
 
 def _version(record: Mapping[str, Any], where: str) -> str:

@@ -11,9 +11,9 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
     gpus = " + ".join(f"{mesh.gpus}x {markdown(mesh.pool.device.name)}" for mesh in launch.meshes)
     workload = launch.workload
     step = f"about {launch.step_s:.3g} s" if launch.step_s is not None else "not estimated"
-    told = launch.told
-    if told.step_low_s is not None and told.step_high_s is not None:
-        step += f", four in five times from {told.step_low_s:.3g} to {told.step_high_s:.3g} s"
+    figures = launch.figures
+    if figures.step_low_s is not None and figures.step_high_s is not None:
+        step += f", four in five times from {figures.step_low_s:.3g} to {figures.step_high_s:.3g} s"
     warned = "".join(f"\n> {markdown(warning)}\n" for warning in launch.warnings)
     return f"""\
 # {markdown(launch.model.name)} with {exporter.title}
@@ -36,13 +36,13 @@ def readme(launch: Launch, exporter: Exporter, notes: str) -> str:
 
 
 def _memory(launch: Launch) -> str:
-    told = launch.told
-    if told.peak_gib is None or told.limit_gib is None:
+    figures = launch.figures
+    if figures.peak_gib is None or figures.limit_gib is None:
         return ""
     between = ""
-    if told.peak_low_gib is not None and told.peak_high_gib is not None:
-        between = f" ({told.peak_low_gib:.1f} to {told.peak_high_gib:.1f})"
-    return f"| memory per GPU | {told.peak_gib:.1f} GiB{between} of {told.limit_gib:.1f} GiB |\n"
+    if figures.peak_low_gib is not None and figures.peak_high_gib is not None:
+        between = f" ({figures.peak_low_gib:.1f} to {figures.peak_high_gib:.1f})"
+    return f"| memory per GPU | {figures.peak_gib:.1f} GiB{between} of {figures.limit_gib:.1f} GiB |\n"
 
 
 def _left(left: list[Left]) -> str:

@@ -102,15 +102,19 @@ def settings(launch: Launch) -> dict[str, dict[str, object]]:
 
 def rope(rotary: Rotary, seq: int) -> dict[str, object]:
     """Rotary positions in torchtitan's words; the table is as long as the sequence."""
-    told: dict[str, object] = {"theta": rotary.base, "max_seq_len": seq, "scaling": "none"}
+    rotary_fields: dict[str, object] = {"theta": rotary.base, "max_seq_len": seq, "scaling": "none"}
     if rotary.scaling == "llama3":
-        told |= {"scaling": "llama", "scaling_factor": rotary.factor, "low_freq_factor": rotary.low_frequency}
-        told |= {"high_freq_factor": rotary.high_frequency}
-        told |= {"original_max_position_embeddings": rotary.original_positions}
+        rotary_fields |= {"scaling": "llama", "scaling_factor": rotary.factor, "low_freq_factor": rotary.low_frequency}
+        rotary_fields |= {"high_freq_factor": rotary.high_frequency}
+        rotary_fields |= {"original_max_position_embeddings": rotary.original_positions}
     if rotary.scaling == "yarn":
-        told |= {"scaling": "yarn", "rope_factor": rotary.factor, "original_seq_len": rotary.original_positions}
-        told |= {"beta_fast": rotary.beta_fast, "beta_slow": rotary.beta_slow, "truncate": rotary.rounded}
-    return told
+        rotary_fields |= {
+            "scaling": "yarn",
+            "rope_factor": rotary.factor,
+            "original_seq_len": rotary.original_positions,
+        }
+        rotary_fields |= {"beta_fast": rotary.beta_fast, "beta_slow": rotary.beta_slow, "truncate": rotary.rounded}
+    return rotary_fields
 
 
 def configuration(launch: Launch) -> str:
@@ -130,8 +134,8 @@ def configuration(launch: Launch) -> str:
         lines += [f"    config.{section}.{name} = {python(value)}" for name, value in values.items()]
     if launch.model.rotary is not None:
         lines += ["    for layer in config.model_spec.model.layers:"]
-        told = rope(launch.model.rotary, launch.workload.seq)
-        lines += [f"        layer.attention.rope.{name} = {python(value)}" for name, value in told.items()]
+        rotary_fields = rope(launch.model.rotary, launch.workload.seq)
+        lines += [f"        layer.attention.rope.{name} = {python(value)}" for name, value in rotary_fields.items()]
     lines += [f"    config.activation_checkpoint = {'FullAC.Config()' if full else 'None'}", "    return config"]
     return joined(lines)
 

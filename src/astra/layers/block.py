@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
     role: Role
     number: int  # among the layers of its stack
-    beside: bool = False  # it is of the encoder of an encoder-decoder model
+    of_encoder: bool = False  # it is of the encoder of an encoder-decoder model
     letter: str = ""  # of a hybrid's pattern: its one block; empty in a model without a pattern
 
     def may_have(self, letter: str) -> bool:

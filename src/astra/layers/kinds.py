@@ -23,8 +23,8 @@ def layer_kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
     the last one sees everything (Gemma 2 and 3, GPT-OSS, Llama 4), and of each group of ``moe.every`` layers
     after the first dense ones the last one has experts (Llama 4 Maverick, Qwen).
     """
-    beside = model.encoder.layers if model.encoder else 0
-    encoder = tuple(_kind(model, Place("encoder", index, beside=True), "full") for index in range(beside))
+    of_encoder = model.encoder.layers if model.encoder else 0
+    encoder = tuple(_kind(model, Place("encoder", index, of_encoder=True), "full") for index in range(of_encoder))
     role: Role = "cross" if model.encoder is not None else "decoder" if model.causal else "encoder"
     letters = model.state_space.pattern if model.state_space else ("",) * model.layers
     places = (Place(role, index, letter=letter) for index, letter in enumerate(letters))

@@ -21,7 +21,7 @@ class Send(NamedTuple):
     stride: Ints  # distance between members in global rank order
     forward: float | Floats  # how often in forward
     backward: float | Floats
-    beside: str = ""  # the compute that hides it as a matter of course: "gemm", "attention" or none
+    behind: str = ""  # the compute that hides it as a matter of course: "gemm", "attention" or none
     routed: bool = False  # tokens to their experts and back: the runtime's dispatcher does it
 
 
@@ -41,10 +41,10 @@ def column_then_row(model: ModelSpec, shard: Shard) -> list[Send]:
     return [
         Send("all_gather", gathered, shard.tp, one, with_sp, with_sp),
         Send("reduce_scatter", nbytes, shard.tp, one, with_sp, 0.0),
-        Send("all_gather", gathered, shard.tp, one, 0.0, with_sp, beside="gemm"),
-        Send("reduce_scatter", nbytes, shard.tp, one, 0.0, with_sp, beside="gemm"),
+        Send("all_gather", gathered, shard.tp, one, 0.0, with_sp, behind="gemm"),
+        Send("reduce_scatter", nbytes, shard.tp, one, 0.0, with_sp, behind="gemm"),
         Send("all_reduce", nbytes, shard.tp, one, without_sp, 0.0),
-        Send("all_reduce", nbytes, shard.tp, one, 0.0, without_sp, beside="gemm"),
+        Send("all_reduce", nbytes, shard.tp, one, 0.0, without_sp, behind="gemm"),
     ]
 
 
@@ -64,7 +64,7 @@ def together(sends: Iterable[Send]) -> list[Send]:
 
 
 def _same(one: Send, other: Send) -> bool:
-    if (one.op, one.beside, one.routed) != (other.op, other.beside, other.routed):
+    if (one.op, one.behind, one.routed) != (other.op, other.behind, other.routed):
         return False
     columns = ((one.nbytes, other.nbytes), (one.ranks, other.ranks), (one.stride, other.stride))
     return all(mine is theirs or np.array_equal(mine, theirs) for mine, theirs in columns)

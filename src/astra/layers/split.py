@@ -40,23 +40,23 @@ def even(layers: int, stages: int) -> tuple[int, ...] | None:
     return (layers // stages,) * stages if layers % stages == 0 else None
 
 
-class Stages(NamedTuple):
+class StageKinds(NamedTuple):
     """The ranks of a pipeline that differ, as arrays over them."""
 
-    rank: Ints  # the first (most loaded with in-flight micro-batches) rank of each sort
-    counts: Floats  # [sort, kind] layers of each kind
+    rank: Ints  # the first (most loaded with in-flight micro-batches) rank of each kind
+    counts: Floats  # [stage, kind] layers of each kind
     first: Bools  # whether it holds the first virtual stage
     last: Bools  # and the last
     sends: Ints  # of a micro-batch to other ranks, there and back
     chunk_layers: Ints  # the largest chunk of the rank
-    until: Ints  # the last rank of each sort
-    before: Floats  # [sort, kind] layers that a micro-batch passes before it first comes to that rank
-    final: Floats  # [sort, kind] layers of the last virtual stage, whichever the sort
+    until: Ints  # the last rank of each kind
+    before: Floats  # [stage, kind] layers that a micro-batch passes before it first comes to that rank
+    final: Floats  # [stage, kind] layers of the last virtual stage, whichever the kind
 
 
 @lru_cache(maxsize=4096)
-def stages(model: ModelSpec, place: Place, layers: tuple[int, ...], every_rank: bool = False) -> Stages:
-    """Sorts of rank in a pipeline: ranks with equal layers and ends are one sort (all ranks if ``every_rank``)."""
+def stages(model: ModelSpec, place: Place, layers: tuple[int, ...], every_rank: bool = False) -> StageKinds:
+    """Kinds of stage in a pipeline: ranks with equal layers and ends are one kind (all ranks if ``every_rank``)."""
     ends = np.concatenate(([0], np.cumsum(layers)))
     prefix = _kind_prefix(model)
     held = np.array(place)
@@ -71,7 +71,7 @@ def stages(model: ModelSpec, place: Place, layers: tuple[int, ...], every_rank: 
     before = prefix[ends[held[0, until]]].astype(np.float64)
     final = np.repeat((prefix[-1] - prefix[ends[-2]])[None], len(ranks), axis=0).astype(np.float64)
     mine = counts[ranks].astype(np.float64)
-    return Stages(ranks, mine, first[ranks], last[ranks], sends[ranks], largest[ranks], until, before, final)
+    return StageKinds(ranks, mine, first[ranks], last[ranks], sends[ranks], largest[ranks], until, before, final)
 
 
 def _sends(held: Ints) -> Ints:
@@ -84,12 +84,14 @@ def _sends(held: Ints) -> Ints:
 
 
 @lru_cache(maxsize=4096)
-def sort_of_rank(model: ModelSpec, place: Place, layers: tuple[int, ...]) -> Ints:
-    """Which of the sorts of ``stages`` each rank is."""
-    each, sorts = stages(model, place, layers, every_rank=True), stages(model, place, layers)
-    same = (each.counts[:, None] == sorts.counts).all(axis=2) & (each.chunk_layers[:, None] == sorts.chunk_layers)
-    same &= (each.first[:, None] == sorts.first) & (each.last[:, None] == sorts.last)
-    same &= each.sends[:, None] == sorts.sends
+def stage_kind_of_rank(model: ModelSpec, place: Place, layers: tuple[int, ...]) -> Ints:
+    """Which of the kinds of ``stages`` each rank is."""
+    each, stage_kinds = stages(model, place, layers, every_rank=True), stages(model, place, layers)
+    same = (each.counts[:, None] == stage_kinds.counts).all(axis=2) & (
+        each.chunk_layers[:, None] == stage_kinds.chunk_layers
+    )
+    same &= (each.first[:, None] == stage_kinds.first) & (each.last[:, None] == stage_kinds.last)
+    same &= each.sends[:, None] == stage_kinds.sends
     return np.asarray(same.argmax(axis=1))
 
 
@@ -107,8 +109,8 @@ def kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
     return tuple(dict.fromkeys(layer_kinds(model)))
 
 
-def stack(tables: Sequence[Stages]) -> Stages:
-    """Several pipelines side by side, [pipeline, sort]; missing sorts repeat the first one."""
+def stack(tables: Sequence[StageKinds]) -> StageKinds:
+    """Several pipelines side by side, [pipeline, stage]; missing kinds repeat the first one."""
     width = max(len(table.rank) for table in tables)
 
     def padded(name: str) -> Any:
@@ -119,4 +121,4 @@ def stack(tables: Sequence[Stages]) -> Stages:
             rows.append(np.concatenate((column, fill)))
         return np.stack(rows)
 
-    return Stages(*(padded(name) for name in Stages._fields))
+    return StageKinds(*(padded(name) for name in StageKinds._fields))

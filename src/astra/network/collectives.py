@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from astra.errors import InputError, UnknownName, fold
-from astra.network.curves import Fit, Rules, inside_s, load, ramped, table_of, wire_factor
+from astra.network.curves import CurveRules, Fit, inside_s, load, ramped, table_of, wire_factor
 from astra.network.measured import corrected
 from astra.provenance import Codes, Floats, Ints, Source, Timed
 from astra.spec.cluster import Device, Pool
@@ -42,7 +42,7 @@ class Tier(NamedTuple):
     oversubscription: float = 1.0
 
 
-def mesh_s(op: str, nbytes: Floats, ranks: Floats, tier: Tier, rules: Rules) -> Floats:
+def mesh_s(op: str, nbytes: Floats, ranks: Floats, tier: Tier, rules: CurveRules) -> Floats:
     """GPUs wired in pairs: n of them use (n-1) of each one's links (MI300X: 2 reach 48 GB/s, 8 reach 313)."""
     share = np.minimum((ranks - 1) / max(tier.reach - 1, 1), 1.0)
     wire_s = nbytes * wire_factor(op, ranks) / (rules.mesh_fraction * tier.bytes_per_s * np.maximum(share, 1e-9))
@@ -63,7 +63,7 @@ def across_s(
     stride: Floats,
     tiers: Sequence[Tier],
     near: tuple[float, float],
-    rules: Rules,
+    rules: CurveRules,
 ) -> Floats:
     """Seconds of a group that spans several domains of ``tiers[0]``.
 

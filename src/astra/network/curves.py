@@ -26,7 +26,7 @@ LAST_KNOT_BYTES: Final = FIRST_KNOT_BYTES * 2.0 ** (KNOT_OCTAVES * (KNOT_COUNT -
 _CELLS_PER_OCTAVE: Final = 4
 
 
-class Curve(msgspec.Struct, frozen=True):
+class CollectiveCurve(msgspec.Struct, frozen=True):
     """One measured (GPU, op, ranks) inside a domain; ``wire`` and ``tail`` are fractions of the link rate."""
 
     gpu: str
@@ -42,7 +42,7 @@ class Curve(msgspec.Struct, frozen=True):
     error: float = 0.0  # mean absolute, on the fitted points
 
 
-class Shape(msgspec.Struct, frozen=True):
+class GroupShape(msgspec.Struct, frozen=True):
     """Correction to the curves of a generation at the knots, in log: where NCCL changes protocol."""
 
     generation: str
@@ -61,7 +61,7 @@ class Gpu(msgspec.Struct, frozen=True):
     link_bytes_per_s: float
 
 
-class Rules(msgspec.Struct, frozen=True):
+class CurveRules(msgspec.Struct, frozen=True):
     """Constants of everything that has no curve of its own. Steps count latencies of the tier a step crosses."""
 
     ring_base_us: float
@@ -94,9 +94,9 @@ class Fit(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]
     gpus: tuple[Gpu, ...]
     relatives: dict[str, str]
-    curves: tuple[Curve, ...]
-    shapes: tuple[Shape, ...]
-    rules: Rules
+    curves: tuple[CollectiveCurve, ...]
+    shapes: tuple[GroupShape, ...]
+    rules: CurveRules
     held_out: dict[str, float]
 
 

@@ -39,7 +39,7 @@ _FAMILY: Final = {"hopper": "hopper"}
 _USUAL_KERNEL: Final = {"ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn"}
 
 
-class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KernelCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kernel in one direction on one generation of GPUs, as fractions of the bf16 peak."""
 
     family: str
@@ -61,7 +61,7 @@ class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: tuple[str, ...]
 
 
-class Shape(NamedTuple):
+class AttentionShape(NamedTuple):
     """Attention calls as flat columns; dims of queries and keys, and of values."""
 
     batch: Floats
@@ -101,7 +101,7 @@ def attention(
     sizes = (batch, seq_q, seq_kv, heads, kv_heads, head_dim, head_dim_v)
     columns = np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes))
     outer = columns[0].shape
-    shape = Shape(*(column.ravel() for column in columns))
+    shape = AttentionShape(*(column.ravel() for column in columns))
     if not all(np.all(column > 0) and np.all(np.isfinite(column)) for column in shape) or (window or 1) <= 0:
         raise InputError("attention", None, want="every size above zero")
     half = "bf16" if precision == "fp8" else precision
@@ -133,12 +133,14 @@ def pairs(seq_q: Floats, seq_kv: Floats, *, causal: bool, window: int | None) ->
 
 
 class _Found(NamedTuple):
-    curve: Curve
+    curve: KernelCurve
     level: float  # of this GPU's fraction of peak over that of the GPU the curve was measured on
     source: Source
 
 
-def _fused(device: Device, shape: Shape, found: _Found, causal: bool, window: int | None, precision: str) -> Timed:
+def _fused(
+    device: Device, shape: AttentionShape, found: _Found, causal: bool, window: int | None, precision: str
+) -> Timed:
     curve = found.curve
     clock = 1.0 if curve.clock == "sustained" else sustained(device)
     seconds = curve_seconds(
@@ -150,8 +152,8 @@ def _fused(device: Device, shape: Shape, found: _Found, causal: bool, window: in
 
 
 def curve_seconds(
-    curve: Curve,
-    shape: Shape,
+    curve: KernelCurve,
+    shape: AttentionShape,
     *,
     causal: bool | Bools,
     window: int | None,
@@ -181,14 +183,14 @@ def _norm(first: Floats, second: Floats, power: float) -> Floats:
     return out
 
 
-def traffic_bytes(shape: Shape, direction: str) -> Floats:
+def traffic_bytes(shape: AttentionShape, direction: str) -> Floats:
     """Bytes of queries, keys, values and result, each moved once; in backward also of their gradients."""
     wide = shape.head_dim + shape.head_dim_v
     once = 2.0 * shape.batch * wide * (shape.seq_q * shape.heads + shape.seq_kv * shape.kv_heads)
     return once * (2.0 if direction == "bwd" else 1.0)
 
 
-def _unfused(device: Device, shape: Shape, *, direction: str, precision: str, softmax_bytes: float) -> Timed:
+def _unfused(device: Device, shape: AttentionShape, *, direction: str, precision: str, softmax_bytes: float) -> Timed:
     """Two batched products and a softmax over all scores; a mask saves nothing. Backward: four products."""
     heads = shape.batch * shape.heads
     products = [(shape.seq_q, shape.seq_kv, shape.head_dim), (shape.seq_q, shape.head_dim_v, shape.seq_kv)]
@@ -208,7 +210,7 @@ def _unfused(device: Device, shape: Shape, *, direction: str, precision: str, so
     return Timed(seconds, source)
 
 
-def _provenance(found: _Found, shape: Shape) -> Codes:
+def _provenance(found: _Found, shape: AttentionShape) -> Codes:
     curve = found.curve
     dim = 0.5 * (shape.head_dim + shape.head_dim_v)
     inside = (dim >= min(curve.dims)) & (dim <= max(curve.dims))
@@ -249,7 +251,7 @@ def _find(device: Device, kernel: str, direction: str) -> _Found:
 
 
 @cache
-def _curves() -> dict[tuple[str, str, str], Curve]:
+def _curves() -> dict[tuple[str, str, str], KernelCurve]:
     """Curves by (family, or GPU for a curve of its own; kernel; direction)."""
-    parsed = [msgspec.convert(curve, Curve) for curve in read_json("attention.json")["curves"]]
+    parsed = [msgspec.convert(curve, KernelCurve) for curve in read_json("attention.json")["curves"]]
     return {(curve.family, curve.kernel, curve.direction): curve for curve in parsed}

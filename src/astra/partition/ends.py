@@ -96,7 +96,9 @@ class _Room:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         choices = [choice for pool in problem.pools for choice in pool]
-        self.times = np.stack([choice.time_s if problem.alike else lightest(choice.time_s) for choice in choices])
+        self.times = np.stack(
+            [choice.time_s if problem.uniform_layers else lightest(choice.time_s) for choice in choices]
+        )
         self.ends = np.stack([least_end_by_layers(table) for pool in problem.ends for table in pool])
         self.caps = memory_caps(problem)
         self.depth = self.times.shape[1] - 1

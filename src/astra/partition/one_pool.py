@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from astra.partition.effort import Effort
-from astra.partition.solve import Choice, Pipeline, Problem, Run, stage_times, value
+from astra.partition.solve import Pipeline, Problem, StageChoice, StageRun, stage_times, value
 from astra.provenance import Bools, Floats, Ints
 
 _ROUNDS: Final = 44
@@ -49,7 +49,7 @@ def solve_one(problem: Problem, *, below: float = np.inf, effort: Effort | None 
         row = int(np.argmin(values))
         if able[row] and values[row] < limit * _SLACK:
             layers = _dealt(held[row, : counts[row]], len(choice.time_s) - 1)
-            runs = (Run(pool, number, layers),)
+            runs = (StageRun(pool, number, layers),)
             stage_s = stage_times(problem, runs)
             found = Pipeline(runs, stage_s, value(problem, stage_s))
             if found.value_s < limit:
@@ -57,7 +57,7 @@ def solve_one(problem: Problem, *, below: float = np.inf, effort: Effort | None 
     return best
 
 
-def _stage_counts(problem: Problem, choice: Choice, limit: float) -> Ints:
+def _stage_counts(problem: Problem, choice: StageChoice, limit: float) -> Ints:
     """Numbers of stages that may beat the limit by the even share of the work."""
     depth = len(choice.time_s) - 1
     most = min(choice.stages, len(problem.in_flight) - 1, depth)
@@ -74,7 +74,7 @@ def _stage_counts(problem: Problem, choice: Choice, limit: float) -> Ints:
     return hopeful
 
 
-def _least_bottleneck(problem: Problem, choice: Choice, counts: Ints) -> tuple[Floats, Ints]:
+def _least_bottleneck(problem: Problem, choice: StageChoice, counts: Ints) -> tuple[Floats, Ints]:
     """[count] the shortest longest stage, infinite where memory forbids, and [count, place] the layers each holds."""
     depth, layer = len(choice.time_s) - 1, float(choice.time_s[1])
     most = int(counts.max())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from astra.partition.problem import Pipeline, Run, packed, stage_times, value
+from astra.partition.problem import Pipeline, StageRun, packed, stage_times, value
 from astra.provenance import Floats, Ints
 
 if TYPE_CHECKING:
@@ -256,6 +256,6 @@ class Paths:
                 runs.append((pool, number, []))
             runs[-1][2].append(layers - before)
             record, layers = int(found.before[layers]), before
-        packed = tuple(Run(pool, number, tuple(counts)) for pool, number, counts in runs)
+        packed = tuple(StageRun(pool, number, tuple(counts)) for pool, number, counts in runs)
         stage_s = stage_times(self.problem, packed)
         return Pipeline(packed, stage_s, value(self.problem, stage_s))

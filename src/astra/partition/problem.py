@@ -16,7 +16,7 @@ SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
 Ends = tuple[tuple[Floats, ...], ...]  # by pool and choice
 
 
-class Choice(NamedTuple):
+class StageChoice(NamedTuple):
     """One way for a pool to take stages: its degrees and recompute, as seconds and bytes of a rank."""
 
     stages: int  # the most the pool's GPUs can form
@@ -35,21 +35,21 @@ class Choice(NamedTuple):
 class Problem(NamedTuple):
     """Pools with their choices, and what is minimised."""
 
-    pools: tuple[tuple[Choice, ...], ...]
+    pools: tuple[tuple[StageChoice, ...], ...]
     hop_s: dict[tuple[int, int], Floats]  # (pool, pool) -> [choice, choice] one transfer between them
     in_flight: Floats  # [f] micro-batches alive on the stage at place f from the end; entry 0 is not used
     sum_weight: float
     max_weight: float
     every: bool = False  # use every stage of every pool that has a choice
     least_layers: int = 1  # of a stage
-    alike: bool = False  # all layers are known to be the same
+    uniform_layers: bool = False  # all layers are known to be the same
     stages: int | None = None  # of the pipeline; None: any number
     must: int = 0  # bits of the pools that must take part
     ends: Ends = ()  # seconds that follow the pipeline on every stage there can be, see end_times
     ends_below: float = np.inf  # what no stage's end may reach
 
 
-class Run(NamedTuple):
+class StageRun(NamedTuple):
     """Consecutive stages on one pool."""
 
     pool: int
@@ -60,12 +60,12 @@ class Run(NamedTuple):
 class Pipeline(NamedTuple):
     """An optimum."""
 
-    runs: tuple[Run, ...]  # in pipeline order
+    runs: tuple[StageRun, ...]  # in pipeline order
     stage_s: tuple[float, ...]
     value_s: float
 
 
-def stage_times(problem: Problem, runs: tuple[Run, ...]) -> tuple[float, ...]:
+def stage_times(problem: Problem, runs: tuple[StageRun, ...]) -> tuple[float, ...]:
     """Seconds of a micro-batch on each stage of a pipeline, transfers included."""
     owners = [(run.pool, run.choice) for run in runs for _ in run.layers]
     layers = [count for run in runs for count in run.layers]
@@ -81,7 +81,7 @@ def stage_times(problem: Problem, runs: tuple[Run, ...]) -> tuple[float, ...]:
     return tuple(out)
 
 
-def end_times(ends: Ends, runs: tuple[Run, ...]) -> list[float]:
+def end_times(ends: Ends, runs: tuple[StageRun, ...]) -> list[float]:
     """What follows the pipeline on each stage (gradients, optimizer): the step ends with the longest.
 
     Tables are [first + 2 * last, layers] where layers are alike, else [.., layers left at the front, at the back].
@@ -124,7 +124,7 @@ def memory_caps(problem: Problem) -> Floats:
     """[choice, place] the most layers of every choice at each place from the end, by memory alone."""
     alive = problem.in_flight[1:]
     choices = [choice for pool in problem.pools for choice in pool]
-    if problem.alike:
+    if problem.uniform_layers:
         return _alike_caps(choices, alive)
     caps = np.zeros((len(choices), len(alive)))
     for row, choice in enumerate(choices):
@@ -137,7 +137,7 @@ def memory_caps(problem: Problem) -> Floats:
     return caps
 
 
-def _alike_caps(choices: list[Choice], alive: Floats) -> Floats:
+def _alike_caps(choices: list[StageChoice], alive: Floats) -> Floats:
     """``memory_caps`` of equal layers."""
     room, stay, kept, stages = np.array(
         [(c.limit_bytes - c.fixed_bytes, c.stay_bytes[1], c.kept_bytes[1], c.stages) for c in choices]

@@ -21,11 +21,11 @@ from astra.partition.effort import Effort
 from astra.partition.paths import Paths
 from astra.partition.problem import (
     SLACK,
-    Choice,
     Ends,
     Pipeline,
     Problem,
-    Run,
+    StageChoice,
+    StageRun,
     end_times,
     ends_of_model,
     least_sum_of,
@@ -331,11 +331,11 @@ class _Search:
 
 __all__ = [
     "Bounded",
-    "Choice",
     "Ends",
     "Pipeline",
     "Problem",
-    "Run",
+    "StageChoice",
+    "StageRun",
     "bound",
     "end_times",
     "packed",

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from astra.partition.solve import Choice, Pipeline, Problem, Run, stage_times, value
+from astra.partition.solve import Pipeline, Problem, StageChoice, StageRun, stage_times, value
 from astra.provenance import Floats
 
 _SLACK: Final = 1 + 1e-12
@@ -23,7 +23,7 @@ _LAST, _FIRST = 1, 2
 _MOST_ORDERS: Final = 48
 
 
-class Piece(NamedTuple):
+class StagePiece(NamedTuple):
     """What one pool holds."""
 
     pool: int
@@ -32,11 +32,11 @@ class Piece(NamedTuple):
     layers: tuple[int, ...]
 
 
-class Answer(NamedTuple):
+class UnorderedBound(NamedTuple):
     """A lower bound of the sum, and what attains it."""
 
     sum_s: float
-    pieces: tuple[Piece, ...]
+    pieces: tuple[StagePiece, ...]
 
 
 class _Way(NamedTuple):
@@ -50,7 +50,7 @@ class _Way(NamedTuple):
     room: tuple[int, ...]  # layers each stage can hold, in pipeline order
 
 
-def least_sum(problem: Problem, bottleneck: float, budget: float) -> Answer | None:
+def least_sum(problem: Problem, bottleneck: float, budget: float) -> UnorderedBound | None:
     """The least sum with no stage above the bottleneck, in no order; None if it is not under the budget."""
     depth = len(next(choice for pool in problem.pools for choice in pool).time_s) - 1
     stages = problem.stages or 0
@@ -75,7 +75,7 @@ def least_sum(problem: Problem, bottleneck: float, budget: float) -> Answer | No
     total = float(table[_LAST | _FIRST, stages, depth])
     if not total < budget:
         return None
-    return Answer(total, _traced(steps, stages, depth, total))
+    return UnorderedBound(total, _traced(steps, stages, depth, total))
 
 
 def _least_hop(problem: Problem, pool: int, number: int) -> float:
@@ -85,7 +85,9 @@ def _least_hop(problem: Problem, pool: int, number: int) -> float:
     return min((float(row.min()) for row in rows if row.size), default=0.0)
 
 
-def _ways(problem: Problem, choices: tuple[Choice, ...], number: int, bottleneck: float, hop_s: float) -> list[_Way]:
+def _ways(
+    problem: Problem, choices: tuple[StageChoice, ...], number: int, bottleneck: float, hop_s: float
+) -> list[_Way]:
     """A choice in every role with every number of stages; those between its first and its last are alike."""
     choice = choices[number]
     layer_s, alive = float(choice.time_s[1]), float(problem.in_flight[1])
@@ -148,9 +150,11 @@ def _offer(after: Floats, table: Floats, role: int, stages: int, cost_s: Floats)
     after[[flag | role for flag in flags], stages:] = np.minimum(target, sums)
 
 
-def _traced(steps: list[tuple[int, Floats, list[_Way]]], stages: int, layers: int, total: float) -> tuple[Piece, ...]:
+def _traced(
+    steps: list[tuple[int, Floats, list[_Way]]], stages: int, layers: int, total: float
+) -> tuple[StagePiece, ...]:
     """The pieces whose sums make the total."""
-    pieces: list[Piece] = []
+    pieces: list[StagePiece] = []
     flag = _LAST | _FIRST
     for pool, table, ways in reversed(steps):
         if abs(table[flag, stages, layers] - total) <= 1e-12 * total:
@@ -165,7 +169,7 @@ def _traced(steps: list[tuple[int, Floats, list[_Way]]], stages: int, layers: in
             place = int(np.argmin(np.abs(sums - total))) if len(sums) else 0
             if len(sums) and abs(sums[place] - total) <= 1e-9 * total:
                 number = int(taken[place])
-                pieces.append(Piece(pool, way.choice, way.role, _dealt(way.room, number)))
+                pieces.append(StagePiece(pool, way.choice, way.role, _dealt(way.room, number)))
                 total = float(table[before, stages - count, layers - number])
                 flag, stages, layers = before, stages - count, layers - number
                 break
@@ -181,7 +185,7 @@ def _dealt(room: tuple[int, ...], layers: int) -> tuple[int, ...]:
     return tuple(out)
 
 
-def arranged(problem: Problem, answer: Answer, bottleneck: float) -> Pipeline | None:
+def arranged(problem: Problem, answer: UnorderedBound, bottleneck: float) -> Pipeline | None:
     """The pieces in the best order found in which every stage fits; None if none does or there are too many stages."""
     if sum(len(piece.layers) for piece in answer.pieces) >= len(problem.in_flight):
         return None
@@ -204,7 +208,7 @@ def arranged(problem: Problem, answer: Answer, bottleneck: float) -> Pipeline | 
     return best
 
 
-def _placed(problem: Problem, pieces: tuple[Piece, ...], bottleneck: float) -> tuple[Run, ...] | None:
+def _placed(problem: Problem, pieces: tuple[StagePiece, ...], bottleneck: float) -> tuple[StageRun, ...] | None:
     """The layers of each piece dealt to its stages as their places allow; the sum does not depend on how."""
     place = sum(len(piece.layers) for piece in pieces)
     runs = []
@@ -222,16 +226,16 @@ def _placed(problem: Problem, pieces: tuple[Piece, ...], bottleneck: float) -> t
         total = sum(piece.layers)
         if min(room) < 1 or sum(room) < total:
             return None
-        runs.append(Run(piece.pool, piece.choice, _dealt(tuple(room), total)))
+        runs.append(StageRun(piece.pool, piece.choice, _dealt(tuple(room), total)))
     return tuple(runs) if _fits(problem, tuple(runs)) else None
 
 
-def _fullness(problem: Problem, piece: Piece) -> float:
+def _fullness(problem: Problem, piece: StagePiece) -> float:
     choice = problem.pools[piece.pool][piece.choice]
     return float(max(piece.layers) * choice.kept_bytes[1] / choice.limit_bytes)
 
 
-def _fits(problem: Problem, runs: tuple[Run, ...]) -> bool:
+def _fits(problem: Problem, runs: tuple[StageRun, ...]) -> bool:
     place = sum(len(run.layers) for run in runs)
     for number, run in enumerate(runs):
         choice = problem.pools[run.pool][run.choice]

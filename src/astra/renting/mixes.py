@@ -34,8 +34,8 @@ from astra.search.bounds import products_s
 from astra.search.counts import attention_s
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.search import Planner
-from astra.search.front import Part, Refined, front_of
-from astra.search.hunt import JobOf, steps_of, waiting
+from astra.search.front import OfferPart, Refined, front_of
+from astra.search.offers import JobOf, steps_of, waiting
 from astra.spec.cluster import Cluster
 from astra.spec.job import STRAGGLING, Job
 from astra.spec.money import Money
@@ -52,7 +52,7 @@ BAND: Final = 0.02
 class Mix(NamedTuple):
     """Two parts, and how good they could be."""
 
-    parts: tuple[Part, Part]
+    parts: tuple[OfferPart, OfferPart]
     least_s: float  # no plan has a shorter step
     promise: float  # that over the longest step that is not dominated
 
@@ -163,7 +163,7 @@ class _Table:
             if not len(one):
                 return []
         return [
-            Mix((Part(first, int(a)), Part(second, int(b))), float(least), float(least / limit))
+            Mix((OfferPart(first, int(a)), OfferPart(second, int(b))), float(least), float(least / limit))
             for a, b, least, limit in zip(one, other, least_s, limit_s, strict=True)
         ]
 
@@ -211,7 +211,10 @@ class _Table:
         job = self._job(first)
         limit_s = float(self.limit_s(first, second, np.array([a]), np.array([b]))[0])
         below = max(limit_s - job.runtime.host.step_s, 0.0) * (1 + BAND)
-        candidates = [*planner.alike((a, b), below=below)[:1], *planner.sharing((a, b), every=False, limit=below)[:1]]
+        candidates = [
+            *planner.same_replicas((a, b), below=below)[:1],
+            *planner.sharing((a, b), every=False, limit=below)[:1],
+        ]
         costed = planner.cost(candidates, most=len(candidates))
         if not costed:
             return None
@@ -221,7 +224,7 @@ class _Table:
         return Refined(one.parts, priced, *judged_by(job, result, self._options, tag, machines))
 
 
-def _mean_price(parts: Sequence[Part]) -> PriceTag:
+def _mean_price(parts: Sequence[OfferPart]) -> PriceTag:
     """What a GPU-hour costs on average, with the sources of both prices."""
     tags = [part.offer.tag for part in parts]
     ages = [tag.age_days for tag in tags if tag.age_days is not None]

@@ -24,12 +24,12 @@ from astra.search.able import able
 from astra.search.counts import best_on
 from astra.search.fleet.records import MixedEstimate
 from astra.search.front import Refined, choose, front_of, refine
-from astra.search.hunt import MOST_EFFORT, Found, Hunt, JobOf, hunt, open_notes
+from astra.search.offers import MOST_EFFORT, FoundOffer, FrontSearch, JobOf, open_notes, search_front
 from astra.search.world import World
-from astra.spec._base import check
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.money import MARKETS, Money
+from astra.spec.record import check
 from astra.spec.request import PlanRequest, requested
 from astra.units import show_dollars, show_seconds
 
@@ -73,7 +73,7 @@ def rent(
     def job_of(offer: Offer, count: int) -> Job:
         return msgspec.structs.replace(base, pool=offer.pool_of(count))
 
-    state = hunt(shown.offers, job_of, options, effort=Effort(MOST_EFFORT), progress=progress)
+    state = search_front(shown.offers, job_of, options, effort=Effort(MOST_EFFORT), progress=progress)
     refined = refine(job_of, options, state.near_front())
     if not refined:
         raise NoFeasiblePlan(_nothing(base, shown, most))
@@ -92,12 +92,14 @@ def _with_usual_goal(request: PlanRequest) -> PlanRequest:
     return request if given else msgspec.structs.replace(request, objective="pareto")
 
 
-def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money) -> tuple[list[Refined], list[str]]:
+def _popular(
+    offers: Sequence[Offer], state: FrontSearch, job_of: JobOf, options: Money
+) -> tuple[list[Refined], list[str]]:
     """What many would rent without looking: a common GPU in a common number, from a large provider.
 
     This is a remark beside the answer, with an effort of its own; the sentences say where that was not enough.
     """
-    effort, chosen, notes = Effort(MOST_REMARKED), list[Found](), list[str]()
+    effort, chosen, notes = Effort(MOST_REMARKED), list[FoundOffer](), list[str]()
     known = {(one.offer.device.name, one.offer.tag, one.gpus): one for one in state.found}
     for gpu in POPULAR_GPUS:
         some = [offer for offer in offers if offer.device.name == gpu and len(offer.counts) > 1]
@@ -115,16 +117,16 @@ def _popular(offers: Sequence[Offer], state: Hunt, job_of: JobOf, options: Money
                 )
                 continue
             with effort.part(1 / 2):
-                rungs = best_on(job_of(offer, sizes[-1]), effort)
-            if rungs.strategies[0] is None:
+                by_count = best_on(job_of(offer, sizes[-1]), effort)
+            if by_count.strategies[0] is None:
                 continue
-            if np.isfinite(rungs.open_s[0]):
-                slower = rungs.step_s[0] / rungs.open_s[0] - 1
+            if np.isfinite(by_count.open_s[0]):
+                slower = by_count.step_s[0] / by_count.open_s[0] - 1
                 notes.append(
                     f"{sizes[-1]}x{gpu}, a common choice, was not searched to the end: at most {slower:.1%} faster."
                 )
-            step_s = float(rungs.step_s[0])
-            one = Found(offer, sizes[-1], rungs.strategies[0], step_s, step_s, np.inf)
+            step_s = float(by_count.step_s[0])
+            one = FoundOffer(offer, sizes[-1], by_count.strategies[0], step_s, step_s, np.inf)
         chosen.append(one)
     return refine(job_of, options, chosen), notes
 
@@ -138,7 +140,7 @@ def _report(
     chosen: list[Refined],
     popular: list[Refined],
     shown: Market,
-    state: Hunt,
+    state: FrontSearch,
     mixed: Mixed,
     world: World,
     notes: list[str],
@@ -272,12 +274,12 @@ def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal) -> list[s
 
 def _record(world: World, shown: Market) -> dict[str, Any]:
     """The request as the answer tells it."""
-    told = {
+    fields = {
         "gpus": list(dict.fromkeys(offer.device.name for offer in shown.offers)),
         "max_gpus": world.request.max_gpus,
         "money": msgspec.to_builtins(world.money),
     }
-    return world.record() | told | world.goal.record()
+    return world.record() | fields | world.goal.record()
 
 
 def _nothing(job: Job, shown: Market, max_gpus: int) -> str:

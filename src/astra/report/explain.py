@@ -14,7 +14,7 @@ from astra.units import show_seconds
 ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats
 
 
-class Share(NamedTuple):
+class TimeShare(NamedTuple):
     """One term of the step."""
 
     term: str
@@ -63,12 +63,12 @@ class StageRow(NamedTuple):
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def shares(estimate: Estimate) -> list[Share]:
+def shares(estimate: Estimate) -> list[TimeShare]:
     """The step by term, largest first; the seconds sum to the step time."""
     step_s = estimate.step_s or 1.0
     known = _known(estimate)
     rows = [
-        Share(
+        TimeShare(
             term,
             words(term).label,
             words(term).group,

@@ -19,7 +19,7 @@ FIGURES: Final = 49  # columns of a stage's figures and the gaps, without the po
 MOST_ROWS: Final = 16
 
 
-class StageRow(NamedTuple):
+class FleetStageRow(NamedTuple):
     """Consecutive stages that are alike."""
 
     first: int
@@ -32,16 +32,16 @@ class StageRow(NamedTuple):
         return f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def stage_rows(stages: Sequence[MixedStage]) -> list[StageRow]:
+def stage_rows(stages: Sequence[MixedStage]) -> list[FleetStageRow]:
     """The stages of one group, equal neighbours together; the fullest of them stands for all."""
-    out: list[StageRow] = []
+    out: list[FleetStageRow] = []
     for number, stage in enumerate(stages):
         if out and _alike(out[-1].stage, stage):
             before = out[-1]
             fullest = max(before.stage, stage, key=lambda one: one.peak_reserved_gib)
-            out[-1] = StageRow(before.first, number, fullest)
+            out[-1] = FleetStageRow(before.first, number, fullest)
         else:
-            out.append(StageRow(number, number, stage))
+            out.append(FleetStageRow(number, number, stage))
     return out
 
 
@@ -133,8 +133,10 @@ def render_mixed(
         parts += _launch(planset)
         parts += [drawing.blank(), drawing.prose(explain.certainty(best))]
         counts = planset.search
-        told = f"{counts.considered:,} frames considered, {counts.evaluated:,} solved exactly, {counts.seconds:.2f} s."
-        parts += [drawing.blank(), drawing.prose((told, "dim"))]
+        summary = (
+            f"{counts.considered:,} frames considered, {counts.evaluated:,} solved exactly, {counts.seconds:.2f} s."
+        )
+        parts += [drawing.blank(), drawing.prose((summary, "dim"))]
         parts += drawing.bullets([*best.warnings, *planset.notes], mark="note:", style="dim")
     return drawing.draw(parts, width=columns, color=bool(color))
 
@@ -218,7 +220,7 @@ def shown_s(stage: MixedStage) -> float:
 
 def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_stage: bool) -> RenderableType:
     """One row per stage, equal neighbours together; bars as wide as the page leaves room for."""
-    rows = [StageRow(n, n, stage) for n, stage in enumerate(stages)] if every_stage else stage_rows(stages)
+    rows = [FleetStageRow(n, n, stage) for n, stage in enumerate(stages)] if every_stage else stage_rows(stages)
     shown = rows if every_stage or len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
     words = max(len(row.stage.pool) for row in rows)
     words += 11 if any(row.stage.recompute != "none" for row in rows) else 0

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from astra.catalog import models, runtimes
 from astra.columns import from_strategy
-from astra.rules.language import Condition, Source
+from astra.rules.language import Condition, RuleText
 from astra.rules.names import facts_of, names
 from astra.rules.table import RULES, Rule, make_rule
 from astra.spec.blocks import MEANINGS, blocks_of
@@ -36,10 +36,20 @@ _AXES: Final = {
 _CHOSEN: Final = tuple(
     field for field in STRATEGY_FIELDS if field.name in ("dispatch", "graphs", "moments", "params", "grads", "reshard")
 )
-_TOLD: Final = 2  # reasons, of many, why a runtime was not taken
+_REPORTED: Final = 2  # reasons, of many, why a runtime was not taken
 _TASKS: Final = {"pretrain": "pretrain", "finetune": "fine-tune", "lora": "train LoRA adapters"}
 # What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
-_BESIDE: Final = ("name", "aliases", "source", "date", "max_seq", "rotary", "norm_epsilon", "mtp_layers", "activation")
+_COMPANIONS: Final = (
+    "name",
+    "aliases",
+    "source",
+    "date",
+    "max_seq",
+    "rotary",
+    "norm_epsilon",
+    "mtp_layers",
+    "activation",
+)
 
 
 class Reason(NamedTuple):
@@ -111,9 +121,9 @@ def usual_runtime(model: ModelSpec, workload: Workload, *, several: bool = False
     if chosen is first:
         return chosen, ""
     reasons = unable(first, model, workload)
-    told = [reason.sentence for reason in reasons[:_TOLD]]
-    more = [f"and {len(reasons) - _TOLD} more reasons"] if len(reasons) > _TOLD else []
-    return chosen, f"Runtime {chosen.name}, because {'; '.join(told + more)}. --runtime names another."
+    named = [reason.sentence for reason in reasons[:_REPORTED]]
+    more = [f"and {len(reasons) - _REPORTED} more reasons"] if len(reasons) > _REPORTED else []
+    return chosen, f"Runtime {chosen.name}, because {'; '.join(named + more)}. --runtime names another."
 
 
 def recipe_of(runtime: Runtime, model: ModelSpec) -> str | None:
@@ -127,7 +137,7 @@ def of_shape(model: ModelSpec, known: Iterable[str]) -> str | None:
     fitting = []
     for name in known:
         found = models.model(name)
-        if replace(model, **{field: getattr(found, field) for field in _BESIDE}) == found:
+        if replace(model, **{field: getattr(found, field) for field in _COMPANIONS}) == found:
             fitting.append((found.rotary != model.rotary, name))
     return min(fitting, key=lambda one: one[0], default=(False, None))[1]
 
@@ -146,7 +156,7 @@ def able_rules(runtime: Runtime) -> tuple[Rule, ...]:
 def _parsed(framework: str, rows: tuple[tuple[str, str, str], ...]) -> tuple[Rule, ...]:
     """A framework's rules and those of a runtime's lists."""
     own = [rule for rule in RULES if framework in rule.frameworks]
-    made = [make_rule(row[0], row[1], Condition(Source(row[2], f"rule {row[0]}"))) for row in rows]
+    made = [make_rule(row[0], row[1], Condition(RuleText(row[2], f"rule {row[0]}"))) for row in rows]
     return (*own, *made)
 
 
@@ -239,5 +249,5 @@ def _one_of(field: str, words: Iterable[str]) -> str:
 
 def _listing(words: Iterable[object]) -> str:
     """``0, 2 or 3``."""
-    told = [str(word) for word in words]
-    return " or ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else "".join(told)
+    named = [str(word) for word in words]
+    return " or ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else "".join(named)

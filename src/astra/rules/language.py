@@ -19,7 +19,7 @@ import numpy as np
 from astra.errors import InputError, nearest_names
 from astra.rules import parts
 from astra.rules.names import NAMES, Names
-from astra.rules.parts import Kind, Part, ZeroDivisor
+from astra.rules.parts import ConditionPart, Kind, ZeroDivisor
 
 MAX_LENGTH: Final = 2_000  # characters of one condition
 MAX_DEPTH: Final = 50  # nested parts of one condition
@@ -66,7 +66,7 @@ _SPOKEN: Final[Mapping[Kind, str]] = {
 }
 
 
-class Source(NamedTuple):
+class RuleText(NamedTuple):
     """A condition's text and where it was written, to point at faults."""
 
     text: str
@@ -91,7 +91,7 @@ class Source(NamedTuple):
         self.fail(position, None, f"at most {MAX_DEPTH} nested parts", "Split the rule in two.")
 
 
-class Word(NamedTuple):
+class Token(NamedTuple):
     """A piece of the text."""
 
     kind: str
@@ -102,11 +102,11 @@ class Word(NamedTuple):
 class Condition:
     """A parsed condition: call it with names to get its truth (or, ``opposite``, its untruth) on every row."""
 
-    def __init__(self, source: Source, *, opposite: bool = False) -> None:
+    def __init__(self, source: RuleText, *, opposite: bool = False) -> None:
         self.source = source
         self.said, self.comment, words = _split(source)
         self.text = f"not ({self.said})" if opposite else self.said  # true where the strategy is refused
-        root = _Reader(source, words).condition()
+        root = _RuleReader(source, words).condition()
         self.needs: tuple[str, ...] = tuple(dict.fromkeys(root.names))
         self._run = parts.looked_up(parts.opposite(root.position, root) if opposite else root)
 
@@ -123,11 +123,11 @@ class Condition:
         return f"Condition({self.text!r})"
 
 
-def _split(source: Source) -> tuple[str, str, list[Word]]:
+def _split(source: RuleText) -> tuple[str, str, list[Token]]:
     """The text without its comment, the comment, and the words."""
     if len(source.text) > MAX_LENGTH:
         source.fail(MAX_LENGTH, f"{len(source.text):,} characters", f"at most {MAX_LENGTH:,} characters in a rule")
-    words: list[Word] = []
+    words: list[Token] = []
     for match in _WORD.finditer(source.text, source.start):
         kind, text, position = str(match.lastgroup), match.group(), match.start()
         if kind == "comment":
@@ -135,16 +135,16 @@ def _split(source: Source) -> tuple[str, str, list[Word]]:
         if kind == "other":
             source.fail(position, text, "a closing quote" if text in "\"'" else "a condition such as tp > 8 and not sp")
         if kind != "space":
-            words.append(Word(kind, text, position))
+            words.append(Token(kind, text, position))
     return source.text[source.start :].strip(), "", words
 
 
-def _in_python(source: Source, words: list[Word]) -> Iterator[str]:
+def _in_python(source: RuleText, words: list[Token]) -> Iterator[str]:
     """Each word as Python spells it; the first one that cannot stand where it stands is refused."""
-    opened: list[tuple[Word, bool]] = []  # brackets, and whether they hold a list
+    opened: list[tuple[Token, bool]] = []  # brackets, and whether they hold a list
     due = "value"
     end = words[-1].position + len(words[-1].text) if words else source.start
-    for word in (*words, Word("end", "end", end)):
+    for word in (*words, Token("end", "end", end)):
         what = word.text
         if opened and what == _CLOSING[opened[-1][0].text]:
             what = "close"
@@ -165,7 +165,7 @@ def _in_python(source: Source, words: list[Word]) -> Iterator[str]:
         due = after
 
 
-def _unexpected(source: Source, word: Word, due: str, bracket: Word | None) -> NoReturn:
+def _unexpected(source: RuleText, word: Token, due: str, bracket: Token | None) -> NoReturn:
     want = _DUE[due]
     if due == "operator" and bracket is not None:
         want = f"{_CLOSING[bracket.text]} to close the {bracket.text} at {bracket.position + 1}"
@@ -177,7 +177,7 @@ def _unexpected(source: Source, word: Word, due: str, bracket: Word | None) -> N
     )
 
 
-def _spelled(source: Source, word: Word) -> str:
+def _spelled(source: RuleText, word: Token) -> str:
     if word.kind == "string":
         return ascii(word.text[1:-1])
     if word.kind == "number":
@@ -191,7 +191,7 @@ def _spelled(source: Source, word: Word) -> str:
     return _TRUTHS.get(word.text) or _unknown(source, word)
 
 
-def _unknown(source: Source, word: Word) -> NoReturn:
+def _unknown(source: RuleText, word: Token) -> NoReturn:
     choice_of = [name for name, known in NAMES.items() if word.text in known.choices]
     if choice_of:
         fix = f'Put it in quotes: {choice_of[0]} == "{word.text}".'
@@ -203,14 +203,14 @@ def _unknown(source: Source, word: Word) -> NoReturn:
     source.fail(word.position, word.text, "a known name", fix)
 
 
-class _Reader(ast.NodeVisitor):
+class _RuleReader(ast.NodeVisitor):
     """Turns words into one part: ``ast`` groups them, and a node without a method here is refused."""
 
-    def __init__(self, source: Source, words: list[Word]) -> None:
+    def __init__(self, source: RuleText, words: list[Token]) -> None:
         self._source, self._words, self._depth = source, words, 0
         self._place: dict[int, int] = {}  # column in the text given to ast -> place of the word there
 
-    def condition(self) -> Part:
+    def condition(self) -> ConditionPart:
         """The whole condition."""
         plain = ""
         for place, text in enumerate(_in_python(self._source, self._words)):
@@ -222,12 +222,12 @@ class _Reader(ast.NodeVisitor):
             self._source.too_deep(self._source.start)
         return self._want(tree, "truth", "A rule is a condition, such as tp > 8.")
 
-    def visit(self, node: ast.AST) -> Part:
+    def visit(self, node: ast.AST) -> ConditionPart:
         """A node as a part, unless it lies too deep."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             self._source.too_deep(self._position(node))
-        part: Part = super().visit(node)
+        part: ConditionPart = super().visit(node)
         self._depth -= 1
         return part
 
@@ -235,27 +235,27 @@ class _Reader(ast.NodeVisitor):
         """Refuse what is not part of the language."""
         self._source.fail(self._position(node), None, "names, numbers, comparisons, and, or, not")
 
-    def visit_Constant(self, node: ast.Constant) -> Part:
+    def visit_Constant(self, node: ast.Constant) -> ConditionPart:
         """A number, a truth value or a quoted word."""
         return parts.constant(self._position(node), node.value)  # type: ignore[arg-type]
 
-    def visit_Name(self, node: ast.Name) -> Part:
+    def visit_Name(self, node: ast.Name) -> ConditionPart:
         """A column or a fact."""
         return parts.name(self._position(node), node.id)
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> Part:
+    def visit_BoolOp(self, node: ast.BoolOp) -> ConditionPart:
         """Conditions joined by and, or."""
         symbol: Literal["and", "or"] = "and" if isinstance(node.op, ast.And) else "or"
         sides = [self._want(side, "truth", f"{symbol} joins conditions.") for side in node.values]
         return parts.joined(self._position(node), symbol, sides)
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Part:
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ConditionPart:
         """A condition turned round, or a number with a minus."""
         if isinstance(node.op, ast.Not):
             return parts.opposite(self._position(node), self._want(node.operand, "truth", "not turns a condition."))
         return parts.negative(self._position(node), self._want(node.operand, "number", "- works on numbers."))
 
-    def visit_BinOp(self, node: ast.BinOp) -> Part:
+    def visit_BinOp(self, node: ast.BinOp) -> ConditionPart:
         """A number made of two."""
         sign = self._operator(node.right)
         left, right = (self._want(side, "number", f"{sign.text} works on numbers.") for side in (node.left, node.right))
@@ -263,7 +263,7 @@ class _Reader(ast.NodeVisitor):
             self._source.fail(right.position, None, "a divisor that is not 0")
         return parts.arithmetic(sign.position, sign.text, left, right)
 
-    def visit_Compare(self, node: ast.Compare) -> Part:
+    def visit_Compare(self, node: ast.Compare) -> ConditionPart:
         """A chain of comparisons: each pair of neighbours must hold."""
         left, pairs = self.visit(node.left), []
         for kind, comparator in zip(node.ops, node.comparators, strict=True):
@@ -278,7 +278,7 @@ class _Reader(ast.NodeVisitor):
                 left = right
         return parts.joined(pairs[0].position, "and", pairs)
 
-    def _items(self, node: ast.Compare, listed: ast.expr) -> list[Part]:
+    def _items(self, node: ast.Compare, listed: ast.expr) -> list[ConditionPart]:
         """The values of a list, which ends its comparison."""
         items = listed.elts if isinstance(listed, (ast.Tuple, ast.List)) else None
         place = self._place[listed.col_offset]
@@ -290,14 +290,14 @@ class _Reader(ast.NodeVisitor):
     def _position(self, node: ast.AST) -> int:
         return self._words[self._place[getattr(node, "col_offset", 0)]].position
 
-    def _operator(self, right: ast.expr) -> Word:
+    def _operator(self, right: ast.expr) -> Token:
         """The operator in front of a right side."""
         place = self._place[right.col_offset] - 1
         while self._words[place].text in _CLOSING:
             place -= 1
         return self._words[place]
 
-    def _compared(self, left: Part, sign: str, right: Part, at: int) -> Part:
+    def _compared(self, left: ConditionPart, sign: str, right: ConditionPart, at: int) -> ConditionPart:
         kinds = {left.kind, right.kind}
         if kinds == {"number"} or (kinds == {"truth"} and sign in ("==", "!=")):
             return parts.comparison(at, sign, left, right)
@@ -312,7 +312,7 @@ class _Reader(ast.NodeVisitor):
         unlike = f"{_SPOKEN[left.kind]} {sign} {_SPOKEN[right.kind]}"
         return self._source.fail(right.position, None, f"two values of one kind, not {unlike}", fix)
 
-    def _choice(self, named: Part, literal: Part) -> Part:
+    def _choice(self, named: ConditionPart, literal: ConditionPart) -> ConditionPart:
         """The constant that stands for a quoted choice: its code in a column, the word itself in a fact."""
         choices = NAMES[named.said].choices
         if literal.said not in choices:
@@ -322,7 +322,7 @@ class _Reader(ast.NodeVisitor):
         value = choices.index(literal.said) if named.kind == "choice" else literal.said
         return parts.constant(literal.position, value)
 
-    def _want(self, node: ast.expr, kind: Kind, why: str) -> Part:
+    def _want(self, node: ast.expr, kind: Kind, why: str) -> ConditionPart:
         part = self.visit(node)
         if part.kind != kind:
             if part.names and part.said and kind == "truth":

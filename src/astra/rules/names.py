@@ -26,7 +26,7 @@ Kind = Literal["number", "switch", "choice", "text"]
 _KINDS: Final[Mapping[str, Kind]] = {"degree": "number", "number": "number", "switch": "switch", "choice": "choice"}
 
 
-class Word(NamedTuple):
+class RuleName(NamedTuple):
     """One name of the vocabulary."""
 
     kind: Kind
@@ -34,17 +34,17 @@ class Word(NamedTuple):
     choices: tuple[str, ...] = ()  # of a choice or a text
 
 
-def _numbers(**meanings: str) -> dict[str, Word]:
-    return {name: Word("number", meaning) for name, meaning in meanings.items()}
+def _numbers(**meanings: str) -> dict[str, RuleName]:
+    return {name: RuleName("number", meaning) for name, meaning in meanings.items()}
 
 
-def _switches(**meanings: str) -> dict[str, Word]:
-    return {name: Word("switch", meaning) for name, meaning in meanings.items()}
+def _switches(**meanings: str) -> dict[str, RuleName]:
+    return {name: RuleName("switch", meaning) for name, meaning in meanings.items()}
 
 
-NAMES: Final[Mapping[str, Word]] = {
-    **{field.name: Word(_KINDS[field.kind], field.meaning, field.choices) for field in STRATEGY_FIELDS},
-    "flash_attention": Word("switch", "the same as flash"),
+NAMES: Final[Mapping[str, RuleName]] = {
+    **{field.name: RuleName(_KINDS[field.kind], field.meaning, field.choices) for field in STRATEGY_FIELDS},
+    "flash_attention": RuleName("switch", "the same as flash"),
     **_numbers(
         microbatches="micro-batches per pipeline and step, batch / (dp * mbs)",
         layers_per_stage="layers of the fullest stage, layers / pp rounded up",
@@ -78,10 +78,10 @@ NAMES: Final[Mapping[str, Word]] = {
         tied="input and output embeddings share weights",
         blackwell="the GPU is a Blackwell",
     ),
-    "task": Word("text", "kind of training", TASKS),
-    "precision": Word("text", "compute precision", PRECISIONS),
-    "optimizer": Word("text", "optimizer", OPTIMIZERS),
-    "runtime": Word("text", "training framework", FRAMEWORKS),
+    "task": RuleName("text", "kind of training", TASKS),
+    "precision": RuleName("text", "compute precision", PRECISIONS),
+    "optimizer": RuleName("text", "optimizer", OPTIMIZERS),
+    "runtime": RuleName("text", "training framework", FRAMEWORKS),
 }
 
 ALIASES: Final[Mapping[str, str]] = {"flash_attention": "flash"}

@@ -40,7 +40,7 @@ class ZeroDivisor(Exception):
     """A divisor is zero on a row that matters; carries where it stands in the text."""
 
 
-class Part(NamedTuple):
+class ConditionPart(NamedTuple):
     """A part of a condition."""
 
     position: int  # in the text
@@ -52,24 +52,24 @@ class Part(NamedTuple):
     said: Any = None  # the name or the constant, where it is one
 
 
-def constant(position: int, value: bool | float | str) -> Part:
+def constant(position: int, value: bool | float | str) -> ConditionPart:
     """A number, a truth value, a word or the code of a choice."""
     kind: Kind = "truth" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
     size = abs(float(value)) if kind == "number" else 0.0
-    return Part(position, kind, lambda names, live: value, lambda names: size, said=value)
+    return ConditionPart(position, kind, lambda names, live: value, lambda names: size, said=value)
 
 
-def name(position: int, word: str) -> Part:
+def name(position: int, word: str) -> ConditionPart:
     """A column or a fact."""
     kinds: dict[str, Kind] = {"number": "number", "switch": "truth", "choice": "choice", "text": "text"}
 
     def reach(names: Names) -> float:
         return float(max(abs(bound) for bound in names.span(word)))
 
-    return Part(position, kinds[NAMES[word].kind], lambda names, live: names[word], reach, (word,), said=word)
+    return ConditionPart(position, kinds[NAMES[word].kind], lambda names, live: names[word], reach, (word,), said=word)
 
 
-def arithmetic(position: int, sign: str, left: Part, right: Part) -> Part:
+def arithmetic(position: int, sign: str, left: ConditionPart, right: ConditionPart) -> ConditionPart:
     """A number made of two numbers, exact for whole numbers below 2**62."""
     compute, far = _COMPUTE[sign], _REACH[sign]
     (run_left, run_right), divides = _sides(left, right), sign in DIVIDING
@@ -88,32 +88,34 @@ def arithmetic(position: int, sign: str, left: Part, right: Part) -> Part:
         return compute(run_left(names, live), _without_zeros(run_right(names, live), live, position))
 
     run = divide if divides else add
-    return Part(position, "number", run, reach, left.names + right.names, divides or left.divides or right.divides)
+    return ConditionPart(
+        position, "number", run, reach, left.names + right.names, divides or left.divides or right.divides
+    )
 
 
-def negative(position: int, inner: Part) -> Part:
+def negative(position: int, inner: ConditionPart) -> ConditionPart:
     """A number with its sign changed."""
     run = inner.run
     return inner._replace(position=position, run=lambda names, live: -run(names, live), said=None)
 
 
-def opposite(position: int, inner: Part) -> Part:
+def opposite(position: int, inner: ConditionPart) -> ConditionPart:
     """A condition turned round."""
     run = inner.run
     return inner._replace(position=position, run=lambda names, live: np.logical_not(run(names, live)), said=None)
 
 
-def comparison(position: int, sign: str, left: Part, right: Part) -> Part:
+def comparison(position: int, sign: str, left: ConditionPart, right: ConditionPart) -> ConditionPart:
     """Two values of one kind compared."""
     compute, (run_left, run_right) = _COMPUTE[sign], _sides(left, right)
 
     def run(names: Names, live: Value) -> Value:
         return compute(run_left(names, live), run_right(names, live))
 
-    return Part(position, "truth", run, None, left.names + right.names, left.divides or right.divides)
+    return ConditionPart(position, "truth", run, None, left.names + right.names, left.divides or right.divides)
 
 
-def joined(position: int, symbol: Literal["and", "or"], conditions: Sequence[Part]) -> Part:
+def joined(position: int, symbol: Literal["and", "or"], conditions: Sequence[ConditionPart]) -> ConditionPart:
     """``and`` or ``or`` of several conditions; a single one stays itself."""
     if len(conditions) == 1:
         return conditions[0]
@@ -134,10 +136,10 @@ def joined(position: int, symbol: Literal["and", "or"], conditions: Sequence[Par
         return (not decides) if result is None else result
 
     names = tuple(name for part in conditions for name in part.names)
-    return Part(position, "truth", run, None, names, any(part.divides for part in conditions))
+    return ConditionPart(position, "truth", run, None, names, any(part.divides for part in conditions))
 
 
-def looked_up(part: Part) -> Run:
+def looked_up(part: ConditionPart) -> Run:
     """A part that divides and looks at a single column is worked out once per value of that column, then looked up.
 
     An integer remainder costs three times a lookup, and degrees take few values.
@@ -170,7 +172,7 @@ def _table(names: Names, column: str, others: set[str], plain: Run) -> Value:
     return np.concatenate([np.zeros(low, dtype=values.dtype), values]) if np.ndim(values) else _NO_TABLE
 
 
-def _sides(*parts: Part) -> list[Run]:
+def _sides(*parts: ConditionPart) -> list[Run]:
     """The parts of a larger one to run; they are looked up where the larger one cannot be."""
     columns = {name for part in parts for name in part.names if name in _COLUMNS}
     whole = len(columns) <= 1 and columns <= set(INTEGERS)

@@ -13,7 +13,7 @@ import msgspec
 
 from astra.columns import CHOICES, FIELDS, INTEGERS, SWITCHES
 from astra.errors import InputError, nearest_names
-from astra.spec._base import Spec
+from astra.spec.record import Spec
 from astra.spec.strategy_fields import LEAST, MODULES, OVERLAPS, STRATEGY_FIELDS
 
 Value = bool | int | str

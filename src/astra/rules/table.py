@@ -15,7 +15,7 @@ import numpy as np
 
 from astra.columns import Columns
 from astra.provenance import Bools, Floats
-from astra.rules.language import Condition, Source
+from astra.rules.language import Condition, RuleText
 from astra.rules.names import NAMES, Names, facts_of, names, shown
 
 __all__ = [
@@ -66,7 +66,7 @@ def _rules(*rows: tuple[str, str, str] | tuple[str, str, str, tuple[str, ...]]) 
         whose = " or ".join(f'runtime == "{framework}"' for framework in frameworks)
         whose = f"({whose})" if len(frameworks) > 1 else whose
         whole = f"{whose} and ({condition})" if whose else condition
-        rule = make_rule(name, sentence, Condition(Source(whole, f"rule {name}")))
+        rule = make_rule(name, sentence, Condition(RuleText(whole, f"rule {name}")))
         made[name] = rule._replace(frameworks=tuple(frameworks))
     if len(made) != len(rows):
         raise ValueError("two rules share a name")

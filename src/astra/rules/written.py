@@ -17,7 +17,7 @@ from typing import Final
 
 from astra.errors import InputError
 from astra.files import LIMITS, read_text
-from astra.rules.language import MAX_DEPTH, MAX_LENGTH, Condition, Source
+from astra.rules.language import MAX_DEPTH, MAX_LENGTH, Condition, RuleText
 from astra.rules.table import RULES, Rule, make_rule
 
 __all__ = [
@@ -41,7 +41,7 @@ _BUILT_IN: Final = frozenset(rule.name for rule in RULES)
 
 def parse_condition(text: str, where: str = "rule") -> Condition:
     """A condition as something to call with ``Names``."""
-    return Condition(Source(text, where))
+    return Condition(RuleText(text, where))
 
 
 def parse_rule(text: str, where: str = "rule", line: int = 1) -> Rule:
@@ -50,7 +50,7 @@ def parse_rule(text: str, where: str = "rule", line: int = 1) -> Rule:
     sense = _SENSE.match(text, label.end() if label else 0)
     required = sense is not None and sense.group(1) == "require"
     last = sense or label
-    source = Source(text, where, line, start=last.end() if last else 0)
+    source = RuleText(text, where, line, start=last.end() if last else 0)
     condition = Condition(source, opposite=required)
     name = label.group(1) if label else f"{Path(where).name}:{line}"
     if name in _BUILT_IN:
@@ -79,7 +79,7 @@ def rules_of(lines: Iterable[str], where: str) -> tuple[Rule, ...]:
             continue
         rule = parse_rule(line.rstrip("\r"), where, number)
         if rule.name in rules:
-            Source(line, where, number).fail(
+            RuleText(line, where, number).fail(
                 line.index(rule.name), rule.name, f"each name once; {rules[rule.name].origin} has it already"
             )
         rules[rule.name] = rule

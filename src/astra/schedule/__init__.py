@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astra.schedule.base import Schedule, Shape, Slot, readable
+from astra.schedule.base import PipelineShape, Schedule, Slot, readable
 from astra.schedule.in_flight import in_flight_by_chunk, peak_activation_bytes
 from astra.schedule.interleaved import group_size
 from astra.schedule.registry import SCHEDULES, by_name, find, in_flight_chunks, legal, makespan_s, register
@@ -11,8 +11,8 @@ from astra.schedule.steady import step_s, steps_s
 
 __all__ = [
     "SCHEDULES",
+    "PipelineShape",
     "Schedule",
-    "Shape",
     "Slot",
     "Timeline",
     "by_name",

@@ -29,7 +29,7 @@ class Slot(NamedTuple):
     chunk: int
 
 
-class Shape(NamedTuple):
+class PipelineShape(NamedTuple):
     """Columns of a pipeline with the work of one micro-batch, for closed forms."""
 
     p: Ints
@@ -70,7 +70,7 @@ class Schedule:
     want: str  # the sentence for pipelines that ``legal`` refuses
     legal: Callable[[Ints, Ints, Ints], Bools]  # p, v, m
     order: Callable[[int, int, int, int], Ints]  # p, v, m, rank -> rows of (kind, micro-batch, chunk)
-    makespan_s: Callable[[Shape], Floats]  # exact for equal stages, a screening estimate otherwise
+    makespan_s: Callable[[PipelineShape], Floats]  # exact for equal stages, a screening estimate otherwise
     in_flight: Callable[[Ints, Ints, Ints, Ints], Ints]  # p, v, m, rank -> peak (micro-batch, chunk) pairs alive
     least_chunks: int = 1  # with fewer it is another schedule
     place: Callable[[int, int], Ints] = in_a_loop  # p, v -> the virtual stage of [chunk, rank]

@@ -40,7 +40,7 @@ class _Pipe(NamedTuple):
     held_s: Floats  # [kind, row, stage]: time a slot keeps its rank
     forward_at_s: Floats  # earliest start of a forward
     backward_at_s: Floats  # earliest start of a backward
-    climb_s: Floats  # from the end of a forward to the end of the backward at the last stage
+    rise_s: Floats  # from the end of a forward to the end of the backward at the last stage
     tail_s: Floats  # from the end of a backward to the end of the step
 
 
@@ -101,7 +101,7 @@ def _bound_s(plan: Schedule, p: int, v: int, m: int, times: Floats, blocking: bo
     entry_s = np.where(
         ways.entry == FORWARD, pipe.forward_at_s[:, ways.entry_stage], pipe.backward_at_s[:, ways.entry_stage]
     )
-    after_forward_s = pipe.climb_s[:, ways.exit_stage] + pipe.tail_s[:, -1:]
+    after_forward_s = pipe.rise_s[:, ways.exit_stage] + pipe.tail_s[:, -1:]
     after_backward_s = np.where(ways.exit == BACKWARD, pipe.tail_s[:, ways.exit_stage], 0.0)
     exit_s = np.where(ways.exit == FORWARD, after_forward_s, after_backward_s)
     longest_s: Floats = (entry_s + own_s + exit_s).max(axis=1)
@@ -118,7 +118,7 @@ def _pipe(place: Ints, times: Floats, late: Ints, blocking: bool) -> _Pipe:
         held_s[BACKWARD] += hop_down_s
         hop_s, hop_down_s = np.zeros_like(hop_s), np.zeros_like(hop_s)
     through_s = np.cumsum(held_s[FORWARD] + hop_s, axis=1)
-    climb_s = through_s[:, -1:] - through_s + hop_s + held_s[BACKWARD][:, -1:]
+    rise_s = through_s[:, -1:] - through_s + hop_s + held_s[BACKWARD][:, -1:]
     # From the arrival of a gradient at stage k to its arrival at stage 0.
     return_s = np.cumsum(held_s[BACKWARD] + hop_down_s, axis=1) - held_s[BACKWARD][:, :1]
     backward_at_s = through_s[:, -1:] + return_s[:, -1:] - return_s
@@ -128,7 +128,7 @@ def _pipe(place: Ints, times: Floats, late: Ints, blocking: bool) -> _Pipe:
     best_s = np.maximum.accumulate(late_s - left_s[:, :p], axis=1)
     stages = np.minimum(np.arange(times.shape[2]), p - 1)
     forward_at_s = through_s - held_s[FORWARD] - hop_s
-    return _Pipe(held_s, forward_at_s, backward_at_s, climb_s, left_s + best_s[:, stages])
+    return _Pipe(held_s, forward_at_s, backward_at_s, rise_s, left_s + best_s[:, stages])
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from astra.provenance import Floats, Ints
-from astra.schedule.base import Schedule, Shape, in_turn, one_chunk, one_forward_one_backward
+from astra.schedule.base import PipelineShape, Schedule, in_turn, one_chunk, one_forward_one_backward
 
 
 def order(p: int, v: int, m: int, rank: int) -> Ints:
@@ -16,7 +16,7 @@ def order(p: int, v: int, m: int, rank: int) -> Ints:
     return one_forward_one_backward(in_turn(m), in_turn(m), m)
 
 
-def makespan_s(shape: Shape) -> Floats:
+def makespan_s(shape: PipelineShape) -> Floats:
     """Fill, m rounds and drain, once forward and once backward (Huang et al. 2019)."""
     p, m = shape.p, shape.m
     hops = np.where(p > 1, 2 * (p - 1) + np.where(shape.blocking, 2 * (m - 1), 0), 0)

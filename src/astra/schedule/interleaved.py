@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
-from astra.schedule.base import Schedule, Shape, one_forward_one_backward
+from astra.schedule.base import PipelineShape, Schedule, one_forward_one_backward
 
 
 def group_size(p: Ints, m: Ints) -> Ints:
@@ -47,7 +47,7 @@ def order(p: int, v: int, m: int, rank: int) -> Ints:
     return one_forward_one_backward(forward, backward, 2 * (p - rank - 1) + (v - 1) * group)
 
 
-def makespan_s(shape: Shape) -> Floats:
+def makespan_s(shape: PipelineShape) -> Floats:
     """Rounds of the slowest rank and a bubble of (p-1)/v stages (Narayanan et al. 2021, section 2.2).
 
     Equal stages, sends at most as long as a chunk's forward and backward: exact, but for blocking sends with p not
@@ -58,7 +58,7 @@ def makespan_s(shape: Shape) -> Floats:
     return compute_s + np.where(shape.p > 1, sends_s, 0.0)
 
 
-def _standing_s(shape: Shape) -> Floats:
+def _standing_s(shape: PipelineShape) -> Floats:
     """Blocking: the last rank sends one chunk less than the ranks above it, but lies at the end of the fill."""
     p, v, m, send_s = shape.p, shape.v, shape.m, shape.send_s
     chunk_s = shape.work_s / (p * v)
@@ -68,7 +68,7 @@ def _standing_s(shape: Shape) -> Floats:
     return np.where(p > 2, np.maximum(last_s, inner_s), last_s)
 
 
-def _fill_and_drain_s(shape: Shape) -> Floats:
+def _fill_and_drain_s(shape: PipelineShape) -> Floats:
     """Hops hidden in the steady state show in fill and drain, also at each wrap from the last rank to the first.
 
     A group larger than p gives a wrap the time of the micro-batches beyond p.

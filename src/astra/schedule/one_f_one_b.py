@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from astra.provenance import Floats, Ints
-from astra.schedule.base import Schedule, Shape, in_turn, one_chunk, one_forward_one_backward
+from astra.schedule.base import PipelineShape, Schedule, in_turn, one_chunk, one_forward_one_backward
 
 
 def order(p: int, v: int, m: int, rank: int) -> Ints:
@@ -16,13 +16,13 @@ def order(p: int, v: int, m: int, rank: int) -> Ints:
     return one_forward_one_backward(in_turn(m), in_turn(m), p - rank - 1)
 
 
-def makespan_s(shape: Shape) -> Floats:
+def makespan_s(shape: PipelineShape) -> Floats:
     """Every stage once, then m-1 more rounds of the slowest: sum + (m-1) max (Narayanan et al. 2019; Astra 2025)."""
     compute_s = shape.work_s + (shape.m - 1) * shape.slowest_s
     return compute_s + exposed_hops(shape) * shape.send_s
 
 
-def exposed_hops(shape: Shape) -> Ints:
+def exposed_hops(shape: PipelineShape) -> Ints:
     """Hops on the critical path.
 
     Blocking: an inner rank stands still twice per micro-batch, the two outer ranks once. Not blocking: forwards and

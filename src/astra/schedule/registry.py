@@ -14,7 +14,7 @@ import numpy.typing as npt
 from astra.errors import UnknownName
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule import gpipe, interleaved, one_f_one_b, zbv, zero_bubble
-from astra.schedule.base import Schedule, Shape
+from astra.schedule.base import PipelineShape, Schedule
 from astra.spec.strategy import SCHEDULES as NAMES
 
 Numbers = npt.ArrayLike  # a column, or one value for every row
@@ -84,7 +84,7 @@ def makespan_s(
     times = [np.asarray(column, dtype=np.float64) for column in (forward_s, backward_s, weight_s)]
     slowest = (times[0] + times[1] + times[2]) / ints[0] if slowest_s is None else np.asarray(slowest_s, np.float64)
     send = np.asarray(send_s, dtype=np.float64)
-    shape = Shape(*np.broadcast_arrays(*ints, *times, slowest, send, np.asarray(blocking, dtype=np.bool_)))
+    shape = PipelineShape(*np.broadcast_arrays(*ints, *times, slowest, send, np.asarray(blocking, dtype=np.bool_)))
     seconds = _by_code(codes, lambda schedule, rows: schedule.makespan_s(rows), shape)
     return np.where(legal(codes, p=p, v=v, m=m), seconds, np.inf)
 
@@ -115,5 +115,7 @@ def _by_code(codes: Numbers, formula: Callable[[Schedule, Any], npt.NDArray[Any]
     for code in present:
         rows = codes == code
         chosen = [column[rows] for column in spread]
-        result[rows] = formula(SCHEDULES[NAMES[int(code)]], Shape(*chosen) if isinstance(columns, Shape) else chosen)
+        result[rows] = formula(
+            SCHEDULES[NAMES[int(code)]], PipelineShape(*chosen) if isinstance(columns, PipelineShape) else chosen
+        )
     return result

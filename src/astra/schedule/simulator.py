@@ -22,7 +22,7 @@ from astra.schedule.in_flight import alive
 from astra.schedule.registry import find
 
 
-class Stages(NamedTuple):
+class StageSeconds(NamedTuple):
     """Seconds of one micro-batch by virtual stage k (see ``Schedule.place``)."""
 
     forward_s: Floats
@@ -81,7 +81,7 @@ def simulate(
     plan.check(p, v, m)
     stages = as_stages(plan, p, v, forward_s, backward_s, weight_s, send_s)
     orders = plan.orders(p, v, m)
-    one = Stages(*(times[None] for times in stages))
+    one = StageSeconds(*(times[None] for times in stages))
     compute_s, sending_s, latency_s = (
         times.reshape(orders.shape[:2]) for times in slot_times(orders, one, plan.splits_backward, blocking_p2p)
     )
@@ -125,12 +125,12 @@ def as_stages(
     backward_s: npt.ArrayLike,
     weight_s: npt.ArrayLike,
     send_s: npt.ArrayLike,
-) -> Stages:
+) -> StageSeconds:
     """Times of every virtual stage; chunks of one rank hand over without a send."""
     count = p * v
     given = np.asarray(send_s, dtype=np.float64)
     hops = per_stage(count - 1, given[:-1] if given.shape == (count,) else given, "send_s")
-    return Stages(
+    return StageSeconds(
         per_stage(count, forward_s, "forward_s"),
         per_stage(count, backward_s, "backward_s"),
         per_stage(count, weight_s, "weight_s"),
@@ -150,7 +150,7 @@ def per_stage(count: int, values: npt.ArrayLike, where: str) -> Floats:
     return column
 
 
-def slot_times(orders: Ints, stages: Stages, split: bool, blocking: bool) -> tuple[Floats, Floats, Floats]:
+def slot_times(orders: Ints, stages: StageSeconds, split: bool, blocking: bool) -> tuple[Floats, Floats, Floats]:
     """Compute, blocking send and wait for the input of every slot, [flat place of the slot, row].
 
     ``stages`` are of several pipelines, [row, virtual stage].

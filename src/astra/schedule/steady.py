@@ -19,7 +19,7 @@ from astra.errors import InputError
 from astra.provenance import Floats, Ints
 from astra.schedule.base import FORWARD, Schedule
 from astra.schedule.registry import find
-from astra.schedule.simulator import Stages, Waves, as_stages, inputs, run, run_rows, slot_times, waves
+from astra.schedule.simulator import StageSeconds, Waves, as_stages, inputs, run, run_rows, slot_times, waves
 
 _SAME: Final = 1e-13  # of the time elapsed: what rounding may add
 _ATTEMPTS: Final = (2, 6)  # look after this many micro-batches per rank past the warm-up
@@ -52,11 +52,11 @@ def step_s(
     """``simulate(...).total_s``, faster. Arguments are the same."""
     stages = as_stages(find(schedule), p, v, forward_s, backward_s, weight_s, send_s)
     return float(
-        steps_s(schedule, p=p, v=v, m=m, stages=Stages(*(t[None] for t in stages)), blocking_p2p=blocking_p2p)[0]
+        steps_s(schedule, p=p, v=v, m=m, stages=StageSeconds(*(t[None] for t in stages)), blocking_p2p=blocking_p2p)[0]
     )
 
 
-def steps_s(schedule: str | Schedule, *, p: int, v: int, m: int, stages: Stages, blocking_p2p: bool) -> Floats:
+def steps_s(schedule: str | Schedule, *, p: int, v: int, m: int, stages: StageSeconds, blocking_p2p: bool) -> Floats:
     """The same for several pipelines of one shape, ``[row, virtual stage]``."""
     plan = find(schedule)
     plan.check(p, v, m)
@@ -80,8 +80,8 @@ def steps_s(schedule: str | Schedule, *, p: int, v: int, m: int, stages: Stages,
     return total_s
 
 
-def _rows(stages: Stages, rows: Ints) -> Stages:
-    return Stages(*(times[rows] for times in stages))
+def _rows(stages: StageSeconds, rows: Ints) -> StageSeconds:
+    return StageSeconds(*(times[rows] for times in stages))
 
 
 def _fewer(plan: Schedule, p: int, v: int, m: int, steady: int, period: int) -> int:
@@ -92,7 +92,7 @@ def _fewer(plan: Schedule, p: int, v: int, m: int, steady: int, period: int) -> 
 
 
 def _extrapolated_s(
-    plan: Schedule, p: int, v: int, m: int, fewer: int, period: int, stages: Stages, blocking: bool
+    plan: Schedule, p: int, v: int, m: int, fewer: int, period: int, stages: StageSeconds, blocking: bool
 ) -> Floats:
     """The totals of pipelines whose slots have entered a cycle after ``fewer`` micro-batches; NaN for the others."""
     slots = _slots(plan, p, v, fewer, period)
@@ -115,7 +115,7 @@ def _extrapolated_s(
     return total_s
 
 
-def _total_s(plan: Schedule, p: int, v: int, m: int, stages: Stages, blocking: bool) -> Floats:
+def _total_s(plan: Schedule, p: int, v: int, m: int, stages: StageSeconds, blocking: bool) -> Floats:
     """Every micro-batch."""
     slots = _slots(plan, p, v, m, 0)
     few = max(_CELLS // slots.source.size, 1)
@@ -124,7 +124,7 @@ def _total_s(plan: Schedule, p: int, v: int, m: int, stages: Stages, blocking: b
     return np.concatenate([_freed_s(plan, slots, v, _rows(stages, part), blocking).max(axis=0) for part in some])
 
 
-def _freed_s(plan: Schedule, slots: _Slots, v: int, stages: Stages, blocking: bool) -> Floats:
+def _freed_s(plan: Schedule, slots: _Slots, v: int, stages: StageSeconds, blocking: bool) -> Floats:
     """When each slot frees its rank, [flat place, row]."""
     rows = len(stages.forward_s)
     if rows > _FEW:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
-from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, Schedule, Shape, in_a_v
+from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, PipelineShape, Schedule, in_a_v
 
 _CHUNKS: Final = 2
 # Slots as (kind, chunk): chunk 0 goes down the V, chunk 1 comes back.
@@ -33,12 +33,12 @@ def order(p: int, v: int, m: int, rank: int) -> Ints:
     kind, chunk = np.array(slots).T
     microbatch = np.empty(len(slots), dtype=np.int64)
     for each in (*_DOWN, *_UP):  # every sort of slot takes the micro-batches in turn
-        alike = (kind == each[0]) & (chunk == each[1])
-        microbatch[alike] = np.arange(count)
+        same = (kind == each[0]) & (chunk == each[1])
+        microbatch[same] = np.arange(count)
     return np.stack((kind, microbatch, chunk), axis=1)[microbatch < m]
 
 
-def makespan_s(shape: Shape) -> Floats:
+def makespan_s(shape: PipelineShape) -> Floats:
     """A lower bound: the last rank's wait for the first micro-batch, and all its work.
 
     Exact for equal stages with F, B and W alike and no sends; a lower bound otherwise, and the simulation decides.

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from astra.provenance import Floats, Ints
-from astra.schedule.base import WEIGHT, Schedule, Shape, in_turn, one_chunk, one_forward_one_backward
+from astra.schedule.base import WEIGHT, PipelineShape, Schedule, in_turn, one_chunk, one_forward_one_backward
 
 
 def order(p: int, v: int, m: int, rank: int) -> Ints:
@@ -25,7 +25,7 @@ def order(p: int, v: int, m: int, rank: int) -> Ints:
     return np.concatenate((merged, weights[m - late :]))
 
 
-def makespan_s(shape: Shape) -> Floats:
+def makespan_s(shape: PipelineShape) -> Floats:
     """Equal stages, no sends, m >= p: m (f+b+w) + (p-1) max(f, b, f+b-w) (Qi et al. 2023 give the last of the three).
 
     The longest of the paths through the first and the last micro-batches. Exact for equal stages, but a lower bound
@@ -37,7 +37,7 @@ def makespan_s(shape: Shape) -> Floats:
     return equal_s + m * (shape.slowest_s - (f + b + w))
 
 
-def _first_path_s(shape: Shape, f: Floats, b: Floats, w: Floats) -> Floats:
+def _first_path_s(shape: PipelineShape, f: Floats, b: Floats, w: Floats) -> Floats:
     """The first micro-batch down and up to a rank, then all that this rank has left.
 
     Linear in the rank, so the outermost ranks that send one way and those that send both ways decide.
@@ -52,7 +52,7 @@ def _first_path_s(shape: Shape, f: Floats, b: Floats, w: Floats) -> Floats:
     return longest_s
 
 
-def _both_paths_s(shape: Shape, f: Floats, b: Floats, w: Floats) -> Floats:
+def _both_paths_s(shape: PipelineShape, f: Floats, b: Floats, w: Floats) -> Floats:
     """The first micro-batch down and up to a rank, its work until the last forward, the last one down and up again.
 
     Ends on rank j with the min(j+1, m) weight gradients held back there. Sends that take longer than half a weight

@@ -26,7 +26,7 @@ MOST_ROWS: Final = 1_500_000  # of a table before the rules refuse any, as far a
 _LOOSE: Final = 1 - 1e-9
 
 
-class Stream:
+class CountStream:
     """The counts of one job that are still to be searched. ``known`` has what jobs on the same GPU left behind."""
 
     def __init__(

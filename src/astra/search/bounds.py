@@ -1,6 +1,6 @@
-"""Lower bounds of cores, the widest part of a search: their parts are timed only where they may matter.
+"""Lower bounds of grids, the widest part of a search: their parts are timed only where they may matter.
 
-Most cores differ from another one in ways that seldom gain. They are bounded by that one, their *sibling*:
+Most grids differ from another one in ways that seldom gain. They are bounded by that one, their *sibling*:
 
 - Experts split beyond a node or further than the other layers. The sibling has whole experts: splitting sends more and
   repeats nothing less, so that at most the matrix products can be quicker, and those no quicker than the GPU's peak.
@@ -23,14 +23,14 @@ from astra.provenance import Bools, Floats, Ints
 from astra.search.space import Space
 from astra.spec.job import Job
 
-FEW: Final = 8192  # cores that are timed sooner than they are compared
+FEW: Final = 8192  # grids that are timed sooner than they are compared
 
 
 class Siblings(NamedTuple):
-    """Which core bounds which."""
+    """Which grid bounds which."""
 
-    of: Ints  # [core] itself if it is a usual one; -1 where there is none
-    split: Bools  # [core] whether its experts are split and those of the sibling are not
+    of: Ints  # [grid] itself if it is a usual one; -1 where there is none
+    split: Bools  # [grid] whether its experts are split and those of the sibling are not
 
     @property
     def usual(self) -> Ints:
@@ -39,12 +39,12 @@ class Siblings(NamedTuple):
 
 
 def siblings_of(job: Job, space: Space) -> Siblings:
-    """The core that bounds each core."""
+    """The grid that bounds each grid."""
     degrees, count = space.degrees, len(space.strategies)
     if effects.clock_follows_power(job.runtime):  # the clock ties the products' time to all others
         return Siblings(np.arange(count), np.zeros(count, bool))
     apart = degrees["etp"] > np.minimum(degrees["tp"], space.facts["scaleup_gpus"])
-    split, cp, mbs = apart[space.degree], space.cores["cp"], space.cores["mbs"]
+    split, cp, mbs = apart[space.degree], space.grids["cp"], space.grids["mbs"]
     some, pair = distinct(cp, mbs)
     cut = np.arange(len(some)) if count <= FEW else np.unique(mbs[some] / cp[some], return_inverse=True)[1]
     within = (degrees[name] for name in ("tp", "pp", "ep", "sp"))
@@ -56,17 +56,17 @@ def siblings_of(job: Job, space: Space) -> Siblings:
     return Siblings(np.where(fewest == nobody, -1, fewest % count)[kind], split)
 
 
-def gather_cores(job: Job, space: Space, rows: Ints) -> Gathered:
-    """The parts of some cores: of all with flash attention (if that may be on), then of all without."""
-    settings, cores = space.flash_settings, len(space.strategies)
-    columns = {name: np.tile(column[rows], len(settings)) for name, column in space.cores.items()}
+def gather_grids(job: Job, space: Space, rows: Ints) -> Gathered:
+    """The parts of some grids: of all with flash attention (if that may be on), then of all without."""
+    settings, grids = space.flash_settings, len(space.strategies)
+    columns = {name: np.tile(column[rows], len(settings)) for name, column in space.grids.items()}
     found = gather_parts(job, columns | {"flash": np.repeat(settings, len(rows))})
-    place = np.full((len(settings), cores), -1)
+    place = np.full((len(settings), grids), -1)
     place[:, rows] = found.place.reshape(len(settings), len(rows))
     return found._replace(place=place.ravel())
 
 
-def core_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floats:
+def grid_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floats:
     """Compute and exposed communication of all micro-batches, spread evenly over the stages.
 
     Flash attention, which comes first where it may be on, is never slower than none.
@@ -83,7 +83,7 @@ def open_cores(job: Job, space: Space, gathered: Gathered, siblings: Siblings, l
         rounds * over_model(job, own, seconds) for seconds in (_apart_s, _gaps_s, _products_s, _attention_s)
     )
     quicker = apart - np.maximum(products - floor_s, 0.0)
-    # By core, and one more for those without a sibling: [in pieces, split], what hides sends, attention.
+    # By grid, and one more for those without a sibling: [in pieces, split], what hides sends, attention.
     known_s, gaps_s, attention_s = np.full((2, len(of) + 1), floor_s), np.zeros(len(of) + 1), np.zeros(len(of) + 1)
     known_s[:, usual], attention_s[usual] = (apart, quicker), attention
     gaps_s[usual] = 2 * gaps if effects.launches_ahead(job.runtime) else gaps  # what still shows fills them once more
@@ -122,12 +122,12 @@ def _attention_s(part: Part) -> Floats:
 
 
 def _pieces_s(job: Job, space: Space, rows: Ints) -> tuple[Floats, Floats]:
-    """Attention, and what the pieces of a sequence send each other, of some cores; neither asks about experts."""
-    cores = space.cores
+    """Attention, and what the pieces of a sequence send each other, of some grids; neither asks about experts."""
+    grids = space.grids
     _, degree = distinct(space.degrees["tp"], space.degrees["cp"])
-    first, place = distinct(degree[space.degree[rows]], cores["mbs"][rows])
+    first, place = distinct(degree[space.degree[rows]], grids["mbs"][rows])
     one, flash = np.ones(len(first), np.int64), np.full(len(first), space.flash_settings[0])
-    few = {name: cores[name][rows[first]] for name in ("tp", "cp", "mbs", "sp")}
+    few = {name: grids[name][rows[first]] for name in ("tp", "cp", "mbs", "sp")}
     gathered = gather_parts(job, few | {"ep": one, "etp": one, "flash": flash})
     rounds = _rounds(job, space, rows)
     sent_s = over_model(job, gathered, lambda part: part.forward.busy_s["cp"] + part.backward.busy_s["cp"])
@@ -149,5 +149,5 @@ def products_s(job: Job, gpus: Ints) -> Floats:
 
 def _rounds(job: Job, space: Space, rows: Ints) -> Floats:
     """Micro-batches over stages."""
-    dp, mbs, pp = (space.cores[name][rows] for name in ("dp", "mbs", "pp"))
+    dp, mbs, pp = (space.grids[name][rows] for name in ("dp", "mbs", "pp"))
     return np.asarray(job.workload.global_batch // (dp * mbs) / pp)

@@ -16,7 +16,7 @@ from astra.rules.table import Rule
 from astra.search.counts import on
 from astra.search.engine import search
 from astra.search.front import Refined, choose, front_of, refine
-from astra.search.hunt import MOST_EFFORT, Found, Hunt, Progress, hunt
+from astra.search.offers import MOST_EFFORT, FoundOffer, FrontSearch, Progress, search_front
 from astra.spec.job import Job
 from astra.spec.money import Money
 
@@ -30,7 +30,7 @@ def parts_of(
     restrictions: Restrictions,
     user_rules: Sequence[Rule] = (),
     progress: Progress | None = None,
-) -> tuple[list[Refined], Hunt]:
+) -> tuple[list[Refined], FrontSearch]:
     """Which part of the pool to use, in whole nodes: by the goal, best first, and what the search did."""
     node = job.pool.node
     counts = np.arange(node.gpus, job.pool.gpus + 1, node.gpus) if job.pool.gpus >= node.gpus else [job.pool.gpus]
@@ -41,12 +41,14 @@ def parts_of(
         return on(job, gpus)
 
     if user_rules:  # rules may speak of the number of GPUs, so each is searched by itself
-        state = Hunt(job_of, options, restrictions)
+        state = FrontSearch(job_of, options, restrictions)
         for gpus in offer.counts.tolist():
             _add(state, offer, on(job, gpus), restrictions, user_rules)
         near = state.found
     else:
-        state = hunt([offer], job_of, options, effort=Effort(MOST_EFFORT), restrictions=restrictions, progress=progress)
+        state = search_front(
+            [offer], job_of, options, effort=Effort(MOST_EFFORT), restrictions=restrictions, progress=progress
+        )
         near = state.near_front()
     refined = refine(job_of, options, near)
     if not refined:
@@ -63,10 +65,10 @@ def use_notes(job: Job, chosen: Refined) -> list[str]:
     return [f"uses {gpus:,} of the {job.pool.gpus:,} GPUs"] if gpus < job.pool.gpus else []
 
 
-def _add(state: Hunt, offer: Offer, job: Job, restrictions: Restrictions, rules: Sequence[Rule]) -> None:
+def _add(state: FrontSearch, offer: Offer, job: Job, restrictions: Restrictions, rules: Sequence[Rule]) -> None:
     """Search one count and put what is found into the account."""
     found = search(job, restrictions, user_rules=rules, keep=1)
     state.considered += found.considered
     state.evaluated += found.evaluated
     for best in found.candidates:
-        state.add(Found(offer, job.pool.gpus, best.strategy, best.step_s, best.step_s, 0.0))
+        state.add(FoundOffer(offer, job.pool.gpus, best.strategy, best.step_s, best.step_s, 0.0))

@@ -1,7 +1,7 @@
 """The best strategy of every number of nodes of one kind, found together.
 
-What a plan costs depends on the number of GPUs only through its degrees, so one table holds the cores of every count
-and one pass costs them. As in ``planner`` it is best first and exact: a core or mesh is left uncosted only if a lower
+What a plan costs depends on the number of GPUs only through its degrees, so one table holds the grids of every count
+and one pass costs them. As in ``engine`` it is best first and exact: a grid or mesh is left uncosted only if a lower
 bound of its step time is at or above the limit of its count, which is the best step found for that count or the
 longest step that could still matter to the caller, whichever is shorter.
 """
@@ -20,7 +20,7 @@ from astra.columns import Column, Columns, distinct, joined, take
 from astra.cost import effects, memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.needed import needed_bound_s
-from astra.cost.savers import Savers
+from astra.cost.recompute import Recomputes
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -53,7 +53,7 @@ from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
-MOST_PENDING: Final = 4096  # meshes put aside before the savers are tried on them
+MOST_PENDING: Final = 4096  # meshes put aside before the recomputes are tried on them
 MESHES, STRATEGIES = 6.0, 85.0  # costed in a unit of effort
 SHARDINGS: Final = 15.0  # whose parts are timed in a unit of effort
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
@@ -62,7 +62,7 @@ Hopeful = Callable[[Columns], Bools]  # degrees -> whether they may matter
 Limits = Callable[[Floats], Floats]  # best step so far of each count -> the longest step of interest
 
 
-class Rungs(NamedTuple):
+class BestByCount(NamedTuple):
     """What was found for each count; infinite where nothing fits or nothing could matter."""
 
     counts: Ints
@@ -73,7 +73,7 @@ class Rungs(NamedTuple):
 
 
 class CountSpace(Space):
-    """The legal cores of every count at once; ``counts`` ascend."""
+    """The legal grids of every count at once; ``counts`` ascend."""
 
     def __init__(
         self, job: Job, counts: Ints, restrictions: Restrictions | None = None, hopeful: Hopeful | None = None
@@ -83,10 +83,10 @@ class CountSpace(Space):
         super().__init__(job, restrictions or Restrictions())
         self.considered += round(self._unopened * len(self._mbs) * len(self._sp))
         flash = self.flash_settings[0] if len(self.flash_settings) else True
-        columns = self.cores | {"flash": np.full(len(self.strategies), flash)}
-        first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each core
+        columns = self.grids | {"flash": np.full(len(self.strategies), flash)}
+        first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each grid
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
-        self.place = np.searchsorted(counts, self.gpus())  # of each core's count
+        self.place = np.searchsorted(counts, self.gpus())  # of each grid's count
         self.microbatches: Ints = job.workload.global_batch // (columns["dp"] * columns["mbs"])
         self.chunks = self._finest(columns["pp"])
 
@@ -114,16 +114,16 @@ class CountSpace(Space):
         return self._known_below[pp]
 
     def _finest(self, pp: Ints) -> Ints:
-        """Chunks of the finest interleaving the micro-batches of each core allow."""
+        """Chunks of the finest interleaving the micro-batches of each grid allow."""
         rounds = (self.microbatches >= pp) & (self.microbatches % pp == 0)
         return np.where(rounds, len(layer_kinds(self.job.model)) // pp, 1)
 
     def gpus(self) -> Ints:
-        """GPUs of each core."""
-        return np.asarray(self.cores["tp"] * self.cores["cp"] * self.cores["pp"] * self.cores["dp"])
+        """GPUs of each grid."""
+        return np.asarray(self.grids["tp"] * self.grids["cp"] * self.grids["pp"] * self.grids["dp"])
 
     def of(self, job: Job, counts: Ints) -> CountSpace | None:
-        """The same cores for another job, or None if it has others."""
+        """The same grids for another job, or None if it has others."""
         job = settled(job, self.restrictions)
         facts = facts_in(job)
         same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
@@ -134,31 +134,31 @@ class CountSpace(Space):
         return other
 
 
-class Shelf(NamedTuple):
+class CountTable(NamedTuple):
     """Cores of one job that may fit, their parts, and a lower bound of the step time of each."""
 
     space: CountSpace
-    cores: Ints  # rows of the space, ascending
-    place: Ints  # where each core's count is in the space's
+    grids: Ints  # rows of the space, ascending
+    place: Ints  # where each grid's count is in the space's
     gathered: Gathered
     bound_s: Floats
     waits: Floats  # by count: time with waiting for the slowest node, over time without
 
 
-def shelve(job: Job, space: CountSpace, effort: Effort | None = None) -> Shelf:
+def tabulate(job: Job, space: CountSpace, effort: Effort | None = None) -> CountTable:
     """Cost the parts of a job once for all counts."""
     fits = may_fit(job, space.shards)
-    cores = np.flatnonzero(fits[space.shard])
+    grids = np.flatnonzero(fits[space.shard])
     gathered = gather_parts(job, {name: column[fits] for name, column in space.shards.items()})
     (effort or Effort()).spend(fits.sum() / SHARDINGS)
     # Where each sharding went: gather_parts keeps the distinct ones in an order of its own.
     moved = np.full(len(fits), -1)
     moved[fits] = gathered.place
-    gathered = gathered._replace(place=moved[space.shard[cores]])
-    place = space.place[cores]
+    gathered = gathered._replace(place=moved[space.shard[grids]])
+    place = space.place[grids]
     waits = np.array([1 + job.straggling_on(gpus) for gpus in space.counts.tolist()])
-    bound_s = step.least_seconds(job, core_bound_s(job, space, cores, gathered), waits[place])
-    return Shelf(space, cores, place, gathered, bound_s, waits)
+    bound_s = step.least_seconds(job, grid_bound_s(job, space, grids, gathered), waits[place])
+    return CountTable(space, grids, place, gathered, bound_s, waits)
 
 
 def on(job: Job, gpus: int) -> Job:
@@ -175,29 +175,29 @@ def may_fit(job: Job, shards: Columns) -> Bools:
     return memory.fits(job, job.workload.widening * least)
 
 
-def core_bound_s(job: Job, space: CountSpace, cores: Ints, gathered: Gathered) -> Floats:
-    """No pipeline of a core is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
+def grid_bound_s(job: Job, space: CountSpace, grids: Ints, gathered: Gathered) -> Floats:
+    """No pipeline of a grid is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
 
     Without interleaving a step also takes one micro-batch over all stages and m - 1 over the last one, whose share is
     least bad where both bounds meet: the others share the rest.
     """
-    depth, pp = len(layer_kinds(job.model)), space.cores["pp"][cores]
+    depth, pp = len(layer_kinds(job.model)), space.grids["pp"][grids]
     whole = over_model(job, gathered, least_s)
     layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
     slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
-    m = space.microbatches[cores]
+    m = space.microbatches[grids]
     bound_s: Floats = m * slowest
     if space.facts["runtime"] == "megatron":
         last = whole * np.maximum(m - pp + 1, 0) / (m + (m - 1) * (pp - 1))
-        bound_s = np.where(space.chunks[cores] == 1, np.maximum(bound_s, whole + (m - 1) * last), bound_s)
+        bound_s = np.where(space.chunks[grids] == 1, np.maximum(bound_s, whole + (m - 1) * last), bound_s)
     return bound_s
 
 
-def compute_bound_s(job: Job, shelf: Shelf) -> Floats:
+def compute_bound_s(job: Job, table: CountTable) -> Floats:
     """A lower bound without communication, which holds for the GPU in any node type."""
-    space, cores = shelf.space, shelf.cores
-    whole = over_model(job, shelf.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
-    return step.least_seconds(job, space.microbatches[cores] * whole / space.cores["pp"][cores], 1.0)
+    space, grids = table.space, table.grids
+    whole = over_model(job, table.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
+    return step.least_seconds(job, space.microbatches[grids] * whole / space.grids["pp"][grids], 1.0)
 
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
@@ -214,22 +214,22 @@ def attention_s(job: Job, gpus: Ints) -> Floats:
     return effects.attention_rate(job.runtime, np.asarray((1 + BACKWARD_FLOPS) * flops / (gpus * peak), np.float64))
 
 
-def least_by_count(shelf: Shelf, bound_s: Floats) -> Floats:
-    """The lowest bound of each count; infinite where no core may fit."""
-    least = np.full(len(shelf.space.counts), np.inf)
-    np.minimum.at(least, shelf.place, bound_s)
+def least_by_count(table: CountTable, bound_s: Floats) -> Floats:
+    """The lowest bound of each count; infinite where no grid may fit."""
+    least = np.full(len(table.space.counts), np.inf)
+    np.minimum.at(least, table.place, bound_s)
     return least
 
 
-def climb(job: Job, shelf: Shelf, limits: Limits) -> Rungs:
+def search_counts(job: Job, table: CountTable, limits: Limits) -> BestByCount:
     """The best strategy of each count among those faster than its limit."""
-    return Climb(job, shelf, limits, Effort()).go_on()
+    return CountSearch(job, table, limits, Effort()).go_on()
 
 
-def best_on(job: Job, effort: Effort) -> Rungs:
+def best_on(job: Job, effort: Effort) -> BestByCount:
     """The best strategy on the GPUs of a job alone, as far as the effort goes."""
-    shelf = shelve(job, CountSpace(job, np.array([job.pool.gpus])), effort)
-    return Climb(job, shelf, lambda best_s: np.full(len(best_s), np.inf), effort).go_on()
+    table = tabulate(job, CountSpace(job, np.array([job.pool.gpus])), effort)
+    return CountSearch(job, table, lambda best_s: np.full(len(best_s), np.inf), effort).go_on()
 
 
 class _Waiting(NamedTuple):
@@ -242,27 +242,27 @@ class _Waiting(NamedTuple):
     place: Ints
 
 
-class Climb(Leaders):
+class CountSearch(Leaders):
     """The best plan of each count so far, and what is still to be looked at."""
 
-    def __init__(self, job: Job, shelf: Shelf, limits: Limits, effort: Effort) -> None:
-        super().__init__(job, shelf.space, keep=AT_ONCE)
-        self.shelf, self._limits, self._effort = shelf, limits, effort
+    def __init__(self, job: Job, table: CountTable, limits: Limits, effort: Effort) -> None:
+        super().__init__(job, table.space, keep=AT_ONCE)
+        self.table, self._limits, self._effort = table, limits, effort
         self._waiting: list[_Waiting] = []
-        rows = np.flatnonzero(shelf.bound_s < self.limit_s(shelf.place))
-        gpu_seconds = shelf.bound_s[rows] * shelf.space.counts[shelf.place[rows]]
+        rows = np.flatnonzero(table.bound_s < self.limit_s(table.place))
+        gpu_seconds = table.bound_s[rows] * table.space.counts[table.place[rows]]
         self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")]))
 
-    def go_on(self, *, found: bool = False) -> Rungs:
+    def go_on(self, *, found: bool = False) -> BestByCount:
         """As far as the effort goes, though to a strategy that fits unless one was ``found`` elsewhere."""
         self._found = found
         while self._todo and not self._stops:
-            self.cost_cores(self._todo.popleft())
+            self.cost_grids(self._todo.popleft())
         self.finish()
         self.contest.decide()
-        counts = self.shelf.space.counts
+        counts = self.table.space.counts
         strategies = [self.best[place][1] if place in self.best else None for place in range(len(counts))]
-        return Rungs(counts, self.best_s, strategies, self.evaluated, self._open_s())
+        return BestByCount(counts, self.best_s, strategies, self.evaluated, self._open_s())
 
     @property
     def _stops(self) -> bool:
@@ -270,9 +270,9 @@ class Climb(Leaders):
 
     def _open_s(self) -> Floats:
         """By count, the least bound of what is still to be looked at."""
-        open_s = np.full(len(self.shelf.space.counts), np.inf)
+        open_s = np.full(len(self.table.space.counts), np.inf)
         rows = np.concatenate([np.zeros(0, np.int64), *self._todo])
-        left = [(self.shelf.bound_s[rows], self.shelf.place[rows]), *((w.bound_s, w.place) for w in self._waiting)]
+        left = [(self.table.bound_s[rows], self.table.place[rows]), *((w.bound_s, w.place) for w in self._waiting)]
         for bound_s, place in left:
             kept = bound_s < self.limit_s(place)
             np.minimum.at(open_s, place[kept], bound_s[kept])
@@ -281,7 +281,7 @@ class Climb(Leaders):
     @property
     def best_s(self) -> Floats:
         """The best step of each count; infinite where nothing was found."""
-        best_s = np.full(len(self.shelf.space.counts), np.inf)
+        best_s = np.full(len(self.table.space.counts), np.inf)
         best_s[list(self.best)] = [step_s for step_s, _ in self.best.values()]
         return best_s
 
@@ -291,22 +291,22 @@ class Climb(Leaders):
         limit: Floats = np.minimum(best_s, self._limits(best_s))[place]
         return limit
 
-    def cost_cores(self, rows: Ints) -> None:
-        """Expand the cores that may matter to meshes and cost those that may, best first."""
-        shelf = self.shelf
-        rows = rows[shelf.bound_s[rows] < self.limit_s(shelf.place[rows])]
-        meshes, _, core = shelf.space.expand(shelf.cores[rows]) if len(rows) else (None, None, None)
-        if meshes is None or core is None or not len(meshes):
+    def cost_grids(self, rows: Ints) -> None:
+        """Expand the grids that may matter to meshes and cost those that may, best first."""
+        table = self.table
+        rows = rows[table.bound_s[rows] < self.limit_s(table.place[rows])]
+        meshes, _, grid = table.space.expand(table.grids[rows]) if len(rows) else (None, None, None)
+        if meshes is None or grid is None or not len(meshes):
             return
         self._effort.spend(len(meshes) / MESHES)
-        at = np.searchsorted(shelf.cores, core)
-        place, parts = shelf.place[at], shelf.gathered.take(at)
+        at = np.searchsorted(table.grids, grid)
+        place, parts = table.place[at], table.gathered.take(at)
         costs = stage_costs(self.job, meshes, parts)
-        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs), shelf.waits[place])
-        open_s = np.full((len(meshes), len(self.space.holders)), np.inf)
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs), table.waits[place])
+        open_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
         possible = np.flatnonzero(self.may_fit(meshes, costs) & (bound_s < self.limit_s(place)))
-        possible = possible[np.argsort(bound_s[possible] * shelf.space.counts[place[possible]], kind="stable")]
-        for block in blocks(possible, len(self.space.holders) * costs.forward_s.shape[1]):
+        possible = possible[np.argsort(bound_s[possible] * table.space.counts[place[possible]], kind="stable")]
+        for block in blocks(possible, len(self.space.shardings) * costs.forward_s.shape[1]):
             some = block[bound_s[block] < self.limit_s(place[block])]
             if len(some):
                 part = meshes.take(some), take(costs, some), parts.take(some), place[some]
@@ -318,9 +318,9 @@ class Climb(Leaders):
             self.job,
             meshes.take(again),
             take(costs, again),
-            self.space.savers,
-            self.space.holders,
-            shelf.waits[place[again]],
+            self.space.recomputes,
+            self.space.shardings,
+            table.waits[place[again]],
         )
         least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
@@ -329,46 +329,46 @@ class Climb(Leaders):
             self.finish()
 
     def finish(self) -> None:
-        """Try every saver on the meshes put aside, best first."""
+        """Try every recompute on the meshes put aside, best first."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
         meshes, parts = join_meshes([w.meshes for w in waiting]), join_parts([w.parts for w in waiting])
         costs = joined([w.costs for w in waiting])
         bound_s, place = (np.concatenate([getattr(w, name) for w in waiting]) for name in ("bound_s", "place"))
-        order = np.argsort(bound_s * self.shelf.space.counts[place], kind="stable")
+        order = np.argsort(bound_s * self.table.space.counts[place], kind="stable")
         for some in growing(order):
             promising = some[bound_s[some] < self.limit_s(place[some])]
             if self._stops:
                 left = meshes.take(promising), take(costs, promising), parts.take(promising)
                 self._waiting.append(_Waiting(*left, bound_s[promising], place[promising]))
                 continue
-            for block in by_depth(promising, costs, len(self.space.holders)):
+            for block in by_depth(promising, costs, len(self.space.shardings)):
                 rows = block[bound_s[block] < self.limit_s(place[block])]
                 if len(rows):
-                    savers = self.space.savers.up_to(int(costs.chunk_layers[rows].max()))
+                    recomputes = self.space.recomputes.up_to(int(costs.chunk_layers[rows].max()))
                     part = meshes.take(rows), take(costs, rows), parts.take(rows), place[rows]
-                    self._attempt(*part, savers, first=False)
+                    self._attempt(*part, recomputes, first=False)
 
     def _attempt(
-        self, meshes: Meshes, costs: StageCosts, parts: Gathered, place: Ints, savers: Savers, *, first: bool
+        self, meshes: Meshes, costs: StageCosts, parts: Gathered, place: Ints, recomputes: Recomputes, *, first: bool
     ) -> Floats:
-        """Cost meshes with some savers and every holder, and enter what fits into the contest.
+        """Cost meshes with some recomputes and every sharding, and enter what fits into the contest.
 
-        The lowest bound of each mesh by holder; infinite where it fits without recompute and has nothing to gain.
+        The lowest bound of each mesh by sharding; infinite where it fits without recompute and has nothing to gain.
         """
-        holders = self.space.holders
-        waits = self.shelf.waits[place]  # the job is that of the largest count
-        result = evaluate(self.job, meshes, costs, savers, holders, waits)
+        shardings = self.space.shardings
+        waits = self.table.waits[place]  # the job is that of the largest count
+        result = evaluate(self.job, meshes, costs, recomputes, shardings, waits)
         if self.space.late_rules:
-            result = self._without_refused(meshes, result, savers, first=True)
+            result = self._without_refused(meshes, result, recomputes, first=True)
         fits = result.known & memory.fits(self.job, result.peak_bytes)
         self.evaluated += int(result.known.sum())
         self._effort.spend(result.known.sum() / STRATEGIES)
         if fits.any():
-            each = np.broadcast_to(waits[:, None], (len(meshes), len(holders)))
-            entries = entries_of(result, fits, meshes, parts, savers, holders, place, each, first=first)
+            each = np.broadcast_to(waits[:, None], (len(meshes), len(shardings)))
+            entries = entries_of(result, fits, meshes, parts, recomputes, shardings, place, each, first=first)
             self.contest.enter(entries, parts)
-        if savers.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
-            return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, holders, waits).bound_s.min(axis=1))
+        if recomputes.recompute[0]:  # no recompute bounds every recompute, also where it is not allowed itself
+            return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, shardings, waits).bound_s.min(axis=1))
         return np.where(fits.any(axis=1), np.inf, result.bound_s.min(axis=1))

@@ -7,7 +7,7 @@ from typing import Final
 
 from astra.answer import Daring, Estimate, PriceTag
 from astra.evidence.kinds import kind_of
-from astra.evidence.told import unpublished
+from astra.evidence.sentence import unpublished
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search.detail import estimate

@@ -18,10 +18,10 @@ from astra.cost import step
 from astra.cost.between import Replicas
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.layout import Layout, Layouts, layout
-from astra.cost.memory import Activations, Holders, activations, fits, peak, reserved_bytes
+from astra.cost.memory import Activations, Sharding, activations, fits, peak, reserved_bytes
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
-from astra.cost.savers import Savers, module_bits
+from astra.cost.recompute import Recomputes, module_bits
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -38,10 +38,10 @@ from astra.cost.step import states
 from astra.evidence.bars import bar_of
 from astra.evidence.kinds import Kind, kind_of
 from astra.evidence.runs import shape_of
-from astra.evidence.told import sentence
+from astra.evidence.sentence import sentence
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
-from astra.layers.split import Stages, even, kinds, split
+from astra.layers.split import StageKinds, even, kinds, split
 from astra.provenance import Floats, Source, Timed
 from astra.rules.can import may
 from astra.rules.names import facts_of
@@ -63,12 +63,12 @@ class Row(NamedTuple):
 
     strategy: Strategy
     meshes: Meshes
-    savers: Savers
-    holders: Holders
+    recomputes: Recomputes
+    shardings: Sharding
     layout: Layout
 
 
-class Answer(NamedTuple):
+class CostedRow(NamedTuple):
     """All that is computed of one strategy, before it is told."""
 
     costs: StageCosts
@@ -120,12 +120,12 @@ def estimate(
     for places in by_words.values():
         said = job.saying(strategies[places[0]])
         rows = [as_row(said, strategies[place]) for place in places]
-        told = _alike(said, rows, timed if said == job else (), user_rules)
-        found |= dict(zip(places, told, strict=True))
+        estimates = _estimates(said, rows, timed if said == job else (), user_rules)
+        found |= dict(zip(places, estimates, strict=True))
     return [found[place] for place in range(len(strategies))]
 
 
-def _alike(job: Job, rows: Sequence[Row], timed: Sequence[Gathered], user_rules: Sequence[Rule]) -> list[Estimate]:
+def _estimates(job: Job, rows: Sequence[Row], timed: Sequence[Gathered], user_rules: Sequence[Rule]) -> list[Estimate]:
     """Rows that say the same words, in full."""
     timed = timed or [gather_parts(job, {name: _together(rows, name) for name in SHARD_COLUMNS})]
     own = [parts_of(job, row.meshes.columns, timed) for row in rows]
@@ -154,27 +154,27 @@ def _stages_of(job: Job, rows: Sequence[Row], gathered: Gathered) -> list[StageC
 
 
 def as_row(job: Job, strategy: Strategy) -> Row:
-    """A one-row table of each sort."""
+    """A one-row table of each kind."""
     columns = from_strategy(strategy)
     place = layout(strategy.schedule, strategy.pp, strategy.vp, layers_of(job, strategy))
     recompute, method = (columns[name].astype(np.int64) for name in ("recompute", "method"))
     modules = np.array([module_bits(job, strategy.modules)])
-    savers = Savers(recompute, method, columns["recompute_layers"], modules, columns["offload_layers"])
-    holders = Holders(*(columns[name].astype(np.int64) for name in Holders._fields))
-    return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((place,))), savers, holders, place)
+    recomputes = Recomputes(recompute, method, columns["recompute_layers"], modules, columns["offload_layers"])
+    shardings = Sharding(*(columns[name].astype(np.int64) for name in Sharding._fields))
+    return Row(strategy, Meshes(columns, np.zeros(1, np.int64), Layouts((place,))), recomputes, shardings, place)
 
 
-def in_full(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
+def full_estimate(job: Job, row: Row, gathered: Gathered, user_rules: Sequence[Rule]) -> Estimate:
     """One row in full, its parts already costed."""
     return _with_stages(job, row, gathered, stage_costs(job, row.meshes, gathered, every_rank=True), user_rules)
 
 
 def _with_stages(job: Job, row: Row, gathered: Gathered, costs: StageCosts, user_rules: Sequence[Rule]) -> Estimate:
     """One row in full, its parts and stages already costed."""
-    saved = activations(costs, row.meshes.columns["vp"], row.savers)
-    static, update, between = states(job, row.meshes, costs, row.holders)
+    saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
+    static, update, between = states(job, row.meshes, costs, row.shardings)
     pipeline_s, again_s = simulated(job, row, gathered, between.per_microbatch_s[0, 0])
-    answer = Answer(
+    answer = CostedRow(
         costs, saved, again_s, static, between, update.seconds[0, 0], step.after_s(update, between)[0, 0], pipeline_s
     )
     stages = _stages(job, row, answer, Work(job, row, gathered, answer))
@@ -192,7 +192,7 @@ def sources_between(row: Row, costs: StageCosts, update: Timed) -> dict[str, Sou
 
 def simulated(job: Job, row: Row, gathered: Gathered, per_microbatch_s: Floats) -> tuple[float, Floats]:
     """The pipeline's makespan, and what each rank repeats in it; ``per_microbatch_s`` is what replicas exchange."""
-    found = virtual_stages(job, row.meshes, gathered, row.savers, per_microbatch_s[None])
+    found = virtual_stages(job, row.meshes, gathered, row.recomputes, per_microbatch_s[None])
     again_s = found.again_s[0][np.array(row.layout.place)].sum(axis=0)
     return float(of_one_shape_s(job, row.meshes, found.stages)[0]), again_s
 
@@ -200,10 +200,10 @@ def simulated(job: Job, row: Row, gathered: Gathered, per_microbatch_s: Floats) 
 class Work:
     """Compute and communication of every rank over a whole step, taken apart. Arrays are [rank]."""
 
-    def __init__(self, job: Job, row: Row, gathered: Gathered, answer: Answer) -> None:
+    def __init__(self, job: Job, row: Row, gathered: Gathered, answer: CostedRow) -> None:
         self._keys: tuple[LayerKind | str, ...] = (*kinds(job.model), EMBEDDING, HEAD)
         self._gathered, self._columns = gathered, row.meshes.columns
-        self._table: Stages = stage_table(job, row.meshes, every_rank=True)
+        self._table: StageKinds = stage_table(job, row.meshes, every_rank=True)
         self._times = float(answer.costs.microbatches[0])
         full = row.strategy.recompute == "full"
         layer_s, once_more = answer.costs.recompute_s[0], answer.again_s
@@ -239,7 +239,7 @@ class Work:
         return found
 
 
-def _stages(job: Job, row: Row, answer: Answer, work: Work) -> list[StageEstimate]:
+def _stages(job: Job, row: Row, answer: CostedRow, work: Work) -> list[StageEstimate]:
     """One record per pipeline stage."""
     strategy, costs = row.strategy, answer.costs
     ranks, times = range(strategy.pp), float(costs.microbatches[0])
@@ -274,7 +274,7 @@ def _stages(job: Job, row: Row, answer: Answer, work: Work) -> list[StageEstimat
     return out
 
 
-def _memory(answer: Answer, rank: int) -> dict[str, float]:
+def _memory(answer: CostedRow, rank: int) -> dict[str, float]:
     """The peak of a rank by kind."""
     static = answer.static
     named = {
@@ -298,7 +298,7 @@ def breakdown(stages: list[StageEstimate], total_s: float, around: dict[str, flo
 
 
 def _tell(
-    job: Job, row: Row, answer: Answer, stages: list[StageEstimate], provenance: dict[str, Source], broken: list[str]
+    job: Job, row: Row, answer: CostedRow, stages: list[StageEstimate], provenance: dict[str, Source], broken: list[str]
 ) -> Estimate:
     """The record."""
     once_s = float(answer.after_s.max())

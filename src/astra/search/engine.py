@@ -1,10 +1,10 @@
 """The exhaustive search: enumerate, refuse, bound, cost, rank, refine.
 
 Best first, and exact by the simulated step, which is the one reported. Four lower bounds of it, each tighter and dearer
-than the one before, decide what is looked at: of a core (compute spread evenly over the stages, no bubble), of a mesh
+than the one before, decide what is looked at: of a grid (compute spread evenly over the stages, no bubble), of a mesh
 (its slowest stage and the way there and back), of a mesh with a ZeRO stage and offload that leave it room (no
 recompute), and of the strategy itself. A strategy is passed over only if a bound is already above the plans kept, or
-its mesh cannot fit with every saver at once, or one of the same mesh that fits repeats less. The rest is simulated.
+its mesh cannot fit with every recompute at once, or one of the same mesh that fits repeats less. The rest is simulated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from astra.columns import distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
 from astra.cost.needed import needed_bound_s
-from astra.cost.savers import Savers
+from astra.cost.recompute import Recomputes
 from astra.cost.stage import (
     Gathered,
     Meshes,
@@ -32,7 +32,7 @@ from astra.evidence.doubt import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.search.bounds import core_bound_s, gather_cores, open_cores, siblings_of
+from astra.search.bounds import gather_grids, grid_bound_s, open_cores, siblings_of
 from astra.search.rows import (
     FIRST_CORES,
     GROUP,
@@ -49,10 +49,10 @@ from astra.search.space import Space, saver_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
-FIRST_PENDING: Final = 512  # meshes put aside before the savers are tried on them; more once something fits
+FIRST_PENDING: Final = 512  # meshes put aside before the recomputes are tried on them; more once something fits
 MOST_PENDING: Final = 8192
 _NONE: Final = np.zeros(1, np.int64)
-UNSAVED: Final = Savers(_NONE, _NONE, np.ones(1, np.int64), _NONE, _NONE)  # nothing recomputed
+UNSAVED: Final = Recomputes(_NONE, _NONE, np.ones(1, np.int64), _NONE, _NONE)  # nothing recomputed
 
 Progress = Callable[[float], None]
 
@@ -64,7 +64,7 @@ class Candidate(NamedTuple):
     step_s: float
 
 
-class Found(NamedTuple):
+class SearchOutcome(NamedTuple):
     """What a search found, best first, and an account of every strategy considered."""
 
     candidates: list[Candidate]
@@ -90,7 +90,7 @@ def search(
     progress: Progress | None = None,
     doubted: bool = False,
     below_s: float = np.inf,
-) -> Found:
+) -> SearchOutcome:
     """The best ``keep`` groups of strategies that are below some step.
 
     ``doubted``: the best are those whose step times its doubt is least, and all steps compared are such products.
@@ -99,20 +99,20 @@ def search(
     space = Space(job, restrictions, user_rules)
     asked, job = job, space.job
     leaders = Leaders(job, space, keep, doubt=Doubt(job) if doubted else None, below_s=below_s)
-    if min(len(space.strategies), len(space.holders), len(space.savers), len(space.flash_settings)):
+    if min(len(space.strategies), len(space.shardings), len(space.recomputes), len(space.flash_settings)):
         siblings = siblings_of(job, space)
         rows = siblings.usual
-        gathered = gather_cores(job, space, rows)
+        gathered = gather_grids(job, space, rows)
         least = leaders.least_doubt()
-        leaders.race(rows, least[rows] * core_bound_s(job, space, gathered, rows), gathered, progress)
+        leaders.race(rows, least[rows] * grid_bound_s(job, space, gathered, rows), gathered, progress)
         if len(rows) < len(space.strategies):
             limit_s = leaders.worst_s() / float(least.min())
             rest, bound_s = open_cores(job, space, gathered, siblings, limit_s)
-            groups = group_of({name: space.cores[name][rest] for name in GROUP})
+            groups = group_of({name: space.grids[name][rest] for name in GROUP})
             rest = rest[least[rest] * bound_s < leaders.limit_s(groups)]
             if len(rest):
-                gathered = gather_cores(job, space, rest)
-                leaders.race(rest, least[rest] * core_bound_s(job, space, gathered, rest), gathered, progress)
+                gathered = gather_grids(job, space, rest)
+                leaders.race(rest, least[rest] * grid_bound_s(job, space, gathered, rest), gathered, progress)
     found = leaders.found(time.perf_counter() - started)
     return found if space.job == asked else found._replace(timed=())
 
@@ -124,7 +124,7 @@ class _Pending(NamedTuple):
     costs: StageCosts
     parts: Gathered
     bound_s: Floats
-    savers: Floats  # number of them
+    recomputes: Floats  # number of them
 
 
 class Leaders:
@@ -136,8 +136,8 @@ class Leaders:
         self.job, self.space, self.keep = job, space, keep
         self._doubt, self._below_s = doubt, below_s
         self.contest = Contest(job, self.limit_s, at_once=keep)
-        self.quickest = space.savers.take(slice(0, 1))  # no recompute, unless that is restricted
-        self.cores = self.evaluated = self.feasible = 0
+        self.quickest = space.recomputes.take(slice(0, 1))  # no recompute, unless that is restricted
+        self.grids = self.evaluated = self.feasible = 0
         self.too_large = 0.0
         self.unfit = 0.0  # strategies of meshes that cannot fit at all
         self.least: tuple[float, Strategy | None] = (np.inf, None)
@@ -156,23 +156,23 @@ class Leaders:
         return min(sorted(entry[0] for entry in self.best.values())[self.keep - 1], self._below_s)
 
     def doubts(self, meshes: Meshes) -> Floats:
-        """What a step is multiplied by before it is ranked, [mesh, holder]."""
-        holders = self.space.holders
+        """What a step is multiplied by before it is ranked, [mesh, sharding]."""
+        shardings = self.space.shardings
         if self._doubt is None:
-            return np.ones((len(meshes), len(holders)))
-        return self._doubt.of_each(meshes.columns, holders.zero, holders.offload)
+            return np.ones((len(meshes), len(shardings)))
+        return self._doubt.of_each(meshes.columns, shardings.zero, shardings.offload)
 
     def least_doubt(self) -> Floats:
-        """The least factor of any strategy of each core."""
-        holders, cores = self.space.holders, self.space.cores
+        """The least factor of any strategy of each grid."""
+        shardings, grids = self.space.shardings, self.space.grids
         if self._doubt is None:
             return np.ones(len(self.space.strategies))
         # What is known of like runs asks about these alone, and there are few combinations of them.
         degrees = self.space.degrees
         _, degree = distinct(degrees["dp"] > 1, degrees["pp"], degrees["cp"], degrees["ep"])
-        first, place = distinct(degree[self.space.degree], cores["mbs"])
-        few = {name: column[first] for name, column in cores.items()}
-        return np.asarray(self._doubt.least(few, holders.zero, holders.offload)[place])
+        first, place = distinct(degree[self.space.degree], grids["mbs"])
+        few = {name: column[first] for name, column in grids.items()}
+        return np.asarray(self._doubt.least(few, shardings.zero, shardings.offload)[place])
 
     def _doubted(self, strategy: Strategy) -> float:
         return 1.0 if self._doubt is None else float(self._doubt.of(from_strategy(strategy))[0])
@@ -185,10 +185,10 @@ class Leaders:
         return limit_s
 
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
-        """Cost cores by their bounds until none is left that could enter the leaders."""
+        """Cost grids by their bounds until none is left that could enter the leaders."""
         self._timed.append(gathered)
         order = np.argsort(bound_s, kind="stable")
-        groups = group_of({name: self.space.cores[name][rows] for name in GROUP})
+        groups = group_of({name: self.space.grids[name][rows] for name in GROUP})
         for block in growing(order, MOST_CORES if np.isfinite(self.worst_s()) else FIRST_CORES):
             if bound_s[block[0]] >= self.worst_s():
                 break
@@ -196,27 +196,27 @@ class Leaders:
             if len(open_rows):
                 self.cost(open_rows, gathered)
             if progress is not None:
-                progress(self.cores / len(self.space.strategies))
+                progress(self.grids / len(self.space.strategies))
         self.finish()
         self.contest.decide()
 
-    def cost(self, cores: Ints, gathered: Gathered) -> None:
-        """Expand cores to meshes and cost those that may enter the leaders, best first."""
-        self.cores += len(cores)
-        meshes, strategies, origin = self.space.expand(cores)
+    def cost(self, grids: Ints, gathered: Gathered) -> None:
+        """Expand grids to meshes and cost those that may enter the leaders, best first."""
+        self.grids += len(grids)
+        meshes, strategies, origin = self.space.expand(grids)
         if not len(meshes):
             return
         off = meshes.columns["flash"] != self.space.flash_settings[0]
         parts = gathered.take(origin + off * len(self.space.strategies))
         costs = stage_costs(self.job, meshes, parts)
         rows = self._possible(meshes, strategies, costs)
-        held_s = np.full((len(meshes), len(self.space.holders)), np.inf)
+        held_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
         fitted = np.zeros(held_s.shape, bool)
-        for block in blocks(rows, len(self.space.holders) * costs.forward_s.shape[1]):
+        for block in blocks(rows, len(self.space.shardings) * costs.forward_s.shape[1]):
             part = meshes.take(block), take(costs, block)
             held_s[block], fitted[block] = self._offer(*part, parts.take(block), self.quickest, first=True)
-            if self.quickest.recompute[0]:  # no recompute bounds every saver, also where it is not allowed itself
-                unsaved = evaluate(self.job, *part, UNSAVED, self.space.holders)
+            if self.quickest.recompute[0]:  # no recompute bounds every recompute, also where it is not allowed itself
+                unsaved = evaluate(self.job, *part, UNSAVED, self.space.shardings)
                 held_s[block] = unsaved.bound_s.min(axis=1) * self.doubts(part[0])
                 fitted[block] = False
         # Whoever fits without recompute has nothing to gain from it.
@@ -226,19 +226,22 @@ class Leaders:
         bound_s = open_s[rows].min(axis=1)
         if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
             part = meshes.take(rows), take(costs, rows)
-            room, needed_s = self.room(*part), needed_bound_s(self.job, *part, self.space.savers, self.space.holders)
+            room, needed_s = (
+                self.room(*part),
+                needed_bound_s(self.job, *part, self.space.recomputes, self.space.shardings),
+            )
             bound_s = np.where(room, np.maximum(open_s[rows], needed_s), np.inf).min(axis=1)
             lost = bound_s >= limit_s[rows]
-            savers = strategies[rows] / len(self.space.holders)
-            self.unfit += float(((savers - 1) * (~room).sum(axis=1))[lost].sum())
+            recomputes = strategies[rows] / len(self.space.shardings)
+            self.unfit += float(((recomputes - 1) * (~room).sum(axis=1))[lost].sum())
             rows, bound_s = rows[~lost], bound_s[~lost]
-        savers = strategies[rows] / len(self.space.holders)
-        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s, savers))
+        recomputes = strategies[rows] / len(self.space.shardings)
+        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s, recomputes))
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
 
     def finish(self) -> None:
-        """Try every saver on the meshes put aside, best first."""
+        """Try every recompute on the meshes put aside, best first."""
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -250,26 +253,26 @@ class Leaders:
         tight = np.zeros(0, np.int64)
         if not self.best and not self.space.late_rules:
             least = memory.least_peak(
-                self.job, costs, meshes.columns["vp"], self.space.holders, offload=self.space.offloads
+                self.job, costs, meshes.columns["vp"], self.space.shardings, offload=self.space.offloads
             ).min(axis=1)
             reserved = memory.reserved_bytes(self.job, least)
             tight = order[reserved[order] > self.job.limit_bytes]
             tight = tight[np.argsort(reserved[tight], kind="stable")]
             order = order[reserved[order] <= self.job.limit_bytes]
         for some in growing(order):
-            self._try_savers(some[bound_s[some] < self.limit_s(groups[some])], meshes, costs, parts)
+            self._try_recomputes(some[bound_s[some] < self.limit_s(groups[some])], meshes, costs, parts)
         # What has no room is of interest only for advice, and no more than the smallest of it.
         for some in growing(tight):
             small = some[reserved[some] < self.least[0]] if not self.best else some[:0]
-            self._try_savers(small, meshes, costs, parts)
-            savers = np.concatenate([one.savers for one in pending])[np.setdiff1d(some, small)]
-            self.unfit += float((savers - 1).sum()) * len(self.space.holders)
+            self._try_recomputes(small, meshes, costs, parts)
+            recomputes = np.concatenate([one.recomputes for one in pending])[np.setdiff1d(some, small)]
+            self.unfit += float((recomputes - 1).sum()) * len(self.space.shardings)
 
-    def _try_savers(self, rows: Ints, meshes: Meshes, costs: StageCosts, parts: Gathered) -> None:
-        """Offer some meshes with every saver."""
-        for block in by_depth(rows, costs, len(self.space.holders)):
-            savers = self.space.savers.up_to(int(costs.chunk_layers[block].max()))
-            self._offer(meshes.take(block), take(costs, block), parts.take(block), savers, first=False)
+    def _try_recomputes(self, rows: Ints, meshes: Meshes, costs: StageCosts, parts: Gathered) -> None:
+        """Offer some meshes with every recompute."""
+        for block in by_depth(rows, costs, len(self.space.shardings)):
+            recomputes = self.space.recomputes.up_to(int(costs.chunk_layers[block].max()))
+            self._offer(meshes.take(block), take(costs, block), parts.take(block), recomputes, first=False)
 
     def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
         """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
@@ -283,57 +286,57 @@ class Leaders:
         return rows[np.argsort(bound_s[rows], kind="stable")]
 
     def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
-        """[mesh, holder] whether some saver could make the mesh fit."""
+        """[mesh, sharding] whether some recompute could make the mesh fit."""
         least = memory.least_peak(
-            self.job, costs, meshes.columns["vp"], self.space.holders, offload=self.space.offloads
+            self.job, costs, meshes.columns["vp"], self.space.shardings, offload=self.space.offloads
         )
         return memory.fits(self.job, least)
 
     def may_fit(self, meshes: Meshes, costs: StageCosts) -> Bools:
-        """Whether some saver and holder could make a mesh fit."""
+        """Whether some recompute and sharding could make a mesh fit."""
         least = memory.least_peak_of_any(
-            self.job, costs, meshes.columns["vp"], self.space.holders, offload=self.space.offloads
+            self.job, costs, meshes.columns["vp"], self.space.shardings, offload=self.space.offloads
         )
         return memory.fits(self.job, least)
 
     def _offer(
-        self, meshes: Meshes, costs: StageCosts, parts: Gathered, savers: Savers, *, first: bool
+        self, meshes: Meshes, costs: StageCosts, parts: Gathered, recomputes: Recomputes, *, first: bool
     ) -> tuple[Floats, Bools]:
-        """Cost meshes with some savers and every holder, and enter what fits into the contest.
+        """Cost meshes with some recomputes and every sharding, and enter what fits into the contest.
 
-        The lowest bound of each mesh by holder, and whether one that the rules allow fits.
+        The lowest bound of each mesh by sharding, and whether one that the rules allow fits.
         """
-        holders = self.space.holders
-        result, doubts = evaluate(self.job, meshes, costs, savers, holders), self.doubts(meshes)
+        shardings = self.space.shardings
+        result, doubts = evaluate(self.job, meshes, costs, recomputes, shardings), self.doubts(meshes)
         result = result._replace(bound_s=result.bound_s * doubts[:, None, :])
-        held_s = result.bound_s.min(axis=1)  # before rules: what they refuse here may be legal with another saver
+        held_s = result.bound_s.min(axis=1)  # before rules: what they refuse here may be legal with another recompute
         if self.space.late_rules:
-            result = self._without_refused(meshes, result, savers, first=first)
+            result = self._without_refused(meshes, result, recomputes, first=first)
         reserved = memory.reserved_bytes(self.job, result.peak_bytes)
         fits = result.known & (reserved <= self.job.limit_bytes)
-        new = slice(0 if first else 1, None)  # the quickest saver comes first and is counted once
+        new = slice(0 if first else 1, None)  # the quickest recompute comes first and is counted once
         self.evaluated += int(result.known[:, new].sum())
         self.feasible += int(fits[:, new].sum())
         self.too_large += float((result.known & ~fits)[:, new].sum())
         if fits.any():
             waits = (1 + self.job.straggling) * doubts
             groups = group_of(meshes.columns)
-            entries = entries_of(result, fits, meshes, parts, savers, holders, groups, waits, first=first)
+            entries = entries_of(result, fits, meshes, parts, recomputes, shardings, groups, waits, first=first)
             self.contest.enter(entries, parts)
         else:
-            self._note_least(meshes, result, reserved, savers)
+            self._note_least(meshes, result, reserved, recomputes)
         return held_s, np.asarray(fits.any(axis=1))
 
-    def _without_refused(self, meshes: Meshes, result: Evaluated, savers: Savers, *, first: bool) -> Evaluated:
+    def _without_refused(self, meshes: Meshes, result: Evaluated, recomputes: Recomputes, *, first: bool) -> Evaluated:
         """Apply the rules that speak of recompute, ZeRO or offload."""
         shape = result.known.shape
         spoken = {name for rule in self.space.late_rules for name in rule.needs} | {"batch"}
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = saver_columns(self.job, savers)
+        late = saver_columns(self.job, recomputes)
         columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
-        held = self.space.holders._asdict()
+        held = self.space.shardings._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
         new = result.known.copy()
         if not first:
@@ -343,22 +346,22 @@ class Leaders:
             self.space.refused[name] = self.space.refused.get(name, 0) + count
         return result._replace(known=result.known & verdict.ok.reshape(shape))
 
-    def _note_least(self, meshes: Meshes, result: Evaluated, reserved: Floats, savers: Savers) -> None:
+    def _note_least(self, meshes: Meshes, result: Evaluated, reserved: Floats, recomputes: Recomputes) -> None:
         """Remember the smallest strategy seen, in case nothing fits."""
         smallest = np.where(result.known, reserved, np.inf)
         place = np.unravel_index(int(smallest.argmin()), smallest.shape)
         if float(smallest[place]) < self.least[0]:
-            mesh, saver, holder = (int(x) for x in place)
-            strategy = to_strategy(self.job, meshes, savers, self.space.holders, mesh, saver, holder)
+            mesh, recompute, sharding = (int(x) for x in place)
+            strategy = to_strategy(self.job, meshes, recomputes, self.space.shardings, mesh, recompute, sharding)
             self.least = (float(smallest[place]), strategy)
 
-    def found(self, seconds: float) -> Found:
+    def found(self, seconds: float) -> SearchOutcome:
         """The leaders as strategies, and the account."""
         space = self.space
         ranked = sorted(self.best.values(), key=lambda entry: (entry[0], str(entry[1])))[: self.keep]
         turned_away = sum(space.refused.values()) + space.dominated
         slower = space.considered - turned_away - self.feasible - round(self.too_large + self.unfit)
-        return Found(
+        return SearchOutcome(
             candidates=[Candidate(strategy, upper_s / self._doubted(strategy)) for upper_s, strategy in ranked],
             considered=space.considered,
             evaluated=self.evaluated,

@@ -36,7 +36,7 @@ CHECKED: Final = 300.0  # rows in a unit of effort
 Floor = Callable[[Ints], Floats]  # [2, pair] tp and cp -> [2, pair] GPU-seconds of a sample, seconds of a micro-batch
 
 
-class _Work(NamedTuple):
+class _LayerWork(NamedTuple):
     """Seconds of a micro-batch through the model, by row."""
 
     whole_s: Floats
@@ -132,15 +132,15 @@ class Floors:
         rules = tuple(rule for rule in rules_of(job.runtime) if rule.name != "gpus")
         return check({name: column for name, column in rows.items() if name != "pair"}, facts, rules).ok
 
-    def _work(self, rows: Columns) -> _Work:
+    def _work(self, rows: Columns) -> _LayerWork:
         """What each row takes."""
         if not len(rows["tp"]):
-            return _Work(*(np.zeros(0) for _ in _Work._fields))
+            return _LayerWork(*(np.zeros(0) for _ in _LayerWork._fields))
         parts = gather_parts(self.job, rows)
         self._effort.spend(len(rows["tp"]) / SHARDINGS)
         figures = (least_s, _waiting_s, _compute_s, _products_s)
         whole_s, waiting_s, compute_s, products_s = (over_model(self.job, parts, figure) for figure in figures)
-        return _Work(whole_s, waiting_s, compute_s, products_s, rows["tp"] * rows["cp"] / rows["mbs"])
+        return _LayerWork(whole_s, waiting_s, compute_s, products_s, rows["tp"] * rows["cp"] / rows["mbs"])
 
 
 def _waiting_s(part: Part) -> Floats:

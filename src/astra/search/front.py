@@ -15,14 +15,14 @@ from astra.money.bill import cost_of, judged_by
 from astra.money.front import front
 from astra.money.objectives import Goal
 from astra.money.offers import Offer
-from astra.search.detail import as_row, in_full
-from astra.search.hunt import Found, JobOf
+from astra.search.detail import as_row, full_estimate
+from astra.search.offers import FoundOffer, JobOf
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.units import show_dollars, show_seconds
 
 
-class Part(NamedTuple):
+class OfferPart(NamedTuple):
     """So many GPUs of an offer."""
 
     offer: Offer
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 class Refined(NamedTuple):
     """A choice as simulated, with its bill; times and dollars are those it is judged by, of the whole run."""
 
-    parts: tuple[Part, ...]  # one, or two for a mix
+    parts: tuple[OfferPart, ...]  # one, or two for a mix
     estimate: Estimate
     time_s: float
     usd: float
@@ -55,20 +55,20 @@ class Refined(NamedTuple):
         return f"{types} {own.get(tag.market, f'from {tag.provider}')}"
 
 
-def refine(job_of: JobOf, options: Money, found: Sequence[Found]) -> list[Refined]:
+def refine(job_of: JobOf, options: Money, found: Sequence[FoundOffer]) -> list[Refined]:
     """Simulate choices; those the detailed account of memory turns down are left out."""
     out = []
     for one, job, result in _estimates(job_of, found):
         if result.fits and result.legal:
             priced = msgspec.structs.replace(result, cost=cost_of(job, result, options, one.offer.tag))
             judged = judged_by(job, result, options, one.offer.tag)
-            out.append(Refined((Part(one.offer, one.gpus),), priced, *judged))
+            out.append(Refined((OfferPart(one.offer, one.gpus),), priced, *judged))
     return out
 
 
-def _estimates(job_of: JobOf, found: Sequence[Found]) -> Iterator[tuple[Found, Job, Estimate]]:
+def _estimates(job_of: JobOf, found: Sequence[FoundOffer]) -> Iterator[tuple[FoundOffer, Job, Estimate]]:
     """Each choice in full; parts do not depend on the count, so those of one offer are costed together."""
-    by_offer: dict[int, list[Found]] = {}
+    by_offer: dict[int, list[FoundOffer]] = {}
     for one in found:
         by_offer.setdefault(id(one.offer), []).append(one)
     for some in by_offer.values():
@@ -77,7 +77,7 @@ def _estimates(job_of: JobOf, found: Sequence[Found]) -> Iterator[tuple[Found, J
         shards = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
         gathered = gather_parts(jobs[0], shards)
         for place, (one, job, row) in enumerate(zip(some, jobs, rows, strict=True)):
-            yield one, job, in_full(job, row, gathered.take(np.array([place])), ())
+            yield one, job, full_estimate(job, row, gathered.take(np.array([place])), ())
 
 
 def front_of(choices: Sequence[Refined]) -> list[Refined]:

@@ -10,14 +10,14 @@ from astra.layers.kinds import layer_kinds
 from astra.rules.can import rules_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
-from astra.search.engine import Found
+from astra.search.engine import SearchOutcome
 from astra.search.space import chunk_counts, divisors
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, SCHEDULES
 from astra.units import GIB, show_count
 
 
-def rejects_of(found: Found, user_rules: Sequence[Rule], job: Job) -> list[Reject]:
+def rejects_of(found: SearchOutcome, user_rules: Sequence[Rule], job: Job) -> list[Reject]:
     """The ledger, largest first."""
     sentences = {rule.name: rule.sentence for rule in (*rules_of(job.runtime), *user_rules)}
     rows = [
@@ -57,7 +57,7 @@ def lost_by(best: Estimate, other: Estimate) -> str:
     return f"{slower:.1%} slower: {causes[cause]:+.2f} s of {cause}"
 
 
-def nothing_fits(job: Job, found: Found, restrictions: Restrictions) -> str:
+def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> str:
     """What it would take."""
     start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
     if found.least is None:

@@ -9,6 +9,7 @@ so that it never delays the answer for long; whoever asks for numbers that divid
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import gcd, inf
 from typing import Final, NamedTuple
 
@@ -20,7 +21,7 @@ from astra.columns import Columns
 from astra.errors import NoFeasiblePlan
 from astra.partition.effort import Effort
 from astra.provenance import Bools, Ints
-from astra.search.counts import CountSpace, Shelf, climb, least_by_count, shelve
+from astra.search.counts import CountSpace, CountTable, least_by_count, search_counts, tabulate
 from astra.search.words import settled
 from astra.search.world import World
 from astra.spec.job import Job
@@ -32,8 +33,8 @@ NEAR_BATCH: Final = 1 / 8  # how far a batch may be from the one asked for,
 NEAR_GPUS: Final = 1 / 20  # and how many of the GPUs may be left idle
 _WIDEST: Final = 1 << 15  # numbers looked at on either side
 _FEW: Final = 3  # numbers of each kind that are looked at
-# Units of effort: of a table of bounds and of each of its cores, of a search and of each strategy it costs.
-_TABLE_UNITS, _CORE_UNITS, _SEARCH_UNITS, _STRATEGY_UNITS = 300.0, 0.05, 300.0, 0.04
+# Units of effort: of a table of bounds and of each of its grids, of a search and of each strategy it costs.
+_TABLE_UNITS, _GRID_UNITS, _SEARCH_UNITS, _STRATEGY_UNITS = 300.0, 0.05, 300.0, 0.04
 _PLAN: Final = 2.0  # what planning numbers takes, over what screening them took
 
 Ask = Callable[[World], Estimate]  # the first plan of a request; NoFeasiblePlan where there is none
@@ -61,8 +62,8 @@ def remarks(world: World, best: Estimate | None, ask: Ask) -> list[Nearby]:
         return []
     effort = Effort(MOST_EFFORT)
     before_s = inf if best is None else _per_token_s(asked, best.step_s)
-    told = [_best(world, before_s, others, ask, effort) for others in (batches(asked), counts(asked, _node(world)))]
-    return [remark for remark in told if remark is not None]
+    found = [_best(world, before_s, others, ask, effort) for others in (batches(asked), counts(asked, _node(world)))]
+    return [remark for remark in found if remark is not None]
 
 
 def advice(world: World, ask: Ask) -> str:
@@ -71,7 +72,7 @@ def advice(world: World, ask: Ask) -> str:
     if divides(asked):
         return ""
     space = CountSpace(_job(world, asked), np.array([asked.gpus]), world.restrictions)
-    fixed = min(len(space.flash_settings), len(space.holders), len(space.savers)) == 0  # whatever the numbers are
+    fixed = min(len(space.flash_settings), len(space.shardings), len(space.recomputes)) == 0  # whatever the numbers are
     return "" if fixed or len(space.strategies) else " ".join(near.sentence for near in remarks(world, None, ask))
 
 
@@ -117,8 +118,8 @@ def _best(world: World, before_s: float, others: list[Other], ask: Ask, effort: 
         return None
     nearest = before_s == inf and others[0].gpus == asked.gpus
     enough_s = inf if nearest else 1.01 * min(each.per_token_s for each in screened)
-    alike = [each for each in screened if each.per_token_s <= enough_s]
-    for each in sorted(alike, key=lambda each: sum(abs(a - b) for a, b in zip(each.other, asked, strict=True))):
+    good_enough = [each for each in screened if each.per_token_s <= enough_s]
+    for each in sorted(good_enough, key=lambda each: sum(abs(a - b) for a, b in zip(each.other, asked, strict=True))):
         if _PLAN * each.units <= effort.left:
             effort.spend(_PLAN * each.units)
             try:
@@ -127,32 +128,32 @@ def _best(world: World, before_s: float, others: list[Other], ask: Ask, effort: 
                 continue
             per_token_s = _per_token_s(each.other, found.step_s)
             if per_token_s <= limit_s:
-                return _told(asked, each.other, found, None if before_s == inf else before_s / per_token_s - 1)
+                return _remark(asked, each.other, found, None if before_s == inf else before_s / per_token_s - 1)
     return None
 
 
 def _screened(world: World, limit_s: float, others: list[Other], effort: Effort) -> list[_Screened]:
     """Numbers with a strategy that takes less than so much a token; those with the lowest bounds first."""
-    shelves = []
+    tables = []
     for other in others:
         if not effort.over:
             before = effort.spent
-            shelf = _shelf(world, other, effort)
-            bound_s = _per_token_s(other, float(least_by_count(shelf, shelf.bound_s)[0]))
-            shelves += [(bound_s, other, shelf, effort.spent - before)] if bound_s < limit_s else []
+            table = _table(world, other, effort)
+            bound_s = _per_token_s(other, float(least_by_count(table, table.bound_s)[0]))
+            tables += [(bound_s, other, table, effort.spent - before)] if bound_s < limit_s else []
     found = []
-    for _, other, shelf, units in sorted(shelves, key=lambda each: each[0]):
+    for _, other, table, units in sorted(tables, key=lambda each: each[0]):
         if not effort.over:
             step_s = limit_s * other.batch / other.gpus
-            rungs = climb(_job(world, other), shelf, lambda best_s, most_s=step_s: np.full_like(best_s, most_s))  # type: ignore[misc]
-            search_units = _SEARCH_UNITS + _STRATEGY_UNITS * rungs.evaluated
+            by_count = search_counts(_job(world, other), table, partial(np.full_like, fill_value=step_s))
+            search_units = _SEARCH_UNITS + _STRATEGY_UNITS * by_count.evaluated
             effort.spend(search_units)
-            if rungs.strategies[0] is not None:
-                found.append(_Screened(_per_token_s(other, float(rungs.step_s[0])), other, units + search_units))
+            if by_count.strategies[0] is not None:
+                found.append(_Screened(_per_token_s(other, float(by_count.step_s[0])), other, units + search_units))
     return found
 
 
-def _shelf(world: World, other: Other, effort: Effort) -> Shelf:
+def _table(world: World, other: Other, effort: Effort) -> CountTable:
     """Bounds of every strategy for other numbers; for another batch, of those that the one asked for does not allow."""
     asked = _asked(world)
 
@@ -163,8 +164,8 @@ def _shelf(world: World, other: Other, effort: Effort) -> Shelf:
     job = _job(world, other)
     hopeful = newly_dealt if other.gpus == asked.gpus else None
     space = CountSpace(job, np.array([other.gpus]), world.restrictions, hopeful)
-    effort.spend(_TABLE_UNITS + _CORE_UNITS * len(space.strategies))
-    return shelve(job, space)
+    effort.spend(_TABLE_UNITS + _GRID_UNITS * len(space.strategies))
+    return tabulate(job, space)
 
 
 def _asked(world: World) -> Other:
@@ -193,7 +194,7 @@ def _per_token_s(other: Other, step_s: float) -> float:
     return other.gpus * step_s / other.batch
 
 
-def _told(asked: Other, other: Other, estimate: Estimate, gain: float | None) -> Nearby:
+def _remark(asked: Other, other: Other, estimate: Estimate, gain: float | None) -> Nearby:
     figures = f"{show_seconds(estimate.step_s)} a step, {estimate.tokens_per_s:,.0f} tokens/s with {estimate.strategy}"
     if other.gpus == asked.gpus:
         what = f"batch {other.batch:,} instead of {asked.batch:,}"

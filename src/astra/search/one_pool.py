@@ -19,18 +19,18 @@ from astra.search.counts import on
 from astra.search.daring import daring
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
-from astra.search.engine import Found, Progress, search
+from astra.search.engine import Progress, SearchOutcome, search
 from astra.search.ledger import lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
 from astra.search.words import narrower, settled, uncaptured
-from astra.search.world import World, told_of
+from astra.search.world import World, figures_of
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy, parse_strategy
 
 if TYPE_CHECKING:
     from astra.search.front import Refined
-    from astra.search.hunt import Hunt
+    from astra.search.offers import FrontSearch
 
 
 def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
@@ -74,8 +74,8 @@ def _about_money(world: World, goal: Goal) -> bool:
 
 
 def _about(job: Job) -> list[str]:
-    told = [f"node type {job.pool.node.name}", f"runtime {job.runtime.title}"]
-    return told if job.runtime.exports_to else [*told, f"astra export writes no files for {job.runtime.name}"]
+    notes = [f"node type {job.pool.node.name}", f"runtime {job.runtime.title}"]
+    return notes if job.runtime.exports_to else [*notes, f"astra export writes no files for {job.runtime.name}"]
 
 
 def estimate_pool(world: World, strategy: str) -> Estimate:
@@ -108,7 +108,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     job = settled(world.job, restrictions)
     if goal.objective.name != "fastest" and tag is not None:
         from astra.search.budget import parts_of, use_notes  # noqa: PLC0415 - few goals are about money
-        from astra.search.hunt import open_notes  # noqa: PLC0415
+        from astra.search.offers import open_notes  # noqa: PLC0415
 
         chosen, state = parts_of(
             job, goal, world.money, tag, restrictions=restrictions, user_rules=rules, progress=progress
@@ -130,7 +130,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
 
 def _ranked(
     world: World, job: Job, top: int, progress: Progress | None = None
-) -> tuple[Job, Found, list[tuple[Strategy, Estimate]]]:
+) -> tuple[Job, SearchOutcome, list[tuple[Strategy, Estimate]]]:
     """The search on a job, and the best of it as they are told; the job is another one where nothing fits as usual."""
     rules, upper = world.rules, world.request.rank == "upper"
     found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubted=upper)
@@ -154,9 +154,9 @@ def _first(world: World) -> Estimate:
     return _ranked(world, settled(world.job, world.restrictions), world.request.top)[2][0][1]
 
 
-def _front(job: Job, chosen: list[Refined], state: Hunt) -> _Answer:
+def _front(job: Job, chosen: list[Refined], state: FrontSearch) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
-    from astra.search.hunt import open_notes  # noqa: PLC0415 - as above
+    from astra.search.offers import open_notes  # noqa: PLC0415 - as above
 
     ranked = [(on(job, one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
@@ -180,7 +180,7 @@ def _record(world: World, job: Job, goal: Goal) -> dict[str, Any]:
 def estimated(world: World, text: str, where: str) -> Estimate:
     """A strategy on all of the GPUs; ``where`` is the field that gives it."""
     job = world.job
-    with told_of(where):
+    with figures_of(where):
         strategy = job.strategy(text)
     broken = legality(job, strategy, world.rules)
     depth = job.model.layers + (job.model.encoder.layers if job.model.encoder else 0)

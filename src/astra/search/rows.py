@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 
 from astra.columns import Columns
-from astra.cost.memory import Holders
-from astra.cost.savers import Savers
+from astra.cost.memory import Sharding
+from astra.cost.recompute import Recomputes
 from astra.cost.stage import Gathered, Meshes, StageCosts
 from astra.cost.step import Evaluated
 from astra.provenance import Bools, Floats, Ints
-from astra.search.settle import Entries, least_savers
+from astra.search.settle import Entries, least_recomputes
 
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
 _FEWER: Final = 1_000_000  # than this many GPUs along one dimension
@@ -39,23 +39,23 @@ def group_of(columns: Columns) -> Ints:
 
 
 def entries_of(
-    result: Evaluated, fits: Bools, meshes: Meshes, parts: Gathered, savers: Savers, holders: Holders, group: Ints,
-    waits: Floats, *, first: bool,
+    result: Evaluated, fits: Bools, meshes: Meshes, parts: Gathered, recomputes: Recomputes, shardings: Sharding,
+    group: Ints, waits: Floats, *, first: bool,
 ) -> Entries:  # fmt: skip
-    """What fits and may win, as rows of the contest; the quickest saver enters the first time only."""
-    mesh, saver, holder = least_savers(result, savers, fits)
+    """What fits and may win, as rows of the contest; the quickest recompute enters the first time only."""
+    mesh, recompute, sharding = least_recomputes(result, recomputes, fits)
     if not first:
-        mesh, saver, holder = (column[saver > 0] for column in (mesh, saver, holder))
+        mesh, recompute, sharding = (column[recompute > 0] for column in (mesh, recompute, sharding))
     return Entries(
-        result.bound_s[mesh, saver, holder],
-        result.exchanged_s[mesh, holder],
-        result.after_s[mesh, holder],
+        result.bound_s[mesh, recompute, sharding],
+        result.exchanged_s[mesh, sharding],
+        result.after_s[mesh, sharding],
         group[mesh],
-        waits[mesh, holder],
+        waits[mesh, sharding],
         meshes.take(mesh),
         parts.place[mesh],
-        savers.take(saver),
-        Holders(*(column[holder] for column in holders)),
+        recomputes.take(recompute),
+        Sharding(*(column[sharding] for column in shardings)),
     )
 
 
@@ -70,9 +70,9 @@ def blocks(rows: Ints, width: int) -> list[Ints]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def by_depth(rows: Ints, costs: StageCosts, holders: int) -> Iterator[Ints]:
+def by_depth(rows: Ints, costs: StageCosts, shardings: int) -> Iterator[Ints]:
     """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
     depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
     for level in np.unique(depth):
-        savers = 2 + 2 * 4 ** (int(level) + 1)
-        yield from blocks(rows[depth == level], savers * holders * costs.forward_s.shape[1])
+        recomputes = 2 + 2 * 4 ** (int(level) + 1)
+        yield from blocks(rows[depth == level], recomputes * shardings * costs.forward_s.shape[1])

@@ -1,8 +1,8 @@
 """Strategies in the order of their bounds, simulated until none is left that could be better.
 
 A bound never exceeds the simulated step, so a strategy whose bound is at or above what its group has reached cannot
-win: it is dropped without being simulated. Of the strategies of one mesh and holder only the savers that repeat the
-least are entered, because whoever repeats more takes longer.
+win: it is dropped without being simulated. Of the strategies of one mesh and sharding only those that repeat the least
+are entered, because whoever repeats more takes longer.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from astra.columns import CHOICES
 from astra.cost import step
-from astra.cost.memory import Holders
+from astra.cost.memory import Sharding
 from astra.cost.pipeline import pipelines_s
-from astra.cost.savers import Savers, module_names
+from astra.cost.recompute import Recomputes, module_names
 from astra.cost.stage import Gathered, Meshes, join_meshes
 from astra.cost.step import Evaluated
 from astra.layers.split import even
@@ -36,14 +36,14 @@ class Entries(NamedTuple):
     """Strategies that fit, one per row."""
 
     bound_s: Floats
-    exchanged_s: Floats  # [row, sort of rank]
+    exchanged_s: Floats  # [row, kind of stage]
     after_s: Floats
     group: Ints
     waits: Floats  # time with waiting for the slowest node, over time without
     meshes: Meshes
     place: Ints  # of the sharding among the parts
-    savers: Savers
-    holders: Holders
+    recomputes: Recomputes
+    shardings: Sharding
 
     @property
     def gpu_seconds(self) -> Floats:
@@ -61,8 +61,8 @@ class Entries(NamedTuple):
             self.waits[rows],
             self.meshes.take(rows),
             self.place[rows],
-            self.savers.take(rows),
-            Holders(*(column[rows] for column in self.holders)),
+            self.recomputes.take(rows),
+            Sharding(*(column[rows] for column in self.shardings)),
         )
 
 
@@ -72,9 +72,9 @@ def join(several: list[Entries]) -> Entries:
     def column(name: str) -> Any:
         return np.concatenate([getattr(one, name) for one in several])
 
-    savers, holders = (
+    recomputes, shardings = (
         [np.concatenate(parts) for parts in zip(*(getattr(one, name) for one in several), strict=True)]
-        for name in ("savers", "holders")
+        for name in ("recomputes", "shardings")
     )
     meshes = join_meshes([one.meshes for one in several])
     return Entries(
@@ -85,29 +85,29 @@ def join(several: list[Entries]) -> Entries:
         column("waits"),
         meshes,
         column("place"),
-        Savers(*savers),
-        Holders(*holders),
+        Recomputes(*recomputes),
+        Sharding(*shardings),
     )
 
 
-def least_savers(result: Evaluated, savers: Savers, fits: Bools) -> tuple[Ints, Ints, Ints]:
-    """Rows of (mesh, saver, holder) that fit and that no other of the same mesh and holder precedes at every stage."""
+def least_recomputes(result: Evaluated, recomputes: Recomputes, fits: Bools) -> tuple[Ints, Ints, Ints]:
+    """Rows of (mesh, recompute, sharding) that fit and that no other recompute precedes at every stage."""
     bound_s = np.where(fits, result.bound_s, np.inf)
     found = []
     taken = np.zeros((len(bound_s), bound_s.shape[2]), bool)
     # None precedes all that keep as much on the GPU; of one kind, whoever repeats less at one stage does so at all.
     kinds, place = np.unique(
-        np.stack((savers.recompute, savers.modules, savers.offload_layers)), axis=1, return_inverse=True
+        np.stack((recomputes.recompute, recomputes.modules, recomputes.offload_layers)), axis=1, return_inverse=True
     )
     for number, (recompute, _, offloaded) in enumerate(kinds.T.tolist()):
         some = np.flatnonzero(place.ravel() == number)
         choice = bound_s[:, some].argmin(axis=1)
         best_s = np.take_along_axis(bound_s[:, some], choice[:, None, :], axis=1)[:, 0]
-        mesh, holder = np.nonzero(np.isfinite(best_s) & ~taken)
-        found.append((mesh, some[choice[mesh, holder]], holder))
+        mesh, sharding = np.nonzero(np.isfinite(best_s) & ~taken)
+        found.append((mesh, some[choice[mesh, sharding]], sharding))
         taken |= np.isfinite(best_s) & (recompute == 0 and offloaded == 0)
-    mesh, saver, holder = (np.concatenate(column) for column in zip(*found, strict=True))
-    return mesh, saver, holder
+    mesh, recompute, sharding = (np.concatenate(column) for column in zip(*found, strict=True))
+    return mesh, recompute, sharding
 
 
 class Contest:
@@ -160,7 +160,7 @@ class Contest:
             return
         some = entries.take(rows)
         own = parts._replace(place=some.place)
-        pipeline_s = pipelines_s(self.job, some.meshes, own, some.savers, some.exchanged_s)
+        pipeline_s = pipelines_s(self.job, some.meshes, own, some.recomputes, some.exchanged_s)
         step_s = step.seconds(self.job, pipeline_s, some.after_s, some.waits)
         self.simulated += len(rows)
         for row in np.argsort(step_s, kind="stable").tolist():
@@ -169,7 +169,7 @@ class Contest:
     def _reach(self, entries: Entries, row: int, step_s: float) -> None:
         group = int(entries.group[row])
         if step_s < self.best.get(group, (np.inf,))[0]:
-            found = to_strategy(self.job, entries.meshes, entries.savers, entries.holders, row, row, row)
+            found = to_strategy(self.job, entries.meshes, entries.recomputes, entries.shardings, row, row, row)
             self.best[group] = (step_s, found)
 
 
@@ -180,28 +180,32 @@ def _first_of_each(entries: Entries, rows: Ints) -> Ints:
 
 
 def to_strategy(
-    job: Job, meshes: Meshes, savers: Savers, holders: Holders, mesh: int, saver: int, holder: int
+    job: Job, meshes: Meshes, recomputes: Recomputes, shardings: Sharding, mesh: int, recompute: int, sharding: int
 ) -> Strategy:
-    """A mesh, a saver and a holder as a Strategy; switches that have nothing to switch are off."""
+    """A mesh, a recompute and a sharding as a Strategy; switches that have nothing to switch are off."""
     columns = {name: column[mesh] for name, column in meshes.columns.items()}
     layout = meshes.layouts[int(meshes.layout[mesh])]
-    zero = int(holders.zero[holder])
+    zero = int(shardings.zero[sharding])
     overlap = tuple(name for name in OVERLAPS if columns[f"overlap_{name}"] and not (name == "param" and zero == 0))
     uneven = () if layout.layers == even(sum(layout.layers), layout.pp * layout.vp) else layout.layers
     degrees: dict[str, Any] = {name: int(columns[name]) for name in ("tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs")}
-    codes = {"recompute": savers.recompute[saver], "method": savers.method[saver], "schedule": columns["schedule"]}
-    codes |= {name: getattr(holders, name)[holder] for name in ("offload", "moments", "reshard")}
+    codes = {
+        "recompute": recomputes.recompute[recompute],
+        "method": recomputes.method[recompute],
+        "schedule": columns["schedule"],
+    }
+    codes |= {name: getattr(shardings, name)[sharding] for name in ("offload", "moments", "reshard")}
     choices: dict[str, Any] = {name: CHOICES[name][int(value)] for name, value in codes.items()}
     return Strategy(
         **degrees,
         **choices,
         **said(job, degrees["ep"]),
-        modules=module_names(job, int(savers.modules[saver])),
-        offload_layers=int(savers.offload_layers[saver]),
+        modules=module_names(job, int(recomputes.modules[recompute])),
+        offload_layers=int(recomputes.offload_layers[recompute]),
         sp=bool(columns["sp"]),
         flash=bool(columns["flash"]),
         zero=zero,
-        recompute_layers=int(savers.layers[saver]),
+        recompute_layers=int(recomputes.layers[recompute]),
         overlap=overlap,
         layers=uneven,
     )

@@ -1,4 +1,4 @@
-"""The search space: every way to factor the GPUs, with micro-batches, chunks, schedules and memory savers.
+"""The search space: every way to factor the GPUs, with micro-batches, chunks, schedules and recompute and sharding.
 
 Rows are made in widening steps (degrees; sequence parallelism; micro-batches; then chunks, schedules and switches) and
 the rules that can be checked are checked at each step, so an illegal factorisation is refused once for all that would
@@ -18,8 +18,8 @@ import numpy as np
 from astra.columns import CHOICES, Column, Columns, code
 from astra.cost.layers import modules_in
 from astra.cost.layout import Layout, Layouts, layout
-from astra.cost.memory import Holders
-from astra.cost.savers import Savers, module_bits
+from astra.cost.memory import Sharding
+from astra.cost.recompute import Recomputes, module_bits
 from astra.cost.stage import Meshes
 from astra.layers import split
 from astra.layers import weights as weights_of
@@ -35,8 +35,14 @@ from astra.spec.job import Job
 from astra.spec.strategy_fields import MODULES, OVERLAPS, SCHEDULES
 
 FLAGS: Final = (*(f"overlap_{name}" for name in OVERLAPS), "flash")
-SAVER: Final = ("recompute", "method", "recompute_layers", "offload_layers", *(f"recompute_{name}" for name in MODULES))
-LATE: Final = frozenset((*SAVER, *Holders._fields))
+RECOMPUTE: Final = (
+    "recompute",
+    "method",
+    "recompute_layers",
+    "offload_layers",
+    *(f"recompute_{name}" for name in MODULES),
+)
+LATE: Final = frozenset((*RECOMPUTE, *Sharding._fields))
 _NONE, _SELECTIVE, _FULL = (code("recompute", name) for name in ("none", "selective", "full"))
 
 
@@ -55,10 +61,10 @@ def chunk_counts(depth: int, pp: int) -> list[int]:
 
 
 class Space:
-    """The legal cores of a job, and the meshes that follow from each.
+    """The legal grids of a job, and the meshes that follow from each.
 
-    A *core* is a strategy's degrees, micro-batch and sequence parallelism; ``expand`` adds chunks, schedule, layer
-    split and switches. ``strategies`` is how many strategies each core stands for. ``refused`` and ``dominated`` count
+    A *grid* is a strategy's degrees, micro-batch and sequence parallelism; ``expand`` adds chunks, schedule, layer
+    split and switches. ``strategies`` is how many strategies each grid stands for. ``refused`` and ``dominated`` count
     what was turned away so far; ``dominated`` are those with an overlap or flash attention switched off, which is
     never better than having it on.
     """
@@ -72,17 +78,17 @@ class Space:
         self.dominated = 0
         self.layouts = Layouts()
         self._layout_places: dict[Layout, int] = {}
-        self._pipelines: dict[int, Ints] = {}  # pp -> rows of (vp, schedule, layout, number of savers)
+        self._pipelines: dict[int, Ints] = {}  # pp -> rows of (vp, schedule, layout, number of recomputes)
         self._mbs = self.allowed("mbs", divisors(job.workload.global_batch))
         self._sp = self.allowed("sp", (False, True))
         self._methods = self._recompute_methods()
         self._flag_space = math.prod(len(self.allowed(name, options)) for name, options in self.switches().items())
         self._flag_sets = self._switch_settings(user_rules)
-        self.holders = self._make_holders()
+        self.shardings = self._make_shardings()
         self.late_rules = (*self._joint_rules(), *(rule for rule in user_rules if rule.needs & LATE))
-        self.degrees, self.degree, self.cores, self.strategies, self.considered = self._make_cores()
-        self.savers = self._make_savers()
-        self.offloads = bool(self.savers.offload_layers.any())
+        self.degrees, self.degree, self.grids, self.strategies, self.considered = self._make_cores()
+        self.recomputes = self._make_recomputes()
+        self.offloads = bool(self.recomputes.offload_layers.any())
 
     def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
         """Candidates the user's restrictions leave."""
@@ -101,7 +107,7 @@ class Space:
         early = {*FLAGS, *self.facts}
         flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
         columns: dict[str, Column] = {name: flags[:, place] for place, name in enumerate(FLAGS)}
-        columns, _ = cross(columns, self.holders._asdict())
+        columns, _ = cross(columns, self.shardings._asdict())
         found = []
         for rule in able_rules(self.job.runtime):
             if not rule.needs & LATE or not rule.needs - LATE - {*self.facts}:
@@ -115,7 +121,7 @@ class Space:
     def _make_cores(self) -> tuple[dict[str, Column], Ints, dict[str, Column], Floats, int]:
         """Degrees, then sequence parallelism, then micro-batches; rules refuse at each step.
 
-        The cores, and before them their degrees with sequence parallelism and which of these each core has.
+        The grids, and before them their degrees with sequence parallelism and which of these each grid has.
         """
         columns = self._degrees()
         if self.job.model.moe is not None:
@@ -128,8 +134,8 @@ class Space:
         columns, below, _ = self._with(columns, below, {}, times=len(self._mbs) * len(self._sp))
         sp, mbs = np.array(self._sp, dtype=bool), np.array(self._mbs, dtype=np.int64)
         degrees, below, _ = self._with(columns, below, {"sp": sp}, times=len(self._mbs))
-        cores, below, degree = self._with(degrees, below, {"mbs": mbs}, times=1)
-        return degrees, degree, cores, below, round(float(considered))
+        grids, below, degree = self._with(degrees, below, {"mbs": mbs}, times=1)
+        return degrees, degree, grids, below, round(float(considered))
 
     def _degrees(self) -> dict[str, Column]:
         """Every factorisation tp * cp * pp * dp of the GPUs, with expert degrees for a MoE model."""
@@ -154,10 +160,10 @@ class Space:
         return cross(columns, {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))})[0]
 
     def _below(self, pp: int) -> float:
-        """Strategies that follow from one core: over pipelines, switches, savers and holders."""
+        """Strategies that follow from one grid: over pipelines, switches, recomputes and shardings."""
         if pp not in self._pipelines:
             self._pipelines[pp] = self._pipelines_of(pp)
-        return float(self._pipelines[pp][:, 3].sum()) * len(self.holders) * self._flag_space
+        return float(self._pipelines[pp][:, 3].sum()) * len(self.shardings) * self._flag_space
 
     def _pipelines_of(self, pp: int) -> Ints:
         """Chunks, schedules and layer splits of a pipeline depth."""
@@ -165,7 +171,7 @@ class Space:
         depth = len(layer_kinds(model))
         found = []
         for vp in self.allowed("vp", chunk_counts(depth, pp)):
-            savers = len(self._savers(-(-depth // (pp * vp)), -(-depth // pp)))
+            recomputes = len(self._recomputes(-(-depth // (pp * vp)), -(-depth // pp)))
             known = [name for name in SCHEDULES if name in self.job.runtime.can.schedules]
             for schedule in self.allowed("schedule", known):
                 if not find(schedule).takes(vp):
@@ -173,7 +179,7 @@ class Space:
                 head = last_layers(self.job)
                 for layers in _splits(model, head, pp, vp, uneven=self.job.runtime.can.uneven):
                     place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
-                    found.append((vp, code("schedule", schedule), place, savers))
+                    found.append((vp, code("schedule", schedule), place, recomputes))
         self.layouts = Layouts(self._layout_places)
         return np.array(found, dtype=np.int64).reshape(-1, 4)
 
@@ -192,7 +198,7 @@ class Space:
         """Sets of modules that selective recompute is tried with, as bits."""
         return [module_bits(self.job, names) for names in module_choices(self.job, self.restrictions)]
 
-    def _savers(self, chunk_layers: int, stage_layers: int) -> Ints:
+    def _recomputes(self, chunk_layers: int, stage_layers: int) -> Ints:
         """Legal rows of ``Savers`` for a chunk of a stage; only full recompute has layers to choose."""
         most = max(chunk_layers, 1) if self.job.runtime.can.methods else 1
         some = self.allowed("recompute_layers", range(1, most + 1))
@@ -203,10 +209,10 @@ class Space:
             for n in (some if kind == _FULL else [1])
             for offloaded in waiting
         ]
-        table = np.array(rows, dtype=np.int64).reshape(-1, len(Savers._fields))
-        return table[check(saver_columns(self.job, Savers(*table.T)), self.facts).ok]
+        table = np.array(rows, dtype=np.int64).reshape(-1, len(Recomputes._fields))
+        return table[check(saver_columns(self.job, Recomputes(*table.T)), self.facts).ok]
 
-    def _make_holders(self) -> Holders:
+    def _make_shardings(self) -> Sharding:
         can = self.job.runtime.can
         zero = self.allowed("zero", can.zero)
         offload, moments, reshard = (
@@ -218,9 +224,9 @@ class Space:
             )
         )
         rows = list(product(zero, offload, moments, reshard))
-        table = np.array(rows, dtype=np.int64).reshape(-1, len(Holders._fields))
-        holders = Holders(*table.T)
-        return Holders(*table[check(holders._asdict(), self.facts).ok].T)
+        table = np.array(rows, dtype=np.int64).reshape(-1, len(Sharding._fields))
+        shardings = Sharding(*table.T)
+        return Sharding(*table[check(shardings._asdict(), self.facts).ok].T)
 
     def _switch_settings(self, user_rules: Sequence[Rule]) -> list[tuple[bool, ...]]:
         """Switch settings to cost: everything on, unless a rule speaks of a switch or it hangs on ZeRO; then all."""
@@ -234,12 +240,12 @@ class Space:
             sets = [(*chosen, bool(option)) for chosen in sets for option in kept]
         return sets
 
-    def _make_savers(self) -> Savers:
+    def _make_recomputes(self) -> Recomputes:
         """All recompute choices, for the deepest chunk there is."""
         depth = len(layer_kinds(self.job.model))
         chunk = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
         stage = max((-(-depth // layout.pp) for layout in self.layouts), default=1)
-        return Savers(*self._savers(chunk, stage).T)
+        return Recomputes(*self._recomputes(chunk, stage).T)
 
     @property
     def flash_settings(self) -> Bools:
@@ -247,18 +253,18 @@ class Space:
         return np.array(sorted({flags[FLAGS.index("flash")] for flags in self._flag_sets}, reverse=True), dtype=bool)
 
     def expand(self, rows: Ints) -> tuple[Meshes, Floats, Ints]:
-        """Meshes of some cores, how many strategies each stands for, and the core of each."""
-        choices = [self._pipelines[pp] for pp in self.cores["pp"][rows].tolist()]
+        """Meshes of some grids, how many strategies each stands for, and the grid of each."""
+        choices = [self._pipelines[pp] for pp in self.grids["pp"][rows].tolist()]
         table = np.concatenate(choices)
-        core = np.repeat(rows, [len(choice) for choice in choices])
-        wide = {name: column[core] for name, column in self.cores.items()}
+        grid = np.repeat(rows, [len(choice) for choice in choices])
+        wide = {name: column[grid] for name, column in self.grids.items()}
         wide |= {"vp": table[:, 0], "schedule": table[:, 1].astype(np.int16)}
         flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
         wide, origin = cross(wide, {name: flags[:, place] for place, name in enumerate(FLAGS)})
         wide["overlap_tp"] = wide["overlap_tp"] & wide["sp"] & (wide["tp"] <= self.facts["scaleup_gpus"])
         wide["overlap_p2p"] = wide["overlap_p2p"] & (wide["vp"] > 1)
         wide["overlap_param"] = wide["overlap_param"] & wide["overlap_grad"]
-        strategies = np.asarray(table[:, 3][origin] * float(len(self.holders)), dtype=np.float64)
+        strategies = np.asarray(table[:, 3][origin] * float(len(self.shardings)), dtype=np.float64)
         self.dominated += round(float(strategies.sum()) / max(len(flags), 1) * (self._flag_space - len(flags)))
         layouts = table[origin, 2]
         if wide["overlap_ep"].any():
@@ -268,7 +274,7 @@ class Space:
             origin, layouts = origin[once], layouts[once]
         kept = self._verdict(wide, self.rules, strategies).ok
         meshes = Meshes({name: column[kept] for name, column in wide.items()}, layouts[kept], self.layouts)
-        return meshes, strategies[kept], core[origin][kept]
+        return meshes, strategies[kept], grid[origin][kept]
 
     def _hide_experts(self, wide: dict[str, Column]) -> Bools:
         """Switch the overlap of expert exchanges off where there is none; which rows are then not there twice."""
@@ -345,15 +351,15 @@ def facts_in(job: Job) -> dict[str, Any]:
     return facts | word_facts(job)
 
 
-def saver_columns(job: Job, savers: Savers) -> dict[str, Column]:
+def saver_columns(job: Job, recomputes: Recomputes) -> dict[str, Column]:
     """Savers under the names that rules use."""
-    found: dict[str, Column] = {"recompute": savers.recompute, "method": savers.method}
-    found["recompute_layers"] = savers.layers
-    found["offload_layers"] = savers.offload_layers
+    found: dict[str, Column] = {"recompute": recomputes.recompute, "method": recomputes.method}
+    found["recompute_layers"] = recomputes.layers
+    found["offload_layers"] = recomputes.offload_layers
     for place, name in enumerate(modules_in(job)):
-        found[f"recompute_{name}"] = (savers.modules >> place & 1) > 0
+        found[f"recompute_{name}"] = (recomputes.modules >> place & 1) > 0
     absent = [name for name in MODULES if f"recompute_{name}" not in found]
-    return found | {f"recompute_{name}": np.zeros(len(savers), bool) for name in absent}
+    return found | {f"recompute_{name}": np.zeros(len(recomputes), bool) for name in absent}
 
 
 def cross(columns: dict[str, Column], more: dict[str, Column]) -> tuple[dict[str, Column], Ints]:

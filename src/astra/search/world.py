@@ -168,7 +168,7 @@ def cluster_of(request: PlanRequest) -> Cluster:
 
 
 @contextmanager
-def told_of(field: str) -> Iterator[None]:
+def figures_of(field: str) -> Iterator[None]:
     """Errors in a strategy name the field that gives it."""
     try:
         yield

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, get_args
 from astra.spec.model import ModelSpec, Quirk
 
 
-class Block(NamedTuple):
+class Trait(NamedTuple):
     """One trait."""
 
     word: str
@@ -32,8 +32,8 @@ def _stretch(model: ModelSpec) -> str:
     if rotary is None or rotary.scaling == "none":
         return ""
     if rotary.scaling == "llama3":
-        told = (rotary.factor, rotary.original_positions, rotary.low_frequency, rotary.high_frequency)
-        kind = "llama-3.1" if told == (8.0, 8192, 1.0, 4.0) and not latent else "llama-3"
+        constants = (rotary.factor, rotary.original_positions, rotary.low_frequency, rotary.high_frequency)
+        kind = "llama-3.1" if constants == (8.0, 8192, 1.0, 4.0) and not latent else "llama-3"
         return f"latent-{kind}" if latent else kind
     if rotary.scaling == "yarn" and latent:
         fixed = (rotary.original_positions, rotary.beta_fast, rotary.beta_slow, rotary.rounded)
@@ -75,10 +75,10 @@ def _activation(model: ModelSpec) -> str:
     return gated.get(plain, plain.replace("_", "-")) if model.gated_mlp else plain.replace("_", "-")
 
 
-def _equals(part: Callable[[ModelSpec], str], *rows: tuple[str, str, str]) -> Iterator[Block]:
+def _equals(part: Callable[[ModelSpec], str], *rows: tuple[str, str, str]) -> Iterator[Trait]:
     """Blocks told apart by one value: (word, value, meaning)."""
     for word, value, meaning in rows:
-        yield Block(word, meaning, lambda model, value=value: part(model) == value)  # type: ignore[misc]
+        yield Trait(word, meaning, lambda model, value=value: part(model) == value)  # type: ignore[misc]
 
 
 _QUIRKS: Final = {
@@ -96,47 +96,47 @@ _QUIRKS: Final = {
     "unrotated_layers": "layers without rotary positions",
     "zero_centered_norm": "norms whose weights are stored less one",
 }
-BLOCKS: Final[tuple[Block, ...]] = (
-    Block("attention", "multi-head or grouped-query attention", _plain_attention),
-    Block("latent", "multi-head latent attention", lambda it: it.mla is not None),
-    Block(
+BLOCKS: Final[tuple[Trait, ...]] = (
+    Trait("attention", "multi-head or grouped-query attention", _plain_attention),
+    Trait("latent", "multi-head latent attention", lambda it: it.mla is not None),
+    Trait(
         "latent-full-queries",
         "latent attention with full-rank queries (it adds a norm before them)",
         lambda it: it.mla is not None and it.mla.q_lora_rank is None,
     ),
-    Block("state-space", "state-space layers (Mamba-2)", lambda it: it.state_space is not None),
-    Block("delta-net", "gated delta nets", lambda it: it.delta_net is not None),
-    Block("attention-gate", "gate on the output of attention", lambda it: it.attention_gate),
-    Block("window", "sliding-window attention", lambda it: it.window is not None and not it.chunked),
-    Block("chunks", "chunked attention", lambda it: it.chunked),
-    Block("sinks", "attention sinks", lambda it: it.attention_sinks),
-    Block("bidirectional", "attention that is not causal", lambda it: not it.causal and it.encoder is None),
-    Block("encoder", "encoder beside the decoder", lambda it: it.encoder is not None),
-    Block("vision", "patch embedding", lambda it: it.vision is not None),
-    Block("tower", "image encoder beside the language model", lambda it: it.tower is not None),
-    Block("dense", "dense feed-forward", has_dense),
-    Block("experts", "experts", lambda it: it.moe is not None),
-    Block("some-experts", "dense layers among layers with experts", lambda it: it.moe is not None and has_dense(it)),
-    Block("plain-experts", "experts without a gate", lambda it: it.moe is not None and not it.gated_mlp),
-    Block("shared-experts", "shared experts", lambda it: it.moe is not None and it.moe.shared_ffn > 0),
-    Block("shared-gate", "gate on shared experts", lambda it: it.moe is not None and it.moe.shared_gate),
-    Block("expert-groups", "experts chosen by group", lambda it: it.moe is not None and it.moe.groups > 1),
-    Block("sigmoid-router", "router with sigmoid scores", lambda it: it.moe is not None and it.moe.score == "sigmoid"),
-    Block("other-router", "router such as this", lambda it: it.moe is not None and it.moe.score == "other"),
-    Block("rmsnorm", "RMSNorm", lambda it: it.norm == "rmsnorm"),
-    Block("layernorm", "LayerNorm", lambda it: it.norm == "layernorm"),
-    Block("layernorm-without-bias", "LayerNorm without a bias", lambda it: it.norm == "layernorm" and not it.norm_bias),
-    Block("other-norms", "layers with more or fewer than two norms",
+    Trait("state-space", "state-space layers (Mamba-2)", lambda it: it.state_space is not None),
+    Trait("delta-net", "gated delta nets", lambda it: it.delta_net is not None),
+    Trait("attention-gate", "gate on the output of attention", lambda it: it.attention_gate),
+    Trait("window", "sliding-window attention", lambda it: it.window is not None and not it.chunked),
+    Trait("chunks", "chunked attention", lambda it: it.chunked),
+    Trait("sinks", "attention sinks", lambda it: it.attention_sinks),
+    Trait("bidirectional", "attention that is not causal", lambda it: not it.causal and it.encoder is None),
+    Trait("encoder", "encoder beside the decoder", lambda it: it.encoder is not None),
+    Trait("vision", "patch embedding", lambda it: it.vision is not None),
+    Trait("tower", "image encoder beside the language model", lambda it: it.tower is not None),
+    Trait("dense", "dense feed-forward", has_dense),
+    Trait("experts", "experts", lambda it: it.moe is not None),
+    Trait("some-experts", "dense layers among layers with experts", lambda it: it.moe is not None and has_dense(it)),
+    Trait("plain-experts", "experts without a gate", lambda it: it.moe is not None and not it.gated_mlp),
+    Trait("shared-experts", "shared experts", lambda it: it.moe is not None and it.moe.shared_ffn > 0),
+    Trait("shared-gate", "gate on shared experts", lambda it: it.moe is not None and it.moe.shared_gate),
+    Trait("expert-groups", "experts chosen by group", lambda it: it.moe is not None and it.moe.groups > 1),
+    Trait("sigmoid-router", "router with sigmoid scores", lambda it: it.moe is not None and it.moe.score == "sigmoid"),
+    Trait("other-router", "router such as this", lambda it: it.moe is not None and it.moe.score == "other"),
+    Trait("rmsnorm", "RMSNorm", lambda it: it.norm == "rmsnorm"),
+    Trait("layernorm", "LayerNorm", lambda it: it.norm == "layernorm"),
+    Trait("layernorm-without-bias", "LayerNorm without a bias", lambda it: it.norm == "layernorm" and not it.norm_bias),
+    Trait("other-norms", "layers with more or fewer than two norms",
           lambda it: it.norms_per_layer != (1 if it.state_space else 2)),
-    Block("no-final-norm", "model without a final norm", lambda it: not it.final_norm),
-    Block("embedding-norm", "norm after the embedding", lambda it: it.embedding_norm),
-    Block("qk-norm", "norms of queries and keys per head", lambda it: it.qk_norm == "per_head"),
-    Block("whole-qk-norm", "norm over the whole query and key projections", lambda it: it.qk_norm == "full"),
-    Block("embedding-width", "vocabulary tables narrower than the layers", lambda it: it.embedding_dim is not None),
-    Block("segments", "segment embeddings", lambda it: it.segments > 0),
-    Block("head-transform", "projection before that of the vocabulary", lambda it: it.head_transform),
-    Block("tied", "tied embeddings", lambda it: it.tied_embeddings),
-    Block("head-bias", "bias of the vocabulary projection", lambda it: it.head_bias),
+    Trait("no-final-norm", "model without a final norm", lambda it: not it.final_norm),
+    Trait("embedding-norm", "norm after the embedding", lambda it: it.embedding_norm),
+    Trait("qk-norm", "norms of queries and keys per head", lambda it: it.qk_norm == "per_head"),
+    Trait("whole-qk-norm", "norm over the whole query and key projections", lambda it: it.qk_norm == "full"),
+    Trait("embedding-width", "vocabulary tables narrower than the layers", lambda it: it.embedding_dim is not None),
+    Trait("segments", "segment embeddings", lambda it: it.segments > 0),
+    Trait("head-transform", "projection before that of the vocabulary", lambda it: it.head_transform),
+    Trait("tied", "tied embeddings", lambda it: it.tied_embeddings),
+    Trait("head-bias", "bias of the vocabulary projection", lambda it: it.head_bias),
     *_equals(
         _biases,
         ("qkv-biases", "qkv", "biases of queries, keys and values alone"),
@@ -155,11 +155,11 @@ BLOCKS: Final[tuple[Block, ...]] = (
         ("silu", "silu", "SiLU without a gate"),
         ("gated-relu2", "gated-relu2", "gated squared ReLU"),
     ),
-    Block("learned-positions", "learned positions", lambda it: it.learned_positions > 0),
-    Block("relative-positions", "relative position buckets", lambda it: it.relative_buckets > 0),
-    Block("partial-rotary", "rotary positions of a part of each head",
+    Trait("learned-positions", "learned positions", lambda it: it.learned_positions > 0),
+    Trait("relative-positions", "relative position buckets", lambda it: it.relative_buckets > 0),
+    Trait("partial-rotary", "rotary positions of a part of each head",
           lambda it: it.rotary is not None and it.rotary.fraction < 1),
-    Block("fractional-rotary", "rotary base that is not a whole number",
+    Trait("fractional-rotary", "rotary base that is not a whole number",
           lambda it: it.rotary is not None and not it.rotary.base.is_integer()),
     *_equals(
         _stretch,
@@ -176,7 +176,7 @@ BLOCKS: Final[tuple[Block, ...]] = (
         ("rotary-other", "other", "rotary positions stretched in this way"),
     ),
     *(
-        Block(quirk.replace("_", "-"), _QUIRKS[quirk], lambda it, quirk=quirk: quirk in it.quirks)  # type: ignore[misc]
+        Trait(quirk.replace("_", "-"), _QUIRKS[quirk], lambda it, quirk=quirk: quirk in it.quirks)  # type: ignore[misc]
         for quirk in get_args(Quirk)
     ),
 )  # fmt: skip

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 import msgspec
 
 from astra.errors import InputError
-from astra.spec._base import Spec, check, check_not_negative, check_positive
 from astra.spec.names import Line, Name, check_names
+from astra.spec.record import Spec, check, check_not_negative, check_positive
 from astra.spec.workload import PEAKS, PRECISIONS
 
 Generation = Literal[
@@ -83,7 +83,7 @@ class Link(Spec, frozen=True, kw_only=True):
 
 
 class Sweep(Spec, frozen=True, kw_only=True):
-    """One collective of one sort of group, timed over sizes: ``ranks`` members that are ``stride`` apart."""
+    """One collective of one kind of group, timed over sizes: ``ranks`` members that are ``stride`` apart."""
 
     op: Name
     ranks: int

@@ -4,38 +4,42 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from astra.spec._base import Spec, check, check_not_negative
 from astra.spec.names import Line
+from astra.spec.record import Spec, check, check_not_negative
 
 
-class Known(NamedTuple):
+class EffectField(NamedTuple):
     """An effect that the cost model has a function for (``cost/effects.py``)."""
 
     off: float  # the amount at which it does nothing
     does: str
 
 
-EFFECTS: Final[dict[str, Known]] = {
-    "clock": Known(1, "tensor throughput in a step over that of hours of GEMMs alone"),
-    "clock_follows_power": Known(0, "clock is the most: it falls towards 1 where GEMMs fill the time"),
-    "attention_rate": Known(1, "speed of its attention over that of the kernel named"),
-    "collective_launches": Known(0, "operators that take the host as long as issuing one collective"),
-    "launches_ahead": Known(0, "the host issues kernels and collectives without ever waiting inside a micro-batch"),
-    "experts_together": Known(0, "one kernel for the products of all of a rank's experts, not one for each"),
-    "fresh_gradient_bytes": Known(0, "per parameter, of the gradients of one backward that are added to the buffer"),
-    "bucket_bytes": Known(0, "of the gradients reduced at a time without ZeRO; 0: all"),
-    "zero_reduces_whole": Known(0, "ZeRO-1 gives every replica all gradients: all-reduce, not reduce-scatter"),
-    "gather_host_s": Known(0, "host time per layer and replica to cut and copy the weights ZeRO-1 gathers"),
-    "pipelined_collective_s": Known(
+EFFECTS: Final[dict[str, EffectField]] = {
+    "clock": EffectField(1, "tensor throughput in a step over that of hours of GEMMs alone"),
+    "clock_follows_power": EffectField(0, "clock is the most: it falls towards 1 where GEMMs fill the time"),
+    "attention_rate": EffectField(1, "speed of its attention over that of the kernel named"),
+    "collective_launches": EffectField(0, "operators that take the host as long as issuing one collective"),
+    "launches_ahead": EffectField(
+        0, "the host issues kernels and collectives without ever waiting inside a micro-batch"
+    ),
+    "experts_together": EffectField(0, "one kernel for the products of all of a rank's experts, not one for each"),
+    "fresh_gradient_bytes": EffectField(
+        0, "per parameter, of the gradients of one backward that are added to the buffer"
+    ),
+    "bucket_bytes": EffectField(0, "of the gradients reduced at a time without ZeRO; 0: all"),
+    "zero_reduces_whole": EffectField(0, "ZeRO-1 gives every replica all gradients: all-reduce, not reduce-scatter"),
+    "gather_host_s": EffectField(0, "host time per layer and replica to cut and copy the weights ZeRO-1 gathers"),
+    "pipelined_collective_s": EffectField(
         0, "host time per tensor-parallel collective and member that a pipeline across nodes adds"
     ),
-    "keeps_activation": Known(0, "a gate's activation stays alive beside its input and the product"),
-    "units": Known(
+    "keeps_activation": EffectField(0, "a gate's activation stays alive beside its input and the product"),
+    "units": EffectField(
         0, "weights are gathered and gradients reduced unit by unit, as FSDP2 does: memory of cost/units.py"
     ),
-    "unit_forward_s": Known(0, "host time per unit and forward to gather its weights and give them back"),
-    "unit_backward_s": Known(0, "host time per unit and backward to gather its weights and reduce its gradients"),
-    "queued_activations": Known(
+    "unit_forward_s": EffectField(0, "host time per unit and forward to gather its weights and give them back"),
+    "unit_backward_s": EffectField(0, "host time per unit and backward to gather its weights and reduce its gradients"),
+    "queued_activations": EffectField(
         0, "whole activations per layer that collectives keep reserved while the host runs ahead of the GPU"
     ),
 }

@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astra.errors import InputError, nearest_names
-from astra.spec._base import Spec
-from astra.spec.kinds import Kind
+from astra.spec.kinds import FieldKind
+from astra.spec.record import Spec
 
 
 class Field(NamedTuple):
     """One field of a request."""
 
-    kind: Kind
+    kind: FieldKind
     help: str | Mapping[str, str]  # a sentence, or one for each verb
     verbs: str = "plan estimate rent"
     group: str = ""  # the heading it stands under in --help
     flag: str | None = ""  # how the command line spells it; empty: as its name; None: not at all
-    typed: Kind | None = None  # how a flag is read, where its unit is another one
+    typed: FieldKind | None = None  # how a flag is read, where its unit is another one
     also: str = ""  # the second field that the flag sets
     name: str = ""
     default: Any = msgspec.NODEFAULT  # it must be given
@@ -39,7 +39,7 @@ class Field(NamedTuple):
         """The flag."""
         return self.flag or f"--{self.name.replace('_', '-')}"
 
-    def told(self, verb: str) -> str:
+    def help_text(self, verb: str) -> str:
         """The help of a verb's flag, with the default where it says something."""
         text = self.help if isinstance(self.help, str) else self.help[verb]
         if self.default in (None, (), False, msgspec.NODEFAULT) or "default" in text:
@@ -70,10 +70,10 @@ class Fielded(Spec, frozen=True, kw_only=True):
 def fields_of(record: type[Spec]) -> dict[str, Field]:
     """The fields of a record, in its order."""
     found = {}
-    for told in msgspec.structs.fields(record):
-        field = next(each for each in record.__annotations__[told.name].__metadata__ if isinstance(each, Field))
-        default = told.default if told.default_factory is msgspec.NODEFAULT else told.default_factory()
-        found[told.name] = field._replace(name=told.name, default=default)
+    for help_text in msgspec.structs.fields(record):
+        field = next(each for each in record.__annotations__[help_text.name].__metadata__ if isinstance(each, Field))
+        default = help_text.default if help_text.default_factory is msgspec.NODEFAULT else help_text.default_factory()
+        found[help_text.name] = field._replace(name=help_text.name, default=default)
     return found
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from astra.spec._base import Spec, check
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
+from astra.spec.record import Spec, check
 from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy, parse_strategy, usual_overlap
 from astra.spec.words import Words

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from astra.errors import InputError, UnknownName
-from astra.spec._base import Spec, decode
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.spec.names import check_name
+from astra.spec.record import Spec, decode
 from astra.spec.strategy import Strategy
 from astra.spec.synonyms import meant_by, near_to
 from astra.units import DAY_S, parse_count, parse_seconds
@@ -27,7 +27,7 @@ _TOKEN_BATCH: Final = re.compile(r"(.*?)\s*tok(?:en)?s?", re.IGNORECASE | re.DOT
 _LONGEST_NUMBER: Final = 100  # letters: no count needs more
 
 
-class Kind:
+class FieldKind:
     """How the values of a field are read; ``repeats`` says that its flag may be given again."""
 
     metavar: str = "TEXT"
@@ -51,7 +51,7 @@ def _number(value: Any) -> float | int | None:
     return None
 
 
-class Whole(Kind):
+class Whole(FieldKind):
     """A whole number: ``1024``, ``1k``, ``4e6``."""
 
     metavar = "N"
@@ -67,7 +67,7 @@ class Whole(Kind):
         return int(found)
 
 
-class Number(Kind):
+class Number(FieldKind):
     """A number: ``300B``, ``2.5``, ``$400k``; ``above`` leaves the least one out."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Number(Kind):
         return float(found)
 
 
-class Fraction(Kind):
+class Fraction(FieldKind):
     """A fraction: ``0.08`` or ``8%``."""
 
     metavar = "F"
@@ -103,7 +103,7 @@ class Fraction(Kind):
         return float(found)
 
 
-class OneOf(Kind):
+class OneOf(FieldKind):
     """A word out of a few."""
 
     def __init__(self, *words: str) -> None:
@@ -124,7 +124,7 @@ class OneOf(Kind):
         return found
 
 
-class Switch(Kind):
+class Switch(FieldKind):
     """Yes or no."""
 
     def read(self, value: Any, where: str) -> bool:
@@ -134,7 +134,7 @@ class Switch(Kind):
         raise InputError(where, value, want="true or false")
 
 
-class Named(Kind):
+class Named(FieldKind):
     """A name that is looked up later, in a catalog or a registry."""
 
     metavar = "NAME"
@@ -149,7 +149,7 @@ class Named(Kind):
         return check_name(where, value.strip(" "))
 
 
-class Word(Named):
+class LowerName(Named):
     """A name in small letters."""
 
     def read(self, value: Any, where: str) -> str:
@@ -157,7 +157,7 @@ class Word(Named):
         return super().read(value, where).lower()
 
 
-class Texts(Kind):
+class Texts(FieldKind):
     """Texts in a list; one by itself may stand without it."""
 
     repeats = True
@@ -180,7 +180,7 @@ class Texts(Kind):
         return tuple(texts)
 
 
-class Pairs(Kind):
+class Pairs(FieldKind):
     """Restrictions as texts, ``tp=8``, or as a mapping, ``{"tp": 8}``."""
 
     repeats = True
@@ -212,7 +212,7 @@ class Pairs(Kind):
         return value
 
 
-class File(Kind):
+class File(FieldKind):
     """The path of a file."""
 
     metavar = "FILE"
@@ -225,7 +225,7 @@ class File(Kind):
         return path_text(value, where, self._want)
 
 
-class Described(Kind):
+class Described(FieldKind):
     """A record by its name or the path of its file, or the record itself."""
 
     metavar = "FILE"
@@ -240,7 +240,7 @@ class Described(Kind):
         return path_text(value, where, self._want)
 
 
-class Rules(Kind):
+class RuleLines(FieldKind):
     """The path of a file with rules, or the rules themselves, a line each."""
 
     metavar = "FILE"
@@ -255,7 +255,7 @@ class Rules(Kind):
         return tuple(value)
 
 
-class Batch(Kind):
+class Batch(FieldKind):
     """A global batch: samples (``1024``) as a number, tokens (``4M tokens``, ``4Mtok``) as text."""
 
     metavar = "N"
@@ -287,7 +287,7 @@ def _before_tokens(text: str) -> str | None:
     return None if found is None else found.group(1)
 
 
-class Duration(Kind):
+class Duration(FieldKind):
     """A time: ``14d``, ``36h``, ``2w``, or a number of days."""
 
     metavar = "TIME"
@@ -309,7 +309,7 @@ class Seconds(Duration):
         return parse_seconds(str(super().read(value, where))) or 0.0
 
 
-class Times(Kind):
+class Times(FieldKind):
     """A number that a flag spells in a larger unit: minutes, megabytes."""
 
     def __init__(self, unit: float, kind: Number, metavar: str) -> None:
@@ -320,7 +320,7 @@ class Times(Kind):
         return self._kind.read(value, where) * self._unit
 
 
-class Priced(Kind):
+class Priced(FieldKind):
     """An amount and the dollars for each, as a flag spells both: ``50@23``."""
 
     metavar = "TB@USD"
@@ -334,7 +334,7 @@ class Priced(Kind):
         return float(found[0]), float(found[1])
 
 
-class Words(Kind):
+class WordList(FieldKind):
     """A strategy, in words or as a record."""
 
     def __init__(self, metavar: str = "TEXT") -> None:

@@ -16,14 +16,14 @@ class Length(Whole):
 
     def read(self, value: Any, where: str) -> Any:
         """The number, or the text with its suffix."""
-        told = value.strip().lower() if isinstance(value, str) else ""
-        if not told.endswith(_SUFFIXES) or parse_count(told[:50]) is None:
+        text = value.strip().lower() if isinstance(value, str) else ""
+        if not text.endswith(_SUFFIXES) or parse_count(text[:50]) is None:
             return super().read(value, where)
         try:
-            super().read(_count(told), where)
+            super().read(_count(text), where)
         except InputError as error:
             raise InputError(where, value, want=error.want) from None
-        return told
+        return text
 
 
 def tokens_of(length: int | str) -> int:
@@ -34,8 +34,8 @@ def tokens_of(length: int | str) -> int:
     return round(_count(length)) if isinstance(length, str) else length
 
 
-def _count(told: str) -> float:
-    number = parse_count(told[:-1]) or 0.0
+def _count(text: str) -> float:
+    number = parse_count(text[:-1]) or 0.0
     whole = int(number) if number == int(number) else 0
     kilo = 1024.0 if whole and whole & (whole - 1) == 0 else 1000.0
-    return parse_count(told, kilo=kilo) or 0.0
+    return parse_count(text, kilo=kilo) or 0.0

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import Any, Final, Literal
 
 from astra.errors import InputError
-from astra.spec._base import Spec, check
+from astra.spec.record import Spec, check
 from astra.spec.strategy import MAX_DEGREE, OVERLAPS, RECOMPUTES, Strategy, pack, parse_strategy, unpack, words_of
 
 MOST_GROUPS: Final = 16

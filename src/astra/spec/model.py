@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from astra.spec._base import Spec, check, check_not_negative, check_positive
 from astra.spec.names import Line, Name, check_names
+from astra.spec.record import Spec, check, check_not_negative, check_positive
 from astra.spec.tower import Tower
 
 # Far above any real model: a slip of the keyboard is caught before a column overflows.
@@ -323,5 +323,5 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
             per_layer += self.hidden * (2 * self.state_space.inner + self.state_space.convolved)
         if self.delta_net is not None:
             per_layer += self.hidden * (2 * self.delta_net.inner + self.delta_net.convolved)
-        beside = 0 if self.tower is None else self.tower.roughly()
-        return beside + self.layers * per_layer + self.hidden * (self.vocab + self.learned_positions)
+        tower = 0 if self.tower is None else self.tower.roughly()
+        return tower + self.layers * per_layer + self.hidden * (self.vocab + self.learned_positions)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from astra.errors import InputError
-from astra.spec._base import check
 from astra.spec.fields import Field, Fielded, fields_of, read_fields
-from astra.spec.kinds import File, Kind, Number, OneOf, Priced, Seconds, Texts, Times
+from astra.spec.kinds import FieldKind, File, Number, OneOf, Priced, Seconds, Texts, Times
 from astra.spec.names import Name, check_names
+from astra.spec.record import check
 from astra.units import MONTH_S
 
 MARKETS: Final = ("on-demand", "reserved", "spot")
@@ -117,7 +117,7 @@ class Money(Fielded, frozen=True, kw_only=True):
 MONEY_FIELDS: Final = fields_of(Money)
 
 
-class MoneyOptions(Kind):
+class MoneyOptions(FieldKind):
     """The money options, or a table of some of them."""
 
     def read(self, value: Any, where: str) -> Money:

@@ -12,16 +12,16 @@ from astra.spec.kinds import (
     Described,
     Duration,
     Fraction,
+    LowerName,
     Named,
     Number,
     OneOf,
     Pairs,
-    Rules,
+    RuleLines,
     Switch,
     Texts,
     Whole,
-    Word,
-    Words,
+    WordList,
 )
 from astra.spec.lengths import Length
 from astra.spec.model import ModelSpec
@@ -118,7 +118,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     ] = None  # fmt: skip
 
     strategy: Annotated[
-        str | None, Field(Words(), 'such as "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"', "estimate", "strategy")
+        str | None, Field(WordList(), 'such as "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"', "estimate", "strategy")
     ] = None  # fmt: skip
     top: Annotated[int, Field(Whole(1, 100), "plans to show", "plan", "search")] = 5
     fix: Annotated[tuple[str, ...], Field(Pairs("KEY=VALUE"), "keep to this value", "plan", "search")] = ()
@@ -129,7 +129,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     minimum: Annotated[tuple[str, ...], Field(Pairs("KEY=N"), "at least this", "plan", "search", "--min")] = ()
     rules: Annotated[
         str | tuple[str, ...] | None,
-        Field(Rules(), "a file with rules of your own, one per line: 'refuse tp > 4' or 'require tp <= 4'; a bare "
+        Field(RuleLines(), "a file with rules of your own, one per line: 'refuse tp > 4' or 'require tp <= 4'; a bare "
                        "condition is one to refuse", "plan estimate", "limits")
     ] = None  # fmt: skip
     headroom: Annotated[
@@ -140,7 +140,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     ] = False  # fmt: skip
 
     objective: Annotated[
-        str | None, Field(Word("the name of an objective, such as cheapest"),
+        str | None, Field(LowerName("the name of an objective, such as cheapest"),
                           "fastest, cheapest, budget, deadline, dollars-per-token or pareto", "plan rent", "goal")
     ] = None  # fmt: skip
     budget: Annotated[
@@ -157,8 +157,8 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
                              "(default), or by the expected step time", "plan", "goal")
     ] = "upper"  # fmt: skip
     baseline: Annotated[
-        str | None, Field(Words("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars saved",
-                          "plan", "goal")
+        str | None, Field(WordList("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars "
+                          "saved", "plan", "goal")
     ] = None  # fmt: skip
     money: Annotated[Money, Field(MoneyOptions(), "prices and restarts", flag=None)] = msgspec.field(
         default_factory=Money

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from astra.errors import nearest_names
-from astra.spec._base import Spec, check, check_not_negative
 from astra.spec.blocks import MEANINGS
 from astra.spec.effects import EFFECTS, Effect
 from astra.spec.names import Line, Name, check_names
+from astra.spec.record import Spec, check, check_not_negative
 from astra.spec.strategy_fields import (
     ACTIVATIONS,
     DISPATCHES,

@@ -18,8 +18,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from astra.errors import InputError, nearest_names
-from astra.spec._base import Spec, check
 from astra.spec.layer_lists import MAX_STAGES, pack, unpack
+from astra.spec.record import Spec, check
 from astra.spec.strategy_fields import (
     ACTIVATIONS,
     CHOICES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from astra.spec._base import Spec, check, check_not_negative, check_positive
+from astra.spec.record import Spec, check, check_not_negative, check_positive
 
 _MOST_LAYERS: Final = 10_000
 _MOST_PIXELS: Final = 1_000_000

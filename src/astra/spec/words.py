@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from astra.spec._base import Spec
+from astra.spec.record import Spec
 from astra.spec.strategy import Strategy
 
 

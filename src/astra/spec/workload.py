@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from astra.spec._base import Spec, check, check_positive
+from astra.spec.record import Spec, check, check_positive
 
 PRECISIONS: Final = (
     "bf16", "fp16", "fp8", "tf32", "fp8-tensorwise", "fp8-blockwise", "fp8-rowwise", "mxfp8", "nvfp4",

@@ -50,8 +50,8 @@ def _cluster(text: str, memory: float | None, gpus: int, per_node: int | None, n
 
 
 def _each(text: str, parts: int) -> list[str]:
-    told = [part.strip() for part in re.split(r"\s/\s", text)]
-    return told if len(told) == parts else [text] * parts
+    links = [part.strip() for part in re.split(r"\s/\s", text)]
+    return links if len(links) == parts else [text] * parts
 
 
 def _known(gpu: str, memory: float | None, gpus: int, per_node: int | None, near: str, far: str) -> Pool:

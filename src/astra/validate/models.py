@@ -167,8 +167,8 @@ def _same(model: ModelSpec, sizes: Sizes) -> bool:
 
 def _style(sizes: Sizes) -> tuple[dict[str, Any], str]:
     for model in models():
-        alike = model.gated_mlp == sizes.gated and bool(model.moe) == bool(sizes.experts) and model.mla is None
-        if _related(model, sizes) and alike and model.vision is None and model.encoder is None:
+        same_blocks = model.gated_mlp == sizes.gated and bool(model.moe) == bool(sizes.experts) and model.mla is None
+        if _related(model, sizes) and same_blocks and model.vision is None and model.encoder is None:
             style = {name: getattr(model, name) for name in _STYLE}
             style["learned_positions"] = sizes.seq if model.learned_positions else 0
             return style, f"biases, norms and embeddings as in {model.name}"

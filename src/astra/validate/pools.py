@@ -103,8 +103,8 @@ def read_network(text: str, per_node: int) -> Network:
     parts = re.split(r"[,;]|\band\b", plain)
     compute = [part for part in parts if "compute" in part.lower()]
     rates = [rate for part in compute or parts if (rate := _gigabits(part)) is not None]
-    told = " ".join(compute or parts).lower()
-    kind = next((kind for pattern, kind in _KINDS if re.search(pattern, told)), None)
+    text = " ".join(compute or parts).lower()
+    kind = next((kind for pattern, kind in _KINDS if re.search(pattern, text)), None)
     if not rates:
         return Network(kind, None)
     times = per_node if re.search(r"per gpu", plain.lower()) else 1

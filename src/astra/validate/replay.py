@@ -11,7 +11,7 @@ import msgspec
 from astra.answer import Estimate, Range, Result
 from astra.errors import AstraError
 from astra.evidence.kinds import MIXED, Kind, kind_of
-from astra.evidence.told import class_of
+from astra.evidence.sentence import class_of
 from astra.search.detail import estimate, step_range
 from astra.search.fleet.plan import estimate_fleet
 from astra.search.world import World

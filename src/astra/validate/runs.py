@@ -26,7 +26,7 @@ from astra.validate.cells import Missing, Row, needed, words_of
 from astra.validate.fleets import cluster_of
 from astra.validate.measured import Measured, measured_of
 from astra.validate.models import model_in
-from astra.validate.strategies import Degrees, Settings, runtime_of, strategy_of
+from astra.validate.strategies import Degrees, RunSettings, runtime_of, strategy_of
 from astra.validate.work import batch_of, degrees_of, mtp_of, precision_of, task_of
 
 _NEEDED: Final = ("layers", "hidden", "heads", "gpu_type", "num_gpus")
@@ -134,8 +134,8 @@ def _request(
     return requests[key]
 
 
-def _settings(row: Row, notes: str) -> Settings:
-    return Settings(
+def _settings(row: Row, notes: str) -> RunSettings:
+    return RunSettings(
         sp=words_of(row, "sp"),
         zero=words_of(row, "zero_stage_or_dist_opt"),
         recompute=words_of(row, "recompute"),

@@ -78,7 +78,7 @@ class Confusion(Result, frozen=True, kw_only=True):
     recommended_but_failed: int  # predicted to fit with the usual headroom kept free, ran out of memory
 
 
-class Group(Result, frozen=True, kw_only=True):
+class RunGroup(Result, frozen=True, kw_only=True):
     """Strategies measured for one model, GPUs and batch."""
 
     source: str
@@ -128,7 +128,7 @@ class Validation(Result, frozen=True, kw_only=True):
     coverage: list[Coverage]
     fitting: dict[str, Confusion]
     picks: list[Pick]
-    groups: list[Group]
+    groups: list[RunGroup]
     worst: list[str]  # identifiers
     rows: list[ReplayedRun]
 
@@ -218,7 +218,7 @@ def _uses(rows: Sequence[ReplayedRun]) -> list[tuple[str, list[ReplayedRun]]]:
     return [(name, part) for name, part in parts.items() if part]
 
 
-def _without(parts: Sequence[ReplayedRun | Group]) -> str:
+def _without(parts: Sequence[ReplayedRun | RunGroup]) -> str:
     return f"without {', '.join(sorted({part.source for part in parts if part.use == 'simulated'}))}"
 
 
@@ -248,14 +248,14 @@ def _coverage(rows: Sequence[ReplayedRun], *, shipped: bool) -> list[Coverage]:
 
     Constants may have been fitted on shipped runs: those are judged as they were predicted without their source.
     """
-    told = (
+    intervals = (
         [(one.kind, one.held, math.expm1(one.log_bar)) for one in unseen()]
         if shipped
         else [(row.evidence, row.held, row.predicted_step_s_range.high / row.predicted_step_s - 1) for row in rows
               if row.held is not None and row.predicted_step_s_range and row.predicted_step_s]
     )  # fmt: skip
     parts: dict[str, list[tuple[bool, float]]] = {}
-    for kind, held, bar in told:
+    for kind, held, bar in intervals:
         for name in ("all", kind.partition(",")[0], kind):
             parts.setdefault(name, []).append((bool(held), bar))
     return [
@@ -279,7 +279,7 @@ def _confusion(rows: Sequence[ReplayedRun]) -> Confusion:
     )
 
 
-def _groups(rows: Sequence[ReplayedRun]) -> list[Group]:
+def _groups(rows: Sequence[ReplayedRun]) -> list[RunGroup]:
     """Groups with enough measured strategies; repeated runs of one strategy count once, by their median."""
     members: dict[tuple[object, ...], dict[str, list[ReplayedRun]]] = {}
     for row in rows:
@@ -289,7 +289,7 @@ def _groups(rows: Sequence[ReplayedRun]) -> list[Group]:
     return [_group(by_strategy) for by_strategy in members.values() if len(by_strategy) >= LEAST_STRATEGIES]
 
 
-def _group(by_strategy: dict[str, list[ReplayedRun]]) -> Group:
+def _group(by_strategy: dict[str, list[ReplayedRun]]) -> RunGroup:
     strategies = list(by_strategy)
     one = by_strategy[strategies[0]][0]
     measured = np.array([np.median([row.measured_step_s for row in by_strategy[name]]) for name in strategies])
@@ -299,7 +299,7 @@ def _group(by_strategy: dict[str, list[ReplayedRun]]) -> Group:
     order = np.argsort(np.where(fits, predicted, np.inf) if fits.any() else predicted, kind="stable")
     tried = order[: min(TRIED, int(fits.sum()) or TRIED)]
     picked = int(order[0])
-    return Group(
+    return RunGroup(
         source=one.source,
         model=one.model,
         gpu=one.gpu,
@@ -319,7 +319,7 @@ def _group(by_strategy: dict[str, list[ReplayedRun]]) -> Group:
     )
 
 
-def _picks(groups: Sequence[Group]) -> list[Pick]:
+def _picks(groups: Sequence[RunGroup]) -> list[Pick]:
     parts = {"all": list(groups)}
     parts |= {use: [group for group in groups if group.use == use] for use in ("fit", "test")}
     others = [group for group in groups if group.use != "simulated"]
@@ -329,7 +329,7 @@ def _picks(groups: Sequence[Group]) -> list[Pick]:
     return [_pick(name, part) for name, part in parts.items() if part]
 
 
-def _pick(name: str, groups: Sequence[Group]) -> Pick:
+def _pick(name: str, groups: Sequence[RunGroup]) -> Pick:
     quality, regret = np.array([g.quality for g in groups]), np.array([g.regret for g in groups])
     return Pick(
         name=name,

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 Use = Literal["fit", "test", "simulated"]
 
 
-class Source(NamedTuple):
+class RunSource(NamedTuple):
     """A source with what its runs may be used for."""
 
     name: str
@@ -25,20 +25,20 @@ class Source(NamedTuple):
 
 
 @cache
-def sources() -> tuple[Source, ...]:
+def sources() -> tuple[RunSource, ...]:
     """Every source whose runs are for more, or for less, than testing."""
     text = (files("astra.validate") / "data" / "sources.csv").read_text(encoding="utf-8")
     return tuple(_source(row) for row in csv.DictReader(io.StringIO(text)))
 
 
-def _source(row: dict[str, str]) -> Source:
+def _source(row: dict[str, str]) -> RunSource:
     fit = ("",) if row["fit"] == "all" else tuple(row["fit"].split())
-    return Source(row["source"], fit, row["times"] == "simulated")
+    return RunSource(row["source"], fit, row["times"] == "simulated")
 
 
 def use_of(source: str, model: str) -> Use:
     """What the runs of this source and model may be used for."""
-    found = next((one for one in sources() if one.name == source), Source(source, (), simulated=False))
+    found = next((one for one in sources() if one.name == source), RunSource(source, (), simulated=False))
     if found.simulated:
         return "simulated"
     return "fit" if model.startswith(found.fit) else "test"

@@ -31,7 +31,7 @@ class Degrees(NamedTuple):
     mbs: int
 
 
-class Settings(NamedTuple):
+class RunSettings(NamedTuple):
     """The words of a strategy, as a table has them; empty where it is silent."""
 
     sp: str
@@ -71,7 +71,7 @@ def called(text: str) -> str:
     return max(found, default=(0, ""))[1]
 
 
-def strategy_of(world: World, degrees: Degrees, settings: Settings) -> tuple[Strategy, list[str]]:
+def strategy_of(world: World, degrees: Degrees, settings: RunSettings) -> tuple[Strategy, list[str]]:
     """The strategy, and the rules by which what the table leaves open was filled."""
     filled: list[str] = []
     runtime, model = world.runtime, world.model
@@ -116,7 +116,7 @@ def _zero(text: str, runtime: Runtime, filled: list[str]) -> int:
 
 
 def _recompute(
-    settings: Settings, usual: Usual, model: ModelSpec, degrees: Degrees, filled: list[str]
+    settings: RunSettings, usual: Usual, model: ModelSpec, degrees: Degrees, filled: list[str]
 ) -> dict[str, Any]:
     words = settings.recompute.strip().lower()
     if words == "selective" and usual.selective == "half":
@@ -132,7 +132,7 @@ def _recompute(
     return {"recompute": "none", "unstated": True}
 
 
-def _overlap(usual: Usual, fields: dict[str, Any], settings: Settings) -> tuple[str, ...]:
+def _overlap(usual: Usual, fields: dict[str, Any], settings: RunSettings) -> tuple[str, ...]:
     """What the framework hides by default, with what the row says.
 
     A gather over the ranks of a node alone is quick: it is taken as hidden. Interleaved schedules send while they

@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from astra.catalog import hardware
-from astra.spec._base import decode
 from astra.spec.cluster import Cluster, Device, NodeType, Pool
 from astra.spec.model import ModelSpec
+from astra.spec.record import decode
 from astra.spec.request import PlanRequest
 from astra.spec.strategy import parse_strategy
 from astra.validate.measured import Measured, Peak

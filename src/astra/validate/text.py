@@ -47,7 +47,7 @@ def render_validation(found: Validation, width: int | None, color: bool, *, brie
     from astra.report import drawing  # noqa: PLC0415
 
     parts: list[RenderableType] = []
-    for title, note, head, rows in _told(found, brief=brief, full=full):
+    for title, note, head, rows in _tables(found, brief=brief, full=full):
         table = drawing.table((head[0], "wrap"), *((name, _side(name)) for name in head[1:]))
         for row in rows:
             table.add_row(*row)
@@ -68,7 +68,7 @@ def markdown(found: Validation, *, date: str, commit: str) -> str:
         f"Runs that may be fitted on: {fitted}. All others are for testing only.",
         "",
     ]
-    for title, note, head, rows in _told(found, brief=False, full=True):
+    for title, note, head, rows in _tables(found, brief=False, full=True):
         lines += [f"## {title}", *(["", note] if note else [])]
         if rows:
             lines += ["", _cells(head), "|" + " --- |" * len(head), *(_cells(row) for row in rows)]
@@ -95,7 +95,7 @@ def _side(name: str) -> str:
 Section = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
 
 
-def _told(found: Validation, *, brief: bool, full: bool) -> list[Section]:
+def _tables(found: Validation, *, brief: bool, full: bool) -> list[Section]:
     """The sections that have something to say: rows, or that there are none."""
     return [one for one in _sections(found, brief=brief, full=full) if one[3] or one[0] in _ALWAYS]
 

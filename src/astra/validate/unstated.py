@@ -51,18 +51,18 @@ def least_recompute(world: World, strategy: Strategy, filled: list[str]) -> Stra
         filled.append("recompute not stated: taken as none")
         return strategy
     # What a micro-batch holds behind which expert exchanges hide is not known well enough to decide on recompute.
-    tried = [strategy, *_savers(world.job, strategy)]
+    tried = [strategy, *_recomputes(world.job, strategy)]
     shown = [replace(one, overlap=tuple(name for name in one.overlap if name != "ep")) for one in tried]
     fitting = [one for one, found in zip(tried, estimate(world.job, shown), strict=True) if found.fits]
     chosen = fitting[0] if fitting else strategy
-    more = _told(chosen) if chosen is not strategy else "none"
+    more = _in_words(chosen) if chosen is not strategy else "none"
     filled.append(
         f"recompute not stated: {more}, the least that fits" if fitting else "recompute not stated: none fits"
     )
     return chosen
 
 
-def _savers(job: Job, strategy: Strategy) -> Iterator[Strategy]:
+def _recomputes(job: Job, strategy: Strategy) -> Iterator[Strategy]:
     """From the cheapest on: parts of a layer, activations in host memory, then whole layers."""
     can, model = job.runtime.can, job.model
     wanted = ["moe_act", "layernorm"] if model.moe else []
@@ -85,7 +85,7 @@ def _savers(job: Job, strategy: Strategy) -> Iterator[Strategy]:
         yield replace(strategy, recompute="full")
 
 
-def _told(strategy: Strategy) -> str:
+def _in_words(strategy: Strategy) -> str:
     if strategy.offload_layers:
         return f"activations of {strategy.offload_layers} layers in host memory"
     if strategy.recompute == "selective":

@@ -68,12 +68,12 @@ def run_collectives(
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group(backend or "nccl", timeout=_PATIENCE)
     try:
-        return _Bench(torch, dist, gpu).run(out, quick, most_bytes)
+        return _Timer(torch, dist, gpu).run(out, quick, most_bytes)
     finally:
         dist.destroy_process_group()
 
 
-class _Bench:
+class _Timer:
     """One process among several."""
 
     def __init__(self, torch: Any, dist: Any, gpu: bool) -> None:

@@ -11,8 +11,8 @@ from typing import Final, Literal
 import msgspec
 
 from astra.schedule import find
-from astra.spec._base import Spec, check
 from astra.spec.model import ModelSpec
+from astra.spec.record import Spec, check
 from astra.spec.strategy import Strategy, replace
 
 Framework = Literal["megatron", "torch", "fsdp2"]

@@ -16,7 +16,7 @@ from astra.lab.profile.gpu import ClockWatch, kernels_of
 from astra.lab.rehearse import megatron_rank
 from astra.lab.rehearse.case import Case
 from astra.lab.rehearse.fabric import FABRIC, fill_seconds
-from astra.lab.rehearse.megatron_rank import Rank
+from astra.lab.rehearse.megatron_rank import MegatronRank
 from astra.lab.rehearse.rows import as_row
 
 Costs = dict[str, tuple[float, float]]
@@ -130,7 +130,7 @@ def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: C
         megatron_rank.free(rank)
 
 
-def _measure_rank(rank: Rank, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
+def _measure_rank(rank: MegatronRank, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
     import torch
 
     case = rank.case
@@ -162,7 +162,7 @@ def _measure_rank(rank: Rank, costs: Costs, steps: int, row: dict[str, Any], wat
     row.update(kernels_of(torch, lambda: _step(rank, feed, Clock(torch))))
 
 
-def _step(rank: Rank, feed: Any, clock: Clock, row: dict[str, Any] | None = None) -> float | None:
+def _step(rank: MegatronRank, feed: Any, clock: Clock, row: dict[str, Any] | None = None) -> float | None:
     """One optimizer step as Megatron's train_step makes it; returns the gradient norm."""
     import torch
     from megatron.core.pipeline_parallel import schedules
@@ -241,7 +241,7 @@ def _experts_kernel(case: Case) -> str | None:
     return "sequential" if grouped_mm() is None else "torch grouped_mm"
 
 
-def buffer_bytes(rank: Rank) -> dict[str, int]:
+def buffer_bytes(rank: MegatronRank) -> dict[str, int]:
     """Bytes of the parameter and gradient buffers of the data-parallel wrapper."""
     weights = grads = 0
     for chunk in rank.chunks:

@@ -24,7 +24,7 @@ _COMPILE_LIMIT: Final = 256  # shapes differ from case to case; torch gives up c
 
 
 @dataclass
-class Rank:
+class MegatronRank:
     """A built rank, ready to step."""
 
     case: Case
@@ -79,7 +79,7 @@ def padded_vocab(vocab: int, tp: int) -> int:
     return -(-vocab // step) * step
 
 
-def build(case: Case) -> Rank:
+def build(case: Case) -> MegatronRank:
     """Join the fake job and build the rank, its wrapper and its optimizer."""
     import torch
     from megatron.core import parallel_state
@@ -105,7 +105,7 @@ def build(case: Case) -> Rank:
     chunks = [_wrap(case, config, chunk, index) for index, chunk in enumerate(bare)]
     optimizer = _optimizer(case, chunks)
     _connect(case, config, chunks, optimizer)
-    return Rank(case=case, config=config, chunks=chunks, optimizer=optimizer, params=params)
+    return MegatronRank(case=case, config=config, chunks=chunks, optimizer=optimizer, params=params)
 
 
 def _chunk(case: Case, config: Any, index: int) -> Any:
@@ -250,7 +250,7 @@ def flat_buffers(chunk: Any) -> list[Any]:
     return [*chunk.buffers, *chunk.expert_parallel_buffers]
 
 
-def free(rank: Rank) -> None:
+def free(rank: MegatronRank) -> None:
     """Drop the rank's large tensors by hand: hooks and class attributes of megatron may still refer to it."""
     import torch
 
@@ -277,11 +277,11 @@ def free(rank: Rank) -> None:
         part.optimizer.state.clear()
 
 
-def _drop_tensors(torch: Any, holder: Any) -> None:
+def _drop_tensors(torch: Any, module: Any) -> None:
     """Forget tensors kept as plain attributes: received inputs, routing maps and the graphs behind them."""
-    for name, value in list(getattr(holder, "__dict__", {}).items()):
+    for name, value in list(getattr(module, "__dict__", {}).items()):
         if isinstance(value, torch.Tensor):
-            holder.__dict__[name] = None
+            module.__dict__[name] = None
 
 
 def tear_down() -> None:

@@ -22,7 +22,7 @@ from astra.schedule.one_f_one_b import order
 _CLIP: Final = 1.0
 
 
-class Rank:
+class PlainRank:
     """A stage with its gradients and optimizer, and the micro-batches whose backward is still to come."""
 
     def __init__(self, case: Case, device: str) -> None:
@@ -100,7 +100,7 @@ def _accumulate(parameter: Any) -> None:
 
 def main() -> int:
     """Answer the cases on standard input."""
-    return torch_run.answer(Rank, lambda case: case.strategy.gpus)
+    return torch_run.answer(PlainRank, lambda case: case.strategy.gpus)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ def ring(shard: Shard, heads: Heads) -> list[Send]:
     """Send c - 1 hops of this rank's keys and values; in backward also of their gradients."""
     nbytes = BF16 * shard.tokens * heads.keys * (heads.dim_qk + heads.dim_v)
     hops = (shard.cp - 1).astype(np.float64)
-    return [Send("send_recv", nbytes, shard.cp, shard.tp, hops, 2 * hops, beside="attention")]
+    return [Send("send_recv", nbytes, shard.cp, shard.tp, hops, 2 * hops, behind="attention")]
 
 
 def _cp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:

@@ -17,7 +17,7 @@ def _has(model: ModelSpec, place: Place) -> bool:
     moe = model.moe
     if not place.may_have("-"):
         return False
-    if moe is None or place.beside or place.letter:
+    if moe is None or place.of_encoder or place.letter:
         return True
     return place.number < moe.first_dense or (place.number - moe.first_dense + 1) % moe.every != 0
 

@@ -23,7 +23,7 @@ _ONE = np.array(1)
 Tables = dict[int, Floats]  # by sharding
 
 
-class Settings(NamedTuple):
+class AfterSettings(NamedTuple):
     """What all pipelines share."""
 
     zero: int
@@ -46,7 +46,7 @@ class After:
     once.
     """
 
-    def __init__(self, pools: list[tuple[Job, cost.PoolColumns]], settings: Settings) -> None:
+    def __init__(self, pools: list[tuple[Job, cost.PoolColumns]], settings: AfterSettings) -> None:
         self.pools, self.settings = pools, settings
         self._moved = lru_cache(maxsize=64)(self._make_moved)
         self._ends = lru_cache(maxsize=128)(self._make_ends)
@@ -91,11 +91,11 @@ class After:
         shards, (mixes, _) = columns.shards, stages_of(job)
         moved = self._moved(pool, dp, cp, groups, way)
         rows = np.flatnonzero((shards.mbs == mbs) & (shards.cp == cp))
-        alike = np.array([moved.place[int(shards.tp[row]), int(shards.ep[row])] for row in rows], np.int64)
+        same = np.array([moved.place[int(shards.tp[row]), int(shards.ep[row])] for row in rows], np.int64)
         forward_s = self._of_stages(job, columns.forward_s[rows])
         between = replicas(
             job,
-            take(moved.sync, alike),
+            take(moved.sync, same),
             how=Holding(np.array(self.settings.zero), _OFF, _ONE, _ONE),  # who shares them is in what is moved
             overlap_grad=np.array(self.settings.overlap_grad),
             overlap_param=np.array(self.settings.overlap_param),
@@ -104,7 +104,7 @@ class After:
             forward_s=forward_s,
             backward_s=self._of_stages(job, columns.work_s[rows]) - forward_s,
         )
-        ends_s: Floats = (moved.update_s[alike] + between.exposed_s).reshape(len(rows), 4, len(mixes))
+        ends_s: Floats = (moved.update_s[same] + between.exposed_s).reshape(len(rows), 4, len(mixes))
         return {row: at for at, row in enumerate(rows.tolist())}, ends_s
 
     def _of_stages(self, job: Job, by_sort: Floats) -> Floats:
@@ -116,14 +116,14 @@ class After:
 
 
 @lru_cache(maxsize=16)
-def _mixes(pattern: tuple[int, ...], sorts: int) -> tuple[Ints, Ints | None]:
+def _mixes(pattern: tuple[int, ...], stage_kinds: int) -> tuple[Ints, Ints | None]:
     depth = len(pattern)
-    if sorts == 1:
+    if stage_kinds == 1:
         return np.arange(depth + 1)[:, None], None
-    steps = np.eye(sorts, dtype=np.int64)[list(reversed(pattern))]
-    sums = np.concatenate((np.zeros((1, sorts), np.int64), np.cumsum(steps, axis=0)))
+    steps = np.eye(stage_kinds, dtype=np.int64)[list(reversed(pattern))]
+    sums = np.concatenate((np.zeros((1, stage_kinds), np.int64), np.cumsum(steps, axis=0)))
     gaps = np.maximum(sums[:, None] - sums[None], 0)  # [left at the front, at the back, kind]
-    mixes, place = np.unique(gaps.reshape(-1, sorts), axis=0, return_inverse=True)
+    mixes, place = np.unique(gaps.reshape(-1, stage_kinds), axis=0, return_inverse=True)
     return mixes, place.reshape(depth + 1, depth + 1)
 
 

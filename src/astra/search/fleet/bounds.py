@@ -102,11 +102,11 @@ class _Pool(NamedTuple):
     head_s: Floats
     stages: Ints  # the most
     units: Floats  # the most on a stage, by memory at the end of the pipeline
-    alike: bool
+    uniform_layers: bool
 
     def whole(self, units: Floats) -> Floats:
         """Whole layers, where they are alike."""
-        return np.floor(units) if self.alike else units
+        return np.floor(units) if self.uniform_layers else units
 
 
 def _block(
@@ -138,8 +138,10 @@ def _table(frames: Frames, in_flight: Ints, place: Ints, rates: Rates, gpus: int
     at: tuple[Ints, Ints | slice] = (place, slice(None))
     tp = rates.tp[None, :]
     if (frames.setting >= 0).all():
-        alike = (frames.setting[:, None] == rates.setting) & (frames.recompute[:, None] == rates.recompute)
-        way = alike.argmax(axis=1)[:, None]  # every pair is among a pool's ways, if only as one that is not legal
+        uniform_layers = (frames.setting[:, None] == rates.setting) & (frames.recompute[:, None] == rates.recompute)
+        way = uniform_layers.argmax(axis=1)[
+            :, None
+        ]  # every pair is among a pool's ways, if only as one that is not legal
         at, tp = (place[:, None], way), rates.tp[way]
     seconds = rates.layer_s[at]
     stages = gpus // ((frames.dp * frames.cp)[:, None] * tp)

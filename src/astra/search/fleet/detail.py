@@ -32,7 +32,7 @@ from astra.schedule import find, legal, step_s
 from astra.search import detail
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
-from astra.search.fleet.told import BETWEEN, Known, told
+from astra.search.fleet.summary import BETWEEN, KnownOfStrategy, summary
 from astra.search.words import said
 from astra.spec.job import STRAGGLING, Job
 from astra.spec.mixed import Group, MixedStrategy, Segment
@@ -74,7 +74,7 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
-    return told(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
+    return summary(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
 
 
 def _costed_group(fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule]) -> list[_Costed]:
@@ -108,14 +108,14 @@ def _costed(
         job, costs.sync, costs.held, replicas, len(mixed.groups), _slowest_wire(fleet, mixed)
     )
     costs = costs._replace(sync=moved)
-    saved = activations(costs, row.meshes.columns["vp"], row.savers)
-    static, update, between = states(job, row.meshes, costs, row.holders)
+    saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
+    static, update, between = states(job, row.meshes, costs, row.shardings)
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
-        job, row.meshes, gathered, row.savers, np.zeros((1, row.layout.pp))
+        job, row.meshes, gathered, row.recomputes, np.zeros((1, row.layout.pp))
     )
     by_rank_s = again_s[0][np.array(row.layout.place)].sum(axis=0)
     following_s = step.after_s(update, between)[0, 0]
-    answer = detail.Answer(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0)
+    answer = detail.CostedRow(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0)
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(moved.source.max()))
@@ -293,7 +293,7 @@ def _straggling(fleet: Fleet, strategy: MixedStrategy) -> float:
     return STRAGGLING * math.log2(max(nodes, 1))
 
 
-def _known(fleet: Fleet, strategy: MixedStrategy, groups: Sequence[Sequence[_Costed]]) -> Known:
+def _known(fleet: Fleet, strategy: MixedStrategy, groups: Sequence[Sequence[_Costed]]) -> KnownOfStrategy:
     """What the segments say of the whole: provenance, work done again, rules broken, its kind."""
     parts = [part for costed in groups for part in costed]
     provenance: dict[str, Source] = {}
@@ -305,4 +305,4 @@ def _known(fleet: Fleet, strategy: MixedStrategy, groups: Sequence[Sequence[_Cos
     shares = [group.samples / strategy.samples for group in strategy.groups]
     again = sum(part.recomputed * share for share, costed in zip(shares, groups, strict=True) for part in costed)
     violations = list(dict.fromkeys(broken for part in parts for broken in part.violations))
-    return Known(provenance, again, violations, _kind(fleet, strategy))
+    return KnownOfStrategy(provenance, again, violations, _kind(fleet, strategy))

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.partition.solve import Choice, Pipeline
+from astra.partition.solve import Pipeline, StageChoice
 from astra.search.fleet.bounds import Frames
 from astra.search.fleet.ways import Shardings
 from astra.search.space import divisors
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
     only: tuple[int, int, str] | None  # the tp, ep and recompute of every stage, where they must agree
 
 
-class Shape(NamedTuple):
+class FrameShape(NamedTuple):
     """What a choice stands for."""
 
     tp: int
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
     row: int  # of its pool's shardings
 
 
-class Found(NamedTuple):
+class FoundPipeline(NamedTuple):
     """The optimum of a frame."""
 
     value_s: float  # pipeline by the closed form, without what transfers add to fill and drain where they are hidden
@@ -51,7 +51,7 @@ class Found(NamedTuple):
     total_s: float  # with both, gradients and optimizer
     frame: Frame
     pipeline: Pipeline
-    shapes: tuple[tuple[Shape, ...], ...]  # by pool and choice
+    shapes: tuple[tuple[FrameShape, ...], ...]  # by pool and choice
     late: bool = False  # transfers longer than a slot, which stall the schedule: the simulator must say how much
 
     def group(self, names: Sequence[str], microbatches: int) -> Group:
@@ -96,15 +96,15 @@ class Found(NamedTuple):
         return (sum(self.stage_s) - slowest) / self.frame.vp + self.fill_s, slowest
 
 
-class Bounded(NamedTuple):
+class BoundedFrame(NamedTuple):
     """Lower bounds of a frame's pipeline and of what follows it, and a pipeline of it."""
 
     least_s: float
     end_s: float
-    found: Found | None
+    found: FoundPipeline | None
 
 
-def in_units(choice: Choice, stages: int, chunks: int) -> Choice:
+def in_units(choice: StageChoice, stages: int, chunks: int) -> StageChoice:
     """With a number of stages, and layers taken ``chunks`` at a time."""
     return choice._replace(
         stages=stages,

@@ -14,7 +14,7 @@ from astra.provenance import Bools
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.search.fleet.after import Settings
+from astra.search.fleet.after import AfterSettings
 from astra.search.words import joint_words
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS
@@ -52,7 +52,7 @@ class Limits:
         on = {name: name in job.runtime.can.overlap and self.allows(f"overlap_{name}", True) for name in OVERLAPS}
         self.overlap = tuple(name for name in OVERLAPS if on[name] and name not in ("p2p", "ep"))
         param = "param" in self.overlap and "grad" in self.overlap and self.zero > 0
-        self.settings = Settings(self.zero, "grad" in self.overlap, param)
+        self.settings = AfterSettings(self.zero, "grad" in self.overlap, param)
         self.early_rules = tuple(rule for rule in self.user_rules if not rule.needs & _BY_SPLIT)
         named = {*self.restrictions.fixed, *self.restrictions.forbidden, *self.restrictions.maxima,
                  *self.restrictions.minima}  # fmt: skip

@@ -47,10 +47,10 @@ def best_alone(
     parts = [gathered.take(np.array([number])) for number in range(len(rows))]
     timed = [_timed(job, row, part) for row, part in zip(rows, parts, strict=True)]
     for number in sorted(range(len(rows)), key=lambda number: timed[number][0]):
-        result = detail.in_full(job, rows[number], parts[number], user_rules)
+        result = detail.full_estimate(job, rows[number], parts[number], user_rules)
         if result.fits and result.legal:
             plan = OnePool(pool=fleet.names[place], strategy=strategies[number])
-            return plan, _told(fleet, job, plan, result, timed[number][1])
+            return plan, _reported(fleet, job, plan, result, timed[number][1])
     return None
 
 
@@ -90,11 +90,11 @@ def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = 
     job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus).saying(plan.strategy)
     row = detail.as_row(job, plan.strategy)
     gathered = gather_parts(job, row.meshes.columns)
-    result = detail.in_full(job, row, gathered, user_rules)
-    return _told(fleet, job, plan, result, _timed(job, row, gathered)[1])
+    result = detail.full_estimate(job, row, gathered, user_rules)
+    return _reported(fleet, job, plan, result, _timed(job, row, gathered)[1])
 
 
-def _told(fleet: Fleet, job: Job, plan: OnePool, result: Estimate, pipeline_s: float) -> MixedEstimate:
+def _reported(fleet: Fleet, job: Job, plan: OnePool, result: Estimate, pipeline_s: float) -> MixedEstimate:
     """An estimate of one pool with what an answer over several pools adds."""
     strategy, used = plan.strategy, {plan.pool: plan.strategy.gpus}
     stages = [_stage(job, plan, stage, result.microbatches) for stage in result.stages]
@@ -146,7 +146,7 @@ def _stage(job: Job, plan: OnePool, stage: StageEstimate, microbatches: int) -> 
 def _timed(job: Job, row: detail.Row, gathered: Gathered) -> tuple[float, float]:
     """A step as it is told in full, and the pipeline in it."""
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
-    _, update, between = states(job, row.meshes, costs, row.holders)
+    _, update, between = states(job, row.meshes, costs, row.shardings)
     pipeline_s, _ = detail.simulated(job, row, gathered, between.per_microbatch_s[0, 0])
     return float(step.seconds(job, pipeline_s, step.after_s(update, between).max())), pipeline_s
 

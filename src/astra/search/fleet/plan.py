@@ -29,7 +29,7 @@ from astra.search.fleet.spread import spread
 from astra.search.fleet.worth import Remarks, Worth
 from astra.search.ledger import lost_by, no_coverage
 from astra.search.words import joint_words
-from astra.search.world import World, told_of
+from astra.search.world import World, figures_of
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
@@ -127,7 +127,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     known = {names[place]: each for place, each in alone.items() if each is not None}
     best = min([*found, *known.values()], key=lambda each: each.estimate.step_s, default=None)
     found += planner.beat(best) if best is not None else []
-    better = [each for each in found if not _told_alone(each, known)]
+    better = [each for each in found if not _reported_alone(each, known)]
     candidates = sorted([*better, *known.values()], key=lambda each: each.estimate.step_s)
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
@@ -168,7 +168,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     )  # fmt: skip
 
 
-def _told_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
+def _reported_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
     """Whether a plan uses one pool and is no faster than that pool's own plan, which is told anyway."""
     used = list(each.estimate.used)
     own = alone.get(used[0])
@@ -176,10 +176,10 @@ def _told_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
 
 
 def _search_record(planner: Planner, feasible: int, seconds: float) -> Search:
-    bench = planner.bench
+    frame_space = planner.frame_space
     return Search(
-        considered=bench.frames, evaluated=bench.solved, feasible=feasible, seconds=seconds,
-        strategies_per_s=bench.frames / seconds,
+        considered=frame_space.frames, evaluated=frame_space.solved, feasible=feasible, seconds=seconds,
+        strategies_per_s=frame_space.frames / seconds,
     )  # fmt: skip
 
 
@@ -187,7 +187,9 @@ def _rejects(planner: Planner, *, left_open: bool) -> list[Reject]:
     sentence = "frames (pipelines, micro-batch, chunks, stages) proven slower by a lower bound"
     if left_open:
         sentence += ", or left open (see the notes)"
-    return [Reject(reason="bound", sentence=sentence, strategies=planner.bench.frames - planner.bench.solved)]
+    return [
+        Reject(reason="bound", sentence=sentence, strategies=planner.frame_space.frames - planner.frame_space.solved)
+    ]
 
 
 def _limits_of(planner: Planner, best: Costed) -> list[str]:
@@ -216,7 +218,7 @@ def estimate_fleet(world: World, strategy: str) -> MixedEstimate:
 
 def _estimated(fleet: Fleet, text: str, money: Money, user_rules: Sequence[Rule], where: str) -> MixedEstimate:
     """One pool by its name, groups in brackets, or a plain strategy dealt to the pools in their order."""
-    with told_of(where):
+    with figures_of(where):
         named = on_one_pool(text)
         if named is not None:
             alone = read_alone(fleet, *named)
@@ -322,7 +324,7 @@ def _record(world: World, fleet: Fleet) -> dict[str, Any]:
         for name, pool, each in zip(fleet.names, fleet.cluster.pools, fleet.jobs, strict=True)
     }  # fmt: skip
     between = fleet.cluster.between
-    told = {
+    fields = {
         "gpus": fleet.cluster.gpus,
         "gpu": " + ".join(f"{pool.gpus}x{pool.device.name}" for pool in fleet.cluster.pools),
         "pools": pools,
@@ -333,4 +335,4 @@ def _record(world: World, fleet: Fleet) -> dict[str, Any]:
         "objective": "fastest",
         "workload": msgspec.to_builtins(fleet.job.workload),  # in the precision of the first pool
     }
-    return world.record() | world.limits_record() | told
+    return world.record() | world.limits_record() | fields

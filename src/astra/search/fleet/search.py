@@ -20,13 +20,13 @@ from astra.errors import NoFeasiblePlan
 from astra.partition.effort import Effort
 from astra.partition.solve import end_times
 from astra.search.fleet.detail import estimate
-from astra.search.fleet.frames import Counts, Found, Frame
+from astra.search.fleet.frames import Counts, FoundPipeline, Frame
 from astra.search.fleet.limits import Limits
 from astra.search.fleet.lone import best_alone
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate
-from astra.search.fleet.shares import Share, deal
-from astra.search.fleet.space import Bench
+from astra.search.fleet.shares import BatchShare, deal
+from astra.search.fleet.space import FrameSpace
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
 
@@ -46,7 +46,7 @@ Progress = Callable[[float], None]
 Kind = Literal["one shape", "groups", "pipelines"]  # what a search looks for
 
 
-class Candidate(NamedTuple):
+class FleetCandidate(NamedTuple):
     """A strategy and its closed-form step time."""
 
     step_s: float
@@ -66,17 +66,17 @@ class Planner:
     def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None) -> None:
         self.exact, self.limits = exact, limits or Limits(fleet.job)
         self.user_rules = self.limits.user_rules
-        self.bench = Bench(fleet, self.limits)
-        self.fleet = fleet._replace(columns=tuple(way.columns for way in self.bench.ways))
+        self.frame_space = FrameSpace(fleet, self.limits)
+        self.fleet = fleet._replace(columns=tuple(way.columns for way in self.frame_space.ways))
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
-        self._menus: dict[tuple[Counts, int], list[Found]] = {}
+        self._menus: dict[tuple[Counts, int], list[FoundPipeline]] = {}
         self._alone: dict[tuple[int, int], Costed | None] = {}
         self.use(Effort(MOST_EFFORT))
 
     def use(self, effort: Effort) -> None:
         """From here on spend this; what is left open is counted anew."""
-        self.effort = self.bench.effort = effort
+        self.effort = self.frame_space.effort = effort
         self.left_open: dict[Kind, float] = {}  # seconds that no pipeline of a kind not looked at can beat
 
     def _leave_open(self, kind: Kind, bound_s: float) -> None:
@@ -102,19 +102,19 @@ class Planner:
         fewer: Counts | None = None,
         aligned: bool = True,
         spread: float = 1.0,
-    ) -> list[tuple[float, Found]]:
+    ) -> list[tuple[float, FoundPipeline]]:
         """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames.
 
         ``spread``: frames that may come that close to the best are solved too.
         """
-        frames: Iterable[tuple[float, Frame]] = self.bench.bounded_frames(
+        frames: Iterable[tuple[float, Frame]] = self.frame_space.bounded_frames(
             counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned, below=spread * below
         )
-        found: list[tuple[float, Found]] = []
+        found: list[tuple[float, FoundPipeline]] = []
         limit = below
         kind: Kind = "groups" if not whole else "one shape" if uniform else "pipelines"
         many = sum(gpus > 0 for gpus in counts) >= MANY_POOLS
-        if many and self.bench.uniform:
+        if many and self.frame_space.uniform:
             frames, found = self._closer(counts, frames, below, every=every, must=must)
             limit = min([below, *(total_s for total_s, _ in found)])
         for bound_s, frame in frames:
@@ -125,21 +125,21 @@ class Planner:
                 break
             # A share will still be rounded, so that the last of its end is not worth the search; nor is it with many.
             quick = many or not whole
-            solved = self.bench.solve(counts, frame, every=every, below=spread * limit, must=must, quick=quick)
+            solved = self.frame_space.solve(counts, frame, every=every, below=spread * limit, must=must, quick=quick)
             if not self.effort.left:
                 self._leave_open(kind, bound_s)
             if solved is None:
                 continue
-            total_s = self._told_s(solved) if whole else solved.total_s
+            total_s = self._reported_s(solved) if whole else solved.total_s
             found.append((total_s, solved))
             limit = min(limit, total_s)
         return sorted(found, key=lambda entry: entry[0])[:keep]
 
     def _closer(
         self, counts: Counts, frames: Iterable[tuple[float, Frame]], below: float, *, every: bool, must: int
-    ) -> tuple[Iterable[tuple[float, Frame]], list[tuple[float, Found]]]:
+    ) -> tuple[Iterable[tuple[float, Frame]], list[tuple[float, FoundPipeline]]]:
         """Frames with bounds that leave only the order of pools out, best first, and pipelines met on the way."""
-        found: list[tuple[float, Found]] = []
+        found: list[tuple[float, FoundPipeline]] = []
         close: list[tuple[float, Frame]] = []
         limit = below
         for bound_s, frame in frames:
@@ -148,40 +148,40 @@ class Planner:
             if self.effort.over:
                 close.append((bound_s, frame))
                 break
-            least_s, end_s, met = self.bench.bound(counts, frame, every=every, below=limit, must=must)
+            least_s, end_s, met = self.frame_space.bound(counts, frame, every=every, below=limit, must=must)
             if least_s + end_s >= limit:
                 continue
             if met is not None:
-                total_s = self._told_s(met)
+                total_s = self._reported_s(met)
                 found.append((total_s, met))
                 limit = min(limit, total_s)
             if met is None or least_s < CLOSE * met.value_s:
                 close.append((max(least_s, bound_s) + end_s, frame))
         return sorted(close, key=lambda entry: entry[0]), found
 
-    def _told_s(self, found: Found) -> float:
+    def _reported_s(self, found: FoundPipeline) -> float:
         """A pipeline's time in the search; simulated where transfers stall it, which no closed form knows."""
         if not found.late or found.frame.microbatches != int(found.frame.microbatches):
             return found.total_s
-        costed = self._in_full(self.strategy((found, int(found.frame.microbatches))))
+        costed = self._full_estimate(self.strategy((found, int(found.frame.microbatches))))
         return max(found.total_s, self.before_s(costed))
 
-    def strategy(self, *parts: tuple[Found, int]) -> MixedStrategy:
+    def strategy(self, *parts: tuple[FoundPipeline, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
         groups = tuple(found.group(self.fleet.names, m) for found, m in parts)
-        return MixedStrategy(groups=groups, zero=self.bench.zero, overlap=self.limits.overlap)
+        return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap)
 
-    def alike(self, counts: Counts, **how: bool | float | int | Counts) -> list[Candidate]:
+    def same_replicas(self, counts: Counts, **how: bool | float | int | Counts) -> list[FleetCandidate]:
         """Strategies whose replicas are all the same pipeline."""
-        found = self.pipelines(counts, self.bench.batch, keep=KEPT, **how)  # type: ignore[arg-type]
-        return [Candidate(total, self.strategy((each, int(each.frame.microbatches)))) for total, each in found]
+        found = self.pipelines(counts, self.frame_space.batch, keep=KEPT, **how)  # type: ignore[arg-type]
+        return [FleetCandidate(total, self.strategy((each, int(each.frame.microbatches)))) for total, each in found]
 
     def rates(self, counts: Counts) -> list[float]:
         """Samples per second of each pool at best, for first shares."""
         out = []
-        for gpus, way in zip(counts, self.bench.ways, strict=True):
+        for gpus, way in zip(counts, self.frame_space.ways, strict=True):
             shards = way.columns.shards
-            each = shards.mbs / (shards.tp * shards.cp * way.layer_s * self.bench.depth)
+            each = shards.mbs / (shards.tp * shards.cp * way.layer_s * self.frame_space.depth)
             out.append(float(each.max()) * gpus if len(each) else 0.0)
         return out
 
@@ -189,9 +189,9 @@ class Planner:
         """Samples of the batch that fall to some pools by rate."""
         rates = self.rates(counts)
         inside = sum(rate for pool, rate in enumerate(rates) if mask >> pool & 1)
-        return self.bench.batch * inside / sum(rates) if inside else 0.0
+        return self.frame_space.batch * inside / sum(rates) if inside else 0.0
 
-    def menu(self, counts: Counts, mask: int, *, every: bool, best_s: float) -> list[Found]:
+    def menu(self, counts: Counts, mask: int, *, every: bool, best_s: float) -> list[FoundPipeline]:
         """Pipelines of some pools that may become a group, for their share of the batch by rate."""
         key = (counts, mask)
         if key not in self._menus:
@@ -207,10 +207,10 @@ class Planner:
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
 
-    def _varied(self, counts: Counts, share: float, *, every: bool) -> list[tuple[float, Found]]:
+    def _varied(self, counts: Counts, share: float, *, every: bool) -> list[tuple[float, FoundPipeline]]:
         """Pipelines of one pool with unlike numbers of samples at a time, so that some shares come out even."""
         few = len(self.counts) <= MOST_BLOCKS
-        near = NEAR if few and self.bench.uniform else 1.0  # unlike layers take long
+        near = NEAR if few and self.frame_space.uniform else 1.0  # unlike layers take long
         found = self.pipelines(counts, share, keep=MOST_MET, whole=False, every=every, spread=near)
         if not (found and self._uses_all(found[0][1], counts)):
             limit = near * found[0][0] if found else np.inf
@@ -219,12 +219,12 @@ class Planner:
             )
         if not few:  # odd numbers of many pools hardly ever add up to the batch: those that divide it come first
             return found[:MENU]
-        best: dict[int, tuple[float, Found]] = {}
+        best: dict[int, tuple[float, FoundPipeline]] = {}
         for total_s, each in sorted(found, key=lambda entry: entry[0]):
             best.setdefault(each.samples, (total_s, each))
         return sorted(best.values(), key=lambda entry: entry[0])[:VARIED]
 
-    def _uses_all(self, found: Found, counts: Counts) -> bool:
+    def _uses_all(self, found: FoundPipeline, counts: Counts) -> bool:
         """Whether a pipeline's replicas leave no GPU over."""
         frame = found.frame
         used = sum(
@@ -232,7 +232,7 @@ class Planner:
         )
         return used == sum(counts)
 
-    def apart(self, counts: Counts, pools: Sequence[int], *, every: bool) -> list[Candidate]:
+    def apart(self, counts: Counts, pools: Sequence[int], *, every: bool) -> list[FleetCandidate]:
         """Each of some pools by itself, the batch shared."""
         menus = [self.menu(counts, 1 << pool, every=every, best_s=np.inf) for pool in pools]
         if len(self.counts) > MOST_BLOCKS:
@@ -240,10 +240,10 @@ class Planner:
         made = (self.dealt(chosen) for chosen in product(*menus))
         return [candidate for candidate in made if candidate is not None]
 
-    def sharing(self, counts: Counts, *, every: bool, limit: float) -> list[Candidate]:
+    def sharing(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
         """Strategies with several groups: pools by themselves, or some pools mixed and others by themselves."""
         used = [pool for pool, gpus in enumerate(counts) if gpus]
-        out: list[Candidate] = []
+        out: list[FleetCandidate] = []
         fewest = len(used) if every else 2 if len(used) <= MOST_BLOCKS else len(used) - 1
         for size in range(fewest, len(used) + 1):
             for pools in combinations(used, size):
@@ -260,43 +260,43 @@ class Planner:
                 out += [candidate for candidate in made if candidate is not None]
         return sorted(out, key=lambda entry: entry.step_s)[:KEPT]
 
-    def dealt(self, groups: Sequence[Found], below: float = np.inf) -> Candidate | None:
+    def dealt(self, groups: Sequence[FoundPipeline], below: float = np.inf) -> FleetCandidate | None:
         """Groups with the micro-batches that let the last one end soonest; None if that is not ``below``."""
         shares, rounds = [], []
         for found in groups:
             fixed_s, each_s = found.line()
             rounds.append(found.round)
-            shares.append(Share(found.samples, fixed_s, each_s * found.round))
-        dealt = deal(shares, self.bench.batch, below)
+            shares.append(BatchShare(found.samples, fixed_s, each_s * found.round))
+        dealt = deal(shares, self.frame_space.batch, below)
         if dealt is None:
             return None
         seconds, units = dealt
         parts = [(found, count * size) for found, count, size in zip(groups, units, rounds, strict=True)]
-        return Candidate(seconds + self._end_s(groups), self.strategy(*parts))
+        return FleetCandidate(seconds + self._end_s(groups), self.strategy(*parts))
 
-    def _end_s(self, groups: Sequence[Found]) -> float:
+    def _end_s(self, groups: Sequence[FoundPipeline]) -> float:
         """The longest end of any stage of groups whose gradients meet over the slowest wire."""
         used = sorted({run.pool for found in groups for run in found.pipeline.runs})
-        wires = [self.bench.wires[a, b] for a in used for b in used if a < b]
+        wires = [self.frame_space.wires[a, b] for a in used for b in used if a < b]
         way = min(wires, key=lambda wire: wire.bytes_per_s) if len(groups) > 1 else None
-        ends = (self.bench.ends(found.frame, found.shapes, len(groups), way) for found in groups)
+        ends = (self.frame_space.ends(found.frame, found.shapes, len(groups), way) for found in groups)
         return max(max(end_times(end, found.pipeline.runs)) for end, found in zip(ends, groups, strict=True))
 
-    def cost(self, candidates: Sequence[Candidate], most: int = KEPT) -> list[Costed]:
+    def cost(self, candidates: Sequence[FleetCandidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
         best = sorted(candidates, key=lambda entry: entry.step_s)[:most]
         fitting = [
             each
             for one in best
-            if (each := self._in_full(one.strategy)).estimate.fits and each.estimate.fits and each.estimate.legal
+            if (each := self._full_estimate(one.strategy)).estimate.fits and each.estimate.fits and each.estimate.legal
         ]
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
 
-    def _in_full(self, strategy: MixedStrategy) -> Costed:
+    def _full_estimate(self, strategy: MixedStrategy) -> Costed:
         text = str(strategy)
         if text not in self._costed:
             self.effort.spend(FULL)
-            if strategy.samples != self.bench.batch:  # a share that is costed by itself
+            if strategy.samples != self.frame_space.batch:  # a share that is costed by itself
                 return Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
             self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
         return self._costed[text]
@@ -307,13 +307,15 @@ class Planner:
         The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat.
         """
         with self.effort.part(1 / 3):
-            plain = self.alike(counts, every=every, uniform=True)
+            plain = self.same_replicas(counts, every=every, uniform=True)
         with self.effort.part(1 / 2):
             groups = self.sharing(counts, every=every, limit=plain[0].step_s if plain else np.inf)
         limit = min([np.inf, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
-        alike = self.alike(counts, every=every, below=limit)
+        same_replicas = self.same_replicas(counts, every=every, below=limit)
         launchable = self.cost(plain, most=2)
-        costed = {str(each.strategy): each for each in (*self.cost([*alike[:2], *groups[:2]], most=4), *launchable)}
+        costed = {
+            str(each.strategy): each for each in (*self.cost([*same_replicas[:2], *groups[:2]], most=4), *launchable)
+        }
         return sorted(costed.values(), key=lambda each: each.estimate.step_s)
 
     def beat(self, known: Costed) -> list[Costed]:
@@ -322,7 +324,7 @@ class Planner:
             return []
         del self.left_open["pipelines"]
         self.effort.most = self.effort.spent + MOST_EFFORT / 3
-        return self.cost(self.alike(self.counts, every=self.exact, below=self.before_s(known)), most=1)
+        return self.cost(self.same_replicas(self.counts, every=self.exact, below=self.before_s(known)), most=1)
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
@@ -331,7 +333,7 @@ class Planner:
             lone = best_alone(self.fleet, pool, have, self.limits.restrictions, self.user_rules)
             found = [Costed(*lone)] if lone is not None else []
             counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
-            found = found or self.cost(self.alike(counts), most=1)
+            found = found or self.cost(self.same_replicas(counts), most=1)
             self._alone[pool, have] = min(found, key=lambda each: each.estimate.step_s, default=None)
         return self._alone[pool, have]
 
@@ -361,16 +363,16 @@ class Planner:
 
     def why_not(self, pool: int) -> str:
         """Why no stage fits on a pool; empty if one does."""
-        job, columns, _ = self.bench.ways[pool]
+        job, columns, _ = self.frame_space.ways[pool]
         if not len(columns.shards.tp):
             return "no tensor-parallel degree is legal for the model here, or allowed."
-        sorts = columns.checkpoint.shape[1] - 2
+        stage_kinds = columns.checkpoint.shape[1] - 2
         working = columns.working + columns.layer_whole + columns.ends_bytes + WORKSPACE_BYTES
         least = np.inf
         for tp in set(columns.shards.tp.tolist()):  # with as many replicas as the pool has room for
-            replicas = max(min(job.pool.gpus // tp, self.bench.batch), 1)
-            resident = cost.resident_bytes(job, columns, replicas, self.bench.zero)[:, :sorts].min(axis=1)
-            need = reserved_bytes(job, resident + columns.checkpoint[:, :sorts].min(axis=1) + working)
+            replicas = max(min(job.pool.gpus // tp, self.frame_space.batch), 1)
+            resident = cost.resident_bytes(job, columns, replicas, self.frame_space.zero)[:, :stage_kinds].min(axis=1)
+            need = reserved_bytes(job, resident + columns.checkpoint[:, :stage_kinds].min(axis=1) + working)
             least = min(least, float(need[columns.shards.tp == tp].min()))
         limit = job.limit_bytes
         if least <= limit:

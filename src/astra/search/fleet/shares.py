@@ -18,7 +18,7 @@ from astra.provenance import Floats
 _SLACK: Final = 1 + 1e-12
 
 
-class Share(NamedTuple):
+class BatchShare(NamedTuple):
     """A group's time as a line: ``fixed_s + units * unit_s`` for ``units * samples`` samples."""
 
     samples: int  # of one unit: one micro-batch of every pipeline, or a whole round of an interleaved one
@@ -26,7 +26,7 @@ class Share(NamedTuple):
     unit_s: float
 
 
-def deal(shares: Sequence[Share], batch: int, below: float = inf) -> tuple[float, tuple[int, ...]] | None:
+def deal(shares: Sequence[BatchShare], batch: int, below: float = inf) -> tuple[float, tuple[int, ...]] | None:
     """The least longest time and the units of each group; None if no whole numbers add up to the batch ``below``."""
     step = gcd(*(share.samples for share in shares))
     if step == 0 or batch % step or sum(share.samples for share in shares) > batch:
@@ -52,14 +52,14 @@ def deal(shares: Sequence[Share], batch: int, below: float = inf) -> tuple[float
     return (longest_s, dealt) if longest_s < below else None
 
 
-def _least_s(shares: Sequence[Share], batch: int) -> float:
+def _least_s(shares: Sequence[BatchShare], batch: int) -> float:
     """The time in which the groups could do the batch if units could be divided, each doing one at least."""
     rate = sum(share.samples / share.unit_s for share in shares)
     began = sum(share.samples * share.fixed_s / share.unit_s for share in shares)
     return max((batch + began) / rate, *(share.fixed_s + share.unit_s for share in shares)) / _SLACK
 
 
-def _unit_ends(shares: Sequence[Share], low_s: float, high_s: float) -> Floats:
+def _unit_ends(shares: Sequence[BatchShare], low_s: float, high_s: float) -> Floats:
     """Times within two limits at which a group ends one more unit, ascending."""
     found = []
     for share in shares:
@@ -68,7 +68,7 @@ def _unit_ends(shares: Sequence[Share], low_s: float, high_s: float) -> Floats:
     return np.unique(np.concatenate(found))
 
 
-def _within(shares: Sequence[Share], batch: int, seconds: float) -> tuple[int, ...] | None:
+def _within(shares: Sequence[BatchShare], batch: int, seconds: float) -> tuple[int, ...] | None:
     """Units, one at least of every group, that add up to the batch and end in time."""
     most = [min(floor((seconds - share.fixed_s) / share.unit_s * _SLACK), batch // share.samples) for share in shares]
     spare = sum(share.samples * units for share, units in zip(shares, most, strict=True)) - batch

@@ -19,11 +19,11 @@ from astra.layers.split import kinds
 from astra.partition.effort import Effort
 from astra.partition.ends import least_end, solve_ended
 from astra.partition.one_pool import applies, solve_one
-from astra.partition.solve import Choice, Ends, Pipeline, Problem, bound, end_times, solve
+from astra.partition.solve import Ends, Pipeline, Problem, StageChoice, bound, end_times, solve
 from astra.provenance import Floats
 from astra.search.fleet.after import After
 from astra.search.fleet.bounds import best_first
-from astra.search.fleet.frames import Bounded, Counts, Found, Frame, Framing, Shape, in_units
+from astra.search.fleet.frames import BoundedFrame, Counts, FoundPipeline, Frame, FrameShape, Framing, in_units
 from astra.search.fleet.limits import Limits
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.ways import again_s
@@ -34,7 +34,7 @@ CELLS: Final = 1000.0  # of the tables of what follows a pipeline, in a unit of 
 FAR: Final = 10**6  # stages of a pipeline that surely leaves the inner links
 
 
-class Bench(Framing):
+class FrameSpace(Framing):
     """The partition problems of a fleet's frames, with what is computed once for all of them."""
 
     def __init__(self, fleet: Fleet, limits: Limits | None = None) -> None:
@@ -42,7 +42,7 @@ class Bench(Framing):
         self.after = After([(way.job, way.columns) for way in self.ways], self.limits.settings)
         places = range(len(fleet.jobs))
         self.wires = {(a, b): cost.wire(fleet.cluster, a, b) for a in places for b in places if a != b}
-        self._choices: dict[tuple[int, int, int, int, int], tuple[tuple[Choice, ...], tuple[Shape, ...]]] = {}
+        self._choices: dict[tuple[int, int, int, int, int], tuple[tuple[StageChoice, ...], tuple[FrameShape, ...]]] = {}
         self._prefixes: dict[tuple[int, int, int], tuple[Floats, ...]] = {}
         self.solved = 0
         self.frames = 0
@@ -66,7 +66,9 @@ class Bench(Framing):
         turns = {reach // (inner * tp) for reach in reaches for tp in degrees}
         return [*sorted(turn for turn in turns if 2 <= turn < deepest), max(deepest, 1)]
 
-    def choices(self, pool: int, dp: int, mbs: int, cp: int, span: int) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
+    def choices(
+        self, pool: int, dp: int, mbs: int, cp: int, span: int
+    ) -> tuple[tuple[StageChoice, ...], tuple[FrameShape, ...]]:
         """Ways for a pool to take stages of a frame; the numbers of stages are filled in later."""
         links = self.fleet.jobs[pool].pool.node.links
         if span and (len(links) < 2 or span * dp * cp > links[-2].reach):
@@ -78,7 +80,7 @@ class Bench(Framing):
 
     def _make_choices(
         self, pool: int, dp: int, mbs: int, cp: int, span: int
-    ) -> tuple[tuple[Choice, ...], tuple[Shape, ...]]:
+    ) -> tuple[tuple[StageChoice, ...], tuple[FrameShape, ...]]:
         job, columns, _ = self.ways[pool]
         shards = columns.shards
         usable = (shards.mbs == mbs) & (shards.cp == cp) & (dp * cp * shards.tp % shards.ep == 0)
@@ -90,12 +92,12 @@ class Bench(Framing):
         count = len(kinds(self.model))
         stay = cost.from_the_end(job, resident[rows, :count])
         limit = room_bytes(job)
-        made: list[tuple[Choice, Shape]] = []
+        made: list[tuple[StageChoice, FrameShape]] = []
         for place, row in enumerate(rows.tolist()):
             for recompute in self.recomputes:
                 time_s, kept = self._prefix(pool, row, recompute)
                 working = columns.working[row] + (columns.layer_whole[row] if recompute == "full" else 0.0)
-                choice = Choice(
+                choice = StageChoice(
                     stages=0,
                     time_s=time_s,
                     first_s=float(columns.work_s[row, count]),
@@ -109,7 +111,7 @@ class Bench(Framing):
                     limit_bytes=limit,
                 )
                 if stay[place, -1] / self.depth + choice.fixed_bytes <= limit:
-                    made.append((choice, Shape(int(shards.tp[row]), int(shards.ep[row]), recompute, row)))
+                    made.append((choice, FrameShape(int(shards.tp[row]), int(shards.ep[row]), recompute, row)))
         return tuple(choice for choice, _ in made), tuple(shape for _, shape in made)
 
     def _prefix(self, pool: int, row: int, recompute: str) -> tuple[Floats, Floats]:
@@ -129,7 +131,7 @@ class Bench(Framing):
 
     def problem(
         self, counts: Counts, frame: Frame, *, every: bool, must: int = 0, span: int | None = None
-    ) -> tuple[Problem, tuple[tuple[Shape, ...], ...]]:
+    ) -> tuple[Problem, tuple[tuple[FrameShape, ...], ...]]:
         """The partition problem of a frame, for pipelines of at most ``span`` stages (see ``spans``)."""
         span = self.spans(counts, frame)[-1] if span is None else span
         pools, shapes = [], []
@@ -168,22 +170,24 @@ class Bench(Framing):
             every=every,
             stages=frame.stages,
             must=must,
-            alike=self.uniform,
+            uniform_layers=self.uniform,
         )
         return problem, tuple(shapes)
 
-    def _ruled(self, pool: int, frame: Frame, kept: list[tuple[Choice, Shape]]) -> list[tuple[Choice, Shape]]:
+    def _ruled(
+        self, pool: int, frame: Frame, kept: list[tuple[StageChoice, FrameShape]]
+    ) -> list[tuple[StageChoice, FrameShape]]:
         """The ways to take stages that the user's own rules leave."""
         if not self.limits.early_rules:
             return kept
-        told = frame._asdict() | {"pp": frame.stages or 0}
+        facts = frame._asdict() | {"pp": frame.stages or 0}
         tp, ep = (np.array([shape[place] for _, shape in kept], np.int64) for place in (0, 1))
         recompute = np.array([RECOMPUTES.index(shape.recompute) for _, shape in kept], np.int64)
-        ok = self.limits.kept(self.ways[pool].job, told, tp, ep, recompute)
+        ok = self.limits.kept(self.ways[pool].job, facts, tp, ep, recompute)
         return [entry for entry, fine in zip(kept, ok.tolist(), strict=True) if fine]
 
     def ends(
-        self, frame: Frame, shapes: tuple[tuple[Shape, ...], ...], groups: int = 1, way: cost.Wire | None = None
+        self, frame: Frame, shapes: tuple[tuple[FrameShape, ...], ...], groups: int = 1, way: cost.Wire | None = None
     ) -> Ends:
         """What follows the pipeline on every stage there can be, by pool and choice, in units of the frame."""
         out = []
@@ -193,36 +197,38 @@ class Bench(Framing):
             out.append(tuple(tables[shape.row][..., :: frame.vp] for shape in named))
         return tuple(out)
 
-    def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> Bounded:
+    def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> BoundedFrame:
         """Close lower bounds of a frame's pipeline and end, together ``below`` if nothing can beat that.
 
         And a pipeline if one was met.
         """
         if len(self.spans(counts, frame)) > 1:
-            return Bounded(0.0, 0.0, None)
+            return BoundedFrame(0.0, 0.0, None)
         self.effort.spend(FRAME)
         problem, shapes = self.problem(counts, frame, every=every, must=must)
         needed = [pool for pool, gpus in zip(problem.pools, counts, strict=True) if gpus] if every else []
         if not any(problem.pools) or not all(needed):
-            return Bounded(below, 0.0, None)
+            return BoundedFrame(below, 0.0, None)
         problem = problem._replace(ends=self.ends(frame, shapes))
         end_s = least_end(problem, below)
         if end_s >= below:
-            return Bounded(below, 0.0, None)
+            return BoundedFrame(below, 0.0, None)
         least, pipeline = bound(problem, below=below - end_s, effort=self.effort)
         if pipeline is None:
-            return Bounded(least, end_s, None)
+            return BoundedFrame(least, end_s, None)
         longest_s = max(end_times(problem.ends, pipeline.runs))
-        return Bounded(least, end_s, self._found(frame, pipeline, shapes, pipeline.value_s + longest_s))
+        return BoundedFrame(least, end_s, self._found(frame, pipeline, shapes, pipeline.value_s + longest_s))
 
-    def _found(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...], total_s: float) -> Found:
+    def _found(
+        self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[FrameShape, ...], ...], total_s: float
+    ) -> FoundPipeline:
         sends = self._sends(frame, pipeline, shapes)
         fill_s = 2 * sum(sends)
         slot_s = min(pipeline.stage_s) / (3 * frame.vp)  # a forward of one chunk, about
         late = bool(sends) and max(sends) > slot_s
-        return Found(pipeline.value_s, fill_s, total_s + fill_s, frame, pipeline, shapes, late)
+        return FoundPipeline(pipeline.value_s, fill_s, total_s + fill_s, frame, pipeline, shapes, late)
 
-    def _sends(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[Shape, ...], ...]) -> list[float]:
+    def _sends(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[FrameShape, ...], ...]) -> list[float]:
         """Seconds of each transfer between virtual stages, where they are hidden but for fill and drain."""
         if frame.vp == 1:
             return []
@@ -230,7 +236,7 @@ class Bench(Framing):
         ring = [self._send_s(frame, here, there) for here, there in zip(owners, [*owners[1:], owners[0]], strict=True)]
         return (ring * frame.vp)[:-1] if len(owners) > 1 else []
 
-    def _send_s(self, frame: Frame, here: tuple[int, Shape], there: tuple[int, Shape]) -> float:
+    def _send_s(self, frame: Frame, here: tuple[int, FrameShape], there: tuple[int, FrameShape]) -> float:
         (a, one), (b, other) = here, there
         if a == b:
             job, columns, _ = self.ways[a]
@@ -241,9 +247,9 @@ class Bench(Framing):
 
     def solve(
         self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0, quick: bool = False
-    ) -> Found | None:
+    ) -> FoundPipeline | None:
         """The best pipeline of a frame, with what follows it, that beats ``below``; ``quick``: best without that."""
-        best: Found | None = None
+        best: FoundPipeline | None = None
         self.solved += 1
         for span in self.spans(counts, frame):
             self.effort.spend(FRAME)

@@ -128,11 +128,11 @@ class Shardings:
         count = len(kinds(self.model))
         seconds = columns.work_s[:, :count].sum(axis=1)
         nbytes = cost.resident_bytes(job, columns, 1, self.zero)[:, :count].sum(axis=1)
-        alike: dict[tuple[int, ...], list[int]] = {}
+        by_shape: dict[tuple[int, ...], list[int]] = {}
         for row, (tp, cp, _, mbs) in enumerate(zip(*(column.tolist() for column in columns.shards), strict=True)):
-            alike.setdefault((tp, cp, mbs), []).append(row)
+            by_shape.setdefault((tp, cp, mbs), []).append(row)
         kept: set[int] = set()
-        for rows in alike.values():
+        for rows in by_shape.values():
             front = [a for a in rows if not any(seconds[b] <= seconds[a] and nbytes[b] < nbytes[a] for b in rows)]
             front.sort(key=lambda row: seconds[row])
             kept |= {front[0], front[len(front) // 2], front[-1]}

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.partition.effort import Effort
-from astra.search.fleet.frames import Counts, Found
+from astra.search.fleet.frames import Counts, FoundPipeline
 from astra.search.fleet.search import MANY_POOLS, MOST_BLOCKS, Costed, Planner
 
 WORTH_TELLING: Final = 0.99  # of what is known without a pool: a loss is told in whole percents
@@ -67,7 +67,7 @@ class Worth:
                  for each in planner.apart(planner.counts, some, every=False)]  # fmt: skip
         found.sort(key=lambda entry: entry.step_s)
         if (len(self.best.estimate.groups) == 1 or not found) and len(others) < MANY_POOLS:
-            found += planner.alike(counts, below=WORTH_TELLING * found[0].step_s if found else np.inf)
+            found += planner.same_replicas(counts, below=WORTH_TELLING * found[0].step_s if found else np.inf)
         costed = planner.cost(found, most=1)
         costed += [each for place in others if (each := planner.alone(place)) is not None]
         return min(costed, key=lambda each: each.estimate.step_s, default=None)
@@ -78,7 +78,7 @@ class Worth:
         node = planner.fleet.cluster.pools[pool].node.gpus
         counts = tuple(gpus + (node if place == pool else 0) for place, gpus in enumerate(planner.counts))
         before_s = planner.before_s(best)
-        found = planner.cost(planner.alike(counts, below=before_s, fewer=planner.counts), most=1)
+        found = planner.cost(planner.same_replicas(counts, below=before_s, fewer=planner.counts), most=1)
         # Or as groups: the pool's own pipelines anew, those of the others as they are.
         used = [place for place, gpus in enumerate(counts) if gpus]
         menus = [self._grown(pool, counts) if place == pool
@@ -98,7 +98,7 @@ class Worth:
             found += [more] if more is not None else []
         return min([best, *found], key=lambda each: each.estimate.step_s)
 
-    def _grown(self, pool: int, counts: Counts) -> list[Found]:
+    def _grown(self, pool: int, counts: Counts) -> list[FoundPipeline]:
         """The pool's best pipelines for its share that more GPUs than it has make possible."""
         planner = self.planner
         old, new = (tuple(n if place == pool else 0 for place, n in enumerate(some))
@@ -109,7 +109,7 @@ class Worth:
             fixed_s, each_s = each.line()
             units = share / (each.frame.dp * each.frame.mbs)
             limit = min(limit, fixed_s + units * each_s + each.total_s - each.value_s - each.fill_s)
-        found: list[tuple[float, Found]] = []
+        found: list[tuple[float, FoundPipeline]] = []
         few = len(planner.counts) <= MOST_BLOCKS  # odd numbers of many pools hardly ever add up to the batch
         for aligned in (True, False) if few else (True,):
             found += planner.pipelines(
@@ -122,5 +122,5 @@ class Worth:
         """The best plan that uses a pool, wanted or not; with many pools, of those with one shape for all stages."""
         planner = self.planner
         many = len(planner.counts) >= MANY_POOLS
-        found = planner.cost(planner.alike(planner.counts, must=1 << pool, uniform=many), most=1)
+        found = planner.cost(planner.same_replicas(planner.counts, must=1 << pool, uniform=many), most=1)
         return found[0] if found else None

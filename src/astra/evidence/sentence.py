@@ -35,9 +35,9 @@ _MOST: Final = 3  # things that are told to be new together
 
 def sentence(kind: Kind, shape: str) -> str:
     """How many published runs are like a plan, and what nobody has published."""
-    alike, known = of_kind(kind), runs()
-    count = int(alike.sum())
-    same = sum(is_alike and one == shape for is_alike, one in zip(alike.tolist(), known.shape, strict=True))
+    matching, known = of_kind(kind), runs()
+    count = int(matching.sum())
+    same = sum(matches and one == shape for matches, one in zip(matching.tolist(), known.shape, strict=True))
     new = unpublished(kind)
     if not count:
         whose = f"no published run of this kind on {kind.framework}"
@@ -55,7 +55,9 @@ def of_kind(kind: Kind) -> Bools:
 def class_of(kind: Kind, without: str = "") -> str:
     """Dense or with experts, and how many sources have published runs of this kind; ``without`` one of them."""
     known = runs()
-    sources = {name for name, alike in zip(known.source, of_kind(kind).tolist(), strict=True) if alike} - {without}
+    sources = {name for name, matching in zip(known.source, of_kind(kind).tolist(), strict=True) if matching} - {
+        without
+    }
     return f"{kind.model}, {_SOURCES[min(len(sources), len(_SOURCES) - 1)]}"
 
 
@@ -65,8 +67,8 @@ def unpublished(kind: Kind) -> str:
     for size in range(1, _MOST + 1):
         for some in combinations(parts, size):
             if not _agree(kind, some).any():
-                told = [_PHRASES[name, getattr(kind, name)] for name in some]
-                return " with ".join((told[0], " and ".join(told[1:]))) if len(told) > 1 else told[0]
+                phrases = [_PHRASES[name, getattr(kind, name)] for name in some]
+                return " with ".join((phrases[0], " and ".join(phrases[1:]))) if len(phrases) > 1 else phrases[0]
     return ""
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from astra.answer import Range
 from astra.evidence.kinds import Kind
 from astra.evidence.runs import shape_of
-from astra.evidence.told import sentence
+from astra.evidence.sentence import sentence
 from astra.provenance import Source
 from astra.search import detail
 from astra.search.fleet.pools import Fleet
@@ -20,7 +20,7 @@ from astra.units import GIB
 BETWEEN: Final = "between pools"  # a term of the provenance
 
 
-class Known(NamedTuple):
+class KnownOfStrategy(NamedTuple):
     """What is known of a strategy beside its times."""
 
     provenance: dict[str, Source]  # by term, the worst of any segment
@@ -29,12 +29,12 @@ class Known(NamedTuple):
     kind: Kind  # for the published runs that are like it
 
 
-def told(
+def summary(
     fleet: Fleet,
     strategy: MixedStrategy,
     groups: list[GroupEstimate],
     stages: list[MixedStage],
-    known: Known,
+    known: KnownOfStrategy,
     total_s: float,
     causes: Mapping[str, float],
 ) -> MixedEstimate:

@@ -16,7 +16,7 @@ _FEW: Final = 256  # rows that are timed sooner than they are compared
 R = TypeVar("R", bound=tuple[Any, ...])
 
 
-class Alike:
+class SameShardings:
     """Shardings that are alike to most operators: those ask for tokens and few degrees, whatever made the tokens."""
 
     def __init__(self, shard: Shard) -> None:
@@ -34,7 +34,7 @@ class Alike:
         return np.arange(self.rows), slice(None)
 
 
-def once(timed: Callable[..., R], *columns: Floats | Ints | Bools | float, alike: Alike | None = None) -> R:
+def once(timed: Callable[..., R], *columns: Floats | Ints | Bools | float, repeated: SameShardings | None = None) -> R:
     """``timed`` of the columns, worked out for each distinct combination and dealt to the rows that have it.
 
     Columns broadcast; single numbers are handed on as they are. ``alike`` knows shardings that are mostly the same,
@@ -44,7 +44,7 @@ def once(timed: Callable[..., R], *columns: Floats | Ints | Bools | float, alike
     shape = np.broadcast_shapes(*(column.shape for column in given))
     flat = [np.broadcast_to(column, shape).ravel() if column.ndim else column for column in given]
     wide = [column for column in flat if column.ndim]
-    first, place = distinct(*wide) if alike is None else alike.distinct(*wide)
+    first, place = distinct(*wide) if repeated is None else repeated.distinct(*wide)
     found = timed(*(column[first] if column.ndim else column for column in flat))
     rows: Any = place if isinstance(place, slice) else place.reshape(shape)
     return take(found, rows)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from astra.visible import visible
 
 
-class Told(NamedTuple):
-    """Figures and words of a plan's estimate; None or empty where it has none."""
+class PlanFigures(NamedTuple):
+    """PlanFigures and words of a plan's estimate; None or empty where it has none."""
 
     step_low_s: float | None = None
     step_high_s: float | None = None
@@ -25,12 +25,12 @@ class Told(NamedTuple):
     save_every_s: float | None = None  # the interval of checkpoints that the expected bill counts with
 
 
-def told_of(estimate: Mapping[str, Any]) -> Told:
+def figures_of(estimate: Mapping[str, Any]) -> PlanFigures:
     """What an estimate tells, as far as it is well formed; it decides nothing."""
     step, peak = _part(estimate, "step_s_range"), _part(estimate, "peak_gib_range")
     cost = _part(estimate, "cost")
     price, expected = _part(cost, "price"), _part(cost, "expected")
-    return Told(
+    return PlanFigures(
         step_low_s=_number(step, "low"),
         step_high_s=_number(step, "high"),
         peak_gib=_number(estimate, "peak_reserved_gib"),
@@ -45,19 +45,23 @@ def told_of(estimate: Mapping[str, Any]) -> Told:
     )
 
 
-def estimated_anew(told: Told, estimate: Mapping[str, Any]) -> Told:
+def estimated_anew(figures: PlanFigures, estimate: Mapping[str, Any]) -> PlanFigures:
     """The same bill with the time and memory of another estimate."""
-    new = told_of(estimate)
+    new = figures_of(estimate)
     return new._replace(
-        days=told.days, market=told.market, provider=told.provider, region=told.region, save_every_s=told.save_every_s
+        days=figures.days,
+        market=figures.market,
+        provider=figures.provider,
+        region=figures.region,
+        save_every_s=figures.save_every_s,
     )
 
 
-def save_interval(told: Told, step_s: float | None, *, usual: int = 1000) -> int:
+def save_interval(figures: PlanFigures, step_s: float | None, *, usual: int = 1000) -> int:
     """Steps between checkpoints, as billed."""
-    if told.save_every_s is None or step_s is None:
+    if figures.save_every_s is None or step_s is None:
         return usual
-    return max(1, round(told.save_every_s / step_s))
+    return max(1, round(figures.save_every_s / step_s))
 
 
 def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:

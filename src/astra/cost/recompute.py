@@ -18,7 +18,7 @@ BLOCK: Final = code("method", "block")
 INSIDE: Final = {"moe": ("moe_act", "shared_experts")}  # modules that another one has in it
 
 
-class Savers(NamedTuple):
+class Recomputes(NamedTuple):
     """Ways to keep fewer activations, as columns."""
 
     recompute: Ints
@@ -30,18 +30,18 @@ class Savers(NamedTuple):
     def __len__(self) -> int:
         return len(self.recompute)
 
-    def take(self, rows: slice | Bools | Ints) -> Savers:
+    def take(self, rows: slice | Bools | Ints) -> Recomputes:
         """Some of them."""
-        return Savers(*(column[rows] for column in self))
+        return Recomputes(*(column[rows] for column in self))
 
-    def up_to(self, layers: int) -> Savers:
+    def up_to(self, layers: int) -> Recomputes:
         """Those that ask for at most so many layers; the first one always."""
         return self.take((self.layers <= layers) | (np.arange(len(self.layers)) == 0))
 
-    def along(self, axes: int, at: int) -> Savers:
+    def along(self, axes: int, at: int) -> Recomputes:
         """The columns in one of so many axes, to broadcast."""
         shape = tuple(-1 if place == at else 1 for place in range(axes))
-        return Savers(*(column.reshape(shape) for column in self))
+        return Recomputes(*(column.reshape(shape) for column in self))
 
 
 def module_bits(job: Job, names: Iterable[str]) -> int:
@@ -56,34 +56,34 @@ def module_names(job: Job, bits: int) -> tuple[str, ...]:
     return tuple(name for place, name in enumerate(modules_in(job)) if bits >> place & 1)
 
 
-def module_sets(savers: Savers, by_module: Floats) -> Iterator[tuple[Bools, Floats]]:
-    """Which savers repeat each set of modules there is, and the sum of ``by_module`` [..., module] over the set."""
-    for bits in np.unique(savers.modules[savers.recompute == SELECTIVE]).tolist():
+def module_sets(recomputes: Recomputes, by_module: Floats) -> Iterator[tuple[Bools, Floats]]:
+    """Which recomputes repeat each set of modules there is, and the sum of ``by_module`` [..., module] over the set."""
+    for bits in np.unique(recomputes.modules[recomputes.recompute == SELECTIVE]).tolist():
         places = [place for place in range(by_module.shape[-1]) if bits >> place & 1]
-        chosen = (savers.recompute == SELECTIVE) & (savers.modules == bits)
+        chosen = (recomputes.recompute == SELECTIVE) & (recomputes.modules == bits)
         yield chosen, by_module[..., places].sum(axis=-1)
 
 
-def recompute_s(all_layers_s: Floats, modules_s: Floats, layers: Floats | Ints, savers: Savers) -> Floats:
-    """Time to run layers' forward again, [mesh, saver, sort]; ``layers`` are those of one chunk.
+def recompute_s(all_layers_s: Floats, modules_s: Floats, layers: Floats | Ints, recomputes: Recomputes) -> Floats:
+    """Time to run layers' forward again, [mesh, recompute, stage]; ``layers`` are those of one chunk.
 
     ``modules_s`` [mesh, 1, sort, module] is that of single modules.
     """
-    return repeated_s(all_layers_s, modules_s, layers, savers.along(3, 1))
+    return repeated_s(all_layers_s, modules_s, layers, recomputes.along(3, 1))
 
 
-def repeated_s(all_layers_s: Floats, modules_s: Floats, layers: Floats | Ints, savers: Savers) -> Floats:
+def repeated_s(all_layers_s: Floats, modules_s: Floats, layers: Floats | Ints, recomputes: Recomputes) -> Floats:
     """The same where everything broadcasts, but for the modules, which are the last axis of ``modules_s``."""
-    full = savers.recompute == FULL
-    block = full & (savers.method == BLOCK)
-    fraction = np.where(block, np.minimum(savers.layers / np.maximum(layers, 1), 1.0), 1.0)
+    full = recomputes.recompute == FULL
+    block = full & (recomputes.method == BLOCK)
+    fraction = np.where(block, np.minimum(recomputes.layers / np.maximum(layers, 1), 1.0), 1.0)
     again_s = np.where(full, fraction * all_layers_s, 0.0)
-    for chosen, seconds in module_sets(savers, modules_s):
+    for chosen, seconds in module_sets(recomputes, modules_s):
         again_s = np.where(chosen, seconds, again_s)
     return again_s
 
 
-class Kept(NamedTuple):
+class KeptActivations(NamedTuple):
     """Activations of one micro-batch on a rank or stage, and the time beside which some of them may be moved."""
 
     whole: Floats
@@ -93,18 +93,20 @@ class Kept(NamedTuple):
     backward_s: Floats
 
 
-def offloaded_s(kept: Kept, rank_layers: Floats, s_per_byte: Floats | float, savers: Savers) -> Floats:
+def offloaded_s(
+    kept: KeptActivations, rank_layers: Floats, s_per_byte: Floats | float, recomputes: Recomputes
+) -> Floats:
     """What shows of activations on their way to host memory in forward, and back in backward, beside the compute.
 
     Everything broadcasts. In the steady state of a pipeline both ways are in use at a time.
     """
-    nbytes = np.where(savers.recompute == FULL, kept.checkpoint, kept.whole)
-    for chosen, saved in module_sets(savers, kept.modules):
+    nbytes = np.where(recomputes.recompute == FULL, kept.checkpoint, kept.whole)
+    for chosen, saved in module_sets(recomputes, kept.modules):
         nbytes = np.where(chosen, kept.whole - saved, nbytes)
-    moved_s = s_per_byte * nbytes * offloaded_share(rank_layers, savers)
+    moved_s = s_per_byte * nbytes * offloaded_share(rank_layers, recomputes)
     return np.maximum(moved_s - kept.forward_s, 0.0) + np.maximum(moved_s - kept.backward_s, 0.0)
 
 
-def offloaded_share(layers: Floats, savers: Savers) -> Floats:
+def offloaded_share(layers: Floats, recomputes: Recomputes) -> Floats:
     """The share of a rank's activations that waits in host memory; everything broadcasts."""
-    return np.minimum(savers.offload_layers / np.maximum(layers, 1), 1.0)
+    return np.minimum(recomputes.offload_layers / np.maximum(layers, 1), 1.0)

@@ -21,17 +21,17 @@ from astra.money.offers import Offer
 from astra.partition.effort import Effort
 from astra.provenance import Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.blocks import Stream
+from astra.search.blocks import CountStream
 from astra.search.counts import (
-    Climb,
+    BestByCount,
+    CountSearch,
     CountSpace,
+    CountTable,
     Limits,
-    Rungs,
-    Shelf,
     compute_bound_s,
     flops_bound_s,
     least_by_count,
-    shelve,
+    tabulate,
 )
 from astra.spec.job import Job
 from astra.spec.money import Money
@@ -46,7 +46,7 @@ Progress = Callable[[float], None]
 JobOf = Callable[[Offer, int], Job]
 
 
-class Found(NamedTuple):
+class FoundOffer(NamedTuple):
     """One offer in one count with its best strategy by the simulated step; times and dollars are of one step."""
 
     offer: Offer
@@ -57,7 +57,7 @@ class Found(NamedTuple):
     usd: float  # without egress, which is the same for all
 
 
-class Quest:
+class OfferSearch:
     """One offer: its counts, and what is left of them to search."""
 
     def __init__(self, job: Job, offer: Offer, options: Money) -> None:
@@ -73,7 +73,7 @@ class Quest:
         return np.searchsorted(self.offer.counts, counts)
 
 
-class Hunt:
+class FrontSearch:
     """The state of one search: the front so far, and what was done."""
 
     def __init__(
@@ -82,17 +82,19 @@ class Hunt:
         self._job_of, self._options, self._restrictions = job_of, options, restrictions or Restrictions()
         self._effort = effort or Effort()
         self._spaces: list[CountSpace] = []
-        self._shelves: dict[tuple[str, bytes], tuple[Job, Shelf]] = {}  # by GPU and counts, of the first offer of them
+        self._tables: dict[
+            tuple[str, bytes], tuple[Job, CountTable]
+        ] = {}  # by GPU and counts, of the first offer of them
         self._floors: dict[bytes, Floats] = {}
-        self._best: dict[tuple[int, int], Found] = {}  # by offer and count
-        self._quests: list[Quest] = []
+        self._best: dict[tuple[int, int], FoundOffer] = {}  # by offer and count
+        self._offer_searches: list[OfferSearch] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
         self._idle_s = 0.0
         self.share = 1.0  # of the effort left, for one turn
         self.choices = self.considered = self.evaluated = self.passed = 0
 
     @property
-    def found(self) -> list[Found]:
+    def found(self) -> list[FoundOffer]:
         """The best of every offer and count searched."""
         return list(self._best.values())
 
@@ -101,71 +103,71 @@ class Hunt:
         job = self._job_of(offer, int(offer.counts[-1]))
         if not may_hold(job):
             return
-        quest = Quest(job, offer, self._options)
+        offer_search = OfferSearch(job, offer, self._options)
         self.choices += len(offer.counts)
         self._idle_s = idle_step_s(job, self._options)
-        if not (flops_bound_s(job, offer.counts) < self._limit_s(quest)).any():
+        if not (flops_bound_s(job, offer.counts) < self._limit_s(offer_search)).any():
             self.passed += 1
             return
-        self._quests.append(quest)
-        stream = Stream(job, offer.counts, self._restrictions, self._floors, self._effort)
-        climb: Climb | None = None
+        self._offer_searches.append(offer_search)
+        stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort)
+        search_counts: CountSearch | None = None
         while not self._effort.over or not self._best:
-            counts = stream.next(self._limit_s(quest)) if climb is None else None
-            if counts is not None and (shelf := self._shelf(quest, stream, counts)) is not None:
-                self.considered += shelf.space.considered
-                climb = Climb(job, shelf, self._limits(quest, shelf), self._effort)
-            if climb is None:
+            counts = stream.next(self._limit_s(offer_search)) if search_counts is None else None
+            if counts is not None and (table := self._table(offer_search, stream, counts)) is not None:
+                self.considered += table.space.considered
+                search_counts = CountSearch(job, table, self._limits(offer_search, table), self._effort)
+            if search_counts is None:
                 return
-            before = climb.evaluated
+            before = search_counts.evaluated
             with self._effort.part(self.share):
-                rungs = climb.go_on(found=bool(self._best))
-            self.evaluated += climb.evaluated - before
-            self._add(quest, rungs)
-            quest.open_s[quest.at(rungs.counts)] = rungs.open_s
-            if not np.isfinite(rungs.open_s).any():
-                climb = None
+                by_count = search_counts.go_on(found=bool(self._best))
+            self.evaluated += search_counts.evaluated - before
+            self._add(offer_search, by_count)
+            offer_search.open_s[offer_search.at(by_count.counts)] = by_count.open_s
+            if not np.isfinite(by_count.open_s).any():
+                search_counts = None
             yield
-        quest.open_s = np.minimum(quest.open_s, stream.open_s())
+        offer_search.open_s = np.minimum(offer_search.open_s, stream.open_s())
 
-    def _shelf(self, quest: Quest, stream: Stream, counts: Ints) -> Shelf | None:
-        """The cores of some counts with their parts; None where no count may matter."""
-        job, offer = quest.job, quest.offer
+    def _table(self, offer_search: OfferSearch, stream: CountStream, counts: Ints) -> CountTable | None:
+        """The grids of some counts with their parts; None where no count may matter."""
+        job, offer = offer_search.job, offer_search.offer
         if not stream.whole:
-            limit_s = self._limit_s(quest)
+            limit_s = self._limit_s(offer_search)
             space = CountSpace(
                 job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s)
             )
-            return shelve(job, space, self._effort)
+            return tabulate(job, space, self._effort)
         kind = (offer.device.name, offer.counts.tobytes())
-        if known := self._shelves.get(kind):
+        if known := self._tables.get(kind):
             if known[0] is job:
                 return known[1]
             least_s = least_by_count(known[1], compute_bound_s(*known))
-            if not (least_s < self._limit_s(quest)).any():
+            if not (least_s < self._limit_s(offer_search)).any():
                 self.passed += 1
                 return None
-        shelf = shelve(job, self._space(job, offer), self._effort)
-        self._shelves.setdefault(kind, (job, shelf))
-        return shelf
+        table = tabulate(job, self._space(job, offer), self._effort)
+        self._tables.setdefault(kind, (job, table))
+        return table
 
-    def _limits(self, quest: Quest, shelf: Shelf) -> Limits:
+    def _limits(self, offer_search: OfferSearch, table: CountTable) -> Limits:
         """The longest step of each count that could be on the front, from the best steps so far."""
-        at = quest.at(shelf.space.counts)
-        slower, usd_per_s = quest.slower[at], quest.usd_per_s[at]
+        at = offer_search.at(table.space.counts)
+        slower, usd_per_s = offer_search.slower[at], offer_search.usd_per_s[at]
 
         def limits(best_s: Floats) -> Floats:
             time_s = best_s * slower + self._idle_s
             own = front(time_s, time_s * usd_per_s)
             ours = first_dominated(usd_per_s, time_s[own], (time_s * usd_per_s)[own])
-            return np.minimum(self._limit_s(quest)[at], (ours * (1 + ROUNDING) - self._idle_s) / slower)
+            return np.minimum(self._limit_s(offer_search)[at], (ours * (1 + ROUNDING) - self._idle_s) / slower)
 
         return limits
 
-    def _limit_s(self, quest: Quest) -> Floats:
+    def _limit_s(self, offer_search: OfferSearch) -> Floats:
         """By count, the step from which the front so far is better."""
-        time_s = first_dominated(quest.usd_per_s, self.times, self.dollars) * (1 + ROUNDING) - self._idle_s
-        return time_s / quest.slower
+        time_s = first_dominated(offer_search.usd_per_s, self.times, self.dollars) * (1 + ROUNDING) - self._idle_s
+        return time_s / offer_search.slower
 
     def _space(self, job: Job, offer: Offer) -> CountSpace:
         for known in self._spaces:
@@ -175,18 +177,20 @@ class Hunt:
         self._spaces.append(CountSpace(job, offer.counts, self._restrictions))
         return self._spaces[-1]
 
-    def _add(self, quest: Quest, rungs: Rungs) -> None:
-        for count, step_s, strategy in zip(rungs.counts.tolist(), rungs.step_s.tolist(), rungs.strategies, strict=True):
+    def _add(self, offer_search: OfferSearch, by_count: BestByCount) -> None:
+        for count, step_s, strategy in zip(
+            by_count.counts.tolist(), by_count.step_s.tolist(), by_count.strategies, strict=True
+        ):
             if strategy is not None:
-                place = int(quest.at(np.array([count]))[0])
-                time_s = step_s * float(quest.slower[place]) + self._idle_s
-                usd = time_s * float(quest.usd_per_s[place])
-                self.add(Found(quest.offer, count, strategy, step_s, time_s, usd))
+                place = int(offer_search.at(np.array([count]))[0])
+                time_s = step_s * float(offer_search.slower[place]) + self._idle_s
+                usd = time_s * float(offer_search.usd_per_s[place])
+                self.add(FoundOffer(offer_search.offer, count, strategy, step_s, time_s, usd))
         times, dollars = (np.array([getattr(found, name) for found in self.found]) for name in ("time_s", "usd"))
         best = front(times, dollars)
         self.times, self.dollars = times[best], dollars[best]
 
-    def add(self, found: Found) -> None:
+    def add(self, found: FoundOffer) -> None:
         """Keep what is the best of its offer and count."""
         key = id(found.offer), found.gpus
         if key not in self._best or found.step_s < self._best[key].step_s:
@@ -195,13 +199,14 @@ class Hunt:
     def left_open(self) -> tuple[int, float]:
         """Choices the effort did not reach, and how much better one may be in both time and money than one found."""
         gains = [
-            first_dominated(quest.usd_per_s, self.times, self.dollars) / (quest.open_s * quest.slower + self._idle_s)
-            for quest in self._quests
+            first_dominated(offer_search.usd_per_s, self.times, self.dollars)
+            / (offer_search.open_s * offer_search.slower + self._idle_s)
+            for offer_search in self._offer_searches
         ]
         gain = np.concatenate([np.zeros(0), *gains]) - 1
         return int((gain > ROUNDING).sum()), float(gain.max(initial=0.0))
 
-    def near_front(self) -> list[Found]:
+    def near_front(self) -> list[FoundOffer]:
         """Everything that could be on the front."""
         found = self.found
         if not found:
@@ -216,7 +221,7 @@ def may_hold(job: Job) -> bool:
     return 2.0 * weights_of.count(job.model).total <= job.limit_bytes * job.pool.gpus
 
 
-def hunt(
+def search_front(
     offers: Sequence[Offer],
     job_of: JobOf,
     options: Money,
@@ -224,14 +229,14 @@ def hunt(
     effort: Effort,
     restrictions: Restrictions | None = None,
     progress: Progress | None = None,
-) -> Hunt:
+) -> FrontSearch:
     """Try every offer in turns, first those that promise the most for the money: a good front makes the rest short."""
 
     def usd_by_worth(offer: Offer) -> float:
         worth = max(offer.device.flops_per_s.values()) * offer.device.memory_bytes_per_s
         return float(offer.tag.usd_per_gpu_h / worth**0.5)
 
-    state = Hunt(job_of, options, restrictions, effort)
+    state = FrontSearch(job_of, options, restrictions, effort)
     queue = deque(state.turns(offer) for offer in sorted(offers, key=usd_by_worth))
     while queue:
         state.share = max(1 / len(queue), LEAST_SHARE)
@@ -243,7 +248,7 @@ def hunt(
     return state
 
 
-def open_notes(state: Hunt) -> list[str]:
+def open_notes(state: FrontSearch) -> list[str]:
     """What a search did not look at because its work was done, and what that could bring at most."""
     choices, gain = state.left_open()
     if not choices:
