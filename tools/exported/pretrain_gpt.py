@@ -4,11 +4,12 @@
 """What an exported Megatron-LM script starts, without a checkout of Megatron-LM and without TransformerEngine.
 
 The script says ``torchrun ... $MEGATRON_DIR/pretrain_gpt.py FLAGS``; with ``MEGATRON_DIR`` set to this folder it starts
-this file. Flags are parsed and validated by megatron-core's own ``megatron.training``, which also builds the model, wraps
-it, makes the optimizer and runs the training loop. What differs from Megatron-LM's file of the same name: the layers are
-megatron-core's local ones with torch's norms and attention (what a rehearsal runs, ``astra.lab.rehearse.modules``), and
-the tokens are random, drawn by the number of the sample in the batch: any split of a batch trains on the same ones, and
-every step on the same batch, whose loss must fall.
+this file. Flags are parsed and validated by megatron-core's own ``megatron.training``, which also builds the model,
+wraps it, makes the optimizer and runs the training loop. Two things differ from Megatron-LM's file of the same name.
+Layers are megatron-core's local ones with torch's norms and attention, as a rehearsal runs them
+(``astra.lab.rehearse.modules``); kernels of TransformerEngine alone (grouped experts, overlapped tensor parallelism)
+are off. Tokens are random, drawn by the number of the sample in the batch: any split of a batch trains on the same
+ones, and every step on the same batch, whose loss must fall.
 
 On a machine without a GPU it runs on the CPU over gloo. The first rank of the last stage prints one line of JSON: the
 loss of every step, its seconds, and the most memory that was held.
@@ -36,7 +37,9 @@ WITHOUT_ENGINE: Final = (
     "--transformer-impl", "local", "--attention-backend", "unfused", "--no-rope-fusion", "--no-persist-layer-norm",
     "--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion",
 )  # fmt: skip
-WITHOUT_GPU: Final = ("--distributed-backend", "gloo", "--no-check-for-nan-in-loss-and-grad")
+WITHOUT_GPU: Final = (
+    "--distributed-backend", "gloo", "--no-check-for-nan-in-loss-and-grad", "--no-gradient-reduce-div-fusion",
+)  # fmt: skip
 Prepare = Callable[[list[Any]], None]
 
 
@@ -47,7 +50,7 @@ def load() -> bool:
     import torch
     import torch._dynamo
 
-    gpu = torch.cuda.is_available()
+    gpu: bool = torch.cuda.is_available()
     plain = torch.compile
     if not gpu:
         torch.set_num_threads(1)
@@ -64,6 +67,7 @@ def load() -> bool:
     if not gpu:
         torch.compile = plain
         cpu.without_random_states()
+        cpu.splits_as_numbers()
     modules.without_fp8()
     return gpu
 
@@ -88,7 +92,7 @@ def _train(gpu: bool, prepare: Prepare | None) -> dict[str, Any] | None:
 
     args = parse_args()
     args = validate_args(args, {"tokenizer_type": "NullTokenizer"}) or args
-    args.moe_grouped_gemm = args.moe_permute_fusion = False
+    args.moe_grouped_gemm = args.moe_permute_fusion = args.tp_comm_overlap = False  # kernels of TransformerEngine
     args.use_cpu_initialization = not gpu
     args.padded_vocab_size = calculate_padded_vocab_size(
         args.vocab_size, args.make_vocab_size_divisible_by, args.tensor_model_parallel_size, False

@@ -145,6 +145,16 @@ def without_random_states() -> None:
                 setattr(module, function, stands[function])
 
 
+def splits_as_numbers() -> None:
+    """Token counts go to the host as numbers only from a GPU; collectives here want them so too. After the import."""
+    from megatron.core.transformer.moe import token_dispatcher
+
+    def moved(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
+        return tensor.numpy() if as_numpy and hasattr(tensor, "numpy") else tensor
+
+    token_dispatcher.maybe_move_tensor_to_cpu = moved
+
+
 def redirect() -> Any:
     """A mode that makes tensors asked for on a GPU here, and lets those here pass for tensors on one."""
     import torch

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from astra.lab.rehearse import fabric
+from astra.lab.rehearse import fabric, modules
 from astra.lab.rehearse.case import Case
 from astra.lab.rehearse.megatron_config import block_spec, transformer_config
 
@@ -54,23 +54,7 @@ def load_runtime() -> None:
             import megatron.core.pipeline_parallel.schedules  # noqa: F401
     finally:
         torch.compile = real_compile
-    _without_fp8()
-
-
-def _without_fp8() -> None:
-    """Recomputing a module asks TransformerEngine whether it is in fp8, even where there is none."""
-    from megatron.core.tensor_parallel import random
-
-    if random.HAVE_TE:
-        return
-
-    class NoFp8:
-        @staticmethod
-        def is_fp8_enabled() -> bool:
-            return False
-
-    random.FP8GlobalStateManager = NoFp8
-    random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
+    modules.without_fp8()
 
 
 def padded_vocab(vocab: int, tp: int) -> int:

@@ -39,7 +39,7 @@ def with_torch_parts(layer: Any, core_attention: Any, *, grouped: bool) -> Any:
             setattr(holder, name, torch_norm)
     if core_attention is not None:
         parts.self_attention.submodules.core_attention = core_attention
-    experts = getattr(parts.mlp, "keywords", {}).get("submodules")
+    experts: Any = getattr(parts.mlp, "keywords", {}).get("submodules")
     if grouped and hasattr(experts, "experts") and grouped_mm() is not None:
         experts.experts = grouped_experts()
     return layer
