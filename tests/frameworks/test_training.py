@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,3 +145,16 @@ def test_the_script_itself_runs(tmp_path: Path) -> None:
 
 def test_it_learns(alone: dict[str, list[float]]) -> None:
     assert all(steps[-1] < steps[0] - 0.3 for steps in alone.values())
+
+
+def test_the_benchmark_of_exported_jobs_runs_dry(tmp_path: Path) -> None:
+    if not ready("megatron"):
+        pytest.skip(".venvs/megatron could not be made (see make test-frameworks)")
+    made = tmp_path / "rows.json"
+    command = [sys.executable, str(PROGRAM.parents[1] / "benchmarks" / "exported_jobs.py"), "--dry", "--steps", "5"]
+    command += ["--only", "megatron", "--python", str(python_of("megatron")), "--out", str(made)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
+    (row,) = json.loads(made.read_text(encoding="utf-8"))["rows"]
+    assert row["measured"]["loss"][-1] < row["measured"]["loss"][0]
+    assert row["plan"]["step_s"] < row["predicted"]["step_s"]

@@ -103,7 +103,8 @@ def _train(gpu: bool, prepare: Prepare | None) -> dict[str, Any] | None:
     kind = ModelType.encoder_or_decoder
     real = training.get_model
     training.get_model = _prepared(real, prepare) if prepare else real
-    model, optimizer, scheduler = training.setup_model_and_optimizer(kind, _provider(args, gpu))
+    with modules.fused_adam():
+        model, optimizer, scheduler = training.setup_model_and_optimizer(kind, _provider(args, gpu))
     steps: list[tuple[float, float | None]] = []
     training.train_step = _recorded(training.train_step, steps, torch)
     training.train(

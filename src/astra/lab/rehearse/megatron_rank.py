@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -202,19 +201,8 @@ def _optimizer(case: Case, chunks: list[Any]) -> Any:
         use_distributed_optimizer=case.strategy.zero >= 1,
         overlap_param_gather=case.overlap_grad and case.strategy.zero >= 1,
     )
-    with _fused_adam(torch):
+    with modules.fused_adam():
         return get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
-
-
-@contextlib.contextmanager
-def _fused_adam(torch: Any) -> Iterator[None]:
-    """Torch's default Adam makes a temporary as large as the parameters; production runtimes use a fused one."""
-    plain = torch.optim.AdamW
-    torch.optim.AdamW = functools.partial(plain, fused=True)
-    try:
-        yield
-    finally:
-        torch.optim.AdamW = plain
 
 
 def _connect(case: Case, config: Any, chunks: list[Any], optimizer: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -24,6 +25,19 @@ def without_fp8() -> None:
 
     random.FP8GlobalStateManager = NoFp8
     random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def fused_adam() -> Iterator[None]:
+    """Torch's default Adam makes a temporary as large as the parameters; production runtimes use a fused one."""
+    import torch
+
+    plain = torch.optim.AdamW
+    torch.optim.AdamW = functools.partial(plain, fused=True)
+    try:
+        yield
+    finally:
+        torch.optim.AdamW = plain
 
 
 def with_torch_parts(layer: Any, core_attention: Any, *, grouped: bool) -> Any:
