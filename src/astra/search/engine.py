@@ -45,7 +45,7 @@ from astra.search.rows import (
     join_parts,
 )
 from astra.search.settle import Contest, to_strategy
-from astra.search.space import Space, saver_columns
+from astra.search.space import Space, recompute_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
@@ -332,7 +332,7 @@ class Leaders:
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = saver_columns(self.job, recomputes)
+        late = recompute_columns(self.job, recomputes)
         columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
         held = self.space.shardings._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
