@@ -44,3 +44,19 @@ class Doubt:
             schedule = {"schedule": np.array([code("schedule", word)])}
             found = np.minimum(found, self.of_each({**columns, **schedule}, zero, offload).min(axis=1))
         return found
+
+    def above(self, least: float) -> Doubt:
+        """The same for those who look at nothing that is doubted less."""
+        return _Above(self, least)
+
+
+class _Above(Doubt):
+    """1 for strategies that are doubted at least so much, infinite for all others."""
+
+    def __init__(self, doubt: Doubt, least: float) -> None:
+        self._job = doubt._job
+        self._all, self._least = doubt, least
+
+    def of(self, columns: Mapping[str, Column]) -> Floats:
+        """The factor of each row of a table."""
+        return np.where(self._all.of(columns) >= self._least, 1.0, np.inf)

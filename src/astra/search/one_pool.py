@@ -11,6 +11,7 @@ import astra
 from astra.answer import Daring, Estimate, Plan, PlanSet, PriceTag, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
+from astra.evidence.doubt import Doubt
 from astra.money.bill import against, price, tag_of, with_run
 from astra.money.objectives import Goal
 from astra.search import nearby
@@ -123,7 +124,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     notes += ["moments in bf16, because nothing fits with fp32"] * narrow
     uncaptured_too = job.words.graphs == "none" and str(job.recipe()["graphs"]) == "partial"
     notes += ["no CUDA graphs, because nothing fits without the recompute they exclude"] * uncaptured_too
-    bold = daring(job, found.grids, plans[0][2], rules, tag) if world.request.rank == "upper" else None
+    bold = daring(job, found, plans[0][2], rules, tag)
     rejects = rejects_of(found, rules, job)
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
 
@@ -133,12 +134,13 @@ def _ranked(
 ) -> tuple[Job, SearchOutcome, list[tuple[Strategy, Estimate]]]:
     """The search on a job, and the best of it as they are told; the job is another one where nothing fits as usual."""
     rules, upper = world.rules, world.request.rank == "upper"
-    found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubted=upper)
+    doubt = Doubt(job) if upper else None
+    found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
     if not found.candidates and (plain := uncaptured(job, world.restrictions)) is not None:
-        job = plain
-        found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubted=upper)
+        job, doubt = plain, doubt and Doubt(plain)
+        found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
     if not found.candidates and (narrow := narrower(job, world.restrictions)) is not None:
-        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubted=upper)
+        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubt=doubt)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
     strategies = best_splits(job, found.candidates, rules, found.grids.timed)
