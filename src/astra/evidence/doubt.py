@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from astra.columns import Column, code
+from astra.columns import Column, code, unique
 from astra.evidence.bars import log_bars_by_tokens
 from astra.evidence.kinds import KEYS, TOKENS, keys_of, kind_at
 from astra.provenance import Floats, Ints
@@ -23,7 +23,7 @@ class Doubt:
     def of(self, columns: Mapping[str, Column]) -> Floats:
         """The factor of each row of a table."""
         keys = keys_of(self._job, columns)
-        new = np.unique(keys[np.isnan(self._factors[keys])])
+        new = unique(keys[np.isnan(self._factors[keys])])
         if len(new):
             first, kind = np.unique(new // TOKENS, return_inverse=True)
             tokens, length = np.unique(new % TOKENS, return_inverse=True)
