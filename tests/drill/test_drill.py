@@ -48,7 +48,11 @@ DATA = {
     ),
     "rule": Extension(
         {},
-        {"rules/data/legal.rules": [("\nheads: refuse", "\ntoy: refuse tp > 4  # the drill allows tp up to 4\nheads: refuse")]},
+        {
+            "rules/data/legal.rules": [
+                ("\nheads: refuse", "\ntoy: refuse tp > 4  # the drill allows tp up to 4\nheads: refuse")
+            ]
+        },
         {"rules/data/legal.rules": 1},
     ),
 }  # fmt: skip
@@ -99,7 +103,8 @@ CODE = {
         {
             "spec/effects.py": [
                 ("EFFECTS: Final[dict[str, EffectField]] = {\n",
-                 'EFFECTS: Final[dict[str, EffectField]] = {\n    "toy_s": EffectField(0, "time the drill takes of each step"),\n'),
+                 'EFFECTS: Final[dict[str, EffectField]] = {\n'
+                 '    "toy_s": EffectField(0, "time the drill takes of each step"),\n'),
             ],
             "cost/effects.py": [("def clock(", EFFECT + "def clock(")],
             "cost/step.py": [("job.runtime.host.step_s\n", "job.runtime.host.step_s + effects.toy_s(job.runtime)\n")],

@@ -64,7 +64,7 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     world = world_of(record, where)
     plan, place = plan_of(record, rank, where)
     text, step_s = _estimated_text(plan, place), figure(plan, "step_s", place)
-    told = {"version": _version(record, where), "step_s": step_s, "figures": figures_of(plan["estimate"])}
+    version, figures = _version(record, where), figures_of(plan["estimate"])
     if not world.several:
         job, strategy = world.job, world.job.strategy(text)
         _check_gpus(plan, place, strategy, job)
@@ -75,7 +75,7 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
         alone, pools = on_one_pool(text), dict(zip(fleet.names, fleet.cluster.pools, strict=True))
         if alone is None:
             launch = mixed_launch(text, pools, world.model, fleet.job.workload, place=place)
-            return launch._replace(runtime=world.runtime.name, **told), None
+            return launch._replace(runtime=world.runtime.name, version=version, step_s=step_s, figures=figures), None
         if alone[0] not in pools:
             raise InputError(f"{place}.strategy", alone[0], want=f"a pool of the request: {', '.join(pools)}")
         # Each pool has its own precision: an A100 has no fp8.
@@ -84,10 +84,10 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     broken = legality(job, strategy)
     if broken:
         raise InputError(f"{place}.strategy", text, want=f"a legal strategy; {'; '.join(broken)}")
-    launch = launch_of(job, strategy, layers_of(job, strategy), told["version"], step_s)
+    launch = launch_of(job, strategy, layers_of(job, strategy), version, step_s)
     if not world.several:
         _check_estimate(plan["estimate"], launch, place)
-    return launch._replace(figures=told["figures"], warnings=tuple(advised(job, strategy))), job
+    return launch._replace(figures=figures, warnings=tuple(advised(job, strategy))), job
 
 
 def world_of(record: Mapping[str, Any], where: str) -> World:
