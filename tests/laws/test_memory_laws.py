@@ -103,3 +103,14 @@ def test_stages_hold_the_model_once() -> None:
     assert dense == pytest.approx(46_702_792_704, rel=1e-9)
     experts = 32 * 8 * 3 * 4096 * 14336
     assert dense - expert == pytest.approx(experts * 7 / 8, rel=1e-9)
+
+
+def test_a_stage_receives_as_much_in_a_pipeline_of_two_as_in_one_of_four() -> None:
+    """Its working layer and one activation and gradient on their way: whatever the number of stages beyond it."""
+    two, four, eight = (
+        told(gpt(8, vocab=128), f"pp{pp} dp{8 // pp} mbs{MBS} recompute=none").stages[0].memory["buffers"]
+        for pp in (2, 4, 8)
+    )
+    assert two == pytest.approx(four, rel=1e-12) == pytest.approx(eight, rel=1e-12)
+    twice = told(gpt(8, vocab=128), f"pp2 dp4 mbs{2 * MBS} recompute=none").stages[0].memory["buffers"]
+    assert twice > two
