@@ -102,16 +102,6 @@ def test_rules_may_speak_of_the_words() -> None:
     )
 
 
-"""Restrictions that contradict a rule whatever else is chosen: one sentence says which."""
-
-from __future__ import annotations
-
-import pytest
-
-import astra
-from astra.errors import NoFeasiblePlan
-
-
 @pytest.mark.parametrize(
     ("model", "fix", "sentence"),
     [
