@@ -114,3 +114,15 @@ def test_a_stage_receives_as_much_in_a_pipeline_of_two_as_in_one_of_four() -> No
     assert [four, eight] == pytest.approx([two, two], rel=1e-12)
     twice = told(gpt(8, vocab=128), f"pp2 dp4 mbs{2 * MBS} recompute=none").stages[0].memory["buffers"]
     assert twice > two
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_gradients_of_fsdp2_are_there_from_the_second_micro_batch_on(zero: int) -> None:
+    """One micro-batch makes them in its only backward, layer by layer, after the fullest moment."""
+    one, two, four = (
+        told(gpt(8), f"dp8 mbs1 zero{zero} recompute=none", runtime="torchtitan", batch=8 * times).stages[0]
+        for times in (1, 2, 4)
+    )
+    added = (two.peak_allocated_gib - one.peak_allocated_gib) * GIB
+    assert added == pytest.approx(4 * count(gpt(8)).total / 8, rel=1e-6)
+    assert four.peak_allocated_gib == pytest.approx(two.peak_allocated_gib, rel=1e-12)

@@ -87,9 +87,9 @@ def render_model(report: ModelReport, width: int | None = None, color: bool | No
     seq = report.flops_per_token.get("seq")
     title = f"FLOPs per token at {seq:,.0f} tokens" if seq else "FLOPs per token"
     flops = drawing.table((title, "left"), ("count", "right"))
-    for name, count in report.flops_per_token.items():
+    for name, each in report.flops_per_token.items():
         if name != "seq":
-            flops.add_row(name.replace("_", " "), show_count(count))
+            flops.add_row(name.replace("_", " "), show_count(each))
     parts += [flops, drawing.blank()]
     shape = drawing.table(("shape", "left"), ("", "wrap"))
     for name, value in report.shape.items():
