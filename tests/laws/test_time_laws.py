@@ -143,3 +143,20 @@ def test_offloaded_activations_cross_a_slow_link_twice() -> None:
     )
     assert 0.8 < moved / bytes_per_s / eight <= 1.0  # the share of its speed that a link reaches
     assert [four / eight, two / eight] == pytest.approx([1 / 2, 1 / 4], rel=1e-3)
+
+
+def test_norms_are_repeated_as_fast_beside_experts_as_beside_a_feed_forward() -> None:
+    """What recompute of the norms adds is theirs alone: nobody waits for tokens to be dealt to experts."""
+    plain: dict[str, Any] = {"gated_mlp": True, "mlp_bias": False, "out_bias": False, "qkv_bias": False}
+    added = []
+    for model, degrees in (
+        (gpt(8, **plain), "dp8"),
+        (gpt(8, **plain, moe=astra.MoE(experts=8, topk=2, ffn=HIDDEN)), "dp8 ep8"),
+    ):
+        none, again = (
+            told(model, f"{degrees} mbs{MBS} zero1 recompute={kind}").stages[0].backward_s
+            for kind in ("none", "selective:layernorm")
+        )
+        added.append(again - none)
+    assert added[0] > 0
+    assert added[1] == pytest.approx(added[0], rel=1e-6)
