@@ -86,9 +86,9 @@ RULES: Final = _rules(
     ),
     (
         "kv_heads_whole",
-        "torchtitan and FSDP need tp to divide the key/value heads",
+        "torchtitan, FSDP and PyTorch need tp to divide the key/value heads",
         "not mla and kv_heads % tp != 0",
-        ("torchtitan", "fsdp"),
+        ("torchtitan", "fsdp", "pytorch"),
     ),
     ("ffn", "tp must divide the feed-forward size", "dense_ffn and ffn % tp != 0"),
     ("shared_ffn", "tp must divide the size of the shared experts", "shared_ffn > 0 and shared_ffn % tp != 0"),
@@ -140,9 +140,9 @@ RULES: Final = _rules(
     ),
     (
         "interleaved_rounds",
-        "torchtitan's interleaved schedule needs rounds of equal length",
+        "PyTorch's interleaved schedule needs rounds of equal length",
         'schedule == "interleaved" and microbatches >= pp and microbatches % (microbatches // pp) != 0',
-        ("torchtitan",),
+        ("torchtitan", "pytorch"),
     ),
     (
         "interleaved_p2p",
@@ -158,9 +158,15 @@ RULES: Final = _rules(
     ("stages_fed", "nanotron needs at least pp - 1 micro-batches", "microbatches < pp - 1", ("nanotron",)),
     (
         "tied_torchtitan",
-        "torchtitan cannot split tied embeddings over stages",
+        "torchtitan and the PyTorch trainer cannot split tied embeddings over stages",
         "tied and pp > 1",
-        ("torchtitan",),
+        ("torchtitan", "pytorch"),
+    ),
+    (
+        "pipeline_fed",
+        "PyTorch's 1f1b schedule needs at least pp micro-batches",
+        'schedule == "1f1b" and microbatches < pp',
+        ("torchtitan", "pytorch"),
     ),
     # recompute
     (
@@ -208,6 +214,12 @@ RULES: Final = _rules(
     ("params", "fp8 weights need an fp8 or fp4 precision", f'params == "fp8" and ({_IN_FULL})'),
     ("params_zero", "Megatron gathers fp8 weights with zero 1 or more", 'params == "fp8" and zero == 0', ("megatron",)),
     ("reshard", "reshard=never is of zero 3", 'reshard == "never" and zero != 3'),
+    (
+        "reshard_pipelined",
+        "PyTorch's pipelines keep gathered weights until the step's end (reshard=never)",
+        'reshard == "always" and zero == 3 and pp > 1',
+        ("pytorch",),
+    ),
     ("shard", "shard must divide dp", "shard > 0 and dp % shard != 0"),
     ("shard_zero", "shard needs zero 1 or more", "shard > 0 and zero == 0"),
     (
