@@ -23,8 +23,8 @@ from tests.frameworks.install import python_of, ready
 
 TRAINER = EXPORTERS["pytorch"]
 LLAMA = ModelSpec(
-    name="tiny", layers=4, hidden=64, ffn=128, heads=4, kv_heads=2, head_dim=16, vocab=96, max_seq=32, activation="silu",
-    rotary=Rotary(base=500.0, scaling="llama3", factor=4.0, original_positions=16),
+    name="tiny", layers=4, hidden=64, ffn=128, heads=4, kv_heads=2, head_dim=16, vocab=96, max_seq=32,
+    activation="silu", rotary=Rotary(base=500.0, scaling="llama3", factor=4.0, original_positions=16),
 )  # fmt: skip
 # Every part by which models differ, and a vocabulary that no degree divides.
 GPT = replace(

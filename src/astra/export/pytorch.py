@@ -77,6 +77,12 @@ def template() -> tuple[list[str], list[str], list[str]]:
     return lines[begins:first], lines[first + 1 : last], lines[last + 1 :]
 
 
+def template_names() -> tuple[str, ...]:
+    """The constants of a plan, in order."""
+    found = (_CONSTANT.fullmatch(line) for line in template()[1])
+    return tuple(match[1] for match in found if match is not None)
+
+
 def _filled(line: str, values: dict[str, Any]) -> str:
     """A line of the template's plan with the value of this plan."""
     found = _CONSTANT.fullmatch(line)
