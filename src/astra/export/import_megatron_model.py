@@ -51,6 +51,7 @@ SHAPE: Final = frozenset(
         "--num-attention-heads",
         "--num-experts",
         "--num-layers",
+        "--num-key-value-heads",
         "--num-query-groups",
         "--padded-vocab-size",
         "--position-embedding-type",
@@ -66,7 +67,10 @@ SHAPE: Final = frozenset(
         "--softmax-type",
         "--squared-relu",
         "--swiglu",
+        "--no-position-embedding",
         "--untie-embeddings-and-output-weights",
+        "--use-alibi-position-embeddings",
+        "--use-rotary-position-embeddings",
         "--use-rope-scaling",
         "--v-head-dim",
         "--vocab-size",
@@ -152,10 +156,11 @@ class Arguments:
         return self.whole(flag) if self.has(flag) else None
 
 
-def model_of(args: Arguments, name: str) -> ModelSpec | None:
-    """The model, where its whole shape is on the command line."""
-    vocab = args.maybe("--vocab-size") or args.maybe("--padded-vocab-size")
-    if vocab is None or not args.has("--num-layers") or not args.has("--hidden-size"):
+def model_of(args: Arguments, name: str, vocab: int | None = None) -> ModelSpec | None:
+    """The model, where its whole shape is on the command line; ``vocab`` where that does not say it."""
+    vocab = args.maybe("--vocab-size") or args.maybe("--padded-vocab-size") or vocab
+    needed = ("--num-layers", "--hidden-size", "--num-attention-heads")
+    if vocab is None or not all(map(args.has, needed)):
         return None
     hybrid = _state_space(args)
     if args.has("--hybrid-layer-pattern") and hybrid is None:
@@ -163,7 +168,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
     hidden, heads = args.count("--hidden-size"), args.count("--num-attention-heads")
     gated = args.has("--swiglu") or args.has("--quick-geglu")
     biased = not args.has("--disable-bias-linear")
-    learned = args.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
+    learned = args.text("--position-embedding-type", _positions(args)) == "learned_absolute"
     positions = args.whole("--max-position-embeddings", args.whole("--seq-length", 4096))
     norm: Any = "rmsnorm" if args.text("--normalization", "LayerNorm") == "RMSNorm" else "layernorm"
     mla, window = _mla(args), args.text("--window-size")
@@ -173,7 +178,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         hidden=hidden,
         ffn=args.whole("--ffn-hidden-size", (hidden * 8 // 3) // 64 * 64 if gated else 4 * hidden),
         heads=heads,
-        kv_heads=args.whole("--num-query-groups", heads) if args.has("--group-query-attention") else heads,
+        kv_heads=_kv_heads(args, heads),
         head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else args.whole("--kv-channels", hidden // heads),
         vocab=vocab,
         max_seq=positions,
@@ -200,6 +205,20 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         quirks=("zero_centered_norm",) if args.has("--apply-layernorm-1p") else (),
         source=as_line(f"read from {name}"),
     )
+
+
+def _positions(args: Arguments) -> str:
+    """The kind of positions that flags of older versions say."""
+    if args.has("--use-rotary-position-embeddings"):
+        return "rope"
+    return "alibi" if args.has("--use-alibi-position-embeddings") else "learned_absolute"
+
+
+def _kv_heads(args: Arguments, heads: int) -> int:
+    """Groups of queries; Megatron-DeepSpeed has a flag of its own."""
+    if args.has("--num-key-value-heads"):
+        return args.count("--num-key-value-heads")
+    return args.whole("--num-query-groups", heads) if args.has("--group-query-attention") else heads
 
 
 def _state_space(args: Arguments) -> StateSpace | None:
@@ -243,7 +262,7 @@ def _activation(args: Arguments) -> Any:
 
 
 def _rotary(args: Arguments, latent: bool) -> Rotary | None:
-    kind = args.text("--position-embedding-type", "rope")
+    kind = args.text("--position-embedding-type", _positions(args))
     if kind not in ("rope", "yarn"):
         return None
     plain = Rotary(base=args.number("--rotary-base", 10_000.0), fraction=args.number("--rotary-percent", 1.0))

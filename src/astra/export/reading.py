@@ -181,6 +181,19 @@ def plan_of(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[s
     raise InputError("--rank", rank, want=f"a rank in the file, which has {len(plans)} plans", fix="1 is the best.")
 
 
+def strategy_text(record: Mapping[str, Any], rank: int, *, where: str) -> str:
+    """The strategy of a plan as it was estimated, on one pool or on several."""
+    return _estimated_text(*plan_of(record, rank, where))
+
+
+def request_of(record: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any], int]:
+    """The request of a plan, its workload, and the GPUs of all its pools."""
+    request: Mapping[str, Any] = _part(record, "request", dict, where)
+    inside = f"{where}: request"
+    pools = _pools(request, inside) if "pools" in request else {"": _pool(request, inside)}
+    return request, _part(request, "workload", dict, inside), sum(pool.gpus for pool in pools.values())
+
+
 def _strategy(plan: Mapping[str, Any], place: str, job: Job) -> Strategy:
     text = _estimated_text(plan, place)
     strategy = job.strategy(text)
