@@ -9,6 +9,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Final, NamedTuple, cast
 
 from astra.errors import InputError
@@ -79,7 +81,8 @@ def _follow(
     run = _Run(choice)
     run.expander.values |= {name: [value] for name, value in batch.items()}
     run.parameters(list(parameters))
-    run.block(whole)
+    with suppress(_Ended):
+        run.block(whole)
     named = {name: parts for name, parts in run.expander.values.items() if name.isidentifier()}
     variables = {name: " ".join(parts) for name, parts in named.items()}
     decided = tuple(f"{test}: {'yes' if yes else 'no'}" for test, yes in run.taken)
@@ -102,11 +105,13 @@ class _Run:
 
     def __init__(self, choice: Sequence[bool]) -> None:
         self.expander = Expander()
+        self.expander.values["?"] = ["0"]  # what is started is taken to succeed
         self.commands: list[list[str]] = []
         self.taken: list[tuple[str, bool]] = []
         self.functions: dict[str, list[Statement]] = {}
         self.files: dict[str, str] = {}
         self._choice = list(choice)
+        self._status: bool | None = True  # of the last command
         self._depth = 0
         self._done = 0
 
@@ -144,8 +149,23 @@ class _Run:
                 self.functions[name] = [*([Statement(head, "\n", [])] if head else []), *lines[opening + 1 : end]]
                 place = end + 1
                 continue
-            self._simple(lines[place])
+            self._joined(lines, place)
             place += 1
+
+    def _joined(self, lines: list[Statement], place: int) -> None:
+        """A command, unless && or || before it says otherwise; one that is started is taken to succeed."""
+        joint = lines[place - 1].ended[:2] if place else ""
+        if joint in ("&&", "||"):
+            if self._status is None:
+                self._status = self._chosen([lines[place - 1]])
+            if self._status != (joint == "&&"):
+                return
+        words = lines[place].words
+        if literal(words[0]) in ("[", "[[", "test"):
+            self._status = self._test(words)
+            return
+        self._simple(lines[place])
+        self._status = True
 
     def _if(self, lines: list[Statement]) -> None:
         for test, body in arms(lines):
@@ -170,6 +190,10 @@ class _Run:
         known = self._known(test)
         if known is not None:
             return known
+        return self._chosen(test)
+
+    def _chosen(self, test: list[Statement]) -> bool:
+        """The answer to a question that is left open, on this way through the script."""
         shown = " ".join(literal(word) for statement in test for word in statement.words)[:120]
         again = next((yes for test, yes in self.taken if test == shown), None)
         if again is not None:
@@ -211,9 +235,14 @@ class _Run:
         inner = [line for line in inner if line.words]
         names = [literal(word) for word in words]
         if names[0] != "for" or len(names) < 3 or names[2] != "in":
-            test = [lines[0]._replace(words=words[1:]), *body[:start]]
-            if names[0] != "while" or self._known([one for one in test if one.words]) is not False:
-                self.block(inner)
+            test = [one for one in (lines[0]._replace(words=words[1:]), *body[:start]) if one.words]
+            for _ in range(_MOST_ROUNDS):
+                known = self._known(test) if names[0] == "while" else None
+                before = dict(self.expander.values)
+                if known is not False:
+                    self.block(inner)
+                if known is not True or before == self.expander.values:
+                    return  # it ends, or nothing in it will ever end it
             return
         items = [part for word in words[3:] for part in self.expander.expand(word)]
         for item in items[:_MOST_ROUNDS]:
@@ -232,15 +261,16 @@ class _Run:
             first = len(words) if opens_array(words[first]) else first + 1
         if first >= len(words):
             return
-        command = [part for word in words[first:] for part in self.expander.expand(word)]
-        if command and command[0] == "read":
-            self._read(words, command)
-            return
-        if statement.documents:
+        if literal(words[first]) == "read" or statement.documents:
+            command = [part for word in words[first:] for part in self.expander.expand(word)]
+            if literal(words[first]) == "read":
+                self._read(words, command)
+                return
             self._written(statement, command)
-        sent = next((at for at, part in enumerate(command) if _REDIRECTION.match(part)), len(command))
-        if command[:sent]:
-            self._start(command[:sent])
+        last = next((at for at, word in enumerate(words) if at > first and _redirects(word)), len(words))
+        command = [part for word in words[first:last] for part in self.expander.expand(word)]
+        if command:
+            self._start(command)
 
     def _read(self, words: list[Word], command: list[str]) -> None:
         """``IFS=, read -r A B <<< "$TEXT"``: the words of a text, by name."""
@@ -277,17 +307,46 @@ class _Run:
             before = list(self.expander.values.get("@", []))
             self._depth += 1
             self.parameters(command[1:])
-            self.block(self.functions[command[0]])
+            with suppress(_Returned):
+                self.block(self.functions[command[0]])
             self.parameters(before)
             self._depth -= 1
             return
         inner = " ".join(command[1:]) if command[0] == "eval" else _given_text(command)
         if inner is not None and self._depth < _MOST_ROUNDS:
             self._depth += 1
-            self.block(list(statements(inner)))
+            self._tasks(command)
+            if command[0] == "eval":
+                self.block(list(statements(inner)))
+            else:
+                with suppress(_Ended):
+                    self.block(list(statements(inner)))
             self._depth -= 1
             return
+        if command[0] in ("exit", "return"):
+            raise _Ended if command[0] == "exit" else _Returned
         self.commands.append(command)
+
+    def _tasks(self, command: list[str]) -> None:
+        """The sizes of a job that ``srun`` is told, in the names it gives them."""
+        for word, after in pairwise(command if command[0] == "srun" else []):
+            option, _, value = word.lstrip("-").partition("=")
+            number = value or after
+            if word.startswith("-") and re.fullmatch(r"[0-9]{1,6}", number):
+                self.expander.values |= {name: [number] for name in _SLURM.get(option, ())}
+
+
+class _Ended(Exception):
+    """The script goes no further."""
+
+
+class _Returned(Exception):
+    """The function goes no further."""
+
+
+def _redirects(word: Word) -> bool:
+    """Whether a word sends what a command says elsewhere."""
+    return not word[0].quote and _REDIRECTION.match(word[0].text) is not None
 
 
 def _given_text(command: list[str]) -> str | None:

@@ -19,10 +19,11 @@ _MOST_SPENT: Final = 1_000_000  # letters and words of everything that is expand
 _MOST_DEPTH: Final = 16  # of ${...:-${...}}
 _LONGEST_SUM: Final = 200
 _LONGEST_CUT: Final = 2_000  # letters from which a pattern is cut
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@#*]")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@#*?]")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _BRACES: Final = re.compile(r"(#?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
 _ARRAY: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\[@\]\}|\$@|\$\{@\}")
+_BETWEEN: Final = re.compile(r"[\s|<>&;]+")
 _SPECIAL: Final = re.compile(r"""(?P<dollar>\$)|(?P<join>\\\r?\n)|\\(?P<escape>[$"\\`])""")
 
 
@@ -123,7 +124,7 @@ class Expander:
                 return self._sum(inside[2:-2]), end
             if len(inside) >= 2 and inside.startswith("{") and inside.endswith("}"):
                 return self._braces(inside[1:-1], depth), end
-            return f"${inside}", end  # what a program would say, or what is not closed
+            return "$" + _BETWEEN.sub("", inside), end  # what a program would say, or what is not closed: one word
         name = _NAME.match(text, at)
         if name is None:
             return "$", at
@@ -174,7 +175,7 @@ class Expander:
             return ""
         text = self.text(ShellPiece(inside, '"'), _MOST_DEPTH) if "${" in inside and ":" in inside else inside
         known = _IN_SUM.sub(lambda name: self._joined(self._value(name.group(1))) or "?", text)
-        return whole_sum(known) or f"$(({inside}))"
+        return whole_sum(known) or "$" + _BETWEEN.sub("", f"(({inside}))")
 
 
 _IN_SUM: Final = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.import_megatron_model import SHAPE, Arguments, model_of
+from astra.export.import_megatron_model import SHAPE, Arguments, has_experts, model_of
 from astra.export.import_megatron_words import flash, old, other_modules, precision, recompute, words, zero
 from astra.export.imported import Asked, ImportedLaunch
 from astra.export.megatron_flags import unread
@@ -175,7 +175,7 @@ def _first_number(*texts: str) -> int | None:
 
 def _strategy(args: Arguments, degrees: tuple[int, ...], layers: tuple[int, ...], name: str) -> Strategy:
     tp, pp, vp, cp, dp = degrees
-    experts = args.has("--num-experts")
+    experts = has_experts(args)
     overlaps = {
         "grad": args.has("--overlap-grad-reduce"),
         "param": args.has("--overlap-param-gather"),

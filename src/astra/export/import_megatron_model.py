@@ -309,11 +309,16 @@ def _mla(args: Arguments) -> MLA | None:
 
 
 def _all_experts(args: Arguments) -> bool:
-    return args.has("--num-experts") and not args.has("--moe-layer-freq")
+    return has_experts(args) and not args.has("--moe-layer-freq")
+
+
+def has_experts(args: Arguments) -> bool:
+    """Whether there are experts to choose from: Megatron-DeepSpeed calls a dense model one of a single expert."""
+    return args.text("--num-experts") not in ("", "1", "None")
 
 
 def _moe(args: Arguments, biased: bool, name: str) -> MoE | None:
-    if not args.has("--num-experts"):
+    if not has_experts(args):
         return None
     first, every = pattern_shape(args.text("--moe-layer-freq", "1"), name)
     score: Any = args.text("--moe-router-score-function", "softmax")
