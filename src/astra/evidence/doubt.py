@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from astra.columns import Column, code
-from astra.evidence.bars import log_bars
-from astra.evidence.kinds import KEYS, keys_of, kind_at
+from astra.evidence.bars import log_bars_by_tokens
+from astra.evidence.kinds import KEYS, TOKENS, keys_of, kind_at
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
 
@@ -25,7 +25,10 @@ class Doubt:
         keys = keys_of(self._job, columns)
         new = np.unique(keys[np.isnan(self._factors[keys])])
         if len(new):
-            self._factors[new] = np.exp(log_bars([kind_at(self._job, key) for key in new.tolist()]))
+            first, kind = np.unique(new // TOKENS, return_inverse=True)
+            tokens, length = np.unique(new % TOKENS, return_inverse=True)
+            bars = log_bars_by_tokens([kind_at(self._job, key) for key in (first * TOKENS).tolist()], tokens)
+            self._factors[new] = np.exp(bars[kind, length])
         return np.asarray(self._factors[keys])
 
     def of_each(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:

@@ -147,6 +147,7 @@ _NODE_NAMES: Final = ("NNODES", "NUM_NODES", "SLURM_NNODES", "NODES", "WORKER_NU
 _EACH_NAMES: Final = ("GPUS_PER_NODE", "NPROC_PER_NODE", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "NUM_GPUS")
 
 
+_TORCHRUN: Final = re.compile(r"(?:^|/)torchrun$|^torch\.distributed\.(?:run|launch)$")
 _SHORT: Final = {"-np": "tasks", "-n": "tasks", "-N": "nodes", "--np": "tasks"}
 
 
@@ -156,9 +157,9 @@ def world_of(launcher: Arguments, variables: Mapping[str, str], words: Sequence[
         if launcher.has(flag) and not re.match(r"[1-9]", launcher.text(flag)):
             return None  # a variable of the surroundings
     short = {_SHORT[word]: after for word, after in pairwise(words) if word in _SHORT}
-    nodes = _first_number(
-        *map(launcher.text, _NODES), short.get("nodes", ""), *(variables.get(name, "") for name in _NODE_NAMES)
-    )
+    alone = any(_TORCHRUN.search(word) for word in words)  # it starts on one node unless it is told of more
+    around = () if alone else (variables.get(name, "") for name in _NODE_NAMES)
+    nodes = _first_number(*map(launcher.text, _NODES), "" if alone else short.get("nodes", ""), *around)
     each = _first_number(*map(launcher.text, _EACH), *(variables.get(name, "") for name in _EACH_NAMES))
     if words and words[0] in ("mpirun", "mpiexec", "srun", "aprun") and not any(map(launcher.has, _EACH)):
         tasks = _first_number(short.get("tasks", ""), launcher.text("--ntasks"))

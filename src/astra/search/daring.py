@@ -8,10 +8,10 @@ from typing import Final
 from astra.answer import Daring, Estimate, PriceTag
 from astra.evidence.kinds import kind_of
 from astra.evidence.sentence import unpublished
-from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
+from astra.search.bounds import Grids
 from astra.search.detail import estimate
-from astra.search.engine import search
+from astra.search.engine import among
 from astra.search.splits import best_splits
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, parse_strategy
@@ -21,16 +21,15 @@ LEAST_GAIN: Final = 0.01  # of a step, below which nobody would take a risk
 TRIED: Final = 30  # steps of a trial, warm-up included
 
 
-def daring(
-    job: Job, first: Estimate, restrictions: Restrictions, rules: Sequence[Rule], tag: PriceTag | None
-) -> Daring | None:
-    """The plan with the least expected step, if that is worth a trial beside the first plan."""
+def daring(job: Job, grids: Grids, first: Estimate, rules: Sequence[Rule], tag: PriceTag | None) -> Daring | None:
+    """The plan with the least expected step, if that is worth a trial beside the first plan, of the same grids."""
     below_s = first.step_s * (1 - LEAST_GAIN)
-    found = search(job, restrictions, user_rules=rules, keep=1, below_s=below_s)
+    found = among(grids, keep=1, below_s=below_s)
     if not found.candidates:
         return None
-    strategies = best_splits(job, found.candidates, rules)
-    results = [one for one in estimate(job, strategies, user_rules=rules) if one.fits and one.legal]
+    strategies = best_splits(job, found.candidates, rules, grids.timed)
+    estimates = estimate(job, strategies, user_rules=rules, timed=grids.timed)
+    results = [one for one in estimates if one.fits and one.legal]
     if not results or results[0].step_s >= below_s:
         return None
     bold = results[0]

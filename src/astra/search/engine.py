@@ -32,11 +32,11 @@ from astra.evidence.doubt import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.search.bounds import gather_grids, grid_bound_s, open_cores, siblings_of
+from astra.search.bounds import Grids, grid_bound_s
 from astra.search.rows import (
-    FIRST_CORES,
+    FIRST_GRIDS,
     GROUP,
-    MOST_CORES,
+    MOST_GRIDS,
     blocks,
     by_depth,
     entries_of,
@@ -45,7 +45,7 @@ from astra.search.rows import (
     join_parts,
 )
 from astra.search.settle import Contest, to_strategy
-from astra.search.space import Space, saver_columns
+from astra.search.space import Space, recompute_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
@@ -78,7 +78,7 @@ class SearchOutcome(NamedTuple):
     slower: int  # proven slower than the plans kept
     least_bytes: float  # the smallest reserved memory among legal strategies, for advice when nothing fits
     least: Strategy | None
-    timed: tuple[Gathered, ...] = ()  # parts of every sharding of the job that was looked at
+    grids: Grids  # that were looked at
 
 
 def search(
@@ -95,26 +95,26 @@ def search(
 
     ``doubted``: the best are those whose step times its doubt is least, and all steps compared are such products.
     """
-    started = time.perf_counter()
-    space = Space(job, restrictions, user_rules)
-    asked, job = job, space.job
+    return among(Grids(job, restrictions, user_rules), keep=keep, progress=progress, doubted=doubted, below_s=below_s)
+
+
+def among(
+    grids: Grids, *, keep: int, progress: Progress | None = None, doubted: bool = False, below_s: float = np.inf
+) -> SearchOutcome:
+    """The same among grids that another search may have looked at."""
+    started, space, job = time.perf_counter(), grids.space, grids.job
     leaders = Leaders(job, space, keep, doubt=Doubt(job) if doubted else None, below_s=below_s)
-    if min(len(space.strategies), len(space.shardings), len(space.recomputes), len(space.flash_settings)):
-        siblings = siblings_of(job, space)
-        rows = siblings.usual
-        gathered = gather_grids(job, space, rows)
+    if not grids.empty:
         least = leaders.least_doubt()
-        leaders.race(rows, least[rows] * grid_bound_s(job, space, gathered, rows), gathered, progress)
-        if len(rows) < len(space.strategies):
-            limit_s = leaders.worst_s() / float(least.min())
-            rest, bound_s = open_cores(job, space, gathered, siblings, limit_s)
-            groups = group_of({name: space.grids[name][rest] for name in GROUP})
-            rest = rest[least[rest] * bound_s < leaders.limit_s(groups)]
-            if len(rest):
-                gathered = gather_grids(job, space, rest)
-                leaders.race(rest, least[rest] * grid_bound_s(job, space, gathered, rest), gathered, progress)
-    found = leaders.found(time.perf_counter() - started)
-    return found if space.job == asked else found._replace(timed=())
+        rows, bound_s, gathered = grids.usual
+        leaders.race(rows, least[rows] * bound_s, gathered, progress)
+        rest, bound_s = grids.rest(leaders.worst_s() / float(least.min()))
+        groups = group_of({name: space.grids[name][rest] for name in GROUP})
+        rest = rest[least[rest] * bound_s < leaders.limit_s(groups)]
+        if len(rest):
+            gathered = grids.parts_of(rest)
+            leaders.race(rest, least[rest] * grid_bound_s(job, space, gathered, rest), gathered, progress)
+    return leaders.found(grids, time.perf_counter() - started)
 
 
 class _Pending(NamedTuple):
@@ -142,7 +142,6 @@ class Leaders:
         self.unfit = 0.0  # strategies of meshes that cannot fit at all
         self.least: tuple[float, Strategy | None] = (np.inf, None)
         self._pending: list[_Pending] = []
-        self._timed: list[Gathered] = []
 
     @property
     def best(self) -> dict[int, tuple[float, Strategy]]:
@@ -186,10 +185,9 @@ class Leaders:
 
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost grids by their bounds until none is left that could enter the leaders."""
-        self._timed.append(gathered)
         order = np.argsort(bound_s, kind="stable")
         groups = group_of({name: self.space.grids[name][rows] for name in GROUP})
-        for block in growing(order, MOST_CORES if np.isfinite(self.worst_s()) else FIRST_CORES):
+        for block in growing(order, MOST_GRIDS if np.isfinite(self.worst_s()) else FIRST_GRIDS):
             if bound_s[block[0]] >= self.worst_s():
                 break
             open_rows = rows[block[bound_s[block] < self.limit_s(groups[block])]]
@@ -334,7 +332,7 @@ class Leaders:
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = saver_columns(self.job, recomputes)
+        late = recompute_columns(self.job, recomputes)
         columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
         held = self.space.shardings._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
@@ -355,7 +353,7 @@ class Leaders:
             strategy = to_strategy(self.job, meshes, recomputes, self.space.shardings, mesh, recompute, sharding)
             self.least = (float(smallest[place]), strategy)
 
-    def found(self, seconds: float) -> SearchOutcome:
+    def found(self, grids: Grids, seconds: float) -> SearchOutcome:
         """The leaders as strategies, and the account."""
         space = self.space
         ranked = sorted(self.best.values(), key=lambda entry: (entry[0], str(entry[1])))[: self.keep]
@@ -367,11 +365,11 @@ class Leaders:
             evaluated=self.evaluated,
             feasible=self.feasible,
             seconds=seconds,
-            refused=space.refused,
+            refused=dict(space.refused),
             dominated=space.dominated,
             too_large=round(self.too_large + self.unfit),
             slower=max(slower, 0),
             least_bytes=self.least[0],
             least=self.least[1],
-            timed=tuple(self._timed),
+            grids=grids,
         )

@@ -123,7 +123,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     notes += ["moments in bf16, because nothing fits with fp32"] * narrow
     uncaptured_too = job.words.graphs == "none" and str(job.recipe()["graphs"]) == "partial"
     notes += ["no CUDA graphs, because nothing fits without the recompute they exclude"] * uncaptured_too
-    bold = daring(job, plans[0][2], restrictions, rules, tag) if world.request.rank == "upper" else None
+    bold = daring(job, found.grids, plans[0][2], rules, tag) if world.request.rank == "upper" else None
     rejects = rejects_of(found, rules, job)
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
 
@@ -141,8 +141,9 @@ def _ranked(
         found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubted=upper)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
-    strategies = best_splits(job, found.candidates, rules, found.timed)
-    estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules, timed=found.timed), strict=True))
+    strategies = best_splits(job, found.candidates, rules, found.grids.timed)
+    results = estimate_job(job, strategies, user_rules=rules, timed=found.grids.timed)
+    estimates = list(zip(strategies, results, strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
         raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
