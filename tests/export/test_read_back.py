@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from astra.errors import AstraError
 from astra.export import EXPORTERS
 from astra.export.base import Launch, refusals
 from astra.export.imports import import_file
 from astra.search.detail import legality
+from astra.spec.strategy import Strategy
 from tests.export.launching import job_of, launched, write
 
 # The file of each target that says how it runs; a launcher starts Megatron-LM.
 FILES = {
     "megatron": "launch.sh", "torchtitan": "plan.py", "deepspeed": "ds_config.json", "accelerate": "launch.sh",
-    "flagscale": "train.yaml", "megatron-bridge": "overrides.txt", "slurm": "job.sbatch",
+    "flagscale": "train.yaml", "megatron-bridge": "overrides.txt", "slurm": "launch.sh",
 }  # fmt: skip
 DENSE = (
     "dp16 mbs1", "tp2 dp8 mbs2 sp", "tp2 pp2 dp4 mbs1 sp", "pp4 dp4 mbs1", "pp2 vp2 dp8 mbs1", "tp2 cp2 dp4 mbs1 sp",
@@ -42,7 +44,9 @@ def drawn(target: str) -> Iterator[Launch]:
     """Plans that a target takes: dense models and experts, each way of splitting with each word."""
     runtime = EXPORTERS[target].runtime or "megatron"
     texts = [("llama-3.1-8b", f"{base} {words}") for base, words in product(DENSE, WORDS)]
-    texts += [("mixtral-8x7b", f"{base} {words} {sent}") for base, words, sent in product(EXPERTS, WORDS[:12], DISPATCH)]
+    texts += [
+        ("mixtral-8x7b", f"{base} {words} {sent}") for base, words, sent in product(EXPERTS, WORDS[:12], DISPATCH)
+    ]
     for place, (model, text) in enumerate(texts):
         work = WORK[place % 7] if place % 7 < len(WORK) else {}
         try:
@@ -54,14 +58,21 @@ def drawn(target: str) -> Iterator[Launch]:
             yield launched(job, strategy)
 
 
+def settled(launch: Launch) -> Strategy:
+    """The strategy by the one name that its files have: FSDP2 says ZeRO-2 by weights that stay gathered."""
+    strategy = launch.strategy
+    if launch.runtime in ("torchtitan", "fsdp-eager") and strategy.zero == 2:
+        strategy = replace(strategy, zero=3, reshard="never")
+    return replace(strategy, shard=0) if strategy.shard == strategy.dp else strategy
+
+
 @pytest.mark.parametrize("target", sorted(FILES))
 def test_what_is_exported_reads_back(target: str, tmp_path: Path) -> None:
     seen = 0
     for launch in drawn(target):
         folder = write(tmp_path / str(seen), EXPORTERS[target].files(launch))
         found = import_file(folder / FILES[target], gpus=launch.gpus)
-        shard = launch.strategy.shard
-        assert str(found.strategy) == str(launch.strategy) or shard == launch.strategy.dp, launch.strategy
+        assert str(found.strategy) == str(settled(launch)), launch.strategy
         assert found.gpus == launch.gpus
         work = launch.workload
         said = {"batch": (found.global_batch, work.global_batch), "seq": (found.seq, work.seq)}
@@ -70,7 +81,7 @@ def test_what_is_exported_reads_back(target: str, tmp_path: Path) -> None:
         assert found.precision == work.precision
         assert found.unknown == ()
         seen += 1
-    assert seen >= 20, "too few plans to show anything"
+    assert seen >= 10, "too few plans to show anything"
 
 
 def test_every_target_that_says_how_it_runs_is_here() -> None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from astra.errors import InputError
 from astra.export.import_megatron import layout_layers
 from astra.export.imported import Asked, ImportedLaunch, Numbers
@@ -44,21 +46,36 @@ def _overridden(said: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         raise InputError(name, None, want=f"a line {lacks[0]}=...", fix=fix)
     if gpus is None:
         raise InputError(name, None, want="the number of GPUs", fix="Give --gpus; overrides do not say it.")
+    program = asked.beside("train.py")  # sets what is no plain value
     strategy = _strategy(read, name, gpus)
-    precision = f"{read.values.get('mixed_precision')} {'fp8' if read.values.get('mixed_precision.fp8') else ''}"
+    if program is not None and "AttnBackend.unfused" in program[1]:
+        strategy = replace(strategy, flash=False)
+    precision = _precision(read.values, program[1] if program else "") if strategy.params != "fp8" else "fp8"
     return ImportedLaunch(
         framework="megatron-bridge",
         strategy=strategy,
         gpus=gpus,
         global_batch=read.count("train.global_batch_size") if "train.global_batch_size" in said else None,
         seq=read.count("model.seq_length") if "model.seq_length" in said else None,
-        precision="fp8" if "fp8" in precision or strategy.params == "fp8" else "bf16",
+        precision=precision,
         optimizer="adam",
         model=None,
         recipe=None,
         ignored=_of_the_recipe(said),
         mtp=read.whole("model.mtp_num_layers", 0) or None,
     )
+
+
+_PROGRAM: Final = re.compile(r"mixed_precision = ([a-z0-9_]+)\(")
+
+
+def _precision(said: Mapping[str, Any], program: str) -> str:
+    """The precision of the overrides, or that of the program they lie beside."""
+    named = _PROGRAM.search(program)
+    recipe = str(said.get("mixed_precision") or (named.group(1) if named else ""))
+    if "fp8" in recipe or said.get("mixed_precision.fp8") not in (None, "none"):
+        return "fp8"
+    return "fp16" if "fp16" in recipe or said.get("mixed_precision.fp16") is True else "bf16"
 
 
 # What decides speed or memory and recipes usually say, with what theirs is taken to be where nobody overrides it.
