@@ -56,17 +56,17 @@ def run(args: argparse.Namespace) -> Answer:
 def _plan_record(file: str, choice: source.Choice) -> dict[str, Any]:
     """A plan of ours in the same words as what others run."""
     strategy, record, _ = source.plan_strategy(file, choice)
-    from astra.export.reading import request_of  # noqa: PLC0415
+    from astra.export.reading import world_of  # noqa: PLC0415
 
-    request, work, gpus = request_of(record, file)
+    world = world_of(record, file)
     return {
         "schema": IMPORT_SCHEMA,
         "file": file,
-        "framework": request.get("runtime"),
+        "framework": world.runtime.name,
         "strategy": strategy,
-        "gpus": gpus,
-        "workload": {key: work.get(key) for key in _WORK},
-        "model": request.get("model"),
+        "gpus": world.cluster.gpus,
+        "workload": {key: getattr(world.workload, key) for key in _WORK},
+        "model": world.model.name,
         "model_spec": None,
         "ignored": [],
         "unknown": [],

@@ -168,14 +168,6 @@ def strategy_text(record: Mapping[str, Any], rank: int, *, where: str) -> str:
     return _estimated_text(*plan_of(record, rank, where))
 
 
-def request_of(record: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], Mapping[str, Any], int]:
-    """The request of a plan, its workload, and the GPUs of all its pools."""
-    request: Mapping[str, Any] = _part(record, "request", dict, where)
-    inside = f"{where}: request"
-    pools = _pools(request, inside) if "pools" in request else {"": _pool(request, inside)}
-    return request, _part(request, "workload", dict, inside), sum(pool.gpus for pool in pools.values())
-
-
 def _check_gpus(plan: Mapping[str, Any], place: str, strategy: Strategy, job: Job) -> None:
     """An objective may leave nodes out, so that a plan says itself how many GPUs it uses."""
     used = whole_number(str(plan["estimate"].get("gpus", "")).partition("x")[0], 8)
