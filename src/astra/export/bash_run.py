@@ -49,6 +49,7 @@ class Script(NamedTuple):
     commands: list[list[str]]
     decided: tuple[str, ...] = ()  # tests that could not be decided, as they were taken
     files: dict[str, str] = {}  # noqa: RUF012  what it writes from here-documents
+    ended: bool = False  # by an exit
 
 
 def read_script(text: str, parameters: Sequence[str] = ()) -> Script:
@@ -60,11 +61,19 @@ def ways(text: str, parameters: Sequence[str] = ()) -> list[Script]:
     """Every way a script may go, as far as its tests cannot be decided."""
     whole = list(statements(text))
     batch = _slurm(text)
+    found = _all_ways(whole, parameters, batch, given=False)
+    if all(script.ended for script in found):  # for want of something that whoever runs it sets
+        return _all_ways(whole, parameters, batch, given=True)
+    return found
+
+
+def _all_ways(whole: list[Statement], parameters: Sequence[str], batch: dict[str, str], *, given: bool) -> list[Script]:
+    """The ways through a script; with ``given``, what it tests for and never sets is taken to be set."""
     found: list[Script] = []
     open_: list[tuple[bool, ...]] = [()]
     while open_:
         choice = open_.pop()
-        script, tests = _follow(whole, parameters, batch, choice)
+        script, tests = _follow(whole, parameters, batch, choice, given=given)
         found.append(script)
         taken = [yes for _, yes in tests]
         open_ += [(*taken[:place], not taken[place]) for place in range(len(choice), len(taken))]
@@ -76,17 +85,20 @@ def ways(text: str, parameters: Sequence[str] = ()) -> list[Script]:
 
 
 def _follow(
-    whole: list[Statement], parameters: Sequence[str], batch: dict[str, str], choice: Sequence[bool]
+    whole: list[Statement], parameters: Sequence[str], batch: dict[str, str], choice: Sequence[bool], *, given: bool
 ) -> tuple[Script, list[tuple[str, bool]]]:
-    run = _Run(choice)
+    run = _Run(choice, given=given)
     run.expander.values |= {name: [value] for name, value in batch.items()}
     run.parameters(list(parameters))
-    with suppress(_Ended):
+    ended = False
+    try:
         run.block(whole)
+    except _Ended:
+        ended = True
     named = {name: parts for name, parts in run.expander.values.items() if name.isidentifier()}
     variables = {name: " ".join(parts) for name, parts in named.items()}
     decided = tuple(f"{test}: {'yes' if yes else 'no'}" for test, yes in run.taken)
-    return Script(variables, run.commands, decided, run.files), run.taken
+    return Script(variables, run.commands, decided, run.files, ended), run.taken
 
 
 def _slurm(text: str) -> dict[str, str]:
@@ -103,7 +115,8 @@ def _slurm(text: str) -> dict[str, str]:
 class _Run:
     """One way through a script."""
 
-    def __init__(self, choice: Sequence[bool]) -> None:
+    def __init__(self, choice: Sequence[bool], *, given: bool = False) -> None:
+        self._given = given
         self.expander = Expander()
         self.expander.values["?"] = ["0"]  # what is started is taken to succeed
         self.commands: list[list[str]] = []
@@ -212,7 +225,7 @@ class _Run:
         tested = words[1:-1] if names[0] != "test" else words[1:]
         self.expander.missed.clear()
         parts = ["".join(self.expander.text(piece) for piece in word) for word in tested]
-        return _decide(parts, missing=bool(self.expander.missed))
+        return _decide(parts, missing=bool(self.expander.missed), given=self._given)
 
     def _case(self, lines: list[Statement]) -> None:
         head = lines[0].words
@@ -357,11 +370,13 @@ def _given_text(command: list[str]) -> str | None:
     return None
 
 
-def _decide(parts: list[str], *, missing: bool) -> bool | None:
+def _decide(parts: list[str], *, missing: bool, given: bool = False) -> bool | None:
     """One test; None where a file, or a value that is not known, decides."""
     if parts and parts[0] == "!":
-        inner = _decide(parts[1:], missing=missing)
+        inner = _decide(parts[1:], missing=missing, given=given)
         return None if inner is None else not inner
+    if len(parts) == 2 and parts[0] in ("-z", "-n") and parts[1] == "" and given:
+        return parts[0] == "-n"
     if len(parts) == 2 and parts[0] in ("-z", "-n"):
         return None if "$" in parts[1] or "`" in parts[1] else (parts[1] == "") == (parts[0] == "-z")
     if len(parts) == 1:

@@ -9,7 +9,9 @@ grow to is counted letter by letter before it is made, so that no script takes l
 from __future__ import annotations
 
 import fnmatch
+import operator
 import re
+from collections.abc import Callable
 from typing import Final
 
 from astra.errors import InputError
@@ -182,8 +184,20 @@ _IN_SUM: Final = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 _SUM_TOKEN: Final = re.compile(r"\s*([0-9]{1,15}|[-+*/%()])")
 
 
+_CHOICE: Final = re.compile(r"\(?([^?:()<>=!]+)(>=|<=|==|!=|>|<)([^?:()<>=!]+)\)?\s*\?([^?:<>=!]+):([^?:<>=!]+)")
+_COMPARED: Final[dict[str, Callable[[int, int], bool]]] = {
+    ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+
+
 def whole_sum(text: str) -> str:
     """The value of sums and products of whole numbers, or nothing if it is anything else."""
+    choice = _CHOICE.fullmatch(text.strip()) if len(text) <= _LONGEST_SUM else None
+    if choice is not None:
+        left, right = whole_sum(choice.group(1)), whole_sum(choice.group(3))
+        if not left or not right:
+            return ""
+        return whole_sum(choice.group(4 if _COMPARED[choice.group(2)](int(left), int(right)) else 5))
     tokens = _SUM_TOKEN.findall(text)
     if len(text) > _LONGEST_SUM or _SUM_TOKEN.sub("", text).strip() or not tokens:
         return ""
@@ -203,21 +217,21 @@ def _added(tokens: list[str], depth: int) -> tuple[int | None, list[str]]:
 def _multiplied(tokens: list[str], depth: int) -> tuple[int | None, list[str]]:
     total, rest = _single(tokens, depth)
     while total is not None and rest and rest[0] in "*/%":
-        operator = rest[0]
+        sign = rest[0]
         factor, rest = _single(rest[1:], depth)
-        if factor is None or (operator != "*" and factor == 0) or abs(total) > _MOST_VALUE:
+        if factor is None or (sign != "*" and factor == 0) or abs(total) > _MOST_VALUE:
             return None, rest
-        total = total * factor if operator == "*" else _divided(total, factor, operator)
+        total = total * factor if sign == "*" else _divided(total, factor, sign)
     return total, rest
 
 
 _MOST_VALUE: Final = 10**18
 
 
-def _divided(left: int, right: int, operator: str) -> int:
+def _divided(left: int, right: int, sign: str) -> int:
     """As in bash, towards zero."""
     quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-    return quotient if operator == "/" else left - quotient * right
+    return quotient if sign == "/" else left - quotient * right
 
 
 def _single(tokens: list[str], depth: int) -> tuple[int | None, list[str]]:

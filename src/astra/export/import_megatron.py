@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.import_megatron_model import SHAPE, Arguments, has_experts, model_of
+from astra.export.arguments import SHAPE, Arguments
+from astra.export.import_megatron_model import has_experts, model_of
 from astra.export.import_megatron_words import flash, old, other_modules, precision, recompute, words, zero
 from astra.export.imported import Asked, ImportedLaunch
 from astra.export.megatron_flags import unread
@@ -50,6 +51,8 @@ def from_words(
     batch = args.maybe("--global-batch-size") or strategy.mbs * strategy.dp * _accumulated(args)
     chosen = "sgd" if args.text("--optimizer") == "sgd" else "adam"
     seq, width = args.maybe("--seq-length") or args.maybe("--encoder-seq-length"), precision(args)
+    if other and args.has("--decoder-seq-length"):
+        seq = None  # two lengths, of two models
     mtp = args.maybe("--mtp-num-layers") or None
     named = (*_unused(args), *([f"{other}, whose model is not a plain decoder"] if other else []))
     pattern = {"--hybrid-layer-pattern"} if model is None or model.state_space is None else set()

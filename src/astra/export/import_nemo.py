@@ -45,7 +45,7 @@ _READ: Final = frozenset((*_NUMBERS, *_SWITCHES, "num_query_groups", "activation
                           "rotary_base", "fsdp", "peft", "data", "max_seq_length",
                           "gradient_as_bucket_view"))  # fmt: skip
 _COSTLY: Final = re.compile(
-    r"cpu_offload|fsdp|window|moe_|partial_activation|layers_per_pipeline|rampup|quant|customization"
+    r"cpu_offloading$|window|moe_|partial_activation|layers_per_pipeline|rampup|quant|customization"
 )
 _SAME: Final = re.compile(r"\$\{\.(\w+)\}")
 _TIMES: Final = re.compile(r"\$\{multiply:\s*([0-9]{1,4})\s*,\s*\$\{[\w.]*?(\w+)\}\s*\}")
@@ -63,6 +63,8 @@ def read_nemo(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
     if model.values.get("fsdp") is True:
         raise InputError(f"{asked.name}: model.fsdp", True, want="off: NeMo's own FSDP is not read")
     settings = _settled(model.values, asked.name)
+    if "num_layers" not in settings and "restore_from_path" not in settings:
+        raise InputError(f"{asked.name}: model.num_layers", None, want="a plain decoder: other models are not read")
     words = ["megatron_gpt_pretraining.py", *_flags(settings, asked.name)]
     words += _optimizer(section(model.values, "optim", asked.name).values)
     words += ["--fp16"] if str(trainer.values.get("precision", "bf16")) in ("16", "16-mixed", "fp16") else ["--bf16"]

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from astra.errors import InputError
+from astra.export.arguments import SHAPE, Arguments
 from astra.export.bash_run import Script, ways
 from astra.export.import_bridge import LINE, read_words
 from astra.export.import_megatron import from_words, split, world_of
-from astra.export.import_megatron_model import SHAPE, Arguments
 from astra.export.import_trainer import BATCH_KEYS, from_flags, read_trainer
 from astra.export.imported import Asked, ImportedLaunch
 from astra.export.yaml_reading import parse_yaml
@@ -111,6 +111,12 @@ def _trainer(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
     """TrainingArguments as flags, behind torchrun, deepspeed or accelerate."""
     launcher, args = split(words, asked.name)
     record = from_flags(args.flags)
+    if record.get("deepspeed") is True and "zero_stage" in record:  # a script that makes its own configuration
+        held = {
+            "stage": record.pop("zero_stage"),
+            "offload_optimizer": {"device": "cpu"} if record.get("offload") else {},
+        }
+        record["deepspeed"] = {"zero_optimization": held}
     gpus = asked.gpus or _processes(launcher) or world_of(launcher, script.variables, words)
     said = _launched(launcher, asked)
     remarks: tuple[str, ...] = ()

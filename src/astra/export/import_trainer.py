@@ -168,7 +168,7 @@ def sharding(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], s
     fsdp = record.get("fsdp")
     words = fsdp if isinstance(fsdp, str) else " ".join(map(str, fsdp)) if isinstance(fsdp, list) else ""
     if not words and not record.get("fsdp_config") and fsdp is not True:
-        return {"zero": 0, "overlap": ("grad",)}, "fsdp-eager", []
+        return {"zero": 0, "overlap": ("grad",)}, "fsdp-eager", ["no sharding is named, taken as none"]
     settings = record.get("fsdp_config")
     settings = settings if isinstance(settings, Mapping) else {}
     plain = {str(key).removeprefix("fsdp_"): value for key, value in settings.items()}
