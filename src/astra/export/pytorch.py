@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
-from astra.export.base import Launch, Left, header, joined, one_pool
+from astra.export.base import Launch, Left, header, joined, one_pool, template
 from astra.export.quoting import python
 from astra.export.readme import readme
 from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
@@ -60,7 +59,7 @@ and loss are compiled on GPUs; on CPUs the same file runs with gloo, which is ho
 
 def program(launch: Launch) -> str:
     """The trainer with the plan's values in the place of the template's."""
-    start, plan, rest = template()
+    start, plan, rest = _template()
     values = constants(launch)
     lines = [_filled(line, values) for line in plan]
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
@@ -69,9 +68,9 @@ def program(launch: Launch) -> str:
 
 
 @cache
-def template() -> tuple[list[str], list[str], list[str]]:
+def _template() -> tuple[list[str], list[str], list[str]]:
     """The lines before the plan without the template's own comments, those of the plan, and those behind it."""
-    lines = (files("astra.export") / "data" / "train.py").read_text(encoding="utf-8").splitlines()
+    lines = template("train.py").splitlines()
     first, last = lines.index(BEGIN), lines.index(END)
     begins = next(place for place, line in enumerate(lines) if not line.startswith("#"))
     return lines[begins:first], lines[first + 1 : last], lines[last + 1 :]
@@ -79,7 +78,7 @@ def template() -> tuple[list[str], list[str], list[str]]:
 
 def template_names() -> tuple[str, ...]:
     """The constants of a plan, in order."""
-    found = (_CONSTANT.fullmatch(line) for line in template()[1])
+    found = (_CONSTANT.fullmatch(line) for line in _template()[1])
     return tuple(match[1] for match in found if match is not None)
 
 
