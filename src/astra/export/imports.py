@@ -21,7 +21,7 @@ from astra.export.imported import ImportedLaunch, Numbers
 from astra.export.torchtitan import SCHEDULES
 from astra.export.yaml_reading import parse_yaml
 from astra.files import parse_json, parse_toml, read_text
-from astra.spec.kinds import Whole, path_text
+from astra.spec.kinds import path_text, whole
 from astra.spec.strategy import Strategy
 
 
@@ -51,7 +51,7 @@ def import_file(
     """A file of any kind that is understood; ``gpus`` where the file does not say, ``parameters`` of a script."""
     shown = path_text(path, "file", "the path of a configuration")
     if gpus is not None:
-        gpus = Whole(1, 10_000_000).read(gpus, "gpus")
+        gpus = whole(1, 10_000_000).read(gpus, "gpus")
     return import_text(read_text(shown, "launch"), name=Path(shown).name, gpus=gpus, parameters=parameters)
 
 
