@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
 from astra.errors import InputError, UnknownName, fold
@@ -14,7 +14,7 @@ from astra.spec.runtime import Runtime
 DEFAULT: Final = "megatron"
 # Where nobody names one: the first of these that can train the model, frameworks of whole clusters before others.
 USUAL: Final = (DEFAULT, "megatron-bridge", "nemo", "torchtitan", "fsdp-eager", "deepspeed")
-_DATA: Final = files("astra.catalog") / "data"
+_DATA: Final = Path(__file__).parent / "data"
 _FOLDER: Final = _DATA / "runtimes"
 _JOINED: Final = (
     "can",
