@@ -31,16 +31,11 @@ def import_file(
     """A file of any kind that is understood; ``gpus`` and ``vocab`` where it does not say them."""
     shown = path_text(path, "file", "the path of a configuration")
     if gpus is not None:
-<<<<<<< HEAD
-        gpus = whole(1, 10_000_000).read(gpus, "gpus")
-    return import_text(read_text(shown, "launch"), name=Path(shown).name, gpus=gpus, parameters=parameters)
-=======
         gpus = whole(1, 10_000_000).read(gpus, "gpus")
     if vocab is not None:
         vocab = whole(1, MOST_VOCAB).read(vocab, "vocab")
     asked = Asked(Path(shown).name, gpus, tuple(parameters), pick, vocab, str(Path(shown).parent))
     return read(read_text(shown, "launch"), asked)
->>>>>>> main
 
 
 def import_text(
