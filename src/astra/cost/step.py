@@ -23,6 +23,7 @@ from astra.provenance import Bools, Floats, Ints, Timed
 from astra.spec.job import Job
 
 Amount = Floats | float
+States = tuple[Bytes, Timed, Replicas]
 
 
 class Evaluated(NamedTuple):
@@ -35,7 +36,7 @@ class Evaluated(NamedTuple):
     known: Bools  # the recompute exists for the mesh (its layers fit a chunk)
 
 
-def states(job: Job, meshes: Meshes, costs: StageCosts, shardings: Sharding) -> tuple[Bytes, Timed, Replicas]:
+def states(job: Job, meshes: Meshes, costs: StageCosts, shardings: Sharding) -> States:
     """Static memory, optimizer time and data-parallel communication, [mesh, sharding, sort]."""
     how = memory.holding(job, costs, shardings)
     held = each(costs.held, lambda column: column[:, None, :])
@@ -70,17 +71,28 @@ def evaluate(
     waits: Floats | None = None,
 ) -> Evaluated:
     """Every mesh with every recompute and sharding; ``waits`` [mesh] as for ``seconds``."""
+    held = states(job, meshes, costs, shardings)
+    peak_bytes, known = peaks(job, meshes, costs, recomputes, held[0])
+    bound_s, exchanged_s, last_s = bounds_s(job, meshes, costs, recomputes, held, waits)
+    return Evaluated(bound_s, exchanged_s, last_s, peak_bytes, known)
+
+
+def peaks(job: Job, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, static: Bytes) -> tuple[Floats, Bools]:
+    """[mesh, recompute, sharding]: bytes allocated on the worst rank, and whether there are layers to recompute."""
     kept = memory.activations(costs, meshes.columns["vp"], recomputes)
-    static, update, between = states(job, meshes, costs, shardings)
+    peak_bytes = largest(memory.peak(static, kept, costs.buffer_bytes))
+    return peak_bytes, np.broadcast_to(exists(job, meshes, recomputes)[:, :, None], peak_bytes.shape)
+
+
+def bounds_s(
+    job: Job, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, held: States, waits: Floats | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """Lower bounds of the step, what replicas exchange, and what follows the pipeline, as in ``Evaluated``."""
+    _, update, between = held
     pipeline_s = pipeline_bound_s(meshes, costs, recomputes, between.per_microbatch_s)
     last_s = largest(after_s(update, between))
-    return Evaluated(
-        bound_s=seconds(job, pipeline_s, last_s[:, None, :], None if waits is None else waits[:, None, None]),
-        exchanged_s=between.per_microbatch_s,
-        after_s=last_s,
-        peak_bytes=largest(memory.peak(static, kept, costs.buffer_bytes)),
-        known=exists(job, meshes, recomputes)[:, :, None] & np.ones(len(shardings), bool),
-    )
+    bound_s = seconds(job, pipeline_s, last_s[:, None, :], None if waits is None else waits[:, None, None])
+    return bound_s, between.per_microbatch_s, last_s
 
 
 def after_s(update: Timed, between: Replicas) -> Floats:

@@ -16,7 +16,6 @@ from astra.evidence.doubt import Doubt
 from astra.money.bill import against, price, tag_of, with_run
 from astra.money.objectives import Goal
 from astra.search.able import able
-from astra.search.counts import on
 from astra.search.daring import daring
 from astra.search.detail import estimate as estimate_job
 from astra.search.detail import legality
@@ -132,6 +131,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     job = settled(world.job, restrictions)
     if goal.objective.name != "fastest" and tag is not None:
         from astra.search.budget import parts_of, use_notes  # noqa: PLC0415 - few goals are about money
+        from astra.search.counts import on  # noqa: PLC0415
         from astra.search.offers import open_notes  # noqa: PLC0415
 
         chosen, state = parts_of(
@@ -182,7 +182,8 @@ def _first(world: World) -> Estimate:
 
 def _front(job: Job, chosen: list[Refined], state: FrontSearch) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
-    from astra.search.offers import open_notes  # noqa: PLC0415 - as above
+    from astra.search.counts import on  # noqa: PLC0415 - as above
+    from astra.search.offers import open_notes  # noqa: PLC0415
 
     ranked = [(on(job, one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"

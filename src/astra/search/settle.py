@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import CHOICES
+from astra.columns import CHOICES, distinct
 from astra.cost import step
 from astra.cost.memory import Sharding
 from astra.cost.pipeline import pipelines_s
@@ -108,6 +108,21 @@ def least_recomputes(result: Evaluated, recomputes: Recomputes, fits: Bools) -> 
         taken |= np.isfinite(best_s) & (recompute == 0 and offloaded == 0)
     mesh, recompute, sharding = (np.concatenate(column) for column in zip(*found, strict=True))
     return mesh, recompute, sharding
+
+
+def may_be_least(recomputes: Recomputes, fits: Bools) -> Ints:
+    """The first recompute, and those that are the first of their method and modules to fit some mesh and sharding.
+
+    Those of one method come in the order of their layers, so that the rest repeat more.
+    """
+    named = (recomputes.recompute, recomputes.method, recomputes.modules, recomputes.offload_layers)
+    _, place = distinct(*named)
+    found = np.arange(len(recomputes)) == 0
+    for number in range(int(place.max()) + 1):
+        some = np.flatnonzero(place == number)
+        fitting = fits[:, some]
+        found[some[fitting.argmax(axis=1)[fitting.any(axis=1)]]] = True
+    return np.flatnonzero(found)
 
 
 class Contest:
