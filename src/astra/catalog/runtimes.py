@@ -63,6 +63,11 @@ def _over(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return {**other, **own, **joined}
 
 
+def runtimes() -> tuple[Runtime, ...]:
+    """Every runtime, by name."""
+    return tuple(runtime(name) for name in runtime_names())
+
+
 @cache
 def runtime_names() -> tuple[str, ...]:
     """Every runtime there is a profile for."""

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from astra.errors import InputError
 from astra.provenance import Floats, Ints
-from astra.schedule.base import BACKWARD, FORWARD, Schedule
-from astra.schedule.in_flight import alive
+from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, Schedule
 from astra.schedule.registry import find
 
 
@@ -115,6 +114,14 @@ def simulate(
 def _peaks(orders: Ints, weights: Floats) -> Floats:
     """By rank: the largest sum of weights, [rank, chunk], of activations alive at once."""
     return np.array([alive(order, own).max() for order, own in zip(orders, weights, strict=True)])
+
+
+def alive(order: Ints, weight_by_chunk: Floats) -> Floats:
+    """Weight of the activations alive during each slot of one rank: from the start of F to the end of B, or of W."""
+    kind, weight = order[:, 0], weight_by_chunk[order[:, 2]]
+    ends = kind == (WEIGHT if (kind == WEIGHT).any() else BACKWARD)
+    after = np.cumsum(np.where(kind == FORWARD, weight, 0.0) - np.where(ends, weight, 0.0))
+    return after + np.where(ends, weight, 0.0)
 
 
 def as_stages(

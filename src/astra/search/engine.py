@@ -35,9 +35,9 @@ from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
 from astra.search.bounds import Grids, grid_bound_s
 from astra.search.rows import (
-    FIRST_CORES,
+    FIRST_GRIDS,
     GROUP,
-    MOST_CORES,
+    MOST_GRIDS,
     blocks,
     by_depth,
     entries_of,
@@ -46,7 +46,7 @@ from astra.search.rows import (
     join_parts,
 )
 from astra.search.settle import Contest, may_be_least, to_strategy
-from astra.search.space import Space, cross, saver_columns
+from astra.search.space import Space, cross, recompute_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
@@ -204,7 +204,7 @@ class Leaders:
         """Cost grids by their bounds until none is left that could enter the leaders."""
         order = np.argsort(bound_s, kind="stable")
         groups = group_of({name: self.space.grids[name][rows] for name in GROUP})
-        for block in growing(order, MOST_CORES if np.isfinite(self.worst_s()) else FIRST_CORES):
+        for block in growing(order, MOST_GRIDS if np.isfinite(self.worst_s()) else FIRST_GRIDS):
             if bound_s[block[0]] >= self.worst_s():
                 break
             open_rows = rows[block[bound_s[block] < self.limit_s(groups[block])]]
@@ -354,7 +354,7 @@ class Leaders:
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = saver_columns(self.job, recomputes)
+        late = recompute_columns(self.job, recomputes)
         columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
         held = self.space.shardings._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}

@@ -210,7 +210,7 @@ class Space:
             for offloaded in offload_choices(self.job, self.restrictions)
         ]
         found = Recomputes(*np.array(rows, dtype=np.int64).reshape(-1, len(Recomputes._fields)).T)
-        return found.take(check(saver_columns(self.job, found), self.facts).ok)
+        return found.take(check(recompute_columns(self.job, found), self.facts).ok)
 
     def _recomputes(self, chunk_layers: int, stage_layers: int) -> Bools:
         """Which of them a chunk of a stage has layers for."""
@@ -356,8 +356,8 @@ def facts_in(job: Job) -> dict[str, Any]:
     return facts | word_facts(job)
 
 
-def saver_columns(job: Job, recomputes: Recomputes) -> dict[str, Column]:
-    """Savers under the names that rules use."""
+def recompute_columns(job: Job, recomputes: Recomputes) -> dict[str, Column]:
+    """Recomputes under the names that rules use."""
     found: dict[str, Column] = {"recompute": recomputes.recompute, "method": recomputes.method}
     found["recompute_layers"] = recomputes.layers
     found["offload_layers"] = recomputes.offload_layers
