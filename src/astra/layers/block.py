@@ -55,6 +55,7 @@ class Block:
     """A part of a layer around the residual stream."""
 
     name: str
+    of: str = ""  # the record without which no layer of a model has it; empty: any model may
     has: Callable[[ModelSpec, Place], bool]
     tensors: Callable[[ModelSpec], list[Tensor]]  # with what divides each; norms before the block are the layer's
     operators: Callable[[ModelSpec, LayerKind, Shard], Layer]  # with what is kept under each kind of recompute

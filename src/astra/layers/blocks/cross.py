@@ -31,6 +31,7 @@ def _flops(model: ModelSpec, kind: LayerKind, seq: int) -> float:
 
 BLOCK = Block(
     name="cross",
+    of="encoder",
     has=_has,
     tensors=_tensors,
     operators=_operators,

@@ -171,6 +171,7 @@ def _flops(model: ModelSpec, kind: LayerKind, seq: int) -> float:
 
 BLOCK = Block(
     name="delta_net",
+    of="delta_net",
     has=_has,
     tensors=_tensors,
     operators=_operators,

@@ -27,7 +27,7 @@ def _moe(model: ModelSpec) -> MoE:
 
 
 def _has(model: ModelSpec, place: Place) -> bool:
-    return model.moe is not None and place.may_have("E") and not DENSE.has(model, place)
+    return place.may_have("E") and not DENSE.has(model, place)
 
 
 def _tensors(model: ModelSpec) -> list[Tensor]:
@@ -145,6 +145,7 @@ def _ep_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
 
 BLOCK = Block(
     name="experts",
+    of="moe",
     has=_has,
     tensors=_tensors,
     operators=_operators,

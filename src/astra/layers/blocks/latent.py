@@ -18,7 +18,7 @@ def _mla(model: ModelSpec) -> MLA:
 
 
 def _has(model: ModelSpec, place: Place) -> bool:
-    return model.mla is not None and place.may_have("*") and model.attends(place.number)
+    return place.may_have("*") and model.attends(place.number)
 
 
 def _heads(model: ModelSpec, shard: Shard) -> Heads:
@@ -95,6 +95,7 @@ def _flops(model: ModelSpec, kind: LayerKind, seq: int) -> float:
 
 BLOCK = Block(
     name="latent",
+    of="mla",
     has=_has,
     tensors=_tensors,
     operators=_operators,

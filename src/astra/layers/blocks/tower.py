@@ -18,10 +18,8 @@ from astra.spec.tower import Tower
 
 
 def tensors(model: ModelSpec) -> list[Tensor]:
-    """Patches, positions, layers, norms and connectors; nothing for a model without images."""
-    it = model.tower
-    if it is None:
-        return []
+    """Patches, positions, layers, norms and connectors."""
+    it = _tower(model)
     h, inputs, norms = it.hidden, it.ffn * (2 if it.gated_mlp else 1), 2 if it.norm == "layernorm" else 1
     found = [
         matrix("tower.patches", it.pixels, h, "none"),
@@ -40,15 +38,18 @@ def tensors(model: ModelSpec) -> list[Tensor]:
     return found
 
 
+def _tower(model: ModelSpec) -> Tower:
+    assert model.tower is not None
+    return model.tower
+
+
 def _widths(it: Tower) -> list[tuple[int, int]]:
     return list(zip(it.connector[:-1], it.connector[1:], strict=True))
 
 
-def operators(model: ModelSpec, shard: Shard) -> Layer | None:
+def operators(model: ModelSpec, shard: Shard) -> Layer:
     """All of it for one micro-batch."""
-    it = model.tower
-    if it is None:
-        return None
+    it = _tower(model)
     made = np.asarray(shard.mbs * (shard.seq * it.share), np.float64)  # tokens of images
     patches = made * it.merge**2
     inputs = it.ffn * (2 if it.gated_mlp else 1)
@@ -98,9 +99,7 @@ def _attentions(it: Tower, patches: Floats) -> list[Attention]:
 
 def flops_per_token(model: ModelSpec) -> float:
     """Forward FLOPs for each token of a sample, of images or not; patches with each other included."""
-    it = model.tower
-    if it is None:
-        return 0.0
+    it = _tower(model)
     inputs = it.ffn * (2 if it.gated_mlp else 1)
     layer = 4 * it.hidden**2 + it.hidden * (inputs + it.ffn)
     full = it.layers if it.window is None else it.full_layers
