@@ -9,7 +9,7 @@ import numpy as np
 
 from astra.columns import distinct
 from astra.cost.between import p2p
-from astra.cost.layout import Layouts
+from astra.cost.gathered import Layouts
 from astra.cost.recompute import KeptActivations, Recomputes, offloaded_s, repeated_s
 from astra.cost.stage import Gathered, Meshes, StageMemory, StageTimes, host_s_per_byte, stage_table
 from astra.layers.split import stage_kind_of_rank

@@ -13,10 +13,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from astra.layers.block import LayerKind
+from astra.layers.block import LayerKind, Split, Tensor, norm
 from astra.layers.blocks import blocks_of, embedding, head, tower
 from astra.layers.kinds import layer_kinds
-from astra.layers.tensors import Split, Tensor, norm
 from astra.spec.model import ModelSpec
 
 

@@ -16,8 +16,8 @@ from astra.axes import AXES
 from astra.columns import Column, each, from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
+from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Activations, Sharding, activations, fits, peak, reserved_bytes
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages

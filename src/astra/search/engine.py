@@ -19,7 +19,6 @@ import numpy as np
 from astra.columns import distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.bound import mesh_bound_s
-from astra.cost.needed import needed_bound_s
 from astra.cost.recompute import Recomputes
 from astra.cost.stage import (
     Gathered,
@@ -28,24 +27,26 @@ from astra.cost.stage import (
     join_meshes,
     stage_costs,
 )
-from astra.cost.step import Evaluated, evaluate
-from astra.evidence.doubt import Doubt
+from astra.cost.step import Evaluated, evaluate, needed_bound_s
+from astra.evidence.bars import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
 from astra.search.bounds import Grids, grid_bound_s
-from astra.search.rows import (
+from astra.search.settle import (
     FIRST_GRIDS,
     GROUP,
     MOST_GRIDS,
+    Contest,
     blocks,
     by_depth,
     entries_of,
     group_of,
     growing,
     join_parts,
+    may_be_least,
+    to_strategy,
 )
-from astra.search.settle import Contest, may_be_least, to_strategy
 from astra.search.space import Space, cross, recompute_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy

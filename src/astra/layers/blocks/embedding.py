@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from astra.layers.block import Tensor, matrix, norm, vector
 from astra.layers.blocks import tower
 from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream, join
-from astra.layers.tensors import Tensor, matrix, norm, vector
 from astra.spec.model import ModelSpec, Vision
 
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 import numpy as np
 
 from astra.layers.operators import BF16, Attention, Gemm, Kept, Layer, Shard, Stream
-from astra.layers.tensors import Tensor, matrix, vector
+from astra.layers.block import Tensor, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
 from astra.spec.tower import Tower
 
 
 def tensors(model: ModelSpec) -> list[Tensor]:
-    """Patches, positions, layers, norms and connectors."""
-    it = _tower(model)
+    """Patches, positions, layers, norms and connectors; nothing for a model without images."""
+    it = model.tower
+    if it is None:
+        return []
     h, inputs, norms = it.hidden, it.ffn * (2 if it.gated_mlp else 1), 2 if it.norm == "layernorm" else 1
     found = [
         matrix("tower.patches", it.pixels, h, "none"),
@@ -38,18 +40,15 @@ def tensors(model: ModelSpec) -> list[Tensor]:
     return found
 
 
-def _tower(model: ModelSpec) -> Tower:
-    assert model.tower is not None
-    return model.tower
-
-
 def _widths(it: Tower) -> list[tuple[int, int]]:
     return list(zip(it.connector[:-1], it.connector[1:], strict=True))
 
 
-def operators(model: ModelSpec, shard: Shard) -> Layer:
+def operators(model: ModelSpec, shard: Shard) -> Layer | None:
     """All of it for one micro-batch."""
-    it = _tower(model)
+    it = model.tower
+    if it is None:
+        return None
     made = np.asarray(shard.mbs * (shard.seq * it.share), np.float64)  # tokens of images
     patches = made * it.merge**2
     inputs = it.ffn * (2 if it.gated_mlp else 1)
@@ -99,7 +98,9 @@ def _attentions(it: Tower, patches: Floats) -> list[Attention]:
 
 def flops_per_token(model: ModelSpec) -> float:
     """Forward FLOPs for each token of a sample, of images or not; patches with each other included."""
-    it = _tower(model)
+    it = model.tower
+    if it is None:
+        return 0.0
     inputs = it.ffn * (2 if it.gated_mlp else 1)
     layer = 4 * it.hidden**2 + it.hidden * (inputs + it.ffn)
     full = it.layers if it.window is None else it.full_layers
