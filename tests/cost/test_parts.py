@@ -19,10 +19,9 @@ from astra.cost.parts import Direction, Part, clock_loss, parts, worst_source
 from astra.cost.stage import gather_parts, retention
 from astra.layers.kinds import LayerKind
 from astra.provenance import Source
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.model import MoE
 from astra.spec.runtime import Kernel, changed
-from astra.spec.words import Words
 from tests.layers.test_operators import shard
 from tests.oracle.requests import model
 from tests.properties.jobs import job, jobs, law, with_work

@@ -1,4 +1,4 @@
-"""Parts of unique shardings, gathered to the stages that hold them: sums of any figure, and activation bytes."""
+"""Pipelines as they lie on ranks, and parts of unique shardings gathered to the stages that hold them."""
 
 from __future__ import annotations
 

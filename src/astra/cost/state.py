@@ -3,6 +3,14 @@
 Mixed-precision Adam keeps, per parameter: the 2-byte weight, an accumulated gradient, and 12 bytes of optimizer state
 (fp32 weight and two moments; Rajbhandari et al. 2020, arXiv 1910.02054). ZeRO stages shard optimizer state (1),
 gradients (2) and weights (3) over the data-parallel group, which includes context parallelism.
+
+FSDP2 gathers weights and reduces gradients unit by unit: each layer, the embedding, the last norm with the output.
+
+What is alive beside kept activations was counted in torch's ``_fsdp_param_group.py`` and ``_fsdp_collectives.py``. In
+backward a unit has its weights and, gathered ahead, those of the next one; the gradients of the last unit are on their
+way, copied to the width they are reduced in, until the next unit's are there. Those of the output are there twice when
+its backward ends, as they were made and as they are reduced. The output's weights stay from forward to backward. What
+ranks shard is the fp32 weight of the optimizer: there is no other.
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 A *recompute* is a way to keep fewer activations (its method and layers); a *sharding* is a way to keep fewer states
 (ZeRO stage, optimizer offload). Their effects add up, so each is costed once and combined by broadcasting.
+
+What must be recomputed at least for activations to have room, and the time that takes.
+
+One number of layers holds for every rank, so the rank that is shortest of room decides for all of them. Three ways are
+known: keep all, some modules again, or the first layers of each chunk. Where activations may wait in host memory,
+nothing need be run again; a recompute of another kind needs its line here.
 """
 
 from __future__ import annotations
@@ -13,8 +19,8 @@ import numpy as np
 from astra.columns import each, largest
 from astra.cost import effects, memory
 from astra.cost.between import Replicas, replicas
-from astra.cost.bound import paths_of, pipeline_bound_s
 from astra.cost.memory import Sharding
+from astra.cost.pipeline import paths_of, pipeline_bound_s
 from astra.cost.recompute import FULL, Recomputes, module_sets
 from astra.cost.stage import Meshes, StageCosts
 from astra.cost.state import Bytes, optimizer_s

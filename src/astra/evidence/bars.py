@@ -8,6 +8,8 @@ has the bar of its runs, and one without has a wide bar.
 
 The penalties, the shares and the belief were chosen so that bars made without a source hold four in five of its runs,
 class by class (``python -m tools.evidence`` prints the coverage), and so that what nobody has published is wide.
+
+How many times its predicted time a strategy may take: what plans are ranked by.
 """
 
 from __future__ import annotations
@@ -21,8 +23,7 @@ from typing import Final
 import numpy as np
 
 from astra.columns import Column, code, unique
-from astra.evidence.kinds import KEYS, NUMBERS, TOKENS, WORDS, Kind, keys_of, kind_at
-from astra.evidence.runs import runs
+from astra.evidence.kinds import KEYS, NUMBERS, TOKENS, WORDS, Kind, keys_of, kind_at, runs
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
 

@@ -1,7 +1,7 @@
 """What a block of a layer declares: when a model has it, its weights, its operators, what it sends, its FLOPs.
 
 A layer is a few blocks, one after another, each around the residual stream. One module of ``astra.layers.blocks`` is
-one block; its ``BLOCKS`` is the one list of them.
+one block; its ``BLOCKS`` is the one list of them. Here are also the words they use for weights and for what is sent.
 """
 
 from __future__ import annotations

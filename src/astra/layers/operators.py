@@ -14,7 +14,7 @@ import numpy as np
 
 from astra.columns import distinct, take
 from astra.provenance import Bools, Floats, Ints
-from astra.spec.words import Words
+from astra.spec.job import Words
 
 BF16: Final = 2  # bytes of an activation
 

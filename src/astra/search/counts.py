@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from astra.columns import Column, Columns, distinct, joined, take
 from astra.cost import effects, memory, step
-from astra.cost.bound import mesh_bound_s
+from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import Recomputes
 from astra.cost.stage import (
     SHARD_COLUMNS,
@@ -360,7 +360,8 @@ class CountSearch(Leaders):
         waits = self.table.waits[place]  # the job is that of the largest count
         result = evaluate(self.job, meshes, costs, recomputes, shardings, waits)
         if self.space.late_rules:
-            result = self._without_refused(meshes, result, recomputes, first=True)
+            known = self._without_refused(meshes, result.known, recomputes, first=True)
+            result = result._replace(known=known)
         fits = result.known & memory.fits(self.job, result.peak_bytes)
         self.evaluated += int(result.known.sum())
         self._effort.spend(result.known.sum() / STRATEGIES)

@@ -18,7 +18,7 @@ import numpy as np
 
 from astra.columns import distinct, from_strategy, joined, take
 from astra.cost import memory, step
-from astra.cost.bound import mesh_bound_s
+from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import Recomputes
 from astra.cost.stage import (
     Gathered,

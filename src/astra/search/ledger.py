@@ -1,4 +1,4 @@
-"""The account of a search in words: what was refused, what a plan lost by, what it would take."""
+"""The account of a search in words: what was refused, what a plan lost by, what it would take, what is not searched."""
 
 from __future__ import annotations
 

@@ -53,4 +53,5 @@ def operators(model: ModelSpec, shard: Shard) -> Layer:
         gemms = (*gemms, Gemm("widen", shard.tokens, width, table))
     kept = Kept(whole=0 * out, selective=0 * out, checkpoint=0 * out, working=out)
     tables = Layer(gemms, (), (Stream("embedding", elements),), kept)
-    return join(tables, tower.operators(model, shard)) if model.tower else tables
+    images = tower.operators(model, shard) if model.tower else None
+    return tables if images is None else join(tables, images)
