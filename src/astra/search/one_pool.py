@@ -1,4 +1,4 @@
-"""``plan`` and ``estimate`` on one pool of equal GPUs, and the fastest plan if it works: what the evidence passed over."""
+"""``plan`` and ``estimate`` on one pool of equal GPUs; beside a plan, the fastest one if it works."""
 
 from __future__ import annotations
 
