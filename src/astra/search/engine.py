@@ -329,18 +329,20 @@ class Leaders:
 
     def _without_refused(self, meshes: Meshes, result: Evaluated, recomputes: Recomputes, *, first: bool) -> Evaluated:
         """Apply the rules that speak of recompute, ZeRO or offload."""
-        shape = result.known.shape
         spoken = {name for rule in self.space.late_rules for name in rule.needs} | {"batch"}
-        columns = {
-            name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
-        }
-        late = saver_columns(self.job, recomputes)
-        columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
-        held = self.space.shardings._asdict()
-        columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
+        late = {name: column for name, column in saver_columns(self.job, recomputes).items() if name in spoken}
         new = result.known.copy()
         if not first:
             new[:, :1] = False
+        if not late:  # whatever is recomputed, the verdict is the same
+            new = new.sum(axis=1, keepdims=True)
+        shape = new.shape
+        columns = {
+            name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
+        }
+        columns |= {name: np.broadcast_to(column[None, :, None], shape).ravel() for name, column in late.items()}
+        held = self.space.shardings._asdict()
+        columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
         verdict = check(columns, self.space.facts, self.space.late_rules, weights=new.ravel().astype(np.float64))
         for name, count in verdict.ledger.items():
             self.space.refused[name] = self.space.refused.get(name, 0) + count
