@@ -95,7 +95,7 @@ torchrun --nproc_per_node 8 pretrain_mamba.py --num-layers $L --micro-batch-size
 """, refused="MODEL_SCALE"),
     sh(f"{LM} examples/mamba/run_text_gen_server_8b.sh",
        "torchrun --nproc_per_node 1 tools/run_mamba_text_generation_server.py --num-layers 56 --micro-batch-size 1",
-       refused="Megatron-LM command line"),
+       refused="does not train"),
     sh(f"{LM} examples/academic_paper_scripts/detxoify_lm/finetune_gpt_distributed-1.3b.sh", """
 python -m torch.distributed.run --nproc_per_node 8 --nnodes 2 finetune_gpt.py --num-layers 24 --micro-batch-size 4 \\
   --global-batch-size 512 --fp16 --DDP-impl local --finetune --checkpoint-activations
@@ -105,7 +105,7 @@ PP=8
 if [ ${PP} == 8 ]; then NLS=8; MBS=1; fi
 export TP=8 MBS=${MBS} NLS
 . `pwd`/CONFIG.sh
-""", refused="No command"),
+""", refused="CONFIG.sh"),
     sh(f"{LM} docs: gpt 345m on one GPU", f"CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node=1 {GPT} --fp16",
        gpus=1, mbs=4, seq=1024, precision="fp16"),
     sh(f"{LM} docs: llama-70b with virtual stages", """
@@ -166,7 +166,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $TP --p
     sh(f"{DS} examples_deepspeed/sequence_parallel/ds_pretrain_gpt_1.3B_seq_parallel_32k.sh", """
 deepspeed pretrain_gpt.py --num-layers 24 --micro-batch-size 1 --tensor-model-parallel-size 1 --seq-length 32768 \\
   --ds-sequence-parallel-size 4 --deepspeed --zero-stage 1 --bf16
-""", 16, seq=32768, zero=1, told="--ds-sequence-parallel-size 4"),
+""", 16, refused="--ds-sequence-parallel-size"),
     sh(f"{DS} examples/pretrain_gpt_distributed_with_mp.sh", """
 python -m torch.distributed.launch --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 2 \\
   --pipeline-model-parallel-size 2 --sequence-parallel --num-layers 24 --micro-batch-size 4 --fp16
@@ -176,7 +176,7 @@ python -m torch.distributed.launch --nproc_per_node 8 pretrain_gpt.py --tensor-m
        refused="--zero-stage"),
     sh(f"{DS} examples/evaluate_zeroshot_gpt.sh",
        "torchrun --nproc_per_node 8 ./tasks/main.py --task LAMBADA --num-layers 24 --micro-batch-size 8",
-       refused="Megatron-LM command line"),
+       refused="does not train"),
     sh("bigscience-workshop/bigscience train/tr11-176B-ml", """
 #SBATCH --nodes=48
 #SBATCH --gres=gpu:8
@@ -396,7 +396,7 @@ enable_async_tensor_parallel = true
     # DeepSpeed
     conf("deepspeedai/DeepSpeedExamples zero2", "zero2.json",
          '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}',
-         zero=2, dp=16, mbs=4),
+         8, zero=2, dp=8, mbs=4, batch=64),
     conf("huggingface/transformers ds_config_zero3.json", "ds3.json",
          '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "overlap_comm": true},'
          ' "gradient_accumulation_steps": "auto", "train_batch_size": "auto",'

@@ -125,22 +125,23 @@ def test_every_model_is_trained_by_somebody() -> None:
 @pytest.mark.parametrize(
     ("name", "lacks"),
     [
-        ("gemma-3-27b", {"megatron", "torchtitan"}),
-        ("deepseek-v2-lite", {"megatron"}),
-        ("llama-4-scout", {"megatron", "megatron-bridge", "torchtitan"}),
-        ("t5-11b", {"megatron", "megatron-bridge", "nemo", "torchtitan"}),
+        ("gemma-3-27b", {"megatron", "torchtitan", "pytorch"}),
+        ("deepseek-v2-lite", {"megatron", "pytorch"}),
+        ("llama-4-scout", {"megatron", "megatron-bridge", "torchtitan", "pytorch"}),
+        ("t5-11b", {"megatron", "megatron-bridge", "nemo", "torchtitan", "pytorch"}),
         ("llama-3.1-8b", set()),
+        ("llama-3.2-3b", {"megatron", "torchtitan"}),
     ],
 )
 def test_who_can_train_what(name: str, lacks: set[str]) -> None:
-    shown = {"megatron", "megatron-bridge", "nemo", "torchtitan", "deepspeed", "fsdp-eager"}
+    shown = {"megatron", "megatron-bridge", "nemo", "torchtitan", "pytorch", "deepspeed", "fsdp-eager"}
     assert shown - set(who_can(model(name), replace(WORK, seq=512))) == lacks
 
 
 def test_tasks_and_precisions_are_listed() -> None:
     shape = model("llama-3.1-8b")
     assert who_can(shape, replace(WORK, task="lora")) == ["deepspeed", "fsdp-eager", "megatron-bridge", "nemo"]
-    assert who_can(shape, replace(WORK, precision="tf32")) == []
+    assert who_can(shape, replace(WORK, precision="tf32")) == ["pytorch"]
     assert "torchtitan" not in who_can(shape, replace(WORK, precision="fp8"))
 
 

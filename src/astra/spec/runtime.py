@@ -30,7 +30,7 @@ from astra.spec.strategy_fields import (
 )
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
 
-Framework = Literal["megatron", "torchtitan", "deepspeed", "fsdp", "nanotron", "internevo"]
+Framework = Literal["megatron", "torchtitan", "deepspeed", "fsdp", "pytorch", "nanotron", "internevo"]
 FRAMEWORKS: Final[tuple[str, ...]] = get_args(Framework)
 _WORDS: Final = {field.name: field for field in STRATEGY_FIELDS if field.name in (*RUNTIME_WORDS, "overlap_ep")}
 AXES: Final = ("tp", "sp", "pp", "vp", "cp", "ep", "etp", "dp")
