@@ -17,6 +17,7 @@ from astra.cost.bound import pipeline_bound_s
 from astra.cost.memory import Sharding
 from astra.cost.recompute import FULL, Recomputes
 from astra.cost.stage import Meshes, StageCosts
+from astra.cost.start import start_bytes
 from astra.cost.state import Bytes, optimizer_s
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed
@@ -78,7 +79,10 @@ def evaluate(
         bound_s=seconds(job, pipeline_s, last_s[:, None, :], None if waits is None else waits[:, None, None]),
         exchanged_s=between.per_microbatch_s,
         after_s=last_s,
-        peak_bytes=largest(memory.peak(static, kept, costs.buffer_bytes)),
+        peak_bytes=np.maximum(
+            largest(memory.peak(static, kept, costs.buffer_bytes)),
+            largest(start_bytes(job, costs, shardings))[..., None, :],
+        ),
         known=exists(job, meshes, recomputes)[:, :, None] & np.ones(len(shardings), bool),
     )
 
