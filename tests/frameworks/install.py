@@ -65,7 +65,7 @@ ENVIRONMENTS: Final = (
             ("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-core==0.19.2"),
         ),
     ),
-    Environment("torchtitan", ((TORCH, "torchtitan==0.3.0"),), base="torch"),
+    Environment("torchtitan", ((TORCH, "torchtitan==0.3.0", "torchao==0.18.0"),), base="torch"),
     Environment(
         "deepspeed",
         ((TORCH, "setuptools", "wheel"), ("--no-build-isolation", TORCH, "deepspeed==0.19.8", "accelerate==1.15.0")),
