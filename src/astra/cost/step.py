@@ -23,6 +23,7 @@ from astra.cost.memory import Sharding
 from astra.cost.pipeline import paths_of, pipeline_bound_s
 from astra.cost.recompute import FULL, Recomputes, module_sets
 from astra.cost.stage import Meshes, StageCosts
+from astra.cost.start import start_bytes
 from astra.cost.state import Bytes, optimizer_s
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed
@@ -78,15 +79,18 @@ def evaluate(
 ) -> Evaluated:
     """Every mesh with every recompute and sharding; ``waits`` [mesh] as for ``seconds``."""
     held = states(job, meshes, costs, shardings)
-    peak_bytes, known = peaks(job, meshes, costs, recomputes, held[0])
+    peak_bytes, known = peaks(job, meshes, costs, recomputes, shardings, held[0])
     bound_s, exchanged_s, last_s = bounds_s(job, meshes, costs, recomputes, held, waits)
     return Evaluated(bound_s, exchanged_s, last_s, peak_bytes, known)
 
 
-def peaks(job: Job, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, static: Bytes) -> tuple[Floats, Bools]:
+def peaks(
+    job: Job, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, shardings: Sharding, static: Bytes
+) -> tuple[Floats, Bools]:
     """[mesh, recompute, sharding]: bytes allocated on the worst rank, and whether there are layers to recompute."""
     kept = memory.activations(costs, meshes.columns["vp"], recomputes)
-    peak_bytes = largest(memory.peak(static, kept, costs.buffer_bytes))
+    at_start = largest(start_bytes(job, costs, shardings))[:, None, :]
+    peak_bytes = np.maximum(largest(memory.peak(static, kept, costs.buffer_bytes)), at_start)
     return peak_bytes, np.broadcast_to(exists(job, meshes, recomputes)[:, :, None], peak_bytes.shape)
 
 

@@ -324,7 +324,7 @@ class Leaders:
         """
         shardings, doubts = self.space.shardings, self.doubts(meshes)
         states = step.states(self.job, meshes, costs, shardings)
-        peak_bytes, known = step.peaks(self.job, meshes, costs, recomputes, states[0])
+        peak_bytes, known = step.peaks(self.job, meshes, costs, recomputes, shardings, states[0])
         if self.space.late_rules:
             known = self._without_refused(meshes, known, recomputes, first=first)
         reserved = memory.reserved_bytes(self.job, peak_bytes)
@@ -350,18 +350,20 @@ class Leaders:
 
     def _without_refused(self, meshes: Meshes, known: Bools, recomputes: Recomputes, *, first: bool) -> Bools:
         """Apply the rules that speak of recompute, ZeRO or offload."""
-        shape = known.shape
         spoken = {name for rule in self.space.late_rules for name in rule.needs} | {"batch"}
-        columns = {
-            name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
-        }
-        late = recompute_columns(self.job, recomputes)
-        columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
-        held = self.space.shardings._asdict()
-        columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
+        late = {name: column for name, column in recompute_columns(self.job, recomputes).items() if name in spoken}
         new = known.copy()
         if not first:
             new[:, :1] = False
+        if not late:  # whatever is recomputed, the verdict is the same
+            new = new.sum(axis=1, keepdims=True)
+        shape = new.shape
+        columns = {
+            name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
+        }
+        columns |= {name: np.broadcast_to(column[None, :, None], shape).ravel() for name, column in late.items()}
+        held = self.space.shardings._asdict()
+        columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
         verdict = check(columns, self.space.facts, self.space.late_rules, weights=new.ravel().astype(np.float64))
         for name, count in verdict.ledger.items():
             self.space.refused[name] = self.space.refused.get(name, 0) + count
