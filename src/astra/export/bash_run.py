@@ -25,6 +25,7 @@ from astra.export.bash_blocks import (
     function_name,
     without_first,
 )
+from astra.export.bash_tests import decide
 from astra.export.bash_values import Expander
 
 _KEYWORDS: Final = ("export", "declare", "local", "readonly", "typeset", "exec", "time", "sudo", "nohup", "!")
@@ -154,6 +155,13 @@ class _Run:
                     self._loop(inner)
                 place = end + 1
                 continue
+            if first == "{":
+                end = brace_end(lines, place)
+                if self._wanted(lines, place):
+                    head = lines[place]._replace(words=lines[place].words[1:])
+                    self.block([*([head] if head.words else []), *lines[place + 1 : end]])
+                place = end + 1
+                continue
             name = function_name(lines[place])
             if name is not None:
                 opening = place if after_brace(lines[place].words, none=0) else place + 1
@@ -166,19 +174,24 @@ class _Run:
             place += 1
 
     def _joined(self, lines: list[Statement], place: int) -> None:
-        """A command, unless && or || before it says otherwise; one that is started is taken to succeed."""
-        joint = lines[place - 1].ended[:2] if place else ""
-        if joint in ("&&", "||"):
-            if self._status is None:
-                self._status = self._chosen([lines[place - 1]])
-            if self._status != (joint == "&&"):
-                return
+        """A command, unless what is before it says otherwise; one that is started is taken to succeed."""
+        if not self._wanted(lines, place):
+            return
         words = lines[place].words
         if literal(words[0]) in ("[", "[[", "test"):
             self._status = self._test(words)
             return
         self._simple(lines[place])
         self._status = True
+
+    def _wanted(self, lines: list[Statement], place: int) -> bool:
+        """Whether && or || before a command lets it run."""
+        joint = lines[place - 1].ended[:2] if place else ""
+        if joint not in ("&&", "||"):
+            return True
+        if self._status is None:
+            self._status = self._chosen([lines[place - 1]])
+        return self._status == (joint == "&&")
 
     def _if(self, lines: list[Statement]) -> None:
         for test, body in arms(lines):
@@ -225,7 +238,7 @@ class _Run:
         tested = words[1:-1] if names[0] != "test" else words[1:]
         self.expander.missed.clear()
         parts = ["".join(self.expander.text(piece) for piece in word) for word in tested]
-        return _decide(parts, missing=bool(self.expander.missed), given=self._given)
+        return decide(parts, missing=bool(self.expander.missed), given=self._given)
 
     def _case(self, lines: list[Statement]) -> None:
         head = lines[0].words
@@ -304,6 +317,12 @@ class _Run:
 
     def _written(self, statement: Statement, command: list[str]) -> None:
         """``cat <<EOT > file``: what a script writes for a program to read."""
+        if command[0] in (*_SHELLS, "sbatch", "qsub") and self._depth < _MOST_ROUNDS:
+            self._depth += 1
+            for document in statement.documents:
+                self.block(list(statements(self.expander.text(ShellPiece(*document)))))
+            self._depth -= 1
+            return
         place = next((at for at, part in enumerate(command) if part in (">", ">>")), None)
         named = command[place + 1] if place is not None and place + 1 < len(command) else ""
         named = named or next((part[1:] for part in command if re.fullmatch(r">[^>&].*", part)), "")
@@ -365,32 +384,11 @@ def _redirects(word: Word) -> bool:
 def _given_text(command: list[str]) -> str | None:
     """The script in ``bash -c "..."``, wherever it stands in a command."""
     for place, word in enumerate(command[:-2]):
-        if word in _SHELLS and re.fullmatch(r"-[a-z]*c", command[place + 1]):
-            return command[place + 2]
+        if word not in _SHELLS:
+            continue
+        for at in range(place + 1, len(command) - 1):
+            if re.fullmatch(r"-[a-z]*c", command[at]):
+                return command[at + 1]
+            if not command[at].startswith("-"):
+                break
     return None
-
-
-def _decide(parts: list[str], *, missing: bool, given: bool = False) -> bool | None:
-    """One test; None where a file, or a value that is not known, decides."""
-    if parts and parts[0] == "!":
-        inner = _decide(parts[1:], missing=missing, given=given)
-        return None if inner is None else not inner
-    if len(parts) == 2 and parts[0] in ("-z", "-n") and parts[1] == "" and given:
-        return parts[0] == "-n"
-    if len(parts) == 2 and parts[0] in ("-z", "-n"):
-        return None if "$" in parts[1] or "`" in parts[1] else (parts[1] == "") == (parts[0] == "-z")
-    if len(parts) == 1:
-        return parts[0] != ""
-    if missing or len(parts) != 3 or "$" in "".join(parts) or "`" in "".join(parts):
-        return None
-    return _compare(*parts)
-
-
-def _compare(left: str, operator: str, right: str) -> bool | None:
-    if operator in ("=", "==", "!="):
-        return fnmatch.fnmatchcase(left, right) != (operator == "!=")
-    if not re.fullmatch(r"-?[0-9]{1,12}", left) or not re.fullmatch(r"-?[0-9]{1,12}", right):
-        return None
-    a, b = int(left), int(right)
-    answers = {"-eq": a == b, "-ne": a != b, "-lt": a < b, "-le": a <= b, "-gt": a > b, "-ge": a >= b}
-    return (answers | {"<": a < b, ">": a > b}).get(operator)
