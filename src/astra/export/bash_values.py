@@ -168,7 +168,7 @@ class Expander:
         return value
 
     def _at_index(self, parts: list[str], index: str) -> list[str]:
-        place = self._sum(index) if index else ""
+        place = self._sum(self.text(ShellPiece(index, '"'), _MOST_DEPTH)) if index else ""
         return [parts[int(place)]] if re.fullmatch(r"[0-9]{1,6}", place) and int(place) < len(parts) else []
 
     def _sum(self, inside: str) -> str:
