@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - lines as scripts have them
 """The configurations of the corpus."""
 
 from __future__ import annotations

@@ -275,6 +275,7 @@ class Run:
         inner = " ".join(command[1:]) if command[0] == "eval" else _given_text(command)
         if inner is not None and self._depth < _MOST_ROUNDS:
             self._depth += 1
+            self.expander.spend(16 * len(inner))  # reading costs more than copying
             self._tasks(command)
             if command[0] == "eval":
                 self.block(list(statements(inner)))
