@@ -81,7 +81,7 @@ def test_what_is_exported_reads_back(target: str, tmp_path: Path) -> None:
         assert found.precision == work.precision
         assert found.unknown == ()
         seen += 1
-    assert seen >= 10, "too few plans to show anything"
+    assert seen >= 5, "too few plans to show anything"
 
 
 def test_every_target_that_says_how_it_runs_is_here() -> None:
