@@ -143,6 +143,15 @@ def test_the_script_itself_runs(tmp_path: Path) -> None:
     assert measured["loss"][-1] < measured["loss"][0]
 
 
+def test_megatron_shards_gradients_and_weights_outside_pipelines_alone(training: Harness, tmp_path: Path) -> None:
+    """Why plans have no ZeRO-2 or 3 in a pipeline: Megatron-FSDP's mesh of ranks has no room for stages."""
+    argv, _ = exported(tmp_path, "dense", 4, "pp=2 vp=1 dp=2 zero=1 mbs=2")
+    sharded = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params"]
+    sharded += ["--ckpt-format", "fsdp_dtensor", "--train-iters", "1"]
+    found = training.ask(argv=[*argv, *sharded], world=4)
+    assert "_get_dp_tp_mesh" in found["error"]
+
+
 def test_it_learns(alone: dict[str, list[float]]) -> None:
     assert all(steps[-1] < steps[0] - 0.3 for steps in alone.values())
 

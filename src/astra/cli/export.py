@@ -24,7 +24,7 @@ DESCRIPTION: Final = (
     "refuses it and says why; --nearest writes the closest plan it can, and shows what that costs."
 )
 EPILOG: Final = """\
-targets: megatron megatron-bridge torchtitan deepspeed accelerate flagscale slurm skypilot kubernetes
+targets: megatron megatron-bridge torchtitan pytorch deepspeed accelerate flagscale slurm skypilot kubernetes
 
 examples:
   astra plan llama-3.1-70b --gpus 64xH100 --out plan.json

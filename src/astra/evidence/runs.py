@@ -11,7 +11,7 @@ import csv
 import io
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -57,7 +57,7 @@ class Runs(NamedTuple):
 @cache
 def runs() -> Runs:
     """Every run that comes with Astra."""
-    text = (files("astra.evidence") / "data" / FILE).read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "data" / FILE).read_text(encoding="utf-8")
     names, *rows = csv.reader(io.StringIO(text))
     columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     known = tuple(tuple(sorted({*columns[name]})) for name in WORDS)

@@ -12,6 +12,7 @@ from typing import Final
 from astra.errors import InputError
 from astra.export.import_bridge import LINE, read_overrides
 from astra.export.import_configs import read_config
+from astra.export.import_pytorch import read_constants
 from astra.export.import_script import read_script
 from astra.export.import_torchtitan import read_python, read_titan
 from astra.export.import_trainer import read_call
@@ -75,8 +76,8 @@ def _python(text: str, asked: Asked) -> ImportedLaunch:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(asked.name, None, want="a Python file") from None
-    found = read_python(tree, asked) or read_call(tree, asked)
+    found = read_constants(tree, asked.name) or read_python(tree, asked) or read_call(tree, asked)
     if found is None:
-        want = "a torchtitan configuration that sets config.parallelism, or TrainingArguments"
+        want = "a torchtitan configuration that sets config.parallelism, TrainingArguments, or an exported trainer"
         raise InputError(asked.name, None, want=want)
     return found

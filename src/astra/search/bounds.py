@@ -38,7 +38,7 @@ class Siblings(NamedTuple):
 
     @property
     def usual(self) -> Ints:
-        """Cores that are timed first."""
+        """Grids that are timed first."""
         return np.flatnonzero(self.of == np.arange(len(self.of)))
 
 
@@ -49,6 +49,7 @@ class Grids:
         self.space = Space(job, restrictions, user_rules)
         self.job = self.space.job
         self.timed: list[Gathered] = []  # parts of every sharding that was looked at
+        self._rest: tuple[float, Ints, Floats] | None = None
 
     @property
     def empty(self) -> bool:
@@ -74,9 +75,12 @@ class Grids:
 
     def rest(self, limit_s: float) -> tuple[Ints, Floats]:
         """All others whose bound by their siblings is below a limit, and that bound."""
-        if len(self.siblings.usual) == len(self.space.strategies):
+        if len(self.usual[0]) == len(self.space.strategies):
             return np.zeros(0, np.int64), np.zeros(0)
-        return self._by_siblings.below(limit_s)
+        if self._rest is None or limit_s > self._rest[0]:
+            self._rest = limit_s, *self._by_siblings.below(limit_s)
+        _, rows, bound_s = self._rest
+        return rows[bound_s < limit_s], bound_s[bound_s < limit_s]
 
     def parts_of(self, rows: Ints) -> Gathered:
         """The parts of some grids, timed unless a table has all of them."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ from astra.search.rows import (
     join_parts,
 )
 from astra.search.settle import Contest, to_strategy
-from astra.search.space import Space, recompute_columns
+from astra.search.space import Space, cross, recompute_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
@@ -79,6 +80,7 @@ class SearchOutcome(NamedTuple):
     least_bytes: float  # the smallest reserved memory among legal strategies, for advice when nothing fits
     least: Strategy | None
     grids: Grids  # that were looked at
+    doubt: Doubt | None  # that steps were multiplied by
 
 
 def search(
@@ -88,32 +90,36 @@ def search(
     user_rules: Sequence[Rule] = (),
     keep: int,
     progress: Progress | None = None,
-    doubted: bool = False,
-    below_s: float = np.inf,
+    doubt: Doubt | None = None,
 ) -> SearchOutcome:
-    """The best ``keep`` groups of strategies that are below some step.
+    """The best ``keep`` groups of strategies.
 
-    ``doubted``: the best are those whose step times its doubt is least, and all steps compared are such products.
+    ``doubt``: the best are those whose step times its doubt is least, and all steps compared are such products.
     """
-    return among(Grids(job, restrictions, user_rules), keep=keep, progress=progress, doubted=doubted, below_s=below_s)
+    return among(Grids(job, restrictions, user_rules), keep=keep, progress=progress, doubt=doubt)
 
 
 def among(
-    grids: Grids, *, keep: int, progress: Progress | None = None, doubted: bool = False, below_s: float = np.inf
+    grids: Grids,
+    *,
+    keep: int,
+    progress: Progress | None = None,
+    doubt: Doubt | None = None,
+    below_s: float = np.inf,
 ) -> SearchOutcome:
-    """The same among grids that another search may have looked at."""
+    """The same below some step, among grids that another search may have looked at."""
     started, space, job = time.perf_counter(), grids.space, grids.job
-    leaders = Leaders(job, space, keep, doubt=Doubt(job) if doubted else None, below_s=below_s)
+    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s)
     if not grids.empty:
-        least = leaders.least_doubt()
         rows, bound_s, gathered = grids.usual
-        leaders.race(rows, least[rows] * bound_s, gathered, progress)
-        rest, bound_s = grids.rest(leaders.worst_s() / float(least.min()))
+        leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
+        rest, bound_s = grids.rest(leaders.worst_s() / leaders.least_doubt_of_all())
         groups = group_of({name: space.grids[name][rest] for name in GROUP})
-        rest = rest[least[rest] * bound_s < leaders.limit_s(groups)]
-        if len(rest):
-            gathered = grids.parts_of(rest)
-            leaders.race(rest, least[rest] * grid_bound_s(job, space, gathered, rest), gathered, progress)
+        rows = rest[leaders.least_doubt(rest) * bound_s < leaders.limit_s(groups)]
+        if len(rows):
+            gathered = grids.parts_of(rest)  # of all, for the next search
+            bound_s = grid_bound_s(job, space, gathered, rows)
+            leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
     return leaders.found(grids, time.perf_counter() - started)
 
 
@@ -161,17 +167,28 @@ class Leaders:
             return np.ones((len(meshes), len(shardings)))
         return self._doubt.of_each(meshes.columns, shardings.zero, shardings.offload)
 
-    def least_doubt(self) -> Floats:
-        """The least factor of any strategy of each grid."""
-        shardings, grids = self.space.shardings, self.space.grids
+    def least_doubt(self, rows: Ints) -> Floats:
+        """The least factor of any strategy of some grids."""
         if self._doubt is None:
-            return np.ones(len(self.space.strategies))
+            return np.ones(len(rows))
+        kind, least = self._least_doubts
+        place = np.searchsorted(self.space.mbs, self.space.grids["mbs"][rows])
+        return np.asarray(least[kind[self.space.degree[rows]], place])
+
+    def least_doubt_of_all(self) -> float:
+        """The least factor of any strategy."""
+        return 1.0 if self._doubt is None else float(self._least_doubts[1].min(initial=np.inf))
+
+    @cached_property
+    def _least_doubts(self) -> tuple[Ints, Floats]:
+        """The kind of all degrees, and the least factor of each kind and micro-batch."""
+        assert self._doubt is not None
+        degrees, shardings = self.space.degrees, self.space.shardings
         # What is known of like runs asks about these alone, and there are few combinations of them.
-        degrees = self.space.degrees
-        _, degree = distinct(degrees["dp"] > 1, degrees["pp"], degrees["cp"], degrees["ep"])
-        first, place = distinct(degree[self.space.degree], grids["mbs"])
-        few = {name: column[first] for name, column in grids.items()}
-        return np.asarray(self._doubt.least(few, shardings.zero, shardings.offload)[place])
+        first, kind = distinct(degrees["dp"] > 1, degrees["pp"] > 1, degrees["cp"], degrees["ep"] > 1)
+        few, _ = cross({name: column[first] for name, column in degrees.items()}, {"mbs": self.space.mbs})
+        least = self._doubt.least(few, shardings.zero, shardings.offload)
+        return kind, least.reshape(len(first), -1)
 
     def _doubted(self, strategy: Strategy) -> float:
         return 1.0 if self._doubt is None else float(self._doubt.of(from_strategy(strategy))[0])
@@ -372,4 +389,5 @@ class Leaders:
             least_bytes=self.least[0],
             least=self.least[1],
             grids=grids,
+            doubt=self._doubt,
         )

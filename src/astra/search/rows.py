@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.columns import Columns
+from astra.columns import Columns, unique
 from astra.cost.memory import Sharding
 from astra.cost.recompute import Recomputes
 from astra.cost.stage import Gathered, Meshes, StageCosts
@@ -73,6 +73,6 @@ def blocks(rows: Ints, width: int) -> list[Ints]:
 def by_depth(rows: Ints, costs: StageCosts, shardings: int) -> Iterator[Ints]:
     """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
     depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
-    for level in np.unique(depth):
+    for level in unique(depth):
         recomputes = 2 + 2 * 4 ** (int(level) + 1)
         yield from blocks(rows[depth == level], recomputes * shardings * costs.forward_s.shape[1])

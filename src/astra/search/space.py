@@ -79,7 +79,7 @@ class Space:
         self.layouts = Layouts()
         self._layout_places: dict[Layout, int] = {}
         self._pipelines: dict[int, Ints] = {}  # pp -> rows of (vp, schedule, layout, number of recomputes)
-        self._mbs = self.allowed("mbs", divisors(job.workload.global_batch))
+        self.mbs: Ints = np.array(self.allowed("mbs", divisors(job.workload.global_batch)), dtype=np.int64)
         self._sp = self.allowed("sp", (False, True))
         self._depth = len(layer_kinds(job.model))
         self._all_recomputes = self._every_recompute()
@@ -131,11 +131,11 @@ class Space:
             columns["dispatch_fp8"] = sends & self.job.words.dispatch_fp8
         depths, at = np.unique(columns["pp"], return_inverse=True)
         below = np.array([self._below(int(pp)) for pp in depths], dtype=np.float64)[at]
-        considered = below.sum() * len(self._mbs) * len(self._sp)
-        columns, below, _ = self._with(columns, below, {}, times=len(self._mbs) * len(self._sp))
-        sp, mbs = np.array(self._sp, dtype=bool), np.array(self._mbs, dtype=np.int64)
-        degrees, below, _ = self._with(columns, below, {"sp": sp}, times=len(self._mbs))
-        grids, below, degree = self._with(degrees, below, {"mbs": mbs}, times=1)
+        considered = below.sum() * len(self.mbs) * len(self._sp)
+        columns, below, _ = self._with(columns, below, {}, times=len(self.mbs) * len(self._sp))
+        sp = np.array(self._sp, dtype=bool)
+        degrees, below, _ = self._with(columns, below, {"sp": sp}, times=len(self.mbs))
+        grids, below, degree = self._with(degrees, below, {"mbs": self.mbs}, times=1)
         return degrees, degree, grids, below, round(float(considered))
 
     def _degrees(self) -> dict[str, Column]:

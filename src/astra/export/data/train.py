@@ -14,7 +14,6 @@ import math
 import os
 import sys
 import time
-import warnings
 import zlib
 from typing import Any
 
@@ -77,7 +76,6 @@ CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if CUDA else torch.device("cpu")
 COMPUTE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
 ALONG = Shard(1) if SP else Replicate()  # how tensor-parallel ranks hold what is between products
-warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # of in-place operations, which there are none of
 
 
 def norm(width: int) -> nn.Module:
@@ -164,7 +162,7 @@ class Layer(nn.Module):
         super().__init__()
         self.norm_1, self.attention = norm(HIDDEN), Attention()
         self.norm_2, self.mlp = norm(HIDDEN), FeedForward()
-        self.run = torch.compile(self.compute) if CUDA else self.compute
+        self.run = self.compute
 
     def compute(self, x: torch.Tensor, turn: Turn) -> torch.Tensor:
         """The layer itself."""
@@ -190,7 +188,9 @@ class Embedding(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Of [b, s] to [b, s, h]."""
         x = self.tokens(tokens)
-        return x + self.positions(torch.arange(SEQ, device=tokens.device).expand_as(tokens)) if POSITIONS else x
+        if not POSITIONS:
+            return x.clone()  # a view of DTensor's would lose its gradient in front of a compiled layer
+        return x + self.positions(torch.arange(SEQ, device=tokens.device).expand_as(tokens))
 
 
 class Head(nn.Module):
@@ -309,13 +309,16 @@ class Samples:
 class Trainer:
     """The stages of this process, their optimizers and what runs a step."""
 
-    def __init__(self, mesh: DeviceMesh, rate: float) -> None:
+    def __init__(self, mesh: DeviceMesh, rate: float, compiler: str) -> None:
         self.rank, turn = mesh["pp"].get_local_rank(), rotary()
         indices = range(self.rank, len(LAYERS), PP)  # with several chunks a rank every PP-th is its own
         self.stages = [Stage(index, mesh, turn) for index in indices]
         self.optimizers = [optimizer_of(stage, rate) for stage in self.stages]
-        self.loss = torch.compile(loss_of) if CUDA else loss_of
-        self.schedule: Any = None
+        self.loss, self.schedule = loss_of, None
+        if compiler != "none":
+            self.loss = torch.compile(loss_of, backend=compiler)
+            for layer in (layer for stage in self.stages for layer in stage.layers.values()):
+                layer.run = torch.compile(layer.compute, backend=compiler)
         if PP > 1:
             pairs, group = zip(self.stages, indices, strict=True), mesh["pp"].get_group()
             parts = [PipelineStage(stage, index, len(LAYERS), DEVICE, group=group) for stage, index in pairs]
@@ -397,9 +400,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", default="", help="a file of tokens and nothing else (default: random tokens)")
     parser.add_argument("--token-type", default="uint16" if VOCAB <= 65536 else "uint32", choices=("uint16", "uint32"))
     parser.add_argument("--steps", type=int, default=STEPS, help="in all (default: %(default)s)")
-    parser.add_argument("--stop", type=int, default=0, help="end after this step; 0: after the last")
     parser.add_argument("--lr", type=float, default=3e-4, help="the highest learning rate")
     parser.add_argument("--clip", type=float, default=1.0, help="the highest norm of the gradients")
+    parser.add_argument("--compile", default="inductor" if CUDA else "none", help="torch.compile's backend, or none")
     parser.add_argument("--save", default="", help="a folder for checkpoints (default: none are written)")
     parser.add_argument("--save-every", type=int, default=SAVE_EVERY, help="steps (default: %(default)s)")
     parser.add_argument("--load", default="", help="the folder of one checkpoint, to go on from")
@@ -416,12 +419,12 @@ def main() -> None:
         torch.set_float32_matmul_precision("high")  # TF32
     mesh = init_device_mesh(DEVICE.type, (PP, REPLICAS, SHARDS, TP), mesh_dim_names=("pp", "replicate", "shard", "tp"))
     replica = mesh["replicate"].get_local_rank() * SHARDS + mesh["shard"].get_local_rank()
-    trainer, samples = Trainer(mesh, given.lr), Samples(given.data, given.token_type, replica)
+    trainer, samples = Trainer(mesh, given.lr, given.compile), Samples(given.data, given.token_type, replica)
     first = 0
     if given.load:
         dcp.load(trainer.state(), checkpoint_id=given.load)
         first = int(os.path.basename(os.path.normpath(given.load)).removeprefix("step-"))
-    for step in range(first, given.stop or given.steps):
+    for step in range(first, given.steps):
         began = time.perf_counter()
         loss, norm = trainer.step(*samples.batch(step), rate_at(step, given.steps, given.lr), given.clip)
         took = time.perf_counter() - began

@@ -107,10 +107,7 @@ def _expert_fields(case: Case) -> dict[str, Any]:
 
 def block_spec(case: Case, config: Any, vp_stage: int | None) -> Any:
     """Megatron's local layer spec with SDPA, torch norms and, for experts, grouped products."""
-    from megatron.core.transformer.transformer_block import (
-        TransformerBlockSubmodules,
-        get_num_layers_to_build,
-    )
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
     from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
     first = get_transformer_layer_offset(config, vp_stage=vp_stage)

@@ -131,10 +131,7 @@ _SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}  # Megatron-FSDP'
 
 
 def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-    )
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
     zero = case.strategy.zero
     fields: dict[str, Any] = {
