@@ -90,8 +90,8 @@ class Run:
             if name is not None:
                 opening = place if after_brace(lines[place].words, none=0) else place + 1
                 end = brace_end(lines, opening)
-                head = lines[opening].words[after_brace(lines[opening].words) :]
-                self.functions[name] = [*([Statement(head, "\n", [])] if head else []), *lines[opening + 1 : end]]
+                opened = lines[opening]._replace(words=lines[opening].words[after_brace(lines[opening].words) :])
+                self.functions[name] = [*([opened] if opened.words else []), *lines[opening + 1 : end]]
                 place = end + 1
                 continue
             self._joined(lines, place)
