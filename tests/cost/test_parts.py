@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import astra
 from astra.axes import AXES
 from astra.catalog.clusters import parse_gpus
 from astra.columns import Columns
@@ -303,3 +304,10 @@ def test_an_axis_has_a_provenance_only_where_it_speaks() -> None:
         assert ("cp" in found) == (cp > 1)
         assert {"gemm", "attention", "streaming"} <= found.keys()
         assert all(isinstance(source, Source) for source in found.values())
+
+
+def test_a_term_is_as_well_known_as_its_least_known_part() -> None:
+    """Products of a hybrid's attention were measured, those of its state-space layers nobody has."""
+    asked: dict[str, Any] = {"gpus": "8xH100", "batch": 64, "strategy": "tp2 dp4 sp"}
+    assert astra.estimate("nemotron-h-8b", **asked).provenance["gemm"] == "assumed"
+    assert astra.estimate("llama-2-7b", **asked).provenance["gemm"] in ("measured", "interpolated")

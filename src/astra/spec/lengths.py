@@ -5,25 +5,27 @@ from __future__ import annotations
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.spec.kinds import Whole
+from astra.spec.kinds import FieldKind, whole
 from astra.units import parse_count
 
 _SUFFIXES: Final = ("k", "m")
 
 
-class Length(Whole):
+def length(least: int, most: int) -> FieldKind:
     """Tokens per sample, as a number; with a suffix as text, so that the answer can say how it was read."""
+    plain = whole(least, most)
 
-    def read(self, value: Any, where: str) -> Any:
-        """The number, or the text with its suffix."""
+    def read(value: Any, where: str) -> Any:
         text = value.strip().lower() if isinstance(value, str) else ""
         if not text.endswith(_SUFFIXES) or parse_count(text[:50]) is None:
-            return super().read(value, where)
+            return plain.read(value, where)
         try:
-            super().read(_count(text), where)
+            plain.read(_count(text), where)
         except InputError as error:
             raise InputError(where, value, want=error.want) from None
         return text
+
+    return plain._replace(read=read)
 
 
 def tokens_of(length: int | str) -> int:
