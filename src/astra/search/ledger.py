@@ -67,7 +67,8 @@ def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> 
     start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
     if found.least is None:
         if contradicted := contradictions(job, restrictions):
-            return f"{start} The restrictions contradict a rule: {'; '.join(contradicted)}. Drop one of them."
+            why = "; ".join(contradicted)
+            return f"{start} The restrictions contradict a rule: {why}. Drop one of --fix, --forbid, --max and --min."
         for field, values in offered(job, restrictions).items():
             if not restrictions.filter(field, values):
                 spoken = "; ".join(line for line in restrictions.describe() if line.startswith(f"{field} is"))
