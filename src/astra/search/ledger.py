@@ -66,9 +66,6 @@ def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> 
     """What it would take."""
     start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
     if found.least is None:
-        if contradicted := contradictions(job, restrictions):
-            why = "; ".join(contradicted)
-            return f"{start} The restrictions contradict a rule: {why}. Drop one of --fix, --forbid, --max and --min."
         for field, values in offered(job, restrictions).items():
             if not restrictions.filter(field, values):
                 spoken = "; ".join(line for line in restrictions.describe() if line.startswith(f"{field} is"))
@@ -77,6 +74,9 @@ def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> 
                     f"{start} The restrictions ask that {spoken}, and here {field} can be {words or 'nothing'}. "
                     "Change --fix, --forbid, --max or --min, the batch or the number of GPUs."
                 )
+        if contradicted := contradictions(job, restrictions):
+            why = "; ".join(contradicted)
+            return f"{start} The restrictions contradict a rule: {why}. Drop one of --fix, --forbid, --max and --min."
     if found.least is None and not found.considered:
         return (
             f"{start} The restrictions leave nothing to choose from: --fix, --forbid, --max and --min together exclude "
