@@ -14,7 +14,7 @@ from astra.rules.can import recipe_of
 from astra.spec.model import Rotary
 
 # Its converters: their module, that of linear layers and that of experts. The output stays in bf16.
-QUANTISED: Final = {
+QUANTISED: Final[dict[str, tuple[str, str, dict[str, object], str]]] = {
     "fp8-rowwise": (
         "float8", "Float8LinearConverter", {"recipe_name": "rowwise", "filter_fqns": ["lm_head"]},
         "Float8GroupedExpertsConverter",
