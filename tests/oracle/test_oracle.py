@@ -23,7 +23,7 @@ from astra.rules.table import Rule, check
 from astra.rules.written import read_rules
 from astra.search.detail import estimate, layers_of
 from astra.search.engine import SearchOutcome, search
-from astra.search.rows import GROUP
+from astra.search.settle import GROUP
 from astra.search.space import LATE, Space, facts_in
 from astra.search.words import said
 from astra.spec.job import Job

@@ -19,7 +19,7 @@ from astra.export.import_trainer import read_call
 from astra.export.imported import Asked, ImportedLaunch
 from astra.export.yaml_reading import parse_documents
 from astra.files import parse_json, parse_toml, read_text
-from astra.spec.kinds import Whole, path_text
+from astra.spec.kinds import path_text, whole
 
 MOST_VOCAB: Final = 100_000_000
 
@@ -31,9 +31,9 @@ def import_file(
     """A file of any kind that is understood; ``gpus`` and ``vocab`` where it does not say them."""
     shown = path_text(path, "file", "the path of a configuration")
     if gpus is not None:
-        gpus = Whole(1, 10_000_000).read(gpus, "gpus")
+        gpus = whole(1, 10_000_000).read(gpus, "gpus")
     if vocab is not None:
-        vocab = Whole(1, MOST_VOCAB).read(vocab, "vocab")
+        vocab = whole(1, MOST_VOCAB).read(vocab, "vocab")
     asked = Asked(Path(shown).name, gpus, tuple(parameters), pick, vocab, str(Path(shown).parent))
     return read(read_text(shown, "launch"), asked)
 

@@ -16,8 +16,8 @@ from astra.axes import AXES
 from astra.columns import Column, each, from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
+from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Activations, Sharding, activations, fits, peak, reserved_bytes
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
@@ -37,8 +37,7 @@ from astra.cost.start import AT_START, Highest, highest_of
 from astra.cost.state import Bytes
 from astra.cost.step import states
 from astra.evidence.bars import bar_of
-from astra.evidence.kinds import Kind, kind_of
-from astra.evidence.runs import shape_of
+from astra.evidence.kinds import Kind, kind_of, shape_of
 from astra.evidence.sentence import sentence
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
@@ -48,9 +47,8 @@ from astra.rules.can import may
 from astra.rules.names import facts_of
 from astra.rules.table import RULES, Rule, advice, violations
 from astra.search.space import last_layers
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.strategy import Strategy
-from astra.spec.words import Words
 from astra.units import GIB
 
 MEMORY_ERROR: Final = 0.06
