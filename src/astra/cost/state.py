@@ -62,6 +62,7 @@ class Bytes(NamedTuple):
     optimizer: Floats
     gathered: Floats  # weights of the layers being computed, under ZeRO-3, and gradients on their way
     at_loss: Floats  # the same, while the loss is computed
+    start: Floats = np.zeros((1, 1, 1))  # everything, while sharded weights are made before the first step
 
 
 def local(weights: Weights, tp: Ints, ep: Ints, etp: Ints) -> tuple[Floats, Floats]:

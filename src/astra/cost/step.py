@@ -66,7 +66,8 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, shardings: Sharding) -> 
         forward_s=costs.forward_s[:, None, :],
         backward_s=costs.backward_s[:, None, :],
     )
-    return memory.states(job, costs, shardings), update, between
+    static = memory.states(job, costs, shardings)
+    return static._replace(start=start_bytes(job, costs, shardings)), update, between
 
 
 def evaluate(
@@ -79,18 +80,16 @@ def evaluate(
 ) -> Evaluated:
     """Every mesh with every recompute and sharding; ``waits`` [mesh] as for ``seconds``."""
     held = states(job, meshes, costs, shardings)
-    peak_bytes, known = peaks(job, meshes, costs, recomputes, shardings, held[0])
+    peak_bytes, known = peaks(job, meshes, costs, recomputes, held[0])
     bound_s, exchanged_s, last_s = bounds_s(job, meshes, costs, recomputes, held, waits)
     return Evaluated(bound_s, exchanged_s, last_s, peak_bytes, known)
 
 
-def peaks(
-    job: Job, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, shardings: Sharding, static: Bytes
-) -> tuple[Floats, Bools]:
+def peaks(job: Job, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, static: Bytes) -> tuple[Floats, Bools]:
     """[mesh, recompute, sharding]: bytes allocated on the worst rank, and whether there are layers to recompute."""
     kept = memory.activations(costs, meshes.columns["vp"], recomputes)
-    at_start = largest(start_bytes(job, costs, shardings))[:, None, :]
-    peak_bytes = np.maximum(largest(memory.peak(static, kept, costs.buffer_bytes)), at_start)
+    peak_bytes = largest(memory.peak(static, kept, costs.buffer_bytes))
+    peak_bytes = np.maximum(peak_bytes, largest(static.start)[..., None, :])
     return peak_bytes, np.broadcast_to(exists(job, meshes, recomputes)[:, :, None], peak_bytes.shape)
 
 

@@ -324,7 +324,7 @@ class Leaders:
         """
         shardings, doubts = self.space.shardings, self.doubts(meshes)
         states = step.states(self.job, meshes, costs, shardings)
-        peak_bytes, known = step.peaks(self.job, meshes, costs, recomputes, shardings, states[0])
+        peak_bytes, known = step.peaks(self.job, meshes, costs, recomputes, states[0])
         if self.space.late_rules:
             known = self._without_refused(meshes, known, recomputes, first=first)
         reserved = memory.reserved_bytes(self.job, peak_bytes)
