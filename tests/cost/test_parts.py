@@ -20,10 +20,9 @@ from astra.cost.parts import Direction, Part, clock_loss, parts, worst_source
 from astra.cost.stage import gather_parts, retention
 from astra.layers.kinds import LayerKind
 from astra.provenance import Source
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.model import MoE
 from astra.spec.runtime import Kernel, changed
-from astra.spec.words import Words
 from tests.layers.test_operators import shard
 from tests.oracle.requests import model
 from tests.properties.jobs import job, jobs, law, with_work
@@ -80,7 +79,7 @@ def test_shardings_that_are_alike_are_timed_once_and_alike(asked: Job) -> None:
     columns = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sp": tp > 1, "flash": one.astype(bool)}
     each = gather_parts(asked, columns)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("astra.cost.repeated._FEW", 0)
+        patched.setattr("astra.layers.operators._FEW", 0)
         once = gather_parts(asked, columns)
     for key, part in each.parts.items():
         assert np.array_equal(part.source["gemm"], once.parts[key].source["gemm"])

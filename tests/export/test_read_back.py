@@ -18,10 +18,10 @@ from astra.search.detail import legality
 from astra.spec.strategy import Strategy
 from tests.export.launching import job_of, launched, write
 
-# The file of each target that says how it runs; a launcher starts Megatron-LM.
+# The file of each target that says how it runs.
 FILES = {
     "megatron": "launch.sh", "torchtitan": "plan.py", "deepspeed": "ds_config.json", "accelerate": "launch.sh",
-    "flagscale": "train.yaml", "megatron-bridge": "overrides.txt", "slurm": "launch.sh",
+    "flagscale": "train.yaml", "megatron-bridge": "overrides.txt", "pytorch": "train.py",
 }  # fmt: skip
 DENSE = (
     "dp16 mbs1", "tp2 dp8 mbs2 sp", "tp2 pp2 dp4 mbs1 sp", "pp4 dp4 mbs1", "pp2 vp2 dp8 mbs1", "tp2 cp2 dp4 mbs1 sp",
@@ -47,7 +47,8 @@ def drawn(target: str) -> Iterator[Launch]:
     texts += [
         ("mixtral-8x7b", f"{base} {words} {sent}") for base, words, sent in product(EXPERTS, WORDS[:12], DISPATCH)
     ]
-    for place, (model, text) in enumerate(texts):
+    step = 1 if target in ("accelerate", "deepspeed") else 3  # they take few of them; others each third word of a base
+    for place, (model, text) in enumerate(texts[::step]):
         work = WORK[place % 7] if place % 7 < len(WORK) else {}
         try:
             job = job_of(model, "16xH100", seq=4096, batch=128, runtime=runtime, **work)
@@ -58,9 +59,8 @@ def drawn(target: str) -> Iterator[Launch]:
             yield launched(job, strategy)
 
 
-def settled(launch: Launch) -> Strategy:
-    """The strategy by the one name that its files have: FSDP2 says ZeRO-2 by weights that stay gathered."""
-    strategy = launch.strategy
+def settled(strategy: Strategy, launch: Launch) -> Strategy:
+    """The strategy by one name: FSDP2 says ZeRO-2 by weights that stay gathered, shards of all replicas are plain."""
     if launch.runtime in ("torchtitan", "fsdp-eager") and strategy.zero == 2:
         strategy = replace(strategy, zero=3, reshard="never")
     return replace(strategy, shard=0) if strategy.shard == strategy.dp else strategy
@@ -72,7 +72,7 @@ def test_what_is_exported_reads_back(target: str, tmp_path: Path) -> None:
     for launch in drawn(target):
         folder = write(tmp_path / str(seen), EXPORTERS[target].files(launch))
         found = import_file(folder / FILES[target], gpus=launch.gpus)
-        assert str(found.strategy) == str(settled(launch)), launch.strategy
+        assert str(settled(found.strategy, launch)) == str(settled(launch.strategy, launch)), launch.strategy
         assert found.gpus == launch.gpus
         work = launch.workload
         said = {"batch": (found.global_batch, work.global_batch), "seq": (found.seq, work.seq)}
@@ -81,9 +81,9 @@ def test_what_is_exported_reads_back(target: str, tmp_path: Path) -> None:
         assert found.precision == work.precision
         assert found.unknown == ()
         seen += 1
-    assert seen >= 10, "too few plans to show anything"
+    assert seen >= 5, "too few plans to show anything"
 
 
 def test_every_target_that_says_how_it_runs_is_here() -> None:
-    started_by_others = {"skypilot", "kubernetes"}  # they hold the script of the framework as a text
-    assert set(EXPORTERS) - started_by_others - {"pytorch"} <= set(FILES)
+    started_by_others = {"slurm", "skypilot", "kubernetes"}  # they hold the script of the framework
+    assert set(EXPORTERS) - started_by_others == set(FILES)

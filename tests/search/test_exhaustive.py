@@ -17,7 +17,7 @@ from astra.cost.step import evaluate, seconds
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.detail import estimate
 from astra.search.engine import search
-from astra.search.rows import GROUP
+from astra.search.settle import GROUP
 from astra.search.space import Space
 from astra.spec.job import Job
 

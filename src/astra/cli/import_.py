@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options, source
 from astra.cli.output import Answer
-from astra.errors import InputError
+from astra.errors import InputError, visible
 from astra.spec.request import PlanRequest
-from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.imported import ImportedLaunch

@@ -65,7 +65,11 @@ def plan_strategy(file: str, choice: Choice) -> tuple[str, dict[str, Any], int]:
     rank = 1 if choice.pick is None else whole_number(choice.pick)
     if rank is None:
         raise InputError("--pick", choice.pick, want="the rank of a plan, such as 2")
-    return strategy_text(record, rank, where=file), record, rank
+    try:
+        return strategy_text(record, rank, where=file), record, rank
+    except InputError as error:
+        where = "--pick" if error.where == "--rank" else error.where  # astra export calls it that
+        raise InputError(where, error.got, want=error.want, fix=error.fix) from None
 
 
 def take_request(args: argparse.Namespace, file: str, flag: str) -> None:

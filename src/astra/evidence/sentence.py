@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.evidence.kinds import WORDS, Kind
-from astra.evidence.runs import runs
+from astra.evidence.kinds import WORDS, Kind, runs
 from astra.provenance import Bools
 
 # Runs that agree in these are of one kind; GPUs, precision, network and scale only make them nearer or farther.

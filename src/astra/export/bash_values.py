@@ -59,7 +59,7 @@ class Expander:
             array = _ARRAY.fullmatch(word[0].text)
             if array is not None:
                 parts = self._value(array.group(1) or "@")
-                self._spend(sum(map(len, parts)))
+                self.spend(sum(map(len, parts)))
                 return parts
         done: list[str] = []
         last: str | None = None  # the word so far; what is not quoted ends it at white space
@@ -86,21 +86,22 @@ class Expander:
         parts = self.values.get(name, [])
         if name not in self.values:
             self.missed.add(name)
-        self._spend(len(parts))
+        self.spend(len(parts))
         return parts
 
     def _joined(self, parts: list[str]) -> str:
-        self._spend(sum(map(len, parts)))
+        self.spend(sum(map(len, parts)))
         return " ".join(parts)
 
-    def _spend(self, letters: int) -> None:
+    def spend(self, letters: int) -> None:
+        """Count letters that are made or read again: there is an end to them."""
         self.spent += letters
         if self.spent > _MOST_SPENT:
             raise InputError("script", None, want="a script whose variables do not grow beyond reason")
 
     def text(self, piece: ShellPiece, depth: int = 0) -> str:
         """A piece of a word with its variables in place."""
-        self._spend(1 + len(piece.text))
+        self.spend(1 + len(piece.text))
         if piece.quote == "'":
             return piece.text
         if depth > _MOST_DEPTH:
@@ -168,7 +169,7 @@ class Expander:
         return value
 
     def _at_index(self, parts: list[str], index: str) -> list[str]:
-        place = self._sum(index) if index else ""
+        place = self._sum(self.text(ShellPiece(index, '"'), _MOST_DEPTH)) if index else ""
         return [parts[int(place)]] if re.fullmatch(r"[0-9]{1,6}", place) and int(place) < len(parts) else []
 
     def _sum(self, inside: str) -> str:

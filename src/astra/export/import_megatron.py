@@ -179,7 +179,8 @@ def _first_number(*texts: str) -> int | None:
 
 def _strategy(args: Arguments, degrees: tuple[int, ...], layers: tuple[int, ...], name: str) -> Strategy:
     tp, pp, vp, cp, dp = degrees
-    experts = has_experts(args)
+    # A checkpoint may say the experts, the command line only how they are spread.
+    experts = has_experts(args) or not args.has("--num-experts")
     overlaps = {
         "grad": args.has("--overlap-grad-reduce"),
         "param": args.has("--overlap-param-gather"),
@@ -210,6 +211,8 @@ def _strategy(args: Arguments, degrees: tuple[int, ...], layers: tuple[int, ...]
 
 def _expert_degrees(args: Arguments, tp: int) -> tuple[int, int]:
     """Megatron-DeepSpeed has a flag of its own, and experts that are not split."""
+    if not has_experts(args) and args.text("--expert-model-parallel-size", "1") == "1":
+        return 1, 1
     if args.has("--moe-expert-parallel-size"):
         return args.count("--moe-expert-parallel-size"), tp if args.has("--enable-expert-tensor-parallelism") else 1
     return args.count("--expert-model-parallel-size", 1), args.count("--expert-tensor-parallel-size", tp)

@@ -147,45 +147,72 @@ def _recipe(model: Mapping[str, Any]) -> str | None:
 
 def read_python(tree: ast.Module, asked: Asked) -> ImportedLaunch | None:
     """A Python file that sets up torchtitan, read as text and never run; of several functions one is picked."""
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    found = {name: _settled(node, functions) for name, node in functions.items()}
+    registry = _Registry(tree)
+    found = {name: registry.sections(name) for name in registry.functions}
     found = {name: sections for name, sections in found.items() if {"parallelism", "training"} & set(sections)}
     if not found:
-        found = {"": _settled(tree, functions)}
+        found = {"": registry.settled(tree)}
         if "parallelism" not in found[""]:
             return None
     names = list(found)
     return read_titan(found[names[asked.choose(names)]], asked)
 
 
-def _settled(node: ast.AST, functions: Mapping[str, ast.FunctionDef], depth: int = 0) -> dict[str, dict[str, Any]]:
-    """The sections that a function sets, after those of the function it starts from."""
-    sections: dict[str, dict[str, Any]] = {}
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and depth < _MOST_STARTS:
-            base = functions.get(inner.func.id)
-            if base is not None and base is not node:
-                for name, values in _settled(base, functions, depth + 1).items():
+_Sections = dict[str, dict[str, Any]]
+_MOST_STARTS: Final = 16  # functions that start from each other
+_CONVERTERS_SAID: Final = {
+    "Float8LinearConverter": "float8",
+    "MXFP8LinearConverter": "mxfp8",
+    "NVFP4LinearConverter": "nvfp4",
+}
+
+
+class _Registry:
+    """Functions that each make a configuration, some from another; each is read once."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self._known: dict[str, _Sections] = {}
+        self._open = 0
+
+    def sections(self, name: str) -> _Sections:
+        """The sections that a function sets."""
+        if name not in self._known:
+            self._known[name] = {}  # to whoever starts from itself
+            self._known[name] = self.settled(self.functions[name])
+        return self._known[name]
+
+    def settled(self, node: ast.AST) -> _Sections:
+        """The sections that are set, after those of the functions they start from."""
+        sections = self._started(node)
+        calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+        if isinstance(node, ast.FunctionDef) and {"parallelism", "training"} & {
+            word.arg for call in calls for word in call.keywords
+        }:
+            sections.setdefault("model", {})["recipe"] = node.name  # a recipe itself
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.keyword) and inner.arg in ("training", "parallelism", "activation_checkpoint"):
+                _section_of(sections, inner.arg, inner.value)
+            elif isinstance(inner, ast.Assign) and isinstance(inner.targets[0], ast.Attribute):
+                _assigned(sections, inner.targets[0], inner.value)
+        for word in _CONVERTERS_SAID.keys() & _names(node):
+            sections.setdefault("model", {})["converters"] = _CONVERTERS_SAID[word]
+        return sections
+
+    def _started(self, node: ast.AST) -> _Sections:
+        """What the functions set that are called here."""
+        sections: _Sections = {}
+        self._open += 1
+        for inner in ast.walk(node):
+            if not isinstance(inner, ast.Call) or not isinstance(inner.func, ast.Name):
+                continue
+            if inner.func.id in self.functions and self._open <= _MOST_STARTS:
+                for name, values in self.sections(inner.func.id).items():
                     sections.setdefault(name, {}).update(values)
-            elif inner.func.id not in functions and "recipe" not in sections.get("model", {}):
-                sections.setdefault("model", {})["recipe"] = inner.func.id
-    if isinstance(node, ast.FunctionDef) and {"parallelism", "training"} & {
-        word.arg for inner in ast.walk(node) if isinstance(inner, ast.Call) for word in inner.keywords
-    }:
-        sections.setdefault("model", {})["recipe"] = node.name  # a recipe itself
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.keyword) and inner.arg in ("training", "parallelism", "activation_checkpoint"):
-            _section_of(sections, inner.arg, inner.value)
-        elif isinstance(inner, ast.Assign) and isinstance(inner.targets[0], ast.Attribute):
-            _assigned(sections, inner.targets[0], inner.value)
-    for word, converter in (("Float8LinearConverter", "float8"), ("MXFP8LinearConverter", "mxfp8"),
-                            ("NVFP4LinearConverter", "nvfp4")):  # fmt: skip
-        if word in _names(node):
-            sections.setdefault("model", {})["converters"] = converter
-    return sections
-
-
-_MOST_STARTS: Final = 4  # functions that start from each other
+            elif inner.func.id not in self.functions:
+                sections.setdefault("model", {}).setdefault("recipe", inner.func.id)
+        self._open -= 1
+        return sections
 
 
 def _section_of(sections: dict[str, dict[str, Any]], name: str, value: ast.AST) -> None:
