@@ -327,3 +327,17 @@ def test_whole_graphs_spare_what_passes_between_an_experts_products() -> None:
     spared_s = stream_s("mxfp8", "partial") - stream_s("mxfp8", "full")
     assert spared_s > tokens * topk * inner * (4 + 6) / parse_gpus("8xGB200").device.memory_bytes_per_s
     assert stream_s("bf16", "partial") == stream_s("bf16", "full")
+
+
+def test_four_bits_are_for_every_layer() -> None:
+    """Megatron-Bridge's nvfp4 keeps no layer in bf16 (mixed_precision.py, 0.2 to 0.6): a tripled peak shows in full."""
+    columns = {name: np.ones(1, np.int64) for name in ("tp", "cp", "ep", "etp")} | {"mbs": np.array([4])}
+    columns |= {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}
+    device = parse_gpus("8xGB300").device
+
+    def layer_s(precision: str) -> float:
+        asked = PlanRequest(model="llama-3-70b", gpus=("8xGB300",), batch=8, seq=8192, precision=precision)
+        found = gather_parts(World.of(asked).job, columns).parts
+        return next(float(part.forward.gemm_s[0]) for key, part in found.items() if isinstance(key, LayerKind))
+
+    assert layer_s("nvfp4") < 1.25 * device.peak("fp8") / device.peak("nvfp4") * layer_s("mxfp8")

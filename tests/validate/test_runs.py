@@ -378,8 +378,8 @@ RACK = {"gpu_type": "GB200", "gpu_mem_gb": "186", "gpus_per_node": "4", "intra_n
         ("NeMo 25.11", {"vp": "1"}, "alltoall", False),
         ("NeMo 25.07", {}, "alltoall", False),  # no release before 25.09 hides it
         ("NeMo 26.02", {}, "alltoall", True),
-        ("NeMo 26.02.01", {}, "deepep", False),
-        ("", {}, "deepep", False),
+        ("NeMo 26.02.01", {}, "hybridep", False),
+        ("", {}, "hybridep", False),
         ("NeMo 25.11", RACK, "hybridep", False),
     ],
 )

@@ -32,8 +32,6 @@ SCALINGS: Final = {
     "nvfp4": Scaling("fp4", 1.0, 2 + 2 + 2 * (0.5 + 1 / 16)),
 }
 
-GROUP_SCALED: Final = ("mxfp8", "nvfp4")
-
 
 def usual(job: Job) -> str:
     """How fp8 operands are scaled on the GPU where nobody says."""
@@ -55,5 +53,4 @@ def fuses_experts(job: Job) -> bool:
     dSwiGLU); recipes that capture whole steps switch them on, as a graph needs products that are not launched one by
     one for each expert.
     """
-    precision = job.workload.precision
-    return job.words.graphs == "full" and (usual(job) if precision == "fp8" else precision) in GROUP_SCALED
+    return job.words.graphs == "full" and job.scales_groups

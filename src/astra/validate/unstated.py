@@ -37,9 +37,10 @@ def recipe_words(job: Job, strategy: Strategy, stated: str, version: str, filled
         words["dispatch"] = "alltoall"
         if strategy.vp > 1 and release >= _HIDDEN_SINCE and "ep" in job.runtime.can.overlap:
             overlap = (*overlap, "ep")
-    fine = experts and stated in _FINE and "full" in job.runtime.can.graphs and not _mixes_blocks(job)
-    if fine and words["graphs"] != "none" and release >= _WHOLE_GRAPHS_SINCE:
-        words["graphs"], overlap = "full", (*overlap, "ep")
+    if words["graphs"] == "full" and experts and stated in _FINE and release >= _WHOLE_GRAPHS_SINCE:
+        overlap = (*overlap, "ep")
+    elif words["graphs"] == "full":
+        words["graphs"] = "partial"
     plain = Strategy()
     said = [f"{name}={value}" for name, value in words.items() if value != getattr(plain, name)]
     if said:
@@ -52,11 +53,6 @@ def _in_racks(job: Job) -> bool:
     """Whether NVLink joins more than a node."""
     node = job.pool.node
     return bool(node.links) and node.links[0].reach > node.gpus
-
-
-def _mixes_blocks(job: Job) -> bool:
-    """Whether layers have a state space or a delta net in the place of attention."""
-    return job.model.state_space is not None or job.model.delta_net is not None
 
 
 def _release(version: str) -> tuple[int, int, int]:
