@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from astra.answer import Estimate, Plan, PlanSet, RentReport
-    from astra.api import ModelReport, describe_model, estimate, plan
+    from astra.api import describe_model, estimate, plan
     from astra.errors import AstraError, InputError, NoCoverage, NoFeasiblePlan
     from astra.renting.rent import rent
     from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
@@ -29,7 +29,7 @@ _HOMES = {
     "rent": "astra.renting.rent",
     "Money": "astra.spec.money",
     "RentReport": "astra.answer",
-    "ModelReport": "astra.api",
+    "ModelReport": "astra.answer",
     "Estimate": "astra.answer",
     "Plan": "astra.answer",
     "PlanRequest": "astra.spec.request",

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from astra.spec.strategy import Strategy
-
 ESTIMATE_SCHEMA: Final = "astra.estimate/1"
 PLAN_SCHEMA: Final = "astra.plan/1"
+MODEL_SCHEMA: Final = "astra.model/1"
 RENT_SCHEMA: Final = "astra.rent/1"
 
 
@@ -353,26 +352,19 @@ class RentReport(Result, frozen=True, kw_only=True):
         return render_rent(self)
 
 
-__all__ = [
-    "Baseline",
-    "Choice",
-    "ChoicePart",
-    "Cost",
-    "Daring",
-    "Estimate",
-    "MixSearch",
-    "Plan",
-    "PlanSet",
-    "PriceTag",
-    "Range",
-    "Reject",
-    "RentReport",
-    "RentSearch",
-    "Restarts",
-    "Result",
-    "Search",
-    "StageEstimate",
-    "Strategy",
-    "Unused",
-    "Waste",
-]
+class ModelReport(Result, frozen=True, kw_only=True):
+    """What was understood of a model."""
+
+    schema: str = MODEL_SCHEMA
+    name: str
+    family: str
+    shape: dict[str, Any]
+    parameters: dict[str, int]
+    flops_per_token: dict[str, float]
+    source: str
+    date: str
+
+    def __str__(self) -> str:
+        from astra.report.text import render_model  # noqa: PLC0415
+
+        return render_model(self)

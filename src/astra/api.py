@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from astra.answer import Estimate, PlanSet, Result
+from astra.answer import Estimate, ModelReport, PlanSet
 from astra.catalog.models import model as find_model
 from astra.errors import InputError, NoCoverage
 from astra.layers import weights as weights_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from astra.options import Asked, EstimateOptions, ModelLike, PlanOptions, Whole
 
-MODEL_SCHEMA: Final = "astra.model/1"
 _EXAMPLE: Final = "Such as tp8 pp4 dp2 mbs1 sp zero1 recompute=selective."
 
 
@@ -67,24 +66,6 @@ def _estimated(world: World, strategy: str) -> Estimate:
 def make_job(model: Asked, **asked: Unpack[PlanOptions]) -> Job:
     """The job that ``plan`` searches, on one pool."""
     return World.of(requested("plan", model, asked)).job
-
-
-class ModelReport(Result, frozen=True, kw_only=True):
-    """What was understood of a model."""
-
-    schema: str = MODEL_SCHEMA
-    name: str
-    family: str
-    shape: dict[str, Any]
-    parameters: dict[str, int]
-    flops_per_token: dict[str, float]
-    source: str
-    date: str
-
-    def __str__(self) -> str:
-        from astra.report.text import render_model  # noqa: PLC0415
-
-        return render_model(self)
 
 
 def describe_model(model: ModelLike, *, seq: Whole | None = None) -> ModelReport:

@@ -30,6 +30,7 @@ __all__ = [
     "largest",
     "take",
     "to_strategy",
+    "unique",
 ]
 
 Column = npt.NDArray[Any]
@@ -94,8 +95,14 @@ def _ranked(column: Column) -> tuple[Column, int]:
         numbers = column.astype(np.int64, copy=False)
         known[numbers] = True
         return (np.cumsum(known) - 1)[numbers], int(known.sum())
-    values = np.unique(column)
+    values = unique(column)
     return np.searchsorted(values, column), len(values)
+
+
+def unique(column: Column) -> Column:
+    """The sorted distinct values; NumPy's own loads its masked arrays first."""
+    ordered = np.sort(column, axis=None)
+    return ordered[np.concatenate((np.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]))]
 
 
 def largest(column: Column) -> Column:

@@ -15,6 +15,7 @@ from astra.answer import (
     Cost,
     Estimate,
     MixSearch,
+    ModelReport,
     Plan,
     PlanSet,
     PriceTag,
@@ -28,7 +29,6 @@ from astra.answer import (
     Unused,
     Waste,
 )
-from astra.api import ModelReport
 from astra.cli import parser
 from astra.cli.catalog import CATALOG_SCHEMA, SECTIONS
 from astra.cli.prices import PRICES_SCHEMA

@@ -18,7 +18,8 @@ DATA = {
     ("models.py", "_load"), ("hardware.py", "catalog_hash"), ("hardware.py", "_device"), ("hardware.py", "_node"),
     ("hardware.py", "_texts"), ("curves.py", "load"), ("surface.py", "surfaces"), ("basis.py", "read_json"),
     ("targets.py", "_table"), ("targets.py", "_data"),
-    ("sources.py", "sources"), ("table.py", "published"),
+    ("sources.py", "sources"), ("table.py", "published"), ("table.py", "_rules"),
+    ("huggingface_forward.py", "model_types"), ("base.py", "template"),
 }  # fmt: skip
 # The two ends of a process that Astra starts, in a folder of its own.
 OWN = {("here.py", "run_on_gpu")}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from astra.catalog.huggingface import READERS, from_config
-from astra.catalog.huggingface_forward import _ALIKE, _HABITS
+from astra.catalog.huggingface import from_config
+from astra.catalog.huggingface_forward import model_types
 from astra.catalog.models import model, models
 from astra.errors import InputError
 from astra.spec.model import Rotary
@@ -20,8 +20,10 @@ LLAMA_31 = {
 STRETCHED = Rotary(base=500_000.0, scaling="llama3", factor=8.0, original_positions=8192)
 
 
-def test_every_type_is_known() -> None:
-    assert {_ALIKE.get(name, name) for name in READERS} == set(_HABITS)
+def test_a_type_takes_what_it_does_not_say_from_the_one_it_is_like() -> None:
+    plain, like = model_types()["qwen3"], model_types()["qwen3_vl"]
+    assert (like.reader, like.epsilon, like.flags) == (plain.reader, plain.epsilon, plain.flags)
+    assert (plain.base, plain.tower, like.base, like.tower) == (10_000.0, "", 5_000_000.0, "qwen3")
 
 
 def test_silence_means_what_transformers_takes_it_to_mean() -> None:

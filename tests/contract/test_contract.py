@@ -36,6 +36,9 @@ def test_every_plan_shown_can_be_exported_or_it_is_said_why_not(first: int) -> N
     [
         ("torchtitan", "llama-3.1-8b", "exported"),
         ("torchtitan", "mixtral-8x7b", "refused"),
+        ("pytorch", "llama-3.2-3b", "exported"),
+        ("pytorch", "gpt-3-175b", "exported"),
+        ("pytorch", "mixtral-8x7b", "refused"),
         ("deepspeed", "mixtral-8x7b", "exported"),
         ("fsdp-eager", "t5-11b", "exported"),
         ("megatron", "gemma-3-27b", "refused"),

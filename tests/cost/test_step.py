@@ -14,11 +14,11 @@ from astra.cost.parts import Direction
 from astra.cost.recompute import Recomputes, recompute_s
 from astra.cost.stage import Gathered, Meshes, StageCosts, gather_parts, stage_costs
 from astra.cost.step import Evaluated, evaluate
-from astra.schedule.bounds import lower_bound_s
 from astra.search.detail import Row, as_row, estimate, simulated
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
 from tests.properties.jobs import choices, job, law
+from tests.schedule.slow_bound import lower_bound_s
 
 Choice = tuple[Job, Strategy]
 PASSES = ("forward_s", "backward_s")

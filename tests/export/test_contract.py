@@ -22,6 +22,7 @@ PLAIN = {
     "megatron-bridge": "tp2 pp2 dp4 mbs1 sp zero1",
     "flagscale": "tp2 pp2 dp4 mbs1 sp zero1",
     "torchtitan": "tp2 pp2 dp4 mbs1 sp zero3 overlap=grad,param reshard=always",
+    "pytorch": "tp2 dp8 mbs1 sp zero3 overlap=grad,param reshard=always",
     "deepspeed": "dp16 mbs1 zero3",
     "accelerate": "dp16 mbs1 zero3",
     "slurm": "tp2 pp2 dp4 mbs1 sp zero1",
@@ -97,9 +98,12 @@ def test_plain_plan_is_taken(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_training_in_fp32_is_refused(target: str) -> None:
+def test_training_in_fp32_is_written_or_refused(target: str) -> None:
     launch = plain(target)
     wide = launch._replace(workload=replace(launch.workload, precision="tf32"))
+    if target == "pytorch":
+        assert "\nPRECISION = 'tf32'" in settings(target, wide)["train.py"]
+        return
     (reason,) = refusals(EXPORTERS[target], wide)
     assert reason.endswith("does not train in tf32 here")
 

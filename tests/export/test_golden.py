@@ -18,6 +18,7 @@ PLAINLY = "dispatch=alltoall"
 GOLDEN = Path(__file__).parents[1] / "golden" / "export"
 LONG = {"seq": 131072, "batch": 64}
 TITAN, DEEPSPEED, FSDP = {"runtime": "torchtitan"}, {"runtime": "deepspeed"}, {"runtime": "fsdp-eager"}
+PYTORCH = {"runtime": "pytorch", "tokens": 1e12}
 ALL = "overlap=grad,param,tp,p2p"
 DATA = "overlap=grad,param"
 CASES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
@@ -30,8 +31,9 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "long-context": ("llama-3.1-8b", "64xH100", f"tp4 cp8 dp2 mbs1 sp zero1 recompute=full {DATA}", LONG, "megatron"),
     "fp8": ("llama-3.1-8b", "16xB200", "dp16 mbs1 zero1", {"precision": "fp8"}, "megatron"),
     "fsdp": ("llama-2-7b", "16xH100", "dp16 mbs1 zero3", {"tokens": 1e12}, "skypilot"),
-    "titan": ("llama-3.1-8b", "16xH100", f"tp2 pp2 dp4 mbs1 sp zero2 layers=15,17 {DATA}", TITAN, "torchtitan"),
+    "titan": ("llama-3.1-8b", "16xH100", f"tp2 pp2 dp4 mbs1 sp zero3 reshard=never layers=15,17 {DATA}", TITAN, "torchtitan"),
     "titan-moe": ("qwen3-30b-a3b", "32xH100", "ep16 dp32 mbs1 zero3", TITAN, "torchtitan"),
+    "pytorch": ("qwen3-8b", "16xH100", f"tp2 pp2 dp4 mbs1 sp zero3 layers=17,19 {DATA}", PYTORCH, "pytorch"),
     "offload": ("llama-2-13b", "8xA100-40", "dp8 mbs1 zero1 offload=optimizer overlap=grad", DEEPSPEED, "deepspeed"),
     "accelerate": ("llama-2-7b", "16xH100", "dp16 mbs2 zero3 recompute=full", FSDP, "accelerate"),
     "kubernetes": ("llama-2-7b", "16xH100", "dp16 mbs1 zero3", {"runtime": "deepspeed"}, "kubernetes"),

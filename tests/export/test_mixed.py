@@ -103,14 +103,14 @@ def test_nodes_of_different_sizes_start_what_they_have(tmp_path: Any) -> None:
 def test_pools_written_out_win_over_names(record: dict[str, Any]) -> None:
     """A plan that carries its pools is exported without the catalog."""
     carried = with_strategy(record, PIPE.format(dp=4, m=32, a=2, b=2))
-    for pool in carried["request"]["pools"].values():
-        whole = parse_gpus(f"{pool['gpus']}x{pool['gpu']}", node=pool["node"])
-        pool["pool"] = msgspec.to_builtins(msgspec.structs.replace(whole, zone="own"))
-        pool["gpu"] = "of nobody's catalog"
+    pools = [msgspec.to_builtins(parse_gpus(text)) | {"zone": "own"} for text in carried["asked"]["gpus"]]
+    for pool in pools:
+        pool["name"], pool["device"]["name"] = pool["device"]["name"], "of nobody's catalog"
+    carried["asked"] |= {"gpus": [], "cluster": {"pools": pools}}
     launch, _ = from_record(carried)
     assert [mesh.pool.zone for mesh in launch.meshes] == ["own", "own"]
-    carried["request"]["pools"]["H100-SXM5-80GB"]["pool"]["gpus"] = "many"
-    with pytest.raises(InputError, match=r"pools.H100-SXM5-80GB: pool: gpus"):
+    pools[0]["gpus"] = "many"
+    with pytest.raises(InputError, match=r"asked.cluster: pools\[0\].gpus"):
         from_record(carried)
 
 

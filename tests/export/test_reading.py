@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import astra
@@ -17,7 +16,6 @@ from astra.errors import AstraError, InputError, OutputError
 from astra.export import EXPORTERS
 from astra.export.base import CannotExport, refusals
 from astra.export.reading import from_record, read_plan
-from tests.export.launching import given
 
 Record = dict[str, Any]
 
@@ -38,44 +36,44 @@ def test_reads_back(record: Record) -> None:
         assert launch.step_s == record["plans"][rank - 1]["estimate"]["step_s"]
 
 
-def test_a_model_of_ones_own_needs_no_catalog(record: Record) -> None:
-    edited = copy.deepcopy(record)
-    edited["request"]["model"] = edited["request"]["model_spec"]["name"] = "my own model"
-    assert from_record(edited)[0].model.name == "my own model"
+@pytest.fixture(scope="module")
+def own(record: Record) -> Record:
+    """The same plan, of a model and GPUs that no catalog has."""
+    found = copy.deepcopy(record)
+    shape, pool = found["request"]["model_spec"], found["request"]["pool"]
+    shape["name"], pool["device"]["name"] = "my own model", "my own GPU"
+    found["asked"] |= {"model": shape, "cluster": {"pools": [pool]}, "gpus": []}
+    return found
 
 
-def test_a_plan_without_shapes_is_looked_up(record: Record) -> None:
+def test_a_model_and_gpus_of_ones_own_need_no_catalog(own: Record) -> None:
+    launch = from_record(own)[0]
+    assert (launch.model.name, launch.pool.device.name) == ("my own model", "my own GPU")
+
+
+def test_what_is_exported_is_the_request(record: Record) -> None:
+    """One record is read; what an answer tells besides is for people."""
+    told = copy.deepcopy(record)
+    told["request"] = {"model": "another", "gpus": 3}
+    assert from_record(told) == from_record(record)
+
+
+def test_a_plan_from_before_requests_were_recorded_is_refused_with_how(record: Record) -> None:
     older = copy.deepcopy(record)
-    del older["request"]["model_spec"], older["request"]["pool"]
-    assert from_record(older)[0] == from_record(record)[0]
+    del older["asked"]
+    with pytest.raises(InputError, match=r"asked: .*Make the plan again.* fields request and plans\[\].strategy"):
+        from_record(older)
 
 
-NEW_FIELDS = ("rotary", "activation", "norm_epsilon", "quirks")
-NEW_ROUTING = ("score", "normalized", "weight_scale", "groups", "groups_kept", "balance_bias")
-
-
-def test_a_plan_from_before_positions_were_recorded_is_completed() -> None:
-    """The catalog completes the shape of an older plan; a model of one's own stays as little known as it was."""
-    launch = given("deepseek-v3", "1024xH100", "pp16 ep64 dp64 mbs1 zero1 layers=3,4*14,2", batch=8192)
-    request = {
-        "model": "deepseek-v3", "gpus": 1024, "model_spec": msgspec.to_builtins(launch.model),
-        "pool": msgspec.to_builtins(launch.pool), "workload": msgspec.to_builtins(launch.workload),
-        "runtime": "megatron", "headroom": 0.08,
-    }  # fmt: skip
-    plan = {"rank": 1, "strategy": str(launch.strategy)}
-    plan["estimate"] = {"strategy": plan["strategy"], "gpus": "1024x", "step_s": 1.0}
-    older: Record = {"schema": "astra.plan/1", "request": request, "plans": [plan]}
-    for field in NEW_FIELDS:
-        del request["model_spec"][field]
-    for field in NEW_ROUTING:
-        del request["model_spec"]["moe"][field]
-    assert from_record(older)[0].model == launch.model
-    request["model_spec"]["ffn"] += 128
-    changed = from_record(older)[0].model
-    assert changed.rotary is None
-    assert "ROTARY_BASE" in EXPORTERS["megatron"].files(launch._replace(model=changed))["launch.sh"]
-    assert "ROTARY_BASE" in EXPORTERS["megatron"].files(launch._replace(model=changed))["README.md"]
-    assert "ROTARY_BASE" not in EXPORTERS["megatron"].files(launch)["launch.sh"]
+def test_a_model_whose_positions_are_not_known_is_asked_for_them(own: Record) -> None:
+    plain = copy.deepcopy(own)
+    for field in ("rotary", "activation", "norm_epsilon", "quirks"):
+        del plain["asked"]["model"][field]
+    launch = from_record(plain)[0]
+    assert launch.model.rotary is None
+    assert "ROTARY_BASE" in EXPORTERS["megatron"].files(launch)["launch.sh"]
+    assert "ROTARY_BASE" in EXPORTERS["megatron"].files(launch)["README.md"]
+    assert "ROTARY_BASE" not in EXPORTERS["megatron"].files(from_record(own)[0])["launch.sh"]
 
 
 def put(*path: Any, to: Any) -> Callable[[Record], None]:
@@ -103,23 +101,23 @@ def drop(*path: Any) -> Callable[[Record], None]:
         (put("schema", to="astra.estimate/1"), "schema"),
         (drop("schema"), "schema"),
         (put("plans", 0, "estimate", "microbatches", to=7), "plans[0].estimate.microbatches"),
-        (put("request", "model_spec", "rotary", "base", to="big"), "rotary.base"),
-        (put("request", "model_spec", "quirks", to=["odd"]), "quirks[0]"),
-        (drop("request"), "request"),
+        (put("asked", "model", "rotary", "base", to="big"), "rotary.base"),
+        (put("asked", "model", "quirks", to=["odd"]), "quirks[0]"),
+        (drop("asked"), "asked"),
         (drop("plans"), "plans"),
         (put("plans", to={}), "plans"),
         (put("plans", to=[]), "--rank"),
-        (drop("request", "workload"), "workload"),
-        (put("request", "workload", "seq", to="long"), "workload: seq"),
-        (put("request", "workload", "unheard", to=1), "unheard"),
-        (put("request", "gpus", to=32), "gpus"),
-        (put("request", "model", to="other"), "model"),
-        (put("request", "model_spec", "layers", to=-3), "layers"),
-        (drop("request", "model_spec", "hidden"), "hidden"),
-        (put("request", "pool", "gpus", to=17), "gpus"),
-        (put("request", "pool", "device", "sms", to=None), "device.sms"),
-        (put("request", "runtime", to="magic"), "runtime"),
-        (put("request", "headroom", to="much"), "headroom"),
+        (put("asked", to=7), "asked"),
+        (put("asked", "seq", to="long"), "asked.seq"),
+        (put("asked", "unheard", to=1), "asked.unheard"),
+        (put("asked", "cluster", "pools", 0, "gpus", to=8), "plans[0].strategy"),
+        (put("asked", "model", to="other"), "asked.model"),
+        (put("asked", "model", "layers", to=-3), "layers"),
+        (drop("asked", "model", "hidden"), "hidden"),
+        (put("asked", "cluster", "pools", 0, "gpus", to=17), "gpus"),
+        (put("asked", "cluster", "pools", 0, "device", "sms", to=None), "device.sms"),
+        (put("asked", "runtime", to="magic"), "asked.runtime"),
+        (put("asked", "headroom", to="much"), "asked.headroom"),
         (put("plans", 0, "strategy", to="tp2 dp8 mbs1"), "plans[0].strategy"),
         (put("plans", 0, "strategy", to="tp0"), "strategy"),
         (put("plans", 0, "strategy", to=7), "strategy"),
@@ -127,8 +125,8 @@ def drop(*path: Any) -> Callable[[Record], None]:
         (put("plans", 0, "estimate", "step_s", to="soon"), "step_s"),
     ],
 )
-def test_says_which_field(record: Record, tmp_path: Path, change: Callable[[Record], None], field: str) -> None:
-    edited = copy.deepcopy(record)
+def test_says_which_field(own: Record, tmp_path: Path, change: Callable[[Record], None], field: str) -> None:
+    edited = copy.deepcopy(own)
     change(edited)
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(edited), encoding="utf-8")

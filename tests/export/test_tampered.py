@@ -25,7 +25,12 @@ def records() -> dict[str, dict[str, Any]]:
     request: dict[str, Any] = {"batch": 128, "seq": 4096}
     one = json.loads(astra.plan("llama-2-7b", gpus="8xH100", top=1, **request).to_json())
     two = json.loads(astra.plan("llama-2-7b", gpus=["8xH100", "8xA100-80"], top=1, **request).to_json())
-    return {"one": one, "two": with_strategy(two, MIXED), "alone": with_strategy(two, "H100-SXM5-80GB: tp2 dp4 sp")}
+    for record in (one, two):
+        told = record["request"]
+        pools = [told["pool"]] if "pool" in told else [pool["pool"] for pool in told["pools"].values()]
+        record["written"] = record["asked"] | {"model": told["model_spec"], "cluster": {"pools": pools}, "gpus": []}
+    found = {"one": one, "two": with_strategy(two, MIXED), "alone": with_strategy(two, "H100-SXM5-80GB: tp2 dp4 sp")}
+    return found | {f"{name}, written out": record | {"asked": record["written"]} for name, record in found.items()}
 
 
 def exported(record: dict[str, Any]) -> dict[str, str]:
@@ -39,15 +44,15 @@ def exported(record: dict[str, Any]) -> dict[str, str]:
     return {f"{exporter.name}/{name}": text for exporter in taken for name, text in exporter.files(launch).items()}
 
 
-@pytest.mark.parametrize("which", ["one", "two", "alone"])
+@pytest.mark.parametrize("which", ["one", "two", "alone", "one, written out", "two, written out", "alone, written out"])
 def test_no_edited_plan_carries_a_command(records: dict[str, dict[str, Any]], which: str) -> None:
     record = records[which]
     assert len(exported(record)) > 5
-    request = record["request"]
-    places = [("request", *path) for path in texts(request)] + [("version",)]
+    request = record["asked"]
+    places = [("asked", *path) for path in texts(request)] + [("version",)]
     for path in places:
         hidden(exported(tampered(record, path, EVIL)), path)
-    for path in [("request", *path) for path in keys(request)]:
+    for path in [("asked", *path) for path in keys(request)]:
         hidden(exported(tampered(record, path, EVIL, key=True)), path)
 
 
@@ -60,15 +65,14 @@ def hidden(files: dict[str, str], path: tuple[Any, ...]) -> None:
 
 def test_a_precision_that_only_the_edited_gpu_knows(records: dict[str, dict[str, Any]]) -> None:
     """Two edits that agree with each other are no better than one."""
-    record = json.loads(json.dumps(records["alone"]))
-    asked = record["request"]["pools"]["H100-SXM5-80GB"]
+    asked = json.loads(json.dumps(records["alone, written out"]))["asked"]
     asked["precision"] = "$(touch PWNED)"
-    asked["pool"]["device"]["flops_per_s"]["$(touch PWNED)"] = 1e15
+    asked["cluster"]["pools"][0]["device"]["flops_per_s"]["$(touch PWNED)"] = 1e15
     with pytest.raises(AstraError, match="precision: got"):
-        from_record(record)
+        from_record(records["alone"] | {"asked": asked})
 
 
 def test_the_place_is_named(records: dict[str, dict[str, Any]]) -> None:
-    path = ("request", "pools", "H100-SXM5-80GB", "pool", "device", "name")
-    with pytest.raises(AstraError, match=r"plan: request: pools.H100-SXM5-80GB: pool: gpu.name: got 'bf16\\ntouch"):
-        from_record(tampered(records["two"], path, EVIL))
+    path = ("asked", "cluster", "pools", 0, "device", "name")
+    with pytest.raises(AstraError, match=r"plan: asked.cluster: gpu.name: got 'bf16\\ntouch"):
+        from_record(tampered(records["two, written out"], path, EVIL))

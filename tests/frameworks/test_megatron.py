@@ -54,7 +54,7 @@ GIVEN = [
     ("llama-3.1-70b", "64xH100", "tp8 pp4 vp5 dp2 mbs1 sp zero1 recompute=selective overlap=grad,param,tp,p2p"),
     ("llama-3.1-70b", "64xH100", "tp8 pp8 dp1 mbs1 sp zero1 layers=9,10*3,11*3,8"),
     ("llama-3.1-70b", "64xH100", "tp16 pp4 dp1 mbs1 sp zero0 overlap=grad"),
-    ("llama-2-7b", "16xH100", "tp2 pp2 dp4 mbs2 sp zero2 recompute=full method=block recompute_layers=3"),
+    ("llama-2-7b", "16xH100", "tp2 dp8 mbs2 sp zero2 recompute=full method=block recompute_layers=3"),
     ("llama-2-7b", "16xH100", "tp1 pp4 vp4 dp4 mbs1 zero1 overlap=grad,param"),
     ("llama-2-7b", "16xH100", "tp2 cp4 dp2 mbs1 sp zero3 flash=on"),
     ("llama-2-7b", "16xH100", "tp2 dp8 mbs1 zero1 overlap=none flash=off"),

@@ -17,15 +17,15 @@ from tests.frameworks.conftest import Harness
 TITAN = EXPORTERS["torchtitan"]
 CASES = [
     ("llama-3.1-8b", "16xH100", "dp16 mbs1 zero3 overlap=grad,param"),
-    ("llama-3.1-8b", "16xH100", "tp4 dp4 mbs2 sp zero2 overlap=grad,param recompute=full"),
+    ("llama-3.1-8b", "16xH100", "tp4 dp4 mbs2 sp zero3 reshard=never overlap=grad,param recompute=full"),
     ("llama-3.1-8b", "16xH100", "tp2 cp2 dp4 mbs1 sp zero3 overlap=grad,param"),
-    ("llama-3.1-8b", "16xH100", "tp2 pp4 dp2 mbs1 sp zero2 overlap=grad,param layers=7,9,9,7"),
+    ("llama-3.1-8b", "16xH100", "tp2 pp4 dp2 mbs1 sp zero3 reshard=never overlap=grad,param layers=7,9,9,7"),
     ("llama-3.1-8b", "16xH100", "pp4 vp2 dp4 mbs1 zero0 overlap=grad,p2p"),
     ("llama-3-8b", "16xH100", "dp16 mbs1 zero3 overlap=grad,param"),
-    ("llama-3.1-70b", "64xH100", "tp8 pp2 dp4 mbs1 sp zero2 overlap=grad,param schedule=gpipe"),
+    ("llama-3.1-70b", "64xH100", "tp8 pp2 dp4 mbs1 sp zero3 reshard=never overlap=grad,param schedule=gpipe"),
     ("qwen3-14b", "16xH100", "tp2 dp8 mbs1 sp zero3 overlap=grad,param"),
     ("qwen3-30b-a3b", "32xH100", "dp32 ep16 mbs1 zero3 overlap=grad,param"),
-    ("deepseek-v3", "256xH100", "pp8 dp32 ep32 mbs1 zero2 overlap=grad,param recompute=full layers=6,8*6,7"),
+    ("deepseek-v3", "256xH100", "pp8 dp32 ep32 mbs1 zero3 reshard=never overlap=grad,param recompute=full layers=6,8*6,7"),
     ("gpt-oss-20b", "16xH100", "dp16 ep8 mbs1 zero3 overlap=grad,param"),
 ]
 

@@ -35,10 +35,10 @@ from astra.lab.rehearse.plan import (
     stages_of,
 )
 from astra.lab.rehearse.rows import as_row, case_of_row
-from astra.schedule.in_flight import peak_activation_bytes
 from astra.spec.model import MLA, ModelSpec, MoE
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
+from tests.schedule.alive import peak_activation_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ModelSpec(

@@ -103,3 +103,26 @@ def test_stages_hold_the_model_once() -> None:
     assert dense == pytest.approx(46_702_792_704, rel=1e-9)
     experts = 32 * 8 * 3 * 4096 * 14336
     assert dense - expert == pytest.approx(experts * 7 / 8, rel=1e-9)
+
+
+def test_a_stage_receives_as_much_in_a_pipeline_of_two_as_in_one_of_four() -> None:
+    """Its working layer and one activation and gradient on their way: whatever the number of stages beyond it."""
+    two, four, eight = (
+        told(gpt(8, vocab=128), f"pp{pp} dp{8 // pp} mbs{MBS} recompute=none").stages[0].memory["buffers"]
+        for pp in (2, 4, 8)
+    )
+    assert [four, eight] == pytest.approx([two, two], rel=1e-12)
+    twice = told(gpt(8, vocab=128), f"pp2 dp4 mbs{2 * MBS} recompute=none").stages[0].memory["buffers"]
+    assert twice > two
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_gradients_of_fsdp2_are_there_from_the_second_micro_batch_on(zero: int) -> None:
+    """One micro-batch makes them in its only backward, layer by layer, after the fullest moment."""
+    one, two, four = (
+        told(gpt(8), f"dp8 mbs1 zero{zero} recompute=none", runtime="torchtitan", batch=8 * times).stages[0]
+        for times in (1, 2, 4)
+    )
+    added = (two.peak_allocated_gib - one.peak_allocated_gib) * GIB
+    assert added == pytest.approx(4 * count(gpt(8)).total / 8, rel=1e-6)
+    assert four.peak_allocated_gib == pytest.approx(two.peak_allocated_gib, rel=1e-12)

@@ -11,6 +11,7 @@ import pytest
 import astra
 from astra.catalog.clusters import parse_gpus
 from astra.network.collectives import collective
+from astra.units import GIB
 from tests.laws.models import HIDDEN, MBS, SEQ, gpt, told
 from tests.oracle.requests import pool
 
@@ -147,3 +148,36 @@ def test_tied_tables_add_their_gradients_across_the_pipeline(tp: int) -> None:
     wanted = float(collective(place, "all_reduce", **columns).seconds[0])
     assert between_s(2, tied=True) == pytest.approx(wanted, rel=1e-9)
     assert between_s(2, tied=False) == 0
+
+
+def test_offloaded_activations_cross_a_slow_link_twice() -> None:
+    """Once to host memory and once back for every micro-batch: what a slow link takes is bytes over its speed."""
+    bytes_per_s, plain = 1e6, "dp8 mbs2 recompute=none zero1"
+    place = parse_gpus("8xH100")
+    device = msgspec.structs.replace(place.device, host_bytes_per_s=bytes_per_s)
+    cluster = astra.Cluster(pools=(msgspec.structs.replace(place, device=device),))
+    asked: dict[str, Any] = {"cluster": cluster, "batch": 64, "seq": SEQ}
+    kept = astra.estimate(gpt(8), strategy=plain, **asked)
+    moved = 2 * kept.microbatches * kept.stages[0].memory["activations"] * GIB
+    eight, four, two = (
+        astra.estimate(gpt(8), strategy=f"{plain} offload=activations:{layers}", **asked).step_s for layers in (8, 4, 2)
+    )
+    assert 0.8 < moved / bytes_per_s / eight <= 1.0  # the share of its speed that a link reaches
+    assert [four / eight, two / eight] == pytest.approx([1 / 2, 1 / 4], rel=1e-3)
+
+
+def test_norms_are_repeated_as_fast_beside_experts_as_beside_a_feed_forward() -> None:
+    """What recompute of the norms adds is theirs alone: nobody waits for tokens to be dealt to experts."""
+    plain: dict[str, Any] = {"gated_mlp": True, "mlp_bias": False, "out_bias": False, "qkv_bias": False}
+    added = []
+    for model, degrees in (
+        (gpt(8, **plain), "dp8"),
+        (gpt(8, **plain, moe=astra.MoE(experts=8, topk=2, ffn=HIDDEN)), "dp8 ep8"),
+    ):
+        none, again = (
+            told(model, f"{degrees} mbs{MBS} zero1 recompute={kind}").stages[0].backward_s
+            for kind in ("none", "selective:layernorm")
+        )
+        added.append(again - none)
+    assert added[0] > 0
+    assert added[1] == pytest.approx(added[0], rel=1e-6)

@@ -234,7 +234,8 @@ def test_the_requests_are_varied() -> None:
 
 def test_what_is_missed_or_wrong_is_noticed(tmp_path: Path) -> None:
     """The comparison can fail: with the best strategy forgotten, with one too many, and with another's figures."""
-    case = next(case for case in (make_case(seed, tmp_path) for seed in range(REQUESTS)) if len(case.told) > 20)
+    cases = (make_case(seed, tmp_path) for seed in range(REQUESTS))
+    case = next(case for case in cases if len(case.told) > 20 and not case.speaks_late)
     check_space(case)
     check_search(case, 1)
     fewer = dict(case.told)

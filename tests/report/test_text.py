@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
+from astra.answer import ModelReport
 from astra.report import drawing, text
 from astra.units import show_seconds
 from tests.report import records
@@ -118,13 +118,14 @@ def test_brackets_in_names_are_not_markup() -> None:
 
 
 def test_model_report() -> None:
-    report = SimpleNamespace(
+    report = ModelReport(
         name="Llama-2-7B",
         family="decoder",
         shape={"layers": 32, "hidden": 4096, "tied_embeddings": False, "moe": {"experts": 8, "topk": 2}},
         parameters={"total": 6_738_415_616, "active": 6_738_415_616, "embedding": 262_144_000},
         flops_per_token={"forward": 1.4e10, "training": 4.2e10},
         source="a public config",
+        date="2023-07-18",
     )
     page = text.render_model(report, width=80)
     assert "6,738,415,616" in page

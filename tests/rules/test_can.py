@@ -125,22 +125,23 @@ def test_every_model_is_trained_by_somebody() -> None:
 @pytest.mark.parametrize(
     ("name", "lacks"),
     [
-        ("gemma-3-27b", {"megatron", "torchtitan"}),
-        ("deepseek-v2-lite", {"megatron"}),
-        ("llama-4-scout", {"megatron", "megatron-bridge", "torchtitan"}),
-        ("t5-11b", {"megatron", "megatron-bridge", "nemo", "torchtitan"}),
+        ("gemma-3-27b", {"megatron", "torchtitan", "pytorch"}),
+        ("deepseek-v2-lite", {"megatron", "pytorch"}),
+        ("llama-4-scout", {"megatron", "megatron-bridge", "torchtitan", "pytorch"}),
+        ("t5-11b", {"megatron", "megatron-bridge", "nemo", "torchtitan", "pytorch"}),
         ("llama-3.1-8b", set()),
+        ("llama-3.2-3b", {"megatron", "torchtitan"}),
     ],
 )
 def test_who_can_train_what(name: str, lacks: set[str]) -> None:
-    shown = {"megatron", "megatron-bridge", "nemo", "torchtitan", "deepspeed", "fsdp-eager"}
+    shown = {"megatron", "megatron-bridge", "nemo", "torchtitan", "pytorch", "deepspeed", "fsdp-eager"}
     assert shown - set(who_can(model(name), replace(WORK, seq=512))) == lacks
 
 
 def test_tasks_and_precisions_are_listed() -> None:
     shape = model("llama-3.1-8b")
     assert who_can(shape, replace(WORK, task="lora")) == ["deepspeed", "fsdp-eager", "megatron-bridge", "nemo"]
-    assert who_can(shape, replace(WORK, precision="tf32")) == []
+    assert who_can(shape, replace(WORK, precision="tf32")) == ["pytorch"]
     assert "torchtitan" not in who_can(shape, replace(WORK, precision="fp8"))
 
 
@@ -242,3 +243,22 @@ def test_without_a_name_the_first_runtime_that_can_is_taken_and_it_is_said() -> 
     assert named.step_s == pytest.approx(other.best.estimate.step_s, rel=1e-12)
     with pytest.raises(NoFeasiblePlan, match="--runtime megatron cannot train gemma-2-9b"):
         astra.plan("gemma-2-9b", gpus="8xH100", batch=64, runtime="megatron")
+
+
+def test_zero_of_a_pipeline_is_what_its_runtime_lists() -> None:
+    """Megatron-FSDP knows no pipeline (tests/frameworks runs it); torchtitan's fully_shard does, in one word each."""
+    shape, megatron, titan = model("llama-3.1-8b"), runtimes.runtime("megatron"), runtimes.runtime("torchtitan")
+    for stage in (2, 3):
+        assert may(megatron, parse_strategy(f"dp8 zero{stage}"), shape, WORK) == []
+        (reason,) = may(megatron, parse_strategy(f"pp2 dp4 zero{stage}"), shape, WORK)
+        assert "zero 2 or 3 without a pipeline alone" in reason.sentence
+    for words in ("pp2 dp4 zero3", "pp2 dp4 zero3 reshard=never"):
+        assert may(titan, parse_strategy(f"{words} overlap=grad,param"), shape, WORK) == []
+    assert may(titan, parse_strategy("dp8 zero2 overlap=grad,param"), shape, WORK) != []
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_no_plan_of_megatron_shards_more_in_a_pipeline(zero: int) -> None:
+    with pytest.raises(NoFeasiblePlan) as refused:
+        astra.plan("llama-2-7b", gpus="8xH100", batch=64, fix=[f"zero={zero}", "pp=2"], runtime="megatron")
+    assert "without a pipeline alone" in str(refused.value)

@@ -92,12 +92,17 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "zbv": lambda s: s.schedule != "zbv" or s.vp == 2,
     "interleaved_batch": lambda s: s.runtime != "megatron" or s.vp == 1 or groups_fit(s.batch // (s.dp * s.mbs), s.pp),
     "interleaved_rounds": lambda s: (
-        s.runtime != "torchtitan" or s.schedule != "interleaved" or rounds_fit(s.batch // (s.dp * s.mbs), s.pp)
+        s.runtime not in ("torchtitan", "pytorch")
+        or s.schedule != "interleaved"
+        or rounds_fit(s.batch // (s.dp * s.mbs), s.pp)
     ),
     "interleaved_p2p": lambda s: s.runtime != "megatron" or s.vp == 1 or s.pp != 2 or s.overlap_p2p,
     "overlap_p2p": lambda s: not s.overlap_p2p or s.vp > 1,
     "stages_fed": lambda s: s.runtime != "nanotron" or s.batch // (s.dp * s.mbs) + 1 >= s.pp,
-    "tied_torchtitan": lambda s: not (s.runtime == "torchtitan" and s.tied and s.pp > 1),
+    "tied_torchtitan": lambda s: s.runtime not in ("torchtitan", "pytorch") or not s.tied or s.pp == 1,
+    "pipeline_fed": lambda s: (
+        s.runtime not in ("torchtitan", "pytorch") or s.schedule != "1f1b" or s.batch // (s.dp * s.mbs) >= s.pp
+    ),
     "recompute_options": lambda s: s.recompute == "full" or (s.method == "uniform" and s.recompute_layers == 1),
     "recompute_layers": lambda s: (
         s.recompute != "full" or 1 <= s.recompute_layers <= int(np.ceil(s.layers / (s.pp * s.vp)))
@@ -114,6 +119,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "params": lambda s: s.params == "bf16" or s.precision not in ("bf16", "fp16", "tf32"),
     "params_zero": lambda s: s.runtime != "megatron" or s.params == "bf16" or s.zero >= 1,
     "reshard": lambda s: s.reshard == "always" or s.zero == 3,
+    "reshard_pipelined": lambda s: s.runtime != "pytorch" or s.zero != 3 or s.pp == 1 or s.reshard == "never",
     "shard": lambda s: s.shard == 0 or s.dp % s.shard == 0,
     "shard_zero": lambda s: s.shard == 0 or s.zero >= 1,
     "shard_experts": lambda s: not s.moe or s.shard == 0 or s.tp * s.cp * s.shard % (s.ep * s.etp) == 0,
@@ -174,7 +180,7 @@ FACTS = st.builds(
     expert_bias=st.booleans(),
     precision=st.sampled_from(["bf16", "fp8"]),
     optimizer=st.sampled_from(["adam", "sgd"]),
-    runtime=st.sampled_from(["megatron", "torchtitan", "fsdp", "nanotron"]),
+    runtime=st.sampled_from(["megatron", "torchtitan", "fsdp", "pytorch", "nanotron"]),
 )
 
 
@@ -330,6 +336,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("overlap_p2p", "tp8 pp4 dp2 sp overlap=grad,param,p2p", {}),
     ("stages_fed", "tp4 pp8 dp2 mbs32 sp", {"runtime": "nanotron"}),
     ("tied_torchtitan", "tp8 pp4 dp2 sp", {"runtime": "torchtitan", "tied": True}),
+    ("pipeline_fed", "tp4 pp8 dp2 mbs32 sp", {"runtime": "torchtitan"}),
     ("recompute_options", "tp8 pp4 dp2 sp recompute=selective recompute_layers=2", {}),
     ("recompute_options", "tp8 pp4 dp2 sp method=block", {}),
     ("recompute_layers", "tp8 pp4 dp2 sp recompute=full recompute_layers=21", {}),
@@ -347,6 +354,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("params", "tp8 pp4 dp2 sp params=fp8", {}),
     ("params_zero", "tp8 pp4 dp2 sp zero0 overlap=grad params=fp8", {"precision": "fp8"}),
     ("reshard", "tp8 pp4 dp2 sp zero2 reshard=never", {"runtime": "torchtitan"}),
+    ("reshard_pipelined", "tp8 pp4 dp2 sp zero3", {"runtime": "pytorch"}),
     ("shard", "tp8 pp4 dp2 sp shard4", {}),
     ("shard_zero", "tp8 pp4 dp2 sp zero0 overlap=grad shard2", {}),
     ("shard_experts", "tp1 pp4 dp16 ep16 shard8", MOE),

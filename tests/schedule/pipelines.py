@@ -9,9 +9,11 @@ import pytest
 from hypothesis import strategies as st
 
 from astra.provenance import Floats
-from astra.schedule import Schedule, Timeline, in_flight_by_chunk, readable, simulate, step_s
-from astra.schedule.base import BACKWARD, FORWARD, KINDS, PipelineShape
-from astra.schedule.bounds import lower_bound_s
+from astra.schedule import Schedule, Timeline, readable, simulate, step_s
+from astra.schedule.base import BACKWARD, FORWARD, KINDS
+from tests.schedule.alive import in_flight_by_chunk
+from tests.schedule.closed_forms import PipelineShape
+from tests.schedule.slow_bound import lower_bound_s
 
 
 class Pipeline(NamedTuple):

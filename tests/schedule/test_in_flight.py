@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from astra.errors import InputError
-from astra.schedule import in_flight_by_chunk, peak_activation_bytes
+from tests.schedule.alive import in_flight_by_chunk, peak_activation_bytes
 
 
 def test_by_chunk_at_the_worst_moment() -> None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.schedule import SCHEDULES, find, peak_activation_bytes, simulate
+from astra.schedule import SCHEDULES, find, simulate
 from astra.spec.strategy import SCHEDULES as NAMES
 from tests.schedule import pipelines
+from tests.schedule.alive import peak_activation_bytes
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,7 +38,7 @@ def test_a_core_takes_no_less_than_its_sibling_says(
     space = Space(job, Restrictions())
     siblings = bounds.siblings_of(job, space)
     usual = bounds.gather_grids(job, space, siblings.usual)
-    rest, bound_s = bounds.open_cores(job, space, usual, siblings, np.inf)
+    rest, bound_s = bounds.BySiblings(job, space, usual, siblings).below(np.inf)
     assert len(rest) + len(siblings.usual) == len(space.strategies)
     own_s = bounds.grid_bound_s(job, space, bounds.gather_grids(job, space, rest), rest) if len(rest) else bound_s
     assert (bound_s <= own_s * (1 + 1e-9)).all()
@@ -50,13 +50,13 @@ def test_a_limit_leaves_out_what_is_slower_by_its_sibling_alone(monkeypatch: pyt
     space = Space(job, Restrictions())
     siblings = bounds.siblings_of(job, space)
     usual = bounds.gather_grids(job, space, siblings.usual)
-    every, bound_s = bounds.open_cores(job, space, usual, siblings, np.inf)
+    every, bound_s = bounds.BySiblings(job, space, usual, siblings).below(np.inf)
     limit_s = float(np.quantile(bound_s, 0.1))
-    some, lower_s = bounds.open_cores(job, space, usual, siblings, limit_s)
+    some, lower_s = bounds.BySiblings(job, space, usual, siblings).below(limit_s)
     assert 0 < len(some) < len(every)
     assert some.tolist() == every[bound_s < limit_s].tolist()
     assert lower_s == pytest.approx(bound_s[bound_s < limit_s], rel=1e-12)
-    assert not len(bounds.open_cores(job, space, usual, siblings, 0.0)[0])
+    assert not len(bounds.BySiblings(job, space, usual, siblings).below(0.0)[0])
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "qwen3-30b-a3b"])

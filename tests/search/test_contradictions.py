@@ -100,3 +100,19 @@ def test_rules_may_speak_of_the_words() -> None:
     assert (
         sum(reject.strategies for reject in found.rejects if "rule" in reject.reason or "deepep" in reject.sentence) > 0
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "fix", "sentence"),
+    [
+        ("mixtral-8x7b", "dispatch=deepep ep=1", "deepep and hybridep need expert parallelism"),
+        ("mixtral-8x7b", "sp=on tp=1", "sequence parallelism needs tp above 1"),
+        ("llama-3-8b", "params=fp8", "fp8 weights need an fp8 or fp4 precision"),
+        ("llama-3-8b", "moments=bf16 zero=0", "moments in bf16 need Adam and zero 1 or more"),
+    ],
+)
+def test_a_contradiction_is_named(model: str, fix: str, sentence: str) -> None:
+    with pytest.raises(NoFeasiblePlan) as caught:
+        astra.plan(model, gpus="64xH100", batch=256, seq=4096, fix=fix.split())
+    assert sentence in str(caught.value)
+    assert "Drop one of them" in str(caught.value)

@@ -15,6 +15,7 @@ from astra.answer import Nearby
 from astra.report.text import render_plans
 from astra.search import nearby
 from astra.search.nearby import Other
+from astra.search.one_pool import divides
 
 
 def per_token_s(step_s: float, gpus: int, batch: int) -> float:
@@ -110,7 +111,7 @@ def test_it_is_in_the_text_and_the_record_and_not_in_the_short_form() -> None:
 
 @pytest.mark.parametrize(("gpus", "batch"), [(64, 512), (24, 480), (16384, 2048), (8, 1000)])
 def test_numbers_that_divide_need_no_remark(gpus: int, batch: int) -> None:
-    assert nearby.divides(Other(gpus, batch))
+    assert divides(gpus, batch)
     if gpus < 100:
         assert astra.plan("llama-3-8b", gpus=f"{gpus}xH100", batch=batch, top=1).nearby == []
 

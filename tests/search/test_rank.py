@@ -6,6 +6,7 @@ import pytest
 
 import astra
 from astra.api import make_job
+from astra.evidence.doubt import Doubt
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.detail import estimate
 from astra.search.engine import search
@@ -37,7 +38,7 @@ def test_on_well_trodden_ground_the_first_plan_has_no_warning(model: str, gpus: 
 def test_the_search_by_doubt_finds_what_trying_every_kind_finds(model: str, gpus: str) -> None:
     """The least upper end over all kinds, each searched by itself in the expected order."""
     job = make_job(model, gpus=gpus, batch=64, seq=4096)
-    best = search(job, Restrictions(), keep=1, doubted=True).candidates[0]
+    best = search(job, Restrictions(), keep=1, doubt=Doubt(job)).candidates[0]
     upper_s = estimate(job, [best.strategy])[0].step_s_range.high
     tried = []
     for zero in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Reads the ``config.json`` of a Hugging Face model: one small reader per ``model_type``.
+"""Reads the ``config.json`` of a Hugging Face model: one row of ``data/huggingface.toml`` per ``model_type``.
 
 A key that is absent means what transformers takes it to mean for that type (checked against 5.22), except that a size
 transformers would fill in with the number of some other model is asked for.
@@ -11,9 +11,9 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from astra.catalog.huggingface_classic import CLASSIC
-from astra.catalog.huggingface_forward import forward_fields, routing
+from astra.catalog.huggingface_forward import ModelType, forward_fields, model_types, routing
 from astra.catalog.huggingface_shape import (
-    biases_of,
+    Fields,
     dims_of,
     every_layer,
     frame_of,
@@ -22,33 +22,31 @@ from astra.catalog.huggingface_shape import (
     mtp_of,
     pattern_of,
     topk_of,
-)
-from astra.catalog.huggingface_vision import TOWERS, tower_of
+)  # fmt: skip
+from astra.catalog.huggingface_vision import TOWERS
 from astra.catalog.keys import Keys
 from astra.errors import InputError, nearest_names
 from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE
 from astra.spec.names import MOST_IN_NAME, as_line
 
-Fields = dict[str, Any]
-
 
 def from_config(config: Mapping[str, Any], *, where: str) -> ModelSpec:
     """A model from the contents of its ``config.json``; ``where`` names it in errors and as its source."""
-    keys = Keys(config, where)
+    keys, known = Keys(config, where), model_types()
     model_type = keys.raw("model_type")
     if not isinstance(model_type, str):
-        raise keys.refuse("model_type", model_type, f"one of {', '.join(sorted(READERS))}", _HOW)
-    reader = READERS.get(model_type)
-    if reader is None:
-        near = nearest_names(model_type, READERS, count=1)
+        raise keys.refuse("model_type", model_type, f"one of {', '.join(known)}", _HOW)
+    if model_type not in known:
+        near = nearest_names(model_type, known, count=1)
         hint = f"The nearest is {near[0]}, which may differ in shape. " if near else ""
-        raise keys.refuse(
-            "model_type", model_type, f"one that Astra can count exactly: {', '.join(sorted(READERS))}", hint + _HOW
-        )
+        want = f"one that Astra can count exactly: {', '.join(known)}"
+        raise keys.refuse("model_type", model_type, want, hint + _HOW)
     try:
         text = _text_of(model_type, keys)
-        fields = reader(text) | forward_fields(model_type, text)
-        fields |= tower_of(model_type, keys, fields["hidden"])
+        fields = _shape(known[model_type], text) | forward_fields(model_type, text)
+        tower = known[model_type].tower
+        if tower and keys.raw("vision_config"):
+            fields["tower"] = TOWERS[tower](keys.inside("vision_config"), keys, fields["hidden"])
         return ModelSpec(name=_name(keys), source=as_line(f"Hugging Face {model_type} config {where}"), **fields)
     except InputError as error:
         if error.where.startswith(where):
@@ -72,28 +70,30 @@ def _name(keys: Keys) -> str:
     return printable.strip()[:MOST_IN_NAME].rstrip() or "model"
 
 
-def _llama(keys: Keys) -> Fields:
-    mlp_bias = keys.flag("mlp_bias", False)
-    return frame_of(keys, max_seq=2048) | dims_of(keys, kv_default="heads") | biases_of(keys) | {"mlp_bias": mlp_bias}
+def _shape(kind: ModelType, keys: Keys) -> Fields:
+    """The usual keys with the type's defaults, and what its reader finds besides."""
+    keys, frame = keys.filled(**kind.defaults), Fields()
+    if kind.max_seq:
+        frame = frame_of(keys, max_seq=kind.max_seq, tied=kind.tied)
+        frame |= dims_of(keys, kv_default=kind.kv_heads, head_dim=kind.head_dim)
+    frame |= {field: keys.flag(*flag) for field, flag in kind.flags.items()} | {**kind.fields}
+    return frame | _READERS[kind.reader](keys, frame)
 
 
-def _internlm(keys: Keys) -> Fields:
-    biased = keys.flag("bias", True)
-    return frame_of(keys, max_seq=2048) | dims_of(keys, kv_default="heads") | {"qkv_bias": biased, "out_bias": biased}
+def _windowed(keys: Keys, _: Fields) -> Fields:
+    return every_layer(keys.optional("sliding_window"))
 
 
-def _mistral(keys: Keys) -> Fields:
-    window = keys.optional("sliding_window") if keys.has("sliding_window") else 4096
-    return frame_of(keys, max_seq=131072) | dims_of(keys) | every_layer(window)
+def _mistral(keys: Keys, _: Fields) -> Fields:
+    return every_layer(keys.optional("sliding_window") if keys.has("sliding_window") else 4096)
 
 
-def _mixtral(keys: Keys) -> Fields:
-    frame = frame_of(keys, max_seq=131072) | dims_of(keys) | every_layer(keys.optional("sliding_window"))
+def _mixtral(keys: Keys, frame: Fields) -> Fields:
     moe = MoE(experts=keys.size("num_local_experts"), topk=topk_of(keys), ffn=frame["ffn"])
-    return frame | {"moe": moe}
+    return every_layer(keys.optional("sliding_window")) | {"moe": moe}
 
 
-def _qwen_window(keys: Keys) -> Fields:
+def _qwen(keys: Keys, _: Fields) -> Fields:
     """Qwen windows only the layers from ``max_window_layers`` on, and only when asked to."""
     window = keys.optional("sliding_window") if keys.flag("use_sliding_window", False) else None
     if keys.raw("layer_types") is not None:
@@ -104,15 +104,6 @@ def _qwen_window(keys: Keys) -> Fields:
     if 0 < first < layers:
         raise keys.refuse("max_window_layers", first, f"0 or at least {layers}: else some layers see more than others")
     return every_layer(window if first == 0 else None)
-
-
-def _qwen2(keys: Keys) -> Fields:
-    return frame_of(keys, max_seq=32768) | dims_of(keys) | _qwen_window(keys) | {"qkv_bias": True}
-
-
-def _qwen3(keys: Keys) -> Fields:
-    dims = dims_of(keys, head_dim=128)
-    return frame_of(keys, max_seq=32768) | dims | _qwen_window(keys) | biases_of(keys) | {"qk_norm": "per_head"}
 
 
 def _qwen_experts(keys: Keys, *, normalized: bool = False, **shared: Any) -> MoE:
@@ -131,19 +122,17 @@ def _qwen_experts(keys: Keys, *, normalized: bool = False, **shared: Any) -> MoE
     )
 
 
-def _qwen2_moe(keys: Keys) -> Fields:
+def _qwen2_moe(keys: Keys, frame: Fields) -> Fields:
     moe = _qwen_experts(keys, shared_ffn=keys.size("shared_expert_intermediate_size"), shared_gate=True)
-    frame = frame_of(keys, max_seq=32768) | dims_of(keys) | _qwen_window(keys)
-    return frame | {"qkv_bias": keys.flag("qkv_bias", True), "moe": moe}
+    return _qwen(keys, frame) | {"moe": moe}
 
 
-def _qwen3_moe(keys: Keys) -> Fields:
+def _qwen3_moe(keys: Keys, _: Fields) -> Fields:
     window = keys.optional("sliding_window") if keys.flag("use_sliding_window", False) else None
-    frame = frame_of(keys, max_seq=32768) | dims_of(keys) | every_layer(window) | biases_of(keys)
-    return frame | {"qk_norm": "per_head", "moe": _qwen_experts(keys)}
+    return every_layer(window) | {"moe": _qwen_experts(keys)}
 
 
-def _deepseek(keys: Keys) -> Fields:
+def _deepseek(keys: Keys, _: Fields) -> Fields:
     heads = keys.size("num_attention_heads")
     for name in ("attention_bias", "mlp_bias"):
         keys.only(name, False, "latent attention with biases is not known")
@@ -174,56 +163,29 @@ def _routed(keys: Keys, *, score: str) -> MoE:
     )
 
 
-def _gemma(keys: Keys) -> Fields:
-    return frame_of(keys, max_seq=8192, tied=True) | dims_of(keys, head_dim=256) | biases_of(keys)
+def _gemma2(keys: Keys, _: Fields) -> Fields:
+    return pattern_of(keys, keys.size("sliding_window", default=4096), every=2, word="sliding_attention")
 
 
-def _gemma2(keys: Keys) -> Fields:
-    window = keys.size("sliding_window", default=4096)
-    return _gemma(keys) | pattern_of(keys, window, every=2, word="sliding_attention") | {"norms_per_layer": 4}
-
-
-def _gemma3_text(keys: Keys) -> Fields:
-    """The published files leave out heads and vocabulary where they are the type's defaults."""
+def _gemma3(keys: Keys, _: Fields) -> Fields:
     keys.only("use_bidirectional_attention", False, "a model that predicts the next token")
-    keys = keys.filled(num_attention_heads=8, num_key_value_heads=4, vocab_size=262208, max_position_embeddings=131072)
     every = keys.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    pattern = pattern_of(keys, keys.size("sliding_window", default=4096), every=every, word="sliding_attention")
-    return _gemma(keys) | pattern | {"norms_per_layer": 4, "qk_norm": "per_head"}
+    return pattern_of(keys, keys.size("sliding_window", default=4096), every=every, word="sliding_attention")
 
 
-def _phi3(keys: Keys) -> Fields:
-    frame = frame_of(keys, max_seq=4096) | dims_of(keys, kv_default="heads")
-    return frame | every_layer(keys.optional("sliding_window"))
+def _gpt_oss(keys: Keys, frame: Fields) -> Fields:
+    pattern = pattern_of(keys, keys.size("sliding_window", default=128), every=2, word="sliding_attention")
+    experts, topk = keys.size("num_local_experts"), topk_of(keys)
+    return pattern | {"moe": MoE(experts=experts, topk=topk, ffn=frame["ffn"], router_bias=True, expert_bias=True)}
 
 
-def _olmo2(keys: Keys) -> Fields:
-    return frame_of(keys, max_seq=2048) | dims_of(keys, kv_default="heads") | biases_of(keys) | {"qk_norm": "full"}
-
-
-def _gpt_oss(keys: Keys) -> Fields:
-    frame = frame_of(keys, max_seq=131072) | dims_of(keys, head_dim=64) | biases_of(keys, attention=True)
-    frame |= pattern_of(keys, keys.size("sliding_window", default=128), every=2, word="sliding_attention")
-    moe = MoE(
-        experts=keys.size("num_local_experts"), topk=topk_of(keys), ffn=frame["ffn"], router_bias=True, expert_bias=True
-    )
-    return frame | {"attention_sinks": True, "moe": moe}
-
-
-def _glm4(keys: Keys) -> Fields:
-    frame = frame_of(keys, max_seq=131072) | dims_of(keys, head_dim=128)
-    return frame | {"qkv_bias": keys.flag("attention_bias", True), "norms_per_layer": 4}
-
-
-def _glm4_moe(keys: Keys) -> Fields:
-    frame = frame_of(keys, max_seq=131072) | dims_of(keys) | {"qkv_bias": keys.flag("attention_bias", False)}
+def _glm4_moe(keys: Keys, _: Fields) -> Fields:
     qk_norm = "per_head" if keys.flag("use_qk_norm", False) else "none"
-    return frame | {"qk_norm": qk_norm, "moe": _routed(keys, score="sigmoid"), "mtp_layers": mtp_of(keys)}
+    return {"qk_norm": qk_norm, "moe": _routed(keys, score="sigmoid"), "mtp_layers": mtp_of(keys)}
 
 
-def _llama4_text(keys: Keys) -> Fields:
+def _llama4(keys: Keys, frame: Fields) -> Fields:
     """Experts and the shared expert have ``intermediate_size``; dense layers ``intermediate_size_mlp``."""
-    frame = frame_of(keys, max_seq=131072) | dims_of(keys, head_dim=128) | biases_of(keys)
     expert_ffn, layers = frame["ffn"], frame["layers"]
     listed = keys.numbers("moe_layers")
     every = keys.size("interleave_moe_layer_step", default=1)
@@ -239,7 +201,7 @@ def _llama4_text(keys: Keys) -> Fields:
         score="sigmoid",
         normalized=False,
     )
-    return frame | _llama4_chunks(keys, layers) | {"ffn": keys.size("intermediate_size_mlp"), "moe": moe}
+    return _llama4_chunks(keys, layers) | {"ffn": keys.size("intermediate_size_mlp"), "moe": moe}
 
 
 def _llama4_chunks(keys: Keys, layers: int) -> Fields:
@@ -257,14 +219,14 @@ def _llama4_chunks(keys: Keys, layers: int) -> Fields:
     return pattern | {"chunked": True} if pattern else {}
 
 
-def _qwen3_hybrid(keys: Keys) -> Fields:
+def _qwen3_hybrid_dense(keys: Keys, _: Fields) -> Fields:
     """Gated delta nets in most layers, and attention with a gate in the last of each few."""
     keys = (
         keys
         if keys.raw("intermediate_size") or keys.raw("num_experts") is None
         else keys.filled(intermediate_size=keys.size("shared_expert_intermediate_size"))
     )
-    fields = frame_of(keys, max_seq=32768) | dims_of(keys, head_dim=256) | biases_of(keys)
+    fields = frame_of(keys, max_seq=32768) | dims_of(keys, head_dim=256)
     every = keys.size("full_attention_interval", default=4)
     types = keys.raw("layer_types")
     if types is not None:
@@ -277,84 +239,50 @@ def _qwen3_hybrid(keys: Keys) -> Fields:
         attention_every=every,
         conv=keys.size("linear_conv_kernel_dim", default=4),
     )
-    gate = keys.flag("attn_output_gate", True)
+    biased = keys.flag("attention_bias", False)
     return fields | {
+        "qkv_bias": biased,
+        "out_bias": biased,
         "delta_net": net,
-        "attention_gate": gate,
+        "attention_gate": keys.flag("attn_output_gate", True),
         "qk_norm": "per_head",
         "mtp_layers": keys.size("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0, least=0),
     }
 
 
-def _qwen3_hybrid_moe(keys: Keys) -> Fields:
+def _qwen3_hybrid(keys: Keys, frame: Fields) -> Fields:
     shared = keys.size("shared_expert_intermediate_size")
     moe = _qwen_experts(keys, normalized=True, shared_ffn=shared, shared_gate=shared > 0)
-    return _qwen3_hybrid(keys) | {"moe": moe}
+    return _qwen3_hybrid_dense(keys, frame) | {"moe": moe}
 
 
-def _minimax_m2(keys: Keys) -> Fields:
+def _minimax_m2(keys: Keys, frame: Fields) -> Fields:
     """Experts are as wide as ``intermediate_size``; their choice is steered by a bias outside the gradient."""
     keys.only("shared_intermediate_size", 0, "no shared experts")
-    fields = frame_of(keys, max_seq=196608) | dims_of(keys, head_dim=128)
     moe = MoE(
         experts=keys.size("num_local_experts"),
         topk=topk_of(keys),
-        ffn=fields["ffn"],
+        ffn=frame["ffn"],
         score="sigmoid",
         balance_bias=keys.flag("use_routing_bias", True),
     )
     modules = keys.size("num_mtp_modules", default=0, least=0) if keys.flag("use_mtp", False) else 0
     qk_norm = "full" if keys.flag("use_qk_norm", True) else "none"
-    return fields | {"qk_norm": qk_norm, "moe": moe, "mtp_layers": modules}
-
-
-def _glm(keys: Keys) -> Fields:
-    fields = frame_of(keys, max_seq=131072) | dims_of(keys, head_dim=128)
-    return fields | {"qkv_bias": keys.flag("attention_bias", True)}
+    return {"qk_norm": qk_norm, "moe": moe, "mtp_layers": modules}
 
 
 def _text_of(model_type: str, keys: Keys) -> Keys:
     """The keys of the language model: those of a multimodal file are inside it, but for some older ones."""
-    if model_type not in TOWERS or (model_type == "qwen2_5_vl" and keys.raw("text_config") is None):
+    if not model_types()[model_type].tower or (model_type == "qwen2_5_vl" and keys.raw("text_config") is None):
         return keys
     text = keys.inside("text_config")
     tied = keys.raw("tie_word_embeddings")
     return text if tied is None or text.has("tie_word_embeddings") else text.filled(tie_word_embeddings=tied)
 
 
-READERS: Final[Mapping[str, Callable[[Keys], Fields]]] = {
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3": _gemma3_text,
-    "gemma3_text": _gemma3_text,
-    "glm": _glm,
-    "glm4": _glm4,
-    "glm4_moe": _glm4_moe,
-    "gpt_oss": _gpt_oss,
-    "granite": _llama,
-    "internlm": _internlm,
-    "kimi_k2": _deepseek,
-    "llama": _llama,
-    "llama4": _llama4_text,
-    "llama4_text": _llama4_text,
-    "minimax_m2": _minimax_m2,
-    "mistral": _mistral,
-    "mixtral": _mixtral,
-    "olmo2": _olmo2,
-    "phi3": _phi3,
-    "qwen2": _qwen2,
-    "qwen2_5_vl": _qwen2,
-    "qwen2_moe": _qwen2_moe,
-    "qwen3": _qwen3,
-    "qwen3_5": _qwen3_hybrid,
-    "qwen3_5_moe": _qwen3_hybrid_moe,
-    "qwen3_5_moe_text": _qwen3_hybrid_moe,
-    "qwen3_5_text": _qwen3_hybrid,
-    "qwen3_moe": _qwen3_moe,
-    "qwen3_next": _qwen3_hybrid_moe,
-    "qwen3_vl": _qwen3,
-    "qwen3_vl_moe": _qwen3_moe,
-    **CLASSIC,
-}
+_READERS: Final[Mapping[str, Callable[[Keys, Fields], Fields]]] = {
+    "": lambda keys, frame: {}, "deepseek": _deepseek, "gemma2": _gemma2, "gemma3": _gemma3, "glm4_moe": _glm4_moe,
+    "gpt_oss": _gpt_oss, "llama4": _llama4, "minimax_m2": _minimax_m2, "mistral": _mistral, "mixtral": _mixtral,
+    "qwen": _qwen, "qwen2_moe": _qwen2_moe, "qwen3_hybrid": _qwen3_hybrid, "qwen3_hybrid_dense": _qwen3_hybrid_dense,
+    "qwen3_moe": _qwen3_moe, "windowed": _windowed, **CLASSIC,
+}  # fmt: skip

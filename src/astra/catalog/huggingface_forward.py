@@ -3,103 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, Final, Literal
 
+from msgspec import field
+
+from astra.catalog.hardware import DATA
+from astra.catalog.huggingface_shape import Fields
 from astra.catalog.keys import Keys
+from astra.files import load_toml
 from astra.spec.model import Rotary
+from astra.spec.record import Spec, decode
 
-Fields = dict[str, Any]
 
+class ModelType(Spec, frozen=True, kw_only=True):
+    """What transformers takes a model type to mean where its file is silent (``data/huggingface.toml``)."""
 
-class Habits(NamedTuple):
-    """What transformers takes a model type to mean where its file is silent."""
-
+    reader: str = ""  # of what its shape has besides the usual keys
+    max_seq: int = 0  # 0: the reader reads the shape alone
+    tied: bool = False
+    head_dim: int | None = None
+    kv_heads: Literal["ask", "heads"] = "ask"
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of keys that its published files leave out
+    flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    tower: str = ""
     epsilon: float
     epsilon_key: str = "rms_norm_eps"
     activation: str = "silu"
     activation_key: str = "hidden_act"
-    base: float | None = 10_000.0  # None: no rotary positions
+    base: float = 10_000.0  # 0: no rotary positions
     fraction: float = 1.0
     quirks: tuple[str, ...] = ()
 
 
-_GEMMA: Final = ("query_scale", "scaled_embedding", "zero_centered_norm")
-_HABITS: Final[Mapping[str, Habits]] = {
-    "bert": Habits(1e-12, "layer_norm_eps", "gelu", base=None, quirks=("post_norm",)),
-    "bloom": Habits(1e-5, "layer_norm_epsilon", "gelu", "", None, quirks=("alibi",)),
-    "deepseek_v2": Habits(1e-6),
-    "deepseek_v3": Habits(1e-6),
-    "falcon": Habits(1e-5, "layer_norm_epsilon", "gelu", "activation"),
-    "gemma": Habits(1e-6, activation="gelu", quirks=("scaled_embedding", "zero_centered_norm")),
-    "gemma2": Habits(1e-6, activation="gelu", quirks=("attention_softcap", "logit_softcap", *_GEMMA)),
-    "gemma3": Habits(1e-6, activation="gelu", base=1_000_000.0, quirks=("per_kind_rotary", *_GEMMA)),
-    "glm": Habits(1.5625e-7, fraction=0.5),
-    "glm4": Habits(1.5625e-7, fraction=0.5),
-    "glm4_moe": Habits(1e-5, fraction=0.5),
-    "gpt2": Habits(1e-5, "layer_norm_epsilon", "gelu_new", "activation_function", None),
-    "gpt_neox": Habits(1e-5, "layer_norm_eps", "gelu", fraction=0.25),
-    "gpt_oss": Habits(1e-5, activation="clamped_swiglu", activation_key="", base=150_000.0),
-    "granite": Habits(1e-6, quirks=("query_scale", "residual_scale", "scaled_embedding", "scaled_logits")),
-    "internlm": Habits(1e-6),
-    "kimi_k2": Habits(1e-6),
-    "llama": Habits(1e-6),
-    "llama4": Habits(1e-5, base=500_000.0, quirks=("unrotated_layers",)),
-    "minimax_m2": Habits(1e-6, base=5_000_000.0),
-    "mistral": Habits(1e-6),
-    "mixtral": Habits(1e-5, base=1_000_000.0),
-    "mpt": Habits(1e-5, "layer_norm_epsilon", "gelu", "", None, quirks=("alibi",)),
-    "olmo2": Habits(1e-5, quirks=("post_norm",)),
-    "opt": Habits(1e-5, "", "relu", "activation_function", None),
-    "phi3": Habits(1e-5),
-    "qwen2": Habits(1e-6),
-    "qwen2_5_vl": Habits(1e-5, base=1_000_000.0),
-    "qwen2_moe": Habits(1e-6),
-    "qwen3": Habits(1e-6),
-    "qwen3_moe": Habits(1e-6),
-    "qwen3_next": Habits(1e-6, fraction=0.25, quirks=("zero_centered_norm",)),
-    "qwen3_vl": Habits(1e-6, base=5_000_000.0),
-    "t5": Habits(1e-6, "layer_norm_epsilon", "", "", None),
-    "vit": Habits(1e-12, "layer_norm_eps", "gelu", base=None),
-}
-_ALIKE: Final = {
-    "gemma3_text": "gemma3",
-    "llama4_text": "llama4",
-    "qwen3_5": "qwen3_next",
-    "qwen3_5_moe": "qwen3_next",
-    "qwen3_5_moe_text": "qwen3_next",
-    "qwen3_5_text": "qwen3_next",
-    "qwen3_vl_moe": "qwen3_vl",
-}
+@cache
+def model_types() -> dict[str, ModelType]:
+    """Every type by name."""
+    rows = load_toml((DATA / "huggingface.toml").read_bytes())
+    whole: dict[str, dict[str, Any]] = {}
+    for name in rows:
+        chain = [rows[name]]
+        while "like" in chain[-1]:
+            chain.append(rows[chain[-1]["like"]])
+        whole[name] = {key: value for row in reversed(chain) for key, value in row.items() if key != "like"}
+    return {name: decode(ModelType, row, where=f"huggingface.toml: {name}") for name, row in sorted(whole.items())}
+
+
 _ACTIVATIONS: Final = {
-    "clamped_swiglu": "clamped_swiglu",
-    "gelu": "gelu",
-    "gelu_fast": "gelu",
-    "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "relu": "relu",
-    "relu2": "relu2",
-    "silu": "silu",
-    "swish": "silu",
-}
+    "clamped_swiglu": "clamped_swiglu", "gelu": "gelu", "gelu_fast": "gelu", "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu", "relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu",
+}  # fmt: skip
 
 
 def forward_fields(model_type: str, keys: Keys) -> Fields:
     """Activation, norms' epsilon, rotary positions and whatever else the type does."""
-    habits = _HABITS[_ALIKE.get(model_type, model_type)]
-    said = keys.word(habits.activation_key, habits.activation) if habits.activation_key else habits.activation
+    kind = model_types()[model_type]
+    said = keys.word(kind.activation_key, kind.activation) if kind.activation_key else kind.activation
     fields: Fields = {
         "activation": _ACTIVATIONS.get(said),
-        "norm_epsilon": keys.number(habits.epsilon_key, habits.epsilon) if habits.epsilon_key else habits.epsilon,
-        "quirks": _quirks(model_type, keys, habits),
+        "norm_epsilon": keys.number(kind.epsilon_key, kind.epsilon) if kind.epsilon_key else kind.epsilon,
+        "quirks": _quirks(model_type, keys, kind),
     }
-    if habits.base is not None and "alibi" not in fields["quirks"]:
-        fields["rotary"] = _rotary(keys, habits.base, habits.fraction)
+    if kind.base and "alibi" not in fields["quirks"]:
+        fields["rotary"] = _rotary(keys, kind.base, kind.fraction)
     return fields
 
 
-def _quirks(model_type: str, keys: Keys, habits: Habits) -> tuple[str, ...]:
+def _quirks(model_type: str, keys: Keys, kind: ModelType) -> tuple[str, ...]:
     parallel = {"falcon": ("parallel_attn", True), "gpt_neox": ("use_parallel_residual", True)}.get(model_type)
-    found = {*habits.quirks}
+    found = {*kind.quirks}
     if parallel is not None and keys.flag(*parallel):
         found.add("parallel_block")
     if model_type == "opt" and not keys.flag("do_layer_norm_before", True):

@@ -24,21 +24,23 @@ def dims_of(keys: Keys, *, kv_default: str = "ask", head_dim: int | None = None)
     return {"hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
 
 
-def frame_of(keys: Keys, *, max_seq: int, tied: bool = False) -> Fields:
-    """What nearly every type spells the same way."""
+def frame_of(
+    keys: Keys,
+    *,
+    max_seq: int | None = None,
+    tied: bool = False,
+    layers: tuple[str, ...] = ("num_hidden_layers",),
+    ffn: int | None = None,
+    positions: tuple[str, ...] = ("max_position_embeddings",),
+) -> Fields:
+    """What every type has, under the names it gives them; ``max_seq`` and ``tied`` are what silence means."""
     return {
-        "layers": keys.layers("num_hidden_layers"),
-        "ffn": keys.size("intermediate_size"),
+        "layers": keys.layers(*layers),
+        "ffn": keys.size("intermediate_size") if ffn is None else ffn,
         "vocab": keys.size("vocab_size"),
-        "max_seq": keys.size("max_position_embeddings", default=max_seq),
+        "max_seq": keys.size(*positions, default=max_seq),
         "tied_embeddings": keys.flag("tie_word_embeddings", tied),
     }
-
-
-def biases_of(keys: Keys, *, attention: bool = False) -> Fields:
-    """Biases of attention's projections."""
-    biased = keys.flag("attention_bias", attention)
-    return {"qkv_bias": biased, "out_bias": biased}
 
 
 def every_layer(window: int | None) -> Fields:

@@ -7,22 +7,12 @@ how many of a sample's tokens are of images.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from astra.catalog.keys import Keys
 from astra.spec.tower import Tower
 
 ANY_IMAGE: Final = 896  # pixels on a side, where images come as they are: a thousand tokens
-
-Fields = dict[str, Any]
-
-
-def tower_of(model_type: str, keys: Keys, hidden: int) -> Fields:
-    """The image encoder of a file, for a language model of some width; nothing where the file has none."""
-    reader = TOWERS.get(model_type)
-    if reader is None or not keys.raw("vision_config"):
-        return {}
-    return {"tower": reader(keys.inside("vision_config"), keys, hidden)}
 
 
 def _qwen(vision: Keys, keys: Keys, hidden: int) -> Tower:
@@ -132,11 +122,5 @@ def _llama4(vision: Keys, keys: Keys, hidden: int) -> Tower:
 
 
 TOWERS: Final[Mapping[str, Callable[[Keys, Keys, int], Tower]]] = {
-    "gemma3": _gemma3,
-    "llama4": _llama4,
-    "qwen2_5_vl": _qwen,
-    "qwen3_5": _qwen3,
-    "qwen3_5_moe": _qwen3,
-    "qwen3_vl": _qwen3,
-    "qwen3_vl_moe": _qwen3,
-}
+    "gemma3": _gemma3, "llama4": _llama4, "qwen": _qwen, "qwen3": _qwen3,
+}  # fmt: skip

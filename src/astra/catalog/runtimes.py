@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
 from astra.errors import InputError, UnknownName, fold
@@ -14,7 +14,7 @@ from astra.spec.runtime import Runtime
 DEFAULT: Final = "megatron"
 # Where nobody names one: the first of these that can train the model, frameworks of whole clusters before others.
 USUAL: Final = (DEFAULT, "megatron-bridge", "nemo", "torchtitan", "fsdp-eager", "deepspeed")
-_DATA: Final = files("astra.catalog") / "data"
+_DATA: Final = Path(__file__).parent / "data"
 _FOLDER: Final = _DATA / "runtimes"
 _JOINED: Final = (
     "can",
@@ -61,6 +61,11 @@ def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
 def _over(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     joined = {key: _over(own[key], other[key]) for key in own if key in _JOINED and key in other}
     return {**other, **own, **joined}
+
+
+def runtimes() -> tuple[Runtime, ...]:
+    """Every runtime, by name."""
+    return tuple(runtime(name) for name in runtime_names())
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -40,7 +41,7 @@ class Section(NamedTuple):
 
     title: str
     columns: tuple[tuple[str, Setting, int], ...]  # title, setting, dropped on pages narrower than
-    read: Callable[[], list[Any]]
+    home: str  # module and function of the catalog
     row: Callable[[Any], Row]
     names: Callable[[Any], tuple[str, ...]]
 
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Read the shelf, and keep the answer ready to be drawn."""
     section = SECTIONS[args.kind]
-    entries = section.read()
+    entries = _entries(section.home)
     exact = False
     if args.name is not None:
         entries, exact = _chosen(entries, args.name, args.kind, section)
@@ -76,6 +77,11 @@ def run(args: argparse.Namespace) -> Answer:
         return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
 
     return Answer(draw, record)
+
+
+def _entries(home: str) -> list[Any]:
+    module, function = home.split(".")
+    return list(getattr(importlib.import_module(f"astra.catalog.{module}"), function)())
 
 
 def _kind(text: str) -> str:
@@ -110,36 +116,6 @@ def _plain(entry: Any) -> dict[str, Any]:
     return plain
 
 
-def _gpus() -> list[Any]:
-    from astra.catalog import hardware  # noqa: PLC0415
-
-    return list(hardware.devices())
-
-
-def _nodes() -> list[Any]:
-    from astra.catalog import hardware  # noqa: PLC0415
-
-    return list(hardware.node_types())
-
-
-def _models() -> list[Any]:
-    from astra.catalog import models  # noqa: PLC0415
-
-    return list(models.models())
-
-
-def _prices() -> list[Any]:
-    from astra.catalog import prices  # noqa: PLC0415
-
-    return list(prices.prices())
-
-
-def _runtimes() -> list[Any]:
-    from astra.catalog import runtimes  # noqa: PLC0415
-
-    return [runtimes.runtime(name) for name in runtimes.runtime_names()]
-
-
 def _gpu_row(gpu: Device) -> Row:
     bf16 = gpu.flops_per_s.get("bf16")
     peaks = [gpu.flops_per_s.get("fp16", 0.0) if bf16 is None else bf16, gpu.flops_per_s.get("fp8")]
@@ -157,16 +133,12 @@ def _gpu_row(gpu: Device) -> Row:
 
 
 def _node_row(node: NodeType) -> Row:
-    links = (f"{_reach(link.reach)} {link.kind} {_gigabytes(link.bytes_per_s)}" for link in node.links)
+    links = (f"{_reach(link.reach)} {link.kind} {link.bytes_per_s / 1e9:.3g}" for link in node.links)
     return [node.name, node.gpu, str(node.gpus), ", ".join(links), node.date, node.source]
 
 
 def _reach(gpus: int) -> str:
     return f"{gpus:,}:" if gpus < 1_000_000 else "any:"
-
-
-def _gigabytes(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:.3g}"
 
 
 def _model_row(model: ModelSpec) -> Row:
@@ -196,10 +168,6 @@ def _names(entry: Any) -> tuple[str, ...]:
     return (entry.name, *entry.aliases)
 
 
-def _runtime_names(runtime: Runtime) -> tuple[str, ...]:
-    return (runtime.name,)
-
-
 def _price_names(price: Price) -> tuple[str, ...]:
     return (f"{price.provider} {price.instance}", price.gpu)
 
@@ -211,30 +179,30 @@ SECTIONS: Final[dict[str, Section]] = {
         "GPUs: memory GiB and GB/s, dense TFLOP/s",
         (("name", "left", 0), ("GiB", "right", 0), ("GB/s", "right", 0), ("bf16", "right", 0),
          ("fp8", "right", 0), ("also", "left", 130), _DATE, _SOURCE),
-        _gpus, _gpu_row, _names,
+        "hardware.devices", _gpu_row, _names,
     ),
     "nodes": Section(
         "Node types: links as GPUs joined, kind and GB/s per GPU, one way",
         (("name", "left", 0), ("GPU", "left", 0), ("", "right", 0), ("links", "wrap", 0),
          _DATE, ("source", "cut", 150)),
-        _nodes, _node_row, _names,
+        "hardware.node_types", _node_row, _names,
     ),
     "models": Section(
         "Models",
         (("name", "left", 0), ("total", "right", 0), ("active", "right", 0), ("layers", "right", 0),
          ("hidden", "right", 0), ("heads/kv", "right", 0), ("experts", "left", 110), _DATE, _SOURCE),
-        _models, _model_row, _names,
+        "models.models", _model_row, _names,
     ),
     "runtimes": Section(
         "Runtimes: training frameworks to plan with (--runtime)",
         (("name", "left", 0), ("framework", "wrap", 0), ("schedules", "wrap", 76), ("zero", "left", 76),
          ("fitted numbers", "wrap", 100),         _DATE, ("source", "cut", 150)),
-        _runtimes, _runtime_row, _runtime_names,
+        "runtimes.runtimes", _runtime_row, lambda runtime: (runtime.name,),
     ),
     "prices": Section(
         "Prices: dollars per GPU and hour",
         (("provider", "cut", 0), ("instance", "cut", 0), ("GPU", "left", 0), ("", "right", 0), ("region", "cut", 130),
          ("market", "left", 0), ("$/h", "right", 0), ("date", "left", 0), ("source", "cut", 110)),
-        _prices, _price_row, _price_names,
+        "prices.prices", _price_row, _price_names,
     ),
 }  # fmt: skip

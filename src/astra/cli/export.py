@@ -24,7 +24,7 @@ DESCRIPTION: Final = (
     "refuses it and says why; --nearest writes the closest plan it can, and shows what that costs."
 )
 EPILOG: Final = """\
-targets: megatron megatron-bridge torchtitan deepspeed accelerate flagscale slurm skypilot kubernetes
+targets: megatron megatron-bridge torchtitan pytorch deepspeed accelerate flagscale slurm skypilot kubernetes
 
 examples:
   astra plan llama-3.1-70b --gpus 64xH100 --out plan.json
@@ -49,12 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Read, check, write; the answer says what was written."""
     from astra.export.nearest_mixed import nearest_of_file  # noqa: PLC0415
-    from astra.export.reading import from_record, on_several_pools, read_record  # noqa: PLC0415
+    from astra.export.reading import from_record, read_record, world_of  # noqa: PLC0415
 
     exporter = target(args.to, "--to")
     plans = read_record(args.plan)
     rank, instead = args.rank, None
-    if args.nearest and on_several_pools(plans, args.plan):
+    if args.nearest and world_of(plans, args.plan).several:
         rank, instead = nearest_of_file(plans, rank, exporter, where=args.plan)
     launch, job = from_record(plans, rank, where=args.plan)
     record = write(launch, job, exporter.name, folder=args.folder, nearest=args.nearest, overwrite=args.overwrite)

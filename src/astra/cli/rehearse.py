@@ -153,7 +153,7 @@ def render(found: Rehearsal, width: int | None, color: bool) -> str:
         drawing.blank(),
         table,
         drawing.blank(),
-        *(drawing.text(sentence) for sentence in _verdicts(found)),
+        *(drawing.text(_verdict(stage, found)) for stage in found.stages),
         *(drawing.text(note) for note in found.notes),
         *(drawing.text(f"not checked: {what}") for what in found.not_checked),
     ]
@@ -193,11 +193,6 @@ def _seconds(value: float | None) -> str:
 
 def _percent(value: float | None) -> str:
     return f"{value:+.1%}" if value is not None else "-"
-
-
-def _verdicts(found: Rehearsal) -> list[str]:
-    """What the measurement says of the plan, stage by stage."""
-    return [_verdict(stage, found) for stage in found.stages]
 
 
 def _verdict(stage: RehearsedStage, found: Rehearsal) -> str:

@@ -5,9 +5,6 @@ A runtime without an effect gets what the function makes of the amount at which 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
-
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
@@ -92,14 +89,3 @@ def unit_forward_s(runtime: Runtime) -> float:
 def unit_backward_s(runtime: Runtime) -> float:
     """The same in backward, with what reduces its gradients."""
     return runtime.amount("unit_backward_s")
-
-
-FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
-    function.__name__: function
-    for function in (
-        clock, clock_follows_power, attention_rate, collective_launches, launches_ahead, experts_together,
-        fresh_gradient_bytes, bucket_bytes, zero_reduces_whole, gather_host_s, pipelined_collective_s,
-        keeps_activation, queued_activations, units, unit_forward_s,
-        unit_backward_s,
-    )
-}  # fmt: skip

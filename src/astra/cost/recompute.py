@@ -58,7 +58,7 @@ def module_names(job: Job, bits: int) -> tuple[str, ...]:
 
 def module_sets(recomputes: Recomputes, by_module: Floats) -> Iterator[tuple[Bools, Floats]]:
     """Which recomputes repeat each set of modules there is, and the sum of ``by_module`` [..., module] over the set."""
-    for bits in np.unique(recomputes.modules[recomputes.recompute == SELECTIVE]).tolist():
+    for bits in sorted({*recomputes.modules[recomputes.recompute == SELECTIVE].tolist()}):
         places = [place for place in range(by_module.shape[-1]) if bits >> place & 1]
         chosen = (recomputes.recompute == SELECTIVE) & (recomputes.modules == bits)
         yield chosen, by_module[..., places].sum(axis=-1)

@@ -74,7 +74,7 @@ def _per_parameter(job: Job, moments: Ints) -> tuple[Floats, Floats]:
 
 
 class Holding(NamedTuple):
-    """How states are held, as columns that broadcast: those of ``cost.memory.Holders``, and who shares them."""
+    """How states are held, as columns that broadcast: those of ``cost.memory.Sharding``, and who shares them."""
 
     zero: Ints
     offload: Ints

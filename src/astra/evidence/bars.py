@@ -13,7 +13,7 @@ class by class (``python -m tools.evidence`` prints the coverage), and so that w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import NormalDist
 from typing import Final
@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 
 from astra.evidence.kinds import NUMBERS, WORDS, Kind
-from astra.evidence.runs import Runs, runs
-from astra.provenance import Floats
+from astra.evidence.runs import runs
+from astra.provenance import Floats, Ints
 
 COVERED: Final = 0.8  # share of the steps that a bar holds
 PENALTY: Final = {
@@ -47,33 +47,54 @@ def bar_of(kind: Kind, without: str = "") -> float:
 
 
 def log_bars(kinds: Sequence[Kind], without: str = "") -> Floats:
-    """The bars of several kinds. Splitting the context as well makes no prediction surer."""
+    """The bars of several kinds."""
+    tokens = np.array([kind.tokens for kind in kinds])
+    return _widest(kinds, lambda some, at: _quantiles(_alike(some) * _as_long(tokens[at]), without))
+
+
+def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
+    """[kind, tokens]: the bars of kinds whose micro-batches have other tokens."""
+    as_long = _as_long(tokens)
+    return _widest(kinds, lambda some, _: _quantiles(_alike(some)[:, None, :] * as_long))
+
+
+def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -> Floats:
+    """Bars of kinds, and of those with the context whole where they are wider: splitting makes no prediction surer."""
     plain = [kind._replace(context="whole") for kind in kinds]
-    return np.maximum(_log_bars(kinds, without), _log_bars(plain, without))
+    places = {kind: place for place, kind in enumerate(dict.fromkeys((*kinds, *plain)))}
+    own = {kind: place % len(kinds) for place, kind in reversed([*enumerate((*kinds, *plain))])}
+    found = bars([*places], np.array([own[kind] for kind in places], np.int64))
+    return np.maximum(*(found[[places[kind] for kind in some]] for some in (kinds, plain)))
 
 
-def _log_bars(kinds: Sequence[Kind], without: str) -> Floats:
+def _quantiles(near: Floats, without: str = "") -> Floats:
+    """[...] the bars of what is as near as [..., kind of run] to the runs, but for those of a source."""
     known = runs()
-    weights = nearness(known, kinds) * known.sets_bars
-    weights[:, np.array([name == without for name in known.source], bool)] = 0.0
-    sizes = np.concatenate([np.abs(known.log_error), _BELIEF])
-    believed = np.full((len(weights), len(_BELIEF)), BELIEVED / len(_BELIEF))
+    counted = known.sets_bars & (np.array(known.source) != without)
+    weight = counted / np.maximum(np.bincount(known.source_of, known.sets_bars)[known.source_of], 1) ** CROWD
+    sizes = np.concatenate([np.abs(known.log_error[counted]), _BELIEF])
     order = np.argsort(sizes, kind="stable")
-    reached = np.cumsum(np.concatenate([weights, believed], axis=1)[:, order], axis=1)
-    place = (reached < COVERED * reached[:, -1:]).sum(axis=1)
-    return np.asarray(sizes[order][place])
+    # What is believed is one more kind of run, which is near to all.
+    of = np.concatenate([known.of[counted], np.full(len(_BELIEF), near.shape[-1])])[order]
+    shares = np.concatenate([weight[counted], np.full(len(_BELIEF), BELIEVED / len(_BELIEF))])[order]
+    near = np.concatenate([near, np.ones((*near.shape[:-1], 1))], axis=-1)
+    reached = np.cumsum(near[..., of] * shares, axis=-1)
+    return np.asarray(sizes[order][np.count_nonzero(reached < COVERED * reached[..., -1:], axis=-1)])
 
 
-def nearness(known: Runs, kinds: Sequence[Kind]) -> Floats:
-    """[kind, run]: how much each run counts."""
-    words, numbers = known.coded(list(kinds))
-    one_words, one_numbers = known.words[known.first], known.numbers[known.first]  # runs of one kind are as far
-    far = np.zeros((len(words), len(known.first)))
+def _alike(kinds: Sequence[Kind]) -> Floats:
+    """[kind, kind of run]: how much a run counts by all but the tokens of a micro-batch."""
+    known = runs()
+    words, gpus = known.coded(kinds)
+    far = PENALTY["gpus"] * np.abs(gpus[:, None] - known.numbers[known.first, NUMBERS.index("gpus")])
     for place, name in enumerate(WORDS):
-        far += PENALTY[name] * (words[:, None, place] != one_words[None, :, place])
+        far += PENALTY[name] * (words[:, None, place] != known.words[known.first, place])
         far += NEVER * (words[:, None, place] < 0)
-    for place, name in enumerate(NUMBERS):
-        far += PENALTY[name] * np.abs(numbers[:, None, place] - one_numbers[None, :, place])
-    names, member = np.unique(known.source, return_inverse=True)
-    count = np.bincount(member, known.sets_bars, len(names))
-    return np.asarray(np.exp(-far)[:, known.of] / np.maximum(count[member], 1) ** CROWD)
+    return np.asarray(np.exp(-far))
+
+
+def _as_long(tokens: Ints | Floats) -> Floats:
+    """[tokens, kind of run]: how much a run counts by the tokens of a micro-batch."""
+    known = runs()
+    far = np.abs(tokens[:, None] - known.numbers[known.first, NUMBERS.index("tokens")])
+    return np.asarray(np.exp(-PENALTY["tokens"] * far))

@@ -38,8 +38,9 @@ class Kind(NamedTuple):
 
 WORDS: Final = Kind._fields[:12]
 NUMBERS: Final = Kind._fields[12:]
-# What differs between strategies of a job, and how many values it has.
-_DIGITS: Final = {"zero": 4, "pipeline": 8, "context": 2, "experts": 2, "dispatch": 4, "offload": 2, "tokens": 64}
+# What differs between strategies of a job, and how many values it has; the tokens last.
+TOKENS: Final = 64
+_DIGITS: Final = {"zero": 4, "pipeline": 8, "context": 2, "experts": 2, "dispatch": 4, "offload": 2, "tokens": TOKENS}
 KEYS: Final = math.prod(_DIGITS.values())
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,16 +37,16 @@ class Runs(NamedTuple):
     known: tuple[tuple[str, ...], ...]  # the values of each word
     first: Ints  # a run of each kind,
     of: Ints  # and the place of every run's kind among them
+    source_of: Ints  # a number for the source of every run
 
-    def coded(self, kinds: list[Kind]) -> tuple[Ints, Floats]:
-        """Kinds in the same codes; a value that no run has is -1."""
+    def coded(self, kinds: Sequence[Kind]) -> tuple[Ints, Floats]:
+        """Words of kinds in the same codes, and their GPUs; a value that no run has is -1."""
         words = [
             [values.index(word) if (word := getattr(kind, name)) in values else -1
              for name, values in zip(WORDS, self.known, strict=True)]
             for kind in kinds
         ]  # fmt: skip
-        numbers = [[getattr(kind, name) for name in NUMBERS] for kind in kinds]
-        return np.array(words, np.int64).reshape(-1, len(WORDS)), np.array(numbers, float).reshape(-1, len(NUMBERS))
+        return np.array(words, np.int64).reshape(-1, len(WORDS)), np.array([kind.gpus for kind in kinds])
 
     def kind(self, run: int) -> Kind:
         """The kind of a run."""
@@ -56,24 +57,32 @@ class Runs(NamedTuple):
 @cache
 def runs() -> Runs:
     """Every run that comes with Astra."""
-    text = (files("astra.evidence") / "data" / FILE).read_text(encoding="utf-8")
-    rows = list(csv.DictReader(io.StringIO(text)))
-    known = tuple(tuple(sorted({row[name] for row in rows})) for name in WORDS)
-    words = [[values.index(row[name]) for name, values in zip(WORDS, known, strict=True)] for row in rows]
-    kinds = [tuple(row[name] for name in Kind._fields) for row in rows]
+    text = (Path(__file__).parent / "data" / FILE).read_text(encoding="utf-8")
+    names, *rows = csv.reader(io.StringIO(text))
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    known = tuple(tuple(sorted({*columns[name]})) for name in WORDS)
+    kinds = [*zip(*(columns[name] for name in Kind._fields), strict=True)]
+    first = {kind: place for place, kind in reversed([*enumerate(kinds)])}
     places = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
     return Runs(
-        tuple(row["source"] for row in rows),
-        tuple(row["shape"] for row in rows),
-        np.array([float(row["log_error"] or 0.0) for row in rows]),
-        np.array([bool(row["log_error"]) for row in rows]),
-        np.array([float(row["unseen_log_error"]) for row in rows]),
-        np.array(words, np.int64),
-        np.array([[float(row[name]) for name in NUMBERS] for row in rows]),
+        columns["source"],
+        columns["shape"],
+        np.array([float(error or 0.0) for error in columns["log_error"]]),
+        np.array([bool(error) for error in columns["log_error"]]),
+        np.array(columns["unseen_log_error"], float),
+        np.stack([_codes(columns[name], values) for name, values in zip(WORDS, known, strict=True)], axis=1),
+        np.array([columns[name] for name in NUMBERS], float).T,
         known,
-        np.array([kinds.index(kind) for kind in places], np.int64),
+        np.array([first[kind] for kind in places], np.int64),
         np.array([places[kind] for kind in kinds], np.int64),
+        _codes(columns["source"], tuple(sorted({*columns["source"]}))),
     )
+
+
+def _codes(column: Sequence[str], values: tuple[str, ...]) -> Ints:
+    """The place of each entry of a column among its values."""
+    place = {value: place for place, value in enumerate(values)}
+    return np.array([place[value] for value in column], np.int64)
 
 
 def shape_of(model: ModelSpec) -> str:

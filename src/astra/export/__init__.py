@@ -11,8 +11,18 @@ from astra.export.deepspeed import DeepSpeed
 from astra.export.flagscale import FlagScale
 from astra.export.launchers import Kubernetes, SkyPilot, Slurm
 from astra.export.megatron import Megatron
+from astra.export.pytorch import PyTorch
 from astra.export.torchtitan import TorchTitan
 
 EXPORTERS: Final[dict[str, Exporter]] = by_name(
-    Megatron(), Bridge(), TorchTitan(), DeepSpeed(), Accelerate(), FlagScale(), Slurm(), SkyPilot(), Kubernetes()
+    Megatron(),
+    Bridge(),
+    TorchTitan(),
+    PyTorch(),
+    DeepSpeed(),
+    Accelerate(),
+    FlagScale(),
+    Slurm(),
+    SkyPilot(),
+    Kubernetes(),
 )

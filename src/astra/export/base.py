@@ -8,6 +8,7 @@ refused: nothing else is ever exported in its place unless the nearest plan is a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from astra.catalog import runtimes
@@ -236,6 +237,11 @@ def header(launch: Launch, verified: str) -> list[str]:
         f"Verified with {verified}.",
     ]
     return [comment(line) for line in lines]
+
+
+def template(name: str) -> str:
+    """A text that comes with Astra, to be filled in."""
+    return (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
 
 
 def joined(lines: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from astra.export.base import Launch, Left, header, joined
+from astra.export.base import Launch, Left, header, joined, template
 from astra.export.bridge_config import adapted, overrides, precision
 from astra.export.bridge_recipes import BridgeRecipe, recipe_for
 from astra.export.megatron import Megatron, environment
@@ -45,16 +45,6 @@ class Bridge:
         return left
 
 
-_NOTES: Final = """\
-`train.py` starts from the recipe `{recipe}` of Megatron-Bridge (the successor of NeMo 2's
-recipes), applies `overrides.txt`, one `section.field=value` per line, and trains. NVIDIA's NeMo container, or
-`pip install megatron-bridge==0.6.2`, brings what was verified. On every node:
-
-    NODE_RANK=0 MASTER_ADDR=node0 {needs}bash launch.sh
-
-Tokenizer and learning rate are the recipe's, the data {data}. More overrides go behind the script's name and win, such
-as `optimizer.lr=1e-4`.
-"""
 _OTHER: Final = """
 Megatron-Bridge 0.6.2 has no recipe of this model: its shape is read from the Hugging Face name or folder in `HF_MODEL`,
 and everything else is of the plain recipe.
@@ -69,7 +59,7 @@ def _notes(launch: Launch) -> str:
     recipe, tuned = recipe_for(launch.model, launch.workload.task), launch.workload.task != "pretrain"
     needs = "HF_MODEL=/models/mine " * (not recipe.own) + "PRETRAINED_CHECKPOINT=/checkpoints/base " * tuned
     data = "SQuAD" if tuned else "mock"
-    notes = _NOTES.format(recipe=recipe.function, needs=needs, data=data)
+    notes = template("bridge_notes.md").format(recipe=recipe.function, needs=needs, data=data)
     return notes + _OTHER * (not recipe.own) + _START * tuned
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from astra.export.base import Launch, Left, header, joined
+from astra.export.base import Launch, Left, header, joined, template
 
 VERIFIED: Final = "transformers 5.12.1 and peft 0.21.2: trained on a CPU"
 _TARGETS: Final = {
@@ -12,57 +12,6 @@ _TARGETS: Final = {
     "attention": '["q_proj", "k_proj", "v_proj", "o_proj"]',
     "qkv": '["q_proj", "k_proj", "v_proj"]',
 }
-_BODY: Final = '''\
-"""Train a Hugging Face model as planned. DATA is a dataset's name or a text file; without it tokens are random."""
-import argparse
-import os
-
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
-
-SEQ = int(os.environ["SEQ_LENGTH"])
-
-
-def model():
-@MODEL
-
-def data(vocabulary):
-    """Samples of SEQ tokens each, the texts one after another."""
-    if "DATA" not in os.environ:
-        tokens = torch.randint(vocabulary, (int(os.environ.get("SAMPLES", 4096)), SEQ))
-        return [{"input_ids": sample, "labels": sample} for sample in tokens]
-    from datasets import load_dataset
-
-    name, read = os.environ["DATA"], AutoTokenizer.from_pretrained(os.environ["MODEL"])
-    kind = {"path": "text", "data_files": name} if os.path.exists(name) else {"path": name}
-    texts = load_dataset(**kind, split="train")
-    ends = [read.eos_token_id] if read.eos_token_id is not None else []
-    tokens = torch.tensor([token for text in texts["text"] for token in (*read(text)["input_ids"], *ends)])
-    samples = tokens[: len(tokens) // SEQ * SEQ].view(-1, SEQ)
-    return [{"input_ids": sample, "labels": sample} for sample in samples]
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--deepspeed")
-    given = parser.parse_args()
-    made = model()
-    arguments = TrainingArguments(
-        output_dir=os.environ.get("SAVE", "checkpoints"),
-        per_device_train_batch_size=int(os.environ["MICRO_BATCH_SIZE"]),
-        gradient_accumulation_steps=int(os.environ["GRADIENT_ACCUMULATION_STEPS"]),
-        max_steps=int(os.environ.get("STEPS", "@STEPS")),
-        learning_rate=float(os.environ.get("LR", "1e-4")),
-        save_steps=int(os.environ.get("SAVE_INTERVAL", "@EVERY")),
-        save_strategy="steps" if "SAVE" in os.environ else "no",
-@ARGUMENTS
-        deepspeed=given.deepspeed,
-        use_cpu=not torch.cuda.is_available(),
-        logging_steps=1,
-        report_to="none",
-    )
-    Trainer(model=made, args=arguments, train_dataset=data(made.config.vocab_size)).train()
-'''
 
 
 def program(launch: Launch) -> str:
@@ -85,7 +34,8 @@ def program(launch: Launch) -> str:
         lines += ["return get_peft_model(base, adapters)"]
     kind = "fp16=True" if workload.precision == "fp16" else "bf16=True"
     said = [f"        {kind},", f"        gradient_checkpointing={_recomputes(launch)},"]
-    body = _BODY.replace("@MODEL", "\n".join(f"    {line}".rstrip() for line in lines) + "\n")
+    made = "\n".join(f"    {line}".rstrip() for line in lines) + "\n"
+    body = template("train_huggingface.txt").replace("@MODEL", made)
     body = body.replace("@ARGUMENTS", "\n".join(said)).replace("@STEPS", str(steps))
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
     top = joined(["# -*- coding: utf-8 -*-", *header(launch, VERIFIED)])

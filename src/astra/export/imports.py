@@ -17,6 +17,7 @@ from astra.export.import_bridge import LINE, read_overrides
 from astra.export.import_configs import read_config
 from astra.export.import_megatron import from_words
 from astra.export.import_megatron_model import SHAPE
+from astra.export.import_pytorch import read_constants
 from astra.export.imported import ImportedLaunch, Numbers
 from astra.export.torchtitan import SCHEDULES
 from astra.export.yaml_reading import parse_yaml
@@ -66,7 +67,8 @@ def import_text(text: str, *, name: str, gpus: int | None = None, parameters: Se
     if name.endswith(".toml"):
         return _titan(parse_toml(text, name), name, gpus)
     if name.endswith(".py"):
-        return _titan(_assignments(text, name), name, gpus)
+        tree = _parsed(text, name)
+        return read_constants(tree, name) or _titan(_assignments(tree, name), name, gpus)
     return _script(text, name, gpus, parameters)
 
 
@@ -137,14 +139,18 @@ def _json(text: str, name: str) -> Mapping[str, Any]:
     return record
 
 
-def _assignments(text: str, name: str) -> Mapping[str, Any]:
-    """``config.section.key = value`` of a Python file, read as text: the file is never run."""
+def _parsed(text: str, name: str) -> ast.Module:
+    """A Python file, read as text: it is never run."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+            return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(name, None, want="a Python file") from None
+
+
+def _assignments(tree: ast.Module, name: str) -> Mapping[str, Any]:
+    """``config.section.key = value`` of a Python file."""
     sections: dict[str, dict[str, Any]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -161,7 +167,9 @@ def _assignments(text: str, name: str) -> Mapping[str, Any]:
                 continue
             sections.setdefault(owner.attr, {})[target.attr] = value
     if "parallelism" not in sections:
-        raise InputError(name, None, want="a torchtitan configuration that sets config.parallelism")
+        raise InputError(
+            name, None, want="a torchtitan configuration that sets config.parallelism, or an exported trainer"
+        )
     return sections
 
 

@@ -9,11 +9,12 @@ from astra.catalog import runtimes
 from astra.export.base import Exporter, Launch, Left, Limit, by_name, header, joined, one_pool
 from astra.export.deepspeed import DeepSpeed
 from astra.export.megatron import Megatron
+from astra.export.pytorch import PyTorch
 from astra.export.quoting import comment, directive, file_name, markdown, shell, yaml
 from astra.export.readme import readme
 from astra.export.torchtitan import TorchTitan
 
-FRAMEWORKS: Final[dict[str, Exporter]] = by_name(Megatron(), TorchTitan(), DeepSpeed())
+FRAMEWORKS: Final[dict[str, Exporter]] = by_name(Megatron(), TorchTitan(), PyTorch(), DeepSpeed())
 DAYS_LIMIT: Final = "7-00:00:00"
 SKYPILOT_CLOUDS: Final = {
     "AWS": "aws", "GCP": "gcp", "Azure": "azure", "OCI": "oci", "Lambda": "lambda", "RunPod": "runpod",
@@ -38,12 +39,14 @@ SETUP: Final = {
     # The image has torch and TransformerEngine.
     "megatron": f"[ -d Megatron-LM ] || {CHECKOUT}\npip install --no-deps megatron-core==0.19.2\n",
     "torchtitan": "pip install torchtitan==0.3.0 torch==2.13.0\n",
+    "pytorch": "pip install torch==2.13.0\n",
     "deepspeed": "pip install deepspeed==0.19.8 transformers==5.12.1 peft==0.21.2 datasets\n",
 }
 # Megatron-LM's own installation guide names the first; the others are their projects' images.
 IMAGE: Final = {
     "megatron": "nvcr.io/nvidia/pytorch:26.01-py3",
     "torchtitan": "pytorch/pytorch:latest",
+    "pytorch": "pytorch/pytorch:latest",
     "deepspeed": "deepspeed/deepspeed:latest",
 }
 # What only the user knows and the script cannot do without.
@@ -63,8 +66,8 @@ def _target(launch: Launch) -> str:
 # A job that started another framework than the plan was made for would be another plan.
 STARTED: Final = Limit(
     "runtime",
-    "a job starts Megatron-LM, torchtitan or DeepSpeed, and the plan is for another runtime (plan with --runtime "
-    "megatron, torchtitan or deepspeed)",
+    "a job starts Megatron-LM, torchtitan, PyTorch or DeepSpeed, and the plan is for another runtime (plan with "
+    "--runtime megatron, torchtitan, pytorch or deepspeed)",
     lambda it: _target(it) not in FRAMEWORKS,
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined
+from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
 from astra.export.megatron_model import Flag, model_flags, positions_known
 from astra.export.megatron_words import LIMITS, aware, fp8_format, fp8_scaling, graph_modules, instances
 from astra.export.quoting import comment, shell, shell_array
@@ -69,28 +69,12 @@ def notes(launch: Launch) -> str:
         "\nWhich node gets which number matters: the head of the script lists the GPUs by it." if launch.mixed else ""
     )
     start = _TUNED if launch.workload.task == "finetune" else ""
-    return _NOTES.format(model=model, order=order) + start
+    return template("megatron_notes.md").format(model=model, order=order) + start
 
 
 def _epsilon_known(launch: Launch) -> bool:
     return launch.model.norm_epsilon is not None
 
-
-_NOTES: Final = """\
-`launch.sh` runs on every node. It needs a Megatron-LM checkout of the verified version (`MEGATRON_DIR`) with
-TransformerEngine and, on each node, its number and the first node's address:
-
-    git clone --depth 1 --branch core_v0.19.0 https://github.com/NVIDIA/Megatron-LM /opt/Megatron-LM
-    NODE_RANK=0 MASTER_ADDR=node0 MEGATRON_DIR=/opt/Megatron-LM bash launch.sh
-
-Without `DATA_PATH` it trains on mock data, which is enough to measure the step time. To train for real:
-
-    DATA_PATH=/data/corpus_text_document TOKENIZER_MODEL=/models/mine SAVE=/checkpoints/run bash launch.sh
-
-`DATA_PATH` is what Megatron-LM's `tools/preprocess_data.py` wrote, `TOKENIZER_MODEL` a Hugging Face tokenizer (another
-kind: `TOKENIZER_TYPE`). What a plan does not know is left to you: {model}`LR`, and any other flag as an argument of the
-script, which comes last and wins.
-{order}"""
 
 _TUNED: Final = """
 The plan fine-tunes: `PRETRAINED_CHECKPOINT` names the checkpoint of Megatron-LM whose weights it starts from (one of
@@ -244,18 +228,6 @@ def environment(launch: Launch) -> dict[str, str]:
     return settings
 
 
-_DATA: Final = """\
-# Data: mock unless DATA_PATH names a preprocessed dataset.
-if [ -n "${DATA_PATH:-}" ]; then
-  DATA_ARGS=(--data-path "$DATA_PATH" --split "${SPLIT:-99,1,0}")
-  DATA_ARGS+=(--tokenizer-type "${TOKENIZER_TYPE:-HuggingFaceTokenizer}")
-else
-  DATA_ARGS=(--mock-data --tokenizer-type "${TOKENIZER_TYPE:-NullTokenizer}")
-fi
-if [ -n "${TOKENIZER_MODEL:-}" ]; then DATA_ARGS+=(--tokenizer-model "$TOKENIZER_MODEL"); fi
-if [ -n "${SAVE:-}" ]; then DATA_ARGS+=(--save "$SAVE" --load "$SAVE" --save-interval "${SAVE_INTERVAL:-@EVERY}"); fi
-"""
-
 # A checkpoint of the run itself, where there is one already, comes first.
 _START: Final = """\
 # Fine-tuning: the weights to start from, a checkpoint of Megatron-LM.
@@ -276,7 +248,8 @@ def script(launch: Launch) -> str:
     lines += ["TRAINING_ARGS=(", '  --lr "${LR:-1e-4}" --min-lr 0 --lr-decay-style cosine --lr-warmup-fraction 0.01']
     lines += ["  --weight-decay 0.1 --clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.01"]
     lines += ["  --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --log-interval 1 --log-throughput"]
-    lines += ["  --distributed-timeout-minutes 30", *rotary, ")", _DATA.replace("@EVERY", str(launch.save_interval))]
+    lines += ["  --distributed-timeout-minutes 30", *rotary, ")"]
+    lines += [template("megatron_data.sh").replace("@EVERY", str(launch.save_interval))]
     if launch.workload.task == "finetune":
         lines += [_START]
     groups = ["TRAINING_ARGS", "DATA_ARGS"]

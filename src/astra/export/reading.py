@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any, Final
 
-import msgspec
+from msgspec.structs import replace
 
 from astra.answer import PLAN_SCHEMA
 from astra.errors import InputError
 from astra.export.base import Launch, Mesh
 from astra.export.figures import figures_of
+from astra.export.reading_mixed import mixed_launch
 from astra.files import read_json, whole_number
-from astra.spec.cluster import Pool
+from astra.search.detail import advised, layers_of, legality
+from astra.search.world import World
 from astra.spec.job import Job
 from astra.spec.kinds import path_text
 from astra.spec.mixed import on_one_pool
-from astra.spec.model import ModelSpec
 from astra.spec.names import check_name
-from astra.spec.record import decode
+from astra.spec.request import read_request
 from astra.spec.strategy import Strategy, parse_strategy
-from astra.spec.workload import Workload
 
 _AGAIN: Final = "Make the plan again with astra plan --out PLAN.json."
 
@@ -61,33 +61,45 @@ def read_plan(path: str | PathLike[str], rank: int = 1) -> tuple[Launch, Job | N
 
 def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan") -> tuple[Launch, Job | None]:
     """One plan of a record."""
-    request = _part(record, "request", dict, where)
+    world = world_of(record, where)
     plan, place = plan_of(record, rank, where)
-    if "pools" in request:
-        alone = on_one_pool(_estimated_text(plan, place))
-        if alone is None:
-            return _mixed(record, request, plan, where, place), None
-        (name, text), pools = alone, _pools(request, f"{where}: request")
-        if name not in pools:
-            raise InputError(f"{place}.strategy", name, want=f"a pool of the request: {', '.join(pools)}")
-        job, strategy = _job_on(request, pools[name], f"{where}: request"), parse_strategy(text, gpus=None)
-        precision = request["pools"][name].get("precision", job.workload.precision)  # an A100 has no fp8
-        job = msgspec.structs.replace(job, workload=msgspec.structs.replace(job.workload, precision=precision))
+    text, step_s = _estimated_text(plan, place), figure(plan, "step_s", place)
+    version, figures = _version(record, where), figures_of(plan["estimate"])
+    if not world.several:
+        job, strategy = world.job, world.job.strategy(text)
+        _check_gpus(plan, place, strategy, job)
     else:
-        job = _job(request, f"{where}: request")
-        strategy = _strategy(plan, place, job)
-    job = msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=strategy.gpus))
-    from astra.search.detail import advised, layers_of, legality  # noqa: PLC0415
+        from astra.search.fleet.plan import fleet_in  # noqa: PLC0415 - one pool does without
 
+        fleet, _ = fleet_in(world)
+        alone, pools = on_one_pool(text), dict(zip(fleet.names, fleet.cluster.pools, strict=True))
+        if alone is None:
+            launch = mixed_launch(text, pools, world.model, fleet.job.workload, place=place)
+            return launch._replace(runtime=world.runtime.name, version=version, step_s=step_s, figures=figures), None
+        if alone[0] not in pools:
+            raise InputError(f"{place}.strategy", alone[0], want=f"a pool of the request: {', '.join(pools)}")
+        # Each pool has its own precision: an A100 has no fp8.
+        job, strategy = replace(fleet.jobs[fleet.place(alone[0])], settled=None), parse_strategy(alone[1], gpus=None)
+    job = replace(job, pool=replace(job.pool, gpus=strategy.gpus))
     broken = legality(job, strategy)
     if broken:
-        raise InputError(f"{place}.strategy", str(strategy), want=f"a legal strategy; {'; '.join(broken)}")
-    step_s = figure(plan, "step_s", place)
-    launch = launch_of(job, strategy, layers_of(job, strategy), _version(record, where), step_s)
-    launch = launch._replace(figures=figures_of(plan["estimate"]))
-    if "pools" not in request:
+        raise InputError(f"{place}.strategy", text, want=f"a legal strategy; {'; '.join(broken)}")
+    launch = launch_of(job, strategy, layers_of(job, strategy), version, step_s)
+    if not world.several:
         _check_estimate(plan["estimate"], launch, place)
-    return launch._replace(warnings=tuple(advised(job, strategy))), job
+    return launch._replace(figures=figures, warnings=tuple(advised(job, strategy))), job
+
+
+def world_of(record: Mapping[str, Any], where: str) -> World:
+    """What a plan was made for: its request, looked up again."""
+    if "asked" not in record:
+        fix = f"{_AGAIN} Its request and strategies are in the fields request and plans[].strategy."
+        raise InputError(f"{where}: asked", None, want="the request it was made for, as newer plans have it", fix=fix)
+    request = read_request("plan", _part(record, "asked", dict, where), lambda name: f"{where}: asked.{name}")
+    try:
+        return World.of(request)
+    except InputError as error:
+        raise InputError(f"{where}: asked.{error.where}", error.got, want=error.want, fix=error.fix) from None
 
 
 def _check_estimate(estimate: Mapping[str, Any], launch: Launch, place: str) -> None:
@@ -106,39 +118,9 @@ def figure(plan: Mapping[str, Any], name: str, place: str) -> float:
     return float(value)
 
 
-def on_several_pools(record: Mapping[str, Any], where: str) -> bool:
-    """Whether a plan was made for several pools."""
-    return "pools" in _part(record, "request", dict, where)
-
-
-def _mixed(
-    record: Mapping[str, Any], request: Mapping[str, Any], plan: Mapping[str, Any], where: str, place: str
-) -> Launch:
-    """A plan over several pools."""
-    from astra.catalog import runtimes  # noqa: PLC0415
-    from astra.export.reading_mixed import mixed_launch  # noqa: PLC0415
-
-    inside = f"{where}: request"
-    workload: Workload = decode(Workload, _part(request, "workload", dict, inside), where=f"{inside}: workload")
-    model = _model(request, _part(request, "model", str, inside), inside)
-    launch = mixed_launch(_estimated_text(plan, place), _pools(request, inside), model, workload, place=place)
-    runtime = runtimes.runtime(_part(request, "runtime", str, inside)).name
-    step_s, figures = figure(plan, "step_s", place), figures_of(plan["estimate"])
-    return launch._replace(runtime=runtime, version=_version(record, where), step_s=step_s, figures=figures)
-
-
 def _version(record: Mapping[str, Any], where: str) -> str:
     """The Astra that made the plan."""
     return check_name(f"{where}: version", record.get("version", ""), empty=True)
-
-
-def _pools(request: Mapping[str, Any], inside: str) -> dict[str, Pool]:
-    pools = {}
-    for name, pool in _part(request, "pools", dict, inside).items():
-        at = f"{inside}: pools.{check_name(f'{inside}: pools', name)}"
-        _part(pool, "gpus", int, at)
-        pools[name] = _pool(pool, at)
-    return pools
 
 
 def launch_of(job: Job, strategy: Strategy, layers: tuple[int, ...], version: str, step_s: float | None) -> Launch:
@@ -181,17 +163,13 @@ def plan_of(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[s
     raise InputError("--rank", rank, want=f"a rank in the file, which has {len(plans)} plans", fix="1 is the best.")
 
 
-def _strategy(plan: Mapping[str, Any], place: str, job: Job) -> Strategy:
-    text = _estimated_text(plan, place)
-    strategy = job.strategy(text)
-    # An objective may leave nodes out, so that a plan says itself how many GPUs it uses.
-    said = str(plan["estimate"].get("gpus", "")).partition("x")[0]
-    used = whole_number(said, 8)
+def _check_gpus(plan: Mapping[str, Any], place: str, strategy: Strategy, job: Job) -> None:
+    """An objective may leave nodes out, so that a plan says itself how many GPUs it uses."""
+    used = whole_number(str(plan["estimate"].get("gpus", "")).partition("x")[0], 8)
     used = job.pool.gpus if used is None else used
-    if strategy.gpus != used:
-        want = f"tp*cp*pp*dp = {used:,}, the GPUs of the plan"
-        raise InputError(f"{place}.strategy", text, want=want, fix="The plan was edited.")
-    return strategy
+    if strategy.gpus != used or used > job.pool.gpus:
+        want = f"tp*cp*pp*dp = {min(used, job.pool.gpus):,}, the GPUs of the plan"
+        raise InputError(f"{place}.strategy", str(strategy), want=want, fix="The plan was edited.")
 
 
 def _estimated_text(plan: Mapping[str, Any], place: str) -> str:
@@ -203,55 +181,3 @@ def _estimated_text(plan: Mapping[str, Any], place: str) -> str:
         fix = 'To cost a strategy of your own use astra estimate --strategy "...".'
         raise InputError(f"{place}.strategy", text, want=want, fix=fix)
     return text
-
-
-def _job(request: Mapping[str, Any], where: str) -> Job:
-    """The job of a request; a plan from before shapes were recorded is looked up by its names."""
-    pool, gpus = _pool(request, where), _part(request, "gpus", int, where)
-    if gpus != pool.gpus:
-        raise InputError(f"{where}: gpus", gpus, want=f"the GPUs of the pool ({pool.gpus}): the plan was edited")
-    return _job_on(request, pool, where)
-
-
-def _job_on(request: Mapping[str, Any], pool: Pool, where: str) -> Job:
-    from astra.catalog import runtimes  # noqa: PLC0415
-
-    name = _part(request, "model", str, where)
-    workload: Workload = decode(Workload, _part(request, "workload", dict, where), where=f"{where}: workload")
-    model = _model(request, name, where)
-    if model.name != name:
-        raise InputError(f"{where}: model", name, want=f"the name in model_spec ({model.name}): the plan was edited")
-    headroom = request.get("headroom", 0.08)
-    if not isinstance(headroom, int | float) or isinstance(headroom, bool):
-        raise InputError(f"{where}: headroom", headroom, want="a fraction")
-    runtime = runtimes.runtime(_part(request, "runtime", str, where))
-    return Job(model=model, pool=pool, workload=workload, runtime=runtime, headroom=float(headroom))
-
-
-def _model(request: Mapping[str, Any], name: str, where: str) -> ModelSpec:
-    from astra.catalog.models import model, model_names  # noqa: PLC0415
-
-    if "model_spec" not in request:
-        return model(name)
-    found: ModelSpec = decode(ModelSpec, request["model_spec"], where=f"{where}: model_spec")
-    if "rotary" not in request["model_spec"] and name in model_names() and _shape(model(name)) == found:
-        return model(name)  # written before plans said more than the shape
-    return found
-
-
-def _shape(model: ModelSpec) -> ModelSpec:
-    """A model without what plans once did not say of it."""
-    moe = model.moe and msgspec.structs.replace(
-        model.moe, score="softmax", normalized=True, weight_scale=1.0, groups=1, groups_kept=1, balance_bias=False
-    )
-    return msgspec.structs.replace(model, rotary=None, activation=None, norm_epsilon=None, quirks=(), moe=moe)
-
-
-def _pool(request: Mapping[str, Any], where: str) -> Pool:
-    if "pool" in request:
-        found: Pool = decode(Pool, request["pool"], where=f"{where}: pool")
-        return found
-    from astra.catalog.clusters import parse_gpus  # noqa: PLC0415
-
-    gpus, gpu = _part(request, "gpus", int, where), _part(request, "gpu", str, where)
-    return parse_gpus(f"{gpus}x{gpu}", node=_part(request, "node", str, where))

@@ -68,11 +68,11 @@ def settings(launch: Launch) -> dict[str, dict[str, object]]:
     """Everything the plan decides, by section."""
     strategy, workload = launch.strategy, launch.workload
     piped = strategy.pp > 1
-    sharded = (strategy.shard or strategy.dp) if strategy.zero >= 2 else 1
+    sharded = (strategy.shard or strategy.dp) if strategy.zero == 3 else 1
     parallelism: dict[str, object] = {
         "data_parallel_replicate_degree": strategy.dp // sharded,
         "data_parallel_shard_degree": sharded,
-        "fsdp_reshard_after_forward": {2: "never", 3: strategy.reshard}.get(strategy.zero, "default"),
+        "fsdp_reshard_after_forward": strategy.reshard if strategy.zero == 3 else "default",
         "tensor_parallel_degree": strategy.tp,
         "enable_sequence_parallel": strategy.sp,
         "context_parallel_degree": strategy.cp,

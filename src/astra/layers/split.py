@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -111,14 +111,7 @@ def kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
 
 def stack(tables: Sequence[StageKinds]) -> StageKinds:
     """Several pipelines side by side, [pipeline, stage]; missing kinds repeat the first one."""
-    width = max(len(table.rank) for table in tables)
-
-    def padded(name: str) -> Any:
-        rows = []
-        for table in tables:
-            column = getattr(table, name)
-            fill = np.repeat(column[:1], width - len(column), axis=0)
-            rows.append(np.concatenate((column, fill)))
-        return np.stack(rows)
-
-    return StageKinds(*(padded(name) for name in StageKinds._fields))
+    sizes = np.array([len(table.rank) for table in tables])
+    place = np.arange(sizes.max())
+    rows = (np.cumsum(sizes) - sizes)[:, None] + np.where(place < sizes[:, None], place, 0)
+    return StageKinds(*(np.concatenate(columns)[rows] for columns in zip(*tables, strict=True)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -117,7 +117,7 @@ class Table(NamedTuple):
 @lru_cache(maxsize=1)
 def load() -> Fit:
     """The coefficients shipped with Astra."""
-    raw = files("astra.network").joinpath("data/collectives.json").read_bytes()
+    raw = (Path(__file__).parent / "data" / "collectives.json").read_bytes()
     return msgspec.json.decode(raw, type=Fit)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -65,5 +65,5 @@ def sustained(device: Device) -> float:
 @cache
 def read_json(name: str) -> dict[str, Any]:
     """A data file of this package, decoded once."""
-    parsed: dict[str, Any] = msgspec.json.decode((files("astra.operators") / "data" / name).read_bytes())
+    parsed: dict[str, Any] = msgspec.json.decode((Path(__file__).parent / "data" / name).read_bytes())
     return parsed

@@ -10,7 +10,7 @@ and saturating, which together can follow any monotone function (Runje and Shank
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -136,7 +136,7 @@ def in_range(card: Card, shapes: Shapes) -> Bools:
 def surfaces() -> dict[tuple[str, str], Surface]:
     """Every fitted surface by (GPU, precision)."""
     cards = [msgspec.convert(card, Card) for card in read_json("gemm.json")["surfaces"]]
-    with (files("astra.operators") / "data" / "gemm.npz").open("rb") as stream, np.load(stream) as stored:
+    with (Path(__file__).parent / "data" / "gemm.npz").open("rb") as stream, np.load(stream) as stored:
         stacked = {name: stored[name].astype(np.float64) for name in WEIGHTS}
     return {
         (card.gpu, card.precision): Surface(card, {name: stacked[name][index] for name in WEIGHTS})

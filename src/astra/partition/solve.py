@@ -40,7 +40,7 @@ from astra.provenance import Bools, Floats, Ints
 _MANY_POOLS: Final = 4  # from here on the problem without order is tried first
 _ROUNDS: Final = 5  # of a search for the least bottleneck, each on a grid
 _GRID: Final = np.arange(1, 33) / 32
-_BOUND, _WAY = 4.0, 0.5  # efforts: to bound one bottleneck, and of one way for a pool in the problem without order
+_BOUND: Final = 4.0  # effort to bound one bottleneck
 
 
 class Bounded(NamedTuple):
@@ -309,7 +309,7 @@ class _Search:
             return (np.inf, None) if found is None else (sum(found.stage_s), found)
         from astra.partition import unordered  # noqa: PLC0415
 
-        self.effort.spend(_WAY * sum(choice.stages for choice in self.every))
+        self.effort.spend(unordered.units(self.problem))
         answer = unordered.least_sum(self.problem, bottleneck, budget)
         if answer is None:
             return np.inf, None

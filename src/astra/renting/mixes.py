@@ -41,7 +41,7 @@ from astra.spec.job import STRAGGLING, Job
 from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
-MOST_EFFORT: Final = 20_000.0  # of all mixes unless all are asked for, more than a second; the rest stays open
+MOST_EFFORT: Final = 16_000.0  # of all mixes unless all are asked for, more than a second; the rest stays open
 BENCH: Final = 250.0  # effort of the columns of a GPU type
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from astra.visible import visible_lines
@@ -119,6 +119,12 @@ def bullets(sentences: Iterable[str], *, mark: str = "-", style: str = "") -> li
     for sentence in rows:
         grid.add_row(mark, sentence)
     return [Constrain(grid, PROSE)] if rows else []
+
+
+def closing(warnings: Sequence[str], notes: Sequence[str]) -> list[RenderableType]:
+    """What a report ends with: what to beware of, and what was assumed."""
+    parts: list[RenderableType] = [blank(), *bullets(warnings, mark="!", style="yellow")] if warnings else []
+    return [*parts, blank(), *bullets(notes, mark="note:", style="dim")] if notes else parts
 
 
 def cut(words: str, cells: int) -> str:

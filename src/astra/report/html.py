@@ -29,13 +29,7 @@ def plans_html(planset: PlanSet) -> str:
         *explain.all_warnings(planset),
         *planset.notes,
     ]
-    listed = "".join(f"<li>{_text(remark)}</li>" for remark in remarks if remark)
-    return (
-        '<div style="font-family:sans-serif;font-size:90%;max-width:70em">'
-        f"<b>{_text(best.model)} on {_text(best.gpus)}</b>"
-        f"{_ranking(planset.plans)}{_bar(best)}"
-        f'<ul style="margin:.4em 0;padding-left:1.4em">{listed}</ul></div>'
-    )
+    return _page(best, planset.plans, remarks)
 
 
 def estimate_html(estimate: Estimate) -> str:
@@ -47,12 +41,14 @@ def estimate_html(estimate: Estimate) -> str:
         explain.certainty(estimate),
         *estimate.warnings,
     ]
+    return _page(estimate, [Plan(rank=1, strategy=estimate.strategy, estimate=estimate)], remarks)
+
+
+def _page(best: Estimate, plans: list[Plan], remarks: list[str]) -> str:
     listed = "".join(f"<li>{_text(remark)}</li>" for remark in remarks if remark)
-    plan = Plan(rank=1, strategy=estimate.strategy, estimate=estimate)
     return (
         '<div style="font-family:sans-serif;font-size:90%;max-width:70em">'
-        f"<b>{_text(estimate.model)} on {_text(estimate.gpus)}</b>"
-        f"{_ranking([plan])}{_bar(estimate)}"
+        f"<b>{_text(best.model)} on {_text(best.gpus)}</b>{_ranking(plans)}{_bar(best)}"
         f'<ul style="margin:.4em 0;padding-left:1.4em">{listed}</ul></div>'
     )
 

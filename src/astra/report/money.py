@@ -40,7 +40,7 @@ def render_rent(
         parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
         parts += _unused(report, full=full)
         parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
-    parts += _closing(report.warnings, report.notes)
+    parts += drawing.closing(report.warnings, report.notes)
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
@@ -309,12 +309,3 @@ def _usd(choice: Choice, by: str) -> float:
 
 def _mark(choice: Choice) -> str:
     return next((mark for role, mark in _MARKS.items() if role in choice.roles), " ")
-
-
-def _closing(warnings: list[str], notes: list[str]) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    if warnings:
-        parts += [drawing.blank(), *drawing.bullets(warnings, mark="!", style="yellow")]
-    if notes:
-        parts += [drawing.blank(), *drawing.bullets(notes, mark="note:", style="dim")]
-    return parts

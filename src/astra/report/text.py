@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from astra.answer import Estimate, Plan, PlanSet
+from astra.answer import Estimate, ModelReport, Plan, PlanSet
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.report import drawing, explain, money, stages
 from astra.report.terms import words
@@ -20,23 +20,6 @@ ONE_LINE_WIDTH: Final = 120
 _GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "red", "other": "blue"}
 
 
-class ModelFacts(Protocol):
-    """What ``render_model`` needs of a model report."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def family(self) -> str: ...  # noqa: D102
-    @property
-    def shape(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def parameters(self) -> Mapping[str, float]: ...  # noqa: D102
-    @property
-    def flops_per_token(self) -> Mapping[str, float]: ...  # noqa: D102
-    @property
-    def source(self) -> str: ...  # noqa: D102
-
-
 def render_plans(
     planset: PlanSet, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
 ) -> str:
@@ -48,7 +31,7 @@ def render_plans(
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
         parts.append(_ranking(planset.plans, columns))
-        parts += _closing(explain.all_warnings(planset), [])
+        parts += drawing.closing(explain.all_warnings(planset), [])
         parts += headlines(planset)
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
@@ -60,7 +43,7 @@ def render_plans(
             parts += money.bill(planset)
             parts += _others(planset)
         parts += _ledger(planset, columns, full=full)
-        parts += _closing([], planset.notes)
+        parts += drawing.closing([], planset.notes)
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
@@ -89,11 +72,11 @@ def render_estimate(
         parts += _memory(estimate, columns, full=full)
         if full and estimate.provenance:
             parts += _provenance(estimate)
-        parts += _closing(estimate.warnings, [])
+        parts += drawing.closing(estimate.warnings, [])
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
-def render_model(report: ModelFacts, width: int | None = None, color: bool | None = None) -> str:
+def render_model(report: ModelReport, width: int | None = None, color: bool | None = None) -> str:
     """What was understood of a model."""
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [drawing.text((report.name, "bold"), f", {report.family}"), drawing.blank()]
@@ -104,9 +87,9 @@ def render_model(report: ModelFacts, width: int | None = None, color: bool | Non
     seq = report.flops_per_token.get("seq")
     title = f"FLOPs per token at {seq:,.0f} tokens" if seq else "FLOPs per token"
     flops = drawing.table((title, "left"), ("count", "right"))
-    for name, count in report.flops_per_token.items():
+    for name, each in report.flops_per_token.items():
         if name != "seq":
-            flops.add_row(name.replace("_", " "), show_count(count))
+            flops.add_row(name.replace("_", " "), show_count(each))
     parts += [flops, drawing.blank()]
     shape = drawing.table(("shape", "left"), ("", "wrap"))
     for name, value in report.shape.items():
@@ -291,12 +274,3 @@ def _provenance(estimate: Estimate) -> list[RenderableType]:
     for term, source in estimate.provenance.items():
         out.add_row(words(term).label, source)
     return [drawing.blank(), drawing.heading("How each term is known"), out]
-
-
-def _closing(warnings: list[str], notes: list[str]) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    if warnings:
-        parts += [drawing.blank(), *drawing.bullets(warnings, mark="!", style="yellow")]
-    if notes:
-        parts += [drawing.blank(), *drawing.bullets(notes, mark="note:", style="dim")]
-    return parts

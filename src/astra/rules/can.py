@@ -174,6 +174,14 @@ def _listed(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
     stages = [stage for stage in range(4) if stage not in can.zero]
     if stages:
         yield "can_zero", f"{who} has zero {_listing(can.zero)} alone", " or ".join(f"zero == {n}" for n in stages)
+    alone = [stage for stage in can.zero if stage not in can.zero_pipelined]
+    if alone and "pp" in can.degrees:
+        where = " or ".join(f"zero == {stage}" for stage in alone)
+        yield (
+            "can_zero_pipelined",
+            f"{who} has zero {_listing(alone)} without a pipeline alone",
+            f"pp > 1 and ({where})",
+        )
     lacks = [name for name in RECOMPUTES if name not in can.recompute]
     if lacks:
         words = _listing([f"{name} recompute" if name != "none" else "none" for name in can.recompute])

@@ -39,6 +39,7 @@ _CLOSING: Final = {"(": ")", "[": "]"}
 _MISTAKES: Final = {"=": "==", "!": "not", "&": "and", "|": "or"}
 _SIGNS: Final = ("==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "//", "%")
 _INFIX: Final = (*_SIGNS, "and", "or")
+_OPERATORS: Final = frozenset((*_INFIX, "in", "not"))
 _SIDE: Final = {"value": "operator", "(": "value", "-": "side"}
 _VALUE: Final = {**_SIDE, "not": "value"}
 # What may come next, by what is due: values and operators take turns, and a list stands after in.
@@ -148,7 +149,7 @@ def _in_python(source: RuleText, words: list[Token]) -> Iterator[str]:
         what = word.text
         if opened and what == _CLOSING[opened[-1][0].text]:
             what = "close"
-        elif word.kind in ("number", "string") or (word.kind == "name" and what not in (*_INFIX, "in", "not")):
+        elif word.kind in ("number", "string") or (word.kind == "name" and what not in _OPERATORS):
             what = "value"
         after = _ORDER[due].get(what)
         wrong = what == "," and not (opened and opened[-1][1])
@@ -186,7 +187,7 @@ def _spelled(source: RuleText, word: Token) -> str:
         if len(digits) > 18 or not math.isfinite(number):
             source.fail(word.position, word.text, "a number with at most 18 digits")
         return repr(number)
-    if word.kind == "sign" or word.text in (*NAMES, *_INFIX, "in", "not"):
+    if word.kind == "sign" or word.text in NAMES or word.text in _OPERATORS:
         return word.text
     return _TRUTHS.get(word.text) or _unknown(source, word)
 

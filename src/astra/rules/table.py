@@ -1,6 +1,6 @@
-"""What makes a strategy legal: one table of sentences, each with a condition that is true where it is broken.
+"""What makes a strategy legal: sentences, each with a condition that is true where it is broken.
 
-Conditions are written in the language users write their own rules in (``astra.rules.written``). Where a rule
+They are files in the language users write their own rules in (``data``, ``astra.rules.written``). Where a rule
 restates a check of Megatron-LM (0.19.2) or torchtitan (0.3.0) the two must agree: a strategy refused here and
 accepted there is a lost plan, the reverse a plan that does not start. What a runtime has at all is listed in its file
 and read in ``astra.rules.can``; here is what must hold between a model and a strategy, for everybody or a framework.
@@ -8,7 +8,9 @@ and read in ``astra.rules.can``; here is what must hold between a model and a st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -58,256 +60,29 @@ def make_rule(name: str, sentence: str, condition: Condition, origin: str = "bui
     return Rule(name, sentence, condition.text, condition, frozenset(condition.needs), origin)
 
 
-def _rules(*rows: tuple[str, str, str] | tuple[str, str, str, tuple[str, ...]]) -> tuple[Rule, ...]:
-    """Rules from their name, sentence, condition and, where it is theirs alone, frameworks."""
+def _rules(file: str) -> tuple[Rule, ...]:
+    """The rules of a file of ours: as users write them, with the frameworks whose rule it is behind the name."""
     made = {}
-    for name, sentence, condition, *theirs in rows:
-        frameworks = theirs[0] if theirs else ()
+    for line in (Path(__file__).parent / "data" / file).read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        found = _LINE.fullmatch(line)
+        if found is None or found["name"] in made:
+            raise ValueError(f"{file}: not a rule with a name of its own: {line}")
+        name, frameworks, condition = found["name"], tuple((found["frameworks"] or "").split()), found["condition"]
         whose = " or ".join(f'runtime == "{framework}"' for framework in frameworks)
         whose = f"({whose})" if len(frameworks) > 1 else whose
         whole = f"{whose} and ({condition})" if whose else condition
-        rule = make_rule(name, sentence, Condition(RuleText(whole, f"rule {name}")))
-        made[name] = rule._replace(frameworks=tuple(frameworks))
-    if len(made) != len(rows):
-        raise ValueError("two rules share a name")
+        rule = make_rule(name, found["sentence"], Condition(RuleText(whole, f"rule {name}")))
+        made[name] = rule._replace(frameworks=frameworks)
     return tuple(made.values())
 
 
-_IN_FULL: Final = 'precision == "bf16" or precision == "fp16" or precision == "tf32"'
-
-RULES: Final = _rules(
-    # degrees and the model's shape
-    ("gpus", "tp * cp * pp * dp must be the number of GPUs", "tp * cp * pp * dp != gpus"),
-    ("heads", "tp must divide the attention heads", "heads % tp != 0"),
-    (
-        "kv_heads",
-        "tp must divide the key/value heads or be a multiple of them",
-        "not mla and kv_heads % tp != 0 and tp % kv_heads != 0",
-    ),
-    (
-        "kv_heads_whole",
-        "torchtitan and FSDP need tp to divide the key/value heads",
-        "not mla and kv_heads % tp != 0",
-        ("torchtitan", "fsdp"),
-    ),
-    ("ffn", "tp must divide the feed-forward size", "dense_ffn and ffn % tp != 0"),
-    ("shared_ffn", "tp must divide the size of the shared experts", "shared_ffn > 0 and shared_ffn % tp != 0"),
-    ("state_groups", "tp must divide the groups of state-space layers", "state_groups % tp != 0"),
-    ("state_heads", "tp * cp must divide the heads of state-space layers", "state_heads % (tp * cp) != 0"),
-    ("delta_heads", "tp * cp must divide the key heads of gated delta nets", "delta_heads % (tp * cp) != 0"),
-    ("dense_experts", "ep and etp need a model with experts", "not moe and (ep > 1 or etp > 1)"),
-    ("experts", "ep must divide the experts", "moe and experts % ep != 0"),
-    ("moe_ffn", "etp must divide the size of an expert", "moe and moe_ffn % etp != 0"),
-    (
-        "expert_ranks",
-        "ep * etp must divide tp * cp * dp, the ranks of one pipeline stage",
-        "moe and (tp * cp * dp) % (ep * etp) != 0",
-    ),
-    ("expert_bias", "experts with biases need etp = 1", "expert_bias and etp > 1"),
-    (
-        "experts_sharded",
-        "torchtitan needs ep to divide cp and tp where dp does not shard weights (zero 0 or 1)",
-        "moe and zero < 2 and (cp * tp) % ep != 0",
-        ("torchtitan",),
-    ),
-    (
-        "fp8_shape",
-        "FP8 matrix products need a feed-forward slice that is a multiple of 16",
-        f"not ({_IN_FULL}) and (dense_ffn and ffn % (16 * tp) != 0 or moe and moe_ffn % (16 * etp) != 0)",
-    ),
-    # sequence
-    ("cp_seq", "2 * cp must divide the sequence, so that causal work is balanced", "cp > 1 and seq % (2 * cp) != 0"),
-    ("cp_flash", "context parallelism needs fused attention", "cp > 1 and not flash"),
-    ("sp_tp", "sequence parallelism needs tp above 1", "sp and tp == 1"),
-    ("sp_seq", "under sequence parallelism tp * cp must divide the sequence", "sp and seq % (tp * cp) != 0"),
-    ("moe_sp", "experts with tp above 1 need sequence parallelism", "moe and tp > 1 and not sp"),
-    # batch and pipeline
-    ("batch", "dp * mbs must divide the batch", "batch % (dp * mbs) != 0"),
-    (
-        "layers",
-        "every chunk of the pipeline needs a layer, but for one of the embedding and one of the loss",
-        "pp * vp > layers + 2 or (pp > layers and pp > 1)",
-    ),
-    ("single_stage", "one stage needs no pipeline schedule but 1f1b", 'pp == 1 and schedule != "1f1b"'),
-    ("chunks", "vp above 1 belongs to interleaved and zbv", 'vp > 1 and schedule not in ("interleaved", "zbv")'),
-    ("interleaved", "the interleaved schedule needs vp above 1", 'schedule == "interleaved" and vp == 1'),
-    ("zbv", "the zbv schedule needs two chunks per stage (vp2)", 'schedule == "zbv" and vp != 2'),
-    (
-        "interleaved_batch",
-        "the interleaved schedule needs micro-batches in whole groups of pp",
-        "vp > 1 and (microbatches < pp or microbatches % pp != 0)",
-        ("megatron", "internevo"),
-    ),
-    (
-        "interleaved_rounds",
-        "torchtitan's interleaved schedule needs rounds of equal length",
-        'schedule == "interleaved" and microbatches >= pp and microbatches % (microbatches // pp) != 0',
-        ("torchtitan",),
-    ),
-    (
-        "interleaved_p2p",
-        "two interleaved stages must overlap their traffic",
-        "vp > 1 and pp == 2 and not overlap_p2p",
-        ("megatron",),
-    ),
-    (
-        "overlap_p2p",
-        "only schedules of several chunks (vp above 1) overlap pipeline traffic",
-        "overlap_p2p and vp == 1",
-    ),
-    ("stages_fed", "nanotron needs at least pp - 1 micro-batches", "microbatches < pp - 1", ("nanotron",)),
-    (
-        "tied_torchtitan",
-        "torchtitan cannot split tied embeddings over stages",
-        "tied and pp > 1",
-        ("torchtitan",),
-    ),
-    # recompute
-    (
-        "recompute_options",
-        "method and recompute_layers belong to full recompute",
-        'recompute != "full" and (method != "uniform" or recompute_layers != 1)',
-    ),
-    (
-        "recompute_layers",
-        "recompute_layers must lie between 1 and the layers of a chunk",
-        'recompute == "full" and (recompute_layers < 1 or recompute_layers > layers_per_chunk)',
-    ),
-    # data parallelism and overlap
-    (
-        "overlap_param",
-        "overlapping the parameter gather needs gradient overlap and zero 1 or more",
-        "overlap_param and (not overlap_grad or zero == 0)",
-    ),
-    ("overlap_tp", "overlapping tensor-parallel traffic needs sequence parallelism", "overlap_tp and not sp"),
-    (
-        "overlap_tp_reach",
-        "overlapping tensor-parallel traffic needs tp within the fastest links",
-        "overlap_tp and tp > scaleup_gpus",
-    ),
-    ("offload_zero", "optimizer offload needs zero 1 or more", 'offload == "optimizer" and zero == 0'),
-    (
-        "offload_fsdp",
-        "Megatron's optimizer offload works with zero 1 only",
-        'offload == "optimizer" and zero >= 2',
-        ("megatron",),
-    ),
-    ("offload_adam", "optimizer offload needs Adam", 'optimizer != "adam" and offload == "optimizer"'),
-    ("offload_layers", "a stage has fewer layers than are offloaded", "offload_layers > layers_per_stage"),
-    (
-        "offload_recompute",
-        "Megatron offloads activations of layers that are not recomputed in full",
-        'offload_layers > 0 and recompute == "full"',
-        ("megatron",),
-    ),
-    (
-        "moments",
-        "moments in bf16 need Adam and zero 1 or more",
-        'moments == "bf16" and (zero == 0 or optimizer != "adam")',
-    ),
-    ("params", "fp8 weights need an fp8 or fp4 precision", f'params == "fp8" and ({_IN_FULL})'),
-    ("params_zero", "Megatron gathers fp8 weights with zero 1 or more", 'params == "fp8" and zero == 0', ("megatron",)),
-    ("reshard", "reshard=never is of zero 3", 'reshard == "never" and zero != 3'),
-    ("shard", "shard must divide dp", "shard > 0 and dp % shard != 0"),
-    ("shard_zero", "shard needs zero 1 or more", "shard > 0 and zero == 0"),
-    (
-        "shard_experts",
-        "ep * etp must divide tp * cp * shard, the ranks of one group of shards",
-        "moe and shard > 0 and (tp * cp * shard) % (ep * etp) != 0",
-    ),
-    # experts' exchanges, graphs and modules
-    ("dispatch", "deepep and hybridep need expert parallelism, ep above 1", 'dispatch != "alltoall" and ep == 1'),
-    ("dispatch_fp8", "dispatch in fp8 needs deepep or hybridep", 'dispatch_fp8 and dispatch == "alltoall"'),
-    (
-        "overlap_ep",
-        "hiding expert exchanges needs ep above 1 and a second micro-batch",
-        "overlap_ep and (ep == 1 or microbatches < 2)",
-    ),
-    (
-        "overlap_ep_pipeline",
-        "Megatron hides expert exchanges without a pipeline or in an interleaved one",
-        "overlap_ep and pp > 1 and vp == 1",
-        ("megatron",),
-    ),
-    (
-        "overlap_ep_recompute",
-        "Megatron hides expert exchanges of layers that are not recomputed in full, nor their experts",
-        'overlap_ep and (recompute == "full" or recompute_moe)',
-        ("megatron",),
-    ),
-    (
-        "graphs_experts",
-        "a graph of the whole step needs experts that the host does not wait for: dispatch=hybridep",
-        'graphs == "full" and ep > 1 and dispatch != "hybridep"',
-        ("megatron",),
-    ),
-    (
-        "graphs_recompute",
-        "Megatron captures layers that are not recomputed in full, nor their experts",
-        'graphs == "partial" and (recompute == "full" or recompute_moe)',
-        ("megatron",),
-    ),
-    (
-        "module_experts",
-        "moe, moe_act and shared_experts are modules of models with such experts",
-        "not moe and (recompute_moe or recompute_moe_act) or shared_ffn == 0 and recompute_shared_experts",
-    ),
-    ("module_latent", "mla_up_proj is a module of latent attention", "not mla and recompute_mla_up_proj"),
-    ("module_dense", "mlp is a module of layers without experts", "not dense_ffn and recompute_mlp"),
+_LINE: Final = re.compile(
+    r"(?P<name>\w+)(?: \[(?P<frameworks>[\w ]+)\])?: (?:refuse|where) (?P<condition>[^#]+?)  # (?P<sentence>.+)"
 )
-
-ADVICE: Final = _rules(
-    (
-        "slow_tp",
-        "tensor parallelism reaches beyond the fastest links: fix tp at scaleup_gpus or less",
-        "tp > scaleup_gpus",
-    ),
-    (
-        "copied_kv",
-        "key/value heads are copied to every rank above their number: fix tp at kv_heads or less if memory is short",
-        "not mla and tp > kv_heads",
-    ),
-    ("no_sp", "switch sp on: it saves activation memory at no extra traffic", "tp > 1 and not sp"),
-    (
-        "idle_pipeline",
-        "fewer micro-batches than stages leave the pipeline idle: take a larger batch, a smaller mbs or fewer stages",
-        "pp > 1 and microbatches < pp",
-    ),
-    (
-        "whole_optimizer",
-        "every replica keeps the whole optimizer state: zero1 shards it and takes no longer",
-        "dp > 1 and zero == 0",
-    ),
-    (
-        "shown_grad",
-        "gradient reduction is not hidden behind the backward pass: add overlap=grad if the framework can",
-        "dp > 1 and not overlap_grad",
-    ),
-    (
-        "sharded_pipeline",
-        "zero 2 and 3 send gradients or weights for every micro-batch of a pipeline: try 20 steps beside zero1 first",
-        "pp > 1 and dp > 1 and zero >= 2",
-    ),
-    (
-        "sharded_experts",
-        "no published run checks experts that zero 2 or 3 shards and no expert parallelism spreads: try 20 steps "
-        "beside a plan with ep",
-        "moe and ep == 1 and dp > 1 and zero >= 2",
-    ),
-    (
-        "fsdp_streams",
-        "before Blackwell, Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS above 1, and tp or cp want 1: measure both "
-        "settings",
-        "not blackwell and zero >= 2 and (tp > 1 or cp > 1)",
-        ("megatron",),
-    ),
-    (
-        "twice_recomputed",
-        "fused attention keeps no scores, so that recompute of attention alone saves little: leave it out",
-        'flash and recompute == "selective" and recompute_core_attn',
-    ),
-    ("unfused", "attention that is not fused keeps the whole score matrix: switch flash on", "not flash"),
-)
+RULES: Final = _rules("legal.rules")
+ADVICE: Final = _rules("advice.rules")
 
 
 class Verdict(NamedTuple):

@@ -29,25 +29,6 @@ class Slot(NamedTuple):
     chunk: int
 
 
-class PipelineShape(NamedTuple):
-    """Columns of a pipeline with the work of one micro-batch, for closed forms."""
-
-    p: Ints
-    v: Ints
-    m: Ints
-    forward_s: Floats  # summed over all virtual stages
-    backward_s: Floats  # likewise; without weight_s
-    weight_s: Floats  # likewise
-    slowest_s: Floats  # forward + backward + weight of the busiest rank
-    send_s: Floats  # one hop between neighbouring virtual stages
-    blocking: Bools  # whether the sender waits for the hop
-
-    @property
-    def work_s(self) -> Floats:
-        """Compute of one micro-batch over all ranks."""
-        return self.forward_s + self.backward_s + self.weight_s
-
-
 def in_a_loop(p: int, v: int) -> Ints:
     """A micro-batch visits ranks 0..p-1, then 0..p-1 again, v times: the virtual stage by [chunk, rank]."""
     return np.arange(p * v).reshape(v, p)
@@ -70,7 +51,6 @@ class Schedule:
     want: str  # the sentence for pipelines that ``legal`` refuses
     legal: Callable[[Ints, Ints, Ints], Bools]  # p, v, m
     order: Callable[[int, int, int, int], Ints]  # p, v, m, rank -> rows of (kind, micro-batch, chunk)
-    makespan_s: Callable[[PipelineShape], Floats]  # exact for equal stages, a screening estimate otherwise
     in_flight: Callable[[Ints, Ints, Ints, Ints], Ints]  # p, v, m, rank -> peak (micro-batch, chunk) pairs alive
     least_chunks: int = 1  # with fewer it is another schedule
     place: Callable[[int, int], Ints] = in_a_loop  # p, v -> the virtual stage of [chunk, rank]

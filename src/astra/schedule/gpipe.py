@@ -7,20 +7,13 @@ from typing import Final
 import numpy as np
 
 from astra.provenance import Floats, Ints
-from astra.schedule.base import PipelineShape, Schedule, in_turn, one_chunk, one_forward_one_backward
+from astra.schedule.base import Schedule, in_turn, one_chunk, one_forward_one_backward
 
 
 def order(p: int, v: int, m: int, rank: int) -> Ints:
     """The same on every rank."""
     del p, v, rank
     return one_forward_one_backward(in_turn(m), in_turn(m), m)
-
-
-def makespan_s(shape: PipelineShape) -> Floats:
-    """Fill, m rounds and drain, once forward and once backward (Huang et al. 2019)."""
-    p, m = shape.p, shape.m
-    hops = np.where(p > 1, 2 * (p - 1) + np.where(shape.blocking, 2 * (m - 1), 0), 0)
-    return shape.work_s + (m - 1) * shape.slowest_s + hops * shape.send_s
 
 
 def exact_s(m: int, forward_s: Floats, backward_s: Floats, send_s: Floats, blocking: bool) -> Floats:
@@ -50,7 +43,6 @@ SCHEDULE: Final = Schedule(
     want="one chunk per rank (vp1)",
     legal=one_chunk,
     order=order,
-    makespan_s=makespan_s,
     in_flight=in_flight,
     exact_s=exact_s,
 )

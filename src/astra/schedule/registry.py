@@ -11,10 +11,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from astra.columns import unique
 from astra.errors import UnknownName
-from astra.provenance import Bools, Floats, Ints
+from astra.provenance import Bools, Ints
 from astra.schedule import gpipe, interleaved, one_f_one_b, zbv, zero_bubble
-from astra.schedule.base import PipelineShape, Schedule
+from astra.schedule.base import Schedule
 from astra.spec.strategy import SCHEDULES as NAMES
 
 Numbers = npt.ArrayLike  # a column, or one value for every row
@@ -51,44 +52,6 @@ def find(schedule: str | Schedule) -> Schedule:
     return SCHEDULES[schedule]
 
 
-def makespan_s(
-    codes: Numbers,
-    *,
-    p: Numbers,
-    v: Numbers,
-    m: Numbers,
-    forward_s: Numbers,
-    backward_s: Numbers,
-    weight_s: Numbers = 0.0,
-    slowest_s: Numbers | None = None,
-    send_s: Numbers = 0.0,
-    blocking: Numbers = False,
-) -> Floats:
-    """Seconds from the first forward to the last backward, by closed form; infinite where a schedule is not legal.
-
-    Equal stages: the simulated time (see each schedule). Unequal stages: the paper's screening form.
-
-    Args:
-        codes: schedule of each row.
-        p: ranks.
-        v: chunks per rank.
-        m: micro-batches.
-        forward_s: forward of one micro-batch, summed over all stages.
-        backward_s: backward likewise; its input-gradient half where ``weight_s`` is given.
-        weight_s: weight-gradient half likewise.
-        slowest_s: forward + backward + weight of one micro-batch on the busiest rank; the mean if not given.
-        send_s: one activation to the next virtual stage.
-        blocking: whether ranks stand still during a send.
-    """
-    ints = [np.asarray(column, dtype=np.int64) for column in (p, v, m)]
-    times = [np.asarray(column, dtype=np.float64) for column in (forward_s, backward_s, weight_s)]
-    slowest = (times[0] + times[1] + times[2]) / ints[0] if slowest_s is None else np.asarray(slowest_s, np.float64)
-    send = np.asarray(send_s, dtype=np.float64)
-    shape = PipelineShape(*np.broadcast_arrays(*ints, *times, slowest, send, np.asarray(blocking, dtype=np.bool_)))
-    seconds = _by_code(codes, lambda schedule, rows: schedule.makespan_s(rows), shape)
-    return np.where(legal(codes, p=p, v=v, m=m), seconds, np.inf)
-
-
 def in_flight_chunks(codes: Numbers, *, p: Numbers, v: Numbers, m: Numbers, rank: Numbers) -> Ints:
     """Peak number of (micro-batch, chunk) activations alive on a rank."""
     columns = np.broadcast_arrays(*(np.asarray(column, dtype=np.int64) for column in (p, v, m, rank)))
@@ -104,9 +67,9 @@ def legal(codes: Numbers, *, p: Numbers, v: Numbers, m: Numbers) -> Bools:
 
 
 def _by_code(codes: Numbers, formula: Callable[[Schedule, Any], npt.NDArray[Any]], columns: Any) -> npt.NDArray[Any]:
-    """Apply each schedule's formula to its rows. ``columns`` is a sequence (or Shape) of equally long arrays."""
+    """Apply each schedule's formula to its rows. ``columns`` are equally long arrays."""
     codes = np.asarray(codes, dtype=np.int64)
-    present = np.unique(codes)
+    present = unique(codes)
     if len(present) == 1:
         result = formula(SCHEDULES[NAMES[int(present[0])]], columns)
         return np.broadcast_to(result, np.broadcast_shapes(codes.shape, result.shape))
@@ -114,8 +77,5 @@ def _by_code(codes: Numbers, formula: Callable[[Schedule, Any], npt.NDArray[Any]
     result = np.zeros(codes.shape)
     for code in present:
         rows = codes == code
-        chosen = [column[rows] for column in spread]
-        result[rows] = formula(
-            SCHEDULES[NAMES[int(code)]], PipelineShape(*chosen) if isinstance(columns, PipelineShape) else chosen
-        )
+        result[rows] = formula(SCHEDULES[NAMES[int(code)]], [column[rows] for column in spread])
     return result

@@ -7,8 +7,7 @@ Each rank stands for some paths through the simulation, none of which can exceed
   backwards and the forwards that are left, and its last backward goes on to stage 0;
 - again, one chunk per rank: the same up to the rank's last forward, which goes to the last stage and all the way back.
 
-An interleaved pipeline has the third path by its last rank. ``lower_bound_s`` has these of every rank, and needs the
-time of every stage.
+An interleaved pipeline has the third path by its last rank.
 """
 
 from __future__ import annotations

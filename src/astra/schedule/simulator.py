@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from astra.errors import InputError
 from astra.provenance import Floats, Ints
-from astra.schedule.base import BACKWARD, FORWARD, Schedule
-from astra.schedule.in_flight import alive
+from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, Schedule
 from astra.schedule.registry import find
 
 
@@ -115,6 +114,14 @@ def simulate(
 def _peaks(orders: Ints, weights: Floats) -> Floats:
     """By rank: the largest sum of weights, [rank, chunk], of activations alive at once."""
     return np.array([alive(order, own).max() for order, own in zip(orders, weights, strict=True)])
+
+
+def alive(order: Ints, weight_by_chunk: Floats) -> Floats:
+    """Weight of the activations alive during each slot of one rank: from the start of F to the end of B, or of W."""
+    kind, weight = order[:, 0], weight_by_chunk[order[:, 2]]
+    ends = kind == (WEIGHT if (kind == WEIGHT).any() else BACKWARD)
+    after = np.cumsum(np.where(kind == FORWARD, weight, 0.0) - np.where(ends, weight, 0.0))
+    return after + np.where(ends, weight, 0.0)
 
 
 def as_stages(
@@ -258,3 +265,18 @@ def run_rows(way: Waves, held_s: Floats, latency_s: Floats) -> Floats:
         np.add(arrived_s, held_s[start:end], out=freed_s[start:end])
         start = end
     return np.asarray(freed_s[way.place[:-1]])
+
+
+def run_one(way: Waves, held_s: Floats, latency_s: Floats) -> Floats:
+    """The same for one pipeline, [slot]: its waves are too short for arrays."""
+    slots = len(held_s)
+    places = (
+        (column + 1) % (slots + 1) for column in (way.source, way.before)
+    )  # nobody comes first, and takes no time
+    freed_s = [0.0]
+    for source, before, held, latency in zip(
+        *(column.tolist() for column in (*places, held_s[way.order], latency_s[way.order])), strict=True
+    ):
+        arrived, free = freed_s[source] + latency, freed_s[before]
+        freed_s.append((arrived if arrived > free else free) + held)
+    return np.array(freed_s)[way.place[:-1] + 1]

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from astra.provenance import Bools, Floats, Ints
-from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, PipelineShape, Schedule, in_a_v
+from astra.provenance import Bools, Ints
+from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, Schedule, in_a_v
 
 _CHUNKS: Final = 2
 # Slots as (kind, chunk): chunk 0 goes down the V, chunk 1 comes back.
@@ -38,16 +38,6 @@ def order(p: int, v: int, m: int, rank: int) -> Ints:
     return np.stack((kind, microbatch, chunk), axis=1)[microbatch < m]
 
 
-def makespan_s(shape: PipelineShape) -> Floats:
-    """A lower bound: the last rank's wait for the first micro-batch, and all its work.
-
-    Exact for equal stages with F, B and W alike and no sends; a lower bound otherwise, and the simulation decides.
-    """
-    p, m, last = shape.p, shape.m, shape.p - 1
-    reached_s = last * (shape.forward_s / (p * _CHUNKS) + shape.send_s)
-    return np.asarray(reached_s + m * shape.slowest_s)
-
-
 def in_flight(p: Ints, v: Ints, m: Ints, rank: Ints) -> Ints:
     """Chunk 0 of the forwards ahead and chunk 1 of those that have come back, when the first backward begins."""
     del v
@@ -66,7 +56,6 @@ SCHEDULE: Final = Schedule(
     want="two chunks per rank (vp2)",
     legal=_legal,
     order=order,
-    makespan_s=makespan_s,
     in_flight=in_flight,
     place=in_a_v,
     period=lambda p, m: 1,

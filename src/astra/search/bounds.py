@@ -10,6 +10,8 @@ Most grids differ from another one in ways that seldom gain. They are bounded by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +22,8 @@ from astra.cost.parts import Part
 from astra.cost.stage import Gathered, gather_parts, least_s, over_model
 from astra.layers import weights as weights_of
 from astra.provenance import Bools, Floats, Ints
+from astra.rules.restrictions import Restrictions
+from astra.rules.table import Rule
 from astra.search.space import Space
 from astra.spec.job import Job
 
@@ -34,8 +38,57 @@ class Siblings(NamedTuple):
 
     @property
     def usual(self) -> Ints:
-        """Cores that are timed first."""
+        """Grids that are timed first."""
         return np.flatnonzero(self.of == np.arange(len(self.of)))
+
+
+class Grids:
+    """The grids of a job with their parts and bounds, which are worked out once for every search among them."""
+
+    def __init__(self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = ()) -> None:
+        self.space = Space(job, restrictions, user_rules)
+        self.job = self.space.job
+        self.timed: list[Gathered] = []  # parts of every sharding that was looked at
+        self._rest: tuple[float, Ints, Floats] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to choose from."""
+        space = self.space
+        return not min(len(space.strategies), len(space.shardings), len(space.recomputes), len(space.flash_settings))
+
+    @cached_property
+    def siblings(self) -> Siblings:
+        """The grid that bounds each grid."""
+        return siblings_of(self.job, self.space)
+
+    @cached_property
+    def usual(self) -> tuple[Ints, Floats, Gathered]:
+        """Grids that are looked at first, with their bounds and parts."""
+        rows = self.siblings.usual
+        gathered = self.parts_of(rows)
+        return rows, grid_bound_s(self.job, self.space, gathered, rows), gathered
+
+    @cached_property
+    def _by_siblings(self) -> BySiblings:
+        return BySiblings(self.job, self.space, self.usual[2], self.siblings)
+
+    def rest(self, limit_s: float) -> tuple[Ints, Floats]:
+        """All others whose bound by their siblings is below a limit, and that bound."""
+        if len(self.usual[0]) == len(self.space.strategies):
+            return np.zeros(0, np.int64), np.zeros(0)
+        if self._rest is None or limit_s > self._rest[0]:
+            self._rest = limit_s, *self._by_siblings.below(limit_s)
+        _, rows, bound_s = self._rest
+        return rows[bound_s < limit_s], bound_s[bound_s < limit_s]
+
+    def parts_of(self, rows: Ints) -> Gathered:
+        """The parts of some grids, timed unless a table has all of them."""
+        for known in self.timed:
+            if (known.place[rows] >= 0).all():
+                return known
+        self.timed.append(gather_grids(self.job, self.space, rows))
+        return self.timed[-1]
 
 
 def siblings_of(job: Job, space: Space) -> Siblings:
@@ -75,30 +128,41 @@ def grid_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floa
     return step.least_seconds(job, _rounds(job, space, rows) * whole_s)
 
 
-def open_cores(job: Job, space: Space, gathered: Gathered, siblings: Siblings, limit_s: float) -> tuple[Ints, Floats]:
-    """Cores whose bound by their siblings, which have parts, is below a limit, and that bound."""
-    usual, of, floor_s = siblings.usual, siblings.of, float(products_s(job, np.asarray(job.pool.gpus)))
-    own, rounds = gathered.take(usual), _rounds(job, space, usual)
-    apart, gaps, products, attention = (
-        rounds * over_model(job, own, seconds) for seconds in (_apart_s, _gaps_s, _products_s, _attention_s)
-    )
-    quicker = apart - np.maximum(products - floor_s, 0.0)
-    # By grid, and one more for those without a sibling: [in pieces, split], what hides sends, attention.
-    known_s, gaps_s, attention_s = np.full((2, len(of) + 1), floor_s), np.zeros(len(of) + 1), np.zeros(len(of) + 1)
-    known_s[:, usual], attention_s[usual] = (apart, quicker), attention
-    gaps_s[usual] = 2 * gaps if effects.launches_ahead(job.runtime) else gaps  # what still shows fills them once more
-    could = step.least_seconds(job, known_s - attention_s) < limit_s
-    rows = np.flatnonzero(np.where(siblings.split, could[1][of], could[0][of]))
-    rows = rows[of[rows] != rows]
-    if not len(rows):
-        return rows, np.zeros(0)
-    of = of[rows]
-    spent_s, sent_s = _pieces_s(job, space, rows)
-    bound_s = np.where(siblings.split[rows], known_s[1, of], known_s[0, of])
-    bound_s = bound_s - np.maximum(attention_s[of] - spent_s, 0.0)
-    shown_s = np.maximum(sent_s - np.maximum(attention_s[of], spent_s) - gaps_s[of], 0.0)
-    bound_s = step.least_seconds(job, np.where(of < 0, floor_s, bound_s + shown_s))
-    return rows[bound_s < limit_s], bound_s[bound_s < limit_s]
+class BySiblings:
+    """Bounds of grids by their siblings, which have parts."""
+
+    def __init__(self, job: Job, space: Space, gathered: Gathered, siblings: Siblings) -> None:
+        self._job, self._space, self._siblings = job, space, siblings
+        usual, grids = siblings.usual, len(siblings.of)
+        self._floor_s = floor_s = float(products_s(job, np.asarray(job.pool.gpus)))
+        own, rounds = gathered.take(usual), _rounds(job, space, usual)
+        apart, gaps, products, attention = (
+            rounds * over_model(job, own, seconds) for seconds in (_apart_s, _gaps_s, _products_s, _attention_s)
+        )
+        quicker = apart - np.maximum(products - floor_s, 0.0)
+        # By grid, and one more for those without a sibling: [in pieces, split], what hides sends, attention.
+        self._known_s = np.full((2, grids + 1), floor_s)
+        self._gaps_s, self._attention_s = np.zeros(grids + 1), np.zeros(grids + 1)
+        self._known_s[:, usual], self._attention_s[usual] = (apart, quicker), attention
+        # What still shows fills the gaps once more where the host runs ahead.
+        self._gaps_s[usual] = 2 * gaps if effects.launches_ahead(job.runtime) else gaps
+
+    def below(self, limit_s: float) -> tuple[Ints, Floats]:
+        """Grids whose bound is below a limit, and that bound."""
+        job, siblings, of = self._job, self._siblings, self._siblings.of
+        could = step.least_seconds(job, self._known_s - self._attention_s) < limit_s
+        rows = np.flatnonzero(np.where(siblings.split, could[1][of], could[0][of]))
+        rows = rows[of[rows] != rows]
+        if not len(rows):
+            return rows, np.zeros(0)
+        of = of[rows]
+        spent_s, sent_s = _pieces_s(job, self._space, rows)
+        attention_s = self._attention_s[of]
+        bound_s = np.where(siblings.split[rows], self._known_s[1, of], self._known_s[0, of])
+        bound_s = bound_s - np.maximum(attention_s - spent_s, 0.0)
+        shown_s = np.maximum(sent_s - np.maximum(attention_s, spent_s) - self._gaps_s[of], 0.0)
+        bound_s = step.least_seconds(job, np.where(of < 0, self._floor_s, bound_s + shown_s))
+        return rows[bound_s < limit_s], bound_s[bound_s < limit_s]
 
 
 def _apart_s(part: Part) -> Floats:

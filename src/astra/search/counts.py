@@ -81,7 +81,7 @@ class CountSpace(Space):
         self.counts, self._hopeful, self._unopened = counts, hopeful, 0.0
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
-        self.considered += round(self._unopened * len(self._mbs) * len(self._sp))
+        self.considered += round(self._unopened * len(self.mbs) * len(self._sp))
         flash = self.flash_settings[0] if len(self.flash_settings) else True
         columns = self.grids | {"flash": np.full(len(self.strategies), flash)}
         first, self.shard = distinct(*(columns[name] for name in SHARD_COLUMNS))  # the sharding of each grid

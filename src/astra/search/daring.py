@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from astra.answer import Daring, Estimate, PriceTag
+from astra.columns import from_strategy
 from astra.evidence.kinds import kind_of
 from astra.evidence.sentence import unpublished
-from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search.detail import estimate
-from astra.search.engine import search
+from astra.search.engine import SearchOutcome, among
 from astra.search.splits import best_splits
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, parse_strategy
@@ -22,15 +22,22 @@ TRIED: Final = 30  # steps of a trial, warm-up included
 
 
 def daring(
-    job: Job, first: Estimate, restrictions: Restrictions, rules: Sequence[Rule], tag: PriceTag | None
+    job: Job, safe: SearchOutcome, first: Estimate, rules: Sequence[Rule], tag: PriceTag | None
 ) -> Daring | None:
-    """The plan with the least expected step, if that is worth a trial beside the first plan."""
-    below_s = first.step_s * (1 - LEAST_GAIN)
-    found = search(job, restrictions, user_rules=rules, keep=1, below_s=below_s)
+    """The plan with the least expected step, if that is worth a trial beside the first plan that a search found.
+
+    No strategy has a lower upper end than the best one found, so that a quicker one is doubted more.
+    """
+    if safe.doubt is None:
+        return None
+    below_s, grids, best = first.step_s * (1 - LEAST_GAIN), safe.grids, safe.candidates[0]
+    upper_s = best.step_s * float(safe.doubt.of(from_strategy(best.strategy))[0])
+    found = among(grids, keep=1, doubt=safe.doubt.above((1 - 1e-9) * upper_s / below_s), below_s=below_s)
     if not found.candidates:
         return None
-    strategies = best_splits(job, found.candidates, rules)
-    results = [one for one in estimate(job, strategies, user_rules=rules) if one.fits and one.legal]
+    strategies = best_splits(job, found.candidates, rules, grids.timed)
+    estimates = estimate(job, strategies, user_rules=rules, timed=grids.timed)
+    results = [one for one in estimates if one.fits and one.legal]
     if not results or results[0].step_s >= below_s:
         return None
     bold = results[0]

@@ -113,14 +113,15 @@ def estimate(
 
     ``timed`` are the tables of a search of this job that found them: parts are not timed again.
     """
-    by_words: dict[tuple[Words, tuple[str, ...]], list[int]] = {}
-    for place, strategy in enumerate(strategies):
-        by_words.setdefault((Words.of(strategy), strategy.modules), []).append(place)
+    jobs = [job.saying(strategy) for strategy in strategies]
+    by_words: dict[tuple[Words, tuple[str, ...] | None], list[int]] = {}
+    for place, said in enumerate(jobs):
+        by_words.setdefault((said.words, said.repeats), []).append(place)
     found: dict[int, Estimate] = {}
     for places in by_words.values():
-        said = job.saying(strategies[places[0]])
+        said = jobs[places[0]]
         rows = [as_row(said, strategies[place]) for place in places]
-        estimates = _estimates(said, rows, timed if said == job else (), user_rules)
+        estimates = _estimates(said, rows, timed if said is job else (), user_rules)
         found |= dict(zip(places, estimates, strict=True))
     return [found[place] for place in range(len(strategies))]
 

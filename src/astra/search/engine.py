@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,11 +33,11 @@ from astra.evidence.doubt import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.search.bounds import gather_grids, grid_bound_s, open_cores, siblings_of
+from astra.search.bounds import Grids, grid_bound_s
 from astra.search.rows import (
-    FIRST_CORES,
+    FIRST_GRIDS,
     GROUP,
-    MOST_CORES,
+    MOST_GRIDS,
     blocks,
     by_depth,
     entries_of,
@@ -45,7 +46,7 @@ from astra.search.rows import (
     join_parts,
 )
 from astra.search.settle import Contest, to_strategy
-from astra.search.space import Space, saver_columns
+from astra.search.space import Space, cross, recompute_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
@@ -78,7 +79,8 @@ class SearchOutcome(NamedTuple):
     slower: int  # proven slower than the plans kept
     least_bytes: float  # the smallest reserved memory among legal strategies, for advice when nothing fits
     least: Strategy | None
-    timed: tuple[Gathered, ...] = ()  # parts of every sharding of the job that was looked at
+    grids: Grids  # that were looked at
+    doubt: Doubt | None  # that steps were multiplied by
 
 
 def search(
@@ -88,33 +90,37 @@ def search(
     user_rules: Sequence[Rule] = (),
     keep: int,
     progress: Progress | None = None,
-    doubted: bool = False,
+    doubt: Doubt | None = None,
+) -> SearchOutcome:
+    """The best ``keep`` groups of strategies.
+
+    ``doubt``: the best are those whose step times its doubt is least, and all steps compared are such products.
+    """
+    return among(Grids(job, restrictions, user_rules), keep=keep, progress=progress, doubt=doubt)
+
+
+def among(
+    grids: Grids,
+    *,
+    keep: int,
+    progress: Progress | None = None,
+    doubt: Doubt | None = None,
     below_s: float = np.inf,
 ) -> SearchOutcome:
-    """The best ``keep`` groups of strategies that are below some step.
-
-    ``doubted``: the best are those whose step times its doubt is least, and all steps compared are such products.
-    """
-    started = time.perf_counter()
-    space = Space(job, restrictions, user_rules)
-    asked, job = job, space.job
-    leaders = Leaders(job, space, keep, doubt=Doubt(job) if doubted else None, below_s=below_s)
-    if min(len(space.strategies), len(space.shardings), len(space.recomputes), len(space.flash_settings)):
-        siblings = siblings_of(job, space)
-        rows = siblings.usual
-        gathered = gather_grids(job, space, rows)
-        least = leaders.least_doubt()
-        leaders.race(rows, least[rows] * grid_bound_s(job, space, gathered, rows), gathered, progress)
-        if len(rows) < len(space.strategies):
-            limit_s = leaders.worst_s() / float(least.min())
-            rest, bound_s = open_cores(job, space, gathered, siblings, limit_s)
-            groups = group_of({name: space.grids[name][rest] for name in GROUP})
-            rest = rest[least[rest] * bound_s < leaders.limit_s(groups)]
-            if len(rest):
-                gathered = gather_grids(job, space, rest)
-                leaders.race(rest, least[rest] * grid_bound_s(job, space, gathered, rest), gathered, progress)
-    found = leaders.found(time.perf_counter() - started)
-    return found if space.job == asked else found._replace(timed=())
+    """The same below some step, among grids that another search may have looked at."""
+    started, space, job = time.perf_counter(), grids.space, grids.job
+    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s)
+    if not grids.empty:
+        rows, bound_s, gathered = grids.usual
+        leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
+        rest, bound_s = grids.rest(leaders.worst_s() / leaders.least_doubt_of_all())
+        groups = group_of({name: space.grids[name][rest] for name in GROUP})
+        rows = rest[leaders.least_doubt(rest) * bound_s < leaders.limit_s(groups)]
+        if len(rows):
+            gathered = grids.parts_of(rest)  # of all, for the next search
+            bound_s = grid_bound_s(job, space, gathered, rows)
+            leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
+    return leaders.found(grids, time.perf_counter() - started)
 
 
 class _Pending(NamedTuple):
@@ -142,7 +148,6 @@ class Leaders:
         self.unfit = 0.0  # strategies of meshes that cannot fit at all
         self.least: tuple[float, Strategy | None] = (np.inf, None)
         self._pending: list[_Pending] = []
-        self._timed: list[Gathered] = []
 
     @property
     def best(self) -> dict[int, tuple[float, Strategy]]:
@@ -162,17 +167,28 @@ class Leaders:
             return np.ones((len(meshes), len(shardings)))
         return self._doubt.of_each(meshes.columns, shardings.zero, shardings.offload)
 
-    def least_doubt(self) -> Floats:
-        """The least factor of any strategy of each grid."""
-        shardings, grids = self.space.shardings, self.space.grids
+    def least_doubt(self, rows: Ints) -> Floats:
+        """The least factor of any strategy of some grids."""
         if self._doubt is None:
-            return np.ones(len(self.space.strategies))
+            return np.ones(len(rows))
+        kind, least = self._least_doubts
+        place = np.searchsorted(self.space.mbs, self.space.grids["mbs"][rows])
+        return np.asarray(least[kind[self.space.degree[rows]], place])
+
+    def least_doubt_of_all(self) -> float:
+        """The least factor of any strategy."""
+        return 1.0 if self._doubt is None else float(self._least_doubts[1].min(initial=np.inf))
+
+    @cached_property
+    def _least_doubts(self) -> tuple[Ints, Floats]:
+        """The kind of all degrees, and the least factor of each kind and micro-batch."""
+        assert self._doubt is not None
+        degrees, shardings = self.space.degrees, self.space.shardings
         # What is known of like runs asks about these alone, and there are few combinations of them.
-        degrees = self.space.degrees
-        _, degree = distinct(degrees["dp"] > 1, degrees["pp"], degrees["cp"], degrees["ep"])
-        first, place = distinct(degree[self.space.degree], grids["mbs"])
-        few = {name: column[first] for name, column in grids.items()}
-        return np.asarray(self._doubt.least(few, shardings.zero, shardings.offload)[place])
+        first, kind = distinct(degrees["dp"] > 1, degrees["pp"] > 1, degrees["cp"], degrees["ep"] > 1)
+        few, _ = cross({name: column[first] for name, column in degrees.items()}, {"mbs": self.space.mbs})
+        least = self._doubt.least(few, shardings.zero, shardings.offload)
+        return kind, least.reshape(len(first), -1)
 
     def _doubted(self, strategy: Strategy) -> float:
         return 1.0 if self._doubt is None else float(self._doubt.of(from_strategy(strategy))[0])
@@ -186,10 +202,9 @@ class Leaders:
 
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost grids by their bounds until none is left that could enter the leaders."""
-        self._timed.append(gathered)
         order = np.argsort(bound_s, kind="stable")
         groups = group_of({name: self.space.grids[name][rows] for name in GROUP})
-        for block in growing(order, MOST_CORES if np.isfinite(self.worst_s()) else FIRST_CORES):
+        for block in growing(order, MOST_GRIDS if np.isfinite(self.worst_s()) else FIRST_GRIDS):
             if bound_s[block[0]] >= self.worst_s():
                 break
             open_rows = rows[block[bound_s[block] < self.limit_s(groups[block])]]
@@ -334,7 +349,7 @@ class Leaders:
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = saver_columns(self.job, recomputes)
+        late = recompute_columns(self.job, recomputes)
         columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
         held = self.space.shardings._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
@@ -355,7 +370,7 @@ class Leaders:
             strategy = to_strategy(self.job, meshes, recomputes, self.space.shardings, mesh, recompute, sharding)
             self.least = (float(smallest[place]), strategy)
 
-    def found(self, seconds: float) -> SearchOutcome:
+    def found(self, grids: Grids, seconds: float) -> SearchOutcome:
         """The leaders as strategies, and the account."""
         space = self.space
         ranked = sorted(self.best.values(), key=lambda entry: (entry[0], str(entry[1])))[: self.keep]
@@ -367,11 +382,12 @@ class Leaders:
             evaluated=self.evaluated,
             feasible=self.feasible,
             seconds=seconds,
-            refused=space.refused,
+            refused=dict(space.refused),
             dominated=space.dominated,
             too_large=round(self.too_large + self.unfit),
             slower=max(slower, 0),
             least_bytes=self.least[0],
             least=self.least[1],
-            timed=tuple(self._timed),
+            grids=grids,
+            doubt=self._doubt,
         )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from astra.answer import Estimate, Reject
+from astra.columns import CHOICES, code
 from astra.layers.kinds import layer_kinds
 from astra.rules.can import rules_of
 from astra.rules.restrictions import Restrictions
-from astra.rules.table import Rule
+from astra.rules.table import Rule, facts_of, violations
 from astra.search.engine import SearchOutcome
 from astra.search.space import chunk_counts, divisors
 from astra.spec.job import Job
@@ -61,6 +64,8 @@ def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> 
     """What it would take."""
     start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
     if found.least is None:
+        if contradicted := contradictions(job, restrictions):
+            return f"{start} The restrictions contradict a rule: {'; '.join(contradicted)}. Drop one of them."
         for field, values in offered(job, restrictions).items():
             if not restrictions.filter(field, values):
                 spoken = "; ".join(line for line in restrictions.describe() if line.startswith(f"{field} is"))
@@ -88,6 +93,16 @@ def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> 
         f"and {job.limit_bytes / GIB:.1f} GiB may be used. Try more GPUs, GPUs with more memory, a shorter sequence, "
         "a smaller --headroom, or allow zero3, full recompute and offload if they are restricted."
     )
+
+
+def contradictions(job: Job, restrictions: Restrictions) -> list[str]:
+    """The rules that fixed values break whatever else is chosen."""
+    fixed = {field: values[0] for field, values in restrictions.fixed.items() if len(values) == 1}
+    columns = {
+        field: np.array([code(field, str(value)) if field in CHOICES else value]) for field, value in fixed.items()
+    }
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+    return violations(columns, facts, rules=[rule for rule in rules_of(job.runtime) if rule.needs & columns.keys()])
 
 
 def nothing_simulated(job: Job, estimates: Sequence[Estimate]) -> str:

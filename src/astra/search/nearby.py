@@ -58,8 +58,6 @@ class _Screened(NamedTuple):
 def remarks(world: World, best: Estimate | None, ask: Ask) -> list[Nearby]:
     """Another batch, and another number of GPUs, that save some of what a token takes; ``best`` is what was found."""
     asked = _asked(world)
-    if divides(asked):
-        return []
     effort = Effort(MOST_EFFORT)
     before_s = inf if best is None else _per_token_s(asked, best.step_s)
     found = [_best(world, before_s, others, ask, effort) for others in (batches(asked), counts(asked, _node(world)))]
@@ -69,16 +67,9 @@ def remarks(world: World, best: Estimate | None, ask: Ask) -> list[Nearby]:
 def advice(world: World, ask: Ask) -> str:
     """What near numbers could be run, where those asked for can be dealt in no way at all; else nothing."""
     asked = _asked(world)
-    if divides(asked):
-        return ""
     space = CountSpace(_job(world, asked), np.array([asked.gpus]), world.restrictions)
     fixed = min(len(space.flash_settings), len(space.shardings), len(space.recomputes)) == 0  # whatever the numbers are
     return "" if fixed or len(space.strategies) else " ".join(near.sentence for near in remarks(world, None, ask))
-
-
-def divides(asked: Other) -> bool:
-    """Whether the smaller of both numbers divides the larger one: no other number leaves more ways to deal."""
-    return gcd(asked.gpus, asked.batch) == min(asked.gpus, asked.batch)
 
 
 def batches(asked: Other) -> list[Other]:

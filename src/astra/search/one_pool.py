@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 import astra
-from astra.answer import Daring, Estimate, Plan, PlanSet, PriceTag, Reject, Search
+from astra.answer import Daring, Estimate, Nearby, Plan, PlanSet, PriceTag, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
+from astra.evidence.doubt import Doubt
 from astra.money.bill import against, price, tag_of, with_run
 from astra.money.objectives import Goal
-from astra.search import nearby
 from astra.search.able import able
 from astra.search.counts import on
 from astra.search.daring import daring
@@ -43,7 +44,7 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     try:
         found = _answer(world, goal, tag, progress)
     except NoFeasiblePlan as error:
-        near = nearby.advice(world, _first) if fastest else ""
+        near = _advice(world) if fastest else ""
         raise (NoFeasiblePlan(f"{error} {near}") if near else error) from None
     ranked = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
     best = ranked[0][1]
@@ -64,8 +65,31 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         objective=goal.objective.name,
         daring=found.daring,
         baseline=against(best, with_run(world.job, now, money, tag)) if now is not None else None,
-        nearby=nearby.remarks(world, found.ranked[0][2], _first) if fastest else [],
+        nearby=_remarks(world, found.ranked[0][2]) if fastest else [],
     )  # fmt: skip
+
+
+def divides(gpus: int, batch: int) -> bool:
+    """Whether the smaller of both divides the larger one: no number near them leaves more ways to deal."""
+    return math.gcd(gpus, batch) == min(gpus, batch)
+
+
+def _remarks(world: World, best: Estimate) -> list[Nearby]:
+    """Numbers near those asked for that are better; whoever asks for numbers that divide loads nothing."""
+    if divides(world.job.pool.gpus, world.workload.global_batch):
+        return []
+    from astra.search.nearby import remarks  # noqa: PLC0415
+
+    return remarks(world, best, _first)
+
+
+def _advice(world: World) -> str:
+    """The same where nothing could be found."""
+    if divides(world.job.pool.gpus, world.workload.global_batch):
+        return ""
+    from astra.search.nearby import advice  # noqa: PLC0415
+
+    return advice(world, _first)
 
 
 def _about_money(world: World, goal: Goal) -> bool:
@@ -123,7 +147,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     notes += ["moments in bf16, because nothing fits with fp32"] * narrow
     uncaptured_too = job.words.graphs == "none" and str(job.recipe()["graphs"]) == "partial"
     notes += ["no CUDA graphs, because nothing fits without the recompute they exclude"] * uncaptured_too
-    bold = daring(job, plans[0][2], restrictions, rules, tag) if world.request.rank == "upper" else None
+    bold = daring(job, found, plans[0][2], rules, tag)
     rejects = rejects_of(found, rules, job)
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
 
@@ -133,16 +157,18 @@ def _ranked(
 ) -> tuple[Job, SearchOutcome, list[tuple[Strategy, Estimate]]]:
     """The search on a job, and the best of it as they are told; the job is another one where nothing fits as usual."""
     rules, upper = world.rules, world.request.rank == "upper"
-    found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubted=upper)
+    doubt = Doubt(job) if upper else None
+    found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
     if not found.candidates and (plain := uncaptured(job, world.restrictions)) is not None:
-        job = plain
-        found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubted=upper)
+        job, doubt = plain, doubt and Doubt(plain)
+        found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
     if not found.candidates and (narrow := narrower(job, world.restrictions)) is not None:
-        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubted=upper)
+        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubt=doubt)
     if not found.candidates:
         raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
-    strategies = best_splits(job, found.candidates, rules, found.timed)
-    estimates = list(zip(strategies, estimate_job(job, strategies, user_rules=rules, timed=found.timed), strict=True))
+    strategies = best_splits(job, found.candidates, rules, found.grids.timed)
+    results = estimate_job(job, strategies, user_rules=rules, timed=found.grids.timed)
+    estimates = list(zip(strategies, results, strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
         raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))

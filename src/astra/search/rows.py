@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.columns import Columns
+from astra.columns import Columns, unique
 from astra.cost.memory import Sharding
 from astra.cost.recompute import Recomputes
 from astra.cost.stage import Gathered, Meshes, StageCosts
@@ -18,16 +18,16 @@ from astra.search.settle import Entries, least_recomputes
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
 _FEWER: Final = 1_000_000  # than this many GPUs along one dimension
 CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
-FIRST_CORES: Final = 256
-MOST_CORES: Final = 4096
+FIRST_GRIDS: Final = 256
+MOST_GRIDS: Final = 4096
 
 
-def growing(order: Ints, first: int = FIRST_CORES) -> Iterator[Ints]:
+def growing(order: Ints, first: int = FIRST_GRIDS) -> Iterator[Ints]:
     """Rows in blocks that double, so that an easy search stops early and a hard one runs at full width."""
     start, size = 0, first
     while start < len(order):
         yield order[start : start + size]
-        start, size = start + size, min(2 * size, MOST_CORES)
+        start, size = start + size, min(2 * size, MOST_GRIDS)
 
 
 def group_of(columns: Columns) -> Ints:
@@ -73,6 +73,6 @@ def blocks(rows: Ints, width: int) -> list[Ints]:
 def by_depth(rows: Ints, costs: StageCosts, shardings: int) -> Iterator[Ints]:
     """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
     depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
-    for level in np.unique(depth):
+    for level in unique(depth):
         recomputes = 2 + 2 * 4 ** (int(level) + 1)
         yield from blocks(rows[depth == level], recomputes * shardings * costs.forward_s.shape[1])

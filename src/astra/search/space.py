@@ -79,9 +79,10 @@ class Space:
         self.layouts = Layouts()
         self._layout_places: dict[Layout, int] = {}
         self._pipelines: dict[int, Ints] = {}  # pp -> rows of (vp, schedule, layout, number of recomputes)
-        self._mbs = self.allowed("mbs", divisors(job.workload.global_batch))
+        self.mbs: Ints = np.array(self.allowed("mbs", divisors(job.workload.global_batch)), dtype=np.int64)
         self._sp = self.allowed("sp", (False, True))
-        self._methods = self._recompute_methods()
+        self._depth = len(layer_kinds(job.model))
+        self._all_recomputes = self._every_recompute()
         self._flag_space = math.prod(len(self.allowed(name, options)) for name, options in self.switches().items())
         self._flag_sets = self._switch_settings(user_rules)
         self.shardings = self._make_shardings()
@@ -130,11 +131,11 @@ class Space:
             columns["dispatch_fp8"] = sends & self.job.words.dispatch_fp8
         depths, at = np.unique(columns["pp"], return_inverse=True)
         below = np.array([self._below(int(pp)) for pp in depths], dtype=np.float64)[at]
-        considered = below.sum() * len(self._mbs) * len(self._sp)
-        columns, below, _ = self._with(columns, below, {}, times=len(self._mbs) * len(self._sp))
-        sp, mbs = np.array(self._sp, dtype=bool), np.array(self._mbs, dtype=np.int64)
-        degrees, below, _ = self._with(columns, below, {"sp": sp}, times=len(self._mbs))
-        grids, below, degree = self._with(degrees, below, {"mbs": mbs}, times=1)
+        considered = below.sum() * len(self.mbs) * len(self._sp)
+        columns, below, _ = self._with(columns, below, {}, times=len(self.mbs) * len(self._sp))
+        sp = np.array(self._sp, dtype=bool)
+        degrees, below, _ = self._with(columns, below, {"sp": sp}, times=len(self.mbs))
+        grids, below, degree = self._with(degrees, below, {"mbs": self.mbs}, times=1)
         return degrees, degree, grids, below, round(float(considered))
 
     def _degrees(self) -> dict[str, Column]:
@@ -171,7 +172,7 @@ class Space:
         depth = len(layer_kinds(model))
         found = []
         for vp in self.allowed("vp", chunk_counts(depth, pp)):
-            recomputes = len(self._recomputes(-(-depth // (pp * vp)), -(-depth // pp)))
+            recomputes = np.count_nonzero(self._recomputes(-(-depth // (pp * vp)), -(-depth // pp)))
             known = [name for name in SCHEDULES if name in self.job.runtime.can.schedules]
             for schedule in self.allowed("schedule", known):
                 if not find(schedule).takes(vp):
@@ -198,19 +199,23 @@ class Space:
         """Sets of modules that selective recompute is tried with, as bits."""
         return [module_bits(self.job, names) for names in module_choices(self.job, self.restrictions)]
 
-    def _recomputes(self, chunk_layers: int, stage_layers: int) -> Ints:
-        """Legal rows of ``Savers`` for a chunk of a stage; only full recompute has layers to choose."""
-        most = max(chunk_layers, 1) if self.job.runtime.can.methods else 1
+    def _every_recompute(self) -> Recomputes:
+        """Legal ones, were the whole model one chunk of one stage; only full recompute has layers to choose."""
+        most = self._depth if self.job.runtime.can.methods else 1
         some = self.allowed("recompute_layers", range(1, most + 1))
-        waiting = [n for n in offload_choices(self.job, self.restrictions) if n <= stage_layers]
         rows = [
             (kind, method, n, bits, offloaded)
-            for kind, method, bits in self._methods
+            for kind, method, bits in self._recompute_methods()
             for n in (some if kind == _FULL else [1])
-            for offloaded in waiting
+            for offloaded in offload_choices(self.job, self.restrictions)
         ]
-        table = np.array(rows, dtype=np.int64).reshape(-1, len(Recomputes._fields))
-        return table[check(saver_columns(self.job, Recomputes(*table.T)), self.facts).ok]
+        found = Recomputes(*np.array(rows, dtype=np.int64).reshape(-1, len(Recomputes._fields)).T)
+        return found.take(check(recompute_columns(self.job, found), self.facts).ok)
+
+    def _recomputes(self, chunk_layers: int, stage_layers: int) -> Bools:
+        """Which of them a chunk of a stage has layers for."""
+        every = self._all_recomputes
+        return np.asarray((every.layers <= max(chunk_layers, 1)) & (every.offload_layers <= stage_layers))
 
     def _make_shardings(self) -> Sharding:
         can = self.job.runtime.can
@@ -245,7 +250,7 @@ class Space:
         depth = len(layer_kinds(self.job.model))
         chunk = max((-(-depth // (layout.pp * layout.vp)) for layout in self.layouts), default=1)
         stage = max((-(-depth // layout.pp) for layout in self.layouts), default=1)
-        return Recomputes(*self._recomputes(chunk, stage).T)
+        return self._all_recomputes.take(self._recomputes(chunk, stage))
 
     @property
     def flash_settings(self) -> Bools:
@@ -351,8 +356,8 @@ def facts_in(job: Job) -> dict[str, Any]:
     return facts | word_facts(job)
 
 
-def saver_columns(job: Job, recomputes: Recomputes) -> dict[str, Column]:
-    """Savers under the names that rules use."""
+def recompute_columns(job: Job, recomputes: Recomputes) -> dict[str, Column]:
+    """Recomputes under the names that rules use."""
     found: dict[str, Column] = {"recompute": recomputes.recompute, "method": recomputes.method}
     found["recompute_layers"] = recomputes.layers
     found["offload_layers"] = recomputes.offload_layers

@@ -52,7 +52,7 @@ def polished(
         return strategy, step_s
     best, layers = strategy, layers_of(job, strategy)
     said = job.saying(strategy)
-    job, timed = said, timed if said == job else ()
+    job, timed = said, timed if said is job else ()
     seen, parts = {layers}, parts_of(job, as_row(job, strategy).meshes.columns, timed)
     for _ in range(ROUNDS):
         others = [split for split in neighbours(layers) if split not in seen]

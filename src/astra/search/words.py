@@ -33,8 +33,10 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
             had = ", ".join(f"{name}={word}" for word in known)
             raise InputError(f"--fix {name}", None, want=f"what {job.runtime.name} has: {had}")
         chosen[name] = allowed[0]
-    if job.model.moe is None and not restrictions.allows("dispatch", "alltoall"):
-        raise InputError("--fix dispatch", chosen["dispatch"], want="a model with experts to send tokens to")
+    if job.model.moe is None:
+        if not restrictions.allows("dispatch", "alltoall"):
+            raise InputError("--fix dispatch", chosen["dispatch"], want="a model with experts to send tokens to")
+        chosen["dispatch"] = "alltoall"  # as every strategy without expert parallelism says
     if any(restrictions.fixed.get("offload_layers", ())) and ACTIVATIONS not in can.offload:
         want = f"a runtime that offloads activations: {job.runtime.name} has no activation offload"
         raise InputError("--fix offload_layers", None, want=want)

@@ -108,8 +108,11 @@ class Job(Spec, frozen=True, kw_only=True):
         return Words(**{name: usual[name] for name in Words.__struct_fields__ if name in usual})
 
     def saying(self, strategy: Strategy) -> Job:
-        """The job with the words of a strategy, to cost it with."""
-        return replace(self, settled=Words.of(strategy), repeats=strategy.modules)
+        """The job with the words of a strategy, to cost it with: itself where it has them and what is recomputed."""
+        words = Words.of(strategy)
+        if self.settled == words and self.repeats is not None and {*strategy.modules} <= {*self.repeats}:
+            return self
+        return replace(self, settled=words, repeats=strategy.modules)
 
     def strategy(self, text: str) -> Strategy:
         """A strategy of this job from its text."""

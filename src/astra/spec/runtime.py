@@ -30,7 +30,7 @@ from astra.spec.strategy_fields import (
 )
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
 
-Framework = Literal["megatron", "torchtitan", "deepspeed", "fsdp", "nanotron", "internevo"]
+Framework = Literal["megatron", "torchtitan", "deepspeed", "fsdp", "pytorch", "nanotron", "internevo"]
 FRAMEWORKS: Final[tuple[str, ...]] = get_args(Framework)
 _WORDS: Final = {field.name: field for field in STRATEGY_FIELDS if field.name in (*RUNTIME_WORDS, "overlap_ep")}
 AXES: Final = ("tp", "sp", "pp", "vp", "cp", "ep", "etp", "dp")
@@ -60,6 +60,7 @@ class Can(Spec, frozen=True, kw_only=True):
     uneven: bool = True  # stages may have different numbers of layers
     schedules: tuple[str, ...]
     zero: tuple[int, ...]
+    zero_pipelined: tuple[int, ...] = (0, 1, 2, 3)  # of those, the ones a pipeline may have
     recompute: tuple[str, ...]
     methods: tuple[str, ...] = ()  # of full recompute; none: every layer by itself
     modules: tuple[str, ...] = ("core_attn",)  # of selective recompute
@@ -94,7 +95,7 @@ class Can(Spec, frozen=True, kw_only=True):
             for word in (word for word in getattr(self, field) if word not in known):
                 near = ", ".join(nearest_names(word, known))
                 check(False, f"can.{field}", word, "a known word", f"Did you mean {near}?" if near else "")
-        for field in ("zero", "prefetch"):
+        for field in ("zero", "zero_pipelined", "prefetch"):
             check(set(getattr(self, field)) <= {0, 1, 2, 3}, f"can.{field}", getattr(self, field), "stages from 0 to 3")
 
 

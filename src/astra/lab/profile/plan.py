@@ -91,11 +91,7 @@ def gemm_rows(quick: bool) -> Iterator[Row]:
 
 
 def _three_layouts(tokens: int, outputs: int, inputs: int, *, one_in: int) -> Iterator[Row]:
-    shapes = {
-        "fwd": (tokens, outputs, inputs),
-        "dgrad": (tokens, inputs, outputs),
-        "wgrad": (outputs, inputs, tokens),
-    }
+    shapes = {"fwd": (tokens, outputs, inputs), "dgrad": (tokens, inputs, outputs), "wgrad": (outputs, inputs, tokens)}
     if 2.0 * tokens * outputs * inputs > _MAX_FLOPS:
         return
     for layout, (m, n, k) in shapes.items():

@@ -16,15 +16,13 @@ from typing import Any, Final
 
 from astra.lab.rehearse import decoder, fabric, stand_ins, torch_run
 from astra.lab.rehearse.case import Case
-from astra.schedule.base import FORWARD
-from astra.schedule.one_f_one_b import order
 
 _CLIP: Final = 1.0
 _STD: Final = 0.02
 plain_gated: Final = decoder.gated
 
 
-class Rank:
+class Rank(torch_run.TorchRank):
     """A sharded stage with its optimizer, and the micro-batches whose backward is still to come."""
 
     def __init__(self, case: Case, device: str) -> None:
@@ -51,23 +49,6 @@ class Rank:
         size = (case.strategy.mbs, case.seq)
         self.tokens, self.labels = (torch.randint(case.model.vocab, size, device=device) for _ in range(2))
 
-    def step(self, clock: Any) -> float:
-        """One step as 1F1B orders this stage's micro-batches; returns the gradient norm."""
-        case, alive = self.case, {}
-        plan = order(case.strategy.pp, 1, case.num_microbatches, case.stage).tolist()
-        with clock.span("step"):
-            with clock.span("zero_grad"):
-                self.optimizer.zero_grad()
-            for kind, microbatch, _ in plan:
-                if kind == FORWARD:
-                    with clock.span("fwd"):
-                        alive[microbatch] = self.forward()
-                else:
-                    with clock.span("bwd"):
-                        self.backward(alive.pop(microbatch), last=microbatch == case.num_microbatches - 1)
-            with clock.span("optimizer"):
-                return self.update()
-
     def forward(self) -> Any:
         """What backward starts from: the loss, or the edge of an output that has been sent and is not kept."""
         entered = self.tokens if self.case.stage == 0 else self.received().requires_grad_()
@@ -91,6 +72,10 @@ class Rank:
         tensor = self.torch.empty(size, dtype=self.torch.bfloat16, device=self.device)
         fabric.irecv(tensor)
         return tensor
+
+    def zero_grad(self) -> None:
+        """Give them back: FSDP2 makes new ones."""
+        self.optimizer.zero_grad()
 
     def update(self) -> float:
         """Clip and step; never the peak, so not counted without a GPU."""

@@ -107,10 +107,7 @@ def _expert_fields(case: Case) -> dict[str, Any]:
 
 def block_spec(case: Case, config: Any, vp_stage: int | None) -> Any:
     """Megatron's local layer spec with SDPA, torch norms and, for experts, grouped products."""
-    from megatron.core.transformer.transformer_block import (
-        TransformerBlockSubmodules,
-        get_num_layers_to_build,
-    )
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
     from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
     first = get_transformer_layer_offset(config, vp_stage=vp_stage)
@@ -123,21 +120,14 @@ def block_spec(case: Case, config: Any, vp_stage: int | None) -> Any:
 def _layer_spec(case: Case, experts: int) -> Any:
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 
-    norm, latent = modules.torch_norm, case.model.mla is not None
-    qk_norm = latent or case.model.qk_norm == "per_head"
+    latent = case.model.mla is not None
     layer = get_gpt_layer_local_spec(
-        num_experts=experts or None, qk_layernorm=qk_norm, normalization="RMSNorm", multi_latent_attention=latent
+        num_experts=experts or None,
+        qk_layernorm=latent or case.model.qk_norm == "per_head",
+        normalization="RMSNorm",
+        multi_latent_attention=latent,
     )
-    parts = layer.submodules
-    parts.input_layernorm = parts.pre_mlp_layernorm = norm
-    attention = parts.self_attention.submodules
-    attention.core_attention = modules.sdpa_attention(case.attention)
-    if qk_norm:
-        attention.q_layernorm = norm
-        setattr(attention, "kv_layernorm" if latent else "k_layernorm", norm)
-    if experts and modules.grouped_mm() is not None:
-        parts.mlp.keywords["submodules"].experts = modules.grouped_experts()
-    return layer
+    return modules.with_torch_parts(layer, modules.sdpa_attention(case.attention), grouped=experts > 0)
 
 
 def has_experts(model: ModelSpec, layer: int) -> bool:

@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from astra.lab.rehearse import fabric
+from astra.lab.rehearse import fabric, modules
 from astra.lab.rehearse.case import Case
 from astra.lab.rehearse.megatron_config import block_spec, transformer_config
 
@@ -54,23 +53,7 @@ def load_runtime() -> None:
             import megatron.core.pipeline_parallel.schedules  # noqa: F401
     finally:
         torch.compile = real_compile
-    _without_fp8()
-
-
-def _without_fp8() -> None:
-    """Recomputing a module asks TransformerEngine whether it is in fp8, even where there is none."""
-    from megatron.core.tensor_parallel import random
-
-    if random.HAVE_TE:
-        return
-
-    class NoFp8:
-        @staticmethod
-        def is_fp8_enabled() -> bool:
-            return False
-
-    random.FP8GlobalStateManager = NoFp8
-    random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
+    modules.without_fp8()
 
 
 def padded_vocab(vocab: int, tp: int) -> int:
@@ -148,10 +131,7 @@ _SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}  # Megatron-FSDP'
 
 
 def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-    )
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
     zero = case.strategy.zero
     fields: dict[str, Any] = {
@@ -218,19 +198,8 @@ def _optimizer(case: Case, chunks: list[Any]) -> Any:
         use_distributed_optimizer=case.strategy.zero >= 1,
         overlap_param_gather=case.overlap_grad and case.strategy.zero >= 1,
     )
-    with _fused_adam(torch):
+    with modules.fused_adam():
         return get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
-
-
-@contextlib.contextmanager
-def _fused_adam(torch: Any) -> Iterator[None]:
-    """Torch's default Adam makes a temporary as large as the parameters; production runtimes use a fused one."""
-    plain = torch.optim.AdamW
-    torch.optim.AdamW = functools.partial(plain, fused=True)
-    try:
-        yield
-    finally:
-        torch.optim.AdamW = plain
 
 
 def _connect(case: Case, config: Any, chunks: list[Any], optimizer: Any) -> None:

@@ -5,8 +5,58 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
+
+
+def without_fp8() -> None:
+    """Recomputing a module asks TransformerEngine whether it is in fp8, even where there is none."""
+    from megatron.core.tensor_parallel import random
+
+    if random.HAVE_TE:
+        return
+
+    class NoFp8:
+        @staticmethod
+        def is_fp8_enabled() -> bool:
+            return False
+
+    random.FP8GlobalStateManager = NoFp8
+    random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def fused_adam() -> Iterator[None]:
+    """Torch's default Adam makes a temporary as large as the parameters; production runtimes use a fused one."""
+    import torch
+
+    plain = torch.optim.AdamW
+    torch.optim.AdamW = functools.partial(plain, fused=True)
+    try:
+        yield
+    finally:
+        torch.optim.AdamW = plain
+
+
+def with_torch_parts(layer: Any, core_attention: Any, *, grouped: bool) -> Any:
+    """A local layer spec with torch's norms, this core attention (None: its own) and, if wanted, grouped experts."""
+    from megatron.core.transformer.identity_op import IdentityOp
+
+    parts = layer.submodules
+    for holder, name in (
+        (parts, "input_layernorm"), (parts, "pre_mlp_layernorm"), (parts.self_attention.submodules, "q_layernorm"),
+        (parts.self_attention.submodules, "k_layernorm"), (parts.self_attention.submodules, "kv_layernorm"),
+    ):  # fmt: skip
+        if getattr(holder, name, None) not in (None, IdentityOp):
+            setattr(holder, name, torch_norm)
+    if core_attention is not None:
+        parts.self_attention.submodules.core_attention = core_attention
+    experts: Any = getattr(parts.mlp, "keywords", {}).get("submodules")
+    if grouped and hasattr(experts, "experts") and grouped_mm() is not None:
+        experts.experts = grouped_experts()
+    return layer
 
 
 def torch_norm(*, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:

@@ -16,13 +16,11 @@ from typing import Any, Final
 from astra.lab.rehearse import torch_run
 from astra.lab.rehearse.case import Case
 from astra.lab.rehearse.layers import build_stage, received
-from astra.schedule.base import FORWARD
-from astra.schedule.one_f_one_b import order
 
 _CLIP: Final = 1.0
 
 
-class PlainRank:
+class PlainRank(torch_run.TorchRank):
     """A stage with its gradients and optimizer, and the micro-batches whose backward is still to come."""
 
     def __init__(self, case: Case, device: str) -> None:
@@ -45,23 +43,6 @@ class PlainRank:
         own, size = case.model.vocab // case.strategy.tp, (case.seq, case.strategy.mbs)
         self.tokens, self.labels = (torch.randint(own, size, device=self.device) for _ in range(2))
 
-    def step(self, clock: Any) -> float:
-        """One step as 1F1B orders this stage's micro-batches; returns the gradient norm."""
-        case, alive = self.case, {}
-        with clock.span("step"):
-            with clock.span("zero_grad"):
-                for parameter in self.parameters:
-                    parameter.main_grad.zero_()
-            for kind, microbatch, _ in order(case.strategy.pp, 1, case.num_microbatches, case.stage).tolist():
-                if kind == FORWARD:
-                    with clock.span("fwd"):
-                        alive[microbatch] = self.forward()
-                else:
-                    with clock.span("bwd"):
-                        self.backward(alive.pop(microbatch))
-            with clock.span("optimizer"):
-                return self.update()
-
     def forward(self) -> Any:
         """What backward starts from: the loss, or the edge of an output that has been sent and is not kept."""
         case = self.case
@@ -69,10 +50,16 @@ class PlainRank:
         out = self.stage(entered, self.labels)
         return out if case.stage == case.strategy.pp - 1 else self.torch.autograd.graph.get_gradient_edge(out)
 
-    def backward(self, from_here: Any) -> None:
-        """Of one micro-batch, from the loss or from a received gradient."""
-        last = self.case.stage == self.case.strategy.pp - 1
-        self.torch.autograd.backward([from_here], None if last else [received(self.case, self.device)])
+    def backward(self, from_here: Any, *, last: bool) -> None:
+        """Of one micro-batch; gradients stay here, the last one's too."""
+        del last
+        end = self.case.stage == self.case.strategy.pp - 1
+        self.torch.autograd.backward([from_here], None if end else [received(self.case, self.device)])
+
+    def zero_grad(self) -> None:
+        """Gradients are added up in buffers that stay."""
+        for parameter in self.parameters:
+            parameter.main_grad.zero_()
 
     def update(self) -> float:
         """Clip, step and write the bf16 weights of this rank's share; never the peak, so not counted without a GPU."""

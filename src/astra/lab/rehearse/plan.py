@@ -53,7 +53,7 @@ class CannotRehearse(AstraError):
 
 def framework_of(runtime: Runtime) -> Framework:
     """What plays the ranks of a plan, unless another is named: the framework the plan is for."""
-    return "fsdp2" if runtime.framework in ("torchtitan", "fsdp") else "megatron"
+    return "fsdp2" if runtime.framework in ("torchtitan", "fsdp", "pytorch") else "megatron"
 
 
 def compared_with(framework: str, runtime: Runtime) -> str:
@@ -63,7 +63,7 @@ def compared_with(framework: str, runtime: Runtime) -> str:
 
 def compiles(runtime: Runtime) -> bool:
     """Whether a plan's runtime compiles its layers."""
-    return runtime.framework == "torchtitan"
+    return runtime.framework in ("torchtitan", "pytorch")
 
 
 def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: Framework = "megatron") -> list[str]:

@@ -12,11 +12,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from astra.lab.rehearse import fabric, fake, layers, stand_ins
 from astra.lab.rehearse.case import Case, read_cases
 from astra.lab.rehearse.rows import as_row
+from astra.schedule.base import FORWARD
+from astra.schedule.one_f_one_b import order
 
 _STEPS: Final = 2  # measured at least, after one that warms up,
 _LEAST_S: Final = 0.4  # and short ones for as long as this
@@ -25,16 +27,47 @@ _NAMES: Final = 40  # kernels named in a row
 Costs = dict[str, tuple[float, float]]
 
 
-class TorchRank(Protocol):
-    """A rank that can take steps."""
+class TorchRank:
+    """A rank of one stage that can take steps; what kind it is says how it is built, sharded and updated."""
 
     params: int
+    case: Case
 
-    def step(self, clock: Any) -> float:
-        """One optimizer step under a clock; returns the gradient norm."""
+    def forward(self) -> Any:
+        """What backward starts from: the loss, or the edge of an output that has been sent and is not kept."""
+        raise NotImplementedError
+
+    def backward(self, from_here: Any, *, last: bool) -> None:
+        """Of one micro-batch, from the loss or from a received gradient."""
+        raise NotImplementedError
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the step before."""
+        raise NotImplementedError
+
+    def update(self) -> float:
+        """Clip and step; returns the gradient norm. Never the peak, so not counted without a GPU."""
+        raise NotImplementedError
 
     def held(self) -> list[Any]:
         """Tensors the optimizer holds, of which it makes two moments each."""
+        raise NotImplementedError
+
+    def step(self, clock: Any) -> float:
+        """One optimizer step as 1F1B orders this stage's micro-batches; returns the gradient norm."""
+        case, alive = self.case, {}
+        with clock.span("step"):
+            with clock.span("zero_grad"):
+                self.zero_grad()
+            for kind, microbatch, _ in order(case.strategy.pp, 1, case.num_microbatches, case.stage).tolist():
+                if kind == FORWARD:
+                    with clock.span("fwd"):
+                        alive[microbatch] = self.forward()
+                else:
+                    with clock.span("bwd"):
+                        self.backward(alive.pop(microbatch), last=microbatch == case.num_microbatches - 1)
+            with clock.span("optimizer"):
+                return self.update()
 
 
 Build = Callable[[Case, str], TorchRank]  # from the case and the device

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astra.layers.block import Block, LayerKind, Place
-from astra.layers.blocks.attention import (
-    Heads,
-    around_core,
-    keys_per_query,
-    qkv_kept_bytes,
-    ring,
-    rotates,
-    tp_sends,
-)
+from astra.layers.blocks.attention import Heads, around_core, keys_per_query, qkv_kept_bytes, ring, rotates, tp_sends
 from astra.layers.messages import Send
 from astra.layers.operators import BF16, Gemm, Layer, Module, Shard, Stream
 from astra.layers.tensors import Tensor, matrix, norm
@@ -81,10 +73,7 @@ def _projections(model: ModelSpec, mla: MLA, shard: Shard) -> list[Gemm]:
         queries = [Gemm("q", tokens, heads * dim_q, hidden)]
     else:
         rank = np.full_like(tokens, mla.q_lora_rank)
-        queries = [
-            Gemm("q_down", shard.stream_tokens, rank, hidden),
-            Gemm("q_up", tokens, heads * dim_q, rank),
-        ]
+        queries = [Gemm("q_down", shard.stream_tokens, rank, hidden), Gemm("q_up", tokens, heads * dim_q, rank)]
     latent = np.full_like(tokens, mla.kv_lora_rank)
     return [
         *queries,

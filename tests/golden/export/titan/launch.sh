@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plan of Astra 0.0: llama-3.1-8b on 16xH100-SXM5-80GB, about 1 s per step.
-# Strategy: tp2 pp2 dp4 mbs1 sp zero2 recompute=none overlap=grad,param graphs=none params=bf16 grads=fp32 layers=15,17
+# Strategy: tp2 pp2 dp4 mbs1 sp zero3 recompute=none overlap=grad,param graphs=none params=bf16 grads=fp32 reshard=never layers=15,17
 # Verified with torchtitan 0.3.0 with torch 2.13.0: its own config manager, ParallelDims and model, on the meta device.
 set -euo pipefail
 

@@ -1,7 +1,4 @@
-"""Activations alive on a rank, by walking its slots: exact for chunks of different weight.
-
-An activation lives from the start of its F to the end of its last slot: B, or W where the backward is split.
-"""
+"""Activations alive on a rank, by walking its slots."""
 
 from __future__ import annotations
 
@@ -9,17 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from astra.errors import InputError
-from astra.provenance import Floats, Ints
-from astra.schedule.base import BACKWARD, FORWARD, WEIGHT, Schedule
+from astra.provenance import Ints
+from astra.schedule.base import Schedule
 from astra.schedule.registry import find
-
-
-def alive(order: Ints, weight_by_chunk: Floats) -> Floats:
-    """Weight of the activations alive during each slot of one rank."""
-    kind, weight = order[:, 0], weight_by_chunk[order[:, 2]]
-    ends = kind == (WEIGHT if (kind == WEIGHT).any() else BACKWARD)
-    after = np.cumsum(np.where(kind == FORWARD, weight, 0.0) - np.where(ends, weight, 0.0))
-    return after + np.where(ends, weight, 0.0)
+from astra.schedule.simulator import alive
 
 
 def peak_activation_bytes(

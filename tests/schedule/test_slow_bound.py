@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from astra.errors import InputError
 from astra.schedule import find, simulate
-from astra.schedule.bounds import lower_bound_s
 from astra.spec.strategy import SCHEDULES as NAMES
 from tests.schedule import pipelines
+from tests.schedule.slow_bound import lower_bound_s
 
 
 @pytest.mark.parametrize("name", NAMES)

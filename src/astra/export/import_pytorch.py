@@ -1,0 +1,80 @@
+"""Read the PyTorch trainer that Astra exports: the plan is the constants at its top. The file is never run."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from astra.errors import InputError
+from astra.export.imported import ImportedLaunch
+from astra.export.pytorch import template_names
+from astra.spec.model import ModelSpec
+from astra.spec.names import as_name
+from astra.spec.record import decode
+from astra.spec.strategy import Strategy
+from astra.spec.workload import Workload
+
+
+def read_constants(tree: ast.Module, name: str) -> ImportedLaunch | None:
+    """The plan of a trainer; None if the file is none."""
+    found = _constants(tree)
+    if not {"TP", "PP", "DP", "LAYERS", "MICRO_BATCH"} <= set(found):
+        return None
+    for missing in (one for one in template_names() if one not in found):
+        raise InputError(name, None, want=f"the constant {missing}, as astra export --to pytorch writes it")
+    strategy: Strategy = decode(Strategy, _strategy(found, name), where=name)
+    told = {"global_batch": found["GLOBAL_BATCH"], "seq": found["SEQ"], "precision": found["PRECISION"]}
+    workload: Workload = decode(Workload, told, where=name)
+    return ImportedLaunch(
+        framework="pytorch",
+        strategy=strategy,
+        gpus=strategy.gpus,
+        global_batch=workload.global_batch,
+        seq=workload.seq,
+        precision=workload.precision,
+        optimizer="adam",
+        model=decode(ModelSpec, _model(found, name), where=name),
+        recipe=None,
+        ignored=(),
+    )
+
+
+def _constants(tree: ast.Module) -> dict[str, Any]:
+    """What the file sets at its top to plain data."""
+    found: dict[str, Any] = {}
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.expr):
+            try:
+                found.setdefault(target.id, ast.literal_eval(value))
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                continue
+    return found
+
+
+def _strategy(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """The trainer hides gradients and weights wherever it reduces and gathers them."""
+    layers, pp = found["LAYERS"], found["PP"]
+    whole = isinstance(layers, tuple) and bool(layers) and all(type(count) is int for count in layers)
+    if not whole or type(pp) is not int or pp < 1 or len(layers) % pp:
+        raise InputError(f"{name}: LAYERS", layers, want="as many layers of each stage as there are stages")
+    vp = len(layers) // pp
+    hidden = ("grad", *(["param"] if found["ZERO"] == 3 else []), *(["p2p"] if vp > 1 else []))
+    words = {"TP": "tp", "SP": "sp", "DP": "dp", "ZERO": "zero", "SHARD": "shard", "RESHARD": "reshard"}
+    words |= {"RECOMPUTE": "recompute", "SCHEDULE": "schedule", "MICRO_BATCH": "mbs"}
+    uneven = layers if len(set(layers)) > 1 else ()
+    told = {word: found[constant] for constant, word in words.items()}
+    return told | {"pp": pp, "vp": vp, "overlap": hidden, "layers": uneven}
+
+
+def _model(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """Everything but the model's name and the longest sequence it was made for."""
+    words = {"HIDDEN": "hidden", "FFN": "ffn", "HEADS": "heads", "KV_HEADS": "kv_heads", "HEAD_DIM": "head_dim"}
+    words |= {"VOCAB": "vocab", "GATED": "gated_mlp", "ACTIVATION": "activation", "NORM": "norm"}
+    words |= {"NORM_BIAS": "norm_bias", "NORM_EPSILON": "norm_epsilon", "QKV_BIAS": "qkv_bias", "OUT_BIAS": "out_bias"}
+    words |= {"MLP_BIAS": "mlp_bias", "HEAD_BIAS": "head_bias", "TIED": "tied_embeddings"}
+    words |= {"POSITIONS": "learned_positions", "ROTARY": "rotary"}
+    told = {word: found[constant] for constant, word in words.items()}
+    told |= {"name": as_name(f"the model of {name}"), "layers": sum(found["LAYERS"])}
+    return told | {"max_seq": found["POSITIONS"] or found["SEQ"], "qk_norm": "per_head" if found["QK_NORM"] else "none"}

@@ -1,0 +1,157 @@
+"""Plain PyTorch: ``train.py``, one readable file with the plan's values as constants at its top, for torchrun."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, Final
+
+from astra.export.base import Launch, Left, header, joined, one_pool, template
+from astra.export.quoting import python
+from astra.export.readme import readme
+from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
+from astra.spec.model import ModelSpec, Rotary
+
+BEGIN: Final = "# --- The plan ---"
+END: Final = "# --- End of the plan ---"
+_CONSTANT: Final = re.compile(r"([A-Z_]+)(: [^=]+)? = .*?(  # .*)?")
+
+
+class PyTorch:
+    """Files for torchrun alone."""
+
+    name = "pytorch"
+    title = "a plain PyTorch trainer"
+    verified = "torch 2.13.0: run by torchrun on 1 to 4 CPU processes, the losses those of one"
+    runtime = "pytorch"
+    limits = (one_pool("torchrun"),)
+
+    def files(self, launch: Launch) -> dict[str, str]:
+        """The trainer, a launch script and how to start it."""
+        return {
+            "train.py": program(launch),
+            "launch.sh": _script(launch),
+            "README.md": readme(launch, self, NOTES),
+        }
+
+    def left(self, launch: Launch) -> list[Left]:
+        """Data, and where checkpoints go."""
+        every = f"`--save DIR` writes one every {launch.save_interval} steps"
+        return [
+            Left(
+                "`--data`", "a file of tokens, each a little-endian number of 16 or 32 bits; random tokens without it"
+            ),
+            Left("`--lr`, `--steps`", "the learning rate, and the steps where the plan has no number of tokens"),
+            Left("checkpoints", f"{every}, `--load DIR/step-N` goes on from one; none without it"),
+        ]
+
+
+NOTES: Final = """\
+Start it on every node with its number and the first node's address, after `pip install torch==2.13.0`:
+
+    NODE_RANK=0 MASTER_ADDR=node0 bash launch.sh --data tokens.bin
+
+`train.py` needs PyTorch and nothing else; the plan is the constants at its top, and it stops if torchrun starts another
+number of processes. It prints loss, seconds, tokens per second and the highest memory of any GPU at every step. Layers
+and loss are compiled on GPUs; on CPUs the same file runs with gloo, which is how it was tested.
+"""
+
+
+def program(launch: Launch) -> str:
+    """The trainer with the plan's values in the place of the template's."""
+    start, plan, rest = _template()
+    values = constants(launch)
+    lines = [_filled(line, values) for line in plan]
+    # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
+    head = ["# -*- coding: utf-8 -*-", *header(launch, PyTorch.verified)]
+    return joined([*head, *start, BEGIN, *lines, END, *rest])
+
+
+@cache
+def _template() -> tuple[list[str], list[str], list[str]]:
+    """The lines before the plan without the template's own comments, those of the plan, and those behind it."""
+    lines = template("train.py").splitlines()
+    first, last = lines.index(BEGIN), lines.index(END)
+    begins = next(place for place, line in enumerate(lines) if not line.startswith("#"))
+    return lines[begins:first], lines[first + 1 : last], lines[last + 1 :]
+
+
+def template_names() -> tuple[str, ...]:
+    """The constants of a plan, in order."""
+    found = (_CONSTANT.fullmatch(line) for line in _template()[1])
+    return tuple(match[1] for match in found if match is not None)
+
+
+def _filled(line: str, values: dict[str, Any]) -> str:
+    """A line of the template's plan with the value of this plan."""
+    found = _CONSTANT.fullmatch(line)
+    if found is None:
+        return line
+    name, kind, told = found.groups(default="")
+    return f"{name}{kind} = {python(values[name])}{told}"
+
+
+def constants(launch: Launch) -> dict[str, Any]:
+    """Everything the plan decides, by the trainer's names."""
+    strategy, workload = launch.strategy, launch.workload
+    tokens = workload.tokens
+    return {
+        "TP": strategy.tp,
+        "SP": strategy.sp,
+        "PP": strategy.pp,
+        "SCHEDULE": strategy.schedule,
+        "LAYERS": launch.layers,
+        "DP": strategy.dp,
+        "ZERO": strategy.zero,
+        "SHARD": strategy.shard,
+        "RESHARD": strategy.reshard,
+        "RECOMPUTE": strategy.recompute,
+        "MICRO_BATCH": strategy.mbs,
+        "GLOBAL_BATCH": workload.global_batch,
+        "SEQ": workload.seq,
+        "PRECISION": workload.precision,
+        "STEPS": max(1, round(tokens / workload.tokens_per_step)) if tokens is not None else 1000,
+        "SAVE_EVERY": launch.save_interval,
+        **_shape(launch.model),
+    }
+
+
+def _shape(model: ModelSpec) -> dict[str, Any]:
+    """The model; what is not known of it is what is usual."""
+    return {
+        "HIDDEN": model.hidden,
+        "FFN": model.ffn,
+        "HEADS": model.heads,
+        "KV_HEADS": model.kv_heads,
+        "HEAD_DIM": model.head_dim,
+        "VOCAB": model.vocab,
+        "GATED": model.gated_mlp,
+        "ACTIVATION": model.activation or ("silu" if model.gated_mlp else "gelu"),
+        "NORM": model.norm,
+        "NORM_BIAS": model.norm_bias,
+        "NORM_EPSILON": model.norm_epsilon or 1e-5,
+        "QK_NORM": model.qk_norm == "per_head",
+        "QKV_BIAS": model.qkv_bias,
+        "OUT_BIAS": model.out_bias,
+        "MLP_BIAS": model.mlp_bias,
+        "HEAD_BIAS": model.head_bias,
+        "TIED": model.tied_embeddings,
+        "POSITIONS": model.learned_positions,
+        "ROTARY": None if model.learned_positions else rotary(model.rotary or Rotary()),
+    }
+
+
+def rotary(turning: Rotary) -> dict[str, Any]:
+    """Rotary positions, with the numbers that their stretching takes."""
+    told: dict[str, Any] = {"base": turning.base, "fraction": turning.fraction, "scaling": turning.scaling}
+    if turning.scaling != "none":
+        told["factor"] = turning.factor
+    if turning.scaling == "llama3":
+        told |= {"low_frequency": turning.low_frequency, "high_frequency": turning.high_frequency}
+        told |= {"original_positions": turning.original_positions}
+    return told
+
+
+def _script(launch: Launch) -> str:
+    lines = ["#!/usr/bin/env bash", *header(launch, PyTorch.verified), "set -euo pipefail", "", RENDEZVOUS, HERE, ""]
+    return joined([*lines, torchrun(launch, '"$HERE/train.py"', '"$@"')])

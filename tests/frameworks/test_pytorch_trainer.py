@@ -1,0 +1,149 @@
+"""The exported PyTorch trainer is run by torchrun on CPU processes: every plan loses exactly what one process loses."""
+
+from __future__ import annotations
+
+import array
+import os
+import random
+import re
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from astra.export import EXPORTERS
+from astra.export.base import Launch, refusals
+from astra.spec.model import ModelSpec, Rotary
+from astra.spec.strategy import parse_strategy
+from tests.export.launching import job_of, launched, write
+from tests.frameworks.install import python_of, ready
+
+TRAINER = EXPORTERS["pytorch"]
+LLAMA = ModelSpec(
+    name="tiny", layers=4, hidden=64, ffn=128, heads=4, kv_heads=2, head_dim=16, vocab=96, max_seq=32,
+    activation="silu", rotary=Rotary(base=500.0, scaling="llama3", factor=4.0, original_positions=16),
+)  # fmt: skip
+# Every part by which models differ, and a vocabulary that no degree divides.
+GPT = replace(
+    LLAMA, kv_heads=4, vocab=97, gated_mlp=False, activation="gelu", norm="layernorm", qkv_bias=True, out_bias=True,
+    mlp_bias=True, tied_embeddings=True, learned_positions=40, rotary=None,
+)  # fmt: skip
+QWEN = replace(
+    LLAMA, qk_norm="per_head", qkv_bias=True, head_bias=True, activation="relu2",
+    rotary=Rotary(fraction=0.5, scaling="linear", factor=1.5),
+)  # fmt: skip
+STRATEGIES = [
+    "tp2 mbs4 sp zero0 overlap=grad",
+    "tp2 mbs2 zero0 overlap=grad recompute=full",
+    "pp2 mbs2 zero0 overlap=grad layers=1,3",
+    "pp2 mbs4 zero0 overlap=grad schedule=gpipe",
+    "pp2 vp2 mbs2 zero0 overlap=grad,p2p layers=1,2,1,0",
+    "dp2 mbs2 zero3 reshard=always overlap=grad,param",
+    "dp2 mbs2 zero3 reshard=never overlap=grad,param recompute=full",
+    "dp2 mbs2 zero0 overlap=grad",
+    "dp4 mbs2 zero3 shard2 reshard=always overlap=grad,param",
+    "tp2 pp2 mbs2 sp zero0 overlap=grad layers=3,1",
+    "tp2 dp2 mbs2 sp zero3 reshard=always overlap=grad,param",
+    "pp2 dp2 mbs1 zero3 reshard=never overlap=grad,param layers=1,3",
+]
+ALONE = "mbs2 zero0 overlap=grad"
+
+
+class Step(NamedTuple):
+    """What the trainer prints of a step."""
+
+    loss: float
+    norm: float
+
+
+def launch_of(strategy: str, model: ModelSpec = LLAMA, **request: Any) -> Launch:
+    """A plan of a tiny model, as the exporter takes it."""
+    gpus = parse_strategy(strategy).gpus
+    asked: dict[str, Any] = {"batch": 16, "seq": 32, "precision": "tf32", "runtime": "pytorch"} | request
+    job = job_of("llama-3.1-8b", f"{gpus}xH100", **asked)
+    job = replace(job, model=model)
+    launch = launched(job, job.strategy(strategy))
+    assert refusals(TRAINER, launch) == []
+    return launch
+
+
+def torchrun(folder: Path, processes: int, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The exported file, by real processes that meet at a free port."""
+    if not ready("torch"):
+        pytest.skip(".venvs/torch could not be made (see make test-frameworks)")
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = found.getsockname()[1]
+    command = [str(python_of("torch")), "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    command += ["--master-port", str(port), str(folder / "train.py"), *flags]
+    settings = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=settings)
+
+
+def train(folder: Path, launch: Launch, *flags: str) -> list[Step]:
+    """Losses and norms of the steps."""
+    write(folder, TRAINER.files(launch))
+    ended = torchrun(folder, launch.gpus, "--lr", "0.01", *(flags or ("--steps", "3")))
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    found = re.findall(r"^step \d+ loss (\S+) norm (\S+) ", ended.stdout, re.MULTILINE)
+    return [Step(float(loss), float(norm)) for loss, norm in found]
+
+
+def same(found: list[Step], wanted: list[Step]) -> None:
+    """Losses to the last printed digits, norms of gradients to those of theirs."""
+    assert [step.loss for step in found] == pytest.approx([step.loss for step in wanted], rel=2e-6)
+    assert [step.norm for step in found] == pytest.approx([step.norm for step in wanted], rel=5e-4)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Step]:
+    steps = train(tmp_path_factory.mktemp("alone"), launch_of(ALONE))
+    assert len(steps) == 3
+    return steps
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_plan_trains_as_one_process_does(alone: list[Step], strategy: str, tmp_path: Path) -> None:
+    same(train(tmp_path, launch_of(strategy)), alone)
+
+
+@pytest.mark.parametrize("model", [GPT, QWEN], ids=["gpt", "qwen"])
+def test_every_part_of_a_model_is_split_alike(model: ModelSpec, tmp_path: Path) -> None:
+    one = train(tmp_path / "one", launch_of(ALONE, model))
+    for number, strategy in enumerate(("tp2 mbs4 sp zero0 overlap=grad", "tp2 dp2 mbs2 zero3 overlap=grad,param")):
+        same(train(tmp_path / str(number), launch_of(strategy, model)), one)
+
+
+def test_compiled_layers_have_the_same_gradients(alone: list[Step], tmp_path: Path) -> None:
+    strategy = "tp2 mbs4 sp zero0 overlap=grad recompute=full"
+    same(train(tmp_path, launch_of(strategy), "--steps", "3", "--compile", "aot_eager"), alone)
+
+
+def test_a_checkpoint_goes_on_under_another_plan(alone: list[Step], tmp_path: Path) -> None:
+    """Written by a pipeline of tensor-parallel ranks, read by sharded replicas."""
+    saved = tmp_path / "checkpoints"
+    first = launch_of("tp2 pp2 mbs2 sp zero0 overlap=grad layers=3,1")
+    train(tmp_path / "first", first, "--steps", "3", "--save", str(saved), "--save-every", "2")
+    then = launch_of("dp2 mbs2 zero3 overlap=grad,param")
+    same(train(tmp_path / "then", then, "--steps", "3", "--load", str(saved / "step-2")), alone[2:])
+
+
+@pytest.mark.parametrize(("kind", "code"), [("uint16", "H"), ("uint32", "I")])
+def test_it_learns_a_file_of_tokens(kind: str, code: str, tmp_path: Path) -> None:
+    """Of three tokens that follow each other nothing is left to guess."""
+    path, draw = tmp_path / "tokens.bin", random.Random(0).randrange(3)
+    path.write_bytes(array.array(code, [(draw + place) % 3 for place in range(5000)]).tobytes())
+    flags = ("--steps", "12", "--data", str(path), "--token-type", kind)
+    steps = train(tmp_path, launch_of("dp2 mbs2 zero3 overlap=grad,param", precision="bf16"), *flags)
+    assert steps[0].loss == pytest.approx(4.56, abs=0.1)
+    assert steps[-1].loss < 0.5
+
+
+def test_another_number_of_processes_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, TRAINER.files(launch_of("tp2 mbs4 sp zero0 overlap=grad")))
+    ended = torchrun(tmp_path, 1)
+    assert ended.returncode != 0
+    assert "This plan is for 2 processes (tp 2 x pp 1 x dp 1), but 1 were started." in ended.stderr

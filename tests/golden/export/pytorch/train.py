@@ -1,0 +1,445 @@
+# -*- coding: utf-8 -*-
+# Plan of Astra 0.0: qwen3-8b on 16xH100-SXM5-80GB, about 1 s per step.
+# Strategy: tp2 pp2 dp4 mbs1 sp zero3 recompute=none overlap=grad,param graphs=none params=bf16 grads=fp32 reshard=never layers=17,19
+# Verified with torch 2.13.0: run by torchrun on 1 to 4 CPU processes, the losses those of one.
+"""Train a decoder as planned: PyTorch alone, one process for each GPU, started by torchrun.
+
+Tensor parallelism is DTensor's, pipelines are torch.distributed.pipelining's, replicas share state by fully_shard.
+Tokens are random unless --data names a file of them. Every plan of a model begins with the same weights and reads
+the same samples: its losses are those of one GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import time
+import zlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.tensor import Replicate, Shard, parallel
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+# --- The plan ---
+TP = 2  # tensor-parallel ranks
+SP = True  # whether they share the sequence between products
+PP = 2  # pipeline ranks
+SCHEDULE = '1f1b'  # or gpipe, interleaved
+LAYERS = (17, 19)  # of each stage; stages go round the pipeline ranks
+DP = 4  # replicas
+ZERO = 3  # 3: they share weights, gradients and optimizer; 0: each has all of them
+SHARD = 0  # as many replicas share; 0: all
+RESHARD = 'never'  # never: gathered weights stay until the step's end
+RECOMPUTE = 'none'  # full: every layer is computed again in backward
+MICRO_BATCH = 1  # samples at a time
+GLOBAL_BATCH = 1024  # samples of a step
+SEQ = 4096  # tokens of a sample
+PRECISION = 'bf16'  # products; weights, their gradients and the optimizer are fp32. Or tf32: all of it
+STEPS = 238419
+SAVE_EVERY = 1000  # steps between checkpoints
+# The model
+HIDDEN = 4096
+FFN = 12288
+HEADS = 32
+KV_HEADS = 8
+HEAD_DIM = 128
+VOCAB = 151936
+GATED = True  # the feed-forward has a gate
+ACTIVATION = 'silu'
+NORM = 'rmsnorm'  # or layernorm
+NORM_BIAS = True  # of a layernorm
+NORM_EPSILON = 1e-06
+QK_NORM = True  # norms of every head's queries and keys
+QKV_BIAS = False
+OUT_BIAS = False
+MLP_BIAS = False
+HEAD_BIAS = False
+TIED = False  # the embedding gives the logits too
+POSITIONS = 0  # rows of learned positions
+ROTARY: dict[str, Any] | None = {'base': 1000000.0, 'fraction': 1.0, 'scaling': 'none'}
+# --- End of the plan ---
+
+Turn = tuple[torch.Tensor, torch.Tensor] | None  # cosines and sines of rotary positions
+WORLD, MICRO_BATCHES = TP * PP * DP, GLOBAL_BATCH // (DP * MICRO_BATCH)
+SHARDS = (SHARD or DP) if ZERO == 3 else 1  # ranks that weights, gradients and optimizer are divided among
+REPLICAS = DP // SHARDS
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if CUDA else torch.device("cpu")
+COMPUTE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
+ALONG = Shard(1) if SP else Replicate()  # how tensor-parallel ranks hold what is between products
+
+
+def norm(width: int) -> nn.Module:
+    """A norm of the model's kind."""
+    if NORM == "rmsnorm":
+        return nn.RMSNorm(width, eps=NORM_EPSILON)
+    return nn.LayerNorm(width, eps=NORM_EPSILON, bias=NORM_BIAS)
+
+
+def rotary() -> Turn:
+    """Cosines and sines [s, dim / 2] of every position."""
+    if ROTARY is None:
+        return None
+    width = int(HEAD_DIM * ROTARY["fraction"])
+    rates = ROTARY["base"] ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    if ROTARY["scaling"] == "linear":
+        rates = rates / ROTARY["factor"]
+    if ROTARY["scaling"] == "llama3":  # slow turns are stretched, fast ones kept, those between in proportion
+        low, high = ROTARY["low_frequency"], ROTARY["high_frequency"]
+        turns = ROTARY["original_positions"] * rates / (2 * math.pi)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        rates = kept * rates + (1 - kept) * rates / ROTARY["factor"]
+    angles = torch.outer(torch.arange(SEQ, dtype=torch.float64), rates)
+    return angles.cos().float().to(DEVICE), angles.sin().float().to(DEVICE)
+
+
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Heads [b, a, s, d] with positions: the first numbers of each turn, in pairs of one half and the other."""
+    half = cos.shape[-1]
+    one, other, rest = x.float().split((half, half, x.shape[-1] - 2 * half), -1)
+    return torch.cat((one * cos - other * sin, other * cos + one * sin, rest), -1).type_as(x)
+
+
+class Attention(nn.Module):
+    """Causal attention, of grouped queries where there are fewer keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = nn.Linear(HIDDEN, HEADS * HEAD_DIM, bias=QKV_BIAS)
+        self.k = nn.Linear(HIDDEN, KV_HEADS * HEAD_DIM, bias=QKV_BIAS)
+        self.v = nn.Linear(HIDDEN, KV_HEADS * HEAD_DIM, bias=QKV_BIAS)
+        self.o = nn.Linear(HEADS * HEAD_DIM, HIDDEN, bias=OUT_BIAS)
+        if QK_NORM:
+            self.q_norm, self.k_norm = norm(HEAD_DIM), norm(HEAD_DIM)
+
+    def forward(self, x: torch.Tensor, turn: Turn) -> torch.Tensor:
+        """Inputs and outputs are [b, s, h]."""
+        q, k, v = (part(x).unflatten(-1, (-1, HEAD_DIM)) for part in (self.q, self.k, self.v))
+        if QK_NORM:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        if turn is not None:
+            q, k = turned(q, *turn), turned(k, *turn)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=KV_HEADS < HEADS)
+        return self.o(y.transpose(1, 2).flatten(2))
+
+
+def activated(x: torch.Tensor) -> torch.Tensor:
+    """The activation of the feed-forward."""
+    if ACTIVATION == "gelu":
+        return functional.gelu(x, approximate="tanh")
+    return functional.silu(x) if ACTIVATION == "silu" else functional.relu(x).pow(2 if ACTIVATION == "relu2" else 1)
+
+
+class FeedForward(nn.Module):
+    """Two products, or three with a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(HIDDEN, FFN, bias=MLP_BIAS)
+        self.down = nn.Linear(FFN, HIDDEN, bias=MLP_BIAS)
+        if GATED:
+            self.gate = nn.Linear(HIDDEN, FFN, bias=MLP_BIAS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Inputs and outputs are [b, s, h]."""
+        return self.down(activated(self.gate(x)) * self.up(x) if GATED else activated(self.up(x)))
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each behind a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_1, self.attention = norm(HIDDEN), Attention()
+        self.norm_2, self.mlp = norm(HIDDEN), FeedForward()
+        self.run = self.compute
+
+    def compute(self, x: torch.Tensor, turn: Turn) -> torch.Tensor:
+        """The layer itself."""
+        x = x + self.attention(self.norm_1(x), turn)
+        return x + self.mlp(self.norm_2(x))
+
+    def forward(self, x: torch.Tensor, turn: Turn) -> torch.Tensor:
+        """The layer, computed again in backward if the plan says so."""
+        if RECOMPUTE == "full":
+            return checkpoint(self.run, x, turn, use_reentrant=False, preserve_rng_state=False)
+        return self.run(x, turn)
+
+
+class Embedding(nn.Module):
+    """Tokens, and positions where they are learned, as vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCAB, HIDDEN)
+        if POSITIONS:
+            self.positions = nn.Embedding(POSITIONS, HIDDEN)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Of [b, s] to [b, s, h]."""
+        x = self.tokens(tokens)
+        if not POSITIONS:
+            return x.clone()  # a view of DTensor's would lose its gradient in front of a compiled layer
+        return x + self.positions(torch.arange(SEQ, device=tokens.device).expand_as(tokens))
+
+
+class Head(nn.Module):
+    """The last norm and the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.logits = norm(HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=HEAD_BIAS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of [b, s, h] to [b, s, vocabulary]."""
+        return self.logits(self.norm(x))
+
+
+class Stage(nn.Module):
+    """Consecutive layers of the model, with the embedding if they are the first and the head if the last."""
+
+    def __init__(self, index: int, mesh: DeviceMesh, turn: Turn) -> None:
+        super().__init__()
+        before, self.turn = sum(LAYERS[:index]), turn
+        self.embedding = cut(Embedding(), "embedding", mesh) if index == 0 else None
+        numbers = range(before, before + LAYERS[index])
+        self.layers = nn.ModuleDict({str(n): shard(cut(Layer(), f"layers.{n}", mesh), mesh) for n in numbers})
+        self.head = cut(Head(), "head", mesh) if index == len(LAYERS) - 1 else None
+        if TIED and self.embedding is not None and self.head is not None:
+            self.head.logits.weight = self.embedding.tokens.weight
+            shard([self.embedding, self.head], mesh, keep=True)
+        elif self.embedding is not None:
+            shard(self.embedding, mesh)
+        if self.head is not None and not TIED:
+            shard(self.head, mesh, keep=True)  # backward begins with it
+        shard(self, mesh, keep=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Tokens or the output of the stage before, to the input of the next or logits."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for layer in self.layers.values():
+            x = layer(x, self.turn)
+        return x if self.head is None else self.head(x)
+
+
+def cut(module: nn.Module, name: str, mesh: DeviceMesh) -> nn.Module:
+    """A part of the model with its first weights, of which each tensor-parallel rank keeps its share.
+
+    Every parameter is drawn whole from a seed of its own: the weights are the same whatever the plan.
+    """
+    module = module.to(DEVICE)
+    for key, parameter in module.named_parameters():
+        if key.endswith("bias"):
+            nn.init.zeros_(parameter)
+        elif "norm" not in key:
+            deep = key in ("attention.o.weight", "mlp.down.weight")
+            seed = torch.Generator(DEVICE).manual_seed(zlib.crc32(f"{name}.{key}".encode()))
+            nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * sum(LAYERS) if deep else 1), generator=seed)
+    if TP == 1:
+        return module
+    whole = Replicate()
+    table = parallel.RowwiseParallel(input_layouts=whole, output_layouts=ALONG)
+    by_head = parallel.SequenceParallel(sequence_dim=2, use_local_output=True)
+    columns = ("attention.q", "attention.k", "attention.v", "mlp.up", "mlp.gate")
+    styles: dict[str, Any] = {
+        "tokens": table,
+        "positions": table,
+        "attention": parallel.PrepareModuleInput(input_layouts=(ALONG, None), desired_input_layouts=(whole, None)),
+        "mlp": parallel.PrepareModuleInput(input_layouts=(ALONG,), desired_input_layouts=(whole,)),
+        **dict.fromkeys(columns, parallel.ColwiseParallel()),
+        **dict.fromkeys(("attention.q_norm", "attention.k_norm"), by_head),
+        **dict.fromkeys(("attention.o", "mlp.down"), parallel.RowwiseParallel(output_layouts=ALONG)),
+        **dict.fromkeys(("norm_1", "norm_2", "norm") if SP else (), parallel.SequenceParallel()),
+        "logits": parallel.ColwiseParallel(input_layouts=ALONG, output_layouts=Shard(-1), use_local_output=False),
+    }
+    parts = dict(module.named_modules())
+    styles = {key: style for key, style in styles.items() if key in parts}
+    return parallel.parallelize_module(module, mesh["tp"], styles, src_data_rank=None)
+
+
+def shard(module: Any, mesh: DeviceMesh, keep: bool = False) -> Any:
+    """A unit of fully_shard: gathered before it runs and, unless it is kept, freed behind it."""
+    policy = MixedPrecisionPolicy(param_dtype=COMPUTE, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    over = mesh["replicate", "shard"] if REPLICAS > 1 else mesh["shard"]
+    again = not keep and ZERO == 3 and RESHARD == "always"
+    return fully_shard(module, mesh=over, mp_policy=policy, reshard_after_forward=again)
+
+
+def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The part of one micro-batch in the mean loss of the replica."""
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()) / MICRO_BATCHES
+
+
+class Samples:
+    """The samples of a replica: of a file of tokens, one after another, or random ones."""
+
+    def __init__(self, path: str, kind: str, replica: int) -> None:
+        self.first, self.tokens = replica * (GLOBAL_BATCH // DP), None
+        if path:
+            dtype = getattr(torch, kind)
+            self.tokens = torch.from_file(path, size=os.path.getsize(path) // dtype.itemsize, dtype=dtype)
+            if len(self.tokens) <= SEQ:
+                sys.exit(f"{path} has {len(self.tokens)} tokens; a sample takes {SEQ + 1}.")
+
+    def sample(self, number: int) -> torch.Tensor:
+        """A sample and the token behind it."""
+        if self.tokens is None:
+            return torch.randint(VOCAB, (SEQ + 1,), generator=torch.Generator().manual_seed(number))
+        start = number % ((len(self.tokens) - 1) // SEQ) * SEQ
+        return self.tokens[start : start + SEQ + 1].long()
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of a step."""
+        start = step * GLOBAL_BATCH + self.first
+        rows = torch.stack([self.sample(start + row) for row in range(GLOBAL_BATCH // DP)]).to(DEVICE)
+        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+class Trainer:
+    """The stages of this process, their optimizers and what runs a step."""
+
+    def __init__(self, mesh: DeviceMesh, rate: float, compiler: str) -> None:
+        self.rank, turn = mesh["pp"].get_local_rank(), rotary()
+        indices = range(self.rank, len(LAYERS), PP)  # with several chunks a rank every PP-th is its own
+        self.stages = [Stage(index, mesh, turn) for index in indices]
+        self.optimizers = [optimizer_of(stage, rate) for stage in self.stages]
+        self.loss, self.schedule = loss_of, None
+        if compiler != "none":
+            self.loss = torch.compile(loss_of, backend=compiler)
+            for layer in (layer for stage in self.stages for layer in stage.layers.values()):
+                layer.run = torch.compile(layer.compute, backend=compiler)
+        if PP > 1:
+            pairs, group = zip(self.stages, indices, strict=True), mesh["pp"].get_group()
+            parts = [PipelineStage(stage, index, len(LAYERS), DEVICE, group=group) for stage, index in pairs]
+            kinds = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe, "interleaved": ScheduleInterleaved1F1B}
+            mine = parts if SCHEDULE == "interleaved" else parts[0]
+            self.schedule = kinds[SCHEDULE](mine, MICRO_BATCHES, loss_fn=self.loss, scale_grads=False)
+
+    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Forward and backward of every micro-batch; the mean loss of the replica, on its last stage."""
+        losses: list[torch.Tensor] = []
+        if self.schedule is None:
+            for place, (x, y) in enumerate(zip(inputs.split(MICRO_BATCH), targets.split(MICRO_BATCH), strict=True)):
+                last, stage = place == MICRO_BATCHES - 1, self.stages[0]
+                stage.set_requires_gradient_sync(last or SHARDS > 1)  # whole gradients are added up first
+                stage.set_requires_all_reduce(last)
+                stage.set_reshard_after_backward(last or (ZERO == 3 and RESHARD == "always"))
+                losses.append(self.loss(stage(x), y))
+                losses[-1].backward()
+        else:
+            first, last = self.rank == 0, self.rank == PP - 1
+            wanted: dict[str, Any] = {"target": targets, "losses": losses} if last else {}
+            self.schedule.step(*([inputs] if first else []), **wanted, return_outputs=False)
+        found = sum((loss.detach() for loss in losses), torch.zeros((), device=DEVICE))
+        return found.full_tensor() if hasattr(found, "full_tensor") else found
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor, rate: float, most: float) -> tuple[float, float]:
+        """One step of the optimizer; the mean loss of the batch and the norm of its gradients."""
+        with parallel.loss_parallel() if TP > 1 else torch.enable_grad():
+            loss = self.gradients(inputs, targets)
+        grads = [(p.grad.to_local(), copies(p)) for stage in self.stages for p in stage.parameters()]
+        square = sum(grad.float().square().sum() / count for grad, count in grads)
+        sums = torch.stack((loss / (TP * DP), square / REPLICAS))
+        dist.all_reduce(sums)
+        norm = sums[1].sqrt()
+        torch._foreach_mul_([grad for grad, _ in grads], (most / (norm + 1e-6)).clamp(max=1.0))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad()
+        return float(sums[0]), float(norm)
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimizer by name, to be written or overwritten; any plan of the model has the same names."""
+        found: dict[str, Any] = {}
+        for stage, optimizer in zip(self.stages, self.optimizers, strict=True):
+            for part in get_state_dict(stage, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True)):
+                found |= part
+        return found
+
+
+def optimizer_of(stage: Stage, rate: float) -> torch.optim.Optimizer:
+    """AdamW; parameters of different meshes, and those without weight decay, are groups of their own."""
+    groups: dict[Any, dict[str, Any]] = {}
+    for parameter in stage.parameters():
+        decay = 0.1 if parameter.ndim > 1 else 0.0
+        one = groups.setdefault((parameter.device_mesh, decay), {"params": [], "weight_decay": decay})
+        one["params"].append(parameter)
+    return torch.optim.AdamW(list(groups.values()), lr=rate, betas=(0.9, 0.95), fused=True)
+
+
+def copies(parameter: Any) -> int:
+    """How many tensor-parallel ranks hold the same numbers of a parameter."""
+    names = parameter.device_mesh.mesh_dim_names
+    return 1 if "tp" in names and parameter.placements[names.index("tp")].is_shard() else TP
+
+
+def rate_at(step: int, steps: int, most: float) -> float:
+    """A linear beginning, then half a cosine down to a tenth."""
+    begins = max(1, min(2000, steps // 50))
+    if step < begins:
+        return most * (step + 1) / begins
+    return most * (0.55 + 0.45 * math.cos(math.pi * (step - begins) / max(1, steps - begins)))
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="", help="a file of tokens and nothing else (default: random tokens)")
+    parser.add_argument("--token-type", default="uint16" if VOCAB <= 65536 else "uint32", choices=("uint16", "uint32"))
+    parser.add_argument("--steps", type=int, default=STEPS, help="in all (default: %(default)s)")
+    parser.add_argument("--lr", type=float, default=3e-4, help="the highest learning rate")
+    parser.add_argument("--clip", type=float, default=1.0, help="the highest norm of the gradients")
+    parser.add_argument("--compile", default="inductor" if CUDA else "none", help="torch.compile's backend, or none")
+    parser.add_argument("--save", default="", help="a folder for checkpoints (default: none are written)")
+    parser.add_argument("--save-every", type=int, default=SAVE_EVERY, help="steps (default: %(default)s)")
+    parser.add_argument("--load", default="", help="the folder of one checkpoint, to go on from")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train."""
+    given, started = arguments(), int(os.environ.get("WORLD_SIZE", "1"))
+    if started != WORLD:
+        sys.exit(f"This plan is for {WORLD} processes (tp {TP} x pp {PP} x dp {DP}), but {started} were started.")
+    if CUDA:
+        torch.cuda.set_device(DEVICE)
+        torch.set_float32_matmul_precision("high")  # TF32
+    mesh = init_device_mesh(DEVICE.type, (PP, REPLICAS, SHARDS, TP), mesh_dim_names=("pp", "replicate", "shard", "tp"))
+    replica = mesh["replicate"].get_local_rank() * SHARDS + mesh["shard"].get_local_rank()
+    trainer, samples = Trainer(mesh, given.lr, given.compile), Samples(given.data, given.token_type, replica)
+    first = 0
+    if given.load:
+        dcp.load(trainer.state(), checkpoint_id=given.load)
+        first = int(os.path.basename(os.path.normpath(given.load)).removeprefix("step-"))
+    for step in range(first, given.steps):
+        began = time.perf_counter()
+        loss, norm = trainer.step(*samples.batch(step), rate_at(step, given.steps, given.lr), given.clip)
+        took = time.perf_counter() - began
+        peak = torch.tensor(torch.cuda.max_memory_allocated() if CUDA else 0, device=DEVICE)
+        dist.all_reduce(peak, dist.ReduceOp.MAX)
+        if dist.get_rank() == 0:
+            speed = GLOBAL_BATCH * SEQ / took
+            told = f"step {step + 1} loss {loss:.6f} norm {norm:.4f} {took:.3f} s {speed:,.0f} tokens/s"
+            print(f"{told} peak {peak.item() / 2**30:.2f} GiB", flush=True)
+        if given.save and (step + 1) % given.save_every == 0:
+            dcp.save(trainer.state(), checkpoint_id=os.path.join(given.save, f"step-{step + 1}"))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
