@@ -25,7 +25,11 @@ CASES = [
     ("llama-3.1-70b", "64xH100", "tp8 pp2 dp4 mbs1 sp zero3 reshard=never overlap=grad,param schedule=gpipe"),
     ("qwen3-14b", "16xH100", "tp2 dp8 mbs1 sp zero3 overlap=grad,param"),
     ("qwen3-30b-a3b", "32xH100", "dp32 ep16 mbs1 zero3 overlap=grad,param"),
-    ("deepseek-v3", "256xH100", "pp8 dp32 ep32 mbs1 zero3 reshard=never overlap=grad,param recompute=full layers=6,8*6,7"),
+    (
+        "deepseek-v3",
+        "256xH100",
+        "pp8 dp32 ep32 mbs1 zero3 reshard=never overlap=grad,param recompute=full layers=6,8*6,7",
+    ),
     ("gpt-oss-20b", "16xH100", "dp16 ep8 mbs1 zero3 overlap=grad,param"),
 ]
 
