@@ -43,7 +43,11 @@ def words(row: Row) -> tuple[str, list[str]]:
         said.append(f"dispatch={backend}")
     graphs = f"{row['cuda_graph_impl']} {row['cuda_graph_scope']}"
     whole = row["cuda_graph_impl"] != "none" and "full_iteration" in graphs
-    said.append(f"graphs={'full' if whole else 'partial' if 'transformer_engine' in graphs else 'none'}")
+    partial = "transformer_engine" in graphs
+    if partial and "moe" in literal_eval(row["recompute_modules"] or "[]"):  # graphs=partial takes the router too
+        unsaid.append("graphs of what is not recomputed")
+        partial = False
+    said.append(f"graphs={'full' if whole else 'partial' if partial else 'none'}")
     said.append(f"overlap={','.join(_overlap(row)) or 'none'}")
     return " ".join(said), unsaid
 
