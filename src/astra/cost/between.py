@@ -43,7 +43,7 @@ class Sync(NamedTuple):
     reduce_scatter_s: Floats  # with it
     all_gather_s: Floats
     source: Codes
-    tied_s: Floats | float = 0.0  # of a table whose copies stand on the first and on the last stage
+    tied_s: Floats  # of a table whose copies stand on the first and on the last stage
 
 
 def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints) -> Floats:
@@ -90,7 +90,7 @@ def sync(
         reduced, scattered = reduced + found.reduce.seconds, scattered + found.scatter.seconds
         gathered = gathered + found.gather.seconds
         source = worst(source, *(way.source for way in found))
-    return Sync(reduced, scattered, gathered, source)
+    return Sync(reduced, scattered, gathered, source, np.zeros(shape))
 
 
 def replicas(
