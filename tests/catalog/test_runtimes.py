@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -130,7 +131,7 @@ def test_recipes_of_each_generation() -> None:
         ("llama-3-8b", "mxfp8", "partial", False),
     ],
 )
-def test_whole_graphs_are_for_experts_in_one_kernel(model: str, precision: str, graphs: str, hides: bool) -> None:
+def test_whole_graphs_are_for_experts_in_one_kernel(model: str, precision: Any, graphs: str, hides: bool) -> None:
     """As in perf_recipes 0.5 and 0.6: full_iteration and overlap_moe_expert_parallel_comm with fp8_mx and nvfp4."""
     asked = PlanRequest(model=model, gpus=("8xGB200",), precision=precision, runtime="megatron-bridge")
     found = World.of(asked).job.recipe()

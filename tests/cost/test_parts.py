@@ -317,7 +317,7 @@ def test_whole_graphs_spare_what_passes_between_an_experts_products() -> None:
     columns = {name: np.ones(1, np.int64) for name in ("tp", "cp", "etp", "mbs")} | {"ep": np.array([8])}
     columns |= {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}
 
-    def stream_s(precision: str, graphs: Any) -> float:
+    def stream_s(precision: Any, graphs: Any) -> float:
         asked = World.of(PlanRequest(model="qwen3-30b-a3b", gpus=("8xGB200",), batch=8, seq=8192, precision=precision,
                                      runtime="megatron-bridge")).job  # fmt: skip
         said = msgspec.structs.replace(asked, settled=Words(dispatch="hybridep", graphs=graphs))
@@ -335,7 +335,7 @@ def test_four_bits_are_for_every_layer() -> None:
     columns |= {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}
     device = parse_gpus("8xGB300").device
 
-    def layer_s(precision: str) -> float:
+    def layer_s(precision: Any) -> float:
         asked = PlanRequest(model="llama-3-70b", gpus=("8xGB300",), batch=8, seq=8192, precision=precision)
         found = gather_parts(World.of(asked).job, columns).parts
         return next(float(part.forward.gemm_s[0]) for key, part in found.items() if isinstance(key, LayerKind))

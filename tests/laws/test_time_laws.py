@@ -135,7 +135,7 @@ def test_tied_tables_add_their_gradients_across_the_pipeline(tp: int) -> None:
 
     Nothing else is exchanged with a single replica; an untied model and a single stage have no second copy.
     """
-    asked = {"gpus": f"{2 * tp}xH100", "batch": 8, "seq": SEQ, "runtime": "megatron"}
+    asked: dict[str, Any] = {"gpus": f"{2 * tp}xH100", "batch": 8, "seq": SEQ, "runtime": "megatron"}
 
     def between_s(pp: int, *, tied: bool) -> float:
         model = msgspec.structs.replace(gpt(8), tied_embeddings=tied)
