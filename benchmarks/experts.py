@@ -13,6 +13,7 @@ import csv
 import datetime
 import json
 import statistics
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from astra.errors import AstraError
 from astra.spec.strategy import parse_strategy
 
 RECIPES = Path(__file__).parent / "recipes.csv"
+REASONS = Path(__file__).parent / "reasons.csv"
 RUNTIME = "megatron-bridge"
 COMPARED = ("tp", "pp", "vp", "cp", "ep", "etp", "mbs", "zero", "recompute", "modules", "offload", "offload_layers",
             "dispatch", "graphs", "overlap", "schedule")  # fmt: skip
@@ -30,6 +32,12 @@ def recipes() -> list[dict[str, str]]:
     """Every recipe, by column name."""
     lines = [line for line in RECIPES.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     return list(csv.DictReader(lines))
+
+
+def reason_for(recipe: str) -> str:
+    """Why a recipe is left out or does not fit, as written down; empty if nobody has."""
+    rows = csv.DictReader(REASONS.read_text(encoding="utf-8").splitlines())
+    return next((row["why"] for row in rows if fnmatch(recipe, row["recipes"])), "")
 
 
 def compare(recipe: dict[str, str]) -> dict[str, Any]:
@@ -43,13 +51,14 @@ def compare(recipe: dict[str, str]) -> dict[str, Any]:
         own = astra.estimate(recipe["model"], strategy=recipe["strategy"], **asked)
         found = astra.plan(recipe["model"], **asked)
     except AstraError as error:
-        return told | {"left_out": str(error)}
+        return told | {"left_out": str(error), "why": reason_for(recipe["recipe"])}
     best = found.best.estimate
     theirs, ours = parse_strategy(own.strategy), parse_strategy(best.strategy)
     changed = [f"{name} {getattr(theirs, name)} -> {getattr(ours, name)}" for name in COMPARED
                if getattr(theirs, name) != getattr(ours, name)]  # fmt: skip
+    why = "" if own.fits and own.legal else reason_for(recipe["recipe"])
     return told | {
-        "legal": own.legal, "violations": own.violations, "fits": own.fits, "recipe_s": own.step_s,
+        "why": why, "legal": own.legal, "violations": own.violations, "fits": own.fits, "recipe_s": own.step_s,
         "recipe_peak_gib": own.peak_reserved_gib, "usable_gib": own.memory_usable_gib, "plan": best.strategy,
         "plan_s": best.step_s, "plan_upper_s": best.step_s_range.high, "recipe_upper_s": own.step_s_range.high,
         "ratio": own.step_s / best.step_s, "changed": changed, "evidence": best.evidence, "warnings": best.warnings,
@@ -59,11 +68,12 @@ def compare(recipe: dict[str, str]) -> dict[str, Any]:
 def show(row: dict[str, Any]) -> None:
     """One line, or two."""
     if "left_out" in row:
-        print(f"{row['recipe']}: left out: {row['left_out'][:160]}")
+        print(f"{row['recipe']}: left out: {row['left_out'][:160]} {row['why']}")
         return
     legal = "" if row["legal"] else f"NOT LEGAL: {'; '.join(row['violations'])} "
     room = "" if row["fits"] else f"DOES NOT FIT: {row['recipe_peak_gib']:.0f} of {row['usable_gib']:.0f} GiB "
     why = f"without its {row['unsaid']} " if row["unsaid"] else ""
+    why += f"({row['why']}) " if row["why"] else ""
     print(
         f"{row['recipe']}: {row['recipe_s']:.3f} s, plan {row['plan_s']:.3f} s, {row['ratio']:.3f} {legal}{room}{why}"
     )
@@ -75,11 +85,13 @@ def summary(rows: list[dict[str, Any]]) -> str:
     costed = [row for row in rows if "left_out" not in row]
     fitting = [row for row in costed if row["fits"] and row["legal"]]
     ratios = [row["ratio"] for row in fitting]
+    unexplained = sum(not (row.get("fits") and row.get("legal")) and not row["why"] for row in rows)
     better = sum(row["plan_upper_s"] <= row["recipe_upper_s"] * (1 + 1e-9) for row in fitting)
     return (
         f"{len(rows)} recipes: {len(rows) - len(costed)} left out, "
         f"{sum(not row['legal'] for row in costed)} not legal, "
-        f"{sum(not row['fits'] for row in costed)} do not fit. Of the {len(fitting)} others the plan's upper end is no "
+        f"{sum(not row['fits'] for row in costed)} do not fit, {unexplained} of all these without a written reason. "
+        f"Of the {len(fitting)} others the plan's upper end is no "
         f"worse in {better}; it is predicted {statistics.median(ratios):.3f} times as fast in the median, "
         f"{min(ratios):.2f} to {max(ratios):.2f}"
     )

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -128,13 +129,25 @@ class LeftOut(NamedTuple):
     kin: bool  # whether other sources ran on such a runtime
 
 
-def left_out(runs: Sequence[Run]) -> list[LeftOut]:
-    """Every scored run predicted by constants that never saw its source."""
+def kept() -> dict[tuple[str, str], Values]:
+    """The constants that were found last, by source and kind of runtime."""
+    with RESULT.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    each = re.compile(r"([\w-]+)(?: \(no kin\))? \(([^)]*)\)")
+    return {
+        (row["source"], kind): tuple(map(float, values.split(",")))
+        for row in rows
+        for kind, values in each.findall(row["constants"])
+    }
+
+
+def left_out(runs: Sequence[Run], known: Mapping[tuple[str, str], Values] | None = None) -> list[LeftOut]:
+    """Every scored run predicted by constants that never saw its source: found anew, or as they are ``known``."""
     found = []
     for source, kind in sorted({(run.source, kind_of(runtime_in(run))) for run in runs}):
         others = [run for run in runs if run.source != source]
         kin = [run for run in others if kind_of(runtime_in(run)) == kind]
-        constants = fitted(kin or others)
+        constants = (known or {}).get((source, kind)) or fitted(kin or others)
         own = [run for run in runs if run.source == source and kind_of(runtime_in(run)) == kind]
         rows = predicted(own, constants, alone=not kin)
         found.append(LeftOut(source, kind, constants, rows, kin=bool(kin)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +14,9 @@ from astra.catalog import runtimes
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.cost import effects
 from astra.errors import InputError
+from astra.search.world import World
 from astra.spec.effects import EFFECTS, Effect
+from astra.spec.request import PlanRequest
 from astra.spec.runtime import changed
 
 
@@ -107,12 +110,29 @@ def test_what_is_usual_can_be_done(name: str) -> None:
 
 
 def test_recipes_of_each_generation() -> None:
-    """NVIDIA's: DeepEP on Hopper, HybridEP on Blackwell, graphs of all but experts, gradients in bf16."""
+    """NVIDIA's perf_recipes 0.4 to 0.6: HybridEP on Hopper and Blackwell, there graphs of whole steps."""
     bridge = runtime("megatron-bridge")
     found = {gpu: bridge.usual_words(gpu, pipelined=True) for gpu in ("ampere", "hopper", "blackwell")}
-    assert [words["dispatch"] for words in found.values()] == ["alltoall", "deepep", "hybridep"]
-    assert {(words["graphs"], words["grads"], words["params"]) for words in found.values()} == {
-        ("partial", "bf16", "fp8")
-    }
+    assert [words["dispatch"] for words in found.values()] == ["alltoall", "hybridep", "hybridep"]
+    assert [words["graphs"] for words in found.values()] == ["partial", "partial", "full"]
+    assert {(words["grads"], words["params"]) for words in found.values()} == {("bf16", "fp8")}
     assert runtime("torchtitan").usual_words("hopper", pipelined=True)["reshard"] == "never"
     assert runtime("torchtitan").usual_words("hopper", pipelined=False)["reshard"] == "always"
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "graphs", "hides"),
+    [
+        ("qwen3-30b-a3b", "mxfp8", "full", True),
+        ("qwen3-30b-a3b", "nvfp4", "full", True),
+        ("qwen3-30b-a3b", "fp8-tensorwise", "partial", False),
+        ("qwen3-30b-a3b", "bf16", "partial", False),
+        ("nemotron-3-nano-30b-a3b", "mxfp8", "partial", False),
+        ("llama-3-8b", "mxfp8", "partial", False),
+    ],
+)
+def test_whole_graphs_are_for_experts_in_one_kernel(model: str, precision: Any, graphs: str, hides: bool) -> None:
+    """As in perf_recipes 0.5 and 0.6: full_iteration and overlap_moe_expert_parallel_comm with fp8_mx and nvfp4."""
+    asked = PlanRequest(model=model, gpus=("8xGB200",), precision=precision, runtime="megatron-bridge")
+    found = World.of(asked).job.recipe()
+    assert (found["graphs"], found["overlap_ep"]) == (graphs, hides)

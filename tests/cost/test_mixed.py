@@ -37,7 +37,7 @@ def test_groups_of_pipelines_sum_gradients_in_a_ring() -> None:
     job = api.make_job("llama-2-7b", gpus="8xH100", batch=64)
     some, none = np.array([1e9]), np.zeros(1)
     held = Held(some, none, some, none, none)
-    silent = Sync(none, none, none, np.zeros(1, np.int8))
+    silent = Sync(none, none, none, np.zeros(1, np.int8), tied_s=none)
 
     def added_s(groups: int, *, latency_s: float = 0.0) -> float:
         wire = Wire(1e9, latency_s, Source.MEASURED)

@@ -129,6 +129,27 @@ def test_pieces_of_replicas_are_copied_one_by_one_under_stage_one_alone() -> Non
     assert update_s(1, 64) > update_s(1, 16) > update_s(1, 8)
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_tied_tables_add_their_gradients_across_the_pipeline(tp: int) -> None:
+    """Two copies of V h / t gradients, on the first and the last stage: one all-reduce of two ranks (Megatron, 2021).
+
+    Nothing else is exchanged with a single replica; an untied model and a single stage have no second copy.
+    """
+    asked: dict[str, Any] = {"gpus": f"{2 * tp}xH100", "batch": 8, "seq": SEQ, "runtime": "megatron"}
+
+    def between_s(pp: int, *, tied: bool) -> float:
+        model = msgspec.structs.replace(gpt(8), tied_embeddings=tied)
+        found = astra.estimate(model, strategy=f"tp{tp} pp{pp} dp{2 // pp} mbs1 zero0 grads=fp32 overlap=none", **asked)
+        return found.breakdown["dp communication"]
+
+    table_bytes = 4 * gpt(8).vocab * HIDDEN / tp
+    place = parse_gpus(f"{2 * tp}xH100")
+    columns = {"nbytes": np.array([table_bytes]), "ranks": np.array([2]), "stride": np.array([tp])}
+    wanted = float(collective(place, "all_reduce", **columns).seconds[0])
+    assert between_s(2, tied=True) == pytest.approx(wanted, rel=1e-9)
+    assert between_s(2, tied=False) == 0
+
+
 def test_offloaded_activations_cross_a_slow_link_twice() -> None:
     """Once to host memory and once back for every micro-batch: what a slow link takes is bytes over its speed."""
     bytes_per_s, plain = 1e6, "dp8 mbs2 recompute=none zero1"

@@ -361,3 +361,42 @@ def test_a_damaged_file_is_an_input_error(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(InputError):
             read_runs(path)
+
+
+EXPERTS = {
+    "framework": "megatron-bridge", "model_name": "qwen3-30b-a3b", "layers": "48", "hidden": "2048", "ffn": "6144",
+    "heads": "32", "kv_heads": "4", "vocab": "151936", "moe_experts": "128", "moe_topk": "8", "moe_ffn": "768",
+    "tp": "1", "pp": "2", "vp": "12", "ep": "8", "dp": "8", "sp": "0",
+}  # fmt: skip
+RACK = {"gpu_type": "GB200", "gpu_mem_gb": "186", "gpus_per_node": "4", "intra_node_link": "NVLink5 NVL72 domain"}
+
+
+@pytest.mark.parametrize(
+    ("release", "where", "dispatch", "hidden"),
+    [
+        ("NeMo 25.11", {}, "alltoall", True),
+        ("NeMo 25.11", {"vp": "1"}, "alltoall", False),
+        ("NeMo 25.07", {}, "alltoall", False),  # no release before 25.09 hides it
+        ("NeMo 26.02", {}, "alltoall", True),
+        ("NeMo 26.02.01", {}, "hybridep", False),
+        ("", {}, "hybridep", False),
+        ("NeMo 25.11", RACK, "hybridep", False),
+    ],
+)
+def test_the_dispatcher_of_a_release(release: str, where: dict[str, str], dispatch: str, hidden: bool) -> None:
+    found = run(**{**EXPERTS, **where, "framework_version_or_date": release}).strategy
+    assert (found.dispatch, "ep" in found.overlap) == (dispatch, hidden)
+
+
+def test_a_row_without_sizes_is_the_catalogs_model_of_its_name() -> None:
+    none = dict.fromkeys(("layers", "hidden", "ffn", "heads", "kv_heads", "vocab"), "")
+    named = {**EXPERTS, **RACK, **none, "model_name": "Nemotron_3_Nano", "moe_experts": "", "moe_topk": "",
+             "moe_ffn": "", "gated_mlp": "", "pp": "1", "vp": "1", "dp": "16", "precision": "mxfp8",
+             "framework_version_or_date": "NeMo 26.06"}  # fmt: skip
+    found = run(**named, notes="q=C; shape not filled (hybrid/other)")
+    assert found.job.model.name == "nemotron-3-nano-30b-a3b"
+    assert any("catalog's model of this name" in rule for rule in found.filled)
+    assert not found.aside  # nothing is missing any more
+    assert found.strategy.graphs == "partial"  # state spaces are not captured whole
+    assert "layers is missing" in str(one(**{**named, "model_name": "Nobody_9"}))
+    assert "layers is missing" in str(one(**{**named, "hidden": "2688"}))  # some sizes: not the name alone

@@ -16,7 +16,7 @@ from astra.cost import effects
 from astra.cost.state import Held, Holding, gradient_bytes
 from astra.layers.operators import once
 from astra.network import collectives
-from astra.provenance import Codes, Floats, Ints, Timed, worst
+from astra.provenance import Bools, Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
 
 
@@ -43,6 +43,21 @@ class Sync(NamedTuple):
     reduce_scatter_s: Floats  # with it
     all_gather_s: Floats
     source: Codes
+    tied_s: Floats  # of a table whose copies stand on the first and on the last stage
+
+
+def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints) -> Floats:
+    """The two copies of a tied embedding table add their gradients after the last backward, once a step.
+
+    ``ends`` are the ranks with one copy of two. Megatron, nanotron and DeepSpeed all do so, beside the replicas'
+    reduction and with the whole table, whoever owns its states.
+    """
+    if not (job.model.tied_embeddings or job.workload.mtp) or job.workload.task == "lora":
+        return np.zeros(ends.shape)
+    nbytes = gradient_bytes(job) * job.model.vocab * job.model.hidden / tp
+    two = np.full_like(tp, 2)
+    timed = collectives.collective(job.pool, "all_reduce", nbytes=nbytes, ranks=two, stride=ranks_apart)
+    return np.where(ends, timed.seconds, 0.0)
 
 
 def sync(
@@ -75,7 +90,7 @@ def sync(
         reduced, scattered = reduced + found.reduce.seconds, scattered + found.scatter.seconds
         gathered = gathered + found.gather.seconds
         source = worst(source, *(way.source for way in found))
-    return Sync(reduced, scattered, gathered, source)
+    return Sync(reduced, scattered, gathered, source, np.zeros(shape))
 
 
 def replicas(
@@ -116,8 +131,8 @@ def replicas(
     once = np.where(once_reduced, gradient_exposed, 0.0) + np.where(again | held_on, 0.0, weight_exposed)
     reductions = np.where(once_reduced, 1, microbatches)
     gathers = np.where(again, 2 * microbatches, np.where(held_on, microbatches, 1))
-    busy = reduce_s * reductions + gather_s * gathers
-    return Replicas(busy, once, each, moved.source)
+    busy = reduce_s * reductions + gather_s * gathers + moved.tied_s
+    return Replicas(busy, once + moved.tied_s, each, moved.source)
 
 
 def _gathered_bytes(job: Job) -> float:

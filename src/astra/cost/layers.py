@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.cost.low import scaling
+from astra.cost.low import fuses_experts, scaling
 from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.blocks import KERNELS
@@ -112,17 +112,25 @@ def _in_one_piece(layer: Layer) -> Layer:
 
 
 def casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
-    """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward."""
+    """Quantising what goes into fp8 GEMMs: inputs in forward, output gradients in backward.
+
+    Fused experts quantise what passes between their two products.
+    """
     if not job.workload.low:
         return []
     low, own = [gemm for gemm in gemms if not in_bf16(gemm)], scaling(job)
     moved = own.share * own.cast_bytes  # over those of the usual way, which the kernel is counted with
-
+    inputs, outputs = ("experts_out", "experts_in") if fuses_experts(job) else ("", "")
     return [
-        *(Stream("fp8_cast", moved * gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups) for gemm in low),
+        *(
+            Stream("fp8_cast", moved * gemm.groups * gemm.m * gemm.k, way="forward", groups=gemm.groups)
+            for gemm in low
+            if gemm.name != inputs
+        ),
         *(
             Stream("fp8_cast", moved * gemm.groups * gemm.m * gemm.n, way="backward", groups=gemm.groups)
             for gemm in low
+            if gemm.name != outputs
         ),
     ]
 

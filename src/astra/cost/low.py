@@ -27,8 +27,9 @@ SCALINGS: Final = {
     "fp8-rowwise": Scaling("fp8", 1.03, 2 * (2 + 2 + 1)),
     "fp8-blockwise": Scaling("fp8", 1.14, 2 + 2 * (1 + 4 / 128)),
     "mxfp8": Scaling("fp8", 1.0, 2 + 2 * (1 + 1 / 32)),
-    # Two passes, for the scale of the whole. NVIDIA's recipes keep 10 to 15% of the work in bf16 (arXiv 2509.25149).
-    "nvfp4": Scaling("fp4", 1.0, 2 + 2 + 2 * (0.5 + 1 / 16), share=0.875),
+    # Two passes, for the scale of the whole. Megatron-Bridge's recipes keep no layer in bf16 (bf16_with_nvfp4_mixed of
+    # 0.2 to 0.6: only router and head), NVIDIA's paper on convergence 10 to 15% of the work (arXiv 2509.25149).
+    "nvfp4": Scaling("fp4", 1.0, 2 + 2 + 2 * (0.5 + 1 / 16)),
 }
 
 
@@ -43,3 +44,13 @@ def scaling(job: Job) -> Scaling:
     if own is None:
         return known._replace(cast_bytes=1.0, slower=1.0)
     return own._replace(cast_bytes=own.cast_bytes / known.cast_bytes, slower=own.slower / known.slower)
+
+
+def fuses_experts(job: Job) -> bool:
+    """Whether experts' products apply the activation and quantise what comes of it, forward and backward.
+
+    cuDNN has such grouped products for operands scaled by groups on Blackwell (its pages on grouped GEMM + SwiGLU and
+    dSwiGLU); recipes that capture whole steps switch them on, as a graph needs products that are not launched one by
+    one for each expert.
+    """
+    return job.words.graphs == "full" and job.scales_groups

@@ -13,7 +13,7 @@ import numpy as np
 from astra.axes import AXES, Axis
 from astra.columns import Columns, distinct, each, take
 from astra.cost import effects
-from astra.cost.between import Sync, p2p, sync
+from astra.cost.between import Sync, p2p, sync, tied_s
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import (
     Gathered,
@@ -29,6 +29,7 @@ from astra.cost.gathered import (
     whole_model,
 )
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
+from astra.cost.low import fuses_experts
 from astra.cost.parts import Direction, Part, parts
 from astra.cost.state import Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
@@ -116,7 +117,10 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
     tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
     gathered_bytes = 1.0 if job.workload.low and job.runtime.gathers_fp8 else 2.0
     work = job.workload
-    shard = Shard(work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance)
+    shard = Shard(
+        work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance,
+        fuses_experts(job),
+    )  # fmt: skip
     return Gathered(shard, parts(job, shard), place)
 
 
@@ -182,7 +186,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
         held=held,
         units=unit_parameters(job, gathered.shard, gathered.place, table),
-        sync=_sync(job, meshes, held),
+        sync=_sync(job, meshes, held, table),
         layers=layers,
         chunk_layers=table.chunk_layers,
         in_flight=in_flight,
@@ -195,9 +199,9 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     )
 
 
-def _sync(job: Job, meshes: Meshes, held: Held) -> Sync:
+def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
     """What replicas exchange, worked out once for meshes that hold the same on ranks as far apart."""
-    degrees = {name: meshes.columns[name] for name in ("tp", "cp", "dp", "ep", "etp")}
+    degrees = {name: meshes.columns[name] for name in ("tp", "cp", "dp", "pp", "ep", "etp")}
     first, place = distinct(meshes.layout, *degrees.values())
     some = {name: column[first] for name, column in degrees.items()}
     expert_ranks, expert_stride = expert_groups(some)
@@ -212,7 +216,9 @@ def _sync(job: Job, meshes: Meshes, held: Held) -> Sync:
         shards=shards[:, None],
         expert_shards=expert_shards[:, None],
     )
-    return take(moved, place)
+    one_end = (table.first ^ table.last)[first]
+    apart = np.maximum(some["pp"] - 1, 1) * some["tp"] * some["cp"] * some["dp"]
+    return take(moved._replace(tied_s=tied_s(job, one_end, some["tp"][:, None], apart[:, None])), place)
 
 
 def host_s_per_byte(job: Job) -> float:

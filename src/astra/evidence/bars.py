@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from astra.columns import Column, code, unique
-from astra.evidence.kinds import KEYS, NUMBERS, TOKENS, WORDS, Kind, keys_of, kind_at, runs
+from astra.evidence.kinds import KEYS, NUMBERS, STRUCTURE, TOKENS, WORDS, Kind, keys_of, kind_at, runs
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
 
@@ -36,6 +36,7 @@ PENALTY: Final = {
 NEVER: Final = 4.0  # besides, of a word that no published run has
 CROWD: Final = 0.5  # a source of n runs weighs n ** (1 - this)
 BELIEVED: Final = 0.15  # the weight of what is believed before anything is seen:
+ALONE: Final = 3.0  # times that, of a kind no other source has published
 WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
 _BELIEF: Final = tuple(
     math.log(WIDE) * NormalDist().inv_cdf(0.5 + 0.5 * share) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
@@ -52,7 +53,7 @@ def bar_of(kind: Kind, without: str = "") -> float:
 def log_bars(kinds: Sequence[Kind], without: str = "") -> Floats:
     """The bars of several kinds."""
     tokens = np.array([kind.tokens for kind in kinds])
-    return _widest(kinds, lambda some, at: _quantiles(_alike(some) * _as_long(tokens[at]), without))
+    return _widest(kinds, lambda some, at: _quantiles(_alike(some, without) * _as_long(tokens[at]), without))
 
 
 def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
@@ -77,30 +78,36 @@ def _quantiles(near: Floats, without: str = "") -> Floats:
     weight = counted / np.maximum(np.bincount(known.source_of, known.sets_bars)[known.source_of], 1) ** CROWD
     sizes = np.concatenate([np.abs(known.log_error[counted]), _BELIEF])
     order = np.argsort(sizes, kind="stable")
-    # What is believed is one more kind of run, which is near to all.
-    of = np.concatenate([known.of[counted], np.full(len(_BELIEF), near.shape[-1])])[order]
+    of = np.concatenate([known.of[counted], np.full(len(_BELIEF), near.shape[-1] - 1)])[order]
     shares = np.concatenate([weight[counted], np.full(len(_BELIEF), BELIEVED / len(_BELIEF))])[order]
-    near = np.concatenate([near, np.ones((*near.shape[:-1], 1))], axis=-1)
     reached = np.cumsum(near[..., of] * shares, axis=-1)
     return np.asarray(sizes[order][np.count_nonzero(reached < COVERED * reached[..., -1:], axis=-1)])
 
 
-def _alike(kinds: Sequence[Kind]) -> Floats:
-    """[kind, kind of run]: how much a run counts by all but the tokens of a micro-batch."""
+def _alike(kinds: Sequence[Kind], without: str = "") -> Floats:
+    """[kind, kind of run]: how much a run counts by all but the tokens of a micro-batch.
+
+    What is believed is one more kind of run, the last. It is near to all, and nearer to what nobody has published.
+    """
     known = runs()
     words, gpus = known.coded(kinds)
     far = PENALTY["gpus"] * np.abs(gpus[:, None] - known.numbers[known.first, NUMBERS.index("gpus")])
     for place, name in enumerate(WORDS):
         far += PENALTY[name] * (words[:, None, place] != known.words[known.first, place])
         far += NEVER * (words[:, None, place] < 0)
-    return np.asarray(np.exp(-far))
+    others = np.zeros(len(known.first), bool)
+    others[known.of[np.array(known.source) != without]] = True
+    structure = [WORDS.index(name) for name in STRUCTURE]
+    same = (words[:, None, structure] == known.words[known.first][:, structure]).all(axis=-1) & others
+    believed = np.where(same.any(axis=-1, keepdims=True), 1.0, ALONE)
+    return np.concatenate([np.exp(-far), believed], axis=-1)
 
 
 def _as_long(tokens: Ints | Floats) -> Floats:
     """[tokens, kind of run]: how much a run counts by the tokens of a micro-batch."""
     known = runs()
     far = np.abs(tokens[:, None] - known.numbers[known.first, NUMBERS.index("tokens")])
-    return np.asarray(np.exp(-PENALTY["tokens"] * far))
+    return np.concatenate([np.exp(-PENALTY["tokens"] * far), np.ones((len(far), 1))], axis=-1)
 
 
 class Doubt:

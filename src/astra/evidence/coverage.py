@@ -8,14 +8,13 @@ import numpy as np
 
 from astra.evidence.bars import log_bars
 from astra.evidence.kinds import runs
-from astra.evidence.sentence import class_of
 
 
 class Covered(NamedTuple):
     """One run of a source that neither constants nor bars have seen."""
 
     source: str
-    kind: str  # class of evidence
+    kind: str  # of model: dense, or moe
     held: bool
     log_bar: float
 
@@ -28,5 +27,5 @@ def unseen() -> list[Covered]:
         kinds = [known.kind(place) for place in own]
         bars, sizes = log_bars(kinds, without=source), np.abs(known.unseen_log_error[own])
         for kind, bar, size in zip(kinds, bars.tolist(), sizes.tolist(), strict=True):
-            found.append(Covered(source, class_of(kind, source), size <= bar, bar))
+            found.append(Covered(source, kind.model, size <= bar, bar))
     return found

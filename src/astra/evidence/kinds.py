@@ -24,6 +24,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
 MIXED: Final = "pools"  # the network of a job over several pools
+_DISPATCHES: Final = {"alltoall": "each", "deepep": "once", "hybridep": "once"}
 _FAST: Final = ("infiniband", "roce", "efa", "rack")
 
 
@@ -36,7 +37,7 @@ class Kind(NamedTuple):
     pipeline: str  # none, or the schedule
     context: str  # whole or split
     experts: str  # none, whole or split
-    dispatch: str  # of tokens to experts
+    dispatch: str  # of tokens to experts: a copy for each, or one for each rank or node
     precision: str  # 16, 8, 4 or 32 bits
     generation: str  # of the GPU
     network: str  # node, fast, slow or pools
@@ -48,6 +49,8 @@ class Kind(NamedTuple):
 
 WORDS: Final = Kind._fields[:12]
 NUMBERS: Final = Kind._fields[12:]
+# Runs that agree in these are of one kind; GPUs, precision, network and scale only make them nearer or farther.
+STRUCTURE: Final = ("framework", "model", "zero", "pipeline", "context", "experts", "task", "offload")
 # What differs between strategies of a job, and how many values it has; the tokens last.
 TOKENS: Final = 64
 _DIGITS: Final = {"zero": 4, "pipeline": 8, "context": 2, "experts": 2, "dispatch": 4, "offload": 2, "tokens": TOKENS}
@@ -98,7 +101,7 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
         pipeline=("none", *CHOICES["schedule"])[codes["pipeline"]],
         context=("whole", "split")[codes["context"]],
         experts="none" if job.model.moe is None else ("whole", "split")[codes["experts"]],
-        dispatch=CHOICES["dispatch"][codes["dispatch"]] if codes["experts"] else "none",
+        dispatch=_DISPATCHES[CHOICES["dispatch"][codes["dispatch"]]] if codes["experts"] else "none",
         precision=bits_of(job.workload.precision),
         generation=job.pool.device.generation or job.pool.device.arch.lower(),
         network=network_of(job),

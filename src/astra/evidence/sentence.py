@@ -8,11 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from astra.evidence.kinds import WORDS, Kind, runs
+from astra.evidence.kinds import STRUCTURE, WORDS, Kind, runs
 from astra.provenance import Bools
 
-# Runs that agree in these are of one kind; GPUs, precision, network and scale only make them nearer or farther.
-STRUCTURE: Final = ("framework", "model", "zero", "pipeline", "context", "experts", "task", "offload")
 # What a strategy does beyond the plain, in words; a plain value has none.
 _PHRASES: Final = {
     ("zero", "gradients"): "zero2",
@@ -28,7 +26,6 @@ _PHRASES: Final = {
     ("task", "lora"): "LoRA",
     ("offload", "optimizer"): "optimizer offload",
 }
-_SOURCES: Final = ("published by nobody else", "published by others")
 _MOST: Final = 3  # things that are told to be new together
 
 
@@ -49,15 +46,6 @@ def sentence(kind: Kind, shape: str) -> str:
 def of_kind(kind: Kind) -> Bools:
     """Which published runs agree with a kind in their structure."""
     return _agree(kind, STRUCTURE)
-
-
-def class_of(kind: Kind, without: str = "") -> str:
-    """Dense or with experts, and how many sources have published runs of this kind; ``without`` one of them."""
-    known = runs()
-    sources = {name for name, matching in zip(known.source, of_kind(kind).tolist(), strict=True) if matching} - {
-        without
-    }
-    return f"{kind.model}, {_SOURCES[min(len(sources), len(_SOURCES) - 1)]}"
 
 
 def unpublished(kind: Kind) -> str:

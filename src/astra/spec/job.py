@@ -95,7 +95,21 @@ class Job(Spec, frozen=True, kw_only=True):
     def recipe(self, *, pipelined: bool = False) -> dict[str, str | bool]:
         """What the runtime's recipes choose for such a job, of what a strategy may leave out."""
         found = self.runtime.usual_words(self.pool.device.generation, pipelined=pipelined)
+        if found["graphs"] == "full" and not self._captures_experts:
+            found |= {"graphs": "partial", "overlap_ep": False}
         return found if self.workload.low else found | {"params": "bf16", "dispatch_fp8": False}
+
+    @property
+    def scales_groups(self) -> bool:
+        """Whether operands of products are scaled by small groups, as the tensor cores of Blackwell do."""
+        precision, device = self.workload.precision, self.pool.device
+        return precision in ("mxfp8", "nvfp4") or (precision == "fp8" and device.fp8_recipe == "mxfp8")
+
+    @property
+    def _captures_experts(self) -> bool:
+        """Whether recipes capture whole steps: experts' products that are one kernel, and no blocks that are many."""
+        model = self.model
+        return model.moe is not None and self.scales_groups and model.state_space is None and model.delta_net is None
 
     def usual(self, strategy: Strategy) -> dict[str, Any]:
         """The words a strategy of this job takes unless it says otherwise, where it has a use for them."""

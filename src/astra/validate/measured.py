@@ -14,6 +14,7 @@ from astra.validate.cells import Row, number, switch, words_of
 Peak = Literal["first", "most", "first reserved", "reserved"]
 
 _SUSPECT: Final = ("DO NOT USE", "SUSPECT", "INCONSISTENT")
+_FILLED: Final = "shape not filled"  # by the survey; a row that is replayed has one
 
 
 class Measured(NamedTuple):
@@ -54,6 +55,6 @@ def _aside(notes: str, step: float | None, oom: bool | None) -> str:
         return "no step time, tokens per second or TFLOP/s"
     if "clean=0" in notes:
         return "disturbed run by the survey's check (clean=0)"
-    if "q=C" in notes or any(word in notes for word in _SUSPECT):
+    if ("q=C" in notes and _FILLED not in notes) or any(word in notes for word in _SUSPECT):
         return "incomplete, remembered or suspect (q=C)"
     return ""

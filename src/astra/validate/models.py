@@ -3,6 +3,7 @@
 Tables give sizes, not biases, norms or tied embeddings. Those come from the catalog's model of the same sizes, else
 from a catalog model of the same family name, else from what is usual: a gated feed-forward goes with RMS norms, rotary
 positions and no biases (Llama); an ungated one with layer norms, learned positions, biases and tied embeddings (GPT).
+A row without any size is the catalog's model of its name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from astra.catalog.models import models
+from astra.errors import fold
 from astra.spec.model import ModelSpec, MoE
 from astra.spec.names import as_name
 from astra.validate.cells import Row, count, needed, switch, words_of
@@ -25,6 +27,9 @@ _STYLE: Final = (
 _GPT: Final[dict[str, Any]] = {
     "tied_embeddings": True, "norm": "layernorm", "qkv_bias": True, "out_bias": True, "mlp_bias": True,
 }  # fmt: skip
+
+
+_SIZES: Final = ("layers", "hidden", "heads")
 
 
 class Sizes(NamedTuple):
@@ -47,6 +52,9 @@ class Sizes(NamedTuple):
 
 def model_in(row: Row, seq: int, notes: str, filled: list[str]) -> tuple[ModelSpec, str]:
     """The model of a row, and how what the row leaves open was chosen."""
+    if not any(words_of(row, size) for size in _SIZES) and (known := _named(words_of(row, "model_name"))):
+        filled.append("sizes not stated: those of the catalog's model of this name")
+        return msgspec.structs.replace(known, max_seq=max(known.max_seq, seq)), "by name"
     stated, words = switch(words_of(row, "gated_mlp")), notes.lower()
     experts = count(row, "moe_experts") or 0
     given = Sizes(
@@ -69,6 +77,12 @@ def model_in(row: Row, seq: int, notes: str, filled: list[str]) -> tuple[ModelSp
         found = found._replace(vocab=vocabulary_of(found) or needed(row, "vocab", "vocabulary"))
         filled.append("vocabulary not stated: that of the catalog's model of these sizes")
     return model_of(found)
+
+
+@lru_cache(maxsize=512)
+def _named(name: str) -> ModelSpec | None:
+    """The catalog's model that is called so."""
+    return next((model for model in models() if fold(name) in map(fold, (model.name, *model.aliases))), None)
 
 
 def _completed(given: Sizes, *, gated_stated: bool, filled: list[str]) -> Sizes:

@@ -11,7 +11,6 @@ import msgspec
 from astra.answer import Estimate, Range, Result
 from astra.errors import AstraError
 from astra.evidence.kinds import MIXED, Kind, kind_of
-from astra.evidence.sentence import class_of
 from astra.search.detail import estimate, step_range
 from astra.search.fleet.plan import estimate_fleet
 from astra.search.world import World
@@ -55,7 +54,7 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
     batch: int = 0
     seq: int = 0
     strategy: str = ""
-    evidence: str = ""  # the class of its error bar: what kind of model, published by how many other sources
+    evidence: str = ""  # the class of its error bar: dense, or moe
     request: dict[str, Any] | None = None  # what a user would ask: ``astra.estimate(**request)`` gives the prediction
     citation: str = ""
     filled: tuple[str, ...] = ()
@@ -156,7 +155,7 @@ def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | 
         batch=world.workload.global_batch,
         seq=world.workload.seq,
         strategy=str(run.strategy),
-        evidence=class_of(kind, run.source),
+        evidence=kind.model,
         request=asked | {"strategy": str(run.strategy)},
         citation=run.citation,
         filled=run.filled,

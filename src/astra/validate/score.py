@@ -244,7 +244,7 @@ def _lines(rows: Sequence[ReplayedRun], key: Callable[[ReplayedRun], str]) -> li
 
 
 def _coverage(rows: Sequence[ReplayedRun], *, shipped: bool) -> list[Coverage]:
-    """Of all timed runs, of dense models and models with experts, and of each class of evidence.
+    """Of all timed runs, and of dense models and models with experts.
 
     Constants may have been fitted on shipped runs: those are judged as they were predicted without their source.
     """
@@ -256,7 +256,7 @@ def _coverage(rows: Sequence[ReplayedRun], *, shipped: bool) -> list[Coverage]:
     )  # fmt: skip
     parts: dict[str, list[tuple[bool, float]]] = {}
     for kind, held, bar in intervals:
-        for name in ("all", kind.partition(",")[0], kind):
+        for name in ("all", kind):
             parts.setdefault(name, []).append((bool(held), bar))
     return [
         Coverage(name=name, runs=len(part), held=sum(held for held, _ in part) / len(part),

@@ -1,8 +1,11 @@
 """What tables of runs leave out and recipes choose: filled by kind of model, GPU generation, precision and release.
 
-Dispatcher, graphs and widths are what the runtime's own recipes use on the GPU (``[usual]`` of its file). Recipes for
-experts in mxfp8 or nvfp4 capture whole iterations and hide expert exchanges since the NeMo container 26.06; before, and
-in other precisions, parts at most. Recompute that is not stated is the least with which the run fits.
+Dispatcher, graphs and widths are what the runtime's own recipes use on the GPU (``[usual]`` of its file), and what they
+used before, counted over all recipes for experts of Megatron-Bridge 0.2 to 0.6, whatever the model. Where NVLink ends
+with the node, most took the plain all-to-all until the NeMo container 26.02.01; those of them with an interleaved
+pipeline hide it (24 of 33). Recipes for experts in mxfp8 or nvfp4 capture whole iterations and hide expert exchanges
+since 26.06; before, in other precisions, and in models with state spaces or delta nets, parts at most. Recompute that
+is not stated is the least with which the run fits.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
 from astra.spec.strategy_fields import RUNTIME_WORDS
 
-_WHOLE_GRAPHS_SINCE: Final = (26, 6)
+_WHOLE_GRAPHS_SINCE: Final = (26, 6, 0)
+_SENT_ONCE_SINCE: Final = (26, 2, 1)  # between the GPUs of a node; in racks always
+_HIDDEN_SINCE: Final = (25, 9, 0)  # the first release that can
 _FINE: Final = ("mxfp8", "nvfp4")  # precisions whose recipes capture whole iterations
 _NEAR_HOST: Final = 1e11  # bytes/s to a host whose memory activations are sent to
 _OFFLOADED: Final = 5  # layers more, from one trial to the next
@@ -25,24 +30,35 @@ _OFFLOADED: Final = 5  # layers more, from one trial to the next
 
 def recipe_words(job: Job, strategy: Strategy, stated: str, version: str, filled: list[str]) -> Strategy:
     """The strategy with the words that its framework's recipes choose for such a job; ``stated`` is its precision."""
-    usual = job.usual(strategy)
+    usual, release = job.usual(strategy), _release(version)
     words: dict[str, Any] = {name: usual[name] for name in RUNTIME_WORDS}
-    experts, overlap = job.model.moe is not None and strategy.ep > 1, strategy.overlap
-    fine = experts and stated in _FINE and "full" in job.runtime.can.graphs
-    if fine and words["graphs"] != "none" and _release(version) >= _WHOLE_GRAPHS_SINCE:
-        words["graphs"], overlap = "full", (*overlap, "ep")
+    overlap, experts = strategy.overlap, job.model.moe is not None and strategy.ep > 1
+    if experts and release < _SENT_ONCE_SINCE and not _in_racks(job):
+        words["dispatch"] = "alltoall"
+        if strategy.vp > 1 and release >= _HIDDEN_SINCE and "ep" in job.runtime.can.overlap:
+            overlap = (*overlap, "ep")
+    if words["graphs"] == "full" and experts and stated in _FINE and release >= _WHOLE_GRAPHS_SINCE:
+        overlap = (*overlap, "ep")
+    elif words["graphs"] == "full":
+        words["graphs"] = "partial"
     plain = Strategy()
     said = [f"{name}={value}" for name, value in words.items() if value != getattr(plain, name)]
     if said:
-        since = f" of release {version}" if fine else ""
+        since = f" of release {version}" if experts else ""
         filled.append(f"as in {job.runtime.name}'s recipes{since}: {', '.join(map(str, said))}")
     return replace(strategy, **words, overlap=overlap)
 
 
-def _release(version: str) -> tuple[int, int]:
-    """Year and month of a NeMo container; the newest where a table does not say."""
-    found = re.search(r"(\d\d)\.(\d\d)", version)
-    return (int(found.group(1)), int(found.group(2))) if found else (99, 0)
+def _in_racks(job: Job) -> bool:
+    """Whether NVLink joins more than a node."""
+    node = job.pool.node
+    return bool(node.links) and node.links[0].reach > node.gpus
+
+
+def _release(version: str) -> tuple[int, int, int]:
+    """Year, month and patch of a NeMo container; the newest where a table does not say."""
+    found = re.search(r"(\d\d)\.(\d\d)(?:\.(\d\d))?", version)
+    return (int(found.group(1)), int(found.group(2)), int(found.group(3) or 0)) if found else (99, 0, 0)
 
 
 def least_recompute(world: World, strategy: Strategy, filled: list[str]) -> Strategy:
@@ -65,8 +81,9 @@ def least_recompute(world: World, strategy: Strategy, filled: list[str]) -> Stra
 def _recomputes(job: Job, strategy: Strategy) -> Iterator[Strategy]:
     """From the cheapest on: parts of a layer, activations in host memory, then whole layers."""
     can, model = job.runtime.can, job.model
-    wanted = ["moe_act", "layernorm"] if model.moe else []
-    wanted += ["mla_up_proj"] if model.mla else []
+    # What a latent's projections write takes most and is made again by one product; recipes begin with it.
+    wanted = ["mla_up_proj"] if model.mla else []
+    wanted += ["moe_act", "layernorm"] if model.moe else []
     wanted += ["mlp", "shared_experts"] if model.moe and model.mla else []
     modules: list[str] = []
     for name in wanted:

@@ -54,6 +54,7 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     copies = shard.imbalance * routed * moe.topk * shard.etp
     local_experts = moe.experts / shard.ep
     experts = feed_forward("experts", model, copies / local_experts, moe.ffn / shard.etp, shard.keeps, local_experts)
+    activated, experts = experts.streams, experts._replace(streams=() if shard.fused_experts else experts.streams)
     dispatched = copies * model.hidden
     stream_elements = shard.stream_tokens * model.hidden
     norm_bytes = shard.keeps.mlp_bytes * stream_elements
@@ -71,24 +72,27 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
         parts.append(feed_forward("shared", model, shard.tokens, moe.shared_ffn / shard.tp, shard.keeps))
     joined = join(*parts)
     working = joined.kept.working + 3 * BF16 * dispatched + 2 * BF16 * shard.tokens * model.hidden
-    modules = _modules(kind, shard, outer, parts[1:], joined.kept.whole - BF16 * stream_elements - norm_bytes)
+    modules = _modules(
+        kind, shard, outer, parts[1:], activated, joined.kept.whole - BF16 * stream_elements - norm_bytes
+    )
     return joined._replace(
         kept=joined.kept._replace(working=working),
         modules=modules | {"layernorm": Module(norm_bytes, streams=outer.streams[:1])},
     )
 
 
-def _modules(kind: LayerKind, shard: Shard, outer: Layer, feeds: list[Layer], inside: Floats) -> dict[str, Module]:
+def _modules(
+    kind: LayerKind, shard: Shard, outer: Layer, feeds: list[Layer], activated: tuple[Stream, ...], inside: Floats
+) -> dict[str, Module]:
     """What may be run again: all behind the norm, the experts' activation, the shared experts."""
-    experts, shared = feeds[0], feeds[1:]
-    activated = experts.streams[0].elements
+    shared = feeds[1:]
     sends = {"ep": 1.0, **(tp_share(kind) if shared else {})}
     gemms = tuple(gemm.name for part in (outer, *feeds) for gemm in part.gemms)
     behind = tuple(stream for part in (outer, *feeds) for stream in part.streams if stream.kernel != "norm")
     clamps = tuple(stream for stream in outer.streams if stream.kernel == "expert_clamp")
     found = {
         "moe": Module(inside, gemms, behind, sends),
-        "moe_act": Module(shard.keeps.mlp_bytes * activated, streams=(*experts.streams, *clamps)),
+        "moe_act": Module(shard.keeps.mlp_bytes * activated[0].elements, streams=(*activated, *clamps)),
     }
     for feed in shared:
         names = tuple(gemm.name for gemm in feed.gemms)
@@ -108,7 +112,7 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, copies: Floats) ->
     if not shard.does.sends_once:  # such a dispatcher leaves tokens in the order of the experts
         sorted_here = np.where((shard.ep > 1) & (local_experts > 1), 1.0, 0.0)
         streams.append(Stream("sort", dispatched * sorted_here, groups=sorted_here))
-    if moe.expert_bias and shard.does.graphs == "full":  # products that a graph can hold add biases and clamp inside
+    if moe.expert_bias and shard.fused_experts:
         streams.append(Stream("bias", (2 if model.gated_mlp else 1) * copies * moe.ffn / shard.etp))
     elif moe.expert_bias:  # GPT-OSS, whose activation is clamped too
         inner_elements = copies * moe.ffn / shard.etp
