@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from astra.catalog import runtimes
 from astra.catalog.models import model, model_names
 from astra.errors import InputError
 from astra.export import EXPORTERS
-from astra.export.base import Launch, refusals
+from astra.export.base import Launch, refusals, template
 from astra.export.imports import import_text
 from astra.export.pytorch import constants, program, template_names
 from astra.rules.can import unable
@@ -139,3 +141,10 @@ def test_a_changed_constant_is_refused_by_name(before: str, after: str) -> None:
     assert before in text
     with pytest.raises(InputError, match=r"train\.py"):
         import_text(text.replace(before, after), name="train.py")
+
+
+@pytest.mark.parametrize("asked", [["check"], ["format", "--check"]])
+def test_the_template_is_linted_as_our_own_code_is(asked: list[str]) -> None:
+    command = [sys.executable, "-m", "ruff", *asked, "--stdin-filename", "src/astra/export/data/train.py", "-"]
+    found = subprocess.run(command, input=template("train.py.in"), text=True, capture_output=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr

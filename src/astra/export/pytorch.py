@@ -70,7 +70,7 @@ def program(launch: Launch) -> str:
 @cache
 def _template() -> tuple[list[str], list[str], list[str]]:
     """The lines before the plan without the template's own comments, those of the plan, and those behind it."""
-    lines = template("train.py").splitlines()
+    lines = template("train.py.in").splitlines()
     first, last = lines.index(BEGIN), lines.index(END)
     begins = next(place for place, line in enumerate(lines) if not line.startswith("#"))
     return lines[begins:first], lines[first + 1 : last], lines[last + 1 :]

@@ -20,13 +20,7 @@ from astra.columns import distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import Recomputes
-from astra.cost.stage import (
-    Gathered,
-    Meshes,
-    StageCosts,
-    join_meshes,
-    stage_costs,
-)
+from astra.cost.stage import Gathered, Meshes, StageCosts, join_meshes, stage_costs
 from astra.cost.step import Evaluated, evaluate, needed_bound_s
 from astra.evidence.bars import Doubt
 from astra.provenance import Bools, Floats, Ints
