@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from astra.evidence.runs import COLUMNS, FILE, shape_of
+from astra.evidence.kinds import COLUMNS, FILE, shape_of
 from astra.search.world import World
 from astra.validate.replay import ReplayedRun, kind_in, replay
 from astra.validate.runs import Run

@@ -11,8 +11,7 @@ import numpy as np
 from astra.catalog import hardware
 from astra.errors import InputError
 from astra.operators.basis import Peaks
-from astra.operators.gemm import MEMORY_FRACTION, either, product_bytes
-from astra.operators.surface import Card, Shapes, Surface, effective_flops
+from astra.operators.gemm import MEMORY_FRACTION, Card, Shapes, Surface, effective_flops, either, product_bytes
 from astra.provenance import Bools, Floats
 from astra.spec.cluster import Device
 from tools.fit_surface import Rows, Weights, predict, train

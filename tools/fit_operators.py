@@ -22,7 +22,7 @@ import numpy as np
 from astra.catalog import hardware
 from astra.operators.attention import KernelCurve
 from astra.operators.basis import Peaks, read_json
-from astra.operators.surface import WEIGHTS, surfaces
+from astra.operators.gemm import WEIGHTS, surfaces
 from tools import fit_attention, fit_gemm, operator_rows
 from tools.fit_gemm import Fitted, Key
 from tools.operator_rows import Row, Sweep

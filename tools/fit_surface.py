@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.operators.gemm import MEMORY_FRACTION
-from astra.operators.surface import FEATURES, Shapes, features
+from astra.operators.gemm import FEATURES, MEMORY_FRACTION, Shapes, features
 from astra.provenance import Bools, Floats, Ints
 
 HIDDEN: Final = 36

@@ -101,8 +101,9 @@ def _ranked(column: Column) -> tuple[Column, int]:
 
 def unique(column: Column) -> Column:
     """The sorted distinct values; NumPy's own loads its masked arrays first."""
-    ordered = np.sort(column, axis=None)
-    return ordered[np.concatenate((np.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]))]
+    ordered: Column = np.sort(column, axis=None)
+    first = np.concatenate((np.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]))
+    return np.asarray(ordered[first])
 
 
 def largest(column: Column) -> Column:

@@ -17,8 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from astra.errors import InputError
-from astra.visible import shortened
+from astra.errors import InputError, shortened
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -14,9 +14,9 @@ CALLS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "fdopen
 MODULES = {"os", "np", "numpy", "json", "tomllib", "io", "codecs"}
 # By module and function: what comes with Astra and is trusted.
 DATA = {
-    ("runtimes.py", "_table"), ("runs.py", "runs"), ("prices.py", "_catalog"), ("models.py", "_by_alias"),
+    ("runtimes.py", "_table"), ("kinds.py", "runs"), ("prices.py", "_catalog"), ("models.py", "_by_alias"),
     ("models.py", "_load"), ("hardware.py", "catalog_hash"), ("hardware.py", "_device"), ("hardware.py", "_node"),
-    ("hardware.py", "_texts"), ("curves.py", "load"), ("surface.py", "surfaces"), ("basis.py", "read_json"),
+    ("hardware.py", "_texts"), ("curves.py", "load"), ("gemm.py", "surfaces"), ("basis.py", "read_json"),
     ("targets.py", "_table"), ("targets.py", "_data"),
     ("sources.py", "sources"), ("table.py", "published"), ("table.py", "_rules"),
     ("huggingface_forward.py", "model_types"), ("base.py", "template"),

@@ -30,15 +30,19 @@ BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
         f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
-        f"{OBJECTIVE} --rank --baseline --save-request --export --export-out --nearest {MONEY} {OUTPUT}"
+        f"{OBJECTIVE} --rank --baseline --pick --vocab --parameters --save-request --export --export-out "
+        f"--nearest {MONEY} {OUTPUT}"
     ),
-    "estimate": (f"--help --from --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --save-request {OUTPUT}"),
+    "estimate": (
+        f"--help --from --pick --vocab --parameters --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} "
+        f"--save-request {OUTPUT}"
+    ),
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
         f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
-    "import": f"--help --gpus {BRIEF_OUTPUT}",
+    "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",
     "prices": f"--help --provider --date --to {BRIEF_OUTPUT}",

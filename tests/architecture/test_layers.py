@@ -10,7 +10,6 @@ import astra
 
 SOURCE = Path(astra.__file__).parent
 LAYERS = (
-    ("visible",),
     ("__init__", "units", "errors", "provenance"),
     ("files", "atomic"),
     ("spec",),

@@ -13,8 +13,7 @@ import pytest
 import astra
 from astra.answer import Estimate, PlanSet, Result
 from astra.cli import main
-from astra.spec.lengths import tokens_of
-from astra.spec.request import FIELDS, PlanRequest
+from astra.spec.request import FIELDS, PlanRequest, tokens_of
 from tests.report import records
 
 

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.cli.output import harmless, plain_json
-from astra.errors import InputError
+from astra.errors import InputError, shortened, visible, visible_lines
 from astra.report.html import estimate_html, plans_html
 from astra.report.listing import render_entry
 from astra.report.text import render_estimate, render_plans
-from astra.visible import shortened, visible, visible_lines
 from tests.cli.conftest import FakePlanner, Shown
 from tests.report import records
 

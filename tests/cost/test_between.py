@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from astra.catalog.clusters import parse_gpus
 from astra.cost.between import Replicas, Sync, p2p, replicas, sync
 from astra.cost.state import Held, Holding
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.runtime import changed
-from astra.spec.words import Words
 from tests.properties.jobs import job, law
 
 times = st.floats(1e-6, 10.0)

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from astra import api
-from astra.cost.mixed import Shards, pool_columns, resident_bytes
+from astra.cost.between import Sync
+from astra.cost.mixed import Shards, Wire, pool_columns, resident_bytes, with_other_groups
+from astra.cost.state import Held
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
+from astra.provenance import Source
 from astra.search.detail import estimate
 from astra.units import GIB
 
@@ -27,3 +30,23 @@ def test_states_of_a_pool_are_those_of_the_same_gpus_alone(model: str, degrees: 
     counts = np.array([*(layers.count(kind) for kind in kinds(job.model)), 1, 1])
     alone = sum(memory[name] for name in ("weights", "gradients", "optimizer"))
     assert float(each @ counts) / GIB == pytest.approx(alone, rel=1e-9)
+
+
+def test_groups_of_pipelines_sum_gradients_in_a_ring() -> None:
+    """Of two groups each sends what it owns once; of many, twice, and in 2 (g - 1) steps (Patarasuk and Yuan 2009)."""
+    job = api.make_job("llama-2-7b", gpus="8xH100", batch=64)
+    some, none = np.array([1e9]), np.zeros(1)
+    held = Held(some, none, some, none, none)
+    silent = Sync(none, none, none, np.zeros(1, np.int8), tied_s=none)
+
+    def added_s(groups: int, *, latency_s: float = 0.0) -> float:
+        wire = Wire(1e9, latency_s, Source.MEASURED)
+        found = with_other_groups(job, silent, held, 4, groups, wire)
+        assert found.all_reduce_s == found.reduce_scatter_s
+        return float(found.all_reduce_s[0])
+
+    owned_s = 4 * 1e9 / 4 / 1e9  # gradients in fp32, a fourth of them, at 1 GB/s
+    assert added_s(1) == 0
+    assert added_s(2) == pytest.approx(owned_s)
+    assert added_s(10**6) == pytest.approx(2 * owned_s, rel=1e-5)
+    assert added_s(5, latency_s=1.0) - added_s(5) == pytest.approx(8)

@@ -9,9 +9,8 @@ import pytest
 
 from astra.api import make_job
 from astra.cost import memory
-from astra.cost.needed import needed_bound_s
 from astra.cost.stage import gather_parts, stage_costs
-from astra.cost.step import evaluate
+from astra.cost.step import evaluate, needed_bound_s
 from astra.rules.restrictions import Restrictions
 from astra.search.space import Space
 from tests.search.test_counts import USUAL

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import astra
 from astra.axes import AXES
 from astra.catalog.clusters import parse_gpus
 from astra.columns import Columns
@@ -20,11 +21,10 @@ from astra.cost.stage import gather_parts, retention
 from astra.layers.kinds import LayerKind
 from astra.provenance import Source
 from astra.search.world import World
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.model import MoE
 from astra.spec.request import PlanRequest
 from astra.spec.runtime import Kernel, changed
-from astra.spec.words import Words
 from tests.layers.test_operators import shard
 from tests.oracle.requests import model
 from tests.properties.jobs import job, jobs, law, with_work
@@ -81,7 +81,7 @@ def test_shardings_that_are_alike_are_timed_once_and_alike(asked: Job) -> None:
     columns = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sp": tp > 1, "flash": one.astype(bool)}
     each = gather_parts(asked, columns)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("astra.cost.repeated._FEW", 0)
+        patched.setattr("astra.layers.operators._FEW", 0)
         once = gather_parts(asked, columns)
     for key, part in each.parts.items():
         assert np.array_equal(part.source["gemm"], once.parts[key].source["gemm"])
@@ -305,6 +305,13 @@ def test_an_axis_has_a_provenance_only_where_it_speaks() -> None:
         assert ("cp" in found) == (cp > 1)
         assert {"gemm", "attention", "streaming"} <= found.keys()
         assert all(isinstance(source, Source) for source in found.values())
+
+
+def test_a_term_is_as_well_known_as_its_least_known_part() -> None:
+    """Products of a hybrid's attention were measured, those of its state-space layers nobody has."""
+    asked: dict[str, Any] = {"gpus": "8xH100", "batch": 64, "strategy": "tp2 dp4 sp"}
+    assert astra.estimate("nemotron-h-8b", **asked).provenance["gemm"] == "assumed"
+    assert astra.estimate("llama-2-7b", **asked).provenance["gemm"] in ("measured", "interpolated")
 
 
 def test_whole_graphs_spare_what_passes_between_an_experts_products() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from astra.cost.state import Held, Holding, local, optimizer_s, static_bytes
 from astra.layers.weights import Weights
-from astra.spec.job import Job
-from astra.spec.words import Words
+from astra.spec.job import Job, Words
 from tests.properties.jobs import job
 
 PARAMETERS = 1e9

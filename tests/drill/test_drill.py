@@ -63,7 +63,7 @@ CODE = {
             "export/__init__.py": [
                 ("from astra.export.torchtitan import TorchTitan\n",
                  "from astra.export.torchtitan import TorchTitan\nfrom astra.export.toy import Toy\n"),
-                ("    Megatron(), Bridge(),", "    Toy(), Megatron(), Bridge(),"),
+                ("    Megatron(),\n", "    Toy(),\n    Megatron(),\n"),
             ],
         },
         {"export/__init__.py": 2},

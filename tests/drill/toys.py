@@ -70,7 +70,7 @@ AXIS = '''
 import numpy as np
 
 from astra.axes.base import Axis
-from astra.layers.messages import Send
+from astra.layers.block import Send
 
 
 def layer_sends(model, kind, shard):
@@ -104,9 +104,9 @@ BLOCK = '''
 import numpy as np
 
 from astra.layers.block import Block
-from astra.layers.messages import column_then_row
+from astra.layers.block import column_then_row
 from astra.layers.operators import BF16, Gemm, Kept, Layer, Stream
-from astra.layers.tensors import matrix
+from astra.layers.block import matrix
 from astra.spec.runtime import Kernel
 
 

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 import astra
 from astra.api import make_job
 from astra.columns import from_strategy
-from astra.evidence.bars import WIDE, bar_of, log_bars
+from astra.evidence.bars import WIDE, Doubt, bar_of, log_bars
 from astra.evidence.coverage import unseen
-from astra.evidence.doubt import Doubt
-from astra.evidence.kinds import WORDS, Kind, kind_of
-from astra.evidence.runs import runs
+from astra.evidence.kinds import WORDS, Kind, kind_of, runs
 from astra.evidence.sentence import of_kind, sentence, unpublished
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy

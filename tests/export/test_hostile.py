@@ -16,11 +16,11 @@ from typing import Any, Final
 import pytest
 from markdown_it import MarkdownIt
 
+from astra.errors import visible
 from astra.export import EXPORTERS
 from astra.export.base import Launch, refusals
 from astra.export.flagscale import device_types
 from astra.export.quoting import comment, directive, file_name, host_word, markdown, python, shell, yaml
-from astra.visible import visible
 from tests.export import block_yaml
 from tests.export.hostile import EVERY_FIELD, HOSTILE, forged, two_pools
 from tests.export.launching import given, write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from astra.errors import InputError
 from astra.export import EXPORTERS
 from astra.export.base import refusals
-from astra.export.imports import import_text
+from astra.export.imports import import_file, import_text
 from astra.export.quoting import yaml
 from astra.export.yaml_reading import parse_yaml
 from tests.export.launching import given
@@ -163,3 +164,78 @@ def test_yaml_reads_what_we_write() -> None:
     data = {"a": 1, "b": {"c": [1, 2.5, "x y"], "d": None, "e": True}, "f": [{"x": 1, "y": ["q", "r"]}, {"z": "# no"}],
             "g": "it's: \"quoted\"", "h": [], "i": {}}  # fmt: skip
     assert parse_yaml(yaml(data), "t.yaml") == data
+
+
+CALL = """
+from transformers import TrainingArguments
+
+args = TrainingArguments(
+    output_dir=make_folder(),
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=2 * 4,
+    gradient_checkpointing=True,
+    bf16=True,
+    fsdp="full_shard auto_wrap",
+)
+"""
+
+
+def test_arguments_in_python_are_read_as_text() -> None:
+    found = import_text(CALL, name="train.py", gpus=8)
+    assert (found.strategy.zero, found.strategy.mbs, found.global_batch) == (3, 4, 256)
+    assert found.strategy.recompute == "full"
+    with pytest.raises(InputError, match="not one worked out"):
+        import_text(CALL.replace("batch_size=4", "batch_size=args.size"), name="train.py", gpus=8)
+    with pytest.raises(InputError, match=r"1 \(TrainingArguments in line 4\); 2 "):
+        import_text(CALL + CALL.replace("=4", "=2"), name="train.py", gpus=8)
+    assert import_text(CALL + CALL.replace("=4", "=2"), name="train.py", gpus=8, pick="2").strategy.mbs == 2
+
+
+def test_arguments_in_json() -> None:
+    text = '{"model_name_or_path": "m", "per_device_train_batch_size": 2, "fp16": true, "max_length": 512}'
+    found = import_text(text, name="args.json", gpus=4)
+    assert (found.strategy.mbs, found.strategy.dp, found.precision, found.seq) == (2, 4, "fp16", 512)
+
+
+def test_a_file_that_is_named_is_read_beside_and_nowhere_else(tmp_path: Path) -> None:
+    zero = '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}, "train_batch_size": "auto"}'
+    inside = tmp_path / "job"
+    inside.mkdir()
+    script = inside / "sft.yaml"
+    for named, found_there in (("mine.json", True), ("conf/mine.json", True), ("../mine.json", False)):
+        text = f"model_name_or_path: m\ndeepspeed: {named}\ncutoff_len: 8\nper_device_train_batch_size: 1\n"
+        script.write_text(text, encoding="utf-8")
+        (tmp_path / "mine.json").write_text(zero, encoding="utf-8")
+        (inside / "mine.json").unlink(missing_ok=True)
+        if found_there:
+            (inside / "mine.json").write_text(zero, encoding="utf-8")
+            strategy = import_file(script, gpus=8).strategy
+            assert (strategy.zero, strategy.offload) == (2, "optimizer")
+        else:
+            with pytest.raises(InputError, match="a stage in the name"):
+                import_file(script, gpus=8)
+
+
+def test_several_documents_are_listed() -> None:
+    one = "distributed_type: MULTI_GPU\nnum_processes: 8\n"
+    both = f"{one}---\n{one.replace('8', '4')}"
+    with pytest.raises(InputError, match="has several, 2: 1; 2"):
+        import_text(both, name="a.yaml")
+    assert import_text(both, name="a.yaml", pick="2").gpus == 4
+    with pytest.raises(InputError, match="--pick"):
+        import_text(one, name="a.yaml", pick="2")
+
+
+def test_flags_of_megatron_in_yaml() -> None:
+    text = """
+ENV_VARS: {CUDA_DEVICE_MAX_CONNECTIONS: 1}
+MODEL_ARGS:
+  --num-layers: 12
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --tensor-model-parallel-size: 2
+  --use-distributed-optimizer: true
+  --deterministic-mode: false
+"""
+    found = import_text(text, name="model_config.yaml", gpus=8)
+    assert (found.strategy.tp, found.strategy.dp, found.strategy.zero, found.global_batch) == (2, 4, 1, 32)

@@ -14,7 +14,7 @@ from astra.catalog.models import model as find_model
 from astra.errors import InputError
 from astra.export import EXPORTERS
 from astra.export.base import Launch, refusals
-from astra.export.bash import whole_sum
+from astra.export.bash_values import whole_sum
 from astra.export.import_megatron import layout_layers
 from astra.export.import_megatron_model import pattern_shape
 from astra.export.imports import import_text

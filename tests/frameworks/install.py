@@ -57,7 +57,15 @@ ENVIRONMENTS: Final = (
         ),
         base="megatron",
     ),
-    Environment("torchtitan", ((TORCH, "torchtitan==0.3.0"),), base="torch"),
+    # An empty environment and what docs/rehearsal.md says to install into it, nothing else.
+    Environment(
+        "rehearse",
+        (
+            ("--editable", "{root}[rehearse]", TORCH, *CPU_WHEELS),
+            ("--no-deps", "--only-binary", ":all:", *PY312, "--target", "{site}", "megatron-core==0.19.2"),
+        ),
+    ),
+    Environment("torchtitan", ((TORCH, "torchtitan==0.3.0", "torchao==0.18.0"),), base="torch"),
     Environment(
         "deepspeed",
         ((TORCH, "setuptools", "wheel"), ("--no-build-isolation", TORCH, "deepspeed==0.19.8", "accelerate==1.15.0")),
@@ -102,7 +110,7 @@ def make(environment: Environment) -> str:
             below = next((VENVS / environment.base / "lib").glob("python*/site-packages"))
             (site / "base.pth").write_text(f"{below}\n", encoding="utf-8")
         for arguments in environment.packages:
-            shown = [argument.format(site=site) for argument in arguments]
+            shown = [argument.format(site=site, root=VENVS.parent) for argument in arguments]
             _run([str(python_of(environment.name)), "-m", "pip", "install", *PIP, *shown])
     except (subprocess.SubprocessError, OSError, StopIteration) as error:
         shutil.rmtree(folder, ignore_errors=True)

@@ -74,3 +74,29 @@ def check_rope(rope: dict[str, object], model: ModelSpec) -> None:
     if model.rotary.scaling == "yarn":
         assert (rope["rope_factor"], rope["beta_fast"]) == (model.rotary.factor, model.rotary.beta_fast)
         assert rope["truncate"] == model.rotary.rounded
+
+
+QUANTISED = [
+    ("llama-3.1-8b", "16xH100", "tp2 dp8 mbs1 sp zero3 overlap=grad,param", "fp8-rowwise", ["Float8Linear"]),
+    ("llama-3.1-8b", "16xB200", "dp16 mbs1 zero3 overlap=grad,param", "mxfp8", ["MXFP8Linear"]),
+    ("qwen3-30b-a3b", "32xH100", "dp32 ep16 mbs1 zero3 overlap=grad,param", "fp8-rowwise",
+     ["Float8Linear", "Float8Grouped"]),
+    ("qwen3-30b-a3b", "32xB200", "dp32 ep16 mbs1 zero3 overlap=grad,param", "mxfp8", ["MXFP8Linear", "MXFP8Grouped"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "gpus", "strategy", "precision", "kinds"), QUANTISED)
+def test_low_precision_is_its_converters(
+    torchtitan: Harness, tmp_path: Path, model: str, gpus: str, strategy: str, precision: str, kinds: list[str]
+) -> None:
+    """torchtitan's own converters take the layers, and experts where there are any, and the model is built of them."""
+    launch = given(model, gpus, strategy, batch=256, runtime="torchtitan", precision=precision)
+    assert refusals(TITAN, launch) == []
+    started = run_script(write(tmp_path, TITAN.files(launch)))
+    arch = 10 if "B200" in gpus else 9
+    verdict = torchtitan.ask(
+        folder=str(tmp_path), argv=started.after("torchtitan.train"), world=launch.gpus, ranks=[0], arch=arch
+    )
+    assert verdict["accepted"], verdict
+    assert list(verdict["quantised"]) == kinds
+    assert min(verdict["quantised"].values()) >= launch.model.layers

@@ -69,6 +69,10 @@ def load() -> None:
 def judge(case: dict[str, Any]) -> dict[str, Any]:
     """Take one configuration through every check."""
     stage = ["config"]
+    from torchtitan.components.quantization import float8, mx
+
+    arch = case.get("arch", 9)
+    float8.has_cuda_capability = mx.has_cuda_capability = lambda major, minor: (arch, 0) >= (major, minor)
     try:
         sys.path.insert(0, case["folder"])
         return {"accepted": True, **_check(case, stage)}
@@ -83,7 +87,7 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
     from torchtitan.distributed import ParallelDims
 
     config = ConfigManager().parse_args(case["argv"])
-    ranks = {}
+    told, ranks = repr(config.model_spec.model), {}
     for rank in case["ranks"]:
         stage[0] = "parallel_dims"
         if torch.distributed.is_initialized():
@@ -94,10 +98,13 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
         dims.build_mesh()
         stage[0] = "model"
         ranks[str(rank)] = _build(config, dims)
+    names = ("Float8Linear", "Float8Grouped", "MXFP8Linear", "MXFP8Grouped")
+    quantised = {name: told.count(name) for name in names if name in told}
     batch = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
     if config.training.global_batch_size % batch:
         raise ValueError(f"global batch {config.training.global_batch_size} is no multiple of {batch}")
     return {
+        "quantised": quantised,
         "dp": dims.dp_replicate * dims.dp_shard,
         "accumulation": config.training.global_batch_size // batch,
         "ranks": ranks,

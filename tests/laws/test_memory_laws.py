@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import astra
 from astra.layers.weights import count
 from astra.units import GIB
 from tests.laws.models import HEADS, HIDDEN, MBS, SEQ, gpt, told
@@ -126,3 +129,18 @@ def test_gradients_of_fsdp2_are_there_from_the_second_micro_batch_on(zero: int) 
     added = (two.peak_allocated_gib - one.peak_allocated_gib) * GIB
     assert added == pytest.approx(4 * count(gpt(8)).total / 8, rel=1e-6)
     assert four.peak_allocated_gib == pytest.approx(two.peak_allocated_gib, rel=1e-12)
+
+
+def test_units_of_fsdp2_are_as_large_as_the_largest_layer() -> None:
+    """Layers that are gathered in turn need room for one of the larger kind, whatever the others are."""
+    plain: dict[str, Any] = {"gated_mlp": True, "ffn": 256, "mlp_bias": False, "out_bias": False, "qkv_bias": False}
+    alike, mixed = (
+        told(
+            gpt(8, **plain, moe=astra.MoE(experts=8, topk=2, ffn=2048, first_dense=dense)),
+            "dp8 mbs1 zero3 recompute=none",
+            runtime="torchtitan",
+        ).stages[0]
+        for dense in (0, 1)
+    )
+    assert mixed.memory["buffers"] == pytest.approx(alike.memory["buffers"], rel=1e-12)
+    assert mixed.memory["gradients"] < alike.memory["gradients"]

@@ -181,3 +181,16 @@ def test_norms_are_repeated_as_fast_beside_experts_as_beside_a_feed_forward() ->
         added.append(again - none)
     assert added[0] > 0
     assert added[1] == pytest.approx(added[0], rel=1e-6)
+
+
+def test_tensor_parallel_traffic_does_not_hide_behind_attention() -> None:
+    """It runs beside the products it feeds: longer attention fills gaps of a slow host, and hides no more of it."""
+    shape: dict[str, Any] = {"max_seq": 16384, "learned_positions": 16384}
+    words = "tp8 dp1 sp mbs1 zero1 recompute=none overlap=tp"
+    whole, narrow = (
+        told(model, words, seq=8192, batch=4).stages[0]
+        for model in (gpt(8, **shape), gpt(8, **shape, window=128, full_attention_every=0))
+    )
+    assert whole.communication_s["tp"] == pytest.approx(narrow.communication_s["tp"])
+    assert whole.forward_s > narrow.forward_s
+    assert whole.exposed_s["tp"] >= narrow.exposed_s["tp"] > 0

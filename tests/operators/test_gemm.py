@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from astra.catalog import hardware
 from astra.errors import InputError, UnknownName
 from astra.operators.basis import read_json, sustained
-from astra.operators.gemm import gemm, product_bytes
-from astra.operators.surface import Shapes, surfaces
+from astra.operators.gemm import Shapes, gemm, product_bytes, surfaces
 from astra.provenance import Source
 from astra.spec.cluster import Device
 

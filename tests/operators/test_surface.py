@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.operators.surface import FEATURES, Shapes, activate, features, log_effective_flops
+from astra.operators.gemm import FEATURES, Shapes, activate, features, log_effective_flops
 
 HIDDEN = 12
 SIZES = st.integers(1, 100_000)

@@ -115,4 +115,4 @@ def test_a_contradiction_is_named(model: str, fix: str, sentence: str) -> None:
     with pytest.raises(NoFeasiblePlan) as caught:
         astra.plan(model, gpus="64xH100", batch=256, seq=4096, fix=fix.split())
     assert sentence in str(caught.value)
-    assert "Drop one of them" in str(caught.value)
+    assert "Drop one of --fix" in str(caught.value)

@@ -12,13 +12,15 @@ from astra.api import make_job
 from astra.cost.memory import fits as within
 from astra.cost.pipeline import pipelines_s
 from astra.cost.recompute import Recomputes
-from astra.cost.stage import gather_parts, stage_costs
+from astra.cost.stage import Meshes, gather_parts, stage_costs
 from astra.cost.step import evaluate, seconds
+from astra.provenance import Bools, Ints
 from astra.rules.restrictions import Restrictions, parse_restrictions
+from astra.rules.table import check
 from astra.search.detail import estimate
 from astra.search.engine import search
-from astra.search.rows import GROUP
-from astra.search.space import Space
+from astra.search.settle import GROUP
+from astra.search.space import Space, recompute_columns
 from astra.spec.job import Job
 
 USUAL: dict[str, Any] = {
@@ -51,6 +53,8 @@ def every_best(job: Job, limits: Restrictions, found_s: dict[tuple[int, ...], fl
         groups = list(zip(*(meshes.columns[name].tolist() for name in GROUP), strict=True))
         limit_s = np.array([found_s.get(group, inf) for group in groups]) * (1 + 1e-9)
         mesh, recompute, sharding = np.nonzero(fits & (result.bound_s <= limit_s[:, None, None]))
+        legal = _legal(space, meshes, mesh, recompute, sharding)
+        mesh, recompute, sharding = mesh[legal], recompute[legal], sharding[legal]
         recomputes = Recomputes(*(column[recompute] for column in space.recomputes))
         pipeline_s = pipelines_s(
             job, meshes.take(mesh), parts.take(mesh), recomputes, result.exchanged_s[mesh, sharding]
@@ -59,6 +63,14 @@ def every_best(job: Job, limits: Restrictions, found_s: dict[tuple[int, ...], fl
         for row, step in zip(mesh.tolist(), step_s.tolist(), strict=True):
             best[groups[row]] = min(best.get(groups[row], inf), step)
     return best
+
+
+def _legal(space: Space, meshes: Meshes, mesh: Ints, recompute: Ints, sharding: Ints) -> Bools:
+    """Which rows no rule refuses that joins a mesh to its recompute or its sharding."""
+    columns = {name: column[mesh] for name, column in meshes.columns.items()}
+    columns |= recompute_columns(space.job, space.recomputes.take(recompute))
+    columns |= {name: column[sharding] for name, column in space.shardings._asdict().items()}
+    return check(columns, space.facts, space.late_rules).ok
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 import astra
 from astra.api import make_job
-from astra.evidence.doubt import Doubt
+from astra.evidence.bars import Doubt
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.detail import estimate
 from astra.search.engine import search

@@ -10,8 +10,7 @@ import pytest
 
 import astra
 from astra.errors import InputError
-from astra.spec.lengths import tokens_of
-from astra.spec.request import FIELDS, PlanRequest
+from astra.spec.request import FIELDS, PlanRequest, tokens_of
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_words_that_mean_nearly_the_same_are_answered_in_a_sentence(field: str, 
 
 
 def test_no_word_means_two_things() -> None:
-    words = {word for name in ("optimizer", "task", "precision") for word in FIELDS[name].kind.words}  # type: ignore[attr-defined]
+    words = {word for name in ("optimizer", "task", "precision") for word in FIELDS[name].kind.words}
     assert set(_SAME) <= words
     assert {nearest for nearest, _ in _NEAR.values()} <= words
     assert not set(_BY_WORD) & (set(_NEAR) | words)

@@ -15,8 +15,7 @@ from astra.catalog import hardware
 from astra.errors import InputError
 from astra.operators import timing as operators
 from astra.operators.attention import OVERHEAD_S, KernelCurve, curve_seconds, traffic_bytes
-from astra.operators.gemm import either, product_bytes
-from astra.operators.surface import Card, Shapes
+from astra.operators.gemm import Card, Shapes, either, product_bytes
 from tools import fit_attention, fit_gemm, fit_operators, operator_rows
 from tools.fit_surface import Rows, predict, train
 from tools.operator_rows import Sweep

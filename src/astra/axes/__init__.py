@@ -11,7 +11,7 @@ from astra.axes.base import Axis
 from astra.axes.cp import CP
 from astra.axes.ep import EP
 from astra.axes.tp import TP
-from astra.layers.messages import Send
+from astra.layers.block import Send
 
 AXES: Final[tuple[Axis, ...]] = (TP, CP, EP)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from astra.layers.block import LayerKind, LayerSends
+from astra.layers.block import LayerKind, LayerSends, Send, together
 from astra.layers.blocks import blocks_of
-from astra.layers.messages import Send, together
 from astra.layers.operators import Shard
 from astra.spec.model import ModelSpec
 

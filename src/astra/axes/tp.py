@@ -1,7 +1,7 @@
 """Tensor parallelism: heads, feed-forward columns and vocabulary split over t neighbouring ranks.
 
 With sequence parallelism each block gathers its input and scatters its output; without, it reduces its output
-(``astra.layers.messages``).
+(``astra.layers.block``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from astra.axes.base import Axis, of_blocks
-from astra.layers.messages import Send
+from astra.layers.block import Send
 from astra.layers.operators import Shard
 from astra.spec.model import ModelSpec
 

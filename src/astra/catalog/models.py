@@ -58,6 +58,12 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
+def known_name(text: str) -> str | None:
+    """The catalog's name of a model by its name or alias; None if it has none."""
+    path = _find(text.strip())
+    return None if path is None else path.stem
+
+
 def is_known(spec: ModelSpec) -> bool:
     """Whether the catalog has this very model under its name."""
     return spec.name in model_names() and _load(_FOLDER / f"{spec.name}.toml") == spec

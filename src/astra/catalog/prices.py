@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from astra.catalog import hardware
-from astra.errors import InputError, fold
+from astra.errors import InputError, fold, shortened
 from astra.files import csv_rows, read_text, whole_number
 from astra.spec.cluster import NodeType
 from astra.spec.names import Line, Name, check_line, check_name, check_names
 from astra.spec.record import Spec
-from astra.visible import shortened
 
 Market = Literal["on-demand", "spot", "reserved"]
 

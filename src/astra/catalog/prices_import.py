@@ -18,10 +18,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from astra.catalog import hardware
 from astra.catalog.prices import COLUMNS, Market, Price, parse_prices
-from astra.errors import InputError
+from astra.errors import InputError, shortened
 from astra.files import csv_rows, read_text
 from astra.spec.names import as_line, as_name, check_name
-from astra.visible import shortened
 
 SKYPILOT: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
 PLAIN: Final = ("gpu", "usd_per_gpu_h")  # what a plain CSV must have; the rest has defaults

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from astra.errors import AstraError
-from astra.visible import visible_lines
+from astra.errors import AstraError, visible_lines
 
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141

@@ -6,6 +6,7 @@ import argparse
 from typing import Any, Final
 
 from astra.cli import options
+from astra.cli import source as from_
 from astra.cli.output import Answer
 from astra.errors import InputError
 
@@ -22,14 +23,16 @@ Over several pools, groups in brackets (docs/mixed.md).
 examples:
   astra estimate llama-2-70b --gpus 64xH100 --batch 1024 --seq 4096 {_EXAMPLE}
   astra estimate --from train.sh --gpus 64xH100
+  astra estimate --from plan.json --pick 2
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
     options.add_model(parser, optional=True)
-    parser.add_argument("--from", metavar="FILE", dest="source",
-                        help="read strategy, batch and model from what you run today (astra import)")  # fmt: skip
+    text = "read strategy, batch and model from what you run today (astra import), or from a plan file"
+    parser.add_argument("--from", metavar="FILE", dest="source", help=text)
+    from_.add_arguments(parser)
     options.add_fields(parser, "estimate")
     options.add_save(parser)
     options.add_output(parser)
@@ -38,9 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Estimate, and keep the answer ready to be drawn."""
     notes: list[str] = []
+    planned = from_.is_plan(args.source)
+    if planned:
+        from_.take_request(args, args.source, "--from")
     fields = options.asked(args, "estimate")
     if args.source is not None:
-        _read_source(fields, args.source, notes)
+        _read_source(fields, args.source, from_.choice_of(args), notes, planned=planned)
     if "strategy" not in fields:
         raise InputError("--strategy", None, want="the strategy to estimate", fix=f"Such as {_EXAMPLE}.")
     request, assumed = options.resolve("estimate", fields, args.save_request)
@@ -68,9 +74,13 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(draw, estimate.to_json)
 
 
-def _read_source(fields: dict[str, Any], source: str, notes: list[str]) -> None:
+def _read_source(fields: dict[str, Any], source: str, choice: from_.Choice, notes: list[str], *, planned: bool) -> None:
     from astra.cli import import_  # noqa: PLC0415
 
     if "strategy" in fields:
         raise InputError("--strategy", fields["strategy"], want="either --strategy or --from, not both")
-    fields["strategy"] = str(import_.fill(fields, source, notes))
+    if planned:
+        fields["strategy"], _, rank = from_.plan_strategy(source, choice)
+        notes.append(f"The strategy is plan {rank} of {source}.")
+        return
+    fields["strategy"] = str(import_.fill(fields, source, choice, notes))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
 from astra.cli.output import Answer
-from astra.errors import InputError, UnknownName
-from astra.visible import visible
+from astra.errors import InputError, UnknownName, visible
 
 if TYPE_CHECKING:
     from astra.answer import Estimate

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from astra.cli import options
+from astra.cli import options, source
 from astra.cli.output import Answer
-from astra.errors import InputError
+from astra.errors import InputError, visible
 from astra.spec.request import PlanRequest
-from astra.visible import visible
 
 if TYPE_CHECKING:
     from astra.export.imported import ImportedLaunch
@@ -28,6 +27,7 @@ examples:
   astra import train.sh
   astra import train.sh -- 7b 64
   astra import ds_config.json --gpus 64xH100
+  astra import plan.json --pick 2
   astra estimate --from train.sh --gpus 64xH100
 """
 
@@ -38,21 +38,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "overrides of a recipe (.txt)")  # fmt: skip
     parser.add_argument("parameters", metavar="PARAMETER", nargs="*", help="parameters of the script, behind --")
     parser.add_argument("--gpus", metavar="N[xGPU]", help="how many GPUs it runs on, where the file does not say")
+    source.add_arguments(parser, words=False)
     options.add_output(parser, detail=False)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Read, and keep the answer ready to be drawn."""
-    found = read(args.file, {} if args.gpus is None else {"gpus": (args.gpus,)}, args.parameters)
-    record = to_record(found, args.file)
+    choice = source.choice_of(args)
+    if source.is_plan(args.file):
+        record = _plan_record(args.file, choice)
+    else:
+        record = to_record(read(args.file, {} if args.gpus is None else {"gpus": (args.gpus,)}, choice), args.file)
     return Answer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
 
 
-def read(file: str, fields: Mapping[str, Any], parameters: Sequence[str] = ()) -> ImportedLaunch:
+def _plan_record(file: str, choice: source.Choice) -> dict[str, Any]:
+    """A plan of ours in the same words as what others run."""
+    strategy, record, _ = source.plan_strategy(file, choice)
+    from astra.export.reading import world_of  # noqa: PLC0415
+
+    world = world_of(record, file)
+    return {
+        "schema": IMPORT_SCHEMA,
+        "file": file,
+        "framework": world.runtime.name,
+        "strategy": strategy,
+        "gpus": world.cluster.gpus,
+        "workload": {key: getattr(world.workload, key) for key in _WORK},
+        "model": world.model.name,
+        "model_spec": None,
+        "ignored": [],
+        "unknown": [],
+        "lacks": [],
+    }
+
+
+_WORK: Final = ("global_batch", "seq", "precision", "optimizer", "task", "lora_rank", "mtp")
+
+
+def read(file: str, fields: Mapping[str, Any], choice: source.Choice) -> ImportedLaunch:
     """A configuration on the GPUs of a request, if it has any."""
     from astra.export.imports import import_file  # noqa: PLC0415
 
-    return import_file(file, gpus=_count(fields), parameters=parameters)
+    return import_file(file, gpus=_count(fields), parameters=choice.parameters, pick=choice.pick, vocab=choice.vocab)
 
 
 def _count(fields: Mapping[str, Any]) -> int | None:
@@ -71,9 +99,14 @@ def _count(fields: Mapping[str, Any]) -> int | None:
     return total or None
 
 
-def fill(fields: dict[str, Any], file: str, notes: list[str]) -> Strategy:
+def fill(fields: dict[str, Any], file: str, choice: source.Choice, notes: list[str]) -> Strategy:
     """Put what a file says where the request says nothing; the strategy of the file."""
-    found = read(file, fields)
+    found = read(file, fields, choice)
+    if fields.get("model") is None and found.lacks_vocab:
+        want = f"the size of the vocabulary, the one thing that {file} does not say of its model"
+        raise InputError(
+            "--vocab", None, want=want, fix="Give --vocab 128256, as its tokenizer has, or name the model."
+        )
     if fields.setdefault("model", found.model or found.recipe) is None:
         fix = "Name it before the flags: a catalog name, or the path of its config.json."
         raise InputError("MODEL", None, want=f"the model: {file} does not give its whole shape", fix=fix)
@@ -112,6 +145,7 @@ def to_record(found: ImportedLaunch, file: str) -> dict[str, Any]:
         "model_spec": msgspec.to_builtins(found.model) if found.model is not None else None,
         "ignored": list(found.ignored),
         "unknown": list(found.unknown),
+        "lacks": ["vocab"] if found.lacks_vocab else [],
     }
 
 
@@ -127,6 +161,8 @@ def render(record: dict[str, Any]) -> str:
                   f"{shape['kv_heads']}, ffn {shape['ffn']}, vocabulary {shape['vocab']}"]  # fmt: skip
     elif record["model"] is not None:
         lines += [f"model     {record['model']}"]
+    elif record["lacks"]:
+        lines += ["model     all but the size of its vocabulary: give --vocab N"]
     lines += [f"not used  {'; '.join(record['ignored'])}  (speed or memory)"] * bool(record["ignored"])
     lines += [f"unknown   {'; '.join(record['unknown'])}"] * bool(record["unknown"])
     return "\n".join(map(visible, lines)) + "\n"

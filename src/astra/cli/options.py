@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from astra.errors import InputError
+from astra.spec import kinds
 from astra.spec.fields import Field, read_fields
-from astra.spec.kinds import FieldKind, OneOf, Switch, Whole, batch_tokens
 from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS, PlanRequest, read_request
 
@@ -16,19 +16,19 @@ _MODEL: Final = "{}, or a request: a TOML file of fields, or the plan file of an
 _FLEET: Final = ("gpus", "cluster", "node")
 
 
-def reader(kind: FieldKind, flag: str) -> Callable[[str], Any]:
+def reader(kind: kinds.FieldKind, flag: str) -> Callable[[str], Any]:
     """What argparse calls with the text of a flag."""
     return lambda text: kind.read(text, flag)
 
 
 def whole(flag: str, *, at_least: int = 1, at_most: int) -> Callable[[str], Any]:
     """A reader of whole numbers, for flags that are no part of a request."""
-    return reader(Whole(at_least, at_most), flag)
+    return reader(kinds.whole(at_least, at_most), flag)
 
 
 def one_of(flag: str, choices: tuple[str, ...]) -> Callable[[str], Any]:
     """A reader of a word out of a few, for flags that are no part of a request."""
-    return reader(OneOf(*choices), flag)
+    return reader(kinds.one_of(*choices), flag)
 
 
 def add_model(parser: argparse.ArgumentParser, *, optional: bool = False, files: bool = True) -> None:
@@ -56,11 +56,11 @@ def add_field(group: argparse._ArgumentGroup | argparse.ArgumentParser, field: F
     """The flag of one field, or one flag for each of its words."""
     kind = field.typed or field.kind
     given: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
-    if isinstance(kind, OneOf) and isinstance(field.help, Mapping):
+    if kind.words and isinstance(field.help, Mapping):
         either = group.add_mutually_exclusive_group()
         for word, text in field.help.items():
             either.add_argument(f"--{word}", action="store_const", const=word, help=text, **given)
-    elif isinstance(kind, Switch):
+    elif kind.switch:
         group.add_argument(field.spelled, action="store_const", const=True, help=field.help_text(verb), **given)
     elif kind.repeats:
         group.add_argument(field.spelled, metavar=kind.metavar, action="append", help=_shown(field, verb), **given)
@@ -160,7 +160,7 @@ def assumed(fields: Mapping[str, Any], seq: int, batch: int) -> list[str]:
     if "batch" not in fields:
         return [*notes, f"--batch {batch} (samples) was assumed."]
     asked = fields["batch"]
-    if isinstance(asked, str) and batch_tokens(asked)[0] != batch * seq:
+    if isinstance(asked, str) and kinds.batch_tokens(asked)[0] != batch * seq:
         notes.append(f"--batch {asked} is {batch:,} samples of {seq:,} tokens, {batch * seq:,} tokens.")
     return notes
 

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Final, NamedTuple, TextIO
 
-from astra.errors import InputError, OutputError
-from astra.visible import visible, visible_lines
+from astra.errors import InputError, OutputError, visible, visible_lines
 
 _COLOR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _HIDDEN: Final = re.compile(r"[^\n\x20-\x7e]")

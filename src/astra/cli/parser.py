@@ -106,10 +106,14 @@ def parse(arguments: list[str]) -> Any:
     parser = build(VERBS if first is None or arguments[0] != first else [first])
     if not arguments:
         raise UsageError("a verb is needed", where="astra", fix=f"One of {', '.join(VERBS)}; see astra --help.")
+    # Words behind -- are for a script: argparse would take them only where no flag stands before.
+    place = arguments.index("--") if first == "import" and "--" in arguments else len(arguments)
     try:
-        args, extra = parser.parse_known_args(arguments)
+        args, extra = parser.parse_known_args(arguments[:place])
     except _Stop:
         return None
+    if place < len(arguments):
+        args.parameters = [*args.parameters, *arguments[place + 1 :]]
     if extra:
         raise _unknown(args.verb, extra[0], flags(args.verb, parser))
     return args

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from astra.cli import options
+from astra.cli import options, source
 from astra.cli.output import Answer
 from astra.errors import InputError, NoFeasiblePlan
 from astra.spec.strategy import DEGREES
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser, optional=True)
     options.add_fields(parser, "plan")
     options.add_save(parser)
+    source.add_arguments(parser.add_argument_group("what you run today, with --baseline FILE"))
     group = parser.add_argument_group("export")
     group.add_argument("--export", metavar="TARGET", help="also write the best plan for a target (astra export)")
     group.add_argument("--export-out", metavar="DIR", help="folder to write (default MODEL-TARGET)")
@@ -55,8 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Search, and keep the answer ready to be drawn."""
     notes: list[str] = []
+    planned = source.is_plan(getattr(args, "baseline", None))
+    if planned:
+        source.take_request(args, args.baseline, "--baseline")
     fields = options.asked(args, "plan")
-    _read_baseline(fields, notes)
+    _read_baseline(fields, source.choice_of(args), notes, planned=planned)
     _check_export(args)
     if not {"model", "gpus", "cluster"} & fields.keys():
         fields |= {"model": DEFAULT_MODEL, "gpus": (DEFAULT_GPUS,)}
@@ -97,12 +101,20 @@ def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:
     return replace(planset, notes=[*notes, *planset.notes]) if notes else planset
 
 
-def _read_baseline(fields: dict[str, Any], notes: list[str]) -> None:
+def _read_baseline(fields: dict[str, Any], choice: source.Choice, notes: list[str], *, planned: bool) -> None:
     """A baseline that names a file is read from it, with the batch and model it states."""
     import os  # noqa: PLC0415
 
     baseline = fields.get("baseline")
+    if baseline is None or not os.path.isfile(baseline):
+        for flag, given in zip(("--pick", "--vocab", "--parameters"), choice, strict=True):
+            if given:
+                raise InputError(flag, str(given), want="--baseline FILE with it")
     if baseline is None:
+        return
+    if planned:
+        fields["baseline"], _, rank = source.plan_strategy(baseline, choice)
+        notes.append(f"The baseline is plan {rank} of {baseline}.")
         return
     if not os.path.isfile(baseline):
         _check_words(baseline)
@@ -111,7 +123,7 @@ def _read_baseline(fields: dict[str, Any], notes: list[str]) -> None:
 
     if not {"gpus", "cluster"} & fields.keys():
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
-    fields["baseline"] = str(import_.fill(fields, baseline, notes))
+    fields["baseline"] = str(import_.fill(fields, baseline, choice, notes))
 
 
 def _check_words(baseline: str) -> None:

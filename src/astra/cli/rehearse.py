@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options
 from astra.cli.output import Answer
-from astra.visible import visible
+from astra.errors import visible
 
 if TYPE_CHECKING:
     from astra.export.base import Launch

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.cost import effects
-from astra.cost.repeated import once
 from astra.cost.state import Held, Holding, gradient_bytes
+from astra.layers.operators import once
 from astra.network import collectives
 from astra.provenance import Bools, Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job

@@ -76,6 +76,11 @@ def queued_activations(runtime: Runtime, tp: Ints, tokens: Floats | Ints, hidden
     return np.where(tp > 1, runtime.amount("queued_activations") * 2 * tokens * hidden, 0.0)
 
 
+def starts_by_unit(runtime: Runtime) -> bool:
+    """Whether weights that ZeRO-2 and 3 shard are made unit by unit at the start, as Megatron-FSDP does."""
+    return runtime.amount("starts_by_unit") > 0
+
+
 def units(runtime: Runtime) -> bool:
     """Whether weights are gathered and gradients reduced layer by layer, as FSDP2 does."""
     return runtime.amount("units") > 0

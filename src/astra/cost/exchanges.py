@@ -9,9 +9,8 @@ import numpy as np
 
 from astra.axes import AXES, Axis, Send
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.repeated import SameShardings, once
 from astra.layers.kinds import LayerKind, layer_kinds
-from astra.layers.operators import Shard
+from astra.layers.operators import SameShardings, Shard, once
 from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job

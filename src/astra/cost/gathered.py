@@ -1,8 +1,9 @@
-"""Parts of unique shardings, gathered to the stages that hold them: sums of any figure, and activation bytes."""
+"""Pipelines as they lie on ranks, and parts of unique shardings gathered to the stages that hold them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +14,11 @@ from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Part
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
-from astra.layers.split import StageKinds, kinds, stages
+from astra.layers.split import Place, StageKinds, kinds, stack, stages
 from astra.provenance import Floats, Ints
+from astra.schedule.registry import find
 from astra.spec.job import Job
+from astra.spec.model import ModelSpec
 
 
 class Gathered(NamedTuple):
@@ -123,3 +126,48 @@ def graph_bytes(job: Job, inputs: Floats, in_flight: Floats) -> Floats:
     A graph is replayed on the tensors it was captured with. A graph of the whole step has its inputs within it.
     """
     return inputs * in_flight if job.words.graphs == "partial" else np.zeros_like(inputs)
+
+
+class Layout(NamedTuple):
+    """Layers on each virtual stage of a pipeline, and who holds it."""
+
+    place: Place
+    layers: tuple[int, ...]
+
+    @property
+    def pp(self) -> int:
+        """Ranks."""
+        return len(self.place[0])
+
+    @property
+    def vp(self) -> int:
+        """Chunks of a rank."""
+        return len(self.place)
+
+
+def layout(schedule: str, pp: int, vp: int, layers: tuple[int, ...]) -> Layout:
+    """The layout of a schedule's pipeline."""
+    return Layout(_place(schedule, pp, vp), layers)
+
+
+@lru_cache(maxsize=4096)
+def _place(schedule: str, pp: int, vp: int) -> Place:
+    return tuple(tuple(ranks) for ranks in find(schedule).place(pp, vp).tolist())
+
+
+class Layouts(tuple[Layout, ...]):
+    """The layouts of a space; their stages are worked out once."""
+
+    _stages: dict[bool, StageKinds]
+
+    def stages(self, model: ModelSpec, *, every_rank: bool) -> StageKinds:
+        """The kinds of rank of every layout, [layout, sort]."""
+        if not hasattr(self, "_stages"):
+            self._stages = {}
+        if every_rank not in self._stages:
+            self._stages[every_rank] = stack([stages(model, *layout, every_rank) for layout in self])
+        return self._stages[every_rank]
+
+    def in_line(self) -> Layouts:
+        """The same virtual stages, each on a rank of its own."""
+        return Layouts(Layout((tuple(range(len(each.layers))),), each.layers) for each in self)

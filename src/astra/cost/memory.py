@@ -14,8 +14,7 @@ from astra.cost import effects
 from astra.cost.constants import RESERVED_BYTES
 from astra.cost.recompute import BLOCK, FULL, Recomputes, module_sets, offloaded_share
 from astra.cost.stage import StageCosts
-from astra.cost.state import Bytes, Holding, static_bytes
-from astra.cost.units import in_units
+from astra.cost.state import Bytes, Holding, in_units, static_bytes
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
 

@@ -18,9 +18,8 @@ from astra.cost.exchanges import communication, members_of, sends_of, timed_send
 from astra.cost.host import drained_s, host_seconds
 from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, modules_in, trained
 from astra.cost.low import scaling
-from astra.cost.repeated import SameShardings, once
 from astra.layers.kinds import LayerKind
-from astra.layers.operators import Attention, Gemm, Kept, Layer, Shard, Stream
+from astra.layers.operators import Attention, Gemm, Kept, Layer, SameShardings, Shard, Stream, once
 from astra.operators import timing as operators
 from astra.provenance import Codes, Floats, Source, Timed, worst
 from astra.spec.cluster import Device

@@ -1,4 +1,7 @@
-"""The pipelines of many strategies simulated, virtual stage by virtual stage: the number that is reported."""
+"""Pipelines of many strategies: lower bounds of each, and the simulation that gives the number reported.
+
+Bounds are of every combination of mesh, recompute and sharding; what is simulated goes virtual stage by virtual stage.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,170 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import distinct
+from astra.columns import code, distinct, largest, take
 from astra.cost.between import p2p
-from astra.cost.layout import Layouts
-from astra.cost.recompute import KeptActivations, Recomputes, offloaded_s, repeated_s
-from astra.cost.stage import Gathered, Meshes, StageMemory, StageTimes, host_s_per_byte, stage_table
+from astra.cost.gathered import Layouts
+from astra.cost.recompute import KeptActivations, Recomputes, offloaded_s, recompute_s, repeated_s
+from astra.cost.stage import Gathered, Meshes, StageCosts, StageMemory, StageTimes, host_s_per_byte, stage_table
 from astra.layers.split import stage_kind_of_rank
-from astra.provenance import Floats, Ints
-from astra.schedule import find, legal, steps_s
+from astra.provenance import Bools, Floats, Ints
+from astra.schedule import find, steps_s
+from astra.schedule.interleaved import group_size
+from astra.schedule.registry import SPLITTING, in_flight_chunks, legal
+from astra.schedule.screen import Ends, Path, Ranks, interleaved_s, paths
 from astra.schedule.simulator import StageSeconds
 from astra.spec.job import Job
 from astra.spec.strategy import SCHEDULES, usual_schedule
+
+
+def mesh_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
+    """A lower bound of each mesh's pipeline, whatever is recomputed or exchanged; infinite where it is not defined."""
+    bound_s = largest(np.maximum.reduce([path.seconds for path in paths_of(meshes, costs)]))
+    bound_s = np.maximum(bound_s, np.where(_looped(meshes), ends_bound_s(meshes, costs), 0.0))
+    return np.where(_defined(meshes, costs), bound_s, np.inf)
+
+
+def pipeline_bound_s(meshes: Meshes, costs: StageCosts, recomputes: Recomputes, exchanged_s: Floats) -> Floats:
+    """A lower bound of the simulated pipeline, [mesh, recompute, sharding].
+
+    ``exchanged_s`` is what replicas exchange in every micro-batch, [mesh, sharding, sort].
+    """
+    extras = _Extras(meshes, costs, recomputes, exchanged_s)
+    through, *turning = paths_of(meshes, costs)
+    bound_s = extras.longest_s(through, slice(None))
+    alone = np.flatnonzero((meshes.columns["vp"] == 1) & (meshes.columns["pp"] > 1))
+    for path in turning if len(alone) else ():
+        bound_s[alone] = np.maximum(bound_s[alone], extras.longest_s(path, alone))
+    chunked = np.flatnonzero(_looped(meshes))
+    if len(chunked):
+        ends_s = ends_bound_s(meshes.take(chunked), take(costs, chunked))
+        bound_s[chunked] = np.maximum(bound_s[chunked], ends_s[:, None, None] + extras.by_ends_s(chunked))
+    return np.where(_defined(meshes, costs)[:, None, None], bound_s, np.inf)
+
+
+class _Extras:
+    """What recompute and exchanges add to backwards: at least this much, where not every stage is known.
+
+    Elsewhere than on the rank, stages repeat at least the share of the deepest chunk, and exchange at least what the
+    quickest rank does.
+    """
+
+    def __init__(self, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, exchanged_s: Floats) -> None:
+        self._meshes, self._costs = meshes, costs
+        self._recomputes, self._own_exchange_s = recomputes, exchanged_s
+        self._deepest = costs.chunk_layers.max(axis=1, initial=0)[:, None, None]
+        self._own_s = recompute_s(
+            costs.recompute_s[:, None, :],
+            costs.modules_s[:, None, :],
+            costs.chunk_layers[:, None, :],
+            recomputes,
+        )
+        if recomputes.offload_layers.any():
+            self._own_s = self._own_s + _offloaded_s(costs, recomputes)
+        self._least_s = exchanged_s.min(axis=2, keepdims=True)
+        self._over_s = self._elsewhere_s(costs.over.recompute_s[:, None], costs.over.modules_s[:, None])
+
+    def _elsewhere_s(self, all_s: Floats, modules_s: Floats) -> Floats:
+        return recompute_s(all_s[:, None, :], modules_s[:, None, :], self._deepest, self._recomputes)
+
+    def longest_s(self, path: Path, rows: slice | Ints) -> Floats:
+        """The longest of a path over the ranks, [mesh, recompute, sharding] of some meshes."""
+        costs, over = self._costs, self._costs.over
+        pp, vp = (self._meshes.columns[name][:, None, None] for name in ("pp", "vp"))
+        until, times = costs.until[:, None, :], path.times[:, None, :]
+        again_s = times * self._own_s + path.over * self._over_s
+        exchanged_s = times * self._own_exchange_s + path.over * pp * self._least_s
+        if path.before.any():
+            before_s = self._elsewhere_s(costs.before.recompute_s, costs.before.modules_s)
+            again_s = again_s + path.before[:, None, :] * before_s
+            exchanged_s = exchanged_s + path.before[:, None, :] * (until / vp) * self._least_s
+        if path.after:
+            all_s = over.recompute_s[:, None] - costs.before.recompute_s - costs.recompute_s
+            modules_s = over.modules_s[:, None] - costs.before.modules_s - costs.modules_s
+            again_s = again_s + self._elsewhere_s(np.maximum(all_s, 0.0), np.maximum(modules_s, 0.0))
+            exchanged_s = exchanged_s + (pp - 1 - until) * self._least_s
+        seconds = path.seconds[rows, None, None, :] + again_s[rows, :, None, :]
+        return largest(seconds + exchanged_s[rows, None, :, :])
+
+    def by_ends_s(self, rows: Ints) -> Floats:
+        """What comes to the bound of interleaved pipelines by their last rank, [mesh, recompute, sharding]."""
+        pp, m, at = self._meshes.columns["pp"][rows], self._costs.microbatches[rows], self._costs.on_last[rows]
+        times = (m - group_size(pp, m))[:, None]
+        again_s = self._over_s[rows, :, 0] + times * self._own_s[rows, :, at]
+        exchanged_s = pp[:, None] * self._least_s[rows, :, 0] + times * self._own_exchange_s[rows, :, at]
+        return np.asarray(again_s[:, :, None] + exchanged_s[:, None, :])
+
+
+def _offloaded_s(costs: StageCosts, recomputes: Recomputes) -> Floats:
+    """What shows of activations moved to host memory, [mesh, recompute, stage]; by chunks it is at least as much."""
+
+    def wide(column: Floats) -> Floats:
+        return column[:, None]
+
+    kept = KeptActivations(
+        wide(costs.kept_whole),
+        wide(costs.kept_modules),
+        wide(costs.kept_checkpoint),
+        wide(costs.forward_s),
+        wide(costs.backward_s),
+    )
+    return offloaded_s(kept, wide(costs.layers), costs.host_s_per_byte[:, None, None], recomputes.along(3, 1))
+
+
+def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:
+    """Paths through the pipeline by each kind of rank, without recompute and exchanges, [mesh, sort]."""
+    columns, before, over = meshes.columns, costs.before, costs.over
+    split = np.isin(columns["schedule"], SPLITTING)[:, None]
+    p, v, m = columns["pp"][:, None], columns["vp"][:, None], costs.microbatches[:, None]
+    over_s = over.forward_s + over.backward_s - np.where(split[:, 0], over.weight_s, 0.0)
+    return paths(
+        Ranks(
+            p=p,
+            v=v,
+            m=m,
+            rank=costs.until,
+            sends=costs.sends,
+            ahead=in_flight_chunks(columns["schedule"][:, None], p=p, v=v, m=m, rank=costs.until),
+            forward_s=costs.forward_s,
+            backward_s=costs.backward_s,
+            weight_s=np.where(split, costs.weight_s, 0.0),
+            before_forward_s=before.forward_s,
+            before_backward_s=before.backward_s - np.where(split, before.weight_s, 0.0),
+            over_s=over_s[:, None],
+            send_s=costs.p2p_s[:, None],
+            blocking=~columns["overlap_p2p"][:, None],
+        )
+    )
+
+
+def ends_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
+    """The bound of interleaved pipelines by their last rank, without recompute and exchanges, [mesh]."""
+    mesh, at = np.arange(len(meshes)), costs.on_last
+    ends = Ends(
+        p=meshes.columns["pp"],
+        v=meshes.columns["vp"],
+        m=costs.microbatches,
+        over_s=costs.over.forward_s + costs.over.backward_s,
+        forward_s=costs.forward_s[mesh, at],
+        backward_s=costs.backward_s[mesh, at],
+        final_forward_s=costs.final.forward_s,
+        final_backward_s=costs.final.backward_s,
+        send_s=costs.p2p_s,
+        blocking=~meshes.columns["overlap_p2p"],
+    )
+    return interleaved_s(ends)
+
+
+def _looped(meshes: Meshes) -> Bools:
+    """Which are interleaved, with several chunks."""
+    interleaved = meshes.columns["schedule"] == code("schedule", "interleaved")
+    return np.asarray(interleaved & (meshes.columns["vp"] > 1))
+
+
+def _defined(meshes: Meshes, costs: StageCosts) -> Bools:
+    columns = meshes.columns
+    return legal(columns["schedule"], p=columns["pp"], v=columns["vp"], m=costs.microbatches)
+
 
 _SHAPE: Final = ("schedule", "pp", "vp", "microbatches", "overlap_p2p")
 

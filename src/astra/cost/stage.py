@@ -17,6 +17,7 @@ from astra.cost.between import Sync, p2p, sync, tied_s
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import (
     Gathered,
+    Layouts,
     StageMemory,
     graph_bytes,
     least_s,
@@ -28,11 +29,9 @@ from astra.cost.gathered import (
     whole_model,
 )
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
-from astra.cost.layout import Layouts
 from astra.cost.low import fuses_experts
 from astra.cost.parts import Direction, Part, parts
-from astra.cost.state import Held, local
-from astra.cost.units import Units, unit_parameters
+from astra.cost.state import Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind
 from astra.layers.operators import Retention, Shard

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.evidence.bars import log_bars
-from astra.evidence.runs import runs
+from astra.evidence.kinds import runs
 
 
 class Covered(NamedTuple):

@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.evidence.kinds import STRUCTURE, WORDS, Kind
-from astra.evidence.runs import runs
+from astra.evidence.kinds import STRUCTURE, WORDS, Kind, runs
 from astra.provenance import Bools
 
 # What a strategy does beyond the plain, in words; a plain value has none.

@@ -1,9 +1,7 @@
-"""The words of a launch script, and what variables make of them, without running anything.
+"""The words of a launch script, without running anything.
 
-A small part of bash: quotes, comments, line continuations, here-documents, ``NAME=value``, ``NAME=(...)``,
-``NAME+=(...)``, ``$NAME``, ``$1``, ``${NAME}``, ``${NAME:-default}``, ``"${NAME[@]}"`` and whole-number ``$((...))``.
-Anything else is left as it is written. What variables grow to is counted letter by letter before it is made, so that no
-script takes long or much memory. What is run of it is for ``bash_run``.
+A small part of bash: quotes, comments, line continuations, here-documents. What variables make of words is for
+``bash_values``, what is run for ``bash_run``.
 """
 
 from __future__ import annotations
@@ -16,14 +14,6 @@ from astra.errors import InputError
 from astra.files import LIMITS
 
 _MOST_LETTERS: Final = LIMITS["launch"].most_bytes
-_MOST_SPENT: Final = 1_000_000  # letters and words of everything that is expanded
-_MOST_DEPTH: Final = 16  # of ${...:-${...}}
-_LONGEST_SUM: Final = 200
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@#*]")
-_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-_BRACES: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*])(\[[@*]\])?(?::?([-=])(.*))?", re.DOTALL)
-_ARRAY: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\[@\]\}|\$@|\$\{@\}")
-_SUM: Final = re.compile(r"[0-9+*/ ()-]{1,200}")
 _TOKEN: Final = re.compile(
     r"""(?P<join>\\\r?\n)
     | (?P<escape>\\.)
@@ -38,7 +28,6 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _IN_QUOTES: Final = re.compile(r"""(?P<end>")|(?P<escape>\\.)|(?P<expansion>\$[({])""", re.DOTALL)
-_SPECIAL: Final = re.compile(r"""(?P<dollar>\$)|(?P<join>\\\r?\n)|\\(?P<escape>[$"\\`])""")
 _BRACKET: Final = re.compile(r"[(){}]")
 
 
@@ -57,6 +46,7 @@ class Statement(NamedTuple):
 
     words: list[Word]
     ended: str  # by which
+    documents: list[ShellPiece]  # here-documents that it is given
 
 
 def statements(text: str) -> Iterator[Statement]:
@@ -105,17 +95,20 @@ class _Lexer:
         for word in words:
             if not word[0].quote and word[0].text.startswith("<<") and not word[0].text.startswith("<<<"):
                 self.documents.append(word)
-        return Statement(words, ended)
+        return Statement(words, ended, [])
 
     def _skip_documents(self, statement: Statement, at: int) -> int:
-        """Text up to the word that ends a here-document is no script."""
+        """Text up to the word that ends a here-document is no script: it is kept beside the statement."""
         for word in self.documents:
             end = literal(word).removeprefix("<<").removeprefix("-")
             if not end:
                 place = next((index for index, each in enumerate(statement.words) if each is word), -1)
                 end = literal(statement.words[place + 1]) if 0 <= place < len(statement.words) - 1 else ""
             found = re.compile(rf"^\t*{re.escape(end)}[ \t]*$", re.MULTILINE).search(self.text, at) if end else None
-            at = found.end() if found else at
+            if found is not None:
+                quoted = any(piece.quote for piece in word)
+                statement.documents.append(ShellPiece(self.text[at : found.start()], "'" if quoted else '"'))
+                at = found.end()
         self.documents = []
         return at
 
@@ -134,7 +127,7 @@ class _Lexer:
         elif kind == "double":
             return self._double(end)
         elif kind == "expansion":
-            end = _closing(self.text, end - 1)
+            end = closing(self.text, end - 1)
             self.plain.append(self.text[token.start() : end])
         elif kind == "comment":
             if not self.word and not self.plain:
@@ -162,7 +155,7 @@ class _Lexer:
     def _double(self, start: int) -> int:
         at = start
         while (token := _IN_QUOTES.search(self.text, at)) is not None and token.lastgroup != "end":
-            at = _closing(self.text, token.end() - 1) if token.lastgroup == "expansion" else token.end()
+            at = closing(self.text, token.end() - 1) if token.lastgroup == "expansion" else token.end()
         end = len(self.text) if token is None else token.start()
         self._add_quoted(self.text[start:end], '"')
         return end + 1
@@ -183,7 +176,7 @@ class _Lexer:
             self.word = []
 
 
-def _closing(text: str, opening: int) -> int:
+def closing(text: str, opening: int) -> int:
     """One past the bracket that closes the one at ``opening``; the end of the text if none does."""
     first, depth = text[opening], 0
     last = {"(": ")", "{": "}"}[first]
@@ -192,143 +185,6 @@ def _closing(text: str, opening: int) -> int:
         if depth == 0:
             return bracket.end()
     return len(text)
-
-
-class Expander:
-    """Variables, and what they make of words."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, list[str]] = {}
-        self.missed: set[str] = set()  # variables that were asked for and never set
-        self.spent = 0
-
-    def assign(self, statement: list[Word], place: int) -> bool:
-        """Set a variable, where the word at a place does that."""
-        word = statement[place]
-        match = _ASSIGNMENT.match(word[0].text) if not word[0].quote else None
-        if match is None:
-            return False
-        if opens_array(word):
-            value = [part for each in statement[place + 1 :] for part in self.expand(each)]
-        else:
-            value = ["".join(self.text(piece) for piece in (ShellPiece(word[0].text[match.end() :], ""), *word[1:]))]
-        if match.group(2):
-            self.values.setdefault(match.group(1), []).extend(value)
-        else:
-            self.values[match.group(1)] = value
-        return True
-
-    def expand(self, word: Word) -> list[str]:
-        """The words that a word becomes."""
-        if len(word) == 1 and word[0].quote == '"':
-            array = _ARRAY.fullmatch(word[0].text)
-            if array is not None:
-                parts = self._value(array.group(1) or "@")
-                self._spend(sum(map(len, parts)))
-                return parts
-        done: list[str] = []
-        last: str | None = None  # the word so far; what is not quoted ends it at white space
-        for piece in word:
-            text = self.text(piece)
-            if piece.quote:
-                last = (last or "") + text
-                continue
-            if text[:1].isspace() and last is not None:
-                done.append(last)
-                last = None
-            for place, field in enumerate(text.split()):
-                if place and last is not None:
-                    done.append(last)
-                    last = None
-                last = (last or "") + field
-            if text[-1:].isspace() and last is not None:
-                done.append(last)
-                last = None
-        return done if last is None else [*done, last]
-
-    def _value(self, name: str) -> list[str]:
-        """The words of a variable; looking at them costs, be they empty."""
-        parts = self.values.get(name, [])
-        if name not in self.values:
-            self.missed.add(name)
-        self._spend(len(parts))
-        return parts
-
-    def _joined(self, parts: list[str]) -> str:
-        self._spend(sum(map(len, parts)))
-        return " ".join(parts)
-
-    def _spend(self, letters: int) -> None:
-        self.spent += letters
-        if self.spent > _MOST_SPENT:
-            raise InputError("script", None, want="a script whose variables do not grow beyond reason")
-
-    def text(self, piece: ShellPiece, depth: int = 0) -> str:
-        """A piece of a word with its variables in place."""
-        self._spend(1 + len(piece.text))
-        if piece.quote == "'":
-            return piece.text
-        if depth > _MOST_DEPTH:
-            raise InputError("script", None, want=f"at most {_MOST_DEPTH} ${{...}} inside each other")
-        text, out, at = piece.text, [], 0
-        while (found := _SPECIAL.search(text, at)) is not None:
-            out.append(text[at : found.start()])
-            at = found.end()
-            if found.lastgroup == "dollar":
-                value, at = self._variable(text, at, depth)
-                out.append(value)
-            elif piece.quote == "":
-                out.append(found.group())
-            elif found.lastgroup == "escape":
-                out.append(found.group("escape"))
-        return "".join((*out, text[at:]))
-
-    def _variable(self, text: str, at: int, depth: int) -> tuple[str, int]:
-        if text.startswith("((", at):
-            end = _closing(text, at)
-            return self._sum(text[at + 2 : end - 2]), end
-        if text.startswith("{", at):
-            end = _closing(text, at)
-            return self._braces(text[at + 1 : end - 1], depth), end
-        name = _NAME.match(text, at)
-        if name is None:
-            return "$", at
-        return self._joined(self._value(name.group())), name.end()
-
-    def _braces(self, inside: str, depth: int) -> str:
-        match = _BRACES.fullmatch(inside)
-        if match is None:
-            return ""
-        parts = self._value(match.group(1))
-        if any(parts):
-            return self._joined(parts)
-        default = match.group(4) or ""
-        if match.group(3):
-            self.missed.discard(match.group(1))
-        return self.text(ShellPiece(default.strip('"'), '"'), depth + 1) if match.group(3) else ""
-
-    def _sum(self, inside: str) -> str:
-        if len(inside) > _LONGEST_SUM:
-            return ""
-        return whole_sum(_IN_SUM.sub(lambda name: self._joined(self._value(name.group(1)) or ["0"]), inside))
-
-
-_IN_SUM: Final = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
-
-
-def whole_sum(text: str) -> str:
-    """The value of a sum of products of whole numbers, or nothing if it is anything else."""
-    if not _SUM.fullmatch(text) or "(" in text or "//" in text or "**" in text:
-        return ""
-    total = 0
-    for sign, term in re.findall(r"([+-]?)\s*([0-9][0-9*/ ]*)", text):
-        value = 1
-        for operator, number in re.findall(r"([*/]?)\s*([0-9]{1,12})", term):
-            if operator == "/" and int(number) == 0:
-                return ""
-            value = value // int(number) if operator == "/" else value * int(number)
-        total += -value if sign == "-" else value
-    return str(total)
 
 
 def literal(word: Word) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from astra.visible import visible
+from astra.errors import visible
 
 
 class PlanFigures(NamedTuple):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.export.import_megatron import layout_layers
-from astra.export.imported import ImportedLaunch, Numbers
+from astra.export.imported import Asked, ImportedLaunch, Numbers
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import MODULES
 
@@ -17,10 +19,26 @@ _STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_para
 _GRAPHS: Final = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
 
 
-def read_overrides(text: str, name: str, gpus: int | None) -> ImportedLaunch:
-    """What the overrides decide; a recipe's own settings are not known here."""
-    said = dict(_pairs(text))
-    read = Numbers({key: _value(value) for key, value in said.items()}, name)
+def read_overrides(text: str, asked: Asked) -> ImportedLaunch:
+    """What the lines of a file override."""
+    return _overridden({key: _value(value) for key, value in _pairs(text.splitlines())}, asked)
+
+
+def read_words(words: Sequence[str], asked: Asked) -> ImportedLaunch:
+    """What the words of a command override."""
+    return _overridden({key: _value(value) for key, value in _pairs(words)}, asked)
+
+
+def read_sections(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+    """What a YAML file of sections overrides."""
+    parts = {key: value for key, value in record.items() if isinstance(value, Mapping)}
+    flat = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
+    return _overridden(flat | {key: value for key, value in record.items() if key == "mixed_precision"}, asked)
+
+
+def _overridden(said: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+    """What overrides decide; a recipe's own settings are not known here."""
+    name, gpus, read = asked.name, asked.gpus, Numbers(said, asked.name)
     needed = ("model.tensor_model_parallel_size", "model.pipeline_model_parallel_size", "train.micro_batch_size")
     lacks = [key for key in needed if key not in said]
     if lacks:
@@ -28,30 +46,62 @@ def read_overrides(text: str, name: str, gpus: int | None) -> ImportedLaunch:
         raise InputError(name, None, want=f"a line {lacks[0]}=...", fix=fix)
     if gpus is None:
         raise InputError(name, None, want="the number of GPUs", fix="Give --gpus; overrides do not say it.")
+    program = asked.beside("train.py")  # sets what is no plain value
     strategy = _strategy(read, name, gpus)
-    precision = f"{read.values.get('mixed_precision')} {'fp8' if read.values.get('mixed_precision.fp8') else ''}"
+    if program is not None and "AttnBackend.unfused" in program[1]:
+        strategy = replace(strategy, flash=False)
+    precision = _precision(read.values, program[1] if program else "") if strategy.params != "fp8" else "fp8"
     return ImportedLaunch(
         framework="megatron-bridge",
         strategy=strategy,
         gpus=gpus,
         global_batch=read.count("train.global_batch_size") if "train.global_batch_size" in said else None,
         seq=read.count("model.seq_length") if "model.seq_length" in said else None,
-        precision="fp8" if "fp8" in precision or strategy.params == "fp8" else "bf16",
+        precision=precision,
         optimizer="adam",
         model=None,
         recipe=None,
-        ignored=(),
+        ignored=_of_the_recipe(said),
         mtp=read.whole("model.mtp_num_layers", 0) or None,
     )
 
 
-def _pairs(text: str) -> list[tuple[str, str]]:
+_PROGRAM: Final = re.compile(r"mixed_precision = ([a-z0-9_]+)\(")
+
+
+def _precision(said: Mapping[str, Any], program: str) -> str:
+    """The precision of the overrides, or that of the program they lie beside."""
+    named = _PROGRAM.search(program)
+    recipe = str(said.get("mixed_precision") or (named.group(1) if named else ""))
+    if "fp8" in recipe or said.get("mixed_precision.fp8") not in (None, "none"):
+        return "fp8"
+    return "fp16" if "fp16" in recipe or said.get("mixed_precision.fp16") is True else "bf16"
+
+
+# What decides speed or memory and recipes usually say, with what theirs is taken to be where nobody overrides it.
+_USUAL: Final = {
+    "model.context_parallel_size": "1",
+    "model.sequence_parallel": "off",
+    "model.recompute_granularity": "none",
+    "ddp.use_distributed_optimizer": "on",
+    "ddp.overlap_grad_reduce": "on",
+    "ddp.overlap_param_gather": "on",
+    "train.global_batch_size": "open",
+    "model.seq_length": "open",
+}
+
+
+def _of_the_recipe(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is left to the recipe, which is not read."""
+    return tuple(f"{key} is the recipe's, taken as {usual}" for key, usual in _USUAL.items() if key not in said)
+
+
+def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
     pairs = []
-    for line in text.splitlines():
-        for word in [line.strip()] if not line.lstrip().startswith("#") else []:
-            key, equals, value = word.lstrip("+").partition("=")
-            if equals and re.fullmatch(r"[a-z_]+(\.[a-z0-9_]+)*", key):
-                pairs.append((key, value.strip().strip("'\"")))
+    for word in words:
+        key, equals, value = word.strip().lstrip("+").partition("=")
+        if equals and re.fullmatch(r"[a-z_]+(\.[a-z0-9_]+)*", key):
+            pairs.append((key, value.strip().strip("'\"")))
     return pairs
 
 
@@ -78,13 +128,14 @@ def _strategy(read: Numbers, name: str, gpus: int) -> Strategy:
     }  # fmt: skip
     fsdp = read.values.get("ddp.use_megatron_fsdp") is True
     word = str(read.values.get("ddp.data_parallel_sharding_strategy", "optim_grads_params"))
-    zero = _STAGES.get(word, 3) if fsdp else int(read.values.get("ddp.use_distributed_optimizer") is True)
+    zero = _STAGES.get(word, 3) if fsdp else int(read.values.get("ddp.use_distributed_optimizer", True) is True)
     copies = read.count("ddp.num_distributed_optimizer_instances")
     return Strategy(
         tp=tp, pp=pp, vp=vp, cp=cp, ep=ep,
         etp=read.count("model.expert_tensor_parallel_size"), dp=dp, mbs=read.count("train.micro_batch_size"),
         sp=read.values.get("model.sequence_parallel") is True and tp > 1,
-        zero=zero, overlap=tuple(key for key, flag in overlap.items() if read.values.get(flag) is True),
+        zero=zero,
+        overlap=tuple(key for key, flag in overlap.items() if read.values.get(flag, key in ("grad", "param")) is True),
         layers=layers if len(set(layers)) > 1 else (), schedule="interleaved" if vp > 1 else "1f1b",
         shard=dp // copies if copies > 1 and dp % copies == 0 else 0, **_words(read, model),
     )  # fmt: skip
@@ -110,10 +161,16 @@ def _words(read: Numbers, model: Mapping[str, Any]) -> dict[str, Any]:
         "graphs": _GRAPHS.get(str(model.get("cuda_graph_impl", "none")), "partial"),
         "moments": "bf16" if aware and not offloaded else "fp32",
         "params": "fp8" if read.values.get("mixed_precision.fp8_param_gather") is True else "bf16",
-        "grads": "fp32" if read.values.get("mixed_precision.grad_reduce_in_fp32") is True else "bf16",
+        "grads": "fp32" if _wide(read.values) else "bf16",
         "offload": "optimizer" if offloaded else "none",
         "offload_layers": read.whole("model.cpu_offloading_num_layers", 0),
     }
+
+
+def _wide(values: Mapping[str, Any]) -> bool:
+    """Whether gradients are added up in fp32, as recipes do unless told otherwise."""
+    said = (values.get(f"{part}.grad_reduce_in_fp32") for part in ("mixed_precision", "ddp"))
+    return next((value for value in said if value is not None), True) is True
 
 
 def _layout(model: Mapping[str, Any]) -> bool:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.import_megatron_model import SHAPE, Arguments, model_of
+from astra.export.arguments import SHAPE, Arguments
+from astra.export.import_megatron_model import has_experts, model_of
 from astra.export.import_megatron_words import flash, old, other_modules, precision, recompute, words, zero
-from astra.export.imported import ImportedLaunch
+from astra.export.imported import Asked, ImportedLaunch
 from astra.export.megatron_flags import unread
 from astra.spec.strategy import MAX_STAGES, Strategy
 
 _REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-Za-z|])\*([0-9]{1,4})"))
 
 
-def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpus: int | None = None) -> ImportedLaunch:
-    """What a command line would train, and how."""
-    launcher, args = _split(words, name)
+def from_words(
+    words: list[str], variables: Mapping[str, str], asked: Asked, *, files: Mapping[str, str] | None = None
+) -> ImportedLaunch:
+    """What a command line would train, and how; ``files`` are those that the script itself writes."""
+    name = asked.name
+    launcher, args = split(words, name)
+    _check_degrees(args, name)
     if args.has("--yaml-cfg"):
         fix = "Give a script with the same settings as flags."
         raise InputError(
@@ -28,7 +34,7 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
     pp, cp = args.count("--pipeline-model-parallel-size", 1), args.count("--context-parallel-size", 1)
     if args.has("--no-pipeline-parallel"):
         pp = 1
-    world = gpus or _world(launcher, variables)
+    world = asked.gpus or world_of(launcher, variables, words)
     if world is None:
         fix = "Give --gpus; the script does not say how many it starts (--nnodes and --nproc-per-node of torchrun)."
         raise InputError(name, None, want="the number of GPUs", fix=fix)
@@ -36,12 +42,17 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         want = f"a number of GPUs that tp*pp*cp = {tp * pp * cp} divides"
         raise InputError(name, world, want=want, fix="Give --gpus if the script starts on more nodes than it says.")
     layers, vp = _pipeline(args, pp, name)
-    other = next((word for word in words if _OTHER_MODEL.search(word.rpartition("/")[2])), None)
-    model = None if other else model_of(args, name)
+    other = next((word for word in words if _OTHER_MODEL.search(word)), None)
+    model = None if other else model_of(args, name, asked.vocab)
+    lacks_vocab = model is None and other is None and model_of(args, name, 1024) is not None
+    if args.has("--deepspeed") and not args.has("--zero-stage"):
+        _written_stage(args, files or {}, asked)
     strategy = _strategy(args, (tp, pp, vp, cp, world // (tp * pp * cp)), layers, name)
     batch = args.maybe("--global-batch-size") or strategy.mbs * strategy.dp * _accumulated(args)
     chosen = "sgd" if args.text("--optimizer") == "sgd" else "adam"
     seq, width = args.maybe("--seq-length") or args.maybe("--encoder-seq-length"), precision(args)
+    if other and args.has("--decoder-seq-length"):
+        seq = None  # two lengths, of two models
     mtp = args.maybe("--mtp-num-layers") or None
     named = (*_unused(args), *([f"{other}, whose model is not a plain decoder"] if other else []))
     pattern = {"--hybrid-layer-pattern"} if model is None or model.state_space is None else set()
@@ -59,7 +70,42 @@ def from_words(words: list[str], variables: Mapping[str, str], *, name: str, gpu
         ignored=(*costly, *named),
         unknown=unknown,
         mtp=mtp,
+        lacks_vocab=lacks_vocab,
     )
+
+
+# Other ways of splitting work than those a strategy has words for, under names of their own.
+_DEGREE: Final = re.compile(
+    r"--(?:[a-z]+-)*(?:(?:tp|pp|dp|cp|ep|sp)(?:-size)?|(?:parallel|sharding)-(?:size|degree)s?)$"
+)
+_KNOWN_DEGREES: Final = frozenset(
+    ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
+     "--model-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size",
+     "--moe-expert-parallel-size", "--tp", "--pp")
+)  # fmt: skip
+
+
+def _check_degrees(args: Arguments, name: str) -> None:
+    """A degree that is not understood would make every other one wrong."""
+    for flag, values in args.flags.items():
+        if _DEGREE.fullmatch(flag) and flag not in _KNOWN_DEGREES and values and values[0] not in ("0", "1", "None"):
+            want = "a way of splitting that has a word in a strategy"
+            raise InputError(f"{name}: {flag}", " ".join(values), want=want, fix="Set it to 1 to read the rest.")
+
+
+_STAGE: Final = re.compile(r"""["']stage["']\s*:\s*([0-3])\b""")
+
+
+def _written_stage(args: Arguments, files: Mapping[str, str], asked: Asked) -> None:
+    """The ZeRO stage of a configuration that the script writes itself, or that lies beside it."""
+    named = args.text("--deepspeed_config") or args.text("--deepspeed-config")
+    found = asked.beside(named)
+    text = files.get(named, "") or (found[1] if found else "")
+    stages = set(_STAGE.findall(text))
+    if len(stages) == 1:
+        args.flags["--zero-stage"] = [stages.pop()]
+    elif text and not stages and "zero_optimization" not in text and "$" not in text:
+        args.flags["--zero-stage"] = ["0"]
 
 
 def _accumulated(args: Arguments) -> int:
@@ -86,7 +132,7 @@ def _unused(args: Arguments) -> tuple[str, ...]:
     return tuple(named)
 
 
-def _split(words: list[str], name: str) -> tuple[Arguments, Arguments]:
+def split(words: list[str], name: str) -> tuple[Arguments, Arguments]:
     """The launcher's flags (torchrun, srun, deepspeed) and the program's."""
     place = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
     if place is None:
@@ -95,20 +141,33 @@ def _split(words: list[str], name: str) -> tuple[Arguments, Arguments]:
     return Arguments(words[:place], name), Arguments(words[place + 1 :], name)
 
 
-_OTHER_MODEL: Final = re.compile(r"(?:bert|_t5|ict|vision|vlm|retro|mimo|multimodal|clip|dino|llava)\w*\.py$")
+_OTHER_MODEL: Final = re.compile(
+    r"(?:bert|_t5|ict|vision|vlm|retro|mimo|multimodal|clip|dino|llava)[^/]*\.py$|(?:multimodal|mimo)/[^/]*\.py$"
+)
 _NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "--nodes")
 _EACH: Final = ("--nproc-per-node", "--nproc_per_node", "--num_gpus", "--ntasks-per-node", "--gpus-per-node")
 _NODE_NAMES: Final = ("NNODES", "NUM_NODES", "SLURM_NNODES", "NODES", "WORKER_NUM")
 _EACH_NAMES: Final = ("GPUS_PER_NODE", "NPROC_PER_NODE", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "NUM_GPUS")
 
 
-def _world(launcher: Arguments, variables: Mapping[str, str]) -> int | None:
+_TORCHRUN: Final = re.compile(r"(?:^|/)torchrun$|^torch\.distributed\.(?:run|launch)$")
+_SHORT: Final = {"-np": "tasks", "-n": "tasks", "-N": "nodes", "--np": "tasks"}
+
+
+def world_of(launcher: Arguments, variables: Mapping[str, str], words: Sequence[str] = ()) -> int | None:
     """Ranks that the launcher starts; else what the usual variables say."""
     for flag in (*_NODES, *_EACH):
         if launcher.has(flag) and not re.match(r"[1-9]", launcher.text(flag)):
             return None  # a variable of the surroundings
-    nodes = _first_number(*map(launcher.text, _NODES), *(variables.get(name, "") for name in _NODE_NAMES))
+    short = {_SHORT[word]: after for word, after in pairwise(words) if word in _SHORT}
+    alone = any(_TORCHRUN.search(word) for word in words)  # it starts on one node unless it is told of more
+    around = () if alone else (variables.get(name, "") for name in _NODE_NAMES)
+    nodes = _first_number(*map(launcher.text, _NODES), "" if alone else short.get("nodes", ""), *around)
     each = _first_number(*map(launcher.text, _EACH), *(variables.get(name, "") for name in _EACH_NAMES))
+    if words and words[0] in ("mpirun", "mpiexec", "srun", "aprun") and not any(map(launcher.has, _EACH)):
+        tasks = _first_number(short.get("tasks", ""), launcher.text("--ntasks"))
+        if tasks is not None:
+            return tasks
     if each is not None:
         return each * (nodes or 1)
     return _first_number(variables.get("WORLD_SIZE", ""), variables.get("SLURM_NTASKS", ""))
@@ -120,7 +179,8 @@ def _first_number(*texts: str) -> int | None:
 
 def _strategy(args: Arguments, degrees: tuple[int, ...], layers: tuple[int, ...], name: str) -> Strategy:
     tp, pp, vp, cp, dp = degrees
-    experts = args.has("--num-experts")
+    # A checkpoint may say the experts, the command line only how they are spread.
+    experts = has_experts(args) or not args.has("--num-experts")
     overlaps = {
         "grad": args.has("--overlap-grad-reduce"),
         "param": args.has("--overlap-param-gather"),
@@ -151,6 +211,8 @@ def _strategy(args: Arguments, degrees: tuple[int, ...], layers: tuple[int, ...]
 
 def _expert_degrees(args: Arguments, tp: int) -> tuple[int, int]:
     """Megatron-DeepSpeed has a flag of its own, and experts that are not split."""
+    if not has_experts(args) and args.text("--expert-model-parallel-size", "1") == "1":
+        return 1, 1
     if args.has("--moe-expert-parallel-size"):
         return args.count("--moe-expert-parallel-size"), tp if args.has("--enable-expert-tensor-parallelism") else 1
     return args.count("--expert-model-parallel-size", 1), args.count("--expert-tensor-parallel-size", tp)

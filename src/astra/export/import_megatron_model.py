@@ -2,160 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from astra.errors import InputError
+from astra.export.arguments import Arguments
 from astra.files import whole_number
 from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 from astra.spec.names import as_line, as_name
 
 _MOST_LAYERS: Final = 10_000
-# What fixes the model: read, or of no use without the rest of it.
-SHAPE: Final = frozenset(
-    (
-        "--rope-type",
-        "--activation-func-clamp-value",
-        "--add-qkv-bias",
-        "--disable-bias-linear",
-        "--ffn-hidden-size",
-        "--group-query-attention",
-        "--hidden-size",
-        "--kv-channels",
-        "--kv-lora-rank",
-        "--mamba-head-dim",
-        "--mamba-num-groups",
-        "--mamba-num-heads",
-        "--mamba-state-dim",
-        "--max-position-embeddings",
-        "--moe-ffn-hidden-size",
-        "--moe-layer-freq",
-        "--moe-router-enable-expert-bias",
-        "--moe-router-group-topk",
-        "--moe-router-num-groups",
-        "--moe-router-pre-softmax",
-        "--moe-router-score-function",
-        "--moe-router-topk",
-        "--moe-router-topk-scaling-factor",
-        "--moe-shared-expert-gate",
-        "--moe-shared-expert-intermediate-size",
-        "--mscale",
-        "--mscale-all-dim",
-        "--multi-latent-attention",
-        "--no-yarn-correction-range-round-to-int",
-        "--norm-epsilon",
-        "--normalization",
-        "--num-attention-heads",
-        "--num-experts",
-        "--num-layers",
-        "--num-query-groups",
-        "--padded-vocab-size",
-        "--position-embedding-type",
-        "--q-lora-rank",
-        "--qk-head-dim",
-        "--qk-layernorm",
-        "--qk-pos-emb-head-dim",
-        "--quick-geglu",
-        "--rotary-base",
-        "--rotary-percent",
-        "--rotary-scaling-factor",
-        "--rotary-seq-len-interpolation-factor",
-        "--softmax-type",
-        "--squared-relu",
-        "--swiglu",
-        "--untie-embeddings-and-output-weights",
-        "--use-rope-scaling",
-        "--v-head-dim",
-        "--vocab-size",
-        "--window-attn-skip-freq",
-        "--window-size",
-        "--yarn-beta-fast",
-        "--yarn-beta-slow",
-        "--yarn-original-max-position-embeddings",
-    )
-)
 
 
-class Arguments:
-    """Flags of a command line; the last of a repeated one counts."""
-
-    def __init__(self, words: list[str], name: str) -> None:
-        self._name = name
-        self.read: set[str] = set()  # flags that were looked for
-        self.flags: dict[str, list[str]] = {}
-        current: list[str] | None = None
-        for word in words:
-            if word.startswith("--") and len(word) > 2:
-                flag, equals, value = word.partition("=")
-                current = self.flags[flag] = [value] if equals else []
-            elif current is not None:
-                current.append(word)
-
-    def has(self, flag: str) -> bool:
-        """Whether a switch is given."""
-        self.read.add(flag)
-        return flag in self.flags
-
-    def text(self, flag: str, default: str = "") -> str:
-        """The value of a flag."""
-        self.read.add(flag)
-        values = self.flags.get(flag)
-        return values[0] if values else default
-
-    def texts(self, flag: str) -> list[str]:
-        """All values of a flag."""
-        self.read.add(flag)
-        return self.flags.get(flag, [])
-
-    def one_of(self, flag: str, choices: tuple[str, ...], default: str) -> Any:
-        """The value of a flag, which must be known."""
-        value = self.text(flag, default)
-        if value not in choices:
-            raise InputError(f"{self._name}: {flag}", value, want=f"one of {', '.join(choices)}")
-        return value
-
-    def whole(self, flag: str, default: int | None = None) -> int:
-        """The value of a flag that is a whole number."""
-        text = self.text(flag)
-        if not text and default is not None and flag not in self.flags:
-            return default
-        if not text:
-            fix = "It stands there without one: a variable of the script is not set. Give its parameters behind --."
-            raise InputError(f"{self._name}: {flag}", None, want="a whole number", fix=fix)
-        if not re.fullmatch(r"[0-9]{1,12}", text):
-            raise InputError(f"{self._name}: {flag}", text or None, want="a whole number")
-        return int(text)
-
-    def number(self, flag: str, default: float) -> float:
-        """The value of a flag that is a number."""
-        text = self.text(flag)
-        try:
-            value = float(text) if text else default
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise InputError(f"{self._name}: {flag}", text, want="a number")
-        return value
-
-    def count(self, flag: str, default: int | None = None) -> int:
-        """The value of a flag that is a whole number above zero."""
-        value = self.whole(flag, default)
-        if value < 1:
-            raise InputError(f"{self._name}: {flag}", value, want="a whole number above zero")
-        return value
-
-    def maybe(self, flag: str) -> int | None:
-        """The value of a flag that may be absent."""
-        return self.whole(flag) if self.has(flag) else None
-
-
-def model_of(args: Arguments, name: str) -> ModelSpec | None:
-    """The model, where its whole shape is on the command line."""
-    vocab = args.maybe("--vocab-size") or args.maybe("--padded-vocab-size")
-    if vocab is None or not args.has("--num-layers") or not args.has("--hidden-size"):
+def model_of(args: Arguments, name: str, vocab: int | None = None) -> ModelSpec | None:
+    """The model, where its whole shape is on the command line; ``vocab`` where that does not say it."""
+    said = (args.maybe(flag) for flag in ("--vocab-size", "--padded-vocab-size", "--pad-vocab-size-to"))
+    vocab = next((number for number in said if number), vocab)
+    needed = ("--num-layers", "--hidden-size", "--num-attention-heads")
+    if vocab is None or not all(map(args.has, needed)):
         return None
     hybrid = _state_space(args)
     if args.has("--hybrid-layer-pattern") and hybrid is None:
@@ -163,7 +29,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
     hidden, heads = args.count("--hidden-size"), args.count("--num-attention-heads")
     gated = args.has("--swiglu") or args.has("--quick-geglu")
     biased = not args.has("--disable-bias-linear")
-    learned = args.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
+    learned = args.text("--position-embedding-type", _positions(args)) == "learned_absolute"
     positions = args.whole("--max-position-embeddings", args.whole("--seq-length", 4096))
     norm: Any = "rmsnorm" if args.text("--normalization", "LayerNorm") == "RMSNorm" else "layernorm"
     mla, window = _mla(args), args.text("--window-size")
@@ -173,7 +39,7 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         hidden=hidden,
         ffn=args.whole("--ffn-hidden-size", (hidden * 8 // 3) // 64 * 64 if gated else 4 * hidden),
         heads=heads,
-        kv_heads=args.whole("--num-query-groups", heads) if args.has("--group-query-attention") else heads,
+        kv_heads=_kv_heads(args, heads),
         head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else args.whole("--kv-channels", hidden // heads),
         vocab=vocab,
         max_seq=positions,
@@ -200,6 +66,22 @@ def model_of(args: Arguments, name: str) -> ModelSpec | None:
         quirks=("zero_centered_norm",) if args.has("--apply-layernorm-1p") else (),
         source=as_line(f"read from {name}"),
     )
+
+
+def _positions(args: Arguments) -> str:
+    """The kind of positions that flags of older versions say."""
+    if args.has("--use-rotary-position-embeddings"):
+        return "rope"
+    return "alibi" if args.has("--use-alibi-position-embeddings") else "learned_absolute"
+
+
+def _kv_heads(args: Arguments, heads: int) -> int:
+    """Groups of queries; Megatron-DeepSpeed has a flag of its own."""
+    if args.text("--attention-head-type") == "multiquery":
+        return 1
+    if args.has("--num-key-value-heads"):
+        return args.count("--num-key-value-heads")
+    return args.whole("--num-query-groups", heads) if args.has("--group-query-attention") else heads
 
 
 def _state_space(args: Arguments) -> StateSpace | None:
@@ -243,7 +125,7 @@ def _activation(args: Arguments) -> Any:
 
 
 def _rotary(args: Arguments, latent: bool) -> Rotary | None:
-    kind = args.text("--position-embedding-type", "rope")
+    kind = args.text("--position-embedding-type", _positions(args))
     if kind not in ("rope", "yarn"):
         return None
     plain = Rotary(base=args.number("--rotary-base", 10_000.0), fraction=args.number("--rotary-percent", 1.0))
@@ -290,11 +172,16 @@ def _mla(args: Arguments) -> MLA | None:
 
 
 def _all_experts(args: Arguments) -> bool:
-    return args.has("--num-experts") and not args.has("--moe-layer-freq")
+    return has_experts(args) and not args.has("--moe-layer-freq")
+
+
+def has_experts(args: Arguments) -> bool:
+    """Whether there are experts to choose from: Megatron-DeepSpeed calls a dense model one of a single expert."""
+    return args.text("--num-experts") not in ("", "1", "None")
 
 
 def _moe(args: Arguments, biased: bool, name: str) -> MoE | None:
-    if not args.has("--num-experts"):
+    if not has_experts(args):
         return None
     first, every = pattern_shape(args.text("--moe-layer-freq", "1"), name)
     score: Any = args.text("--moe-router-score-function", "softmax")

@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.import_megatron_model import Arguments
+from astra.export.arguments import Arguments
 from astra.spec.strategy_fields import MODULES
 
 _STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}

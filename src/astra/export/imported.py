@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from astra.errors import InputError
+from astra.files import read_text
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
@@ -27,6 +29,55 @@ class ImportedLaunch(NamedTuple):
     mtp: int | None = None  # multi-token-prediction layers that are trained
     task: str = "pretrain"
     lora_rank: int | None = None
+    lacks_vocab: bool = False  # the whole shape is there but the size of the vocabulary
+
+
+class Asked(NamedTuple):
+    """A file's name, and what the user says beside it."""
+
+    name: str
+    gpus: int | None = None
+    parameters: tuple[str, ...] = ()  # of a script
+    pick: str | None = None  # which of several configurations
+    vocab: int | None = None  # where the file does not say
+    folder: str | None = None  # where the file lies: others that it names may lie there too
+
+    def count(self, said: int | None = None) -> int:
+        """The number of GPUs: the user's, or what the file says."""
+        found = self.gpus or said
+        if found is None:
+            raise InputError(self.name, None, want="the number of GPUs", fix="Give --gpus; the file does not say.")
+        return found
+
+    def beside(self, named: str) -> tuple[str, str] | None:
+        """The name and text of a file that this one names, where it lies in the same folder or below."""
+        if self.folder is None or not named:
+            return None
+        top, last = Path(self.folder), named.rstrip("/").rpartition("/")[2]
+        for inner in (named, last):
+            if not inner or inner.startswith(("/", "~")) or ".." in Path(inner).parts or "\0" in inner:
+                continue
+            if (top / inner).is_file():
+                return last, read_text(top / inner, "launch")
+        return None
+
+    def choose(self, choices: Sequence[str], shown: Sequence[str] = ()) -> int:
+        """The place of the configuration that is picked; several and none picked are listed."""
+        if self.pick is not None:
+            if self.pick not in choices:
+                want = f"one of {', '.join(choices[:_MOST_LISTED])}"
+                raise InputError("--pick", self.pick, want=want, fix=f"They are those of {self.name}.")
+            return choices.index(self.pick)
+        if len(choices) > 1:
+            beside = [f" ({text})" if text else "" for text in shown] or [""] * len(choices)
+            listed = [f"{name}{text}" for name, text in zip(choices, beside, strict=True)]
+            more = f"; and {len(choices) - _MOST_LISTED} more" if len(choices) > _MOST_LISTED else ""
+            want = f"one configuration; it has several, {len(choices)}: {'; '.join(listed[:_MOST_LISTED])}{more}"
+            raise InputError(self.name, None, want=want, fix=f"Choose one, such as --pick {choices[0]}.")
+        return 0
+
+
+_MOST_LISTED: Final = 24
 
 
 class Numbers:
@@ -50,3 +101,13 @@ class Numbers:
         if value < 1:
             raise InputError(f"{self._where}.{name}", value, want="a whole number above zero")
         return value
+
+
+def section(record: Mapping[str, Any], key: str, name: str) -> Numbers:
+    """A part of a configuration, empty where it is left out."""
+    found = record.get(key)
+    if found is None:
+        found = {}
+    if not isinstance(found, Mapping):
+        raise InputError(f"{name}: {key}", found, want="a section of settings")
+    return Numbers(found, f"{name}: {key}")

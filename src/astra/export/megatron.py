@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
+from astra.cost.start import built_without_memory
 from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
 from astra.export.megatron_model import Flag, model_flags, positions_known
 from astra.export.megatron_words import LIMITS, aware, fp8_format, fp8_scaling, graph_modules, instances
@@ -127,11 +128,9 @@ def _parallel(launch: Launch) -> Iterator[Flag]:
 def on_meta_device(launch: Launch) -> bool:
     """Whether Megatron-FSDP builds the model without memory and fills each rank's shards, module by module.
 
-    Otherwise every rank first holds the whole model. A gate of shared experts cannot be filled so: its module has no
-    ``reset_parameters``.
+    Otherwise every rank first holds the whole model.
     """
-    gated = launch.model.moe is not None and launch.model.moe.shared_gate
-    return launch.strategy.zero >= 2 and not gated
+    return launch.strategy.zero >= 2 and built_without_memory(launch.model)
 
 
 def layout(layers: tuple[int, ...], mtp: int = 0) -> str:

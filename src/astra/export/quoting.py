@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from astra.visible import visible
+from astra.errors import visible
 
 # Plain YAML scalars that no reader takes for a number, a boolean, a date or null.
 _PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")

@@ -163,6 +163,11 @@ def plan_of(record: Mapping[str, Any], rank: int, where: str) -> tuple[Mapping[s
     raise InputError("--rank", rank, want=f"a rank in the file, which has {len(plans)} plans", fix="1 is the best.")
 
 
+def strategy_text(record: Mapping[str, Any], rank: int, *, where: str) -> str:
+    """The strategy of a plan as it was estimated, on one pool or on several."""
+    return _estimated_text(*plan_of(record, rank, where))
+
+
 def _check_gpus(plan: Mapping[str, Any], place: str, strategy: Strategy, job: Job) -> None:
     """An objective may leave nodes out, so that a plan says itself how many GPUs it uses."""
     used = whole_number(str(plan["estimate"].get("gpus", "")).partition("x")[0], 8)

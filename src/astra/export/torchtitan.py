@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from astra.catalog import runtimes
@@ -12,6 +13,14 @@ from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
 from astra.rules.can import recipe_of
 from astra.spec.model import Rotary
 
+# Its converters: their module, that of linear layers and that of experts. The output stays in bf16.
+QUANTISED: Final[dict[str, tuple[str, str, dict[str, object], str]]] = {
+    "fp8-rowwise": (
+        "float8", "Float8LinearConverter", {"recipe_name": "rowwise", "filter_fqns": ["lm_head"]},
+        "Float8GroupedExpertsConverter",
+    ),
+    "mxfp8": ("mx", "MXFP8LinearConverter", {"fqns": ["layers"]}, "MXFP8GroupedExpertsConverter"),
+}  # fmt: skip
 SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
 
 
@@ -49,7 +58,8 @@ Start it on every node with its number and the first node's address:
 
 `plan.py` starts from torchtitan's own recipe for the model, so data, tokenizer, optimizer and the norms' epsilon are
 those of the recipe; change them with torchtitan's flags after the script's name (such as
-`--hf-assets-path ./assets/hf/Llama-3.1-8B`). `pip install torchtitan==0.3.0 torch==2.13.0` brings what was verified.
+`--hf-assets-path ./assets/hf/Llama-3.1-8B`). `pip install torchtitan==0.3.0 torch==2.13.0` brings what was verified,
+`torchao==0.18.0` what FP8 needs beside it.
 """
 
 
@@ -129,6 +139,8 @@ def configuration(launch: Launch) -> str:
     lines += [f"from torchtitan.models.{module}.config_registry import {function}"]
     full = launch.strategy.recompute == "full"
     lines += ["from torchtitan.distributed.activation_checkpoint import FullAC"] * full
+    converters = list(_converters(launch))
+    lines += [f"from torchtitan.components.quantization.{where} import {name}" for where, name, _ in converters]
     lines += ["", "", "def plan() -> Trainer.Config:", f"    config = {function}()"]
     for section, values in settings(launch).items():
         lines += [f"    config.{section}.{name} = {python(value)}" for name, value in values.items()]
@@ -136,8 +148,21 @@ def configuration(launch: Launch) -> str:
         lines += ["    for layer in config.model_spec.model.layers:"]
         rotary_fields = rope(launch.model.rotary, launch.workload.seq)
         lines += [f"        layer.attention.rope.{name} = {python(value)}" for name, value in rotary_fields.items()]
+    for _, name, options in converters:
+        said = ", ".join(f"{key}={python(value)}" for key, value in options.items())
+        lines += [f"    converter = {name}.Config({said}).build()"]
+        lines += ["    config.model_spec.model = converter.convert(config.model_spec.model)"]
     lines += [f"    config.activation_checkpoint = {'FullAC.Config()' if full else 'None'}", "    return config"]
     return joined(lines)
+
+
+def _converters(launch: Launch) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Module, class and options of each converter that the precision takes; everything is compiled."""
+    if launch.workload.precision in QUANTISED:
+        where, linear, options, experts = QUANTISED[launch.workload.precision]
+        yield where, linear, {**options, "model_compile_enabled": True}
+        if launch.model.moe is not None:
+            yield where, experts, {"model_compile_enabled": True}
 
 
 def _script(launch: Launch) -> str:

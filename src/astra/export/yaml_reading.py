@@ -1,7 +1,7 @@
 """The part of YAML that training configurations are written in, read with bounds and without surprises.
 
 Block mappings and lists, flow lists and mappings of scalars, quoted and plain scalars, literal and folded blocks,
-comments. Anchors, tags, several documents and anything else are refused with the line.
+comments, several documents. Anchors, tags and anything else are refused with the line.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from astra.errors import InputError
 
 _MOST_LINES: Final = 20_000
 _MOST_DEPTH: Final = 40
+_MOST_DOCUMENTS: Final = 64
 _KEY: Final = re.compile(
     r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#:,\[\]{}&*!|>'"%@`-][^#:\n]*?|-?[\w./-]+)\s*:(?=\s|$)"""
 )
@@ -41,6 +42,23 @@ class _Line(NamedTuple):
 def parse_yaml(text: str, name: str) -> Any:
     """The data of a configuration."""
     return _Reader(text, name).whole()
+
+
+def parse_documents(text: str, name: str) -> list[Any]:
+    """The data of each document of a file; one that has nothing in it is left out."""
+    parts: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if re.fullmatch(r"---(\s.*)?|\.\.\.\s*", line):
+            # The lines before keep their numbers for the errors.
+            parts.append([""] * (sum(map(len, parts[-1:])) + 1))
+        else:
+            parts[-1].append(line)
+        if len(parts) > _MOST_DOCUMENTS:
+            raise InputError(name, None, want=f"at most {_MOST_DOCUMENTS} documents")
+    found = [
+        parse_yaml("\n".join(lines), name) for lines in parts if any(_without_comment(line).strip() for line in lines)
+    ]
+    return found or [{}]
 
 
 class _Reader:

@@ -49,7 +49,8 @@ def modules_of(model: ModelSpec) -> tuple[str, ...]:
 
 
 def _kind(model: ModelSpec, place: Place, span: Span) -> LayerKind:
-    return LayerKind(tuple(block.name for block in BLOCKS if block.has(model, place)), place.role, span)
+    possible = (block for block in BLOCKS if not block.of or getattr(model, block.of) is not None)
+    return LayerKind(tuple(block.name for block in possible if block.has(model, place)), place.role, span)
 
 
 def _span(model: ModelSpec, index: int) -> Span:

@@ -13,10 +13,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from astra.layers.block import LayerKind
+from astra.layers.block import LayerKind, Split, Tensor, norm
 from astra.layers.blocks import blocks_of, embedding, head, tower
 from astra.layers.kinds import layer_kinds
-from astra.layers.tensors import Split, Tensor, norm
 from astra.spec.model import ModelSpec
 
 
@@ -70,7 +69,7 @@ def layer_tensors(model: ModelSpec, kind: LayerKind) -> tuple[Tensor, ...]:
 @lru_cache(maxsize=1024)
 def embedding_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     """Every weight before the first layer, those of an image encoder included."""
-    return (*embedding.tensors(model), *tower.tensors(model))
+    return (*embedding.tensors(model), *(tower.tensors(model) if model.tower else ()))
 
 
 @lru_cache(maxsize=1024)
@@ -213,5 +212,5 @@ def forward_flops_per_token(model: ModelSpec, seq: int) -> float:
     edges: float = _active_matmul(model, tuple(embedding.tensors(model))) * (1 if model.vocab else (seq - 1) / seq)
     last = _active_matmul(model, head_tensors(model)) + tied_head_weights(model).total
     edges += last / seq if model.vision is not None else last
-    images = tower.flops_per_token(model)
+    images = tower.flops_per_token(model) if model.tower else 0.0
     return 2 * (layers + edges) + images + attention_flops_per_token(model, seq) + _other_flops_per_token(model, seq)

@@ -20,10 +20,10 @@ from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, market
 from astra.partition.effort import Effort
 from astra.renting.mixes import Mixed, mix
-from astra.search.able import able
 from astra.search.counts import best_on
 from astra.search.fleet.records import MixedEstimate
 from astra.search.front import Refined, choose, front_of, refine
+from astra.search.ledger import able
 from astra.search.offers import MOST_EFFORT, FoundOffer, FrontSearch, JobOf, open_notes, search_front
 from astra.search.world import World
 from astra.spec.cluster import Cluster

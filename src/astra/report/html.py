@@ -6,9 +6,9 @@ from html import escape
 from typing import Final
 
 from astra.answer import Estimate, Plan, PlanSet
+from astra.errors import visible
 from astra.report import explain
 from astra.units import show_dollars, show_seconds
-from astra.visible import visible
 
 _CELL: Final = "padding:2px 10px;text-align:{side};border-bottom:1px solid #8884"
 _COLOR: Final = {"compute": "#3a9d5d", "communication": "#d9a21b", "idle": "#c8553d", "other": "#4f7cac"}

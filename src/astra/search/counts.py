@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from astra.columns import Column, Columns, distinct, joined, take
 from astra.cost import effects, memory, step
-from astra.cost.bound import mesh_bound_s
-from astra.cost.needed import needed_bound_s
+from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import Recomputes
 from astra.cost.stage import (
     SHARD_COLUMNS,
@@ -33,7 +32,7 @@ from astra.cost.stage import (
     retention,
     stage_costs,
 )
-from astra.cost.step import evaluate
+from astra.cost.step import evaluate, needed_bound_s
 from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
@@ -46,7 +45,7 @@ from astra.rules.restrictions import Restrictions
 from astra.search.bounds import products_s
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.engine import UNSAVED, Leaders
-from astra.search.rows import blocks, by_depth, entries_of, growing, join_parts
+from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
 from astra.search.space import Space, cross, facts_in
 from astra.search.words import settled
 from astra.spec.job import Job
@@ -361,7 +360,8 @@ class CountSearch(Leaders):
         waits = self.table.waits[place]  # the job is that of the largest count
         result = evaluate(self.job, meshes, costs, recomputes, shardings, waits)
         if self.space.late_rules:
-            result = self._without_refused(meshes, result, recomputes, first=True)
+            known = self._without_refused(meshes, result.known, recomputes, first=True)
+            result = result._replace(known=known)
         fits = result.known & memory.fits(self.job, result.peak_bytes)
         self.evaluated += int(result.known.sum())
         self._effort.spend(result.known.sum() / STRATEGIES)

@@ -16,8 +16,8 @@ from astra.axes import AXES
 from astra.columns import Column, each, from_strategy
 from astra.cost import step
 from astra.cost.between import Replicas
+from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Activations, Sharding, activations, fits, peak, reserved_bytes
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
@@ -33,11 +33,11 @@ from astra.cost.stage import (
     stage_costs,
     stage_table,
 )
+from astra.cost.start import AT_START, Highest, highest_of
 from astra.cost.state import Bytes
 from astra.cost.step import states
 from astra.evidence.bars import bar_of
-from astra.evidence.kinds import Kind, kind_of
-from astra.evidence.runs import shape_of
+from astra.evidence.kinds import Kind, kind_of, shape_of
 from astra.evidence.sentence import sentence
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
@@ -47,9 +47,8 @@ from astra.rules.can import may
 from astra.rules.names import facts_of
 from astra.rules.table import RULES, Rule, advice, violations
 from astra.search.space import last_layers
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.strategy import Strategy
-from astra.spec.words import Words
 from astra.units import GIB
 
 MEMORY_ERROR: Final = 0.06
@@ -79,6 +78,7 @@ class CostedRow(NamedTuple):
     update_s: Floats  # [rank]
     after_s: Floats  # [rank] with what follows the pipeline
     pipeline_s: float
+    highest: Highest
 
 
 def layers_of(job: Job, strategy: Strategy) -> tuple[int, ...]:
@@ -175,9 +175,9 @@ def _with_stages(job: Job, row: Row, gathered: Gathered, costs: StageCosts, user
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
     pipeline_s, again_s = simulated(job, row, gathered, between.per_microbatch_s[0, 0])
-    answer = CostedRow(
-        costs, saved, again_s, static, between, update.seconds[0, 0], step.after_s(update, between)[0, 0], pipeline_s
-    )
+    highest = highest_of(job, costs, row.shardings, peak(static, saved, costs.buffer_bytes)[0, 0, 0])
+    after_s = step.after_s(update, between)[0, 0]
+    answer = CostedRow(costs, saved, again_s, static, between, update.seconds[0, 0], after_s, pipeline_s, highest)
     stages = _stages(job, row, answer, Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | sources_between(row, costs, update)
     if between.busy_s.any():
@@ -247,7 +247,7 @@ def _stages(job: Job, row: Row, answer: CostedRow, work: Work) -> list[StageEsti
     busy, exposed = work.communication("busy_s"), work.communication("exposed_s")
     exposed_dp = answer.between.exposed_s[0, 0] + times * answer.between.per_microbatch_s[0, 0]
     exchanged_s = 2.0 * times * strategy.vp * float(costs.p2p_s[0])
-    allocated_bytes = peak(answer.static, answer.saved, costs.buffer_bytes)[0, 0, 0]
+    allocated_bytes = answer.highest.nbytes
     out = []
     for rank in ranks:
         memory, allocated = _memory(answer, rank), allocated_bytes[rank]
@@ -284,8 +284,9 @@ def _memory(answer: CostedRow, rank: int) -> dict[str, float]:
         "optimizer": float(static.optimizer[0, 0, rank]),
         "activations": float(answer.saved.kept_bytes[0, 0, rank]),
     }
-    allocated_bytes = float(peak(static, answer.saved, answer.costs.buffer_bytes)[0, 0, 0, rank])
-    return {**named, "buffers": allocated_bytes - sum(named.values())}
+    if answer.highest.at_start[rank]:  # before the first step there are weights alone
+        named |= {"gradients": 0.0, "optimizer": 0.0, "activations": 0.0}
+    return {**named, "buffers": float(answer.highest.nbytes[rank]) - sum(named.values())}
 
 
 def breakdown(stages: list[StageEstimate], total_s: float, around: dict[str, float]) -> dict[str, float]:
@@ -339,7 +340,10 @@ def _tell(
         memory_limit_gib=job.limit_bytes / GIB,
         provenance={term: source.word for term, source in provenance.items()},
         provenance_worst=worst.word,
-        warnings=_warnings(job, row.strategy, mfu, reserved, fits=fits),
+        warnings=[
+            *[AT_START] * bool(answer.highest.at_start.any()),
+            *_warnings(job, row.strategy, mfu, reserved, fits=fits),
+        ],
     )
 
 

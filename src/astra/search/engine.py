@@ -18,8 +18,7 @@ import numpy as np
 
 from astra.columns import distinct, from_strategy, joined, take
 from astra.cost import memory, step
-from astra.cost.bound import mesh_bound_s
-from astra.cost.needed import needed_bound_s
+from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import Recomputes
 from astra.cost.stage import (
     Gathered,
@@ -28,24 +27,26 @@ from astra.cost.stage import (
     join_meshes,
     stage_costs,
 )
-from astra.cost.step import Evaluated, evaluate
-from astra.evidence.doubt import Doubt
+from astra.cost.step import Evaluated, evaluate, needed_bound_s
+from astra.evidence.bars import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
 from astra.search.bounds import Grids, grid_bound_s
-from astra.search.rows import (
+from astra.search.settle import (
     FIRST_GRIDS,
     GROUP,
     MOST_GRIDS,
+    Contest,
     blocks,
     by_depth,
     entries_of,
     group_of,
     growing,
     join_parts,
+    may_be_least,
+    to_strategy,
 )
-from astra.search.settle import Contest, to_strategy
 from astra.search.space import Space, cross, recompute_columns
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
@@ -321,49 +322,56 @@ class Leaders:
 
         The lowest bound of each mesh by sharding, and whether one that the rules allow fits.
         """
-        shardings = self.space.shardings
-        result, doubts = evaluate(self.job, meshes, costs, recomputes, shardings), self.doubts(meshes)
-        result = result._replace(bound_s=result.bound_s * doubts[:, None, :])
-        held_s = result.bound_s.min(axis=1)  # before rules: what they refuse here may be legal with another recompute
+        shardings, doubts = self.space.shardings, self.doubts(meshes)
+        states = step.states(self.job, meshes, costs, shardings)
+        peak_bytes, known = step.peaks(self.job, meshes, costs, recomputes, states[0])
         if self.space.late_rules:
-            result = self._without_refused(meshes, result, recomputes, first=first)
-        reserved = memory.reserved_bytes(self.job, result.peak_bytes)
-        fits = result.known & (reserved <= self.job.limit_bytes)
+            known = self._without_refused(meshes, known, recomputes, first=first)
+        reserved = memory.reserved_bytes(self.job, peak_bytes)
+        fits = known & (reserved <= self.job.limit_bytes)
         new = slice(0 if first else 1, None)  # the quickest recompute comes first and is counted once
-        self.evaluated += int(result.known[:, new].sum())
+        self.evaluated += int(known[:, new].sum())
         self.feasible += int(fits[:, new].sum())
-        self.too_large += float((result.known & ~fits)[:, new].sum())
+        self.too_large += float((known & ~fits)[:, new].sum())
+        if not fits.any():
+            self._note_least(meshes, known, reserved, recomputes)
+        rows = np.arange(len(recomputes)) if first else may_be_least(recomputes, fits)
+        recomputes, fits = recomputes.take(rows), fits[:, rows]
+        bound_s, exchanged_s, after_s = step.bounds_s(self.job, meshes, costs, recomputes, states)
+        bound_s = bound_s * doubts[:, None, :]
         if fits.any():
+            result = Evaluated(bound_s, exchanged_s, after_s, peak_bytes[:, rows], known[:, rows])
             waits = (1 + self.job.straggling) * doubts
             groups = group_of(meshes.columns)
             entries = entries_of(result, fits, meshes, parts, recomputes, shardings, groups, waits, first=first)
             self.contest.enter(entries, parts)
-        else:
-            self._note_least(meshes, result, reserved, recomputes)
-        return held_s, np.asarray(fits.any(axis=1))
+        # Also of what rules refuse here, which may be legal with another recompute.
+        return bound_s.min(axis=1, initial=np.inf), np.asarray(fits.any(axis=1))
 
-    def _without_refused(self, meshes: Meshes, result: Evaluated, recomputes: Recomputes, *, first: bool) -> Evaluated:
+    def _without_refused(self, meshes: Meshes, known: Bools, recomputes: Recomputes, *, first: bool) -> Bools:
         """Apply the rules that speak of recompute, ZeRO or offload."""
-        shape = result.known.shape
         spoken = {name for rule in self.space.late_rules for name in rule.needs} | {"batch"}
+        late = {name: column for name, column in recompute_columns(self.job, recomputes).items() if name in spoken}
+        new = known.copy()
+        if not first:
+            new[:, :1] = False
+        if not late:  # whatever is recomputed, the verdict is the same
+            new = new.sum(axis=1, keepdims=True)
+        shape = new.shape
         columns = {
             name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
         }
-        late = recompute_columns(self.job, recomputes)
-        columns |= {n: np.broadcast_to(c[None, :, None], shape).ravel() for n, c in late.items() if n in spoken}
+        columns |= {name: np.broadcast_to(column[None, :, None], shape).ravel() for name, column in late.items()}
         held = self.space.shardings._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
-        new = result.known.copy()
-        if not first:
-            new[:, :1] = False
         verdict = check(columns, self.space.facts, self.space.late_rules, weights=new.ravel().astype(np.float64))
         for name, count in verdict.ledger.items():
             self.space.refused[name] = self.space.refused.get(name, 0) + count
-        return result._replace(known=result.known & verdict.ok.reshape(shape))
+        return np.asarray(known & verdict.ok.reshape(shape))
 
-    def _note_least(self, meshes: Meshes, result: Evaluated, reserved: Floats, recomputes: Recomputes) -> None:
+    def _note_least(self, meshes: Meshes, known: Bools, reserved: Floats, recomputes: Recomputes) -> None:
         """Remember the smallest strategy seen, in case nothing fits."""
-        smallest = np.where(result.known, reserved, np.inf)
+        smallest = np.where(known, reserved, np.inf)
         place = np.unravel_index(int(smallest.argmin()), smallest.shape)
         if float(smallest[place]) < self.least[0]:
             mesh, recompute, sharding = (int(x) for x in place)

@@ -1,4 +1,4 @@
-"""The account of a search in words: what was refused, what a plan lost by, what it would take."""
+"""The account of a search in words: what was refused, what a plan lost by, what it would take, what is not searched."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from astra.answer import Estimate, Reject
+from astra.catalog import runtimes
 from astra.columns import CHOICES, code
+from astra.errors import NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
-from astra.rules.can import rules_of
+from astra.rules.can import rules_of, unable, who_can
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, facts_of, violations
 from astra.search.engine import SearchOutcome
@@ -64,8 +66,6 @@ def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> 
     """What it would take."""
     start = f"{job.model.name} on {job.pool.gpus}x{job.pool.device.name}: no strategy fits."
     if found.least is None:
-        if contradicted := contradictions(job, restrictions):
-            return f"{start} The restrictions contradict a rule: {'; '.join(contradicted)}. Drop one of them."
         for field, values in offered(job, restrictions).items():
             if not restrictions.filter(field, values):
                 spoken = "; ".join(line for line in restrictions.describe() if line.startswith(f"{field} is"))
@@ -74,6 +74,9 @@ def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> 
                     f"{start} The restrictions ask that {spoken}, and here {field} can be {words or 'nothing'}. "
                     "Change --fix, --forbid, --max or --min, the batch or the number of GPUs."
                 )
+        if contradicted := contradictions(job, restrictions):
+            why = "; ".join(contradicted)
+            return f"{start} The restrictions contradict a rule: {why}. Drop one of --fix, --forbid, --max and --min."
     if found.least is None and not found.considered:
         return (
             f"{start} The restrictions leave nothing to choose from: --fix, --forbid, --max and --min together exclude "
@@ -137,3 +140,21 @@ def no_coverage(result: Estimate) -> str:
     """What could only be assumed."""
     assumed = [term for term, word in result.provenance.items() if word == "assumed"]
     return f"{result.strategy}: no measurement covers {', '.join(assumed)}; drop --strict to accept assumed figures."
+
+
+def able(job: Job, *, several: bool = False) -> Job:
+    """The job, unless no strategy of its runtime can run it; ``several`` pools are joined by pipelines."""
+    who = job.runtime.name
+    reasons = [reason.sentence for reason in unable(job.runtime, job.model, job.workload)]
+    others = who_can(job.model, job.workload) if reasons or several else []
+    if not reasons and several and "pp" not in job.runtime.can.degrees:
+        reasons = [f"{who} has no pipeline parallelism, which joins several pools of GPUs"]
+    if several:
+        others = [name for name in others if "pp" in runtimes.runtime(name).can.degrees]
+    if reasons:
+        fix = f"Runtimes that can: {', '.join(others)}." if others else "No other runtime that is exported can either."
+        raise NoFeasiblePlan(
+            f"--runtime {who} cannot train {job.model.name} so: {'; '.join(reasons)}. {fix} "
+            "(astra estimate costs a strategy all the same.)"
+        )
+    return job

@@ -7,17 +7,17 @@ are entered, because whoever repeats more takes longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import CHOICES
+from astra.columns import CHOICES, Columns, distinct, unique
 from astra.cost import step
 from astra.cost.memory import Sharding
 from astra.cost.pipeline import pipelines_s
 from astra.cost.recompute import Recomputes, module_names
-from astra.cost.stage import Gathered, Meshes, join_meshes
+from astra.cost.stage import Gathered, Meshes, StageCosts, join_meshes
 from astra.cost.step import Evaluated
 from astra.layers.split import even
 from astra.provenance import Bools, Floats, Ints
@@ -108,6 +108,21 @@ def least_recomputes(result: Evaluated, recomputes: Recomputes, fits: Bools) -> 
         taken |= np.isfinite(best_s) & (recompute == 0 and offloaded == 0)
     mesh, recompute, sharding = (np.concatenate(column) for column in zip(*found, strict=True))
     return mesh, recompute, sharding
+
+
+def may_be_least(recomputes: Recomputes, fits: Bools) -> Ints:
+    """The first recompute, and those that are the first of their method and modules to fit some mesh and sharding.
+
+    Those of one method come in the order of their layers, so that the rest repeat more.
+    """
+    named = (recomputes.recompute, recomputes.method, recomputes.modules, recomputes.offload_layers)
+    _, place = distinct(*named)
+    found = np.arange(len(recomputes)) == 0
+    for number in range(int(place.max()) + 1):
+        some = np.flatnonzero(place == number)
+        fitting = fits[:, some]
+        found[some[fitting.argmax(axis=1)[fitting.any(axis=1)]]] = True
+    return np.flatnonzero(found)
 
 
 class Contest:
@@ -209,3 +224,66 @@ def to_strategy(
         overlap=overlap,
         layers=uneven,
     )
+
+
+GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
+_FEWER: Final = 1_000_000  # than this many GPUs along one dimension
+CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
+FIRST_GRIDS: Final = 256
+MOST_GRIDS: Final = 4096
+
+
+def growing(order: Ints, first: int = FIRST_GRIDS) -> Iterator[Ints]:
+    """Rows in blocks that double, so that an easy search stops early and a hard one runs at full width."""
+    start, size = 0, first
+    while start < len(order):
+        yield order[start : start + size]
+        start, size = start + size, min(2 * size, MOST_GRIDS)
+
+
+def group_of(columns: Columns) -> Ints:
+    """A number for each group."""
+    numbers = np.zeros(len(columns[GROUP[0]]), np.int64)
+    for name in GROUP:
+        numbers = numbers * _FEWER + columns[name]
+    return numbers
+
+
+def entries_of(
+    result: Evaluated, fits: Bools, meshes: Meshes, parts: Gathered, recomputes: Recomputes, shardings: Sharding,
+    group: Ints, waits: Floats, *, first: bool,
+) -> Entries:  # fmt: skip
+    """What fits and may win, as rows of the contest; the quickest recompute enters the first time only."""
+    mesh, recompute, sharding = least_recomputes(result, recomputes, fits)
+    if not first:
+        mesh, recompute, sharding = (column[recompute > 0] for column in (mesh, recompute, sharding))
+    return Entries(
+        result.bound_s[mesh, recompute, sharding],
+        result.exchanged_s[mesh, sharding],
+        result.after_s[mesh, sharding],
+        group[mesh],
+        waits[mesh, sharding],
+        meshes.take(mesh),
+        parts.place[mesh],
+        recomputes.take(recompute),
+        Sharding(*(column[sharding] for column in shardings)),
+    )
+
+
+def join_parts(several: Sequence[Gathered]) -> Gathered:
+    """The places of several tables that share their parts."""
+    return several[0]._replace(place=np.concatenate([some.place for some in several]))
+
+
+def blocks(rows: Ints, width: int) -> list[Ints]:
+    """Rows in blocks whose arrays, ``width`` entries a row, have a good size."""
+    size = max(CELLS // width, 8)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def by_depth(rows: Ints, costs: StageCosts, shardings: int) -> Iterator[Ints]:
+    """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
+    depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
+    for level in unique(depth):
+        recomputes = 2 + 2 * 4 ** (int(level) + 1)
+        yield from blocks(rows[depth == level], recomputes * shardings * costs.forward_s.shape[1])

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from astra.columns import CHOICES, Column, Columns, code
+from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import modules_in
-from astra.cost.layout import Layout, Layouts, layout
 from astra.cost.memory import Sharding
 from astra.cost.recompute import Recomputes, module_bits
 from astra.cost.stage import Meshes

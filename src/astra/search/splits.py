@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from astra.cost import memory, step
-from astra.cost.layout import Layouts, layout
+from astra.cost.gathered import Layouts, layout
 from astra.cost.pipeline import pipelines_s
 from astra.cost.stage import Gathered, Meshes, parts_of, stage_costs
 from astra.cost.step import evaluate

@@ -9,9 +9,8 @@ import msgspec
 from astra.errors import InputError
 from astra.layers.kinds import modules_of
 from astra.rules.restrictions import Restrictions
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES
-from astra.spec.words import Words
 
 # Sets of modules that recipes recompute (Megatron-Bridge 0.6.2, perf_recipes); the first is that of Megatron-LM.
 MODULE_SETS: Final = (

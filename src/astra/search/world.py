@@ -23,10 +23,9 @@ from astra.rules.written import rule_lines, rules_of
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.kinds import batch_tokens
-from astra.spec.lengths import tokens_of
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money
-from astra.spec.request import PlanRequest
+from astra.spec.request import PlanRequest, tokens_of
 from astra.spec.runtime import Runtime
 from astra.spec.workload import Workload, whole_samples
 

@@ -34,6 +34,9 @@ EFFECTS: Final[dict[str, EffectField]] = {
         0, "host time per tensor-parallel collective and member that a pipeline across nodes adds"
     ),
     "keeps_activation": EffectField(0, "a gate's activation stays alive beside its input and the product"),
+    "starts_by_unit": EffectField(
+        0, "weights that ZeRO-2 and 3 shard are made at the start, unit by unit: memory of cost/start.py"
+    ),
     "units": EffectField(
         0, "weights are gathered and gradients reduced unit by unit, as FSDP2 does: memory of cost/units.py"
     ),

@@ -4,76 +4,77 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from astra.errors import InputError
+from astra.spec import kinds
 from astra.spec.fields import Field, Fielded, fields_of, read_fields
-from astra.spec.kinds import FieldKind, File, Number, OneOf, Priced, Seconds, Texts, Times
 from astra.spec.names import Name, check_names
 from astra.spec.record import check
 from astra.units import MONTH_S
 
 MARKETS: Final = ("on-demand", "reserved", "spot")
 GOODPUT: Final = ("both", "expected", "off")
-_AMOUNT: Final = Number(0, 1e9, unit="USD")
-_PRICE: Final = Number(0, 1000, above=True, unit="USD")
-_SPEED: Final = Number(0, 1e15, above=True)
+_AMOUNT: Final = kinds.number(0, 1e9, unit="USD")
+_PRICE: Final = kinds.number(0, 1000, above=True, unit="USD")
+_SPEED: Final = kinds.number(0, 1e15, above=True)
 
 
 class Money(Fielded, frozen=True, kw_only=True):
     """What a GPU-hour costs and how often runs are interrupted. What is left out is taken from the catalog."""
 
     market: Annotated[
-        Literal["on-demand", "reserved", "spot"], Field(OneOf(*MARKETS), "whose prices apply")
+        Literal["on-demand", "reserved", "spot"], Field(kinds.one_of(*MARKETS), "whose prices apply")
     ] = "on-demand"  # fmt: skip
     providers: Annotated[
-        tuple[Name, ...], Field(Texts("names of providers, such as AWS,Lambda", "A,B", split=","),
+        tuple[Name, ...], Field(kinds.texts("names of providers, such as AWS,Lambda", "A,B", split=","),
                                "only these (astra catalog prices)")
     ] = ()  # fmt: skip
     prices: Annotated[
-        str | None, Field(File("a CSV file of offers"), "a CSV of offers that replace the catalog's")
+        str | None, Field(kinds.file("a CSV file of offers"), "a CSV of offers that replace the catalog's")
     ] = None  # fmt: skip
     usd_per_gpu_h: Annotated[float | None, Field(_PRICE, "a price of your own")] = None
-    usd_per_kwh: Annotated[float | None, Field(Number(0, 100, unit="USD"), "owned hardware: energy")] = None
-    pue: Annotated[float, Field(Number(1, 5), "power of the building over that of the machines")] = 1.0
+    usd_per_kwh: Annotated[float | None, Field(kinds.number(0, 100, unit="USD"), "owned hardware: energy")] = None
+    pue: Annotated[float, Field(kinds.number(1, 5), "power of the building over that of the machines")] = 1.0
     watts_per_gpu: Annotated[
-        float | None, Field(Number(0, 100_000, above=True, unit="W"),
+        float | None, Field(kinds.number(0, 100_000, above=True, unit="W"),
                             "with its share of the server (default: the GPU's board power)")
     ] = None  # fmt: skip
     usd_per_gpu: Annotated[
         float | None, Field(_AMOUNT, "owned hardware: the purchase, with its share of the server")
     ] = None  # fmt: skip
     lifetime_years: Annotated[
-        float, Field(Number(0, 100, above=True), "over which a purchase is spread")
+        float, Field(kinds.number(0, 100, above=True), "over which a purchase is spread")
     ] = 4.0  # fmt: skip
     goodput: Annotated[
         Literal["both", "expected", "off"],
-        Field(OneOf(*GOODPUT), "restarts: show both ideal and expected figures, judge by the expected, or off "
+        Field(kinds.one_of(*GOODPUT), "restarts: show both ideal and expected figures, judge by the expected, or off "
                                "(default both, judged by the ideal)")
     ] = "both"  # fmt: skip
     mtbf_gpu_h: Annotated[
-        float | None, Field(Number(above=True, unit="H"), "hours between failures of one GPU (default: published runs)")
+        float | None, Field(kinds.number(above=True, unit="H"),
+                            "hours between failures of one GPU (default: published runs)")
     ] = None  # fmt: skip
     restart_s: Annotated[
-        float | None, Field(Number(0, 6e7), "from a failure to training again (default 15 minutes)",
-                            flag="--restart-min", typed=Times(60.0, Number(0, 1e6), "MIN"))
+        float | None, Field(kinds.number(0, 6e7), "from a failure to training again (default 15 minutes)",
+                            flag="--restart-min", typed=kinds.times(60.0, kinds.number(0, 1e6), "MIN"))
     ] = None  # fmt: skip
     write_bytes_per_s_per_gpu: Annotated[
         float | None, Field(_SPEED, "checkpoint writing per GPU (default 122 MB/s)", flag="--write-mb-s",
-                            typed=Times(1e6, Number(0, 1e9, above=True), "MB/S"))
+                            typed=kinds.times(1e6, kinds.number(0, 1e9, above=True), "MB/S"))
     ] = None  # fmt: skip
     preemptions_per_node_day: Annotated[
-        float | None, Field(Number(0, 1e6), "of one node in a day (default: 0, or what is published for spot)",
+        float | None, Field(kinds.number(0, 1e6), "of one node in a day (default: 0, or what is published for spot)",
                             flag="--preemptions")
     ] = None  # fmt: skip
     idle_s: Annotated[
-        float, Field(Number(), "GPUs paid for without training, such as 36h: set-up, data staging, evaluation",
-                     flag="--idle", typed=Seconds())
+        float, Field(kinds.number(), "GPUs paid for without training, such as 36h: set-up, data staging, evaluation",
+                     flag="--idle", typed=kinds.seconds())
     ] = 0.0  # fmt: skip
     storage_tb: Annotated[
-        float, Field(_AMOUNT, "kept for the run, at dollars per TB and month: 50@23", flag="--storage", typed=Priced(),
-                     also="usd_per_tb_month")
+        float, Field(_AMOUNT, "kept for the run, at dollars per TB and month: 50@23", flag="--storage",
+                     typed=kinds.priced(), also="usd_per_tb_month")
     ] = 0.0  # fmt: skip
     usd_per_tb_month: Annotated[float, Field(_AMOUNT, "of what is kept", flag=None)] = 0.0
     egress_tb: Annotated[
-        float, Field(_AMOUNT, "taken out once, at dollars per TB: 2@90", flag="--egress", typed=Priced(),
+        float, Field(_AMOUNT, "taken out once, at dollars per TB: 2@90", flag="--egress", typed=kinds.priced(),
                      also="usd_per_tb_egress")
     ] = 0.0  # fmt: skip
     usd_per_tb_egress: Annotated[float, Field(_AMOUNT, "of what is taken out", flag=None)] = 0.0
@@ -117,13 +118,14 @@ class Money(Fielded, frozen=True, kw_only=True):
 MONEY_FIELDS: Final = fields_of(Money)
 
 
-class MoneyOptions(FieldKind):
-    """The money options, or a table of some of them."""
+def money_options() -> kinds.FieldKind:
+    """The money options, or a table of some of them; nothing stands for the usual ones."""
 
-    def read(self, value: Any, where: str) -> Money:
-        """The options; nothing stands for the usual ones."""
+    def read(value: Any, where: str) -> Money:
         if isinstance(value, Money):
             return value
         if value is not None and not isinstance(value, Mapping):
             raise InputError(where, value, want="astra.Money(...), or a table of its fields")
         return Money(**read_fields(Money, value or {}, lambda name: f"{where}.{name}"))
+
+    return kinds.FieldKind(read)

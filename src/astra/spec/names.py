@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from astra.errors import InputError
-from astra.visible import shortened, visible
+from astra.errors import InputError, shortened, visible
 
 MOST_IN_NAME: Final = 80
 MOST_IN_LINE: Final = 1000

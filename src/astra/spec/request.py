@@ -5,28 +5,49 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from astra.errors import InputError
+from astra.spec import kinds
 from astra.spec.cluster import Cluster
 from astra.spec.fields import Field, Fielded, fields_of, read_fields
-from astra.spec.kinds import (
-    Batch,
-    Described,
-    Duration,
-    Fraction,
-    LowerName,
-    Named,
-    Number,
-    OneOf,
-    Pairs,
-    RuleLines,
-    Switch,
-    Texts,
-    Whole,
-    WordList,
-)
-from astra.spec.lengths import Length
 from astra.spec.model import ModelSpec
-from astra.spec.money import Money, MoneyOptions
+from astra.spec.money import Money, money_options
 from astra.spec.workload import LORA_TARGETS, OPTIMIZERS, PRECISIONS, TASKS, Precision
+from astra.units import parse_count
+
+_SUFFIXES: Final = ("k", "m")
+
+
+def length(least: int, most: int) -> kinds.FieldKind:
+    """Tokens per sample, as a number; with a suffix as text, so that the answer can say how it was read."""
+    plain = kinds.whole(least, most)
+
+    def read(value: Any, where: str) -> Any:
+        text = value.strip().lower() if isinstance(value, str) else ""
+        if not text.endswith(_SUFFIXES) or parse_count(text[:50]) is None:
+            return plain.read(value, where)
+        try:
+            plain.read(_count(text), where)
+        except InputError as error:
+            raise InputError(where, value, want=error.want) from None
+        return text
+
+    return plain._replace(read=read)
+
+
+def tokens_of(length: int | str) -> int:
+    """The tokens of a length: ``128k`` are 131,072, because lengths that are powers of two are told by 1,024.
+
+    Any other number of thousands is as it is told: ``100k`` are 100,000.
+    """
+    return round(_count(length)) if isinstance(length, str) else length
+
+
+def _count(text: str) -> float:
+    number = parse_count(text[:-1]) or 0.0
+    whole = int(number) if number == int(number) else 0
+    kilo = 1024.0 if whole and whole & (whole - 1) == 0 else 1000.0
+    return parse_count(text, kilo=kilo) or 0.0
+
 
 COUNTS: Final = ("at-most", "exact")
 MIXES: Final = ("some", "all", "none")
@@ -37,7 +58,7 @@ _GPUS: Final = {
     "estimate": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
     "rent": "GPU types, such as H100,H200, or any (default any)",
 }
-_POOLS: Final = Texts(
+_POOLS: Final = kinds.texts(
     "GPUs such as 512xH100, a text for each pool, or GPU types to rent such as H100,H200", "GPUS", split="+,"
 )
 
@@ -48,119 +69,127 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     docs/requests.md tells every field and its spellings.
     """
 
-    model: Annotated[str | ModelSpec, Field(Described(ModelSpec, _MODEL), _MODEL, flag=None)]
+    model: Annotated[str | ModelSpec, Field(kinds.described(ModelSpec, _MODEL), _MODEL, flag=None)]
     gpus: Annotated[tuple[str, ...], Field(_POOLS, _GPUS, group="GPUs")] = ()
     cluster: Annotated[
         str | Cluster | None,
-        Field(Described(Cluster, "the path of a cluster's TOML file"),
+        Field(kinds.described(Cluster, "the path of a cluster's TOML file"),
               "a TOML file with your own GPUs, nodes and links", "plan estimate", "GPUs")
     ] = None  # fmt: skip
     node: Annotated[
-        str | None, Field(Named("the name of a node type"), "node type, when not the usual one (astra catalog nodes)",
+        str | None, Field(kinds.named("the name of a node type"),
+                          "node type, when not the usual one (astra catalog nodes)",
                           "plan estimate", "GPUs")
     ] = None  # fmt: skip
-    max_gpus: Annotated[int, Field(Whole(1, 100_000), "rent at most so many", "rent", "GPUs")] = 2048
+    max_gpus: Annotated[int, Field(kinds.whole(1, 100_000), "rent at most so many", "rent", "GPUs")] = 2048
     mixes: Annotated[
         Literal["some", "all", "none"],
-        Field(OneOf(*MIXES), "mixes of two types: some plans the most promising that are not proven dominated, all "
+        Field(kinds.one_of(*MIXES),
+              "mixes of two types: some plans the most promising that are not proven dominated, all "
                              "every one of them, or none", "rent", "GPUs")
     ] = "some"  # fmt: skip
     known_nodes: Annotated[
-        bool, Field(Switch(), "only node types whose links are in the catalog", "rent", "GPUs")
+        bool, Field(kinds.switch(), "only node types whose links are in the catalog", "rent", "GPUs")
     ] = False  # fmt: skip
     counts: Annotated[
         Literal["at-most", "exact"],
-        Field(OneOf(*COUNTS), {"at-most": "use of each pool what helps (default)", "exact": "use every GPU"}, "plan",
+        Field(kinds.one_of(*COUNTS),
+              {"at-most": "use of each pool what helps (default)", "exact": "use every GPU"}, "plan",
               "several pools")
     ] = "at-most"  # fmt: skip
     launchable: Annotated[
-        bool, Field(Switch(), "only what the runtime can run as it is", "plan", "several pools", flag=None)
+        bool, Field(kinds.switch(), "only what the runtime can run as it is", "plan", "several pools", flag=None)
     ] = False  # fmt: skip
 
     batch: Annotated[
-        int | str, Field(Batch(10_000_000), "global batch in samples, or in tokens as 4Mtok", group="workload")
+        int | str, Field(kinds.batch(10_000_000), "global batch in samples, or in tokens as 4Mtok", group="workload")
     ] = 1024  # fmt: skip
     seq: Annotated[
-        int | str | None, Field(Length(1, 100_000_000),
+        int | str | None, Field(length(1, 100_000_000),
                                 "tokens per sample, such as 128k (default 4096, or what the model is made for)",
                           "plan estimate rent model", "workload")
     ] = None  # fmt: skip
     tokens: Annotated[
-        float | None, Field(Number(1, 1e18, example="300B or 1.5T"),
+        float | None, Field(kinds.number(1, 1e18, example="300B or 1.5T"),
                             "tokens to train in all, such as 1T: adds days and dollars", group="workload")
     ] = None  # fmt: skip
     precision: Annotated[
         Precision,
-        Field(OneOf(*PRECISIONS), "of the matrix products; fp8 is scaled as is usual on the GPU, tf32 trains in fp32",
+        Field(kinds.one_of(*PRECISIONS),
+              "of the matrix products; fp8 is scaled as is usual on the GPU, tf32 trains in fp32",
               group="workload")
     ] = "bf16"  # fmt: skip
     optimizer: Annotated[
-        Literal["adam", "sgd"], Field(OneOf(*OPTIMIZERS), "what updates the weights", group="workload")
+        Literal["adam", "sgd"], Field(kinds.one_of(*OPTIMIZERS), "what updates the weights", group="workload")
     ] = "adam"  # fmt: skip
     task: Annotated[
-        Literal["pretrain", "finetune", "lora"], Field(OneOf(*TASKS), "what is trained", group="workload")
+        Literal["pretrain", "finetune", "lora"], Field(kinds.one_of(*TASKS), "what is trained", group="workload")
     ] = "pretrain"  # fmt: skip
-    lora_rank: Annotated[int, Field(Whole(1, 65536), "of --task lora", group="workload")] = 16
+    lora_rank: Annotated[int, Field(kinds.whole(1, 65536), "of --task lora", group="workload")] = 16
     lora_targets: Annotated[
         Literal["all", "attention", "qkv"],
-        Field(OneOf(*LORA_TARGETS), "matrices with adapters of --task lora", group="workload")
+        Field(kinds.one_of(*LORA_TARGETS), "matrices with adapters of --task lora", group="workload")
     ] = "all"  # fmt: skip
     imbalance: Annotated[
-        float, Field(Number(1, 1000, example="1.3"), "work of the fullest expert rank over the mean's (1 is balanced)",
+        float, Field(kinds.number(1, 1000, example="1.3"),
+                     "work of the fullest expert rank over the mean's (1 is balanced)",
                      group="workload")
     ] = 1.0  # fmt: skip
-    mtp: Annotated[int, Field(Whole(0, 64), "multi-token-prediction layers to train", group="workload")] = 0
+    mtp: Annotated[int, Field(kinds.whole(0, 64), "multi-token-prediction layers to train", group="workload")] = 0
     runtime: Annotated[
         str | None,
-        Field(Named("the name of a training framework"),
+        Field(kinds.named("the name of a training framework"),
               "training framework (astra catalog runtimes; default megatron, or the first that can train the model)",
               group="workload")
     ] = None  # fmt: skip
 
     strategy: Annotated[
-        str | None, Field(WordList(), 'such as "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"', "estimate", "strategy")
+        str | None, Field(kinds.word_list(),
+                          'such as "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"', "estimate", "strategy")
     ] = None  # fmt: skip
-    top: Annotated[int, Field(Whole(1, 100), "plans to show", "plan", "search")] = 5
-    fix: Annotated[tuple[str, ...], Field(Pairs("KEY=VALUE"), "keep to this value", "plan", "search")] = ()
+    top: Annotated[int, Field(kinds.whole(1, 100), "plans to show", "plan", "search")] = 5
+    fix: Annotated[tuple[str, ...], Field(kinds.pairs("KEY=VALUE"), "keep to this value", "plan", "search")] = ()
     forbid: Annotated[
-        tuple[str, ...], Field(Pairs("KEY[=VALUE]"), "leave a dimension, or one value, out", "plan", "search")
+        tuple[str, ...], Field(kinds.pairs("KEY[=VALUE]"), "leave a dimension, or one value, out", "plan", "search")
     ] = ()  # fmt: skip
-    maximum: Annotated[tuple[str, ...], Field(Pairs("KEY=N"), "at most this", "plan", "search", "--max")] = ()
-    minimum: Annotated[tuple[str, ...], Field(Pairs("KEY=N"), "at least this", "plan", "search", "--min")] = ()
+    maximum: Annotated[tuple[str, ...], Field(kinds.pairs("KEY=N"), "at most this", "plan", "search", "--max")] = ()
+    minimum: Annotated[tuple[str, ...], Field(kinds.pairs("KEY=N"), "at least this", "plan", "search", "--min")] = ()
     rules: Annotated[
         str | tuple[str, ...] | None,
-        Field(RuleLines(), "a file with rules of your own, one per line: 'refuse tp > 4' or 'require tp <= 4'; a bare "
-                       "condition is one to refuse", "plan estimate", "limits")
+        Field(kinds.rule_lines(),
+              "a file with rules of your own, one per line: 'refuse tp > 4' or 'require tp <= 4'; a bare "
+              "condition is one to refuse", "plan estimate", "limits")
     ] = None  # fmt: skip
     headroom: Annotated[
-        float, Field(Fraction(below=1.0), "share of the usable memory to keep free", group="limits")
+        float, Field(kinds.fraction(below=1.0), "share of the usable memory to keep free", group="limits")
     ] = 0.08  # fmt: skip
     strict: Annotated[
-        bool, Field(Switch(), "refuse to answer from assumed data (exit code 4)", "plan estimate", "limits")
+        bool, Field(kinds.switch(), "refuse to answer from assumed data (exit code 4)", "plan estimate", "limits")
     ] = False  # fmt: skip
 
     objective: Annotated[
-        str | None, Field(LowerName("the name of an objective, such as cheapest"),
+        str | None, Field(kinds.named("the name of an objective, such as cheapest", lower=True),
                           "fastest, cheapest, budget, deadline, dollars-per-token or pareto", "plan rent", "goal")
     ] = None  # fmt: skip
     budget: Annotated[
-        float | None, Field(Number(0, 1e15, above=True, example="400k", unit="USD"),
+        float | None, Field(kinds.number(0, 1e15, above=True, example="400k", unit="USD"),
                             "the fastest within this many dollars, such as 400k", "plan rent", "goal")
     ] = None  # fmt: skip
     deadline: Annotated[
         str | float | None,
-        Field(Duration(), "the cheapest within this time, such as 14d or 36h", "plan rent", "goal")
+        Field(kinds.duration(), "the cheapest within this time, such as 14d or 36h", "plan rent", "goal")
     ] = None  # fmt: skip
     rank: Annotated[
         Literal["upper", "expected"],
-        Field(OneOf(*RANKS), "plans by the upper end of their step time's interval, which evidence makes short or long "
-                             "(default), or by the expected step time", "plan", "goal")
+        Field(kinds.one_of(*RANKS),
+              "plans by the upper end of their step time's interval, which evidence makes short or long "
+              "(default), or by the expected step time", "plan", "goal")
     ] = "upper"  # fmt: skip
     baseline: Annotated[
-        str | None, Field(WordList("STRATEGY|FILE"), "what you do now, or the script that does it: days and dollars "
-                          "saved", "plan", "goal")
+        str | None, Field(kinds.word_list("STRATEGY|FILE"),
+                          "what you do now, or the script that does it: days and dollars saved", "plan", "goal")
     ] = None  # fmt: skip
-    money: Annotated[Money, Field(MoneyOptions(), "prices and restarts", flag=None)] = msgspec.field(
+    money: Annotated[Money, Field(money_options(), "prices and restarts", flag=None)] = msgspec.field(
         default_factory=Money
     )
 

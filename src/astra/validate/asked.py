@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from astra.catalog.requests import write_request
+from astra.errors import visible
 from astra.validate.replay import ReplayedRun
-from astra.visible import visible
 
 
 def render_requests(rows: Sequence[ReplayedRun]) -> str:

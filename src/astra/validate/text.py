@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from astra.errors import visible
 from astra.validate.score import (
     LEAST_STRATEGIES,
     PUBLISHED,
@@ -18,7 +19,6 @@ from astra.validate.score import (
 )
 from astra.validate.sources import sources
 from astra.validate.targets import sections, why_of
-from astra.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,7 +16,6 @@ import json
 import logging
 import sys
 import time
-import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from typing import Any, Final
 from astra.lab.rehearse import fabric, megatron_rank, modules, stand_ins
 from astra.lab.rehearse.case import Case, read_cases
 from astra.lab.rehearse.cpu import fused, pretend_gpu, redirect, without_random_states
-from astra.lab.rehearse.rows import as_row
+from astra.lab.rehearse.rows import as_row, refused
 
 _GRAIN_BYTES: Final = 512  # torch's allocator rounds up to this
 
@@ -282,9 +281,8 @@ def _one(case: Case) -> dict[str, Any]:
 
     try:
         return rehearse_memory(case)
-    except Exception as error:  # a case that megatron refuses must not stop the others
-        where = traceback.format_exc().strip().splitlines()[-12:]
-        return {**as_row(case), "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
+    except Exception as error:
+        return refused(case, error)
     finally:
         with contextlib.suppress(Exception):
             parallel_state.destroy_model_parallel()

@@ -20,7 +20,7 @@ from astra.lab.rehearse.case import Case, write_cases
 from astra.lab.rehearse.rows import as_row
 
 INSTALL: Final = {
-    "megatron": "pip install 'astra-planner[rehearse]' on Python 3.12 or newer; before that, pip install torch, then "
+    "megatron": "pip install 'astra-planner[rehearse]'; before Python 3.12 also "
     "pip install --no-deps --only-binary :all: --python-version 3.12 --ignore-requires-python --target DIR "
     "megatron-core==0.19.2 and put DIR on PYTHONPATH",
     "torch": "pip install torch",

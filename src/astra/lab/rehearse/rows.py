@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -38,6 +39,12 @@ def as_row(case: Case) -> dict[str, Any]:
         "microbatches": case.num_microbatches,
         "shape": _shape(case.model),
     }
+
+
+def refused(case: Case, error: Exception) -> dict[str, Any]:
+    """The row of a case that its framework refuses, with where: the others go on."""
+    where = traceback.format_exc().strip().splitlines()[-12:]
+    return {**as_row(case), "oom": False, "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
 
 
 def _shape(model: ModelSpec) -> dict[str, Any]:

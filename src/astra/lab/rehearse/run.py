@@ -15,7 +15,6 @@ import logging
 import os
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from astra.files import read_text
 from astra.lab.profile.gpu import ClockWatch, describe_gpu
 from astra.lab.profile.store import Store
 from astra.lab.rehearse.case import Case, read_cases
-from astra.lab.rehearse.rows import as_row
+from astra.lab.rehearse.rows import refused
 
 _MOST_LEFT_BYTES: Final = 2**29
 
@@ -59,9 +58,8 @@ def _one(case: Case, costs: Any, steps: int, watch: ClockWatch) -> dict[str, Any
 
     try:
         return rehearse(case, costs, steps=steps, watch=watch)
-    except Exception as error:  # a case that megatron refuses must not stop the others
-        where = traceback.format_exc().strip().splitlines()[-12:]
-        return {**as_row(case), "oom": False, "error": f"{type(error).__name__}: {error}", "traceback": where}
+    except Exception as error:
+        return refused(case, error)
 
 
 def _prepare(store: Store) -> dict[str, tuple[float, float]]:

@@ -10,13 +10,12 @@ import json
 import math
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from astra.lab.rehearse import fabric, fake, layers, stand_ins
 from astra.lab.rehearse.case import Case, read_cases
-from astra.lab.rehearse.rows import as_row
+from astra.lab.rehearse.rows import as_row, refused
 from astra.schedule.base import FORWARD
 from astra.schedule.one_f_one_b import order
 
@@ -172,9 +171,8 @@ def one(case: Case, build: Build, costs: Costs | None, world: int, **how: Any) -
     fabric.join(case.rank % world, world)
     try:
         return rehearse_memory(case, build) if costs is None else rehearse_run(case, build, costs, **how)
-    except Exception as error:  # a case that torch refuses must not stop the others
-        where = traceback.format_exc().strip().splitlines()[-12:]
-        return {**as_row(case), "oom": False, "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
+    except Exception as error:
+        return refused(case, error)
     finally:
         fabric.leave()
 

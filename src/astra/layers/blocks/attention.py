@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.layers.block import Block, LayerKind, Place, norms_each
-from astra.layers.messages import Send, column_then_row
+from astra.layers.block import Block, LayerKind, Place, Send, Tensor, column_then_row, matrix, norm, norms_each, vector
 from astra.layers.operators import BF16, Attention, Gemm, Kept, Layer, Module, Shard, Stream
-from astra.layers.tensors import Tensor, matrix, norm, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from astra.layers.block import Block, LayerKind, Place
+from astra.layers.block import Block, LayerKind, Place, Tensor, norm
 from astra.layers.blocks import attention
 from astra.layers.operators import Layer, Shard
-from astra.layers.tensors import Tensor, norm
 from astra.spec.model import ModelSpec
 
 
@@ -31,6 +30,7 @@ def _flops(model: ModelSpec, kind: LayerKind, seq: int) -> float:
 
 BLOCK = Block(
     name="cross",
+    of="encoder",
     has=_has,
     tensors=_tensors,
     operators=_operators,

@@ -22,10 +22,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from astra.layers.block import Block, LayerKind, Place, norms_each
-from astra.layers.messages import Send, column_then_row
+from astra.layers.block import Block, LayerKind, Place, Send, Tensor, column_then_row, matrix, norms_each, vector
 from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream
-from astra.layers.tensors import Tensor, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import DeltaNet, ModelSpec
 from astra.spec.runtime import Kernel
@@ -171,6 +169,7 @@ def _flops(model: ModelSpec, kind: LayerKind, seq: int) -> float:
 
 BLOCK = Block(
     name="delta_net",
+    of="delta_net",
     has=_has,
     tensors=_tensors,
     operators=_operators,

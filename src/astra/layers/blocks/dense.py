@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from astra.layers.block import Block, LayerKind, Place, norms_each
-from astra.layers.messages import Send, column_then_row
+from astra.layers.block import Block, LayerKind, Place, Send, Tensor, column_then_row, matrix, norms_each, vector
 from astra.layers.operators import BF16, Gemm, Kept, Layer, Module, Retention, Shard, Stream, join
-from astra.layers.tensors import Tensor, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from astra.layers.block import Tensor, matrix, norm, vector
 from astra.layers.blocks import tower
 from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream, join
-from astra.layers.tensors import Tensor, matrix, norm, vector
 from astra.spec.model import ModelSpec, Vision
 
 
@@ -53,5 +53,5 @@ def operators(model: ModelSpec, shard: Shard) -> Layer:
         gemms = (*gemms, Gemm("widen", shard.tokens, width, table))
     kept = Kept(whole=0 * out, selective=0 * out, checkpoint=0 * out, working=out)
     tables = Layer(gemms, (), (Stream("embedding", elements),), kept)
-    images = tower.operators(model, shard)
+    images = tower.operators(model, shard) if model.tower else None
     return tables if images is None else join(tables, images)

@@ -9,12 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from astra.layers.block import Block, LayerKind, Place, norms_each
+from astra.layers.block import Block, LayerKind, Place, Send, Tensor, column_then_row, matrix, norms_each, vector
 from astra.layers.blocks.dense import BLOCK as DENSE
 from astra.layers.blocks.dense import feed_forward, mlp_tensors, tp_share
-from astra.layers.messages import Send, column_then_row
 from astra.layers.operators import BF16, Gemm, Kept, Layer, Module, Shard, Stream, join
-from astra.layers.tensors import Tensor, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec, MoE
 
@@ -27,7 +25,7 @@ def _moe(model: ModelSpec) -> MoE:
 
 
 def _has(model: ModelSpec, place: Place) -> bool:
-    return model.moe is not None and place.may_have("E") and not DENSE.has(model, place)
+    return place.may_have("E") and not DENSE.has(model, place)
 
 
 def _tensors(model: ModelSpec) -> list[Tensor]:
@@ -149,6 +147,7 @@ def _ep_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
 
 BLOCK = Block(
     name="experts",
+    of="moe",
     has=_has,
     tensors=_tensors,
     operators=_operators,

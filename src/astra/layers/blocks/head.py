@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from astra.layers.block import Tensor, matrix, norm, vector
 from astra.layers.operators import BF16, Gemm, Kept, Layer, Shard, Stream
-from astra.layers.tensors import Tensor, matrix, norm, vector
 from astra.provenance import Floats, Ints
 from astra.spec.model import ModelSpec
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from astra.layers.block import Block, LayerKind, Place
+from astra.layers.block import Block, LayerKind, Place, Send, Tensor, matrix, norm
 from astra.layers.blocks.attention import Heads, around_core, keys_per_query, qkv_kept_bytes, ring, rotates, tp_sends
-from astra.layers.messages import Send
 from astra.layers.operators import BF16, Gemm, Layer, Module, Shard, Stream
-from astra.layers.tensors import Tensor, matrix, norm
 from astra.spec.model import MLA, ModelSpec
 
 
@@ -18,7 +16,7 @@ def _mla(model: ModelSpec) -> MLA:
 
 
 def _has(model: ModelSpec, place: Place) -> bool:
-    return model.mla is not None and place.may_have("*") and model.attends(place.number)
+    return place.may_have("*") and model.attends(place.number)
 
 
 def _heads(model: ModelSpec, shard: Shard) -> Heads:
@@ -95,6 +93,7 @@ def _flops(model: ModelSpec, kind: LayerKind, seq: int) -> float:
 
 BLOCK = Block(
     name="latent",
+    of="mla",
     has=_has,
     tensors=_tensors,
     operators=_operators,

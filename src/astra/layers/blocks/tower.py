@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from astra.layers.block import Tensor, matrix, vector
 from astra.layers.operators import BF16, Attention, Gemm, Kept, Layer, Shard, Stream
-from astra.layers.tensors import Tensor, matrix, vector
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
 from astra.spec.tower import Tower

@@ -18,10 +18,11 @@ from astra.answer import StageEstimate
 from astra.columns import code, from_strategy
 from astra.cost import mixed as cost
 from astra.cost import step
-from astra.cost.memory import activations
+from astra.cost.memory import activations, peak
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
+from astra.cost.start import highest_of
 from astra.cost.step import states
 from astra.evidence.kinds import MIXED, Kind, kind_of
 from astra.provenance import Floats, Source
@@ -115,7 +116,8 @@ def _costed(
     )
     by_rank_s = again_s[0][np.array(row.layout.place)].sum(axis=0)
     following_s = step.after_s(update, between)[0, 0]
-    answer = detail.CostedRow(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0)
+    highest = highest_of(job, costs, row.shardings, peak(static, saved, costs.buffer_bytes)[0, 0, 0])
+    answer = detail.CostedRow(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0, highest)
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(moved.source.max()))

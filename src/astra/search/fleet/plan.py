@@ -16,7 +16,6 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
 from astra.rules.table import Rule
-from astra.search.able import able
 from astra.search.fleet.bill import with_run
 from astra.search.fleet.detail import estimate as estimate_mixed
 from astra.search.fleet.limits import Limits
@@ -27,7 +26,7 @@ from astra.search.fleet.runtimes import STARTED_BY
 from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner
 from astra.search.fleet.spread import spread
 from astra.search.fleet.worth import Remarks, Worth
-from astra.search.ledger import lost_by, no_coverage
+from astra.search.ledger import able, lost_by, no_coverage
 from astra.search.words import joint_words
 from astra.search.world import World, figures_of
 from astra.spec.cluster import Cluster, Pool

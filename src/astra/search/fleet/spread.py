@@ -15,10 +15,9 @@ from astra.layers.kinds import layer_kinds
 from astra.search.detail import layers_of
 from astra.search.fleet.pools import Fleet
 from astra.search.words import joint_words, said
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.mixed import Group, MixedStrategy, Segment
 from astra.spec.strategy import Strategy, parse_strategy
-from astra.spec.words import Words
 
 
 def spread(fleet: Fleet, text: str, where: str) -> MixedStrategy:

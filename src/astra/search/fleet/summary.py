@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from astra.answer import Range
-from astra.evidence.kinds import Kind
-from astra.evidence.runs import shape_of
+from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
 from astra.provenance import Source
 from astra.search import detail

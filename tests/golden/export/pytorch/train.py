@@ -131,7 +131,9 @@ class Attention(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         if turn is not None:
             q, k = turned(q, *turn), turned(k, *turn)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=KV_HEADS < HEADS)
+        if PRECISION == "tf32":  # fused attention of fp32 knows no groups
+            k, v = (part.repeat_interleave(HEADS // KV_HEADS, 1) for part in (k, v))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] < q.shape[1])
         return self.o(y.transpose(1, 2).flatten(2))
 
 

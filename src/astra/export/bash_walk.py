@@ -1,0 +1,323 @@
+"""One way through a launch script: what it sets, and the commands it comes to."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Final, cast
+
+from astra.errors import InputError
+from astra.export.bash import ShellPiece, Statement, Word, literal, opens_array, statements
+from astra.export.bash_blocks import (
+    OPENING,
+    after_brace,
+    arms,
+    block_end,
+    brace_end,
+    cases,
+    function_name,
+    without_first,
+)
+from astra.export.bash_tests import decide
+from astra.export.bash_values import Expander
+
+_KEYWORDS: Final = ("export", "declare", "local", "readonly", "typeset", "exec", "time", "sudo", "nohup", "!")
+_SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
+_MOST_ROUNDS: Final = 32  # of a loop, and of scripts inside each other
+_MOST_STATEMENTS: Final = 20_000
+_REDIRECTION: Final = re.compile(r"[0-9]?>|&>|[0-9]>&[0-9]|\||<(?![A-Za-z])")  # where the words of a command end
+SLURM: Final = {
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "ntasks": ("SLURM_NTASKS",), "n": ("SLURM_NTASKS",), "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "gres": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+}  # fmt: skip
+
+
+class Run:
+    """One way through a script."""
+
+    def __init__(self, choice: Sequence[bool], *, given: bool = False) -> None:
+        self._given = given
+        self.expander = Expander()
+        self.expander.values["?"] = ["0"]  # what is started is taken to succeed
+        self.commands: list[list[str]] = []
+        self.taken: list[tuple[str, bool]] = []
+        self.functions: dict[str, list[Statement]] = {}
+        self.files: dict[str, str] = {}
+        self._choice = list(choice)
+        self._status: bool | None = True  # of the last command
+        self._depth = 0
+        self._done = 0
+
+    def parameters(self, words: list[str]) -> None:
+        """Set ``$1`` and those behind it."""
+        for name in [name for name in self.expander.values if name.isdigit() or name in "@#*"]:
+            del self.expander.values[name]
+        self.expander.values |= {str(place): [word] for place, word in enumerate(words, 1)}
+        self.expander.values |= {"@": words, "*": words, "#": [str(len(words))]}
+
+    def block(self, lines: list[Statement]) -> None:
+        """Run statements in order."""
+        place = 0
+        while place < len(lines):
+            self._done += 1
+            if self._done > _MOST_STATEMENTS:
+                raise InputError("script", None, want="a script that comes to an end")
+            first = literal(lines[place].words[0])
+            if first in OPENING:
+                end = block_end(lines, place)
+                inner = lines[place : end + 1]
+                if first == "if":
+                    self._if(inner)
+                elif first == "case":
+                    self._case(inner)
+                else:
+                    self._loop(inner)
+                place = end + 1
+                continue
+            if first == "{":
+                end = brace_end(lines, place)
+                if self._wanted(lines, place):
+                    head = lines[place]._replace(words=lines[place].words[1:])
+                    self.block([*([head] if head.words else []), *lines[place + 1 : end]])
+                place = end + 1
+                continue
+            name = function_name(lines[place])
+            if name is not None:
+                opening = place if after_brace(lines[place].words, none=0) else place + 1
+                end = brace_end(lines, opening)
+                opened = lines[opening]._replace(words=lines[opening].words[after_brace(lines[opening].words) :])
+                self.functions[name] = [*([opened] if opened.words else []), *lines[opening + 1 : end]]
+                place = end + 1
+                continue
+            self._joined(lines, place)
+            place += 1
+
+    def _joined(self, lines: list[Statement], place: int) -> None:
+        """A command, unless what is before it says otherwise; one that is started is taken to succeed."""
+        if not self._wanted(lines, place):
+            return
+        words = lines[place].words
+        if literal(words[0]) in ("[", "[[", "test"):
+            self._status = self._test(words)
+            return
+        self._simple(lines[place])
+        self._status = True
+
+    def _wanted(self, lines: list[Statement], place: int) -> bool:
+        """Whether && or || before a command lets it run."""
+        joint = lines[place - 1].ended[:2] if place else ""
+        if joint not in ("&&", "||"):
+            return True
+        if self._status is None:
+            self._status = self._chosen([lines[place - 1]])
+        return self._status == (joint == "&&")
+
+    def _if(self, lines: list[Statement]) -> None:
+        for test, body in arms(lines):
+            if test is None or self._holds(test):
+                self.block(body)
+                return
+
+    def _known(self, test: list[Statement]) -> bool | None:
+        """Whether a list of tests, joined by && and ||, holds; None where that is not known."""
+        joint, known = "&&", cast(bool | None, True)
+        for statement in test:
+            one = self._test(statement.words)
+            if joint == "&&":
+                known = False if known is False or one is False else None if known is None or one is None else True
+            else:
+                known = True if known is True or one is True else None if known is None or one is None else False
+            joint = "||" if statement.ended.startswith("||") else "&&"
+        return known
+
+    def _holds(self, test: list[Statement]) -> bool:
+        """Whether tests hold; a choice where that is not known."""
+        known = self._known(test)
+        if known is not None:
+            return known
+        return self._chosen(test)
+
+    def _chosen(self, test: list[Statement]) -> bool:
+        """The answer to a question that is left open, on this way through the script."""
+        shown = " ".join(literal(word) for statement in test for word in statement.words)[:120]
+        again = next((yes for test, yes in self.taken if test == shown), None)
+        if again is not None:
+            return again  # the same question has the same answer
+        result = self._choice[len(self.taken)] if len(self.taken) < len(self._choice) else True
+        self.taken.append((shown, result))
+        return result
+
+    def _test(self, words: list[Word]) -> bool | None:
+        names = [literal(word) for word in words]
+        if names and names[0] == "!":
+            inner = self._test(words[1:])
+            return None if inner is None else not inner
+        if not names or names[0] not in ("[", "[[", "test"):
+            return {"true": True, "false": False, ":": True}.get(names[0]) if names else None
+        tested = words[1:-1] if names[0] != "test" else words[1:]
+        self.expander.missed.clear()
+        parts = ["".join(self.expander.text(piece) for piece in word) for word in tested]
+        return decide(parts, missing=bool(self.expander.missed), given=self._given)
+
+    def _case(self, lines: list[Statement]) -> None:
+        head = lines[0].words
+        self.expander.missed.clear()
+        value = "".join(self.expander.text(piece) for piece in head[1])
+        if self.expander.missed:
+            shown = literal(head[1])
+            fix = "Give the script's parameters: astra import FILE -- A B, or set it in the script."
+            raise InputError("script", f"case {shown}", want=f"a value of {shown}, which decides what is run", fix=fix)
+        for patterns, body in cases(lines):
+            if any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns):
+                self.block(body)
+                return
+
+    def _loop(self, lines: list[Statement]) -> None:
+        """A for loop goes through its words; any other is gone through once."""
+        words, body = lines[0].words, lines[1:-1]
+        start = next((at for at, line in enumerate(body) if literal(line.words[0]) == "do"), 0)
+        inner = [without_first(line, "do") for line in body[start:]]
+        inner = [line for line in inner if line.words]
+        names = [literal(word) for word in words]
+        if names[0] != "for" or len(names) < 3 or names[2] != "in":
+            test = [one for one in (lines[0]._replace(words=words[1:]), *body[:start]) if one.words]
+            for _ in range(_MOST_ROUNDS):
+                known = self._known(test) if names[0] == "while" else None
+                before = dict(self.expander.values)
+                if known is not False:
+                    self.block(inner)
+                if known is not True or before == self.expander.values:
+                    return  # it ends, or nothing in it will ever end it
+            return
+        items = [part for word in words[3:] for part in self.expander.expand(word)]
+        for item in items[:_MOST_ROUNDS]:
+            self.expander.values[names[1]] = [item]
+            self.block(inner)
+
+    def _simple(self, statement: Statement) -> None:
+        """Assignments, and the words of a command."""
+        words = statement.words
+        first = 0
+        while first < len(words) and literal(words[first]) in _KEYWORDS:
+            first += 1
+            while first < len(words) and re.fullmatch(r"-[A-Za-z]+", literal(words[first])) and first < len(words) - 1:
+                first += 1
+        while first < len(words) and self.expander.assign(words, first):
+            first = len(words) if opens_array(words[first]) else first + 1
+        if first >= len(words):
+            return
+        if literal(words[first]) == "read" or statement.documents:
+            command = [part for word in words[first:] for part in self.expander.expand(word)]
+            if literal(words[first]) == "read":
+                self._read(words, command)
+                return
+            self._written(statement, command)
+        last = next((at for at, word in enumerate(words) if at > first and _redirects(word)), len(words))
+        command = [part for word in words[first:last] for part in self.expander.expand(word)]
+        if command:
+            self._start(command)
+
+    def _read(self, words: list[Word], command: list[str]) -> None:
+        """``IFS=, read -r A B <<< "$TEXT"``: the words of a text, by name."""
+        given = next((at for at, part in enumerate(command) if part.startswith("<<<")), None)
+        if given is None:
+            return
+        text = " ".join([command[given].removeprefix("<<<"), *command[given + 1 :]]).strip()
+        names = [name for name in command[1:given] if not name.startswith("-")]
+        marks = literal(words[0]).partition("=")[2] if literal(words[0]).startswith("IFS=") else ""
+        parts = text.split(marks) if marks.strip() else text.split()
+        if command[1:2] == ["-ra"] or "-a" in command[1:given]:
+            self.expander.values |= dict.fromkeys(names[-1:], parts)
+            return
+        for place, name in enumerate(names):
+            last = place == len(names) - 1
+            rest = parts[place:] if last else parts[place : place + 1]
+            self.expander.values[name] = [(marks.strip() or " ").join(rest)]
+
+    def _written(self, statement: Statement, command: list[str]) -> None:
+        """``cat <<EOT > file``: what a script writes for a program to read."""
+        if command[0] in (*_SHELLS, "sbatch", "qsub") and self._depth < _MOST_ROUNDS:
+            self._depth += 1
+            for document in statement.documents:
+                with suppress(Ended):
+                    self.block(list(statements(self.expander.text(ShellPiece(*document)))))
+            self._depth -= 1
+            return
+        place = next((at for at, part in enumerate(command) if part in (">", ">>")), None)
+        named = command[place + 1] if place is not None and place + 1 < len(command) else ""
+        named = named or next((part[1:] for part in command if re.fullmatch(r">[^>&].*", part)), "")
+        if named:
+            text = "\n".join(self.expander.text(ShellPiece(*document)) for document in statement.documents)
+            self.files[named] = text
+
+    def _start(self, command: list[str]) -> None:
+        if command[:2] == ["set", "--"]:
+            self.parameters(command[2:])
+            return
+        if command[0] == "shift":
+            given = self.expander.values.get("@", [])
+            self.parameters(given[int(command[1]) if len(command) > 1 and command[1].isdigit() else 1 :])
+            return
+        if command[0] in self.functions and self._depth < _MOST_ROUNDS:
+            before = list(self.expander.values.get("@", []))
+            self._depth += 1
+            self.parameters(command[1:])
+            with suppress(_Returned):
+                self.block(self.functions[command[0]])
+            self.parameters(before)
+            self._depth -= 1
+            return
+        inner = " ".join(command[1:]) if command[0] == "eval" else _given_text(command)
+        if inner is not None and self._depth < _MOST_ROUNDS:
+            self._depth += 1
+            self.expander.spend(16 * len(inner))  # reading costs more than copying
+            self._tasks(command)
+            if command[0] == "eval":
+                self.block(list(statements(inner)))
+            else:
+                with suppress(Ended):
+                    self.block(list(statements(inner)))
+            self._depth -= 1
+            return
+        if command[0] in ("exit", "return"):
+            raise Ended if command[0] == "exit" else _Returned
+        self.commands.append(command)
+
+    def _tasks(self, command: list[str]) -> None:
+        """The sizes of a job that ``srun`` is told, in the names it gives them."""
+        for word, after in pairwise(command if command[0] == "srun" else []):
+            option, _, value = word.lstrip("-").partition("=")
+            number = value or after
+            if word.startswith("-") and re.fullmatch(r"[0-9]{1,6}", number):
+                self.expander.values |= {name: [number] for name in SLURM.get(option, ())}
+
+
+class Ended(Exception):
+    """The script goes no further."""
+
+
+class _Returned(Exception):
+    """The function goes no further."""
+
+
+def _redirects(word: Word) -> bool:
+    """Whether a word sends what a command says elsewhere."""
+    return not word[0].quote and _REDIRECTION.match(word[0].text) is not None
+
+
+def _given_text(command: list[str]) -> str | None:
+    """The script in ``bash -c "..."``, wherever it stands in a command."""
+    for place, word in enumerate(command[:-2]):
+        if word not in _SHELLS:
+            continue
+        for at in range(place + 1, len(command) - 1):
+            if re.fullmatch(r"-[a-z]*c", command[at]):
+                return command[at + 1]
+            if not command[at].startswith("-"):
+                break
+    return None

@@ -1,0 +1,119 @@
+"""A configuration of Accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from astra.errors import InputError
+from astra.export.import_deepspeed import sharding as zero_of
+from astra.export.imported import Asked, ImportedLaunch, Numbers, section
+from astra.files import parse_json
+from astra.spec.strategy import Strategy
+
+_READ: Final = frozenset(
+    ("compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "mixed_precision",
+     "main_training_function", "use_cpu", "rdzv_backend", "same_network", "fsdp_config", "parallelism_config",
+     "deepspeed_config", "main_process_ip", "main_process_port", "debug", "downcast_bf16", "enable_cpu_affinity",
+     "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "gradient_accumulation_steps", "gpu_ids", "dynamo_config")
+)  # fmt: skip
+_OLD_STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0,
+                          "HYBRID_SHARD": 3, "4": 3, "HYBRID_SHARD_ZERO2": 2, "5": 2}  # fmt: skip
+_MESH: Final = ("tp", "cp", "sp", "dp_shard", "dp_replicate")
+
+
+def read_accelerate(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+    """What Accelerate decides; the size of a micro-batch is the training script's."""
+    name, kind = asked.name, str(record.get("distributed_type", "NO"))
+    processes = asked.count(Numbers(record, name).count("num_processes") if "num_processes" in record else None)
+    fields, remarks = sharding(record, asked)
+    sizes = section(record, "parallelism_config", name)
+    tp, cp, sp, shard, copies = (sizes.whole(f"parallelism_config_{axis}_size", 0) for axis in _MESH)
+    tp, cp, copies = max(tp, 1), max(cp, 1), max(copies, 1)
+    if sp > 1:
+        want = "1: sequence parallelism of this kind has no word in a strategy"
+        raise InputError(f"{name}: parallelism_config_sp_size", sp, want=want)
+    if processes % (tp * cp):
+        raise InputError(f"{name}: num_processes", processes, want=f"a number that tp*cp = {tp * cp} divides")
+    strategy = Strategy(
+        **{"grads": "bf16"} | fields | {"tp": tp, "cp": cp, "dp": processes // (tp * cp), "mbs": 1}
+        | ({"shard": shard} if copies > 1 else {})
+    )  # fmt: skip
+    return ImportedLaunch(
+        framework="deepspeed" if kind == "DEEPSPEED" else "fsdp-eager",
+        strategy=strategy,
+        gpus=strategy.gpus,
+        global_batch=None,
+        seq=None,
+        precision=half(record.get("mixed_precision")),
+        optimizer="adam",
+        model=None,
+        recipe=None,
+        ignored=("the size of a micro-batch is the script's, taken as 1", *remarks),
+        unknown=tuple(str(key) for key in record if key not in _READ),
+    )
+
+
+def sharding(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], list[str]]:
+    """How replicas hold the state, as fields of a strategy, and settings that have no place in one."""
+    kind = str(record.get("distributed_type", "NO"))
+    if record.get("use_cpu") is True or kind in ("MULTI_CPU", "MULTI_XPU", "TPU", "XLA", "MULTI_NPU", "MULTI_MLU"):
+        raise InputError(f"{asked.name}: distributed_type", kind, want="a job on GPUs: FSDP, DEEPSPEED or MULTI_GPU")
+    if kind == "DEEPSPEED":
+        return _zero(record, asked)
+    if kind == "FSDP":
+        return _fsdp(record, asked)
+    if kind in ("MULTI_GPU", "NO"):
+        return {"zero": 0, "overlap": ("grad",)}, []
+    raise InputError(f"{asked.name}: distributed_type", kind, want="FSDP, DEEPSPEED or MULTI_GPU")
+
+
+def _fsdp(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], list[str]]:
+    settings = section(record, "fsdp_config", asked.name).values
+    old = settings.get("fsdp_sharding_strategy")
+    zero = _OLD_STRATEGIES.get(str(old), 3)
+    again = settings.get("fsdp_reshard_after_forward", True)
+    if isinstance(again, str):  # version 1 took the words of the strategy here
+        zero = _OLD_STRATEGIES.get(again, zero)
+    remarks = ["fsdp_config.fsdp_offload_params"] if settings.get("fsdp_offload_params") else []
+    if str(old).startswith("HYBRID") or str(old) in ("4", "5"):
+        remarks.append(f"fsdp_sharding_strategy {old}, taken as sharded over all GPUs")
+    fields: dict[str, Any] = {"zero": zero, "overlap": ("grad", *(("param",) if zero >= 2 else ()))}
+    if zero == 3 and again is False:
+        fields["reshard"] = "never"
+    fields["recompute"] = "full" if settings.get("fsdp_activation_checkpointing") else "none"
+    return fields, remarks
+
+
+def _zero(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], list[str]]:
+    part = section(record, "deepspeed_config", asked.name)
+    file = part.values.get("deepspeed_config_file")
+    if file is not None:
+        found = asked.beside(str(file))
+        if found is None:
+            want = "the settings themselves, or that file beside this one"
+            raise InputError(f"{asked.name}: deepspeed_config_file", str(file), want=want, fix="Or import that file.")
+        return zero_of(json_record(*found), found[0])
+    zero = part.whole("zero_stage", 2)
+    if zero not in range(4):
+        raise InputError(f"{asked.name}: zero_stage", zero, want="0, 1, 2 or 3")
+    devices = [str(part.values.get(f"offload_{what}_device", "none")).lower() for what in ("optimizer", "param")]
+    fields = {
+        "zero": zero,
+        "offload": "optimizer" if devices[0] != "none" else "none",
+        "overlap": ("grad", "param") if zero == 3 else ("grad",),
+    }
+    return fields, ["deepspeed_config.offload_param_device"] if devices[1] != "none" else []
+
+
+def json_record(name: str, text: str) -> Mapping[str, Any]:
+    """A JSON file that another names."""
+    record = parse_json(text, name)
+    if not isinstance(record, dict):
+        raise InputError(name, None, want="a record of settings")
+    return record
+
+
+def half(said: object) -> str:
+    """A precision in Accelerate's words."""
+    return {"fp16": "fp16", "fp8": "fp8"}.get(str(said), "bf16")

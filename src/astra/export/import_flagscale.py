@@ -1,0 +1,97 @@
+"""FlagScale's training file: Megatron's arguments with underscores, in sections; and lists of Megatron's own flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from astra.errors import InputError
+from astra.export.import_megatron import from_words
+from astra.export.imported import Asked, ImportedLaunch, section
+
+_SECTIONS: Final = ("system", "model", "data")
+_OTHER_MODEL: Final = ("freeze_LM", "freeze_ViT", "vision_model_type", "img_h", "vision_pattern", "action_horizon")
+
+
+def read_flagscale(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+    """The training file; that of the experiment, which names it, says the GPUs alone."""
+    parts = {key: section(record, key, asked.name).values for key in _SECTIONS}
+    if "num_layers" not in parts["model"] or "micro_batch_size" not in parts["model"]:
+        want = "num_layers and micro_batch_size under model: another kind of model is not read"
+        raise InputError(f"{asked.name}: model", None, want=want)
+    words = ["train.py", *(word for part in parts.values() for word in flag_words(part))]
+    hetero = parts["system"].get("hetero")
+    if isinstance(hetero, Mapping):
+        words += _one_mesh(hetero, asked.name)
+    words += _ffn(parts["model"])
+    found = from_words(words, {}, asked._replace(gpus=asked.gpus or _mesh_gpus(hetero)))
+    vision = next((key for key in _OTHER_MODEL if key in parts["model"] or key in parts["data"]), None)
+    if vision is not None:
+        told = (*found.ignored, f"{vision}: a model that is not a plain decoder")
+        found = found._replace(model=None, lacks_vocab=False, ignored=told)
+    return found._replace(framework="flagscale")
+
+
+def read_model_args(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+    """Megatron's flags under ``MODEL_ARGS``, as its own tests and its collection of MoE recipes write them."""
+    flags = {str(key).lstrip("-"): value for key, value in section(record, "MODEL_ARGS", asked.name).values.items()}
+    return from_words(["pretrain_gpt.py", *flag_words(flags)], {}, asked)
+
+
+def flag_words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as the flags they stand for; what is switched off is left out."""
+    words: list[str] = []
+    for key, value in settings.items():
+        flag = f"--{str(key).replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif isinstance(value, int | float | str) and not isinstance(value, bool):
+            words += [flag, *str(value).split()]
+        elif isinstance(value, list):
+            words += [flag, *map(str, value)]
+        elif isinstance(value, Mapping) and key != "hetero":
+            words += flag_words(value)
+    return words
+
+
+def _ffn(model: Mapping[str, Any]) -> list[str]:
+    """The width of an MLP that is said by a multiple and a factor."""
+    each, factor, hidden = (model.get(key) for key in ("multiple_of", "hidden_dim_multiplier", "hidden_size"))
+    if model.get("ffn_hidden_size") is not None or not isinstance(each, int) or not isinstance(hidden, int):
+        return []
+    width = 4 * hidden * 2 // 3
+    if isinstance(factor, int | float) and 0 < factor < 1000:
+        width = int(width * factor)
+    return ["--ffn-hidden-size", str(-(-width // max(each, 1)) * each)]
+
+
+def _meshes(hetero: object) -> list[list[int]]:
+    flat = hetero.get("hetero_process_meshes") if isinstance(hetero, Mapping) else None
+    if not isinstance(flat, list) or len(flat) % 5 or not all(isinstance(one, int) and one > 0 for one in flat):
+        return []
+    return [flat[at : at + 5] for at in range(0, len(flat), 5)]
+
+
+def _mesh_gpus(hetero: object) -> int | None:
+    return sum(tp * cp * dp * pp for tp, cp, _, dp, pp in _meshes(hetero)) or None
+
+
+def _one_mesh(hetero: Mapping[str, Any], name: str) -> list[str]:
+    """Degrees of meshes that are all alike; stages of different degrees are no plain strategy."""
+    meshes = _meshes(hetero)
+    if len({tuple(mesh[:4]) for mesh in meshes}) > 1:
+        want = "meshes with the same tp, cp, ep and dp: a strategy on one GPU type has one of each"
+        raise InputError(f"{name}: hetero_process_meshes", str(meshes)[:80], want=want)
+    if not meshes:
+        return []
+    tp, cp, ep, _, _ = meshes[0]
+    words = ["--tensor-model-parallel-size", str(tp), "--context-parallel-size", str(cp)]
+    words += ["--pipeline-model-parallel-size", str(sum(mesh[4] for mesh in meshes))]
+    words += ["--expert-model-parallel-size", str(ep)] if ep > 1 else []
+    experts = hetero.get("expert_tensor_parallel_size_per_process_mesh")
+    if isinstance(experts, list) and experts:
+        words += ["--expert-tensor-parallel-size", str(experts[0])]
+    split = hetero.get("hetero_pipeline_layer_split")
+    if isinstance(split, list) and len(split) > 1 and all(isinstance(one, int) for one in split):
+        words += ["--pipeline-model-parallel-layout", "E" + "|".join("t" * min(one, 9999) for one in split) + "L"]
+    return words
