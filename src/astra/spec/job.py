@@ -94,8 +94,10 @@ class Job(Spec, frozen=True, kw_only=True):
 
     def recipe(self, *, pipelined: bool = False) -> dict[str, str | bool]:
         """What the runtime's recipes choose for such a job, of what a strategy may leave out."""
-        found = self.runtime.usual_words(self.pool.device.generation, pipelined=pipelined)
-        if found["graphs"] == "full" and not self._captures_experts:
+        generation = self.pool.device.generation
+        found = self.runtime.usual_words(generation, pipelined=pipelined)
+        whole = self.runtime.usual.on.get(generation, {}).get("graphs") == "full"  # said of recipes for experts
+        if whole and not self._captures_experts:
             found |= {"graphs": "partial", "overlap_ep": False}
         return found if self.workload.low else found | {"params": "bf16", "dispatch_fp8": False}
 
