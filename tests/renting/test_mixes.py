@@ -19,7 +19,7 @@ from astra.catalog.clusters import parse_cluster
 from astra.catalog.hardware import device
 from astra.errors import UnknownName
 from astra.money.bill import checkpoint_bytes, outlook
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.renting.mixes import LEAST_SHARE, Which
 from astra.renting.rent import rent
 from astra.rules.restrictions import Restrictions

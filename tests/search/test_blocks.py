@@ -7,7 +7,7 @@ import pytest
 
 import astra
 from astra.cost import step
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.search import blocks as streams
 from astra.search.blocks import CountStream
 from astra.search.counts import CountSpace, grid_bound_s, tabulate

@@ -9,7 +9,7 @@ import pytest
 
 from astra.api import make_job
 from astra.errors import InputError
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.counts import (
     CountSearch,

@@ -11,7 +11,7 @@ import pytest
 
 import astra
 from astra.errors import NoFeasiblePlan
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.partition.solve import solve
 from astra.renting import mixes, rent
 from astra.search import budget, offers

@@ -18,11 +18,11 @@ from astra.partition.ends import least_end
 from astra.partition.solve import StageRun
 from astra.search.detail import estimate as estimate_one
 from astra.search.fleet.detail import estimate
+from astra.search.fleet.frames import BatchShare, deal
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import Planner
-from astra.search.fleet.shares import BatchShare, deal
 from astra.spec.mixed import on_one_pool, parse_mixed
 from astra.spec.strategy import parse_strategy
 

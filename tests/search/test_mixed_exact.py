@@ -12,9 +12,8 @@ from astra.catalog.models import model as find_model
 from astra.rules.restrictions import parse_restrictions
 from astra.search.fleet.detail import estimate
 from astra.search.fleet.frames import FoundPipeline
-from astra.search.fleet.limits import Limits
 from astra.search.fleet.plan import fleet_of
-from astra.search.fleet.pools import Fleet, check_strategy
+from astra.search.fleet.pools import Fleet, Limits, check_strategy
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.search import Planner
 from tests.partition.brute_force import brute_force

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.partition.effort import Effort
 from astra.partition.problem import (
     SLACK,
+    Effort,
     Pipeline,
     Problem,
     end_times,

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.partition.solve import Pipeline, Problem, StageChoice, StageRun, stage_times, value
 from astra.provenance import Bools, Floats, Ints
 

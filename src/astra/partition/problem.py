@@ -1,15 +1,55 @@
-"""What the partition minimises: pools with their choices, a pipeline over them, and its value."""
+"""What the partition minimises: pools with their choices, a pipeline over them, its value, and the effort it may take."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
+from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from astra.provenance import Floats, Ints
+
+
+class Effort:
+    """How much a search may still do, in work done and not in seconds: the same request has the same answer anywhere.
+
+    A unit is one stage placed on a path (``partition.paths``), some 60 microseconds of one core of 2024; other work is
+    charged by what it takes in such units.
+    """
+
+    def __init__(self, most: float = inf) -> None:
+        self.spent = 0.0
+        self.most = most
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left."""
+        return self.spent >= self.most
+
+    @property
+    def left(self) -> float:
+        """Units not spent yet."""
+        return max(self.most - self.spent, 0.0)
+
+    def spend(self, units: float) -> None:
+        """Account for some work."""
+        self.spent += units
+
+    @contextmanager
+    def part(self, share: float) -> Iterator[None]:
+        """Spend at most a share of what is left in here; what remains of it is there afterwards."""
+        most = self.most
+        self.most = min(most, self.spent + share * self.left)
+        try:
+            yield
+        finally:
+            self.most = most
+
 
 SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
 

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.partition.effort import Effort
 from astra.partition.paths import Paths
 from astra.partition.problem import (
     SLACK,
+    Effort,
     Ends,
     Pipeline,
     Problem,

@@ -28,7 +28,7 @@ from astra.layers.split import kinds
 from astra.money.bill import Hired, cost_of, judged_by
 from astra.money.front import first_dominated
 from astra.money.offers import Offer
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.search.bounds import products_s
 from astra.search.counts import attention_s

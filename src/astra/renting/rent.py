@@ -18,7 +18,7 @@ from astra.money.bill import shared_range, stale_warning
 from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, market
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.renting.mixes import Mixed, mix
 from astra.search.counts import best_on
 from astra.search.fleet.records import MixedEstimate

@@ -13,7 +13,7 @@ import numpy as np
 
 from astra.columns import Columns
 from astra.cost import step
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.counts import flops_bound_s

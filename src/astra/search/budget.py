@@ -10,7 +10,7 @@ from astra.answer import PriceTag
 from astra.errors import NoFeasiblePlan
 from astra.money.objectives import Goal
 from astra.money.offers import Offer
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search.counts import on

@@ -39,7 +39,7 @@ from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Shard
 from astra.layers.split import kinds
 from astra.operators.attention import BACKWARD_FLOPS
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.bounds import products_s

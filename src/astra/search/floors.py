@@ -19,7 +19,7 @@ from astra.columns import Column, Columns
 from astra.cost import effects
 from astra.cost.parts import Part
 from astra.cost.stage import gather_parts, least_s, over_model
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import rules_of
 from astra.rules.names import facts_of

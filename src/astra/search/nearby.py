@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from astra.answer import Estimate, Nearby
 from astra.columns import Columns
 from astra.errors import NoFeasiblePlan
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.provenance import Bools, Ints
 from astra.search.counts import CountSpace, CountTable, least_by_count, search_counts, tabulate
 from astra.search.words import settled

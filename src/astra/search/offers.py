@@ -18,7 +18,7 @@ from astra.layers import weights as weights_of
 from astra.money.bill import checkpoint_bytes, outlook
 from astra.money.front import first_dominated, front
 from astra.money.offers import Offer
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.blocks import CountStream

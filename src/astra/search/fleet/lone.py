@@ -20,7 +20,7 @@ from astra.search import detail
 from astra.search.engine import search
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
-from astra.search.fleet.runtimes import Fitted, runtimes_for
+from astra.search.fleet.summary import Fitted, runtimes_for
 from astra.search.words import settled
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment

@@ -16,15 +16,13 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
 from astra.rules.table import Rule
-from astra.search.fleet.bill import with_run
 from astra.search.fleet.detail import estimate as estimate_mixed
-from astra.search.fleet.limits import Limits
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
-from astra.search.fleet.pools import Fleet, check_strategy, make_fleet
+from astra.search.fleet.pools import Fleet, Limits, check_strategy, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
-from astra.search.fleet.runtimes import STARTED_BY
 from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner
 from astra.search.fleet.spread import spread
+from astra.search.fleet.summary import STARTED_BY, with_run
 from astra.search.fleet.worth import Remarks, Worth
 from astra.search.ledger import able, lost_by, no_coverage
 from astra.search.words import joint_words

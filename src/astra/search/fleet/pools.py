@@ -1,16 +1,118 @@
-"""The pools a request may use, each with its job, and the strategies that are defined on them."""
+"""The pools a request may use, each with its job, and what restrictions and rules leave of the space over them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
+import numpy as np
+
+from astra.columns import Column, code
 from astra.cost import mixed as cost
 from astra.errors import InputError
 from astra.layers.kinds import layer_kinds
+from astra.provenance import Bools
+from astra.rules.names import facts_of
+from astra.rules.restrictions import Restrictions
+from astra.rules.table import Rule, check
+from astra.search.fleet.after import AfterSettings
+from astra.search.words import joint_words
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.mixed import MixedStrategy, pool_word
+from astra.spec.strategy import OVERLAPS
+
+T = TypeVar("T")
+ALWAYS: Final[Mapping[str, bool | int | str]] = {
+    "etp": 1, "flash": True, "offload": "none", "method": "uniform", "recompute_layers": 1, "offload_layers": 0,
+    "shard": 0, "moments": "fp32", "reshard": "always", "overlap_ep": False, "dispatch_fp8": False,
+}  # fmt: skip
+_WITH_STAGES: Final = frozenset(("pp", "gpus"))
+_BY_SPLIT: Final = frozenset(("layers_per_stage", "layers_per_chunk"))  # known only once the layers are dealt
+
+
+class Limits:
+    """Every pool and every stage keeps to them; ``pp`` is the number of stages of a pipeline."""
+
+    def __init__(self, job: Job, restrictions: Restrictions | None = None, user_rules: Sequence[Rule] = ()) -> None:
+        self.restrictions = restrictions or Restrictions()
+        self.user_rules = tuple(user_rules)
+        words = msgspec.structs.asdict(joint_words(job).words)
+        for field, value in {**words, **ALWAYS}.items():
+            if not self.allows(field, value):
+                shown = "on" if value is True else value
+                raise InputError(
+                    f"--fix {field}", None, want=f"{field}={shown}, the only one for pipelines over several pools",
+                    fix="Plan each pool by itself, or leave it out.",
+                )  # fmt: skip
+        stages = [stage for stage in (1, 0) if stage in job.runtime.can.zero and self.allows("zero", stage)]
+        if not stages:
+            raise InputError(
+                "--fix zero", None, want="zero0 or zero1 for pipelines over several pools",
+                fix="Plan each pool by itself for zero 2 and 3.",
+            )  # fmt: skip
+        self.zero = stages[0]
+        on = {name: name in job.runtime.can.overlap and self.allows(f"overlap_{name}", True) for name in OVERLAPS}
+        self.overlap = tuple(name for name in OVERLAPS if on[name] and name not in ("p2p", "ep"))
+        param = "param" in self.overlap and "grad" in self.overlap and self.zero > 0
+        self.settings = AfterSettings(self.zero, "grad" in self.overlap, param)
+        self.early_rules = tuple(rule for rule in self.user_rules if not rule.needs & _BY_SPLIT)
+        named = {*self.restrictions.fixed, *self.restrictions.forbidden, *self.restrictions.maxima,
+                 *self.restrictions.minima}  # fmt: skip
+        self.staged = "pp" in named or any(rule.needs & _WITH_STAGES for rule in self.early_rules)
+        self._named = named
+
+    def __bool__(self) -> bool:
+        return bool(self.restrictions) or bool(self.user_rules)
+
+    def allows(self, field: str, value: object) -> bool:
+        """Whether a field may take a value."""
+        return self.restrictions.allows(field, value)
+
+    def filter(self, field: str, values: Iterable[T]) -> list[T]:
+        """The values a field may take."""
+        return self.restrictions.filter(field, values)
+
+    def names(self, field: str) -> bool:
+        """Whether the user speaks of a field."""
+        return field in self._named or any(field in rule.needs for rule in self.user_rules)
+
+    def sequence_parallel(self, tp: Column) -> Bools:
+        """Sequence parallelism is on where tp is above 1: which degrees that leaves."""
+        on, off = self.allows("sp", True), self.allows("sp", False)
+        return np.where(tp > 1, on, off)
+
+    def chunks(self, vp: int) -> bool:
+        """Whether stages may have so many chunks, with the schedule and the overlap that belong to it."""
+        if not self.restrictions:
+            return True
+        interleaved = vp > 1
+        schedule = "interleaved" if interleaved else "1f1b"
+        return self.allows("vp", vp) and self.allows("schedule", schedule) and self.allows("overlap_p2p", interleaved)
+
+    def kept(self, job: Job, frame: Mapping[str, Any], tp: Column, ep: Column, recompute: Column) -> Bools:
+        """Which ways to shard stages of a frame the user's rules allow; ``pp`` of 0 is not known."""
+        if not self.early_rules or not len(tp):
+            return np.ones(len(tp), bool)
+        one = np.ones(1, np.int64)
+        vp, pp, dp, cp, mbs = (int(frame[name]) for name in ("vp", "pp", "dp", "cp", "mbs"))
+        links = job.pool.node.links
+        reach = min(links[0].reach, job.pool.gpus) if links else 1
+        columns: dict[str, Column] = {
+            "tp": tp, "ep": ep, "recompute": recompute, "vp": one * vp, "dp": one * dp, "cp": one * cp,
+            "mbs": one * mbs, "zero": one * self.zero, "etp": one, "recompute_layers": one, "method": 0 * one,
+            "offload": 0 * one, "schedule": one * code("schedule", "interleaved" if vp > 1 else "1f1b"),
+            "sp": tp > 1, "flash": one > 0, "overlap_grad": one * self.settings.overlap_grad > 0,
+            "overlap_param": one * self.settings.overlap_param > 0, "overlap_p2p": one * (vp > 1 and pp != 1) > 0,
+            "overlap_tp": (tp > 1) & (tp <= reach) & ("tp" in self.overlap),
+        }  # fmt: skip
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        facts["batch"] = round(dp * mbs * float(frame["microbatches"]))
+        del facts["gpus"]
+        if pp:
+            columns |= {"pp": one * pp, "gpus": tp * cp * pp * dp}
+        return check(columns, facts, (), self.early_rules).ok
 
 
 class Fleet(NamedTuple):

@@ -17,15 +17,13 @@ from astra.cost import mixed as cost
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import reserved_bytes
 from astra.errors import NoFeasiblePlan
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.partition.solve import end_times
 from astra.search.fleet.detail import estimate
-from astra.search.fleet.frames import Counts, FoundPipeline, Frame
-from astra.search.fleet.limits import Limits
+from astra.search.fleet.frames import BatchShare, Counts, FoundPipeline, Frame, deal
 from astra.search.fleet.lone import best_alone
-from astra.search.fleet.pools import Fleet
+from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
-from astra.search.fleet.shares import BatchShare, deal
 from astra.search.fleet.space import FrameSpace
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB

@@ -16,16 +16,15 @@ from astra.cost import mixed as cost
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
 from astra.layers.split import kinds
-from astra.partition.effort import Effort
 from astra.partition.ends import least_end, solve_ended
 from astra.partition.one_pool import applies, solve_one
+from astra.partition.problem import Effort
 from astra.partition.solve import Ends, Pipeline, Problem, StageChoice, bound, end_times, solve
 from astra.provenance import Floats
 from astra.search.fleet.after import After
 from astra.search.fleet.bounds import best_first
 from astra.search.fleet.frames import BoundedFrame, Counts, FoundPipeline, Frame, FrameShape, Framing, in_units
-from astra.search.fleet.limits import Limits
-from astra.search.fleet.pools import Fleet
+from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.ways import again_s
 from astra.spec.strategy import RECOMPUTES
 

@@ -1,20 +1,161 @@
-"""The record of a strategy over several pools, from its stages and groups."""
+"""The record of a strategy over several pools: stages and groups, the runtimes that can execute it, its bill."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from astra.answer import Range
+import msgspec
+
+from astra.answer import PriceTag, Range
+from astra.catalog import runtimes
 from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
+from astra.money.bill import Hired, cost_of, hired, stale_warning, tag_of
 from astra.provenance import Source
+from astra.rules.can import unable
 from astra.search import detail
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
-from astra.search.fleet.runtimes import Fitted, runtimes_for
 from astra.spec.mixed import MixedStrategy
+from astra.spec.model import ModelSpec
+from astra.spec.money import Money
+from astra.spec.workload import Workload
 from astra.units import GIB
+
+
+def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstimate:
+    """Days and dollars of the whole run, when the tokens to train are known."""
+    tokens = fleet.job.workload.tokens
+    if tokens is None:
+        return result
+    pools = dict(zip(fleet.names, fleet.cluster.pools, strict=True))
+    machines = {
+        name: hired(msgspec.structs.replace(pools[name], gpus=_whole(used, pools[name].node.gpus)))._replace(used=used)
+        for name, used in result.used.items()
+    }
+    tags = {name: tag for name in result.used if (tag := tag_of(options, pools[name])) is not None}
+    cost = None
+    if len(tags) == len(result.used):
+        together = Hired(*(sum(column) for column in zip(*machines.values(), strict=True)))
+        cost = cost_of(fleet.job, result, options, _joined(tags, machines), together)
+    warnings = [warning for tag in tags.values() if (warning := stale_warning(tag))]
+    missing = [f"no price of {name} is known: give --usd-per-gpu-h or --prices" for name in result.used
+               if name not in tags]  # fmt: skip
+    return msgspec.structs.replace(
+        result,
+        train_days=tokens / result.tokens_per_s / 86400,
+        train_usd=cost.usd if cost is not None else None,
+        price_source="; ".join(f"{tag.provider} {tag.date or ''}".strip() for tag in tags.values()) or None,
+        cost=cost,
+        warnings=[*result.warnings, *dict.fromkeys(warnings), *missing],
+    )
+
+
+def _whole(used: int, node: int) -> int:
+    return used if used < node else -(-used // node) * node
+
+
+def _joined(tags: dict[str, PriceTag], machines: dict[str, Hired]) -> PriceTag:
+    """The mean price of a GPU-hour, with every pool's own in its source."""
+    if len(tags) == 1:
+        return next(iter(tags.values()))
+    billed = sum(each.billed for each in machines.values())
+    usd = sum(tag.usd_per_gpu_h * machines[name].billed for name, tag in tags.items()) / billed
+    said = [
+        f"{machines[name].billed} {name} at ${tag.usd_per_gpu_h:.4g}, "
+        + " ".join(word for word in (tag.provider, tag.instance, tag.market, tag.date or "") if word)
+        + f", {tag.source}"
+        for name, tag in tags.items()
+    ]
+    ages = [tag.age_days for tag in tags.values() if tag.age_days is not None]
+    dates = [tag.date for tag in tags.values() if tag.date is not None]
+    return PriceTag(
+        usd_per_gpu_h=usd, provider="mean of the pools", instance="", region="",
+        market=next(iter(dict.fromkeys(tag.market for tag in tags.values()))),
+        currency=next(iter(tags.values())).currency, date=min(dates, default=None), source="; ".join(said),
+        age_days=max(ages, default=None),
+    )  # fmt: skip
+
+
+# Executors whose framework is a runtime of the catalog: what it can train and do is in that file.
+_PROFILES: Final = {"Megatron-LM": "megatron", "FlagScale": "flagscale"}
+# The executor that starts what is written for a target.
+STARTED_BY: Final = {"megatron": "Megatron-LM", "megatron-bridge": "Megatron-LM", "flagscale": "FlagScale"}
+RUNTIMES: Final = ("Megatron-LM", "torch.distributed.pipelining", "FlagScale", "HexiScale", "Sailor")
+_FORKS: Final = ("HexiScale", "Sailor")  # of older code, with ZeRO 1 at most
+
+
+class Fitted(NamedTuple):
+    """What a plan asks of a runtime beside its shape."""
+
+    model: ModelSpec
+    workload: Workload
+    vendors: int = 1  # GPUs of several vendors share no collective library; FlagScale joins them (FlagCX, or gloo)
+    precisions: int = 1
+    zero: int = 1  # plans on one pool may go further than pipelines over several
+    offload: bool = False
+
+
+def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict[str, str]]:
+    """Who can execute a strategy as it is, and what the others lack (their documentation and code of 2026)."""
+    segments = [segment for group in strategy.groups for segment in group.segments]
+    one_shape = len({(segment.tp, segment.ep) for segment in segments}) == 1
+    one_recompute = len({segment.recompute for segment in segments}) == 1
+    one_group, one_mbs = len(strategy.groups) == 1, len({group.mbs for group in strategy.groups}) == 1
+    chunks = any(group.vp > 1 for group in strategy.groups)
+    shapes = [group.segments for group in strategy.groups]
+    ends_differ = any(inside[0].tp != inside[-1].tp for inside in shapes)
+    lacks = {
+        "Megatron-LM": {
+            "one tp for all stages": not one_shape,
+            "one recompute setting": not one_recompute,
+            "equal pipelines with equal micro-batches": not one_group,
+        },
+        "torch.distributed.pipelining": {
+            "one device mesh, so one tp": not one_shape,
+            "equal pipelines with equal micro-batches": not one_group,
+        },
+        "FlagScale": {
+            "one pipeline shape": not one_group,
+            "one cp": len({group.cp for group in strategy.groups}) > 1,
+            "the first stage's tp on the last one too (tied embeddings)": asks.model.tied_embeddings and ends_differ,
+        },
+        "HexiScale": {
+            "a Llama-2 model": not asks.model.name.startswith("llama-2"),
+            "one chunk per stage (no vp)": chunks,
+            "tp alone inside a stage": max(s.ep for s in segments) > 1 or max(g.cp for g in strategy.groups) > 1,
+        },
+        "Sailor": {
+            "one chunk per stage (no vp)": chunks,
+            "pipelines that cut the layers alike": not one_group,
+            "one micro-batch size": not one_mbs,
+        },
+    }
+    for name, wants in lacks.items():
+        wants["zero 1 at most"] = name in _FORKS and asks.zero > 1
+        wants["the optimizer on the GPU"] = asks.offload and name not in _PROFILES
+        wants["GPUs of one vendor"] = asks.vendors > 1 and name != "FlagScale"
+        wants["one precision on all GPUs"] = asks.precisions > 1
+        wants.update(_profile_lacks(name, asks, chunks=chunks))
+    missing = {name: "; ".join(want for want, broken in wants.items() if broken) for name, wants in lacks.items()}
+    return [name for name in RUNTIMES if not missing[name]], {name: text for name, text in missing.items() if text}
+
+
+def _profile_lacks(name: str, asks: Fitted, *, chunks: bool) -> dict[str, bool]:
+    """What the runtime behind an executor cannot do, from its file."""
+    if name not in _PROFILES:
+        return {}
+    runtime = runtimes.runtime(_PROFILES[name])
+    can = runtime.can
+    # Pools differ in precision, which is told apart below; each has one that its GPU knows.
+    work = msgspec.structs.replace(asks.workload, precision="bf16")
+    return {reason.sentence: True for reason in unable(runtime, asks.model, work)} | {
+        "one chunk per stage (no vp)": chunks and "vp" not in can.degrees,
+        f"zero {max(can.zero)} at most": asks.zero > max(can.zero),
+        "the optimizer on the GPU": asks.offload and "optimizer" not in can.offload,
+    }
+
 
 BETWEEN: Final = "between pools"  # a term of the provenance
 

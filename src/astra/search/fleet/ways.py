@@ -17,8 +17,7 @@ from astra.rules.can import rules_of
 from astra.rules.names import facts_of
 from astra.rules.table import check
 from astra.search.fleet.bounds import LONG, Rates
-from astra.search.fleet.limits import Limits
-from astra.search.fleet.pools import Fleet
+from astra.search.fleet.pools import Fleet, Limits
 from astra.search.space import divisors
 from astra.spec.job import Job
 from astra.spec.strategy import RECOMPUTES

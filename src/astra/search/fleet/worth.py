@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.partition.effort import Effort
+from astra.partition.problem import Effort
 from astra.search.fleet.frames import Counts, FoundPipeline
 from astra.search.fleet.search import MANY_POOLS, MOST_BLOCKS, Costed, Planner
 
