@@ -1,4 +1,4 @@
-"""What the partition minimises: pools with their choices, a pipeline over them, its value, and the effort it may take."""
+"""What the partition minimises: pools with their choices, a pipeline over them, its value, and the effort allowed."""
 
 from __future__ import annotations
 
