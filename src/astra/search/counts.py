@@ -303,7 +303,8 @@ class CountSearch(Leaders):
         costs = stage_costs(self.job, meshes, parts)
         bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs), table.waits[place])
         open_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
-        possible = np.flatnonzero(self.may_fit(meshes, costs) & (bound_s < self.limit_s(place)))
+        fits = self.least_reserved(meshes, costs) <= self.job.limit_bytes
+        possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))
         possible = possible[np.argsort(bound_s[possible] * table.space.counts[place[possible]], kind="stable")]
         for block in blocks(possible, len(self.space.shardings) * costs.forward_s.shape[1]):
             some = block[bound_s[block] < self.limit_s(place[block])]

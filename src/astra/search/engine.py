@@ -32,6 +32,7 @@ from astra.search.settle import (
     GROUP,
     MOST_GRIDS,
     Contest,
+    Pending,
     blocks,
     by_depth,
     entries_of,
@@ -86,12 +87,14 @@ def search(
     keep: int,
     progress: Progress | None = None,
     doubt: Doubt | None = None,
+    advise: bool = True,
 ) -> SearchOutcome:
     """The best ``keep`` groups of strategies.
 
     ``doubt``: the best are those whose step times its doubt is least, and all steps compared are such products.
+    ``advise``: where nothing fits, the smallest strategy is sought.
     """
-    return among(Grids(job, restrictions, user_rules), keep=keep, progress=progress, doubt=doubt)
+    return among(Grids(job, restrictions, user_rules), keep=keep, progress=progress, doubt=doubt, advise=advise)
 
 
 def among(
@@ -101,10 +104,11 @@ def among(
     progress: Progress | None = None,
     doubt: Doubt | None = None,
     below_s: float = np.inf,
+    advise: bool = False,
 ) -> SearchOutcome:
     """The same below some step, among grids that another search may have looked at."""
     started, space, job = time.perf_counter(), grids.space, grids.job
-    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s)
+    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, advise=advise)
     if not grids.empty:
         rows, bound_s, gathered = grids.usual
         leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
@@ -118,31 +122,22 @@ def among(
     return leaders.found(grids, time.perf_counter() - started)
 
 
-class _Pending(NamedTuple):
-    """Meshes that could be better with recompute."""
-
-    meshes: Meshes
-    costs: StageCosts
-    parts: Gathered
-    bound_s: Floats
-    recomputes: Floats  # number of them
-
-
 class Leaders:
     """The best plans so far and the ledger."""
 
     def __init__(
-        self, job: Job, space: Space, keep: int, *, doubt: Doubt | None = None, below_s: float = np.inf
-    ) -> None:
+        self, job: Job, space: Space, keep: int, *, doubt: Doubt | None = None, below_s: float = np.inf,
+        advise: bool = False,
+    ) -> None:  # fmt: skip
         self.job, self.space, self.keep = job, space, keep
-        self._doubt, self._below_s = doubt, below_s
+        self._doubt, self._below_s, self._advise = doubt, below_s, advise
         self.contest = Contest(job, self.limit_s, at_once=keep)
         self.quickest = space.recomputes.take(slice(0, 1))  # no recompute, unless that is restricted
         self.grids = self.evaluated = self.feasible = 0
         self.too_large = 0.0
         self.unfit = 0.0  # strategies of meshes that cannot fit at all
         self.least: tuple[float, Strategy | None] = (np.inf, None)
-        self._pending: list[_Pending] = []
+        self._pending: list[Pending] = []
 
     @property
     def best(self) -> dict[int, tuple[float, Strategy]]:
@@ -219,7 +214,15 @@ class Leaders:
         off = meshes.columns["flash"] != self.space.flash_settings[0]
         parts = gathered.take(origin + off * len(self.space.strategies))
         costs = stage_costs(self.job, meshes, parts)
-        rows = self._possible(meshes, strategies, costs)
+        reserved = self.least_reserved(meshes, costs)
+        fits = reserved <= self.job.limit_bytes
+        if self._advise and not self.best and not fits.any():
+            self._note_smallest(meshes, strategies, costs, parts)
+            return
+        self._turn_away(meshes.take(np.flatnonzero(~fits)), strategies[~fits] / len(self.space.shardings))
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1)
+        rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes.columns))))
+        rows = rows[np.argsort(bound_s[rows], kind="stable")]
         held_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
         fitted = np.zeros(held_s.shape, bool)
         for block in blocks(rows, len(self.space.shardings) * costs.forward_s.shape[1]):
@@ -236,17 +239,15 @@ class Leaders:
         bound_s = open_s[rows].min(axis=1)
         if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
             part = meshes.take(rows), take(costs, rows)
-            room, needed_s = (
-                self.room(*part),
-                needed_bound_s(self.job, *part, self.space.recomputes, self.space.shardings),
-            )
+            room = self.room(*part)
+            needed_s = needed_bound_s(self.job, *part, self.space.recomputes, self.space.shardings)
             bound_s = np.where(room, np.maximum(open_s[rows], needed_s), np.inf).min(axis=1)
             lost = bound_s >= limit_s[rows]
             recomputes = strategies[rows] / len(self.space.shardings)
-            self.unfit += float(((recomputes - 1) * (~room).sum(axis=1))[lost].sum())
+            self._turn_away(part[0].take(np.flatnonzero(lost)), (recomputes - 1)[lost], room[lost])
             rows, bound_s = rows[~lost], bound_s[~lost]
         recomputes = strategies[rows] / len(self.space.shardings)
-        self._pending.append(_Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s, recomputes))
+        self._pending.append(Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s, recomputes))
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
 
@@ -260,23 +261,8 @@ class Leaders:
         bound_s = np.concatenate([some.bound_s for some in pending])
         parts = join_parts([some.parts for some in pending])
         groups, order = group_of(meshes.columns), np.argsort(bound_s, kind="stable")
-        tight = np.zeros(0, np.int64)
-        if not self.best and not self.space.late_rules:
-            least = memory.least_peak(
-                self.job, costs, meshes.columns["vp"], self.space.shardings, offload=self.space.offloads
-            ).min(axis=1)
-            reserved = memory.reserved_bytes(self.job, least)
-            tight = order[reserved[order] > self.job.limit_bytes]
-            tight = tight[np.argsort(reserved[tight], kind="stable")]
-            order = order[reserved[order] <= self.job.limit_bytes]
         for some in growing(order):
             self._try_recomputes(some[bound_s[some] < self.limit_s(groups[some])], meshes, costs, parts)
-        # What has no room is of interest only for advice, and no more than the smallest of it.
-        for some in growing(tight):
-            small = some[reserved[some] < self.least[0]] if not self.best else some[:0]
-            self._try_recomputes(small, meshes, costs, parts)
-            recomputes = np.concatenate([one.recomputes for one in pending])[np.setdiff1d(some, small)]
-            self.unfit += float((recomputes - 1).sum()) * len(self.space.shardings)
 
     def _try_recomputes(self, rows: Ints, meshes: Meshes, costs: StageCosts, parts: Gathered) -> None:
         """Offer some meshes with every recompute."""
@@ -284,30 +270,48 @@ class Leaders:
             recomputes = self.space.recomputes.up_to(int(costs.chunk_layers[block].max()))
             self._offer(meshes.take(block), take(costs, block), parts.take(block), recomputes, first=False)
 
-    def _possible(self, meshes: Meshes, strategies: Floats, costs: StageCosts) -> Ints:
-        """Meshes that may fit and may enter the leaders, by bound; all that may enter if none has fitted yet."""
-        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1)
-        fits = self.may_fit(meshes, costs)
-        if fits.any() or self.best:
-            self.unfit += float(strategies[~fits].sum())
-        else:
-            fits[:] = True
-        rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes.columns))))
-        return rows[np.argsort(bound_s[rows], kind="stable")]
+    def _note_smallest(self, meshes: Meshes, strategies: Floats, costs: StageCosts, parts: Gathered) -> None:
+        """Of meshes that cannot fit, cost those that may be the smallest seen: advice needs it if nothing fits."""
+        reserved = memory.reserved_bytes(self.job, self._least_allowed(meshes, costs))
+        for some in growing(np.argsort(reserved, kind="stable"), 1):
+            small = some[reserved[some] < self.least[0]]
+            if len(small):
+                self._offer(meshes.take(small), take(costs, small), parts.take(small), self.quickest, first=True)
+                self._try_recomputes(small, meshes, costs, parts)
+            large = np.setdiff1d(some, small)
+            self._turn_away(meshes.take(large), strategies[large] / len(self.space.shardings))
+
+    def _least(self, meshes: Meshes, costs: StageCosts) -> Floats:
+        """[mesh, sharding] bytes that no recompute brings the worst rank below."""
+        vp, shardings = meshes.columns["vp"], self.space.shardings
+        return memory.least_peak(self.job, costs, vp, shardings, offload=self.space.offloads)
 
     def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
-        """[mesh, sharding] whether some recompute could make the mesh fit."""
-        least = memory.least_peak(
-            self.job, costs, meshes.columns["vp"], self.space.shardings, offload=self.space.offloads
-        )
-        return memory.fits(self.job, least)
+        """[mesh, sharding] whether the rules allow the two, and some recompute could make the mesh fit."""
+        return memory.fits(self.job, self._least(meshes, costs)) & self.space.allowed_pairs(meshes.columns)
 
-    def may_fit(self, meshes: Meshes, costs: StageCosts) -> Bools:
-        """Whether some recompute and sharding could make a mesh fit."""
-        least = memory.least_peak_of_any(
-            self.job, costs, meshes.columns["vp"], self.space.shardings, offload=self.space.offloads
-        )
-        return memory.fits(self.job, least)
+    def _least_allowed(self, meshes: Meshes, costs: StageCosts) -> Floats:
+        """[mesh] the least of these that rules allow."""
+        allowed = self.space.allowed_pairs(meshes.columns)
+        return np.asarray(np.where(allowed, self._least(meshes, costs), np.inf).min(axis=1))
+
+    def least_reserved(self, meshes: Meshes, costs: StageCosts) -> Floats:
+        """[mesh] bytes that no recompute and sharding brings what is reserved below."""
+        vp, shardings = meshes.columns["vp"], self.space.shardings
+        least = memory.least_peak_of_any(self.job, costs, vp, shardings, offload=self.space.offloads)
+        if self.space.pair_rules:
+            rows = np.flatnonzero(memory.fits(self.job, least))
+            least[rows] = self._least_allowed(meshes.take(rows), take(costs, rows))
+        return memory.reserved_bytes(self.job, least)
+
+    def _turn_away(self, meshes: Meshes, each: Floats, room: Bools | None = None) -> None:
+        """Account for meshes in shardings that leave no ``room``: so many strategies of ``each`` pair."""
+        without = np.ones((len(meshes), len(self.space.shardings)), bool) if room is None else ~room
+        weights = without * each[:, None]
+        refused = self.space.check_pairs(meshes.columns, weights.ravel()).ledger
+        for name, count in refused.items():
+            self.space.refused[name] = self.space.refused.get(name, 0) + count
+        self.unfit += float(weights.sum()) - sum(refused.values())
 
     def _offer(
         self, meshes: Meshes, costs: StageCosts, parts: Gathered, recomputes: Recomputes, *, first: bool
@@ -344,8 +348,9 @@ class Leaders:
 
     def _without_refused(self, meshes: Meshes, known: Bools, recomputes: Recomputes, *, first: bool) -> Bools:
         """Apply the rules that speak of recompute, ZeRO or offload."""
+        late = recompute_columns(self.job, recomputes)
         spoken = {name for rule in self.space.late_rules for name in rule.needs} | {"batch"}
-        late = {name: column for name, column in recompute_columns(self.job, recomputes).items() if name in spoken}
+        late = {name: column for name, column in late.items() if name in spoken}
         new = known.copy()
         if not first:
             new[:, :1] = False

@@ -25,7 +25,7 @@ from astra.search.detail import estimate as estimate_job
 from astra.search.engine import Progress, SearchOutcome, among, search
 from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
-from astra.search.words import narrower, settled, uncaptured
+from astra.search.words import Attempt, attempts, settled
 from astra.search.world import World, figures_of
 from astra.spec.job import Job
 from astra.spec.money import Money
@@ -197,12 +197,9 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
             return _front(job, chosen, state)
         notes = [*use_notes(job, chosen[0]), *open_notes(state)]
         job = on(job, chosen[0].gpus)
-    job, found, ranked = _ranked(world, job, world.request.top, progress)
+    (job, _, more), found, ranked = _ranked(world, job, world.request.top, progress)
     plans = [(job, strategy, result) for strategy, result in ranked]
-    narrow = ranked[0][0].moments != "fp32" and narrower(job, restrictions) is not None
-    notes += ["moments in bf16, because nothing fits with fp32"] * narrow
-    uncaptured_too = job.words.graphs == "none" and str(job.recipe()["graphs"]) == "partial"
-    notes += ["no CUDA graphs, because nothing fits without the recompute they exclude"] * uncaptured_too
+    notes += more
     bold = daring(job, found, plans[0][2], rules, tag)
     rejects = rejects_of(found, rules, job)
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
@@ -210,17 +207,19 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
 
 def _ranked(
     world: World, job: Job, top: int, progress: Progress | None = None
-) -> tuple[Job, SearchOutcome, list[tuple[Strategy, Estimate]]]:
-    """The search on a job, and the best of it as they are told; the job is another one where nothing fits as usual."""
+) -> tuple[Attempt, SearchOutcome, list[tuple[Strategy, Estimate]]]:
+    """The first attempt at a job that something fits in, its search, and the best of it as they are told."""
     rules, upper = world.rules, world.request.rank == "upper"
-    doubt = Doubt(job) if upper else None
-    found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
-    if not found.candidates and (plain := uncaptured(job, world.restrictions)) is not None:
-        job, doubt = plain, doubt and Doubt(plain)
-        found = search(job, world.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt)
-    if not found.candidates and (narrow := narrower(job, world.restrictions)) is not None:
-        found = search(job, narrow, user_rules=rules, keep=top, progress=progress, doubt=doubt)
-    if not found.candidates:
+    tried = attempts(job, world.restrictions)
+    for attempt in tried:
+        job, doubt = attempt.job, Doubt(attempt.job) if upper else None
+        found = search(
+            job, attempt.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt,
+            advise=attempt is tried[-1],
+        )  # fmt: skip
+        if found.candidates:
+            break
+    else:
         raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
     strategies = best_splits(job, found.candidates, rules, found.grids.timed)
     results = estimate_job(job, strategies, user_rules=rules, timed=found.grids.timed)
@@ -228,7 +227,11 @@ def _ranked(
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
     if not fitting:
         raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
-    return job, found, sorted(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)[:top]
+    return (
+        attempt,
+        found,
+        sorted(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)[:top],
+    )
 
 
 def _first(world: World) -> Estimate:

@@ -125,6 +125,16 @@ def may_be_least(recomputes: Recomputes, fits: Bools) -> Ints:
     return np.flatnonzero(found)
 
 
+class Pending(NamedTuple):
+    """Meshes that could be better with recompute."""
+
+    meshes: Meshes
+    costs: StageCosts
+    parts: Gathered
+    bound_s: Floats
+    recomputes: Floats  # number of them
+
+
 class Contest:
     """The best strategy of each group by the simulated step."""
 

@@ -87,9 +87,21 @@ class Space:
         self._flag_sets = self._switch_settings(user_rules)
         self.shardings = self._make_shardings()
         self.late_rules = (*self._joint_rules(), *(rule for rule in user_rules if rule.needs & LATE))
+        # Those that join a mesh to what its state is held with, whatever is recomputed.
+        self.pair_rules = [rule for rule in self.late_rules if not rule.needs.intersection(RECOMPUTE)]
         self.degrees, self.degree, self.grids, self.strategies, self.considered = self._make_cores()
         self.recomputes = self._make_recomputes()
         self.offloads = bool(self.recomputes.offload_layers.any())
+
+    def check_pairs(self, meshes: Columns, weights: Floats | None = None) -> Verdict:
+        """The rules that join the two, on every mesh and sharding."""
+        spoken = {name for rule in self.pair_rules for name in rule.needs} | {"pp"}
+        some = {name: column for name, column in meshes.items() if name in spoken}
+        return check(cross(some, self.shardings._asdict())[0], self.facts, self.pair_rules, weights=weights)
+
+    def allowed_pairs(self, meshes: Columns) -> Bools:
+        """[mesh, sharding] whether rules allow the two, whatever is recomputed."""
+        return self.check_pairs(meshes).ok.reshape(-1, len(self.shardings))
 
     def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
         """Candidates the user's restrictions leave."""

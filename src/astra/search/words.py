@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -95,17 +95,24 @@ def moment_choices(job: Job, restrictions: Restrictions) -> tuple[str, ...]:
     return job.runtime.can.moments if said else (str(job.recipe()["moments"]),)
 
 
-def uncaptured(job: Job, restrictions: Restrictions) -> Job | None:
-    """The job without graphs of layers, which exclude some recompute, if it does not fit with them; None: as it is."""
-    said = "graphs" in restrictions.fixed or "graphs" in restrictions.forbidden
-    if said or job.words.graphs != "partial" or "none" not in job.runtime.can.graphs:
-        return None
-    return msgspec.structs.replace(job, settled=msgspec.structs.replace(job.words, graphs="none"))
+class Attempt(NamedTuple):
+    """A job and restrictions to search with, and what to say of them."""
+
+    job: Job
+    restrictions: Restrictions
+    notes: tuple[str, ...] = ()
 
 
-def narrower(job: Job, restrictions: Restrictions) -> Restrictions | None:
-    """The restrictions with moments in bf16, for a job that does not fit; None where that changes nothing."""
-    said = "moments" in restrictions.fixed or "moments" in restrictions.forbidden
-    if said or "bf16" not in job.runtime.can.moments or job.workload.optimizer != "adam":
-        return None
-    return msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})
+def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
+    """A job as is usual, then what is tried where nothing fits: no graphs of layers, then moments in bf16 too."""
+    found = [Attempt(job, restrictions)]
+    spoken = {*restrictions.fixed, *restrictions.forbidden}
+    if "graphs" not in spoken and job.words.graphs == "partial" and "none" in job.runtime.can.graphs:
+        plain = msgspec.structs.replace(job, settled=msgspec.structs.replace(job.words, graphs="none"))
+        why = "no CUDA graphs, because nothing fits without the recompute they exclude"
+        found.append(Attempt(plain, restrictions, (why,)))
+    if "moments" not in spoken and "bf16" in job.runtime.can.moments and job.workload.optimizer == "adam":
+        narrow = msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})
+        last = found[-1]
+        found.append(Attempt(last.job, narrow, (*last.notes, "moments in bf16, because nothing fits with fp32")))
+    return found
