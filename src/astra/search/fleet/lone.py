@@ -35,7 +35,7 @@ def best_alone(
 ) -> tuple[OnePool, MixedEstimate] | None:
     """What ``astra plan`` with that pool by itself puts first; None if nothing is legal and fits."""
     job = settled(msgspec.structs.replace(part_of(fleet.jobs[place], gpus), settled=None, repeats=None), restrictions)
-    found = search(job, restrictions, user_rules=user_rules, keep=KEEP)
+    found = search(job, restrictions, user_rules=user_rules, keep=KEEP, advise=False)
     if not found.candidates:
         return None
     within = MARGIN * found.candidates[0].step_s
