@@ -16,11 +16,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import distinct
-from astra.cost import effects, step
+from astra.columns import Columns, distinct
+from astra.cost import effects, memory, step
 from astra.cost.parts import Part
-from astra.cost.stage import Gathered, gather_parts, least_s, over_model
+from astra.cost.stage import SHARD_COLUMNS, Gathered, gather_parts, least_s, over_model, retention
+from astra.layers import transformer
 from astra.layers import weights as weights_of
+from astra.layers.operators import Shard
+from astra.layers.split import kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
@@ -117,6 +120,21 @@ def gather_grids(job: Job, space: Space, rows: Ints) -> Gathered:
     place = np.full((len(settings), grids), -1)
     place[:, rows] = found.place.reshape(len(settings), len(rows))
     return found._replace(place=place.ravel())
+
+
+def may_fit(job: Job, shards: Columns) -> Bools:
+    """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
+    tp, cp, ep, etp, mbs, sp, flash = (shards[name] for name in SHARD_COLUMNS)
+    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
+    kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
+    least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
+    return memory.fits(job, job.workload.widening * least)
+
+
+def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
+    """The same of some grids, which need the least with flash attention, if that may be on."""
+    grids = {name: column[rows] for name, column in space.grids.items()}
+    return may_fit(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
 
 
 def grid_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floats:

@@ -29,20 +29,17 @@ from astra.cost.stage import (
     join_meshes,
     least_s,
     over_model,
-    retention,
     stage_costs,
 )
 from astra.cost.step import evaluate, needed_bound_s
-from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
-from astra.layers.operators import Shard
 from astra.layers.split import kinds
 from astra.operators.attention import BACKWARD_FLOPS
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.bounds import products_s
+from astra.search.bounds import may_fit, products_s
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.engine import UNSAVED, Leaders
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
@@ -163,15 +160,6 @@ def tabulate(job: Job, space: CountSpace, effort: Effort | None = None) -> Count
 def on(job: Job, gpus: int) -> Job:
     """The same job on another number of GPUs."""
     return replace(job, pool=replace(job.pool, gpus=gpus))
-
-
-def may_fit(job: Job, shards: Columns) -> Bools:
-    """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
-    tp, cp, ep, etp, mbs, sp, flash = (shards[name] for name in SHARD_COLUMNS)
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
-    kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
-    least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
-    return memory.fits(job, job.workload.widening * least)
 
 
 def grid_bound_s(job: Job, space: CountSpace, grids: Ints, gathered: Gathered) -> Floats:

@@ -26,7 +26,7 @@ from astra.evidence.bars import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.search.bounds import Grids, grid_bound_s
+from astra.search.bounds import Grids, grid_bound_s, grids_may_fit
 from astra.search.settle import (
     FIRST_GRIDS,
     GROUP,
@@ -91,8 +91,7 @@ def search(
 ) -> SearchOutcome:
     """The best ``keep`` groups of strategies.
 
-    ``doubt``: the best are those whose step times its doubt is least, and all steps compared are such products.
-    ``advise``: where nothing fits, the smallest strategy is sought.
+    ``doubt``: the best have the least step times doubt. ``advise``: where nothing fits, the smallest is sought.
     """
     return among(Grids(job, restrictions, user_rules), keep=keep, progress=progress, doubt=doubt, advise=advise)
 
@@ -134,8 +133,7 @@ class Leaders:
         self.contest = Contest(job, self.limit_s, at_once=keep)
         self.quickest = space.recomputes.take(slice(0, 1))  # no recompute, unless that is restricted
         self.grids = self.evaluated = self.feasible = 0
-        self.too_large = 0.0
-        self.unfit = 0.0  # strategies of meshes that cannot fit at all
+        self.too_large = self.unfit = 0.0  # strategies that do not fit; those of meshes that cannot
         self.least: tuple[float, Strategy | None] = (np.inf, None)
         self._pending: list[Pending] = []
 
@@ -187,11 +185,14 @@ class Leaders:
         """The step time a strategy of each group must beat."""
         known, place = np.unique(groups, return_inverse=True)
         reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in known.tolist()])
-        limit_s: Floats = np.minimum(reached_s, self.worst_s())[place]
-        return limit_s
+        return np.asarray(np.minimum(reached_s, self.worst_s())[place])
 
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost grids by their bounds until none is left that could enter the leaders."""
+        if not self._advise:
+            fits = grids_may_fit(self.job, self.space, rows)
+            self.unfit += float(self.space.strategies[rows[~fits]].sum())
+            rows, bound_s = rows[fits], bound_s[fits]
         order = np.argsort(bound_s, kind="stable")
         groups = group_of({name: self.space.grids[name][rows] for name in GROUP})
         for block in growing(order, MOST_GRIDS if np.isfinite(self.worst_s()) else FIRST_GRIDS):
@@ -214,8 +215,7 @@ class Leaders:
         off = meshes.columns["flash"] != self.space.flash_settings[0]
         parts = gathered.take(origin + off * len(self.space.strategies))
         costs = stage_costs(self.job, meshes, parts)
-        reserved = self.least_reserved(meshes, costs)
-        fits = reserved <= self.job.limit_bytes
+        fits = self.least_reserved(meshes, costs) <= self.job.limit_bytes
         if self._advise and not self.best and not fits.any():
             self._note_smallest(meshes, strategies, costs, parts)
             return

@@ -25,8 +25,8 @@ from astra.rules.can import rules_of
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import check
-from astra.search.bounds import products_s
-from astra.search.counts import SHARDINGS, may_fit
+from astra.search.bounds import may_fit, products_s
+from astra.search.counts import SHARDINGS
 from astra.search.degrees import expert_degrees
 from astra.search.space import cross, divisors
 from astra.spec.job import Job

@@ -26,7 +26,7 @@ from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
 from astra.units import GIB
 
-KEEP: Final = 8  # strategies that may be simulated, as many as ``astra plan`` takes by default
+KEEP: Final = 5  # strategies that may be simulated, as many as ``astra plan`` takes by default
 MARGIN: Final = 1.065  # the closed form is within -2% and +4.2% of the simulator (docs/schedules.md)
 
 

@@ -37,7 +37,7 @@ VARIED: Final = 4  # of one pool, with few pools
 NEAR: Final = 1.04  # as slow as a group may be against its pool's best: it may share the batch more evenly
 MOST_MET: Final = 64
 FULL: Final = 100.0  # effort of costing one strategy in full
-MOST_EFFORT: Final = 21_000.0  # of a search, less than two seconds
+MOST_EFFORT: Final = 16_000.0  # of a search, less than two seconds
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]

@@ -17,7 +17,7 @@ from astra.search.fleet.frames import Counts, FoundPipeline
 from astra.search.fleet.search import MANY_POOLS, MOST_BLOCKS, Costed, Planner
 
 WORTH_TELLING: Final = 0.99  # of what is known without a pool: a loss is told in whole percents
-MOST_EFFORT: Final = 6_000.0  # of all remarks, less than a second
+MOST_EFFORT: Final = 4_000.0  # of all remarks, less than a second
 
 
 class Remarks(NamedTuple):
