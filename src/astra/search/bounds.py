@@ -20,8 +20,10 @@ from astra.columns import Columns, distinct
 from astra.cost import effects, memory, step
 from astra.cost.parts import Part
 from astra.cost.stage import SHARD_COLUMNS, Gathered, gather_parts, least_s, over_model, retention
+from astra.cost.state import gradient_bytes, local
 from astra.layers import transformer
 from astra.layers import weights as weights_of
+from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Shard
 from astra.layers.split import kinds
 from astra.provenance import Bools, Floats, Ints
@@ -124,17 +126,32 @@ def gather_grids(job: Job, space: Space, rows: Ints) -> Gathered:
 
 def may_fit(job: Job, shards: Columns) -> Bools:
     """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
+    return memory.fits(job, _layer_bytes(job, shards))
+
+
+def _layer_bytes(job: Job, shards: Columns) -> Floats:
     tp, cp, ep, etp, mbs, sp, flash = (shards[name] for name in SHARD_COLUMNS)
     shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
     kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
     least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
-    return memory.fits(job, job.workload.widening * least)
+    return np.asarray(job.workload.widening * least)
 
 
 def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
-    """The same of some grids, which need the least with flash attention, if that may be on."""
+    """Whether grids have room for one layer at work, with flash attention if that may be on, beside their state.
+
+    Where a pipeline allows no ZeRO that shards them, some rank holds whole weights and gradients of the layers of an
+    average one, or more.
+    """
     grids = {name: column[rows] for name, column in space.grids.items()}
-    return may_fit(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
+    least = _layer_bytes(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
+    if job.workload.task != "lora":
+        layers = [weights_of.layer_weights(job.model, kind) for kind in layer_kinds(job.model)]
+        dense, expert = np.sum([local(one, *(grids[name] for name in ("tp", "ep", "etp"))) for one in layers], axis=0)
+        sharded = (space.allowed_pairs(grids) & (space.shardings.zero >= 2)).any(axis=1)
+        each_bytes = job.workload.element_bytes + gradient_bytes(job)
+        least = least + np.where(sharded, 0.0, each_bytes * (dense + expert) / grids["pp"])
+    return memory.fits(job, least)
 
 
 def grid_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floats:

@@ -440,6 +440,7 @@ def main() -> None:
             print(f"{told} peak {peak.item() / 2**30:.2f} GiB", flush=True)
         if given.save and (step + 1) % given.save_every == 0:
             dcp.save(trainer.state(), checkpoint_id=os.path.join(given.save, f"step-{step + 1}"))
+    dist.barrier()  # nobody leaves while another still listens
     dist.destroy_process_group()
 
 
