@@ -146,8 +146,10 @@ def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
     grids = {name: column[rows] for name, column in space.grids.items()}
     least = _layer_bytes(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
     if job.workload.task != "lora":
-        layers = [weights_of.layer_weights(job.model, kind) for kind in layer_kinds(job.model)]
-        dense, expert = np.sum([local(one, *(grids[name] for name in ("tp", "ep", "etp"))) for one in layers], axis=0)
+        layers = weights_of.Weights()
+        for kind in layer_kinds(job.model):
+            layers = layers.plus(weights_of.layer_weights(job.model, kind))
+        dense, expert = local(layers, *(grids[name] for name in ("tp", "ep", "etp")))
         sharded = (space.allowed_pairs(grids) & (space.shardings.zero >= 2)).any(axis=1)
         each_bytes = job.workload.element_bytes + gradient_bytes(job)
         least = least + np.where(sharded, 0.0, each_bytes * (dense + expert) / grids["pp"])
