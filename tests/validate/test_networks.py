@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from astra.catalog import hardware
+from astra.spec.cluster import NodeType
 from astra.validate.networks import links_of, read_network
 from astra.validate.pools import pool_of
 
@@ -63,7 +64,7 @@ def test_a_stated_network_inherits_no_oversubscription() -> None:
 
 
 @pytest.mark.parametrize("node", hardware.node_types(), ids=lambda node: node.name)
-def test_every_tier_is_kept_where_nothing_is_stated(node: hardware.NodeType) -> None:
+def test_every_tier_is_kept_where_nothing_is_stated(node: NodeType) -> None:
     links = links_of(node, node.gpus, "", read_network("", node.gpus))
     assert links[-1].reach == hardware.ANY_REACH
     if node.links[-1].reach == hardware.ANY_REACH and (node.gpus == 1 or len(node.links) > 1):

@@ -65,11 +65,11 @@ def sustained(device: Device, precision: str) -> float:
         own = measured[found.gpu]
         if precision in own.get("precisions", (precision,)):
             return float(own["factor"])
-    usual = next(factor for watts, factor in _SUSTAINED_BY_WATTS if device.power_w >= watts)
+    usual: float = next(factor for watts, factor in _SUSTAINED_BY_WATTS if device.power_w >= watts)
     for like in measured.values():
         if like.get("generation") == device.generation and precision in like["precisions"]:
             budget = device.power_w / device.peak(precision) / (like["watts"] / like["flops_per_s"])
-            return min(usual, float(like["factor"]) * budget)
+            return float(min(usual, like["factor"] * budget))
     return usual
 
 
