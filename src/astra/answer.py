@@ -60,7 +60,7 @@ class StageEstimate(Result, frozen=True, kw_only=True):
 
 
 class PriceTag(Result, frozen=True, kw_only=True):
-    """What a GPU-hour costs, and who says so."""
+    """An offer: what a GPU-hour costs, on which terms and machines, and who says so."""
 
     usd_per_gpu_h: float
     provider: str
@@ -72,6 +72,18 @@ class PriceTag(Result, frozen=True, kw_only=True):
     source: str
     age_days: int | None  # since the price was last seen
     why: str = ""  # why this offer, where another might have been taken
+    gpu: str = ""
+    instance_gpus: int = 0  # GPUs of one instance; 0 where that is not said
+    fabric: str = ""  # between servers, such as infiniband 400 Gb/s per GPU; empty: not known
+    fabric_source: str = ""
+    available: int | None = None  # GPUs that can be had at once; null: nobody says
+    min_gpus: int | None = None  # the fewest that are sold
+    term_s: float | None = None  # one commits to so long; null: not known, or not reserved
+    minimum_s: float = 0.0  # the shortest time that is billed
+    step_s: float = 0.0  # a bill is rounded up to it; 0 where it is not known
+    terms: str = ""  # where these are known from
+    startup_s: float | None = None  # as the offer says; null: the default, which grows with the nodes
+    notes: str = ""
 
 
 class Restarts(Result, frozen=True, kw_only=True):
@@ -94,14 +106,16 @@ class Cost(Result, frozen=True, kw_only=True):
     """What training all tokens costs. Figures are ideal (nothing fails) unless they are in ``expected``."""
 
     gpus: int  # paid for: whole nodes
-    days: float  # with idle time, where it is asked for
+    days: float  # with start-up, and with idle time where it is asked for
     days_range: Range
     usd: float  # the sum of ``parts``
     usd_range: Range  # from the error bar of the step time
     usd_per_billion_tokens: float
     price: PriceTag  # of a mix: the average, with both sources
-    parts: dict[str, float]  # dollars: gpus, and where they are asked for idle, storage and egress
+    parts: dict[str, float]  # dollars: gpus; where there are any: startup, unused, idle, storage and egress
     expected: Restarts | None = None
+    startup_s: float = 0.0  # paid for before the first step
+    billed_days: float = 0.0  # what is paid for: days, rounded up to the offer's minimum, step or term
 
 
 class Estimate(Result, frozen=True, kw_only=True):
@@ -291,6 +305,7 @@ class Choice(Result, frozen=True, kw_only=True):
     evidence: str = ""  # published runs like it, and what nobody has published
     waste: Waste | None = None
     as_usual: tuple[str, ...] = ()  # as in an estimate
+    like: str = ""  # the cheaper choice shown in its place: as fast for all that is known, or worth starting
 
 
 class Unused(Result, frozen=True, kw_only=True):
@@ -324,6 +339,18 @@ class RentSearch(Result, frozen=True, kw_only=True):
     mixes: MixSearch
 
 
+class BreakEven(Result, frozen=True, kw_only=True):
+    """One's own GPUs against renting the same type."""
+
+    gpu: str
+    own_usd_per_gpu_h: float  # of an hour of use
+    energy_usd_per_gpu_h: float  # of it: what an hour that is not used saves
+    use: float  # the share of its life in which it trains, as asked
+    rented: str  # the cheapest offer of the same GPU that can be joined as one's own are; empty: there is none
+    rented_usd_per_gpu_h: float | None
+    even_use: float | None  # from this share of use on owning is cheaper; null: never, or nothing to compare with
+
+
 class RentReport(Result, frozen=True, kw_only=True):
     """What to rent: every trade of time for money worth making."""
 
@@ -341,6 +368,7 @@ class RentReport(Result, frozen=True, kw_only=True):
     notes: list[str]
     warnings: list[str]
     asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.rent`` that give this answer
+    own: list[BreakEven] = []  # one's own GPUs against renting, where some are given
 
     def role(self, name: str) -> Choice:
         """The cheapest, fastest or knee of the front."""

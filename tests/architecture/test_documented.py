@@ -10,6 +10,7 @@ import pytest
 
 from astra.answer import (
     Baseline,
+    BreakEven,
     Choice,
     ChoicePart,
     Cost,
@@ -45,6 +46,7 @@ RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelR
 RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
 RECORDS += [Validation, ReplayedRun, Confusion, RunGroup, Pick]
 RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, ChoicePart, Waste, Unused, RentSearch, MixSearch]
+RECORDS += [BreakEven]
 
 
 def documented(page: str, title: str) -> set[str]:

@@ -22,8 +22,9 @@ WORKLOAD = (
 )
 OBJECTIVE = "--objective --budget --deadline"
 MONEY = (
-    "--market --providers --prices --usd-per-gpu-h --usd-per-kwh --pue --watts-per-gpu --usd-per-gpu --lifetime-years "
-    "--goodput --mtbf-gpu-h --restart-min --write-mb-s --preemptions --idle --storage --egress"
+    "--market --providers --regions --prices --usd-per-gpu-h --price --discount --usd-per-kwh --pue --watts-per-gpu "
+    "--usd-per-gpu --lifetime-years --use --staff-usd --capital-rate --startup --goodput "
+    "--mtbf-gpu-h --restart-min --write-mb-s --preemptions --idle --storage --egress"
 )
 OUTPUT = "--json --out --quiet --verbose --width --debug"
 BRIEF_OUTPUT = "--json --out --width --debug"
@@ -38,7 +39,8 @@ FLAGS = {
         f"--save-request {OUTPUT}"
     ),
     "rent": (
-        "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
+        "--help --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq --precision "
+        "--optimizer --task "
         f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",

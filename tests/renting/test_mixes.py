@@ -42,10 +42,10 @@ def asked(folder: Path, prices: dict[str, float], mixes: Which = "all", **money:
     rows = [f"Acme,box,{gpu},{NODE},x,on-demand,{usd},USD,2026-11-01,acme.example,\n" for gpu, usd in prices.items()]
     path = folder / "prices.csv"
     path.write_text(HEADER + "".join(rows))
-    options = Money(prices=str(path), providers=("Acme",), **money)
+    options = Money(**{"prices": str(path), "providers": ("Acme",), "startup_s": 0.0, "goodput": "ideal", **money})
     return rent(
         MODEL, tokens=TOKENS, batch=BATCH, seq=SEQ, gpus=",".join(prices), max_gpus=MOST, money=options,
-        today=dt.date(2026, 11, 15), mixes=mixes,
+        today=dt.date(2026, 11, 15), mixes=mixes, assume_network=True,
     )  # fmt: skip
 
 

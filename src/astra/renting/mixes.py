@@ -25,7 +25,7 @@ from astra.answer import MixSearch, PriceTag
 from astra.cost import step
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
-from astra.money.bill import Hired, cost_of, judged_by
+from astra.money.bill import Hired, cost_of, judged_by, startup_s
 from astra.money.front import first_dominated
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
@@ -148,7 +148,8 @@ class _Table:
         job, nodes = self._job(first), -(-one // first.node.gpus) - (-other // second.node.gpus)
         usd_per_h = one * first.tag.usd_per_gpu_h + other * second.tag.usd_per_gpu_h
         usd_per_s = usd_per_h / 3600 + self._options.storage_usd_per_s
-        time_s = first_dominated(usd_per_s, self._times, self._dollars) - self._options.idle_s
+        start_s = startup_s(self._options, first.tag, nodes)
+        time_s = first_dominated(usd_per_s, self._times, self._dollars) - self._options.idle_s - start_s
         slower = waiting(job, self._options, one + other, nodes, first.tag.market)
         limit: Floats = time_s / slower / steps_of(job)
         return limit

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.answer import Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, Range, RentReport
+from astra.answer import BreakEven, Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, Range, RentReport
 from astra.report import drawing
 from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_seconds
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 PICTURE_ROWS: Final = 12
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
+FAILING: Final = 1.05  # the expected bill over the ideal one, from which both are told
+_PARTS: Final = {"startup": "start-up", "unused": "paid for and not used"}
 _MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
 
 
@@ -28,15 +30,19 @@ def render_rent(
     parts += [
         drawing.heading("Time against money", f"nothing beats these in both; judged by {report.judged_by} figures")
     ]
-    parts.append(front_table(report.front, columns))
+    shown = [choice for choice in report.front if full or not choice.like]
+    parts.append(front_table(shown, columns, report.judged_by))
+    parts += _merged(report, shown)
     if not brief:
-        points = [(_days(choice, report.judged_by), _usd(choice, report.judged_by)) for choice in report.front]
-        marks = [_mark(choice) for choice in report.front]
+        points = [(_days(choice, report.judged_by), _usd(choice, report.judged_by)) for choice in shown]
+        marks = [_mark(choice) for choice in shown]
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
         if report.popular:
             parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
-        first = report.chosen[0]
+        first = report.chosen[0] if report.objective != "pareto" else report.role("knee")
         parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
+        if report.own:
+            parts += [drawing.blank(), drawing.heading("Own or rent"), *drawing.bullets(map(own_words, report.own))]
         parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
         parts += _unused(report, full=full)
         parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
@@ -49,8 +55,9 @@ def _header(report: RentReport) -> list[RenderableType]:
     tokens = (
         f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}"
     )
-    own = report.front[0].cost.price.provider == "you"
-    prices = "a price of your own" if own else f"{report.request['money']['market']} prices"
+    own = all(choice.cost.price.provider == "you" for choice in report.front)
+    market = report.request["money"]["market"]
+    prices = "a price of your own" if own else f"{'all' if market == 'any' else market} prices"
     limit = f"up to {report.request['max_gpus']:,} GPUs, {prices}"
     title = drawing.text((f"What to rent for {report.request['model']}", "bold"))
     facts = drawing.prose((f"{tokens}; {limit}; {report.request['runtime']}", "dim"))
@@ -61,7 +68,7 @@ def advice(report: RentReport) -> list[str]:
     """One sentence for the choice and for each end and the bend of the front."""
     out = []
     if report.objective != "pareto":
-        out.append(f"Chosen ({report.objective}): {_said(report.chosen[0])}.")
+        out.append(f"Chosen ({report.objective}): {_said(report.chosen[0], report.judged_by)}.")
     seen: set[str] = set()
     for role in ("cheapest", "knee", "fastest"):
         choice = report.role(role)
@@ -69,7 +76,7 @@ def advice(report: RentReport) -> list[str]:
             names = [name for name in ("cheapest", "knee", "fastest") if name in choice.roles]
             shown = " and ".join("best trade" if name == "knee" else name for name in names)
             almost = _almost_as_fast(report, choice) if role == "fastest" else ""
-            out.append(f"{shown[:1].upper()}{shown[1:]}: {_said(choice)}{almost}.")
+            out.append(f"{shown[:1].upper()}{shown[1:]}: {_said(choice, report.judged_by)}{almost}.")
             seen.add(choice.name)
     return out
 
@@ -87,43 +94,81 @@ def _almost_as_fast(report: RentReport, fastest: Choice) -> str:
     return f". {best.name} is {speed} for {show_dollars(usd - _usd(best, by))} less"
 
 
-def _said(choice: Choice) -> str:
-    cost = choice.cost
-    days, usd = f"{show_seconds(cost.days * 86400)}", f"{show_dollars(cost.usd)} ({_range(cost)})"
-    expected = cost.expected
-    more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
+def _said(choice: Choice, by: str) -> str:
+    """A choice with its time and dollars, as judged; what nothing would cost that fails, where that is far from it."""
+    cost, days, usd = choice.cost, _days(choice, by), _usd(choice, by)
+    words = f"{choice.name}, {show_seconds(days * 86400)} for {show_dollars(usd)} ({_spread(_usd_range(choice, by))})"
+    if usd > FAILING * cost.usd:
+        words += f"; {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} if nothing fails"
+    elif cost.expected is not None and by == "ideal":
+        words += f"; with restarts {show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)}"
     warned = "".join(f"; ! {warning}" for warning in choice.warnings)
-    return f"{choice.name}, {days} for {usd}{more}{_extras(cost)}{warned}"
+    return f"{words}{_extras(cost)}{warned}"
+
+
+def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]:
+    """How many choices are as fast as a cheaper one for all that is known."""
+    hidden = len(report.front) - len(shown)
+    if not hidden:
+        return []
+    words = (
+        f"{hidden} more are dearer, and faster by less than their error bar or gone in less time than they take to "
+        "start (-v shows them)."
+    )
+    return [drawing.prose((words, "dim"))]
+
+
+def own_words(found: BreakEven) -> str:
+    """One's own GPUs against renting them."""
+    own = f"{found.gpu}: an hour of your own costs ${found.own_usd_per_gpu_h:.2f} when used {found.use:.0%} of the time"
+    if found.rented_usd_per_gpu_h is None:
+        return f"{own}; no offer of it can be joined as yours are."
+    rented = f"{found.rented} asks ${found.rented_usd_per_gpu_h:.2f}"
+    if found.even_use is None:
+        return f"{own}; {rented}, which is cheaper however much yours are used."
+    return f"{own}; {rented}. Owning is cheaper from {found.even_use:.0%} of use on."
 
 
 def _extras(cost: Cost) -> str:
     """What is in the bill besides training."""
-    extras = [f"{show_dollars(usd)} {name}" for name, usd in cost.parts.items() if name != "gpus"]
+    extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in cost.parts.items() if name != "gpus"]
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
-def front_table(front: Sequence[Choice], width: int) -> RenderableType:
+def front_table(front: Sequence[Choice], width: int, by: str) -> RenderableType:
     """One row per choice, fastest first; a narrow page has no room for prices, which are listed below it anyway."""
     wide, narrow, tiny = width >= 110, width < 96, width < 76
-    expected = any(choice.cost.expected for choice in front)
+    ideal = by == "expected" and wide and any(choice.cost.expected for choice in front)
     columns = [("", "left"), ("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
-    columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny)
-    columns += [("time*", "right")] * (expected and not narrow) + [("cost*", "right")] * expected
+    columns += [("network", "left")] * (not narrow)
+    columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny) + [("ideal", "right")] * ideal
     columns += [("strategy", "wrap")] * wide
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for choice in front:
-        cost, restarts = choice.cost, choice.cost.expected
+        cost = choice.cost
         types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
         marks = "".join(mark for role, mark in _MARKS.items() if role in choice.roles)
-        cells = [marks, types, cost.price.provider] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
-        cells += [show_seconds(cost.days * 86400), show_dollars(cost.usd)] + [_range(cost)] * (not tiny)
-        if expected:
-            shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
-            cells += shown[narrow:]
+        cells = [marks, types, _seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
+        cells += [network_words(choice)] * (not narrow)
+        cells += [show_seconds(_days(choice, by) * 86400), show_dollars(_usd(choice, by))]
+        cells += [_spread(_usd_range(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
         warned = "".join(f"\n! {warning}" for warning in choice.warnings)
         cells += [" ".join(short_form(choice.strategy, choice.as_usual)) + warned] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
+
+
+def _seller(price: PriceTag) -> str:
+    """Who sells it, and in which market where that is not the usual one."""
+    return f"{price.provider} {price.market}" if price.market in ("spot", "reserved") else price.provider
+
+
+def network_words(choice: Choice) -> str:
+    """What joins the servers: as known, assumed, or nothing for one server."""
+    if choice.nodes <= 1:
+        return "1 server"
+    price = choice.parts[0].price
+    return price.fabric.removesuffix(" per GPU") if price.fabric else "assumed"
 
 
 def picture(points: Sequence[tuple[float, float]], marks: Sequence[str], width: int) -> str:
@@ -192,7 +237,26 @@ def price_words(price: PriceTag) -> str:
         what = "Your own hardware" if price.market == "owned" else "A price of your own"
     seen = f", {price.date}" if price.date else ""
     why = f"; {price.why}" if price.why else ""
-    return f"{what}: ${price.usd_per_gpu_h:.2f} per GPU and hour{seen} ({price.source}){why}."
+    return f"{what}: ${price.usd_per_gpu_h:.2f} per GPU and hour{seen} ({price.source}){why}{terms_words(price)}."
+
+
+def terms_words(price: PriceTag) -> str:
+    """The terms of an offer that are known; empty where they change nothing."""
+    said = []
+    if price.market == "reserved":
+        said.append(
+            "term not known" if price.term_s is None else f"term {show_seconds(price.term_s)}" * bool(price.term_s)
+        )
+    if price.minimum_s > max(price.term_s or 0.0, 60.0):
+        said.append(f"{show_seconds(price.minimum_s)} at least")
+    if price.step_s > 60:
+        said.append(f"in steps of {show_seconds(price.step_s)}")
+    if price.available is not None:
+        said.append(f"{price.available:,} GPUs free")
+    if price.notes:
+        said.append(price.notes)
+    words = [word for word in said if word]
+    return f"; {'; '.join(words)}" if words else ""
 
 
 def _unused(report: RentReport, *, full: bool) -> list[RenderableType]:
@@ -305,6 +369,10 @@ def _days(choice: Choice, by: str) -> float:
 
 def _usd(choice: Choice, by: str) -> float:
     return choice.cost.expected.usd if by == "expected" and choice.cost.expected else choice.cost.usd
+
+
+def _usd_range(choice: Choice, by: str) -> Range:
+    return choice.cost.expected.usd_range if by == "expected" and choice.cost.expected else choice.cost.usd_range
 
 
 def _mark(choice: Choice) -> str:
