@@ -18,9 +18,9 @@ from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, Wanted, market, wanted_gpus
 from astra.partition.problem import Effort
 from astra.renting.mixes import mix
-from astra.renting.report import Answer, report_of
+from astra.renting.report import Answer, chosen_of, report_of
 from astra.search.counts import best_on
-from astra.search.front import Refined, choose, front_of, refine
+from astra.search.front import Refined, front_of, refine
 from astra.search.ledger import able
 from astra.search.offers import MOST_EFFORT, FoundOffer, FrontSearch, JobOf, open_notes, search_front
 from astra.search.world import World
@@ -78,7 +78,7 @@ def rent(
     best, late = within_horizon(front_of([*refined, *mixed.refined]), goal)
     popular, remarks = _popular(shown.offers, state, job_of, options)
     left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
-    found = Answer(best, choose(best, goal), popular, shown, state, mixed, [*left_open, *remarks, *late])
+    found = Answer(best, chosen_of(best, goal), popular, shown, state, mixed, [*left_open, *remarks, *late])
     return report_of(found, world, started)
 
 

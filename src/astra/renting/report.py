@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 import astra
 from astra.answer import BreakEven, Choice, ChoicePart, RentReport, RentSearch, Waste
 from astra.catalog.hardware import catalog_hash
-from astra.errors import InputError
+from astra.errors import InputError, NoFeasiblePlan
 from astra.money.bill import shared_range
 from astra.money.front import knee
 from astra.money.objectives import Goal
@@ -21,11 +21,14 @@ from astra.money.rates import STARTUP_SOURCE
 from astra.money.tags import owned_usd_per_gpu_h, stale_warning
 from astra.renting.mixes import Mixed
 from astra.search.fleet.records import MixedEstimate
-from astra.search.front import Refined
+from astra.search.front import Refined, choose
 from astra.search.offers import FrontSearch
 from astra.search.world import World
 from astra.spec.money import MARKETS, Money
 from astra.units import show_dollars, show_seconds
+
+
+HARDLY: Final = 1.05  # as much dearer or slower as anyone would take for being sure
 
 
 class Answer(NamedTuple):
@@ -106,6 +109,41 @@ def heads(best: Sequence[Refined], like: Sequence[int]) -> dict[str, int]:
 def _worth_starting(one: Refined) -> bool:
     cost = one.estimate.cost
     return cost is None or cost.days * 86400 >= 2 * cost.startup_s
+
+
+def chosen_of(best: list[Refined], goal: Goal) -> list[Refined]:
+    """What a goal makes of a front: the best first, then the others it allows.
+
+    Nothing that is gone before it has started, if it can be helped; the cheapest of what is as fast for all we know;
+    and what keeps a cap at the upper end of its error bar too, where that costs or takes hardly more.
+    """
+    like = stand_ins(best)
+    worth = [one for place, one in enumerate(best) if _worth_starting(one) and (like[place] == place or _timed(goal))]
+    try:
+        allowed = choose(worth or best, goal)
+    except NoFeasiblePlan:
+        allowed = choose(best, goal)
+    first = allowed[0]
+    sure = [one for one in allowed if within(one, goal) and _hardly_worse(one, first, goal)]
+    return [sure[0], *(one for one in allowed if one is not sure[0])] if sure else allowed
+
+
+def _timed(goal: Goal) -> bool:
+    return goal.objective.name == "deadline" or goal.objective.direction == "front"
+
+
+def _hardly_worse(one: Refined, first: Refined, goal: Goal) -> bool:
+    worse = one.usd / first.usd if goal.objective.name == "deadline" else one.time_s / first.time_s
+    return bool(goal.objective.cap) and worse <= HARDLY
+
+
+def within(one: Refined, goal: Goal) -> bool:
+    """Whether a choice keeps the caps also at the upper end of its error bar."""
+    high = _high(one)
+    limits = {"usd": goal.most_usd, "time_s": np.inf}
+    if goal.objective.cap:
+        limits[goal.objective.cap] = min(limits[goal.objective.cap], goal.cap)
+    return one.usd * high <= limits["usd"] and one.time_s * high <= limits["time_s"]
 
 
 def _search_record(found: Answer, started: float) -> RentSearch:

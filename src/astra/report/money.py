@@ -102,20 +102,21 @@ def _said(choice: Choice, by: str) -> str:
         words += f"; {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} if nothing fails"
     elif cost.expected is not None and by == "ideal":
         words += f"; with restarts {show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)}"
-    warned = "".join(f"; ! {warning}" for warning in choice.warnings)
-    return f"{words}{_extras(cost)}{warned}"
+    return f"{words}{_extras(cost)}{' (!)' if choice.warnings else ''}"
 
 
 def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]:
     """How many choices are as fast as a cheaper one for all that is known."""
     hidden = len(report.front) - len(shown)
+    remarks = {warning.partition(" (")[0]: None for choice in shown for warning in choice.warnings}
+    warned = [drawing.prose((f"! {remark}.", "yellow")) for remark in remarks]
     if not hidden:
-        return []
+        return warned
     words = (
-        f"{hidden} more are dearer, and faster by less than their error bar or gone in less time than they take to "
-        "start (-v shows them)."
+        f"{hidden} more: dearer, and faster by less than their error bar or gone in less time than they take to start "
+        "(-v shows them)."
     )
-    return [drawing.prose((words, "dim"))]
+    return [*warned, drawing.prose((words, "dim"))]
 
 
 def own_words(found: BreakEven) -> str:
@@ -152,8 +153,8 @@ def front_table(front: Sequence[Choice], width: int, by: str) -> RenderableType:
         cells += [network_words(choice)] * (not narrow)
         cells += [show_seconds(_days(choice, by) * 86400), show_dollars(_usd(choice, by))]
         cells += [_spread(_usd_range(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
-        warned = "".join(f"\n! {warning}" for warning in choice.warnings)
-        cells += [" ".join(short_form(choice.strategy, choice.as_usual)) + warned] * wide
+        cells += [" ".join(short_form(choice.strategy, choice.as_usual))] * wide
+        cells[0] += "!" * bool(choice.warnings)
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
 
