@@ -41,7 +41,8 @@ FLAGS = {
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq --precision "
         "--optimizer --task "
-        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
+        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request "
+        f"--export --pick --export-out {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",

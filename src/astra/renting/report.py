@@ -27,7 +27,6 @@ from astra.search.world import World
 from astra.spec.money import MARKETS, Money
 from astra.units import show_dollars, show_seconds
 
-
 HARDLY: Final = 1.05  # as much dearer or slower as anyone would take for being sure
 
 

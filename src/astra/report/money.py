@@ -31,7 +31,8 @@ def render_rent(
         drawing.heading("Time against money", f"nothing beats these in both; judged by {report.judged_by} figures")
     ]
     shown = [choice for choice in report.front if full or not choice.like]
-    parts.append(front_table(shown, columns, report.judged_by))
+    numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
+    parts.append(front_table([(numbers[id(choice)], choice) for choice in shown], columns, report.judged_by))
     parts += _merged(report, shown)
     if not brief:
         points = [(_days(choice, report.judged_by), _usd(choice, report.judged_by)) for choice in shown]
@@ -136,20 +137,22 @@ def _extras(cost: Cost) -> str:
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
-def front_table(front: Sequence[Choice], width: int, by: str) -> RenderableType:
-    """One row per choice, fastest first; a narrow page has no room for prices, which are listed below it anyway."""
+def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str) -> RenderableType:
+    """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices."""
     wide, narrow, tiny = width >= 110, width < 96, width < 76
-    ideal = by == "expected" and wide and any(choice.cost.expected for choice in front)
-    columns = [("", "left"), ("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
+    ideal = by == "expected" and wide and any(choice.cost.expected for _, choice in front)
+    columns = [("", "left"), ("#", "right")] if width >= 80 else [("", "left")]
+    columns += [("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
     columns += [("network", "left")] * (not narrow)
     columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny) + [("ideal", "right")] * ideal
     columns += [("strategy", "wrap")] * wide
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
-    for choice in front:
+    for number, choice in front:
         cost = choice.cost
         types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
         marks = "".join(mark for role, mark in _MARKS.items() if role in choice.roles)
-        cells = [marks, types, _seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
+        cells = [marks, str(number)][: 2 if width >= 80 else 1]
+        cells += [types, _seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
         cells += [network_words(choice)] * (not narrow)
         cells += [show_seconds(_days(choice, by) * 86400), show_dollars(_usd(choice, by))]
         cells += [_spread(_usd_range(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
