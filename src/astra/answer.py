@@ -13,6 +13,7 @@ ESTIMATE_SCHEMA: Final = "astra.estimate/1"
 PLAN_SCHEMA: Final = "astra.plan/1"
 MODEL_SCHEMA: Final = "astra.model/1"
 RENT_SCHEMA: Final = "astra.rent/1"
+AFFORD_SCHEMA: Final = "astra.afford/1"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -378,6 +379,44 @@ class RentReport(Result, frozen=True, kw_only=True):
         from astra.report.money import render_rent  # noqa: PLC0415
 
         return render_rent(self)
+
+
+class Afforded(Result, frozen=True, kw_only=True):
+    """The most tokens of one model within the caps, and with what."""
+
+    model: str
+    parameters: int
+    tokens: float
+    tokens_range: Range  # from the error bar of the step time
+    tokens_per_parameter: float
+    loss: float | None  # by a published law of dense models; null for others
+    choice: str  # what is rented
+    gpus: int
+    days: float  # from the order to the end
+    usd: float
+    strategy: str
+    price: PriceTag
+
+
+class AffordReport(Result, frozen=True, kw_only=True):
+    """What a budget buys."""
+
+    schema: str = AFFORD_SCHEMA
+    version: str
+    budget_usd: float
+    deadline_days: float  # as asked, or a year
+    ratio: float  # tokens for each parameter, of the rule
+    rows: list[Afforded]  # by size
+    most: str  # the model that was asked for; empty if none
+    largest: str  # the largest that has the tokens of the rule; empty if none has
+    best: str  # the least loss
+    notes: list[str]
+    asked: dict[str, Any] = {}  # the keywords of ``astra.rent`` that it was looked for with
+
+    def __str__(self) -> str:
+        from astra.report.afford import render_afford  # noqa: PLC0415
+
+        return render_afford(self)
 
 
 class ModelReport(Result, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from astra.answer import (
+    Afforded,
+    AffordReport,
     Baseline,
     BreakEven,
     Choice,
@@ -46,7 +48,7 @@ RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelR
 RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
 RECORDS += [Validation, ReplayedRun, Confusion, RunGroup, Pick]
 RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, ChoicePart, Waste, Unused, RentSearch, MixSearch]
-RECORDS += [BreakEven]
+RECORDS += [BreakEven, AffordReport, Afforded]
 
 
 def documented(page: str, title: str) -> set[str]:
@@ -74,6 +76,7 @@ def test_schemas_and_exit_codes_are_documented() -> None:
         "astra.model/1",
         "astra.error/1",
         "astra.rent/1",
+        "astra.afford/1",
         CATALOG_SCHEMA,
         PRICES_SCHEMA,
         REHEARSAL_SCHEMA,

@@ -11,7 +11,8 @@ from astra.cli import parser
 from astra.errors import AstraError
 
 PUBLIC = """
-MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec Money NoCoverage NoFeasiblePlan
+AffordReport MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec Money NoCoverage
+NoFeasiblePlan afford
 NodeType Plan PlanRequest PlanSet Pool RentReport Strategy Workload __version__ describe_model estimate parse_strategy
 plan rent
 """
@@ -43,6 +44,11 @@ FLAGS = {
         "--optimizer --task "
         f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request "
         f"--export --pick --export-out {OUTPUT}"
+    ),
+    "afford": (
+        "--help --ratio --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq "
+        "--precision --optimizer --task --lora-rank --lora-targets --imbalance --mtp --runtime --headroom "
+        f"{OBJECTIVE} {MONEY} {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",

@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.money.objectives import Goal
 from astra.money.offers import ANY, Market, Offer, Wanted, market, wanted_gpus
 from astra.partition.problem import Effort
-from astra.renting.mixes import mix
+from astra.renting.mixes import Mixed, mix
 from astra.renting.report import Answer, chosen_of, report_of
 from astra.search.counts import best_on
 from astra.search.front import Refined, front_of, refine
@@ -60,10 +60,34 @@ def rent(
     check(today is None or isinstance(today, dt.date), "today", today, "a datetime.date")
     if request.tokens is None:
         raise InputError("tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
+    found = searched(request, today, progress)
+    world, shown, state, mixed = found.world, found.shown, found.state, found.mixed
+    best, late = within_horizon(front_of([*found.refined, *mixed.refined]), world.goal)
+    popular, remarks = _popular(shown.offers, state, found.job_of, world.money)
+    left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
+    notes = [*left_open, *remarks, *late]
+    return report_of(Answer(best, chosen_of(best, world.goal), popular, shown, state, mixed, notes), world, started)
+
+
+class Searched(NamedTuple):
+    """What a request can rent, simulated."""
+
+    world: World
+    shown: Market
+    state: FrontSearch
+    job_of: JobOf
+    refined: list[Refined]  # of one type: on the front or near it
+    mixed: Mixed
+
+
+def searched(
+    request: PlanRequest, today: dt.date | None = None, progress: Callable[[float], None] | None = None
+) -> Searched:
+    """Every offer in every count, and mixes of two; an error if nothing fits."""
     options, most = request.money, request.max_gpus
     shown = offers_of(request, today)
     world = World.of(_with_usual_goal(request), Cluster(pools=(shown.offers[0].pool,)))
-    base, goal = world.job, world.goal
+    base = world.job
     able(base)
 
     def job_of(offer: Offer, count: int) -> Job:
@@ -75,11 +99,7 @@ def rent(
         raise NoFeasiblePlan(_nothing(base, shown, most))
     joined = request.mixes if "pp" in base.runtime.can.degrees else "none"  # pools are joined by pipelines
     mixed = mix(shown.mixable, job_of, options, refined, most, joined)
-    best, late = within_horizon(front_of([*refined, *mixed.refined]), goal)
-    popular, remarks = _popular(shown.offers, state, job_of, options)
-    left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
-    found = Answer(best, chosen_of(best, goal), popular, shown, state, mixed, [*left_open, *remarks, *late])
-    return report_of(found, world, started)
+    return Searched(world, shown, state, job_of, refined, mixed)
 
 
 def within_horizon(best: list[Refined], goal: Goal) -> tuple[list[Refined], list[str]]:

@@ -68,7 +68,7 @@ def report_of(found: Answer, world: World, started: float) -> RentReport:
         judged_by="expected" if world.money.goodput == "expected" else "ideal",
         front=choices,
         chosen=[choices[best.index(one)] for one in found.chosen],
-        popular=[_choice(one, [], None if one.name in on_front else _waste(one, best)) for one in found.popular],
+        popular=[choice_of(one, [], None if one.name in on_front else _waste(one, best)) for one in found.popular],
         unused=found.shown.unused,
         search=_search_record(found, started),
         notes=[*found.remarks, *_notes(found, world.money)],
@@ -160,7 +160,7 @@ def _search_record(found: Answer, started: float) -> RentSearch:
     )
 
 
-def _choice(one: Refined, roles: list[str], waste: Waste | None = None, like: str = "") -> Choice:
+def choice_of(one: Refined, roles: list[str], waste: Waste | None = None, like: str = "") -> Choice:
     result, parts = one.estimate, one.parts
     if result.cost is None:
         raise InputError("tokens", None, want="the tokens to train")
