@@ -53,7 +53,7 @@ def report_of(found: Answer, world: World, started: float) -> RentReport:
     if goal.objective.direction != "front":
         roles.setdefault(best.index(found.chosen[0]), []).append("chosen")
     choices = [
-        _choice(
+        choice_of(
             one, roles.get(place, []), like="" if place in roles or like[place] == place else best[like[place]].name
         )
         for place, one in enumerate(best)
@@ -161,6 +161,7 @@ def _search_record(found: Answer, started: float) -> RentSearch:
 
 
 def choice_of(one: Refined, roles: list[str], waste: Waste | None = None, like: str = "") -> Choice:
+    """A choice as it is told."""
     result, parts = one.estimate, one.parts
     if result.cost is None:
         raise InputError("tokens", None, want="the tokens to train")
