@@ -19,7 +19,7 @@ from astra.layers.split import stage_kind_of_rank
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule import find, steps_s
 from astra.schedule.interleaved import group_size
-from astra.schedule.registry import SPLITTING, in_flight_chunks, legal
+from astra.schedule.registry import SPLITTING, legal
 from astra.schedule.screen import Ends, Path, Ranks, interleaved_s, paths
 from astra.schedule.simulator import StageSeconds
 from astra.spec.job import Job
@@ -133,7 +133,7 @@ def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:
             m=m,
             rank=costs.until,
             sends=costs.sends,
-            ahead=in_flight_chunks(columns["schedule"][:, None], p=p, v=v, m=m, rank=costs.until),
+            ahead=costs.ahead,
             forward_s=costs.forward_s,
             backward_s=costs.backward_s,
             weight_s=np.where(split, costs.weight_s, 0.0),

@@ -103,6 +103,7 @@ class StageCosts(NamedTuple):
     layers: Floats
     chunk_layers: Ints
     in_flight: Ints  # (micro-batch, chunk) pairs alive
+    ahead: Ints  # the same on the last rank of the sort: forwards up to its first backward
     microbatches: Ints  # [mesh]
     shards: Ints  # [mesh] ranks that ZeRO shards a dense parameter over
     expert_shards: Ints  # [mesh]
@@ -160,7 +161,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     held = _held(job, gathered, table)
     queued = times.queued_bytes(job, gathered.shard, microbatches)
     shards, expert_shards = _shard_groups(job, columns, expert_groups(columns)[0])
-    layers, in_flight = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
+    layers, (in_flight, ahead) = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
     temporary = temporary_bytes(columns, memory.largest("whole"))
     graphed = graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
@@ -190,6 +191,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         layers=layers,
         chunk_layers=table.chunk_layers,
         in_flight=in_flight,
+        ahead=ahead,
         microbatches=microbatches,
         shards=shards,
         expert_shards=expert_shards,
@@ -202,7 +204,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
 def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
     """What replicas exchange, worked out once for meshes that hold the same on ranks as far apart."""
     degrees = {name: meshes.columns[name] for name in ("tp", "cp", "dp", "pp", "ep", "etp")}
-    first, place = distinct(meshes.layout, *degrees.values())
+    first, place = distinct(meshes.layout, *(column for name, column in degrees.items() if name != "pp"))
     some = {name: column[first] for name, column in degrees.items()}
     expert_ranks, expert_stride = expert_groups(some)
     shards, expert_shards = _shard_groups(job, some, expert_ranks)
@@ -226,13 +228,12 @@ def host_s_per_byte(job: Job) -> float:
     return float(host_transfer_s(job.pool.device, np.ones(1), both_ways=True).seconds[0])
 
 
-def _in_flight(table: StageKinds, columns: Columns, microbatches: Ints) -> Ints:
-    """(Micro-batch, chunk) pairs alive on the fullest rank of a sort: its first or its last."""
+def _in_flight(table: StageKinds, columns: Columns, microbatches: Ints) -> tuple[Ints, Ints]:
+    """(Micro-batch, chunk) pairs alive on the fullest rank of a sort, its first or its last, and on its last."""
     shape = {"p": columns["pp"][:, None], "v": columns["vp"][:, None], "m": microbatches[:, None]}
-    first, last = (
-        in_flight_chunks(columns["schedule"][:, None], **shape, rank=rank) for rank in (table.rank, table.until)
-    )
-    return np.maximum(first, last)
+    ends = np.concatenate((table.rank, table.until), axis=1)
+    first, last = np.split(in_flight_chunks(columns["schedule"][:, None], **shape, rank=ends), 2, axis=1)
+    return np.maximum(first, last), last
 
 
 def expert_groups(columns: Columns) -> tuple[Ints, Ints]:

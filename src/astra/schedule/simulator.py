@@ -265,18 +265,3 @@ def run_rows(way: Waves, held_s: Floats, latency_s: Floats) -> Floats:
         np.add(arrived_s, held_s[start:end], out=freed_s[start:end])
         start = end
     return np.asarray(freed_s[way.place[:-1]])
-
-
-def run_one(way: Waves, held_s: Floats, latency_s: Floats) -> Floats:
-    """The same for one pipeline, [slot]: its waves are too short for arrays."""
-    slots = len(held_s)
-    places = (
-        (column + 1) % (slots + 1) for column in (way.source, way.before)
-    )  # nobody comes first, and takes no time
-    freed_s = [0.0]
-    for source, before, held, latency in zip(
-        *(column.tolist() for column in (*places, held_s[way.order], latency_s[way.order])), strict=True
-    ):
-        arrived, free = freed_s[source] + latency, freed_s[before]
-        freed_s.append((arrived if arrived > free else free) + held)
-    return np.array(freed_s)[way.place[:-1] + 1]

@@ -301,15 +301,12 @@ class CountSearch(Leaders):
                 open_s[some] = self._attempt(*part, self.quickest, first=True)
         limit_s = self.limit_s(place)
         again = possible[open_s.min(axis=1)[possible] < limit_s[possible]]
-        room = self.room(meshes.take(again), take(costs, again))
-        needed_s = needed_bound_s(
-            self.job,
-            meshes.take(again),
-            take(costs, again),
-            self.space.recomputes,
-            self.space.shardings,
-            table.waits[place[again]],
-        )
+        if not len(again):
+            return
+        part = meshes.take(again), take(costs, again)
+        states = step.states(self.job, *part, self.space.shardings)
+        room = memory.fits(self.job, self.least_allowed(*part, states[0]))
+        needed_s = needed_bound_s(self.job, *part, self.space.recomputes, states, table.waits[place[again]])
         least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
         self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))

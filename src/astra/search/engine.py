@@ -21,6 +21,7 @@ from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import Recomputes
 from astra.cost.stage import Gathered, Meshes, StageCosts, join_meshes, stage_costs
+from astra.cost.state import Bytes
 from astra.cost.step import Evaluated, evaluate, needed_bound_s
 from astra.evidence.bars import Doubt
 from astra.provenance import Bools, Floats, Ints
@@ -190,7 +191,7 @@ class Leaders:
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost grids by their bounds until none is left that could enter the leaders."""
         if not self._advise:
-            fits = grids_may_fit(self.job, self.space, rows)
+            fits = grids_may_fit(self.job, self.space, gathered, rows)
             self.unfit += float(self.space.strategies[rows[~fits]].sum())
             rows, bound_s = rows[fits], bound_s[fits]
         order = np.argsort(bound_s, kind="stable")
@@ -236,11 +237,14 @@ class Leaders:
         open_s = np.where(fitted, np.inf, held_s)
         limit_s = self.limit_s(group_of(meshes.columns))
         rows = rows[open_s.min(axis=1)[rows] < limit_s[rows]]
+        if not len(rows):
+            return
         bound_s = open_s[rows].min(axis=1)
         if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
             part = meshes.take(rows), take(costs, rows)
-            room = self.room(*part)
-            needed_s = needed_bound_s(self.job, *part, self.space.recomputes, self.space.shardings)
+            states = step.states(self.job, *part, self.space.shardings)
+            room = memory.fits(self.job, self.least_allowed(*part, states[0]))
+            needed_s = needed_bound_s(self.job, *part, self.space.recomputes, states)
             bound_s = np.where(room, np.maximum(open_s[rows], needed_s), np.inf).min(axis=1)
             lost = bound_s >= limit_s[rows]
             recomputes = strategies[rows] / len(self.space.shardings)
@@ -272,7 +276,8 @@ class Leaders:
 
     def _note_smallest(self, meshes: Meshes, strategies: Floats, costs: StageCosts, parts: Gathered) -> None:
         """Of meshes that cannot fit, cost those that may be the smallest seen: advice needs it if nothing fits."""
-        reserved = memory.reserved_bytes(self.job, self._least_allowed(meshes, costs))
+        static = memory.states(self.job, costs, self.space.shardings)
+        reserved = memory.reserved_bytes(self.job, self.least_allowed(meshes, costs, static).min(axis=1))
         for some in growing(np.argsort(reserved, kind="stable"), 1):
             small = some[reserved[some] < self.least[0]]
             if len(small):
@@ -281,19 +286,10 @@ class Leaders:
             large = np.setdiff1d(some, small)
             self._turn_away(meshes.take(large), strategies[large] / len(self.space.shardings))
 
-    def _least(self, meshes: Meshes, costs: StageCosts) -> Floats:
-        """[mesh, sharding] bytes that no recompute brings the worst rank below."""
-        vp, shardings = meshes.columns["vp"], self.space.shardings
-        return memory.least_peak(self.job, costs, vp, shardings, offload=self.space.offloads)
-
-    def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
-        """[mesh, sharding] whether the rules allow the two, and some recompute could make the mesh fit."""
-        return memory.fits(self.job, self._least(meshes, costs)) & self.space.allowed_pairs(meshes.columns)
-
-    def _least_allowed(self, meshes: Meshes, costs: StageCosts) -> Floats:
-        """[mesh] the least of these that rules allow."""
-        allowed = self.space.allowed_pairs(meshes.columns)
-        return np.asarray(np.where(allowed, self._least(meshes, costs), np.inf).min(axis=1))
+    def least_allowed(self, meshes: Meshes, costs: StageCosts, static: Bytes) -> Floats:
+        """[mesh, sharding] bytes that no recompute brings the worst rank below; infinite where rules refuse the two."""
+        least = memory.least_peak(static, costs, meshes.columns["vp"], offload=self.space.offloads)
+        return np.where(self.space.allowed_pairs(meshes.columns), least, np.inf)
 
     def least_reserved(self, meshes: Meshes, costs: StageCosts) -> Floats:
         """[mesh] bytes that no recompute and sharding brings what is reserved below."""
@@ -301,7 +297,9 @@ class Leaders:
         least = memory.least_peak_of_any(self.job, costs, vp, shardings, offload=self.space.offloads)
         if self.space.pair_rules:
             rows = np.flatnonzero(memory.fits(self.job, least))
-            least[rows] = self._least_allowed(meshes.take(rows), take(costs, rows))
+            some = take(costs, rows)
+            static = memory.states(self.job, some, self.space.shardings)
+            least[rows] = self.least_allowed(meshes.take(rows), some, static).min(axis=1)
         return memory.reserved_bytes(self.job, least)
 
     def _turn_away(self, meshes: Meshes, each: Floats, room: Bools | None = None) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from astra.columns import CHOICES, Column, Columns, code
+from astra.columns import CHOICES, Column, Columns, code, distinct
 from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import modules_in
 from astra.cost.memory import Sharding
@@ -101,7 +101,10 @@ class Space:
 
     def allowed_pairs(self, meshes: Columns) -> Bools:
         """[mesh, sharding] whether rules allow the two, whatever is recomputed."""
-        return self.check_pairs(meshes).ok.reshape(-1, len(self.shardings))
+        spoken = {name for rule in self.pair_rules for name in rule.needs}
+        first, place = distinct(*(column for name, column in meshes.items() if name in spoken or name == "pp"))
+        verdict = self.check_pairs({name: column[first] for name, column in meshes.items()})
+        return np.asarray(verdict.ok.reshape(-1, len(self.shardings))[place])
 
     def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
         """Candidates the user's restrictions leave."""
