@@ -14,7 +14,16 @@ from astra.columns import code, distinct, largest, take
 from astra.cost.between import p2p
 from astra.cost.gathered import Layouts
 from astra.cost.recompute import KeptActivations, Recomputes, offloaded_s, recompute_s, repeated_s
-from astra.cost.stage import Gathered, Meshes, StageCosts, StageMemory, StageTimes, host_s_per_byte, stage_table
+from astra.cost.stage import (
+    Gathered,
+    Meshes,
+    StageCosts,
+    StageMemory,
+    StageTimes,
+    StageWork,
+    host_s_per_byte,
+    stage_table,
+)
 from astra.layers.split import stage_kind_of_rank
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule import find, steps_s
@@ -26,7 +35,7 @@ from astra.spec.job import Job
 from astra.spec.strategy import SCHEDULES, usual_schedule
 
 
-def mesh_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
+def mesh_bound_s(meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
     """A lower bound of each mesh's pipeline, whatever is recomputed or exchanged; infinite where it is not defined."""
     bound_s = largest(np.maximum.reduce([path.seconds for path in paths_of(meshes, costs)]))
     bound_s = np.maximum(bound_s, np.where(_looped(meshes), ends_bound_s(meshes, costs), 0.0))
@@ -120,7 +129,7 @@ def _offloaded_s(costs: StageCosts, recomputes: Recomputes) -> Floats:
     return offloaded_s(kept, wide(costs.layers), costs.host_s_per_byte[:, None, None], recomputes.along(3, 1))
 
 
-def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:
+def paths_of(meshes: Meshes, costs: StageWork | StageCosts) -> tuple[Path, Path, Path]:
     """Paths through the pipeline by each kind of rank, without recompute and exchanges, [mesh, sort]."""
     columns, before, over = meshes.columns, costs.before, costs.over
     split = np.isin(columns["schedule"], SPLITTING)[:, None]
@@ -146,7 +155,7 @@ def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:
     )
 
 
-def ends_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
+def ends_bound_s(meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
     """The bound of interleaved pipelines by their last rank, without recompute and exchanges, [mesh]."""
     mesh, at = np.arange(len(meshes)), costs.on_last
     ends = Ends(
@@ -170,7 +179,7 @@ def _looped(meshes: Meshes) -> Bools:
     return np.asarray(interleaved & (meshes.columns["vp"] > 1))
 
 
-def _defined(meshes: Meshes, costs: StageCosts) -> Bools:
+def _defined(meshes: Meshes, costs: StageWork | StageCosts) -> Bools:
     columns = meshes.columns
     return legal(columns["schedule"], p=columns["pp"], v=columns["vp"], m=costs.microbatches)
 

@@ -241,15 +241,26 @@ def waves(source_of: Ints) -> Waves:
     """The waves of an order, from the slot that each slot waits for."""
     ranks, count = source_of.shape
     nobody = ranks * count
-    chain = run(source_of, np.ones((ranks, count)), np.zeros((ranks, count))).ravel().astype(np.int64)
-    order = np.argsort(chain, kind="stable")
+    source, done = np.append(source_of.ravel(), nobody), np.zeros(nobody + 1, bool)
+    done[nobody] = True
+    next_slot, stop, found = np.arange(ranks) * count, np.arange(1, ranks + 1) * count, []
+    while len(next_slot):
+        ready = done[source[next_slot]]
+        found.append(next_slot[ready])
+        done[found[-1]] = True
+        next_slot = next_slot + ready
+        if not len(found[-1]):
+            raise RuntimeError("the schedule deadlocks: its ranks wait for one another")
+        if (left := next_slot < stop).all():
+            continue
+        next_slot, stop = next_slot[left], stop[left]
+    order = np.concatenate(found)
     place = np.empty(nobody + 1, dtype=np.int64)
     place[order], place[nobody] = np.arange(nobody), nobody
     previous = np.arange(nobody).reshape(ranks, count) - 1
     previous[:, 0] = nobody
-    return Waves(
-        order, place, place[source_of.ravel()[order]], place[previous.ravel()[order]], np.cumsum(np.bincount(chain)[1:])
-    )
+    ends = np.cumsum([len(wave) for wave in found])
+    return Waves(order, place, place[source_of.ravel()[order]], place[previous.ravel()[order]], ends)
 
 
 def run_rows(way: Waves, held_s: Floats, latency_s: Floats) -> Floats:

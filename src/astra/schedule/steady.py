@@ -23,7 +23,7 @@ from astra.schedule.simulator import StageSeconds, Waves, as_stages, inputs, run
 
 _SAME: Final = 1e-13  # of the time elapsed: what rounding may add
 _ATTEMPTS: Final = (2, 6)  # look after this many micro-batches per rank past the warm-up
-_FEW: Final = 2  # pipelines that are run one by one rather than in waves
+_NARROW: Final = 12  # ranks of all pipelines that are run slot by slot rather than in waves
 _CELLS: Final = 1_000_000  # slots of all pipelines that are run at once
 
 
@@ -128,7 +128,7 @@ def _freed_s(plan: Schedule, slots: _Slots, v: int, stages: StageSeconds, blocki
     """When each slot frees its rank, [flat place, row]."""
     compute_s, sending_s, latency_s = slot_times(slots.orders, stages, plan.splits_backward, blocking)
     held_s, shape = compute_s + sending_s, slots.source.shape
-    if held_s.shape[1] > _FEW:
+    if shape[0] * held_s.shape[1] > _NARROW:
         return run_rows(_waves(plan, shape[0], v, slots.m), held_s, latency_s)
     pairs = zip(held_s.T, latency_s.T, strict=True)
     return np.stack([run(slots.source, *(row.reshape(shape) for row in pair)).ravel() for pair in pairs], axis=1)

@@ -20,7 +20,7 @@ from astra.columns import distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import Recomputes
-from astra.cost.stage import Gathered, Meshes, StageCosts, join_meshes, stage_costs
+from astra.cost.stage import Gathered, Meshes, StageCosts, StageWork, join_meshes, stage_costs, stage_work
 from astra.cost.state import Bytes
 from astra.cost.step import Evaluated, evaluate, needed_bound_s
 from astra.evidence.bars import Doubt
@@ -215,13 +215,19 @@ class Leaders:
             return
         off = meshes.columns["flash"] != self.space.flash_settings[0]
         parts = gathered.take(origin + off * len(self.space.strategies))
+        if np.isfinite(self.worst_s()):  # most of them are too slow, whatever they hold
+            bound_s = self._bound_s(meshes, stage_work(self.job, meshes, parts))
+            rows = np.flatnonzero(bound_s < self.limit_s(group_of(meshes.columns)))
+            if not len(rows):
+                return
+            meshes, strategies, parts = meshes.take(rows), strategies[rows], parts.take(rows)
         costs = stage_costs(self.job, meshes, parts)
         fits = self.least_reserved(meshes, costs) <= self.job.limit_bytes
         if self._advise and not self.best and not fits.any():
             self._note_smallest(meshes, strategies, costs, parts)
             return
         self._turn_away(meshes.take(np.flatnonzero(~fits)), strategies[~fits] / len(self.space.shardings))
-        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1)
+        bound_s = self._bound_s(meshes, costs)
         rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes.columns))))
         rows = rows[np.argsort(bound_s[rows], kind="stable")]
         held_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
@@ -254,6 +260,10 @@ class Leaders:
         self._pending.append(Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s, recomputes))
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
+
+    def _bound_s(self, meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
+        """[mesh] what no step times its doubt is below, whatever is recomputed and sharded."""
+        return step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1)
 
     def finish(self) -> None:
         """Try every recompute on the meshes put aside, best first."""

@@ -156,9 +156,11 @@ class Contest:
         reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in entries.group[first].tolist()])
         first = first[entries.bound_s[first] < (1 - WORTH) * reached_s]
         first = first[np.argsort(entries.gpu_seconds[first], kind="stable")][: self._at_once]
-        self._simulate(entries, parts, first)
         rest = np.ones(len(entries.bound_s), bool)
-        rest[first] = False
+        for row in first[:, None]:
+            if entries.bound_s[row] < self._limits(entries.group[row]):
+                self._simulate(entries, parts, row)
+                rest[row] = False
         self._waiting.append((parts, entries.take(rest)))
 
     def decide(self) -> None:
