@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class Gathered(NamedTuple):
     shard: Shard
     parts: Mapping[LayerKind | str, Part]
     place: Ints
+    totals_s: dict[Hashable, float]  # of pipelines made of them that were simulated
 
     def take(self, rows: Ints) -> Gathered:
         """The same parts for some of the meshes."""

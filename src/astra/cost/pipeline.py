@@ -5,7 +5,7 @@ Bounds are of every combination of mesh, recompute and sharding; what is simulat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -198,7 +198,8 @@ def pipelines_s(job: Job, meshes: Meshes, gathered: Gathered, recomputes: Recomp
         stage_kinds = np.stack([stage_kind_of_rank(job.model, *layout) for layout in some.layouts])[some.layout]
         by_rank_s = np.take_along_axis(exchanged_s[rows], stage_kinds, axis=1)
         chosen = recomputes.take(rows)
-        seconds[rows] = of_one_shape_s(job, some, virtual_stages(job, some, parts, chosen, by_rank_s).stages)
+        stages = virtual_stages(job, some, parts, chosen, by_rank_s).stages
+        seconds[rows] = of_one_shape_s(job, some, stages, gathered.totals_s)
     return seconds
 
 
@@ -260,8 +261,8 @@ def virtual_stages(
     return Virtual(StageSeconds(times.forward, backward_s, times.weight, hops_s), again_s)
 
 
-def of_one_shape_s(job: Job, meshes: Meshes, stages: StageSeconds) -> Floats:
-    """The simulated totals of pipelines with the same slots.
+def of_one_shape_s(job: Job, meshes: Meshes, stages: StageSeconds, known_s: dict[Hashable, float]) -> Floats:
+    """The simulated totals of pipelines with the same slots; one alone is remembered, for it may be shown later.
 
     Where the schedule is not defined for the pipeline (an illegal strategy), the usual one with the next number of
     micro-batches for which it is defined stands in, in proportion.
@@ -271,5 +272,11 @@ def of_one_shape_s(job: Job, meshes: Meshes, stages: StageSeconds) -> Floats:
     defined = bool(legal(code, p=pp, v=vp, m=given).all())
     count = given if defined else -(-given // int(pp)) * int(pp)
     schedule = SCHEDULES[code] if defined else usual_schedule(int(vp))
+    key = (schedule, pp, vp, given, overlaps, *(times.tobytes() for times in stages))
+    if key in known_s:
+        return np.array([known_s[key]])
     total_s = steps_s(schedule, p=int(pp), v=int(vp), m=count, stages=stages, blocking_p2p=not overlaps)
-    return total_s * (given / count)
+    total_s = total_s * (given / count)
+    if len(total_s) == 1:
+        known_s[key] = float(total_s[0])
+    return total_s

@@ -132,7 +132,7 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
         work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance,
         fuses_experts(job),
     )  # fmt: skip
-    return Gathered(shard, parts(job, shard), place)
+    return Gathered(shard, parts(job, shard), place, {})
 
 
 def parts_of(job: Job, columns: Columns, timed: Sequence[Gathered] = ()) -> Gathered:

@@ -328,10 +328,9 @@ class CountSearch(Leaders):
                 left = meshes.take(promising), take(costs, promising), parts.take(promising)
                 self._waiting.append(_Waiting(*left, bound_s[promising], place[promising]))
                 continue
-            for block in by_depth(promising, costs, len(self.space.shardings)):
+            for block, recomputes in by_depth(promising, costs, self.space.recomputes, len(self.space.shardings)):
                 rows = block[bound_s[block] < self.limit_s(place[block])]
                 if len(rows):
-                    recomputes = self.space.recomputes.up_to(int(costs.chunk_layers[rows].max()))
                     part = meshes.take(rows), take(costs, rows), parts.take(rows), place[rows]
                     self._attempt(*part, recomputes, first=False)
 

@@ -215,7 +215,7 @@ class Leaders:
             return
         off = meshes.columns["flash"] != self.space.flash_settings[0]
         parts = gathered.take(origin + off * len(self.space.strategies))
-        if np.isfinite(self.worst_s()):  # most of them are too slow, whatever they hold
+        if np.isfinite(self._below_s):  # without an account: most of them are too slow, whatever they hold
             bound_s = self._bound_s(meshes, stage_work(self.job, meshes, parts))
             rows = np.flatnonzero(bound_s < self.limit_s(group_of(meshes.columns)))
             if not len(rows):
@@ -280,8 +280,7 @@ class Leaders:
 
     def _try_recomputes(self, rows: Ints, meshes: Meshes, costs: StageCosts, parts: Gathered) -> None:
         """Offer some meshes with every recompute."""
-        for block in by_depth(rows, costs, len(self.space.shardings)):
-            recomputes = self.space.recomputes.up_to(int(costs.chunk_layers[block].max()))
+        for block, recomputes in by_depth(rows, costs, self.space.recomputes, len(self.space.shardings)):
             self._offer(meshes.take(block), take(costs, block), parts.take(block), recomputes, first=False)
 
     def _note_smallest(self, meshes: Meshes, strategies: Floats, costs: StageCosts, parts: Gathered) -> None:

@@ -293,9 +293,18 @@ def blocks(rows: Ints, width: int) -> list[Ints]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def by_depth(rows: Ints, costs: StageCosts, shardings: int) -> Iterator[Ints]:
-    """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
-    depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
-    for level in unique(depth):
-        recomputes = 2 + 2 * 4 ** (int(level) + 1)
-        yield from blocks(rows[depth == level], recomputes * shardings * costs.forward_s.shape[1])
+def by_depth(
+    rows: Ints, costs: StageCosts, recomputes: Recomputes, shardings: int
+) -> Iterator[tuple[Ints, Recomputes]]:
+    """Blocks of rows and the recomputes that they have layers for.
+
+    A shallow chunk has few to choose from, so that many rows are taken with others of like depth.
+    """
+    depth = costs.chunk_layers[rows].max(axis=1, initial=0)
+    level = np.log2(np.maximum(depth, 1)).astype(np.int64) // 2
+    width = shardings * costs.forward_s.shape[1]
+    if len(rows) * len(recomputes.up_to(int(depth.max(initial=0)))) * width <= CELLS // 4:
+        level[:] = 0
+    for one in unique(level):
+        some = recomputes.up_to(int(depth[level == one].max()))
+        yield from ((block, some) for block in blocks(rows[level == one], len(some) * width))
