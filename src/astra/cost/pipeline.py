@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import code, distinct, largest, take
+from astra.columns import code, distinct, largest
 from astra.cost.between import p2p
 from astra.cost.gathered import Layouts
 from astra.cost.recompute import KeptActivations, Recomputes, offloaded_s, recompute_s, repeated_s
@@ -55,7 +55,7 @@ def pipeline_bound_s(meshes: Meshes, costs: StageCosts, recomputes: Recomputes, 
         bound_s[alone] = np.maximum(bound_s[alone], extras.longest_s(path, alone))
     chunked = np.flatnonzero(_looped(meshes))
     if len(chunked):
-        ends_s = ends_bound_s(meshes.take(chunked), take(costs, chunked))
+        ends_s = ends_bound_s(meshes, costs)[chunked]
         bound_s[chunked] = np.maximum(bound_s[chunked], ends_s[:, None, None] + extras.by_ends_s(chunked))
     return np.where(_defined(meshes, costs)[:, None, None], bound_s, np.inf)
 
@@ -82,27 +82,28 @@ class _Extras:
         self._least_s = exchanged_s.min(axis=2, keepdims=True)
         self._over_s = self._elsewhere_s(costs.over.recompute_s[:, None], costs.over.modules_s[:, None])
 
-    def _elsewhere_s(self, all_s: Floats, modules_s: Floats) -> Floats:
-        return recompute_s(all_s[:, None, :], modules_s[:, None, :], self._deepest, self._recomputes)
+    def _elsewhere_s(self, all_s: Floats, modules_s: Floats, rows: slice | Ints = slice(None)) -> Floats:
+        return recompute_s(all_s[:, None, :], modules_s[:, None, :], self._deepest[rows], self._recomputes)
 
     def longest_s(self, path: Path, rows: slice | Ints) -> Floats:
         """The longest of a path over the ranks, [mesh, recompute, sharding] of some meshes."""
-        costs, over = self._costs, self._costs.over
-        pp, vp = (self._meshes.columns[name][:, None, None] for name in ("pp", "vp"))
-        until, times = costs.until[:, None, :], path.times[:, None, :]
-        again_s = times * self._own_s + path.over * self._over_s
-        exchanged_s = times * self._own_exchange_s + path.over * pp * self._least_s
+        costs, over, least_s = self._costs, self._costs.over, self._least_s[rows]
+        pp, vp = (self._meshes.columns[name][rows, None, None] for name in ("pp", "vp"))
+        until, times = costs.until[rows, None, :], path.times[rows, None, :]
+        again_s = times * self._own_s[rows] + path.over * self._over_s[rows]
+        exchanged_s = times * self._own_exchange_s[rows] + path.over * pp * least_s
+        before_s, before_modules_s = costs.before.recompute_s[rows], costs.before.modules_s[rows]
         if path.before.any():
-            before_s = self._elsewhere_s(costs.before.recompute_s, costs.before.modules_s)
-            again_s = again_s + path.before[:, None, :] * before_s
-            exchanged_s = exchanged_s + path.before[:, None, :] * (until / vp) * self._least_s
+            before = path.before[rows, None, :]
+            again_s = again_s + before * self._elsewhere_s(before_s, before_modules_s, rows)
+            exchanged_s = exchanged_s + before * (until / vp) * least_s
         if path.after:
-            all_s = over.recompute_s[:, None] - costs.before.recompute_s - costs.recompute_s
-            modules_s = over.modules_s[:, None] - costs.before.modules_s - costs.modules_s
-            again_s = again_s + self._elsewhere_s(np.maximum(all_s, 0.0), np.maximum(modules_s, 0.0))
-            exchanged_s = exchanged_s + (pp - 1 - until) * self._least_s
-        seconds = path.seconds[rows, None, None, :] + again_s[rows, :, None, :]
-        return largest(seconds + exchanged_s[rows, None, :, :])
+            all_s = np.maximum(over.recompute_s[rows, None] - before_s - costs.recompute_s[rows], 0.0)
+            modules_s = np.maximum(over.modules_s[rows, None] - before_modules_s - costs.modules_s[rows], 0.0)
+            again_s = again_s + self._elsewhere_s(all_s, modules_s, rows)
+            exchanged_s = exchanged_s + (pp - 1 - until) * least_s
+        seconds = path.seconds[rows, None, None, :] + again_s[:, :, None, :]
+        return largest(seconds + exchanged_s[:, None, :, :])
 
     def by_ends_s(self, rows: Ints) -> Floats:
         """What comes to the bound of interleaved pipelines by their last rank, [mesh, recompute, sharding]."""

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from astra.columns import Column, Columns, distinct, joined, take
 from astra.cost import effects, memory, step
 from astra.cost.pipeline import mesh_bound_s
-from astra.cost.recompute import Recomputes
+from astra.cost.recompute import UNSAVED, Recomputes
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -41,7 +41,7 @@ from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.bounds import may_fit, products_s
 from astra.search.degrees import degrees, expert_degrees
-from astra.search.engine import UNSAVED, Leaders
+from astra.search.engine import Leaders
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
 from astra.search.space import Space, cross, facts_in
 from astra.search.words import settled

@@ -19,14 +19,14 @@ import numpy as np
 from astra.columns import distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s
-from astra.cost.recompute import Recomputes
+from astra.cost.recompute import UNSAVED, Recomputes
 from astra.cost.stage import Gathered, Meshes, StageCosts, StageWork, join_meshes, stage_costs, stage_work
 from astra.cost.state import Bytes
 from astra.cost.step import Evaluated, evaluate, needed_bound_s
 from astra.evidence.bars import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.rules.table import Rule, check
+from astra.rules.table import Rule
 from astra.search.bounds import Grids, grid_bound_s, grids_may_fit
 from astra.search.settle import (
     FIRST_GRIDS,
@@ -43,14 +43,12 @@ from astra.search.settle import (
     may_be_least,
     to_strategy,
 )
-from astra.search.space import Space, cross, recompute_columns
+from astra.search.space import Space, cross, recompute_columns, spoken_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
 FIRST_PENDING: Final = 512  # meshes put aside before the recomputes are tried on them; more once something fits
 MOST_PENDING: Final = 8192
-_NONE: Final = np.zeros(1, np.int64)
-UNSAVED: Final = Recomputes(_NONE, _NONE, np.ones(1, np.int64), _NONE, _NONE)  # nothing recomputed
 
 Progress = Callable[[float], None]
 
@@ -132,16 +130,12 @@ class Leaders:
         self.job, self.space, self.keep = job, space, keep
         self._doubt, self._below_s, self._advise = doubt, below_s, advise
         self.contest = Contest(job, self.limit_s, at_once=keep)
+        self.best = self.contest.best
         self.quickest = space.recomputes.take(slice(0, 1))  # no recompute, unless that is restricted
         self.grids = self.evaluated = self.feasible = 0
         self.too_large = self.unfit = 0.0  # strategies that do not fit; those of meshes that cannot
         self.least: tuple[float, Strategy | None] = (np.inf, None)
         self._pending: list[Pending] = []
-
-    @property
-    def best(self) -> dict[int, tuple[float, Strategy]]:
-        """The best step of each group so far, and its strategy."""
-        return self.contest.best
 
     def worst_s(self) -> float:
         """The step time a plan must beat to enter the leaders."""
@@ -356,7 +350,7 @@ class Leaders:
     def _without_refused(self, meshes: Meshes, known: Bools, recomputes: Recomputes, *, first: bool) -> Bools:
         """Apply the rules that speak of recompute, ZeRO or offload."""
         late = recompute_columns(self.job, recomputes)
-        spoken = {name for rule in self.space.late_rules for name in rule.needs} | {"batch"}
+        spoken = spoken_of(self.space.late_rules) | {"pp"}
         late = {name: column for name, column in late.items() if name in spoken}
         new = known.copy()
         if not first:
@@ -364,15 +358,14 @@ class Leaders:
         if not late:  # whatever is recomputed, the verdict is the same
             new = new.sum(axis=1, keepdims=True)
         shape = new.shape
+        tables = (meshes.columns, (-1, 1, 1)), (late, (1, -1, 1)), (self.space.shardings._asdict(), (1, 1, -1))
         columns = {
-            name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
+            name: np.broadcast_to(column.reshape(along), shape).ravel()
+            for table, along in tables
+            for name, column in table.items()
+            if name in spoken
         }
-        columns |= {name: np.broadcast_to(column[None, :, None], shape).ravel() for name, column in late.items()}
-        held = self.space.shardings._asdict()
-        columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
-        verdict = check(columns, self.space.facts, self.space.late_rules, weights=new.ravel().astype(np.float64))
-        for name, count in verdict.ledger.items():
-            self.space.refused[name] = self.space.refused.get(name, 0) + count
+        verdict = self.space.verdict(columns, self.space.late_rules, new.ravel().astype(np.float64))
         return np.asarray(known & verdict.ok.reshape(shape))
 
     def _note_least(self, meshes: Meshes, known: Bools, reserved: Floats, recomputes: Recomputes) -> None:

@@ -96,11 +96,11 @@ def least_recomputes(result: Evaluated, recomputes: Recomputes, fits: Bools) -> 
     found = []
     taken = np.zeros((len(bound_s), bound_s.shape[2]), bool)
     # None precedes all that keep as much on the GPU; of one kind, whoever repeats less at one stage does so at all.
-    kinds, place = np.unique(
-        np.stack((recomputes.recompute, recomputes.modules, recomputes.offload_layers)), axis=1, return_inverse=True
-    )
-    for number, (recompute, _, offloaded) in enumerate(kinds.T.tolist()):
-        some = np.flatnonzero(place.ravel() == number)
+    kinds, place = distinct(recomputes.recompute, recomputes.modules, recomputes.offload_layers)
+    for number, (recompute, offloaded) in enumerate(
+        zip(recomputes.recompute[kinds].tolist(), recomputes.offload_layers[kinds].tolist(), strict=True)
+    ):
+        some = np.flatnonzero(place == number)
         choice = bound_s[:, some].argmin(axis=1)
         best_s = np.take_along_axis(bound_s[:, some], choice[:, None, :], axis=1)[:, 0]
         mesh, sharding = np.nonzero(np.isfinite(best_s) & ~taken)
@@ -140,7 +140,7 @@ class Contest:
 
     def __init__(self, job: Job, limits: Limits, *, at_once: int) -> None:
         self.job, self._limits, self._at_once = job, limits, at_once
-        self.best: dict[int, tuple[float, Strategy]] = {}
+        self.best: dict[int, tuple[float, Strategy]] = {}  # the best step of each group so far, and its strategy
         self.simulated = 0
         self._waiting: list[tuple[Gathered, Entries]] = []
 
