@@ -129,6 +129,7 @@ class Leaders:
     ) -> None:  # fmt: skip
         self.job, self.space, self.keep = job, space, keep
         self._doubt, self._below_s, self._advise = doubt, below_s, advise
+        self._aside = below_s < np.inf  # beside another search, which has told the account and the advice
         self.contest = Contest(job, self.limit_s, at_once=keep)
         self.best = self.contest.best
         self.quickest = space.recomputes.take(slice(0, 1))  # no recompute, unless that is restricted
@@ -209,7 +210,7 @@ class Leaders:
             return
         off = meshes.columns["flash"] != self.space.flash_settings[0]
         parts = gathered.take(origin + off * len(self.space.strategies))
-        if np.isfinite(self._below_s):  # without an account: most of them are too slow, whatever they hold
+        if self._aside:  # most of them are too slow, whatever they hold
             bound_s = self._bound_s(meshes, stage_work(self.job, meshes, parts))
             rows = np.flatnonzero(bound_s < self.limit_s(group_of(meshes.columns)))
             if not len(rows):
@@ -240,7 +241,7 @@ class Leaders:
         if not len(rows):
             return
         bound_s = open_s[rows].min(axis=1)
-        if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
+        if self.best or self._aside:  # as long as nothing fits, advice needs the smallest strategy of all
             part = meshes.take(rows), take(costs, rows)
             states = step.states(self.job, *part, self.space.shardings)
             room = memory.fits(self.job, self.least_allowed(*part, states[0]))
@@ -349,9 +350,8 @@ class Leaders:
 
     def _without_refused(self, meshes: Meshes, known: Bools, recomputes: Recomputes, *, first: bool) -> Bools:
         """Apply the rules that speak of recompute, ZeRO or offload."""
-        late = recompute_columns(self.job, recomputes)
         spoken = spoken_of(self.space.late_rules) | {"pp"}
-        late = {name: column for name, column in late.items() if name in spoken}
+        late = {name: column for name, column in recompute_columns(self.job, recomputes).items() if name in spoken}
         new = known.copy()
         if not first:
             new[:, :1] = False
