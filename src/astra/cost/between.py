@@ -80,8 +80,9 @@ def sync(
         (held.trained_expert, expert_ranks, expert_ranks if expert_shards is None else expert_shards, expert_stride),
     ]
     several = [group for group in several if np.any(group[0])]
+    nothing = np.zeros(shape)
     if not several:
-        return Sync(*(np.zeros(shape) for _ in range(3)), np.zeros(shape, np.int8), np.zeros(shape))
+        return Sync(nothing, nothing, nothing, np.zeros(shape, np.int8), nothing)
     params, members, within, apart = (
         np.stack([np.broadcast_to(column, shape) for column in columns]) for columns in zip(*several, strict=True)
     )
@@ -89,7 +90,8 @@ def sync(
     if np.any(within < members):
         found = _in_groups(job, found, operations, params, members, within, apart)
     source = worst(*(way.source.max(axis=0) for way in found))
-    return Sync(*(way.seconds.sum(axis=0) for way in found), source, np.zeros(shape))
+    reduced, scattered, gathered = (way.seconds.sum(axis=0) for way in found)
+    return Sync(reduced, scattered, gathered, source, nothing)
 
 
 def replicas(

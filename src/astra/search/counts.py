@@ -303,10 +303,10 @@ class CountSearch(Leaders):
         again = possible[open_s.min(axis=1)[possible] < limit_s[possible]]
         if not len(again):
             return
-        part = meshes.take(again), take(costs, again)
-        states = step.states(self.job, *part, self.space.shardings)
-        room = memory.fits(self.job, self.least_allowed(*part, states[0]))
-        needed_s = needed_bound_s(self.job, *part, self.space.recomputes, states, table.waits[place[again]])
+        left = meshes.take(again), take(costs, again)
+        states = step.states(self.job, *left, self.space.shardings)
+        room = memory.fits(self.job, self.least_allowed(*left, states[0]))
+        needed_s = needed_bound_s(self.job, *left, self.space.recomputes, states, table.waits[place[again]])
         least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
         self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))

@@ -258,7 +258,7 @@ class Leaders:
 
     def _bound_s(self, meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
         """[mesh] what no step times its doubt is below, whatever is recomputed and sharded."""
-        return step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1)
+        return np.asarray(step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1))
 
     def finish(self) -> None:
         """Try every recompute on the meshes put aside, best first."""

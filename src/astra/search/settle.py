@@ -25,7 +25,7 @@ from astra.search.words import said
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, Strategy
 
-FIRST: Final = 16  # strategies simulated together at first; twice as many each time
+FIRST: Final = 4  # strategies simulated together at first; twice as many each time
 MOST: Final = 512
 WORTH: Final = 0.02  # by which a bound must be below what its group has reached, to be simulated before its turn
 
