@@ -126,25 +126,22 @@ def gather_grids(job: Job, space: Space, rows: Ints) -> Gathered:
 
 def may_fit(job: Job, shards: Columns) -> Bools:
     """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
-    return memory.fits(job, _layer_bytes(job, shards))
-
-
-def _layer_bytes(job: Job, shards: Columns) -> Floats:
     tp, cp, ep, etp, mbs, sp, flash = (shards[name] for name in SHARD_COLUMNS)
     shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
     kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
     least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
-    return np.asarray(job.workload.widening * least)
+    return memory.fits(job, job.workload.widening * least)
 
 
-def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
+def grids_may_fit(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Bools:
     """Whether grids have room for one layer at work, with flash attention if that may be on, beside their state.
 
     Where a pipeline allows no ZeRO that shards them, some rank holds whole weights and gradients of the layers of an
     average one, or more.
     """
     grids = {name: column[rows] for name, column in space.grids.items()}
-    least = _layer_bytes(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
+    kept = [gathered.parts[kind].kept for kind in kinds(job.model)]
+    least = np.min([each.checkpoint + each.working for each in kept], axis=0)[gathered.place[rows]]
     if job.workload.task != "lora":
         layers = weights_of.Weights()
         for kind in layer_kinds(job.model):
