@@ -159,7 +159,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     p2p_s, p2p_source = p2p(job, gathered.shard.stream_tokens[gathered.place], tp * cp * dp, pp)
     held = _held(job, gathered, table)
     queued = times.queued_bytes(job, gathered.shard, microbatches)
-    shards, expert_shards = _shard_groups(job, columns, expert_groups(columns)[0])
+    shards, expert_shards = shard_groups(job, columns, expert_groups(columns)[0])
     layers, in_flight = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
     temporary = temporary_bytes(columns, memory.largest("whole"))
     graphed = graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
@@ -205,7 +205,7 @@ def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
     first, place = distinct(meshes.layout, *degrees.values())
     some = {name: column[first] for name, column in degrees.items()}
     expert_ranks, expert_stride = expert_groups(some)
-    shards, expert_shards = _shard_groups(job, some, expert_ranks)
+    shards, expert_shards = shard_groups(job, some, expert_ranks)
     moved = sync(
         job,
         take(held, first),
@@ -246,7 +246,7 @@ def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
     return np.where(alone, dp * cp, tp * cp * dp // apart), np.where(alone, tp, apart)
 
 
-def _shard_groups(job: Job, columns: Columns, expert_replicas: Ints) -> tuple[Ints, Ints]:
+def shard_groups(job: Job, columns: Columns, expert_replicas: Ints) -> tuple[Ints, Ints]:
     """Ranks that ZeRO shards dense and expert parameters over, [mesh]: all replicas, or those of a group of them."""
     replicas = columns["dp"] * columns["cp"]
     within = np.minimum(job.words.shard, columns["dp"]) if job.words.shard else columns["dp"]

@@ -108,7 +108,9 @@ def among(
     """The same below some step, among grids that another search may have looked at."""
     started, space, job = time.perf_counter(), grids.space, grids.job
     leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, advise=advise)
-    if not grids.empty:
+    if not (grids.empty or advise or below_s < np.inf) and grids.none_fits():
+        leaders.unfit = float(space.strategies.sum())
+    elif not grids.empty:
         rows, bound_s, gathered = grids.usual
         leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
         rest, bound_s = grids.rest(leaders.worst_s() / leaders.least_doubt_of_all())
@@ -357,9 +359,7 @@ class Leaders:
         if not late:  # whatever is recomputed, the verdict is the same
             new = new.sum(axis=1, keepdims=True)
         shape = new.shape
-        columns = {
-            name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
-        }
+        columns = {n: np.broadcast_to(c[:, None, None], shape).ravel() for n, c in meshes.columns.items()}
         columns |= {name: np.broadcast_to(column[None, :, None], shape).ravel() for name, column in late.items()}
         held = self.space.shardings._asdict()
         columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
