@@ -35,7 +35,7 @@ from astra.cost.state import Held, Holding, local, static_bytes
 from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
-from astra.layers.operators import Kept, Shard
+from astra.layers.operators import Kept, Layer, Shard
 from astra.layers.split import kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
@@ -44,6 +44,7 @@ from astra.search.space import Space
 from astra.spec.job import Job
 
 FEW: Final = 8192  # grids that are timed sooner than they are compared
+_ASKED: Final = 8192  # grids at a time
 
 
 class Siblings(NamedTuple):
@@ -76,7 +77,7 @@ class Grids:
     def none_fits(self) -> bool:
         """Whether no grid has room for its layers and its state, so that none need be timed."""
         count = len(self.space.strategies)
-        step = -(-count // FEW)  # from all over the table: where some have room, the first of these settle it
+        step = -(-count // _ASKED)  # from all over the table: where some have room, the first of these settle it
         rows = (np.arange(start, count, step) for start in range(step))
         return not any(grids_may_fit(self.job, self.space, some).any() for some in rows)
 
@@ -144,18 +145,19 @@ def gather_grids(job: Job, space: Space, rows: Ints) -> Gathered:
 
 def may_fit(job: Job, shards: Columns) -> Bools:
     """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
-    kept = _kept(job, shards)
-    return memory.fits(job, np.min([each.working + each.checkpoint for each in kept[:-1]], axis=0))
+    shard = _shard(job, shards)
+    layers = [_kept(job, shard, transformer.layer(job.model, kind, shard)) for kind in kinds(job.model)]
+    return memory.fits(job, np.min([kept.working + kept.checkpoint for kept in layers], axis=0))
 
 
-def _kept(job: Job, shards: Columns) -> list[Kept]:
-    """Activation bytes of each kind of layer, and of the embedding."""
+def _shard(job: Job, shards: Columns) -> Shard:
     tp, cp, ep, etp, mbs, sp, flash = (shards[name] for name in SHARD_COLUMNS)
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
-    parts = [transformer.layer(job.model, kind, shard) for kind in kinds(job.model)]
-    parts.append(transformer.embedding(job.model, shard))
-    wide = job.workload.widening
-    return [Kept(*(wide * np.broadcast_to(column, len(tp)) for column in part.kept)) for part in parts]
+    return Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
+
+
+def _kept(job: Job, shard: Shard, layer: Layer) -> Kept:
+    """Activation bytes of a layer, [row]."""
+    return Kept(*(job.workload.widening * np.broadcast_to(column, len(shard.tp)) for column in layer.kept))
 
 
 def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
@@ -166,7 +168,9 @@ def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
     one micro-batch at least.
     """
     grids, model = {name: column[rows] for name, column in space.grids.items()}, job.model
-    *layers, embedding = _kept(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
+    shard = _shard(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
+    layers = [_kept(job, shard, transformer.layer(model, kind, shard)) for kind in kinds(model)]
+    embedding = _kept(job, shard, transformer.embedding(model, shard))
     allowed, stages = space.allowed_pairs(grids), grids["pp"]
 
     def least(weights: weights_of.Weights, inputs: Floats, over: Ints) -> Floats:
