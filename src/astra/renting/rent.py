@@ -117,8 +117,10 @@ def _popular(
                 )
                 continue
             with effort.part(1 / 2):
-                by_count = best_on(job_of(offer, sizes[-1]), effort)
+                by_count = best_on(job_of(offer, sizes[-1]), effort, found=bool(chosen))
             if by_count.strategies[0] is None:
+                if np.isfinite(by_count.open_s[0]):
+                    notes.append(f"{sizes[-1]}x{gpu}, a common choice: nothing was found in the work allowed for it.")
                 continue
             if np.isfinite(by_count.open_s[0]):
                 slower = by_count.step_s[0] / by_count.open_s[0] - 1

@@ -27,7 +27,7 @@ _LOOSE: Final = 1 - 1e-9
 
 
 class CountStream:
-    """The counts of one job that are still to be searched. ``known`` has what jobs on the same GPU left behind."""
+    """The counts of one job that are still to be searched. ``known`` has what jobs of the same search left behind."""
 
     def __init__(
         self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats], effort: Effort

@@ -145,9 +145,14 @@ def gather_grids(job: Job, space: Space, rows: Ints) -> Gathered:
 
 def may_fit(job: Job, shards: Columns) -> Bools:
     """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
+    return memory.fits(job, layer_bytes(job, shards))
+
+
+def layer_bytes(job: Job, shards: Columns) -> Floats:
+    """The least layer at work and its input, on any GPU."""
     shard = _shard(job, shards)
     layers = [_kept(job, shard, transformer.layer(job.model, kind, shard)) for kind in kinds(job.model)]
-    return memory.fits(job, np.min([kept.working + kept.checkpoint for kept in layers], axis=0))
+    return np.asarray(np.min([kept.working + kept.checkpoint for kept in layers], axis=0))
 
 
 def _shard(job: Job, shards: Columns) -> Shard:

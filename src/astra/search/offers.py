@@ -38,7 +38,7 @@ from astra.spec.money import Money
 from astra.spec.strategy import Strategy
 
 ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
-MOST_EFFORT: Final = 22_000.0  # of a search over offers and counts, two seconds or so
+MOST_EFFORT: Final = 17_000.0  # of a search over offers and counts, two seconds or so
 LEAST_SHARE: Final = 0.15  # of the effort left, for one turn
 _DONE: Final = object()
 
