@@ -90,20 +90,31 @@ def units(problem: Problem) -> float:
     return _CALL + ways * _WAY + offers * ((problem.stages or 0) + 1) * depth**2 / _CELLS
 
 
-def least_sum(problem: Problem, bottleneck: float, budget: float) -> UnorderedBound | None:
-    """The least sum with no stage above the bottleneck, in no order; None if it is not under the budget."""
+def shortest_hops(problem: Problem) -> list[Floats]:
+    """[choice] of each pool: the shortest transfer between it and any other pool."""
+    found = []
+    for pool, choices in enumerate(problem.pools):
+        sides = [hop for (here, _), hop in problem.hop_s.items() if here == pool]
+        sides += [hop.T for (_, there), hop in problem.hop_s.items() if there == pool]
+        least = [side.min(axis=1) for side in sides if side.size]
+        found.append(np.min(least, axis=0) if least else np.zeros(len(choices)))
+    return found
+
+
+def least_sum(problem: Problem, hops: list[Floats], bottleneck: float, budget: float) -> UnorderedBound | None:
+    """The least sum with no stage above the bottleneck, in no order; None if it is not under the budget.
+
+    ``hops`` are those of ``shortest_hops``.
+    """
     depth = len(next(choice for pool in problem.pools for choice in pool).time_s) - 1
     stages = problem.stages or 0
     table = np.full((4, stages + 1, depth + 1), np.inf)
     table[0, 0, 0] = 0.0
-    hops = [
-        [_least_hop(problem, pool, number) for number in range(len(ways))] for pool, ways in enumerate(problem.pools)
-    ]
     steps: list[_Step] = []
     for pool, choices in enumerate(problem.pools):
         if not choices:
             continue
-        ways = _ways(problem, choices, bottleneck, np.array(hops[pool]))
+        ways = _ways(problem, choices, bottleneck, hops[pool])
         costs_s = _costs(ways, depth, stages)
         steps.append(_Step(pool, table, ways, costs_s))
         needed = problem.every or problem.must >> pool & 1
@@ -124,13 +135,6 @@ class _Step(NamedTuple):
     table: Floats
     ways: _Ways
     costs_s: dict[tuple[int, int], Floats]
-
-
-def _least_hop(problem: Problem, pool: int, number: int) -> float:
-    """The shortest transfer between a choice and any other pool."""
-    rows = [hop[number] for (here, _), hop in problem.hop_s.items() if here == pool]
-    rows += [hop[:, number] for (_, there), hop in problem.hop_s.items() if there == pool]
-    return min((float(row.min()) for row in rows if row.size), default=0.0)
 
 
 def _ways(problem: Problem, choices: tuple[StageChoice, ...], bottleneck: float, hop_s: Floats) -> _Ways:

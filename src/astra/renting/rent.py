@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B200-SXM-180GB")
 POPULAR_PROVIDERS: Final = ("AWS", "Azure", "GCP", "CoreWeave", "Lambda")
 POPULAR_COUNT: Final = 256
-MOST_REMARKED: Final = 5_000.0  # effort of what is popular, half a second or so
+MOST_REMARKED: Final = 3_000.0  # effort of what is popular, half a second or so
 
 
 def rent(
