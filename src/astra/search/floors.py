@@ -11,6 +11,7 @@ quicker, and those no quicker than the GPU's peak. The third has every way to sp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -60,12 +61,20 @@ class Floors:
         self, job: Job, restrictions: Restrictions, columns: Columns, known: dict[bytes, Floats], effort: Effort
     ) -> None:
         self.job, self._known, self._effort = job, known, effort
-        self._pairs = np.unique(np.stack([columns["tp"], columns["cp"]]), axis=1)
-        self._name = job.pool.device.name.encode() + self._pairs.tobytes()
+        self._columns = columns
         self._experts = expert_degrees(job, restrictions)
         self._mbs = np.array(list(restrictions.filter("mbs", divisors(job.workload.global_batch))), np.int64)
         self._sp = np.array(list(restrictions.filter("sp", (False, True))), bool)
         self._flash = restrictions.filter("flash", (False, True))[-1]  # as in a table of many counts
+
+    @cached_property
+    def _pairs(self) -> Ints:
+        """Every tp and cp; where one table holds all counts nobody asks."""
+        return np.unique(np.stack([self._columns["tp"], self._columns["cp"]]), axis=1)
+
+    @cached_property
+    def _name(self) -> bytes:
+        return self.job.pool.device.name.encode() + self._pairs.tobytes()
 
     def closer_and_closer(self) -> Iterator[Floor]:
         """Floors to try one after another, each for the pairs that the one before leaves."""
