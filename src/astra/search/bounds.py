@@ -68,12 +68,6 @@ class Grids:
         self.timed: list[Gathered] = []  # parts of every sharding that was looked at
         self._rest: tuple[float, Ints, Floats] | None = None
 
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to choose from."""
-        space = self.space
-        return not min(len(space.strategies), len(space.shardings), len(space.recomputes), len(space.flash_settings))
-
     def none_fits(self) -> bool:
         """Whether no grid has room for its layers and its state, so that none need be timed."""
         count = len(self.space.strategies)

@@ -237,7 +237,7 @@ class CountSearch(Leaders):
         super().__init__(job, table.space, keep=AT_ONCE)
         self.table, self._limits, self._effort = table, limits, effort
         self._waiting: list[_Waiting] = []
-        rows = np.flatnonzero(table.bound_s < self.limit_s(table.place))
+        rows = np.flatnonzero((table.bound_s < self.limit_s(table.place)) & (not table.space.empty))
         gpu_seconds = table.bound_s[rows] * table.space.counts[table.place[rows]]
         self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")]))
 

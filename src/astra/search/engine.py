@@ -108,9 +108,9 @@ def among(
     """The same below some step, among grids that another search may have looked at."""
     started, space, job = time.perf_counter(), grids.space, grids.job
     leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, advise=advise)
-    if not (grids.empty or advise or below_s < np.inf) and grids.none_fits():
+    if not (space.empty or advise or below_s < np.inf) and grids.none_fits():
         leaders.unfit = float(space.strategies.sum())
-    elif not grids.empty:
+    elif not space.empty:
         rows, bound_s, gathered = grids.usual
         leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
         rest, bound_s = grids.rest(leaders.worst_s() / leaders.least_doubt_of_all())
