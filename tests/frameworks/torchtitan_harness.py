@@ -65,6 +65,28 @@ def load() -> None:
     torch._utils._get_available_device_type = lambda: "cpu"
     import torchtitan.trainer  # noqa: F401
 
+    lend_micro_batches()
+
+
+def lend_micro_batches() -> None:
+    """Let pipelines be given their micro-batches one by one, as torch's can from 2.14 on and torchtitan 0.3 wants."""
+    from inspect import signature
+
+    from torch.distributed.pipelining import schedules
+
+    if "arg_mbs" in signature(schedules.PipelineScheduleSingle.step).parameters:
+        return
+
+    def step(self: Any, *, arg_mbs: Any = None, kwarg_mbs: Any = None, target_mbs: Any = None, losses: Any = None,
+             return_outputs: bool = True, loss_kwargs: Any = None) -> None:  # fmt: skip
+        for stage in self._stages if hasattr(self, "_stages") else [self._stage]:
+            stage.has_backward = self._has_backward
+            stage.clear_runtime_states()
+        self._step_microbatches(arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs=loss_kwargs)
+
+    for kind in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
+        kind.step = step
+
 
 def judge(case: dict[str, Any]) -> dict[str, Any]:
     """Take one configuration through every check."""
