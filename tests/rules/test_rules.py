@@ -76,9 +76,11 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
         not (s.runtime == "torchtitan" and s.moe and s.zero in (0, 1) and s.cp * s.tp % s.ep != 0)
     ),
     "fp8_shape": lambda s: (
-        s.precision != "fp8"
+        s.precision == "bf16"
         or ((not s.dense_ffn or s.ffn / s.tp % 16 == 0) and (not s.moe or s.moe_ffn / s.etp % 16 == 0))
     ),
+    "fp8_experts": lambda s: not (s.runtime == "fsdp" and s.precision == "fp8-tensorwise" and s.moe),
+    "fp8_adapters": lambda s: not (s.runtime == "fsdp" and s.precision == "fp8-tensorwise" and s.task == "lora"),
     "cp_seq": lambda s: s.cp == 1 or s.seq % (2 * s.cp) == 0,
     "cp_flash": lambda s: s.cp == 1 or s.flash,
     "sp_tp": lambda s: not s.sp or s.tp > 1,
@@ -178,7 +180,8 @@ FACTS = st.builds(
     mla=st.booleans(),
     tied=st.booleans(),
     expert_bias=st.booleans(),
-    precision=st.sampled_from(["bf16", "fp8"]),
+    precision=st.sampled_from(["bf16", "fp8", "fp8-tensorwise"]),
+    task=st.sampled_from(["pretrain", "lora"]),
     optimizer=st.sampled_from(["adam", "sgd"]),
     runtime=st.sampled_from(["megatron", "torchtitan", "fsdp", "pytorch", "nanotron"]),
 )
@@ -318,6 +321,8 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("expert_bias", "tp8 pp4 dp2 sp ep8 etp2", MOE | {"expert_bias": True}),
     ("experts_sharded", "tp8 pp4 dp2 sp ep16 zero0 overlap=grad", MOE | {"runtime": "torchtitan"}),
     ("fp8_shape", "tp8 pp4 dp2 sp", {"precision": "fp8", "ffn": 8 * 1000}),
+    ("fp8_experts", "dp64 zero3", MOE | {"precision": "fp8-tensorwise", "runtime": "fsdp"}),
+    ("fp8_adapters", "dp64 zero3", {"precision": "fp8-tensorwise", "runtime": "fsdp", "task": "lora"}),
     ("cp_seq", "tp1 cp4 pp2 dp8", {"seq": 8196}),
     ("cp_flash", "tp8 cp4 pp2 dp1 sp flash=off", {}),
     ("sp_tp", "tp1 pp4 dp16 sp", {}),
