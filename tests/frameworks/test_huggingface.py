@@ -82,7 +82,9 @@ def test_fp8_is_what_it_trains_in(tmp_path: Path) -> None:
     if not (ready("huggingface") and ready("torchtitan")):
         pytest.skip(".venvs/huggingface or torchtitan could not be made (see make test-frameworks)")
     precision = "fp8-tensorwise"
-    launch = given("llama-2-7b", "8xH100", "dp8 mbs1 zero3", batch=16, seq=64, runtime="fsdp-eager", precision=precision)
+    launch = given(
+        "llama-2-7b", "8xH100", "dp8 mbs1 zero3", batch=16, seq=64, runtime="fsdp-eager", precision=precision
+    )
     assert refusals(EXPORTERS["accelerate"], launch) == []
     write(tmp_path, EXPORTERS["accelerate"].files(launch))
     site = next((python_of("torchtitan").parents[1] / "lib").glob("python*/site-packages"))

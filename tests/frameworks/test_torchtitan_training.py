@@ -73,7 +73,7 @@ def test_every_plan_trains_as_one_process_does(
 
 @pytest.mark.parametrize("strategy", ROUTED)
 def test_experts_too(training: Harness, alone: dict[str, dict[str, Any]], tmp_path: Path, strategy: str) -> None:
-    """Its experts multiply in bf16: sums in another order round otherwise, and Adam carries that into the next steps."""
+    """Its experts multiply in bf16: sums in another order round otherwise, and Adam carries that on."""
     found, wanted = trained(training, tmp_path, "qwen3-30b-a3b", strategy), alone["qwen3-30b-a3b"]
     assert found["loss"][0] == pytest.approx(wanted["loss"][0], rel=2e-6)
     assert found["norm"][0] == pytest.approx(wanted["norm"][0], rel=1e-4)

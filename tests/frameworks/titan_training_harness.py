@@ -1,7 +1,7 @@
 """Train as an exported ``plan.py`` says, in CPU processes, through the real torchtitan. Runs in ``.venvs/torchtitan``.
 
-Reads one JSON case per line, ``{"folder": ..., "argv": [...], "world": N, "steps": N}``, and answers each with the losses
-of its steps. The file goes through torchtitan's own manager into its own ``Trainer``, which joins the processes (gloo),
+Reads one JSON case per line, ``{"folder": ..., "argv": [...], "world": N, "steps": N}``, and answers each with losses and
+norms of its steps. The file goes through torchtitan's own manager into its own ``Trainer``, which joins the processes (gloo),
 builds meshes, splits and shards the model, and trains. What is not as on GPUs: the widths of the registered models and
 the samples, which are small and drawn from a seed; fp32 in place of bf16, so that losses can be compared to the last
 digits; torch's attention in place of FlexAttention, which has no backward pass on CPUs; nothing compiled or captured.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import sys
 import tempfile
 import time
@@ -22,7 +21,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from ranks import run_ranks
@@ -47,9 +45,7 @@ def small() -> None:
 
     def llama(attn_backend: str, **_: Any) -> Any:
         rope = llama3.ComplexRoPE.Config(dim=HEAD, max_seq_len=64, theta=500000, scaling="llama")
-        layers = llama3._build_llama3_layers(
-            n_layers=32, hidden_dim=64, rope=rope, attn_backend=attn_backend, **shared
-        )
+        layers = llama3._build_llama3_layers(n_layers=32, hidden_dim=64, rope=rope, attn_backend=attn_backend, **shared)
         return llama3.Llama3Model.Config(layers=layers, **parts(llama3))
 
     def routed(attn_backend: str, **_: Any) -> Any:
@@ -80,7 +76,7 @@ def on_cpu() -> None:
     utils.set_pg_timeouts = lambda **_: None  # gloo has no timeouts to set
     trainer.time = types.SimpleNamespace(perf_counter=time.perf_counter, sleep=lambda _: None)
 
-    def products(_: Any, *, A: Any, B_t: Any, offs: Any) -> Any:  # noqa: N803  # torchtitan's names
+    def products(_: Any, *, A: Any, B_t: Any, offs: Any) -> Any:  # torchtitan's names
         ends = [0, *offs.tolist()]
         each = [A[start:end].float() @ B_t[expert].float() for expert, (start, end) in enumerate(pairwise(ends))]
         return torch.cat([*each, A.new_zeros(len(A) - ends[-1], B_t.shape[-1], dtype=torch.float32)])
@@ -155,8 +151,8 @@ def same_weights(parts: list[Any]) -> None:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     for part in parts:
-        for name, parameter in part.named_parameters():
-            name = name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
+        for told, parameter in part.named_parameters():
+            name = told.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
             source = torch.Generator().manual_seed(zlib.crc32(name.encode()))
             whole = torch.randn(parameter.shape, generator=source)
             whole = whole * (0.5 * parameter.shape[-1] ** -0.5) if parameter.dim() > 1 else 1 + 0.1 * whole
@@ -190,6 +186,12 @@ def rank(case: dict[str, Any]) -> dict[str, Any]:
     return {"loss": loss, "norm": norm, "parts": parts, "accumulation": trainer.gradient_accumulation_steps}
 
 
+def answer(case: dict[str, Any]) -> dict[str, Any]:
+    """Run the ranks of a case to their end; what the last said, which has the loss of a pipeline."""
+    last: dict[str, Any] = run_ranks(lambda: rank(case), case["world"])[-1]
+    return last
+
+
 def main() -> int:
     """Serve until the input ends."""
     warnings.simplefilter("ignore")
@@ -206,9 +208,7 @@ def main() -> int:
     torch.set_num_threads(1)
     print(json.dumps({"torchtitan": version("torchtitan"), "torch": torch.__version__}), file=said, flush=True)
     for line in sys.stdin:
-        case = json.loads(line)
-        # The last rank of a pipeline has the loss.
-        print(json.dumps(run_ranks(lambda: rank(case), case["world"])[-1]), file=said, flush=True)
+        print(json.dumps(answer(json.loads(line))), file=said, flush=True)
     return 0
 
 

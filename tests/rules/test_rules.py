@@ -448,6 +448,25 @@ def test_a_sentence_has_the_numbers_that_break_it() -> None:
     assert "sp=on" in next(line for line in said if line.startswith("under sequence"))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "runtime", "sent"),
+    [
+        ("tp8 pp4 dp2 sp zero2", "nanotron", True),
+        ("tp8 pp4 dp2 sp zero3 reshard=always", "torchtitan", True),
+        ("tp8 pp4 dp2 sp zero3 reshard=never", "torchtitan", False),
+        ("tp8 pp4 dp2 sp zero2", "torchtitan", False),
+        ("tp8 pp4 dp2 sp zero1", "megatron", False),
+        ("tp8 pp1 dp8 sp zero3 reshard=always", "torchtitan", False),
+    ],
+)
+def test_advice_on_sharded_pipelines_is_of_those_that_send_for_every_micro_batch(
+    strategy: str, runtime: str, sent: bool
+) -> None:
+    """In pipelines whose weights stay gathered, gradients stay whole until the step's end too (torch's pipelining)."""
+    said = advice(from_strategy(parse_strategy(strategy)), DENSE | {"runtime": runtime})
+    assert any("every micro-batch of a pipeline" in line for line in said) == sent
+
+
 def test_advice_speaks_of_what_is_legal_but_unwise() -> None:
     strategy = parse_strategy("tp16 pp4 dp1 mbs128 recompute=selective zero0 overlap=none")
     columns = from_strategy(strategy)

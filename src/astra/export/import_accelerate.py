@@ -15,7 +15,8 @@ _READ: Final = frozenset(
     ("compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "mixed_precision",
      "main_training_function", "use_cpu", "rdzv_backend", "same_network", "fsdp_config", "parallelism_config",
      "deepspeed_config", "main_process_ip", "main_process_port", "debug", "downcast_bf16", "enable_cpu_affinity",
-     "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "gradient_accumulation_steps", "gpu_ids", "dynamo_config", "fp8_config")
+     "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "gradient_accumulation_steps", "gpu_ids", "dynamo_config",
+     "fp8_config")
 )  # fmt: skip
 _OLD_STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0,
                           "HYBRID_SHARD": 3, "4": 3, "HYBRID_SHARD_ZERO2": 2, "5": 2}  # fmt: skip

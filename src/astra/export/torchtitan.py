@@ -160,7 +160,7 @@ def configuration(launch: Launch) -> str:
 
 
 def _pipeline_check() -> list[str]:
-    """Stop with a sentence where torch's pipelines cannot be given micro-batches one by one, as torchtitan gives them."""
+    """Stop with a sentence where torch's pipelines cannot be given micro-batches one by one, as torchtitan does."""
     return [
         "from inspect import signature",
         "from torch.distributed.pipelining.schedules import PipelineScheduleSingle",
