@@ -293,7 +293,7 @@ class Run:
 
     def _said(self, inside: str) -> str | None:
         """What ``$(name ...)`` becomes where that is a function of the script, or an echo; None for other programs."""
-        self.expander.spend(16 * (len(inside) + len(self.expander.values)))
+        self.expander.spend(48 * (len(inside) + len(self.expander.values)))
         lines = list(statements(inside)) if self._depth < _MOST_ROUNDS else []
         name = literal(lines[0].words[0]) if len(lines) == 1 else ""
         if name != "echo" and name not in self.functions:
