@@ -1,10 +1,11 @@
 """Train as an exported ``plan.py`` says, in CPU processes, through the real torchtitan. Runs in ``.venvs/torchtitan``.
 
-Reads one JSON case per line, ``{"folder": ..., "argv": [...], "world": N, "steps": N}``, and answers each with losses and
-norms of its steps. The file goes through torchtitan's own manager into its own ``Trainer``, which joins the processes (gloo),
-builds meshes, splits and shards the model, and trains. What is not as on GPUs: the widths of the registered models and
-the samples, which are small and drawn from a seed; fp32 in place of bf16, so that losses can be compared to the last
-digits; torch's attention in place of FlexAttention, which has no backward pass on CPUs; nothing compiled or captured.
+Reads one JSON case per line, ``{"folder": ..., "argv": [...], "world": N, "steps": N}``, and answers each with losses
+and norms of its steps. The file goes through torchtitan's own manager into its own ``Trainer``, which joins the
+processes (gloo), builds meshes, splits and shards the model, and trains. What is not as on GPUs: the widths of the
+registered models and the samples, which are small and drawn from a seed; fp32 in place of bf16, so that losses can be
+compared to the last digits; torch's attention in place of FlexAttention, which has no backward pass on CPUs; nothing
+compiled or captured.
 """
 
 from __future__ import annotations

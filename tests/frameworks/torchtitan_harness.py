@@ -91,6 +91,7 @@ def lend_micro_batches() -> None:
 def judge(case: dict[str, Any]) -> dict[str, Any]:
     """Take one configuration through every check."""
     stage = ["config"]
+    os.environ.update(case.get("env", {}))
     from torchtitan.components.quantization import float8, mx
 
     arch = case.get("arch", 9)
@@ -122,6 +123,7 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
         ranks[str(rank)] = _build(config, dims)
     names = ("Float8Linear", "Float8Grouped", "MXFP8Linear", "MXFP8Grouped")
     quantised = {name: told.count(name) for name in names if name in told}
+    kept = config.checkpoint
     batch = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
     if config.training.global_batch_size % batch:
         raise ValueError(f"global batch {config.training.global_batch_size} is no multiple of {batch}")
@@ -131,6 +133,7 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
         "accumulation": config.training.global_batch_size // batch,
         "ranks": ranks,
         "rope": _rope(config),
+        "starts_from": [kept.initial_load_path, kept.enable, kept.initial_load_in_hf],
     }
 
 

@@ -45,7 +45,9 @@ class TorchTitan:
     def left(self, launch: Launch) -> list[Left]:
         """Data and tokenizer."""
         every = f"`--checkpoint.enable` writes one every {launch.save_interval} steps"
+        meant = "a folder of Hugging Face's weights to start from; without it the script stops"
         return [
+            *([Left("`PRETRAINED_CHECKPOINT`", meant)] if launch.workload.task == "finetune" else []),
             Left("`--hf-assets-path`", "the tokenizer; the recipe's place without it"),
             Left("`--dataloader.dataset`", "the data; the recipe's without it"),
             Left("checkpoints", f"{every}; none without it"),
@@ -137,6 +139,8 @@ def configuration(launch: Launch) -> str:
     module, function = recipe.split(".")
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
     lines = ["# -*- coding: utf-8 -*-", *header(launch, TorchTitan.verified)]
+    tuned = launch.workload.task == "finetune"
+    lines += ["import os", ""] * tuned
     lines += ["from torchtitan.trainer import Trainer"]
     lines += [f"from torchtitan.models.{module}.config_registry import {function}"]
     full = launch.strategy.recompute == "full"
@@ -147,6 +151,10 @@ def configuration(launch: Launch) -> str:
     lines += ["", "", "def plan() -> Trainer.Config:", f"    config = {function}()"]
     for section, values in settings(launch).items():
         lines += [f"    config.{section}.{name} = {python(value)}" for name, value in values.items()]
+    if tuned:
+        lines += ["    config.checkpoint.enable = True"]
+        lines += ['    config.checkpoint.initial_load_path = os.path.abspath(os.environ["PRETRAINED_CHECKPOINT"])']
+        lines += ["    config.checkpoint.initial_load_in_hf = True"]
     if launch.model.rotary is not None:
         lines += ["    for layer in config.model_spec.model.layers:"]
         rotary_fields = rope(launch.model.rotary, launch.workload.seq)
@@ -181,5 +189,7 @@ def _converters(launch: Launch) -> Iterator[tuple[str, str, dict[str, object]]]:
 
 def _script(launch: Launch) -> str:
     lines = ["#!/usr/bin/env bash", *header(launch, TorchTitan.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    if launch.workload.task == "finetune":
+        lines += ['export PRETRAINED_CHECKPOINT="${PRETRAINED_CHECKPOINT:?name the folder of weights to start from}"']
     lines += ['export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"', ""]
     return joined([*lines, torchrun(launch, "-m torchtitan.train", '--module plan --config plan "$@"')])
