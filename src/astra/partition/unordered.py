@@ -60,7 +60,7 @@ class _Ways(NamedTuple):
 
     def sums(self, stages: Ints | int, layers: Ints) -> Floats:
         """Seconds of so many layers on so many stages, [choice, role, ...]; infinite where they have no room."""
-        wide = _Ways(*(np.asarray(column)[..., None] for column in self[:-1]), self.least_layers)
+        wide = self._replace(**{name: getattr(self, name)[..., None] for name in self._fields[:-1]})
         single, pair, least = stages == 1, stages == 2, self.least_layers
         room = np.where(single, wide.alone, wide.first + wide.last + (stages - 2) * wide.inner)
         several = (np.minimum(wide.first, wide.last) >= least) & (pair | (wide.inner >= least))

@@ -31,7 +31,7 @@ from astra.cost.stage import (
     retention,
     shard_groups,
 )
-from astra.cost.state import Held, Holding, local, static_bytes
+from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
 from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
@@ -44,7 +44,7 @@ from astra.search.space import Space
 from astra.spec.job import Job
 
 FEW: Final = 8192  # grids that are timed sooner than they are compared
-_ASKED: Final = 8192  # grids at a time
+_FIRST_ASKED, _ASKED = 64, 8192  # grids at a time: where some have room, a few settle it
 
 
 class Siblings(NamedTuple):
@@ -71,9 +71,9 @@ class Grids:
     def none_fits(self) -> bool:
         """Whether no grid has room for its layers and its state, so that none need be timed."""
         count = len(self.space.strategies)
-        step = -(-count // _ASKED)  # from all over the table: where some have room, the first of these settle it
-        rows = (np.arange(start, count, step) for start in range(step))
-        return not any(grids_may_fit(self.job, self.space, some).any() for some in rows)
+        few, step = np.arange(0, count, -(-count // _FIRST_ASKED)), -(-count // _ASKED)
+        rows = (np.arange(start, count, step) for start in range(step))  # from all over the table
+        return not any(grids_may_fit(self.job, self.space, some).any() for some in (few, *rows))
 
     @cached_property
     def siblings(self) -> Siblings:
@@ -157,6 +157,23 @@ def _shard(job: Job, shards: Columns) -> Shard:
 def _kept(job: Job, shard: Shard, layer: Layer) -> Kept:
     """Activation bytes of a layer, [row]."""
     return Kept(*(job.workload.widening * np.broadcast_to(column, len(shard.tp)) for column in layer.kept))
+
+
+def layers_may_fit(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Bools:
+    """As ``grids_may_fit``, of gathered parts and at once: a layer at work beside its pipeline's average of weights."""
+    grids = {name: column[rows] for name, column in space.grids.items()}
+    kept = [gathered.parts[kind].kept for kind in kinds(job.model)]
+    least = np.min([each.checkpoint + each.working for each in kept], axis=0)[gathered.place[rows]]
+    if job.workload.task != "lora":
+        of_layers = (weights_of.layer_weights(job.model, kind) for kind in layer_kinds(job.model))
+        dense, expert = local(
+            reduce(weights_of.Weights.plus, of_layers, weights_of.Weights()),
+            *(grids[name] for name in ("tp", "ep", "etp")),
+        )
+        sharded = (space.allowed_pairs(grids) & (space.shardings.zero >= 2)).any(axis=1)
+        each_bytes = job.workload.element_bytes + gradient_bytes(job)
+        least = least + np.where(sharded, 0.0, each_bytes * (dense + expert) / grids["pp"])
+    return memory.fits(job, least)
 
 
 def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
