@@ -198,7 +198,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     times = StageTimes(job, gathered, table, columns)
     work = _work(job, meshes, gathered, table, times)
     memory, held = StageMemory(job, gathered, table), _held(job, gathered, table)
-    shards, expert_shards = _shard_groups(job, columns, expert_groups(columns)[0])
+    shards, expert_shards = shard_groups(job, columns, expert_groups(columns)[0])
     whole, checkpoint, largest = memory.layers("whole"), memory.layers("checkpoint"), memory.largest("whole")
     graphed = graph_bytes(job, checkpoint, work.in_flight / columns["vp"][:, None])
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
@@ -229,7 +229,7 @@ def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
     first, place = distinct(meshes.layout, *(column for name, column in degrees.items() if name != "pp"))
     some = {name: column[first] for name, column in degrees.items()}
     expert_ranks, expert_stride = expert_groups(some)
-    shards, expert_shards = _shard_groups(job, some, expert_ranks)
+    shards, expert_shards = shard_groups(job, some, expert_ranks)
     moved = sync(
         job,
         take(held, first),
@@ -269,7 +269,7 @@ def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
     return np.where(alone, dp * cp, tp * cp * dp // apart), np.where(alone, tp, apart)
 
 
-def _shard_groups(job: Job, columns: Columns, expert_replicas: Ints) -> tuple[Ints, Ints]:
+def shard_groups(job: Job, columns: Columns, expert_replicas: Ints) -> tuple[Ints, Ints]:
     """Ranks that ZeRO shards dense and expert parameters over, [mesh]: all replicas, or those of a group of them."""
     replicas = columns["dp"] * columns["cp"]
     within = np.minimum(job.words.shard, columns["dp"]) if job.words.shard else columns["dp"]

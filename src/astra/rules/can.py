@@ -90,7 +90,8 @@ def unable(runtime: Runtime, model: ModelSpec, workload: Workload) -> list[Reaso
     if workload.task not in can.tasks:
         found.append(Reason("workload", f"{who} does not {_TASKS[workload.task]} here"))
     if workload.precision not in can.precision:
-        found.append(Reason("workload", f"{who} does not train in {workload.precision} here"))
+        offered = ", ".join(can.precision)
+        found.append(Reason("workload", f"{who} does not train in {workload.precision} here (it has {offered})"))
     if workload.optimizer not in can.optimizers:
         found.append(Reason("workload", f"{who} does not train with {workload.optimizer} here"))
     if workload.mtp and not can.mtp:

@@ -39,7 +39,7 @@ from astra.operators.attention import BACKWARD_FLOPS
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.bounds import may_fit, products_s
+from astra.search.bounds import grids_may_fit, may_fit, products_s
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.engine import Leaders
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
@@ -51,6 +51,7 @@ from astra.spec.strategy import Strategy
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
 MOST_PENDING: Final = 4096  # meshes put aside before the recomputes are tried on them
 MESHES, STRATEGIES = 6.0, 85.0  # costed in a unit of effort
+GRIDS: Final = 100.0  # whose room is looked at in a unit of effort
 SHARDINGS: Final = 15.0  # whose parts are timed in a unit of effort
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
@@ -213,10 +214,10 @@ def search_counts(job: Job, table: CountTable, limits: Limits) -> BestByCount:
     return CountSearch(job, table, limits, Effort()).go_on()
 
 
-def best_on(job: Job, effort: Effort) -> BestByCount:
-    """The best strategy on the GPUs of a job alone, as far as the effort goes."""
+def best_on(job: Job, effort: Effort, *, found: bool = False) -> BestByCount:
+    """The best strategy on the GPUs of a job alone, as ``CountSearch.go_on`` finds it."""
     table = tabulate(job, CountSpace(job, np.array([job.pool.gpus])), effort)
-    return CountSearch(job, table, lambda best_s: np.full(len(best_s), np.inf), effort).go_on()
+    return CountSearch(job, table, lambda best_s: np.full(len(best_s), np.inf), effort).go_on(found=found)
 
 
 class _Waiting(NamedTuple):
@@ -236,7 +237,7 @@ class CountSearch(Leaders):
         super().__init__(job, table.space, keep=AT_ONCE)
         self.table, self._limits, self._effort = table, limits, effort
         self._waiting: list[_Waiting] = []
-        rows = np.flatnonzero(table.bound_s < self.limit_s(table.place))
+        rows = np.flatnonzero((table.bound_s < self.limit_s(table.place)) & (not table.space.empty))
         gpu_seconds = table.bound_s[rows] * table.space.counts[table.place[rows]]
         self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")]))
 
@@ -282,6 +283,8 @@ class CountSearch(Leaders):
         """Expand the grids that may matter to meshes and cost those that may, best first."""
         table = self.table
         rows = rows[table.bound_s[rows] < self.limit_s(table.place[rows])]
+        self._effort.spend(len(rows) / GRIDS)
+        rows = rows[grids_may_fit(self.job, table.space, table.grids[rows])]
         meshes, _, grid = table.space.expand(table.grids[rows]) if len(rows) else (None, None, None)
         if meshes is None or grid is None or not len(meshes):
             return

@@ -27,7 +27,7 @@ from astra.evidence.bars import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
-from astra.search.bounds import Grids, grid_bound_s, grids_may_fit
+from astra.search.bounds import Grids, grid_bound_s, layers_may_fit
 from astra.search.settle import (
     FIRST_GRIDS,
     GROUP,
@@ -107,7 +107,9 @@ def among(
     """The same below some step, among grids that another search may have looked at."""
     started, space, job = time.perf_counter(), grids.space, grids.job
     leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, advise=advise)
-    if not grids.empty:
+    if not (space.empty or advise or below_s < np.inf) and grids.none_fits():
+        leaders.unfit = float(space.strategies.sum())
+    elif not space.empty:
         rows, bound_s, gathered = grids.usual
         leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
         rest, bound_s = grids.rest(leaders.worst_s() / leaders.least_doubt_of_all())
@@ -186,7 +188,7 @@ class Leaders:
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost grids by their bounds until none is left that could enter the leaders."""
         if not self._advise:
-            fits = grids_may_fit(self.job, self.space, gathered, rows)
+            fits = layers_may_fit(self.job, self.space, gathered, rows)
             self.unfit += float(self.space.strategies[rows[~fits]].sum())
             rows, bound_s = rows[fits], bound_s[fits]
         order = np.argsort(bound_s, kind="stable")

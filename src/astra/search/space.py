@@ -93,6 +93,11 @@ class Space:
         self.recomputes = self._make_recomputes()
         self.offloads = bool(self.recomputes.offload_layers.any())
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to choose from."""
+        return not min(len(self.strategies), len(self.shardings), len(self.recomputes), len(self.flash_settings))
+
     def check_pairs(self, meshes: Columns, weights: Floats | None = None) -> Verdict:
         """The rules that join the two, on every mesh and sharding."""
         spoken = spoken_of(self.pair_rules) | {"pp"}
