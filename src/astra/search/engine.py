@@ -103,11 +103,12 @@ def among(
     progress: Progress | None = None,
     doubt: Doubt | None = None,
     below_s: float = np.inf,
+    within: float = np.inf,
     advise: bool = False,
 ) -> SearchOutcome:
-    """The same below some step, among grids that another search may have looked at."""
+    """The same below some step and ``within`` so many times the best, among grids that may have been looked at."""
     started, space, job = time.perf_counter(), grids.space, grids.job
-    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, advise=advise)
+    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, within=within, advise=advise)
     if not (space.empty or advise or below_s < np.inf) and grids.none_fits():
         leaders.unfit = float(space.strategies.sum())
     elif not space.empty:
@@ -128,10 +129,10 @@ class Leaders:
 
     def __init__(
         self, job: Job, space: Space, keep: int, *, doubt: Doubt | None = None, below_s: float = np.inf,
-        advise: bool = False,
+        within: float = np.inf, advise: bool = False,
     ) -> None:  # fmt: skip
         self.job, self.space, self.keep = job, space, keep
-        self._doubt, self._below_s, self._advise = doubt, below_s, advise
+        self._doubt, self._below_s, self._within, self._advise = doubt, below_s, within, advise
         self.contest = Contest(job, self.limit_s, at_once=keep)
         self.quickest = space.recomputes.take(slice(0, 1))  # no recompute, unless that is restricted
         self.grids = self.evaluated = self.feasible = 0
@@ -146,9 +147,9 @@ class Leaders:
 
     def worst_s(self) -> float:
         """The step time a plan must beat to enter the leaders."""
-        if len(self.best) < self.keep:
-            return self._below_s
-        return min(sorted(entry[0] for entry in self.best.values())[self.keep - 1], self._below_s)
+        steps_s = sorted(entry[0] for entry in self.best.values())
+        near_s = self._within * steps_s[0] if steps_s else np.inf
+        return min(self._below_s, near_s, *steps_s[self.keep - 1 : self.keep])
 
     def doubts(self, meshes: Meshes) -> Floats:
         """What a step is multiplied by before it is ranked, [mesh, sharding]."""
@@ -381,8 +382,7 @@ class Leaders:
         """The leaders as strategies, and the account."""
         space = self.space
         ranked = sorted(self.best.values(), key=lambda entry: (entry[0], str(entry[1])))[: self.keep]
-        turned_away = sum(space.refused.values()) + space.dominated
-        slower = space.considered - turned_away - self.feasible - round(self.too_large + self.unfit)
+        away = sum(space.refused.values()) + space.dominated + round(self.too_large + self.unfit)
         return SearchOutcome(
             candidates=[Candidate(strategy, upper_s / self._doubted(strategy)) for upper_s, strategy in ranked],
             considered=space.considered,
@@ -392,7 +392,7 @@ class Leaders:
             refused=dict(space.refused),
             dominated=space.dominated,
             too_large=round(self.too_large + self.unfit),
-            slower=max(slower, 0),
+            slower=max(space.considered - away - self.feasible, 0),
             least_bytes=self.least[0],
             least=self.least[1],
             grids=grids,
