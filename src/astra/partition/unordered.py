@@ -9,7 +9,7 @@ some order of the answer costs no more than the answer and fits, it is the optim
 from __future__ import annotations
 
 from itertools import islice, permutations
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -60,7 +60,8 @@ class _Ways(NamedTuple):
 
     def sums(self, stages: Ints | int, layers: Ints) -> Floats:
         """Seconds of so many layers on so many stages, [choice, role, ...]; infinite where they have no room."""
-        wide = self._replace(**{name: getattr(self, name)[..., None] for name in self._fields[:-1]})
+        columns: Any = [*(np.asarray(column)[..., None] for column in self[:-1]), self.least_layers]
+        wide = _Ways(*columns)
         single, pair, least = stages == 1, stages == 2, self.least_layers
         room = np.where(single, wide.alone, wide.first + wide.last + (stages - 2) * wide.inner)
         several = (np.minimum(wide.first, wide.last) >= least) & (pair | (wide.inner >= least))

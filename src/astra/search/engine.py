@@ -102,11 +102,12 @@ def among(
     progress: Progress | None = None,
     doubt: Doubt | None = None,
     below_s: float = np.inf,
+    within: float = np.inf,
     advise: bool = False,
 ) -> SearchOutcome:
-    """The same below some step, among grids that another search may have looked at."""
+    """The same below some step and ``within`` so many times the best, among grids that may have been looked at."""
     started, space, job = time.perf_counter(), grids.space, grids.job
-    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, advise=advise)
+    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, within=within, advise=advise)
     if not (space.empty or advise or below_s < np.inf) and grids.none_fits():
         leaders.unfit = float(space.strategies.sum())
     elif not space.empty:
@@ -127,10 +128,10 @@ class Leaders:
 
     def __init__(
         self, job: Job, space: Space, keep: int, *, doubt: Doubt | None = None, below_s: float = np.inf,
-        advise: bool = False,
+        within: float = np.inf, advise: bool = False,
     ) -> None:  # fmt: skip
         self.job, self.space, self.keep = job, space, keep
-        self._doubt, self._below_s, self._advise = doubt, below_s, advise
+        self._doubt, self._below_s, self._within, self._advise = doubt, below_s, within, advise
         self._aside = below_s < np.inf  # beside another search, which has told the account and the advice
         self.contest = Contest(job, self.limit_s, at_once=keep)
         self.best = self.contest.best
@@ -142,9 +143,8 @@ class Leaders:
 
     def worst_s(self) -> float:
         """The step time a plan must beat to enter the leaders."""
-        if len(self.best) < self.keep:
-            return self._below_s
-        return min(sorted(entry[0] for entry in self.best.values())[self.keep - 1], self._below_s)
+        steps_s = sorted(entry[0] for entry in self.best.values())
+        return min([self._below_s, *(self._within * best_s for best_s in steps_s[:1]), *steps_s[self.keep - 1 :][:1]])
 
     def doubts(self, meshes: Meshes) -> Floats:
         """What a step is multiplied by before it is ranked, [mesh, sharding]."""
@@ -303,9 +303,8 @@ class Leaders:
         least = memory.least_peak_of_any(self.job, costs, vp, shardings, offload=self.space.offloads)
         if self.space.pair_rules:
             rows = np.flatnonzero(memory.fits(self.job, least))
-            some = take(costs, rows)
-            static = memory.states(self.job, some, self.space.shardings)
-            least[rows] = self.least_allowed(meshes.take(rows), some, static).min(axis=1)
+            some, few = take(costs, rows), meshes.take(rows)
+            least[rows] = self.least_allowed(few, some, memory.states(self.job, some, shardings)).min(axis=1)
         return memory.reserved_bytes(self.job, least)
 
     def _turn_away(self, meshes: Meshes, each: Floats, room: Bools | None = None) -> None:
@@ -383,8 +382,7 @@ class Leaders:
         """The leaders as strategies, and the account."""
         space = self.space
         ranked = sorted(self.best.values(), key=lambda entry: (entry[0], str(entry[1])))[: self.keep]
-        turned_away = sum(space.refused.values()) + space.dominated
-        slower = space.considered - turned_away - self.feasible - round(self.too_large + self.unfit)
+        away = sum(space.refused.values()) + space.dominated + round(self.too_large + self.unfit)
         return SearchOutcome(
             candidates=[Candidate(strategy, upper_s / self._doubted(strategy)) for upper_s, strategy in ranked],
             considered=space.considered,
@@ -394,7 +392,7 @@ class Leaders:
             refused=dict(space.refused),
             dominated=space.dominated,
             too_large=round(self.too_large + self.unfit),
-            slower=max(slower, 0),
+            slower=max(space.considered - away - self.feasible, 0),
             least_bytes=self.least[0],
             least=self.least[1],
             grids=grids,

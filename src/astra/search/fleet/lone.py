@@ -15,7 +15,8 @@ from astra.layers.kinds import layer_kinds
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search import detail
-from astra.search.engine import search
+from astra.search.bounds import Grids
+from astra.search.engine import among
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.summary import Fitted, runtimes_for
@@ -35,22 +36,20 @@ def best_alone(
     """What ``astra plan`` with that pool by itself puts first; None if nothing is legal and fits."""
     whole = settled(msgspec.structs.replace(part_of(fleet.jobs[place], gpus), settled=None, repeats=None), restrictions)
     for job, limits, _ in attempts(whole, restrictions):
-        found = search(job, limits, user_rules=user_rules, keep=KEEP, advise=False)
+        found = among(Grids(job, limits, user_rules), keep=KEEP, within=1 + NEAR)
         if found.candidates:
             break
     else:
         return None
-    timed, near_s = found.grids.timed, (1 + NEAR) * found.candidates[0].step_s
-    near = [candidate for candidate in found.candidates if candidate.step_s <= near_s]
-    for some in (near, found.candidates[len(near) :]):
-        strategies = best_splits(job, some, user_rules, timed) if some else []
-        results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
-        fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
-        if fitting:
-            strategy, result = min(fitting, key=lambda pair: pair[1].step_s)
-            plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
-            return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
-    return None
+    timed = found.grids.timed
+    strategies = best_splits(job, found.candidates, user_rules, timed)
+    results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
+    fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
+    if not fitting:
+        return None
+    strategy, result = min(fitting, key=lambda pair: pair[1].step_s)
+    plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
+    return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
 
 
 def part_of(job: Job, gpus: int) -> Job:
