@@ -196,6 +196,14 @@ def test_a_value_that_is_not_on_offer_is_named(limits: dict[str, Any], says: str
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize("objective", ["cheapest", "pareto"])
+def test_a_recompute_that_the_runtime_has_not_leaves_nothing_for_money_either(objective: str) -> None:
+    money: dict[str, Any] = {"objective": objective, "tokens": 1e9, "money": astra.Money(usd_per_gpu_h=2.0)}
+    with pytest.raises(NoFeasiblePlan, match="no strategy fits"):
+        astra.plan("llama-3.1-8b", gpus="8xH100", batch=8, seq=512, runtime="torchtitan", fix=["recompute=selective"],
+                   **money)  # fmt: skip
+
+
 def test_strategies_that_fit_only_by_the_closed_form_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     from msgspec.structs import replace
 
