@@ -26,7 +26,7 @@ BACK: list[tuple[str, str, str, str, str, dict[str, Any]]] = [
     ("megatron-bridge", "overrides.txt", "llama-3.1-8b", "16xH100", "dp16 mbs1 zero3 shard8 graphs=none", BRIDGE),
     ("megatron-bridge", "overrides.txt", "llama-3.1-8b", "16xH100", "dp16 mbs1 zero1 moments=bf16 grads=fp32", BRIDGE),
     ("megatron-bridge", "overrides.txt", "llama-3.1-8b", "16xH100", "dp16 mbs1 zero1 params=fp8",
-     BRIDGE | {"precision": "fp8"}),
+     BRIDGE | {"precision": "fp8-tensorwise"}),
     ("megatron-bridge", "overrides.txt", "deepseek-v3", "256xH100",
      "tp2 pp8 ep32 dp16 mbs1 sp zero1 recompute=selective:core_attn,mla_up_proj layers=8*7,5", BRIDGE),
     ("megatron-bridge", "overrides.txt", "mixtral-8x7b", "64xH100",

@@ -120,7 +120,7 @@ def test_a_launcher_gives_the_reasons_of_its_framework() -> None:
 
 def test_skypilot_asks_clouds_for_what_it_can_do_there() -> None:
     """SkyPilot refuses network tiers on Azure, images on OCI and several machines on RunPod."""
-    given_ = {"batch": 128, "strategy": "dp16 mbs1 zero3"}
+    given_: dict[str, Any] = {"batch": 128, "strategy": "dp16 mbs1 zero3"}
     azure = given("llama-2-7b", "16xH100", node="azure-nd96isr-h100-v5", **given_)
     assert "network_tier" not in task(azure)["resources"]
     oci = given("llama-2-7b", "16xH100", node="oci-bm.gpu.h100.8", runtime="pytorch", **given_)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from astra.errors import InputError
 from astra.export.arguments import SHAPE, Arguments
 from astra.export.import_megatron_model import has_experts, model_of
-from astra.export.import_megatron_words import flash, old, other_modules, precision, recompute, words, zero
+from astra.export.import_megatron_words import FP8_SCALED, flash, old, other_modules, precision, recompute, words, zero
 from astra.export.imported import Asked, ImportedLaunch
 from astra.export.megatron_flags import unread
 from astra.spec.strategy import MAX_STAGES, Strategy
@@ -125,8 +125,10 @@ def _unused(args: Arguments) -> tuple[str, ...]:
     if args.has("--use-torch-fsdp2"):
         named.append("--use-torch-fsdp2, taken as Megatron-FSDP")
     scaling = args.text("--fp8-recipe")
-    if scaling not in ("", "tensorwise", "mxfp8"):
+    if scaling and scaling not in FP8_SCALED:
         named.append(f"--fp8-recipe {scaling}, taken as the usual one of the GPU")
+    if scaling == "delayed":
+        named.append("--fp8-recipe delayed, taken as tensorwise")
     fraction = args.text("--optimizer-offload-fraction", "1.0")
     if fraction not in ("1.0", "1"):
         named.append(f"--optimizer-offload-fraction {fraction}, taken as 1.0")

@@ -49,8 +49,8 @@ def _nothing(scripts: list[Script], asked: Asked) -> InputError:
     """Why no job was found: another program, another file, or none at all."""
     commands = [words for script in scripts for words in script.commands]
     files = [word for words in commands for word in words if _CONFIGURED.fullmatch(word) and _starts(words)]
-    others = [words[1:] for words in commands if words[0] in ("source", ".", "bash", "sh", "sbatch")]
-    runs = [named for words in others if (named := next((word for word in words if word[0] != "-"), None)) is not None]
+    further = [words[1:] for words in commands if words[0] in ("source", ".", "bash", "sh", "sbatch")]
+    runs = [named for words in further if (named := next((word for word in words if word[0] != "-"), None)) is not None]
     want = "a command that trains: of Megatron-LM, Megatron-Bridge, the Hugging Face Trainer or Accelerate"
     fix = "No command with --micro-batch-size, --num-layers or --per_device_train_batch_size was found."
     others = [name for words in commands for name in _programs(words) if _OTHER_PROGRAM.search(name)]
