@@ -116,6 +116,9 @@ class Cost(Result, frozen=True, kw_only=True):
     parts: dict[str, float]  # dollars: gpus; where there are any: startup, unused, idle, storage and egress
     expected: Restarts | None = None
     startup_s: float = 0.0  # paid for before the first step
+    kwh: float | None = None  # of the whole run as expected, with the building's share; null for a mix
+    kg_co2: float | None = None  # of that energy; null where the grid is not known
+    energy_source: str = ""  # how both are known
     billed_days: float = 0.0  # what is paid for: days, rounded up to the offer's minimum, step or term
 
 

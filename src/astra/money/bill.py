@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from astra.answer import Baseline, Cost, Estimate, PriceTag, Range, Restarts
+from astra.catalog.grid import grid
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.stage import gather_parts
 from astra.errors import InputError
@@ -129,13 +130,15 @@ def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag, machines:
     tokens = job.workload.tokens
     if tokens is None:
         return None
-    machines = machines or hired(job.pool)
+    alone, machines = machines is None, machines or hired(job.pool)
     bar = (result.step_s_range.low / result.step_s, result.step_s_range.high / result.step_s)
     train_s = tokens / result.tokens_per_s
     parts = bill_usd(options, tag, machines, train_s)
     start_s = float(startup_s(options, tag, machines.nodes))
     low, high = ((train_s * end + start_s + options.idle_s) / money.DAY_S for end in bar)
     present_s = train_s + start_s + options.idle_s
+    expected = None if options.goodput == "off" else _expected(job, options, tag, train_s, bar, machines)
+    elapsed_s = present_s if expected is None else expected.days * money.DAY_S
     return Cost(
         gpus=machines.billed,
         days=present_s / money.DAY_S,
@@ -145,10 +148,30 @@ def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag, machines:
         usd_per_billion_tokens=sum(parts.values()) / tokens * 1e9,
         price=tag,
         parts=parts,
-        expected=None if options.goodput == "off" else _expected(job, options, tag, train_s, bar, machines),
+        expected=expected,
         startup_s=start_s,
         billed_days=float(money.billed_s(present_s, tag.minimum_s, tag.step_s)) / money.DAY_S,
+        **(_energy(job, options, tag, machines, elapsed_s) if alone else {}),
     )
+
+
+def _energy(job: Job, options: Money, tag: PriceTag, machines: Hired, seconds: float) -> dict[str, Any]:
+    """Kilowatt-hours and CO2 of a run on one type of GPU, and how they are known."""
+    drawn = options.watts_per_gpu
+    watts = money.DRAWN * job.pool.device.power_w if drawn is None else drawn
+    kwh = float(money.energy_kwh(watts, options.pue, machines.billed, seconds))
+    said = (
+        f"{watts:.0f} W per GPU: {money.DRAWN_SOURCE}, without its server" if drawn is None else f"{watts:.0f} W, given"
+    )
+    found = grid(tag.provider, tag.region)
+    grams = options.g_co2_per_kwh if options.g_co2_per_kwh is not None or found is None else found.g_co2_per_kwh
+    made = "grid not known" if grams is None else f"{grams:g} g/kWh"
+    whose = "" if found is None or options.g_co2_per_kwh is not None else f" of {found.source}"
+    return {
+        "kwh": kwh,
+        "kg_co2": None if grams is None else kwh * grams / 1000,
+        "energy_source": f"{said}; PUE {options.pue:g}; {made}{whose}",
+    }
 
 
 def _usd_range(options: Money, tag: PriceTag, machines: Hired, train_s: float, bar: tuple[float, float]) -> Range:

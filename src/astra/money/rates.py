@@ -27,6 +27,9 @@ RESTART_SOURCE: Final = "MegaScale (NSDI 2024): back at the last checkpoint with
 PREEMPTED_PER_MONTH: Final = 0.20
 PREEMPTIONS_PER_NODE_S: Final = -float(np.log1p(-PREEMPTED_PER_MONTH)) / (30 * DAY_S)
 PREEMPTION_SOURCE: Final = "AWS Spot Instance Advisor, p5: 10-20% of instances a month (thundercompute.com, 2025-05-01)"
+# An H200 of 700 W draws 685 to 697 W in products, attention and mixes of them with streams.
+DRAWN: Final = 0.99
+DRAWN_SOURCE: Final = "99% of the board's power, as measured on an H200 (benchmarks/results/2026-11-15_power_h200.json)"
 # A bf16 weight, its fp32 master copy and the optimizer's fp32 moments, per trained parameter.
 CHECKPOINT_BYTES: Final = {"adam": 2 + 4 + 8.0, "sgd": 2 + 4 + 4.0}
 
@@ -67,6 +70,12 @@ def billed_s(seconds: Number, minimum_s: Number, step_s: Number) -> Numbers:
     size = np.where(step > 0, step, 1.0)
     rounded = np.where(step > 0, np.maximum(np.ceil(used / size - 1e-9) * size, used), used)
     return np.maximum(rounded, least)
+
+
+def energy_kwh(power_w: Number, pue: Number, gpus: Number, seconds: Number) -> Numbers:
+    """Power by GPUs by time, with what the building adds."""
+    power, overhead, count, time_s = _floats(power_w, pue, gpus, seconds)
+    return power / 1000 * overhead * count * time_s / HOUR_S
 
 
 def energy_usd_per_gpu_h(power_w: Number, pue: Number, usd_per_kwh: Number) -> Numbers:

@@ -44,6 +44,7 @@ Which = Literal["some", "all", "none"]
 MOST_EFFORT: Final = 13_000.0  # of all mixes unless all are asked for, about a second; the rest stays open
 BENCH: Final = 250.0  # effort of the columns of a GPU type
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
+LEAST_GAIN: Final = 0.9  # unless all are asked for: what two types could save at best to be worth the trouble, a tenth
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
 # Simulated over closed-form time before the host's work was 0.994 to 1.44 in 147 mixes of three models.
 BAND: Final = 0.02
@@ -90,7 +91,7 @@ def mix(
     found.sort(key=lambda one: one.promise)
     refined, planned, cut = [], 0, 0
     for one in found:
-        if planned >= may or table.effort.over:
+        if planned >= may or table.effort.over or (which == "some" and one.promise > LEAST_GAIN):
             break
         made, whole = table.plan(one)
         planned, cut = planned + 1, cut + (not whole)

@@ -42,6 +42,7 @@ def render_rent(
             parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
         first = report.chosen[0] if report.objective != "pareto" else report.role("knee")
         parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
+        parts += drawing.bullets(energy_words(choice) for choice in named(report) if choice.cost.kwh is not None)
         if report.own:
             parts += [drawing.blank(), drawing.heading("Own or rent"), *drawing.bullets(map(own_words, report.own))]
         parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
@@ -118,6 +119,18 @@ def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]
         "(-v shows them)."
     )
     return [*warned, drawing.prose((words, "dim"))]
+
+
+def named(report: RentReport) -> list[Choice]:
+    """The choices that have a role."""
+    return [choice for choice in report.front if choice.roles]
+
+
+def energy_words(choice: Choice) -> str:
+    """Energy and CO2 of a choice, and how they are known."""
+    kwh, co2 = choice.cost.kwh or 0.0, choice.cost.kg_co2
+    made = "CO2 not known" if co2 is None else f"{co2 / 1000:,.3g} t CO2"
+    return f"Energy ({choice.name}): {kwh / 1000:,.3g} MWh, {made} ({choice.cost.energy_source})."
 
 
 def own_words(found: BreakEven) -> str:

@@ -48,10 +48,15 @@ class Money(Fielded, frozen=True, kw_only=True):
         float, Field(kinds.fraction(below=1.0), "what you pay less than the listed prices")
     ] = 0.0  # fmt: skip
     usd_per_kwh: Annotated[float | None, Field(kinds.number(0, 100, unit="USD"), "owned hardware: energy")] = None
-    pue: Annotated[float, Field(kinds.number(1, 5), "power of the building over that of the machines")] = 1.0
+    pue: Annotated[
+        float, Field(kinds.number(1, 5), "power of the building over that of the machines, in energy and its price")
+    ] = 1.0
     watts_per_gpu: Annotated[
         float | None, Field(kinds.number(0, 100_000, above=True, unit="W"),
                             "with its share of the server (default: the GPU's board power)")
+    ] = None  # fmt: skip
+    g_co2_per_kwh: Annotated[
+        float | None, Field(kinds.number(0, 5000, unit="G"), "of your grid (default: that of the offer's region, if known)")
     ] = None  # fmt: skip
     usd_per_gpu: Annotated[
         float | None, Field(_AMOUNT, "owned hardware: the purchase, with its share of the server")
@@ -117,10 +122,7 @@ class Money(Fielded, frozen=True, kw_only=True):
             "a price per hour, or what owned hardware costs, not both",
         )  # fmt: skip
         alone = "{} with it: alone it changes no price"
-        energy, bought = self.usd_per_kwh is not None, self.usd_per_gpu is not None
-        check(energy or self.pue == 1, "money.pue", self.pue, alone.format("--usd-per-kwh"))
-        check(energy or self.watts_per_gpu is None, "money.watts_per_gpu", self.watts_per_gpu,
-              alone.format("--usd-per-kwh"))  # fmt: skip
+        bought = self.usd_per_gpu is not None
         for name in ("use", "staff_usd_per_gpu_year", "capital_rate"):
             usual = MONEY_DEFAULTS[name]
             check(bought or getattr(self, name) == usual, f"money.{name}", getattr(self, name),
