@@ -23,8 +23,8 @@ WORKLOAD = (
 )
 OBJECTIVE = "--objective --budget --deadline"
 MONEY = (
-    "--market --providers --regions --prices --usd-per-gpu-h --price --discount --usd-per-kwh --pue --watts-per-gpu --g-co2-per-kwh "
-    "--usd-per-gpu --lifetime-years --use --staff-usd --capital-rate --startup --goodput "
+    "--market --providers --regions --prices --usd-per-gpu-h --price --discount --usd-per-kwh --pue --watts-per-gpu "
+    "--g-co2-per-kwh --usd-per-gpu --lifetime-years --use --staff-usd --capital-rate --startup --goodput "
     "--mtbf-gpu-h --restart-min --write-mb-s --preemptions --idle --storage --egress"
 )
 OUTPUT = "--json --out --quiet --verbose --width --debug"

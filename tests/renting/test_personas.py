@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_what_is_named_first_can_be_followed(answer: object) -> None:
             assert judged(choice)[0] <= 366
             assert choice.cost.price.source
     shown = [choice for choice in report.front if not choice.like or choice.roles]
-    for faster, slower in zip(shown, shown[1:], strict=False):
+    for faster, slower in pairwise(shown):
         assert judged(faster)[0] < judged(slower)[0]
         assert judged(faster)[1] > judged(slower)[1]
 

@@ -49,7 +49,7 @@ def owned_tag(options: Money, pool: Pool) -> PriceTag:
     if options.usd_per_kwh is not None:
         parts.append(f"{watts:.0f} W x PUE {options.pue:g} x ${options.usd_per_kwh:g}/kWh")
     if options.usd_per_gpu is not None:
-        rate = f" at {options.capital_rate:.3g} a year" if options.capital_rate else ""
+        rate = f" at {100 * options.capital_rate:.3g}% a year" if options.capital_rate else ""
         parts.append(f"${options.usd_per_gpu:,.0f} over {options.lifetime_years:g} years{rate}")
     if options.staff_usd_per_gpu_year:
         parts.append(f"${options.staff_usd_per_gpu_year:,.0f} a year for people and upkeep")
@@ -144,7 +144,7 @@ def offer_tag(price: Price, today: dt.date | None = None, why: str = "", options
     return PriceTag(
         usd_per_gpu_h=price.usd_per_gpu_h * (1 - less), provider=price.provider, instance=price.instance,
         region=price.region, market=price.market, currency=price.currency, date=price.date.isoformat(),
-        source=price.source + (f", less {less:.3g} of it" if less else ""),
+        source=price.source + (f", less {100 * less:.3g}%" if less else ""),
         age_days=((today or dt.date.today()) - price.date).days, why=why, gpu=price.gpu, instance_gpus=price.gpus,
         fabric=fabric, fabric_source=known_by, available=price.available, min_gpus=price.min_gpus,
         term_s=None if price.term_days is None else price.term_days * DAY_S,

@@ -194,7 +194,7 @@ def _row(best: _Buys, name: str, parameters: int, *, moe: bool) -> Afforded:
 
 def loss(parameters: float, tokens: float) -> float:
     """The published law's loss of a dense model."""
-    return LAW["E"] + LAW["A"] / parameters ** LAW["a"] + LAW["B"] / tokens ** LAW["b"]
+    return float(LAW["E"] + LAW["A"] / parameters ** LAW["a"] + LAW["B"] / tokens ** LAW["b"])
 
 
 def _dense() -> list[tuple[float, str, str]]:

@@ -243,7 +243,7 @@ def restart_sentences(cost: Cost, whose: str = "") -> list[str]:
         return []
     interval = show_seconds(found.checkpoint_interval_s)
     return [
-        f"* With restarts{whose}: {found.interruptions:.3g} interruptions expected, one every "
+        f"With restarts{whose}: {found.interruptions:.3g} interruptions expected, one every "
         f"{show_seconds(found.mtbf_h * 3600)}; a checkpoint of {found.checkpoint_gib:,.0f} GiB every {interval} of "
         f"work takes {show_seconds(found.checkpoint_write_s)}; {found.goodput:.1%} of the time is useful.",
         *(f"{source[:1].upper()}{source[1:]}." for source in found.sources),

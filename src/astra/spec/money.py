@@ -10,7 +10,8 @@ from astra.spec.names import Name, check_names
 from astra.spec.record import check
 from astra.units import MONTH_S
 
-MARKETS: Final = ("on-demand", "reserved", "spot")
+Market = Literal["on-demand", "reserved", "spot"]
+MARKETS: Final[tuple[Market, ...]] = ("on-demand", "reserved", "spot")
 ANY_MARKET: Final = "any"
 GOODPUT: Final = ("expected", "ideal", "off")
 _AMOUNT: Final = kinds.number(0, 1e9, unit="USD")
@@ -56,7 +57,8 @@ class Money(Fielded, frozen=True, kw_only=True):
                             "with its share of the server (default: the GPU's board power)")
     ] = None  # fmt: skip
     g_co2_per_kwh: Annotated[
-        float | None, Field(kinds.number(0, 5000, unit="G"), "of your grid (default: that of the offer's region, if known)")
+        float | None, Field(kinds.number(0, 5000, unit="G"),
+                            "of your grid (default: that of the offer's region, if known)")
     ] = None  # fmt: skip
     usd_per_gpu: Annotated[
         float | None, Field(_AMOUNT, "owned hardware: the purchase, with its share of the server")
@@ -131,7 +133,7 @@ class Money(Fielded, frozen=True, kw_only=True):
               alone.format("--usd-per-gpu"))  # fmt: skip
 
     @property
-    def markets(self) -> tuple[str, ...]:
+    def markets(self) -> tuple[Market, ...]:
         """The markets whose prices apply, the most usual first."""
         return MARKETS if self.market == ANY_MARKET else (self.market,)
 
