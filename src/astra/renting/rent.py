@@ -125,7 +125,10 @@ def _own(texts: Sequence[str]) -> Cluster | None:
         return None
     if files and len(texts) > 1:
         raise InputError("own", ",".join(texts), want="GPUs such as 64xH100, or one cluster file")
-    return read_cluster(Path(files[0])) if files else parse_cluster("+".join(texts))
+    try:
+        return read_cluster(Path(files[0])) if files else parse_cluster("+".join(texts))
+    except InputError as error:
+        raise InputError(f"own: {error.where}", error.got, want=error.want, fix=error.fix) from None
 
 
 def _with_usual_goal(request: PlanRequest) -> PlanRequest:

@@ -14,6 +14,16 @@ Market = Literal["on-demand", "reserved", "spot"]
 MARKETS: Final[tuple[Market, ...]] = ("on-demand", "reserved", "spot")
 ANY_MARKET: Final = "any"
 GOODPUT: Final = ("expected", "ideal", "off")
+
+
+def _goodput() -> kinds.FieldKind:
+    """The words, and ``both`` of older requests: expected figures decide, ideal ones are shown."""
+    kind = kinds.one_of(*GOODPUT)
+    return kind._replace(
+        read=lambda value, where: kind.read("expected" if isinstance(value, str) and value == "both" else value, where)
+    )
+
+
 _AMOUNT: Final = kinds.number(0, 1e9, unit="USD")
 _PRICE: Final = kinds.number(0, 1000, above=True, unit="USD")
 _SPEED: Final = kinds.number(0, 1e15, above=True)
@@ -42,7 +52,7 @@ class Money(Fielded, frozen=True, kw_only=True):
     ] = None  # fmt: skip
     usd_per_gpu_h: Annotated[float | None, Field(_PRICE, "a price of your own")] = None
     price: Annotated[
-        tuple[str, ...], Field(kinds.texts("prices of GPU types, such as H100=2.5,H200=3", "GPU=USD", split=","),
+        tuple[Name, ...], Field(kinds.texts("prices of GPU types, such as H100=2.5,H200=3", "GPU=USD", split=","),
                                "a price of your own for a GPU type, beside the other offers")
     ] = ()  # fmt: skip
     discount: Annotated[
@@ -77,7 +87,7 @@ class Money(Fielded, frozen=True, kw_only=True):
     ] = 0.0  # fmt: skip
     goodput: Annotated[
         Literal["expected", "ideal", "off"],
-        Field(kinds.one_of(*GOODPUT), "restarts: judge by the expected time and bill and show the ideal ones beside "
+        Field(_goodput(), "restarts: judge by the expected time and bill and show the ideal ones beside "
                                "them (expected), the other way round (ideal), or leave them out (off)")
     ] = "expected"  # fmt: skip
     startup_s: Annotated[

@@ -15,7 +15,6 @@ _SAME: Final = {
     "lora": ("peft",),
     "bf16": ("bfloat16", "bf16mixed", "torchbfloat16"),
     "fp16": ("float16", "half", "fp16mixed", "torchfloat16"),
-    "expected": ("both",),
     "fp8": ("float8", "fp8mixed", "fp8hybrid"),
 }
 # Folded words that mean something else, with the nearest word of a request and how it differs.
