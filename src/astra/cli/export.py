@@ -31,6 +31,7 @@ examples:
   astra export plan.json --to megatron --out run/
   astra export plan.json --to slurm --rank 2
   astra export plan.json --to torchtitan --nearest
+  astra rent llama-3-8b --tokens 100B --gpus H100 --out rent.json
   astra export rent.json --to skypilot --rank 3
 """
 

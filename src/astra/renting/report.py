@@ -255,17 +255,15 @@ def _network_notes(found: Answer, offers: Sequence[Offer]) -> list[str]:
 
 
 def _commitments(best: Sequence[Refined]) -> list[str]:
-    """What one pays for a reservation beyond the run, or would if its term were a year."""
-    notes = []
-    for one in best:
-        tag = one.parts[0].offer.tag
-        if tag.market == "reserved" and tag.term_s is None:
-            usd = one.gpus * tag.usd_per_gpu_h * 8766
-            notes.append(
-                f"{one.name}: how long one commits at this price is not known, so that the bill is a floor; a year of "
-                f"it is {show_dollars(usd)}."
-            )
-    return notes[-1:] if len(notes) > 3 else notes
+    """That the term of a reserved price is not known."""
+    tags = [one.parts[0].offer.tag for one in best]
+    vague = sorted({tag.provider for tag in tags if tag.market == "reserved" and tag.term_s is None})
+    if not vague:
+        return []
+    return [
+        f"How long one commits at the reserved prices of {', '.join(vague)} is not known: the bills are floors, and a "
+        "commitment is paid for whether it is used or not. A column term_days in --prices says what you were offered."
+    ]
 
 
 def _warnings(shown: list[Refined], chosen: list[Refined], best: list[Refined], goal: Goal) -> list[str]:

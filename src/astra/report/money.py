@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PICTURE_ROWS: Final = 12
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
+YEAR_H: Final = 8766
 FAILING: Final = 1.05  # the expected bill over the ideal one, from which both are told
 _PARTS: Final = {"startup": "start-up", "unused": "paid for and not used"}
 _MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
@@ -32,7 +33,9 @@ def render_rent(
     ]
     shown = [choice for choice in report.front if full or not choice.like]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
-    parts.append(front_table([(numbers[id(choice)], choice) for choice in shown], columns, report.judged_by))
+    parts.append(
+        front_table([(numbers[id(choice)], choice) for choice in shown], columns, report.judged_by, energy=full)
+    )
     parts += _merged(report, shown)
     if not brief:
         points = [(_days(choice, report.judged_by), _usd(choice, report.judged_by)) for choice in shown]
@@ -104,7 +107,16 @@ def _said(choice: Choice, by: str) -> str:
         words += f"; {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} if nothing fails"
     elif cost.expected is not None and by == "ideal":
         words += f"; with restarts {show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)}"
-    return f"{words}{_extras(cost)}{' (!)' if choice.warnings else ''}"
+    return f"{words}{_extras(cost)}{_commitment(choice)}{' (!)' if choice.warnings else ''}"
+
+
+def _commitment(choice: Choice) -> str:
+    """What a year of a reservation costs whose term is not known."""
+    price = choice.cost.price
+    if price.market != "reserved" or price.term_s is not None:
+        return ""
+    usd = choice.cost.gpus * price.usd_per_gpu_h * YEAR_H
+    return f"; a floor, because the term is not known: a year of it is {show_dollars(usd)}"
 
 
 def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]:
@@ -150,7 +162,7 @@ def _extras(cost: Cost) -> str:
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
-def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str) -> RenderableType:
+def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> RenderableType:
     """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices."""
     wide, narrow, tiny = width >= 110, width < 96, width < 76
     ideal = by == "expected" and wide and any(choice.cost.expected for _, choice in front)
@@ -158,7 +170,7 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str) -> Ren
     columns += [("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
     columns += [("network", "left")] * (not narrow)
     columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny) + [("ideal", "right")] * ideal
-    columns += [("strategy", "wrap")] * wide
+    columns += [("MWh", "right"), ("t CO2", "right")] * energy + [("strategy", "wrap")] * wide
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for number, choice in front:
         cost = choice.cost
@@ -169,10 +181,15 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str) -> Ren
         cells += [network_words(choice)] * (not narrow)
         cells += [show_seconds(_days(choice, by) * 86400), show_dollars(_usd(choice, by))]
         cells += [_spread(_usd_range(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
+        cells += [_thousands(cost.kwh), _thousands(cost.kg_co2)] * energy
         cells += [" ".join(short_form(choice.strategy, choice.as_usual))] * wide
         cells[0] += "!" * bool(choice.warnings)
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
+
+
+def _thousands(amount: float | None) -> str:
+    return "-" if amount is None else f"{amount / 1000:,.3g}"
 
 
 def _seller(price: PriceTag) -> str:
