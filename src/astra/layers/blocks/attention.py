@@ -155,11 +155,11 @@ def _kept(
 
 
 def qkv_kept_bytes(model: ModelSpec, shard: Shard, heads: Heads) -> Floats:
-    """Queries, keys and values, with what the runtime keeps alive beside them."""
-    tokens = shard.tokens
+    """Queries, keys and values, with what the runtime keeps alive beside them; copies in fp8 keep nothing alive."""
+    tokens, narrow = shard.tokens, shard.keeps.fp8_qkv_bytes
     rotated_bytes = BF16 * (tokens * heads.rotated)
-    nbytes = BF16 * tokens * (heads.queries * heads.dim_qk + heads.keys * (heads.dim_qk + heads.dim_v))
-    if rotates(model) and shard.keeps.projection:
+    nbytes = (narrow or BF16) * tokens * (heads.queries * heads.dim_qk + heads.keys * (heads.dim_qk + heads.dim_v))
+    if rotates(model) and shard.keeps.projection and not narrow:
         # Beyond its key/value heads, tensor parallelism gathers the whole projection, and values stay views of it.
         whole = BF16 * tokens * (model.heads + 2 * model.kv_heads) * model.head_dim
         nbytes = np.where((shard.tp > model.kv_heads) & (model.mla is None), whole, nbytes) + rotated_bytes
