@@ -77,7 +77,8 @@ class _Calls(NamedTuple):
         return _Calls(
             AttentionShape(*(column[chosen] for column in self.shape)),
             self.causal[chosen], self.window[chosen], self.seconds[chosen],
-            (self.ways[0][chosen], self.ways[1][chosen]), self.flops_per_s[chosen], self.bytes_per_s[chosen], self.sms[chosen], self.other[chosen],
+            (self.ways[0][chosen], self.ways[1][chosen]), self.flops_per_s[chosen], self.bytes_per_s[chosen],
+            self.sms[chosen], self.other[chosen],
         )  # fmt: skip
 
 

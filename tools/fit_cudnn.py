@@ -3,8 +3,8 @@
 ``data/cudnn_attention.csv`` restates NVIDIA's own benchmark: NVIDIA/cudnn-frontend @3929da2,
 benchmark/sdpa_benchmark_training/results, cuDNN 9.22, ten calls each, backward as its users get it (not deterministic).
 The shapes are those of Llama 3.1 (64 heads of 128, 8 of keys and values), DeepSeek-V3, Kimi K2 and GPT-OSS. Ten calls
-are a burst. The table has bf16 too, so that the curves in fp8 are brought to the clock of the family's bf16 curve, which
-was timed under load: what fp8 gains over bf16 stays what was measured.
+are a burst. The table has bf16 too, so that the curves in fp8 are brought to the clock of the family's bf16 curve,
+which was timed under load: what fp8 gains over bf16 stays what was measured.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.cost.low import fuses_experts, scaling
+from astra.cost.low import core_cast_bytes, fuses_experts, scaling
 from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.blocks import KERNELS
@@ -146,14 +146,14 @@ def core_casts(job: Job, attentions: tuple[Attention, ...]) -> list[Stream]:
     """Quantising what goes into attention in fp8: queries, keys and values in forward, its gradient in backward."""
     if job.words.attention != "fp8":
         return []
-    moved, found = scaling(job).cast_bytes, []
+    found = []
     for core in attentions:
-        tokens = moved * core.batch * core.seq_q
+        tokens = core_cast_bytes(job) * core.batch * core.seq_q
         keys, values = tokens * core.kv_heads * core.head_dim, tokens * core.kv_heads * core.head_dim_v
         found += [
-            Stream("fp8_cast", each, way="forward") for each in (tokens * core.heads * core.head_dim, keys, values)
+            Stream("core_cast", each, way="forward") for each in (tokens * core.heads * core.head_dim, keys, values)
         ]
-        found.append(Stream("fp8_cast", tokens * core.heads * core.head_dim_v, way="backward"))
+        found.append(Stream("core_cast", tokens * core.heads * core.head_dim_v, way="backward"))
     return found
 
 

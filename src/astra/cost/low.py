@@ -55,6 +55,14 @@ def qkv_bytes(job: Job) -> float:
     return 2 * (1 + 1 / 32) if job.scales_groups else 1.0
 
 
+def core_cast_bytes(job: Job) -> float:
+    """Bytes read and written per element to quantise what goes into attention: bf16, then as ``qkv_bytes`` keeps it.
+
+    Operands scaled as a whole are read once more, for their maximum.
+    """
+    return 2 + qkv_bytes(job) + (0 if job.scales_groups else 2)
+
+
 def fuses_experts(job: Job) -> bool:
     """Whether experts' products apply the activation and quantise what comes of it, forward and backward.
 

@@ -14,6 +14,10 @@ from astra.layers.block import Block, LayerKind, Place, Send, Tensor, column_the
 from astra.layers.operators import BF16, Attention, Gemm, Kept, Layer, Module, Shard, Stream
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
+from astra.spec.runtime import Kernel
+
+# Per byte read and written to quantise what goes into attention in fp8: the cast, and its scales in the kernel's order.
+_KERNELS = {"core_cast": Kernel(forward_bytes=1, backward_bytes=1, forward_kernels=2, backward_kernels=2)}
 
 
 class Heads(NamedTuple):
@@ -222,4 +226,5 @@ BLOCK = Block(
     operators=operators,
     sends={"tp": tp_sends, "cp": _cp_sends},
     attention_flops=_flops,
+    kernels=_KERNELS,
 )
