@@ -177,7 +177,7 @@ def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime
     moe, hybrid, delta = model.moe, model.state_space, model.delta_net
     return {
         **({} if pool is None else _pool_facts(pool)),
-        "fp8_attention": pool is None or fp8_attention(model, pool.device, workload),
+        **({} if pool is None else {"fp8_attention": fp8_attention(model, pool.device, workload)}),
         "batch": workload.global_batch,
         "seq": workload.seq,
         "task": workload.task,
