@@ -64,4 +64,4 @@ def test_attention_in_fp8_is_refused_where_it_has_no_kernel(model: str, gpus: st
         model, gpus=gpus, batch=1024, seq=4096, precision=precision, runtime="megatron-bridge",
         strategy="ep8 mbs1 zero1 graphs=none attention=fp8",
     )  # fmt: skip
-    assert any("attention in fp8 is of fused kernels" in reason for reason in found.violations)
+    assert any("attention in fp8 is of B200" in reason for reason in found.violations)
