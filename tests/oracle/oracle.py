@@ -32,7 +32,7 @@ RECIPES = (
     ("core_attn",), ("layernorm", "moe_act"), ("layernorm", "moe"), ("mla_up_proj",), ("mla_up_proj", "mlp"),
     ("layernorm", "mla_up_proj", "moe_act"),
 )  # fmt: skip
-WORDS = ("graphs", "params", "grads")
+WORDS = ("graphs", "params", "grads", "attention")
 Row = dict[str, Any]
 
 
