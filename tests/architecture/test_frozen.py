@@ -43,6 +43,7 @@ FLAGS = {
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",
+    "trace": "--help --pick --out --json --width --debug",
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",
     "prices": f"--help --provider --date --to {BRIEF_OUTPUT}",

@@ -18,6 +18,7 @@ VERBS: Final = (
     "rent",
     "export",
     "import",
+    "trace",
     "model",
     "catalog",
     "prices",
@@ -33,6 +34,7 @@ examples:
   astra estimate llama-2-70b --gpus 64xH100 --strategy "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"
   astra rent llama-3-70b --tokens 2T --batch 1024 --seq 8192
   astra export plan.json --to megatron         files that start the plan
+  astra trace plan.json --out step.svg         its simulated step, stage by stage
   astra model ./config.json
   astra catalog gpus
 
