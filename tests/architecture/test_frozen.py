@@ -43,6 +43,12 @@ FLAGS = {
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",
+    "explain": f"--help --pick --seconds {BRIEF_OUTPUT}",
+    "compare": f"--help --model {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --vocab {BRIEF_OUTPUT}",
+    "sweep": (
+        f"--help --over --csv --plot {CLUSTER} --at-most --exact {WORKLOAD} --fix --forbid --max --min --rules "
+        f"--headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
+    ),
     "trace": "--help --pick --out --json --width --debug",
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",

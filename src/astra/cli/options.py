@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from astra.errors import InputError
@@ -41,12 +41,12 @@ def add_model(parser: argparse.ArgumentParser, *, optional: bool = False, files:
         parser.add_argument("model", metavar="MODEL", help=text)
 
 
-def add_fields(parser: argparse.ArgumentParser, verb: str) -> None:
+def add_fields(parser: argparse.ArgumentParser, verb: str, *, without: Collection[str] = ()) -> None:
     """Every flag of the fields that a verb takes, under their headings; one that is not given leaves no trace."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     fields = [*FIELDS.values(), *(field._replace(group="money") for field in MONEY_FIELDS.values())]
     for field in fields:
-        if field.on(verb) and field.flag is not None:
+        if field.on(verb) and field.flag is not None and field.name not in without:
             if field.group not in groups:
                 groups[field.group] = parser.add_argument_group(field.group)
             add_field(groups[field.group], field, verb)

@@ -18,6 +18,9 @@ VERBS: Final = (
     "rent",
     "export",
     "import",
+    "explain",
+    "compare",
+    "sweep",
     "trace",
     "model",
     "catalog",
@@ -34,6 +37,7 @@ examples:
   astra estimate llama-2-70b --gpus 64xH100 --strategy "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"
   astra rent llama-3-70b --tokens 2T --batch 1024 --seq 8192
   astra export plan.json --to megatron         files that start the plan
+  astra explain plan.json                      why it is so, and what would bring most
   astra trace plan.json --out step.svg         its simulated step, stage by stage
   astra model ./config.json
   astra catalog gpus

@@ -6,8 +6,10 @@ import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astra.cli import source
+from astra.errors import InputError
 
 if TYPE_CHECKING:
+    from astra.answer import PlanSet
     from astra.search.world import World
 
 
@@ -35,3 +37,18 @@ def read(file: str, pick: str | None) -> Planned:
     text, record, rank = source.plan_strategy(file, source.Choice(pick=pick))
     plan, place = plan_of(record, rank, file)
     return Planned(file, record, world_of(record, file), rank, text, figure(plan, "step_s", place))
+
+
+def answer_of(found: Planned) -> PlanSet:
+    """The whole answer of a plan file, as it was given."""
+    import msgspec  # noqa: PLC0415
+
+    from astra.answer import PlanSet  # noqa: PLC0415
+    from astra.search.fleet.records import MixedPlanSet  # noqa: PLC0415
+
+    kind: type[PlanSet] = MixedPlanSet if "conceivable" in found.record else PlanSet
+    try:
+        return msgspec.convert(found.record, kind)
+    except msgspec.ValidationError as error:
+        fix = "Make the plan again with astra plan --out PLAN.json."
+        raise InputError(found.file, None, want=f"an answer as this version writes it: {error}", fix=fix) from None
