@@ -31,7 +31,7 @@ FLAGS = {
     "plan": (
         f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
         f"{OBJECTIVE} --rank --baseline --pick --vocab --parameters --save-request --export --export-out "
-        f"--nearest {MONEY} {OUTPUT}"
+        f"--nearest {MONEY} --report {OUTPUT}"
     ),
     "estimate": (
         f"--help --from --pick --vocab --parameters --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} "
@@ -39,7 +39,8 @@ FLAGS = {
     ),
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
-        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request {OUTPUT}"
+        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request "
+        f"--report {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",

@@ -114,3 +114,22 @@ def test_sweep_writes_a_table_and_a_chart(here: Path, capsys: pytest.CaptureFixt
     assert "Wrote out.csv.\nWrote out.svg." in capsys.readouterr().out
     assert (here / "out.csv").read_text(encoding="utf-8").startswith("batch,strategy,")
     assert (here / "out.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_plan_and_rent_write_a_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "plan.json", "--top", "2", "-q", "--report", "plan.html"]) == 0
+    rent = ["rent", "llama-2-7b", "--tokens", "10B", "--gpus", "A100-80", "--max-gpus", "16", "--mixes", "none"]
+    assert main([*rent, "--report", "rent.html", "-q"]) == 0
+    for name, words in (("plan.html", "One step, stage by stage"), ("rent.html", "Time against money")):
+        text = (here / name).read_text(encoding="utf-8")
+        assert text.startswith("<!doctype html>")
+        assert words in text
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_search(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "plan.json", "--report", "plan.pdf"]) == 2
+    assert "--report: got 'plan.pdf', wanted a name that ends in .html" in capsys.readouterr().err
+    assert main(["plan", "plan.json", "--report", "nowhere/plan.html"]) == 5
+    assert "there is no folder" in capsys.readouterr().err

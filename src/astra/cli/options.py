@@ -186,7 +186,7 @@ def save(asked: Mapping[str, Any], verb: str, path: str | None) -> list[str]:
     return [f"The request is in {path}."]
 
 
-def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bool = True) -> None:
+def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bool = True, page: bool = False) -> None:
     """Where the answer goes and how much of it is shown; without ``file``, the verb has an ``--out`` of its own."""
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON record and nothing else")
@@ -194,6 +194,10 @@ def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bo
         group.add_argument("--out", metavar="FILE", help="also write the JSON record to FILE")
     else:
         parser.set_defaults(out=None)
+    if page:
+        group.add_argument(
+            "--report", metavar="FILE", dest="page", help="also write the answer as a page to show, .html"
+        )
     if detail:
         amount_shown = group.add_mutually_exclusive_group()
         amount_shown.add_argument("-q", "--quiet", action="store_true", help="only the main table")

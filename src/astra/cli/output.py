@@ -37,8 +37,10 @@ def emit(answer: Answer, args: argparse.Namespace) -> int:
         color = wants_color(sys.stdout)
         drawn = harmless(answer.text(args.width, color), color=color)
         write_stdout(encodable(drawn, getattr(sys.stdout, "encoding", None)))
-    if args.out and not getattr(args, "quiet", False) and sys.stderr is not None:
-        print(f"astra: wrote {visible(args.out)}", file=sys.stderr)
+    written = [path for path in (args.out, getattr(args, "page", None)) if path]
+    if not getattr(args, "quiet", False) and sys.stderr is not None:
+        for path in written:
+            print(f"astra: wrote {visible(path)}", file=sys.stderr)
     return answer.exit_code
 
 
@@ -129,6 +131,13 @@ def check_destination(path: str | None) -> None:
         raise OutputError(f"{path}: there is no folder {folder}.")
     if not os.access(target if os.path.exists(target) else folder, os.W_OK):
         raise OutputError(f"{path}: permission denied.")
+
+
+def check_page(path: str | None) -> None:
+    """Say before the work is done when a page cannot be written there."""
+    if path is not None and not path.lower().endswith((".html", ".htm")):
+        raise InputError("--report", path, want="a name that ends in .html")
+    check_destination(path)
 
 
 def write_file(path: str, text: str) -> None:

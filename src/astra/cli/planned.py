@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astra.cli import source
-from astra.errors import InputError
 
 if TYPE_CHECKING:
     from astra.answer import PlanSet
@@ -41,14 +40,9 @@ def read(file: str, pick: str | None) -> Planned:
 
 def answer_of(found: Planned) -> PlanSet:
     """The whole answer of a plan file, as it was given."""
-    import msgspec  # noqa: PLC0415
-
     from astra.answer import PlanSet  # noqa: PLC0415
-    from astra.search.fleet.records import MixedPlanSet  # noqa: PLC0415
+    from astra.study.reading import answer_of as read_answer  # noqa: PLC0415
 
-    kind: type[PlanSet] = MixedPlanSet if "conceivable" in found.record else PlanSet
-    try:
-        return msgspec.convert(found.record, kind)
-    except msgspec.ValidationError as error:
-        fix = "Make the plan again with astra plan --out PLAN.json."
-        raise InputError(found.file, None, want=f"an answer as this version writes it: {error}", fix=fix) from None
+    answer = read_answer(found.record, found.file)
+    assert isinstance(answer, PlanSet), "only plans were read"
+    return answer

@@ -30,13 +30,21 @@ code{overflow-wrap:anywhere}pre{background:var(--panel);border:1px solid var(--r
 padding:.7rem .8rem;overflow-x:auto;white-space:pre}
 svg.astra{max-width:100%;height:auto;display:block}.wide>svg.astra{min-width:44rem}
 details{margin:.6rem 0}summary{cursor:pointer;color:var(--accent)}
-nav a{margin-right:.9rem;white-space:nowrap}a{color:var(--accent)}footer{margin-top:3rem;font-size:.85rem}
+footer{margin-top:3rem;font-size:.85rem}
+table.bars{width:100%}td.bar{width:60%;min-width:9rem;vertical-align:middle}
+i.fill{display:block;height:.95em;border-radius:2px;min-width:1px;print-color-adjust:exact;-webkit-print-color-adjust:exact}
+.stack{position:relative;display:flex;height:1.05em;background:var(--panel)}.stack i.fill{height:100%;border-radius:0}
+.stack b.limit{position:absolute;top:-3px;bottom:-3px;width:0;border-left:2px dashed var(--bad)}
+.keys span{margin-right:1rem;white-space:nowrap;font-size:.85rem;color:var(--faint)}
+.keys i.key{display:inline-block;width:.8em;height:.8em;margin-right:.35em;print-color-adjust:exact}
+.beyond{background:var(--slowest-node)}
 @media(max-width:40rem){main{padding:.8rem .7rem 2rem}body{font-size:15px}h1{font-size:1.25rem}
 th,td{padding:.25rem .4rem}}
-@media print{body{font-size:10.5pt}main{max-width:none;padding:0}h2{break-after:avoid}nav,summary{display:none}
-details>*{display:block}.wide{overflow:visible}.wide>svg.astra{min-width:0}pre{white-space:pre-wrap}
-table,svg,.facts{break-inside:avoid}a{color:inherit;text-decoration:none}@page{margin:16mm}}
+@media print{body{font-size:10.5pt}table{font-size:8.5pt}td,th{padding:.2rem .35rem}main{max-width:none;padding:0}h2{break-after:avoid}summary{display:none}
+details::details-content{content-visibility:visible;display:block;height:auto}.wide{overflow:visible}.wide>svg.astra{min-width:0}pre{white-space:pre-wrap}
+table,svg,.facts{break-inside:avoid}@page{margin:16mm}}
 """
+_FILLED: Final = "compute communication idle other weights gradients optim activations buffers"
 # The page may draw and style itself, and nothing else: no script, no address.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -50,7 +58,7 @@ def page(title: str, *content: str) -> str:
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="generator", content="Astra"),
         tag("title", quoted(title)),
-        tag("style", PALETTE, _STYLE),
+        tag("style", PALETTE, _STYLE, *(f".{name}{{background:var(--{name})}}" for name in _FILLED.split())),
     )
     body = tag("body", tag("main", "\n".join(content)))
     return f'<!doctype html>\n<html lang="en">\n{tag("head", *head)}\n{body}\n</html>\n'

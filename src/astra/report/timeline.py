@@ -279,7 +279,7 @@ def seconds_table(step: StepTimeline) -> str:
         spent = lane.seconds()
         figures = [f"{spent.get(kind, 0.0):.4f}" for kind in kinds]
         rows.append([lane_name(step, lane), lane.gpu, str(lane.layers), *figures, f"{sum(spent.values()):.4f}"])
-    return table(("stage", "GPU", "layers", *(MEANING[kind] for kind in kinds), "step"), rows, left=(0, 1))
+    return table(("stage", "GPU", "layers", *kinds, "step"), rows, left=(0, 1))
 
 
 def used_kinds(step: StepTimeline) -> list[str]:
