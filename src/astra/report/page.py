@@ -40,7 +40,8 @@ i.fill{display:block;height:.95em;border-radius:2px;min-width:1px;print-color-ad
 .beyond{background:var(--slowest-node)}
 @media(max-width:40rem){main{padding:.8rem .7rem 2rem}body{font-size:15px}h1{font-size:1.25rem}
 th,td{padding:.25rem .4rem}}
-@media print{body{font-size:10.5pt}table{font-size:8.5pt}td,th{padding:.2rem .35rem}main{max-width:none;padding:0}h2{break-after:avoid}summary{display:none}
+@media print{body{font-size:10.5pt}table{font-size:8.5pt}td,th{padding:.2rem .35rem}
+main{max-width:none;padding:0}h2{break-after:avoid}summary{display:none}
 details::details-content{content-visibility:visible;display:block;height:auto}.wide{overflow:visible}.wide>svg.astra{min-width:0}pre{white-space:pre-wrap}
 table,svg,.facts{break-inside:avoid}@page{margin:16mm}}
 """
