@@ -25,6 +25,7 @@ _ELSEWHERE_WEIGHT: Final = 0.25
 _HELD_M: Final = (768, 769, 1536, 1537, 3072, 3073, 8192)
 _ANCHORS: Final = 3000
 _MIN_PROFILE_ROWS: Final = 8
+_LARGE_FLOPS: Final = 2e12  # of products so long that the clock has settled
 # Whose surface a user would get if this GPU had not been measured.
 STAND_IN: Final = {
     "A100-SXM4-80GB": "H100-SXM5-80GB",
@@ -176,6 +177,24 @@ def layout_levels(fits: Mapping[Key, Fitted], products: Sequence[Row]) -> tuple[
             levels[gpu] = _level(np.exp(level["fwd"]), "sustained", len(own), "MooreThreads/SimuMax @4dcaae5")
     layouts = {"fwd": 1.0, **{name: round(float(np.exp(np.mean(v))), 4) for name, v in ratios.items() if v}}
     return {**dict.fromkeys(ratios, 1.0), **layouts}, levels
+
+
+def training_clocks(fits: Mapping[Key, Fitted], products: Sequence[Row], source: str) -> dict[str, Any]:
+    """Steady over burst throughput of GPUs with a surface of bursts, from products timed in the shapes of training."""
+    out = {}
+    for gpu in sorted({row["gpu"] for row in products}):
+        fitted = fits.get((gpu, "bf16"))
+        own = [row for row in products if row["gpu"] == gpu and row["layout"] == "fwd"]
+        large = [row for row in own if 2 * row["m"] * row["n"] * row["k"] > _LARGE_FLOPS]
+        if fitted is None or fitted.card.clock != "burst" or not large:
+            continue
+        device, rows = hardware.device(gpu), rows_from(large, "bf16", accumulated=False)
+        ratio = np.median(_seconds(fitted, rows, device, "bf16") / rows.seconds)
+        out[gpu] = {
+            "factor": round(min(1.0, float(ratio)), 4), "precisions": ["bf16"], "generation": device.generation,
+            "watts": device.power_w, "flops_per_s": device.peak("bf16"), "source": source,
+        }  # fmt: skip
+    return out
 
 
 def best_shape_levels(fits: Mapping[Key, Fitted], products: Sequence[Row]) -> dict[str, Any]:

@@ -72,7 +72,12 @@ def main(argv: list[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     stack = {name: np.stack([fit.weights[name] for fit in fits]).astype(np.float32) for name in WEIGHTS}
     np.savez_compressed(args.out / "gemm.npz", **stack)  # type: ignore[arg-type]
-    documents = {"gemm": gemm, "attention": attention, "streaming": fit_streaming(profiles), "clocks": clocks(profiles)}
+    documents = {
+        "gemm": gemm,
+        "attention": attention,
+        "streaming": fit_streaming(profiles),
+        "clocks": clocks(profiles, fits, matmul),
+    }
     for name, document in documents.items():
         dated = {"date": args.date, **{key: value for key, value in document.items() if key != "date"}}
         (args.out / f"{name}.json").write_text(json.dumps(dated, indent=1) + "\n")
@@ -210,9 +215,13 @@ def fit_streaming(profiles: Sequence[Row]) -> Row:
     return document
 
 
-def clocks(profiles: Sequence[Row]) -> Row:
-    """Steady over burst throughput of GPUs whose profile loaded them long enough."""
+def clocks(profiles: Sequence[Row], fits: Sequence[Fitted], matmul: Sequence[Row]) -> Row:
+    """Steady over burst throughput of GPUs with a long profile, or timed in the shapes of training."""
     document = dict(read_json("clocks.json"))
+    by_key = {(fit.card.gpu, fit.card.precision): fit for fit in fits}
+    training = list(operator_rows.csv_products(list(matmul), "SIMUMAX"))
+    found = fit_gemm.training_clocks(by_key, training, "MooreThreads/SimuMax @4dcaae5: products of training shapes")
+    document = {**document, "sustained": {**document["sustained"], **found}}
     for profile in profiles:
         for row in profile["rows"]:
             if row["op"] == "sustained":

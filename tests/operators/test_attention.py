@@ -140,7 +140,7 @@ def test_agrees_with_published_kernels(
     device = hardware.device(gpu)
     sizes = {"batch": batch, "seq_q": seq, "heads": heads, "kv_heads": heads, "head_dim": dim, "causal": causal}
     flops = 4.0 * batch * heads * dim * seq * seq * (0.5 if causal else 1.0) * (2.5 if direction == "bwd" else 1.0)
-    clock = 1.0 if gpu == "B200" else sustained(device)
+    clock = 1.0 if gpu == "B200" else sustained(device, "bf16")
     rate = flops / seconds(device, kernel=kernel, direction=direction, **sizes) / 1e12 / clock
     assert rate == pytest.approx(tflops, rel=0.1)
 

@@ -51,13 +51,13 @@ def test_launch_is_a_few_microseconds() -> None:
 
 @pytest.mark.parametrize("gpu", hardware.names("devices"))
 def test_sustained_clock_is_a_fraction(gpu: str) -> None:
-    assert 0.5 < operators.sustained(hardware.device(gpu)) <= 1.0
+    assert 0.5 < operators.sustained(hardware.device(gpu), "bf16") <= 1.0
 
 
 def test_hungry_boards_lose_more_of_their_burst() -> None:
     hopper = hardware.device("H100-PCIe-80GB")
     hot = msgspec.structs.replace(hopper, power_w=1000)
-    assert operators.sustained(hot) < operators.sustained(hopper)
+    assert operators.sustained(hot, "bf16") < operators.sustained(hopper, "bf16")
 
 
 def test_basis_is_the_gpu_itself_then_an_alias_then_its_relative() -> None:
@@ -72,3 +72,9 @@ def test_data_files_stay_small() -> None:
     folder = Path(astra.operators.__file__).parent / "data"
     names = ("gemm.npz", "gemm.json", "attention.json", "streaming.json", "clocks.json")
     assert sum((folder / name).stat().st_size for name in names) < 300_000
+
+
+def test_more_watts_for_each_flop_keep_more_of_a_clock_measured_on_a_like_gpu() -> None:
+    b200, gb200, gb300 = (operators.sustained(hardware.device(name), "bf16") for name in ("B200", "GB200", "GB300"))
+    assert b200 < gb200 < gb300  # 1,000, 1,200 and 1,400 W for nearly the same peak
+    assert operators.sustained(hardware.device("B200"), "fp8") > b200  # measured in bf16 alone

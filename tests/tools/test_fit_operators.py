@@ -115,7 +115,7 @@ def profile(level: float) -> dict[str, Any]:
     """A profile of an H200 whose kernels take ``level`` times what is shipped."""
     device = hardware.device(H200)
     listed: list[dict[str, Any]] = []
-    clock = operators.sustained(device)
+    clock = operators.sustained(device, "bf16")
     for layout in ("fwd", "dgrad", "wgrad"):
         for m, n, k in 64 * np.ceil(np.stack(products(40, seed=7)[:3], axis=1) / 64):
             shape: dict[str, Any] = {"m": int(m), "n": int(n), "k": int(k), "precision": "bf16"}

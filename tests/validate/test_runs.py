@@ -13,7 +13,8 @@ from astra.spec.strategy import parse_strategy
 from astra.units import GIB
 from astra.validate import table
 from astra.validate.models import Sizes, model_of
-from astra.validate.pools import find_device, pool_of, read_network
+from astra.validate.networks import read_network
+from astra.validate.pools import find_device, pool_of
 from astra.validate.runs import Run, Skipped, read_runs, runs_of
 from astra.validate.strategies import called, refused, split_by_parameters
 

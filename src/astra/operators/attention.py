@@ -142,7 +142,7 @@ def _fused(
     device: Device, shape: AttentionShape, found: _Found, causal: bool, window: int | None, precision: str
 ) -> Timed:
     curve = found.curve
-    clock = 1.0 if curve.clock == "sustained" else sustained(device)
+    clock = 1.0 if curve.clock == "sustained" else sustained(device, precision)
     seconds = curve_seconds(
         curve, shape, causal=causal, window=window, sms=device.sms,
         flops_per_s=device.peak(precision) * clock * min(found.level, 1.0 / max(curve.fractions)),

@@ -53,13 +53,24 @@ def basis(device: Device, measured: Collection[str]) -> Basis | None:
     return None
 
 
-def sustained(device: Device) -> float:
-    """Tensor throughput in hours of training over that of a short burst, at most 1."""
+def sustained(device: Device, precision: str) -> float:
+    """Tensor throughput in hours of training over that of a short burst, at most 1.
+
+    Where it was measured in one precision alone it holds for that one. A relative of the measured GPU that has more
+    watts for each FLOP/s of its data sheet keeps that much more of its clock, up to what its power class keeps.
+    """
     measured: dict[str, dict[str, Any]] = read_json("clocks.json")["sustained"]
-    own = basis(device, measured)
-    if own is not None and own.source is Source.INTERPOLATED:
-        return float(measured[own.gpu]["factor"])
-    return next(factor for watts, factor in _SUSTAINED_BY_WATTS if device.power_w >= watts)
+    found = basis(device, measured)
+    if found is not None and found.source is Source.INTERPOLATED:
+        own = measured[found.gpu]
+        if precision in own.get("precisions", (precision,)):
+            return float(own["factor"])
+    usual: float = next(factor for watts, factor in _SUSTAINED_BY_WATTS if device.power_w >= watts)
+    for like in measured.values():
+        if like.get("generation") == device.generation and precision in like["precisions"]:
+            budget = device.power_w / device.peak(precision) / (like["watts"] / like["flops_per_s"])
+            return float(min(usual, like["factor"] * budget))
+    return usual
 
 
 @cache

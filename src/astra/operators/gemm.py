@@ -170,9 +170,10 @@ ACCUMULATED_BYTES: Final = 8.0
 MEMORY_FRACTION: Final = 0.92  # of the data-sheet rate, reached by the best memory-bound products of every GPU measured
 # Precisions without measurements of their own take the fraction of their own peak that this one reaches.
 STANDS_FOR: Final = {"fp4": "fp8", "fp8": "fp8", "bf16": "bf16", "fp16": "bf16", "tf32": "bf16", "fp32": "bf16"}
-# Several products in one kernel against one tall product with as many tiles: 1.02 on A100 and 1.4 on B200 through
-# TransformerEngine (MooreThreads/SimuMax @4dcaae5), 1.2 on H200 in TensorRT-LLM (ai-dynamo/aiconfigurator @095f58a).
-GROUPED_FACTOR: Final = 1.15
+# Several products in one kernel against one tall product with as many tiles, by generation: through TransformerEngine
+# in bf16 on A100 and B200 (MooreThreads/SimuMax @4dcaae5), in TensorRT-LLM on H200 (ai-dynamo/aiconfigurator @095f58a).
+GROUPED_FACTORS: Final = {"ampere": {"bf16": 1.02}, "hopper": {"bf16": 1.2, "fp8": 1.2}, "blackwell": {"bf16": 1.4}}
+GROUPED_FACTOR: Final = 1.15  # where none was measured
 UNMEASURED_FRACTION: Final = 0.6  # of peak; a rule of thumb for GPUs without a relative
 UNMEASURED_OVERHEAD_S: Final = 5 * US
 
@@ -211,11 +212,16 @@ def gemm(
     peak = device.peak(precision)
     choice = _choose(device, precision, layout)
     work, overhead_s, source = _work(choice, shapes, device.sms)
-    work = work * np.where(shapes.groups > 1, GROUPED_FACTOR * choice.factor, choice.factor)
+    work = work * choice.factor * np.where(shapes.groups > 1, _grouped(device, precision), 1.0)
     busy = np.maximum(work, shapes.flops) / (peak * choice.clock)
     moved = product_bytes(shapes, precision, accumulated=layout == "wgrad")
     seconds = overhead_s + either(busy, moved / (MEMORY_FRACTION * device.memory_bytes_per_s))
     return Timed(seconds.reshape(shape), source.reshape(shape))
+
+
+def _grouped(device: Device, precision: str) -> float:
+    """Time of a product over that of its share of one tall product."""
+    return GROUPED_FACTORS.get(device.generation, {}).get(STANDS_FOR[precision], GROUPED_FACTOR)
 
 
 def product_bytes(shapes: Shapes, precision: str, *, accumulated: bool) -> Floats:
@@ -248,7 +254,7 @@ def _choose(device: Device, precision: str, layout: str) -> _Choice:
     wanted = STANDS_FOR[precision]
     found = basis(device, {gpu for gpu, _ in fitted})
     if found is None:
-        return _Choice(None, table["layouts"][layout], sustained(device), Source.ASSUMED)
+        return _Choice(None, table["layouts"][layout], sustained(device, wanted), Source.ASSUMED)
     surface = fitted.get((found.gpu, wanted)) or fitted[found.gpu, "bf16"]
     card, source = surface.card, found.source
     if precision not in (card.precision, "fp16") or not card.peaks.match(device, precision):
@@ -257,4 +263,4 @@ def _choose(device: Device, precision: str, layout: str) -> _Choice:
     level = table["levels"].get(device.name)
     if level is not None and found.gpu != device.name:
         factor, clock = factor * level["factor"], level["clock"]
-    return _Choice(surface, factor, 1.0 if clock == "sustained" else sustained(device), source)
+    return _Choice(surface, factor, 1.0 if clock == "sustained" else sustained(device, wanted), source)

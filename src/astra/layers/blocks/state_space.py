@@ -11,9 +11,9 @@ chunks hand on a state of N P numbers a head. Its products are, in forward FLOPs
     2 H N P      the state a chunk leaves
     2 H N P      what the states before a chunk add to its outputs
 
-Each is timed as one product of that size with a row for each token. Nobody has measured the scan's kernels here, so
-that their times count as assumed; what they move besides is counted in the source of mamba_ssm and causal_conv1d, whose
-kernels every framework runs.
+Each is timed as one product of that size with a row for each token. What the kernels of mamba_ssm, which every
+framework runs, take besides was timed on an H200 (benchmarks/scans.py); the convolution's bytes are counted in the
+source of causal_conv1d.
 """
 
 from __future__ import annotations
@@ -31,8 +31,15 @@ _KERNELS = {
     # Per convolved element, SiLU inside: read, write; backward: read x and dy, write dx, and sum the taps' gradient.
     "conv": Kernel(forward_bytes=4, backward_bytes=6, backward_kernels=2),
     # Per element of the heads' channels: x read for the states and for the outputs, y written; backward: x for the
-    # states again, x and dy for each of dx, dB, dC, the scores and the decays, dx written.
-    "scan": Kernel(forward_bytes=6, backward_bytes=22, forward_kernels=2, backward_kernels=6),
+    # states again, x and dy for each of dx, dB, dC, the scores and the decays, dx written: 6 and 22 bytes by count.
+    # The kernels take longer than their products and these bytes do: what an H200 takes, in bytes.
+    "scan": Kernel(
+        forward_bytes=10.5,
+        backward_bytes=72,
+        forward_kernels=2,
+        backward_kernels=6,
+        fitted_on="mamba_ssm 2.3's scan on an H200",
+    ),
     # Per fp32 number between the scan's kernels: written, passed on, read; backward: again, and so for its gradient.
     "scan_state": Kernel(forward_bytes=12, backward_bytes=24, forward_kernels=0, backward_kernels=0),
 }

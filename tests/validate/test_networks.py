@@ -1,0 +1,84 @@
+"""What tables say of networks, phrase by phrase, and the links that come of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from astra.catalog import hardware
+from astra.spec.cluster import NodeType
+from astra.validate.networks import links_of, read_network
+from astra.validate.pools import pool_of
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "gigabits"),
+    [
+        ("8x400Gb/s", None, 3200),
+        ("8 x 400 Gbps InfiniBand", "infiniband", 3200),
+        ("800Gb/s per node (4xHDR)", "infiniband", 800),
+        ("4xHDR (800Gb/s)", "infiniband", 800),
+        ("HDR InfiniBand", "infiniband", 200),
+        ("HDR100", "infiniband", 100),
+        ("2x HDR-100", "infiniband", 200),
+        ("IB EDR 100Gb/s", "infiniband", 100),
+        ("FDR", "infiniband", 56),
+        ("RoCE 1600 Gb/s", "roce", 1600),
+        ("RoCE v2, 8 NICs of 200 Gb/s", "roce", 1600),
+        ("400 Gb/s per GPU RoCE", "roce", 3200),
+        ("NDR 400Gb/s/GPU", "infiniband", 3200),
+        ("EFA 3.2Tbps", "efa", 3200),
+        ("3.2 Tb/s EFA (p5.48xlarge)", "efa", 3200),
+        ("100GbE", "tcp", 100),
+        ("2 x 25 GbE", "tcp", 50),
+        ("25 GB/s InfiniBand", "infiniband", 200),
+        ("2x200Gb/s + 2x100Gb/s RoCE", "roce", 600),
+        ("8x200Gb/s IB + 1x25Gb/s management", "infiniband", 1600),
+        ("BF3 200Gbps for NS and 2xBF3 400Gbps for EW", None, 800),
+        ("3200Gb/s total, 8x400", None, 3200),
+        ("PCIe-NIC: 500 GB/s", None, None),
+        ("TCP", "tcp", None),
+    ],
+)
+def test_phrases(text: str, kind: str | None, gigabits: float | None) -> None:
+    found = read_network(text, 8)
+    assert (found.kind, found.bytes_per_s and found.bytes_per_s * 8e-9) == (kind, gigabits and pytest.approx(gigabits))
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("8x400Gb/s", 1), ("8x400Gb/s, 2:1 oversubscribed", 2), ("RoCE 3200Gb/s, oversubscription 1:4", 4),
+        ("HDR 200Gb/s blocking factor 3", 3),
+    ],
+)  # fmt: skip
+def test_oversubscription_is_the_stated_one(text: str, times: float) -> None:
+    assert read_network(text, 8).oversubscription == times
+
+
+def test_a_stated_network_inherits_no_oversubscription() -> None:
+    node = hardware.node_type("alibaba-hpn7-h800")
+    assert max(link.oversubscription for link in node.links) > 1
+    links = links_of(node, 8, "", read_network("RoCE 3200Gb/s", 8))
+    assert [(link.reach, link.oversubscription) for link in links] == [(8, 1), (hardware.ANY_REACH, 1)]
+    assert links[-1].bytes_per_s == 50e9
+
+
+@pytest.mark.parametrize("node", hardware.node_types(), ids=lambda node: node.name)
+def test_every_tier_is_kept_where_nothing_is_stated(node: NodeType) -> None:
+    links = links_of(node, node.gpus, "", read_network("", node.gpus))
+    assert links[-1].reach == hardware.ANY_REACH
+    if node.links[-1].reach == hardware.ANY_REACH and (node.gpus == 1 or len(node.links) > 1):
+        assert links == node.links
+
+
+def test_a_rack_is_kept_beside_the_network_of_its_trays() -> None:
+    pool = pool_of("GB200", 186.0, 256, 4, "NVLink5 1800GB/s NVL72 domain", "IB NDR 4x400Gb/s per tray")
+    assert [(link.reach, link.kind) for link in pool.node.links] == [(72, "rack"), (hardware.ANY_REACH, "infiniband")]
+    assert pool.node.links[-1].bytes_per_s == 50e9
+
+
+def test_ports_shared_by_gpus_are_dealt_among_them() -> None:
+    shared, own = (
+        pool_of("A100-SXM", 80.0, 64, 8, "", text).node.links[-1] for text in ("4x200Gb/s IB", "8x200Gb/s IB")
+    )
+    assert own.bytes_per_s == 2 * shared.bytes_per_s == 25e9
