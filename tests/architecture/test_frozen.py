@@ -35,7 +35,7 @@ FLAGS = {
     ),
     "estimate": (
         f"--help --from --pick --vocab --parameters --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} "
-        f"--save-request {OUTPUT}"
+        f"--save-request --check {OUTPUT}"
     ),
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
@@ -57,6 +57,7 @@ FLAGS = {
     "validate": f"--help {OUTPUT} --plot --report --show",
     "rehearse": f"--help --stage --plan --framework {BRIEF_OUTPUT}",
     "profile": "--help --quick --full --out --resume --json --width --debug",
+    "completion": "--help --json --width --debug",
 }
 FIELDS: dict[type[msgspec.Struct], str] = {
     PlanSet: "schema version fingerprint request plans search rejects notes",

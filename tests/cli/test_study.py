@@ -133,3 +133,15 @@ def test_a_page_that_cannot_be_written_is_told_before_the_search(
     assert "--report: got 'plan.pdf', wanted a name that ends in .html" in capsys.readouterr().err
     assert main(["plan", "plan.json", "--report", "nowhere/plan.html"]) == 5
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_check_ends_with_3_where_a_strategy_is_not_legal_or_does_not_fit(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["estimate", "llama-2-13b", "--gpus", "16xA100-80", "--batch", "64", "-q", "--strategy"]
+    fits, crowded, illegal = "tp8 pp2 dp1 mbs1 sp", "tp1 pp1 dp16 mbs1 zero0", "tp16 pp1 dp1 mbs1 cp1 ep2"
+    assert main([*words, fits, "--check"]) == 0
+    assert main([*words, crowded]) == 0
+    assert main([*words, crowded, "--check"]) == 3
+    assert "does not fit" in capsys.readouterr().out
+    assert main([*words, illegal, "--check", "--json"]) in (2, 3)
