@@ -201,7 +201,9 @@ def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bo
     if detail:
         amount_shown = group.add_mutually_exclusive_group()
         amount_shown.add_argument("-q", "--quiet", action="store_true", help="only the main table")
-        amount_shown.add_argument("-v", "--verbose", action="store_true", help="every reject, stage and source")
+        amount_shown.add_argument(
+            "-v", "--verbose", action="store_true", help="everything: stages, bill, runners-up, rejects, sources"
+        )
     group.add_argument("--width", metavar="N", type=whole("--width", at_least=60, at_most=400),
                        help="columns of the text (default: the terminal's)")  # fmt: skip
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
