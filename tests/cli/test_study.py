@@ -97,7 +97,10 @@ def test_two_strategies_need_a_model_and_gpus(here: Path, capsys: pytest.Capture
         (["explain", "plan.json", "--pick", "x"], "the rank of a plan"),
         (["sweep", "llama-2-7b", "--gpus", "8xH100"], "one or two things to sweep"),
         (["sweep", "llama-2-7b", "--gpus", "8xH100", "--over", "gpus=8", "--csv", "a.txt"], "ends in .csv"),
-        (["sweep", "llama-2-7b", "--gpus", "8xH100", "--over", "gpus=8", "--plot", "a.png"], "ends in .svg or .html"),
+        (
+            ["sweep", "llama-2-7b", "--gpus", "8xH100", "--over", "gpus=8", "--plot", "a.gif"],
+            "ends in .svg or .html or .png",
+        ),
         (["sweep", "llama-2-7b", "--gpus", "8xH100", "--gpus", "8xA100", "--over", "gpus=8"], "one pool of GPUs"),
     ],
 )

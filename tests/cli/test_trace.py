@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,21 @@ def test_a_plan_of_another_version_is_told_so(plan: Path, tmp_path: Path, capsys
     assert "made by another version" in capsys.readouterr().out
 
 
+def test_a_png_is_drawn_or_told_what_it_needs(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.png"
+    there = find_spec("resvg_py") is not None
+    assert main(["trace", str(plan), "--out", str(file)]) == (0 if there else 2)
+    if there:
+        assert file.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert "pip install 'astra-planner[plot]'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--out", "a.png"], "A browser prints or saves the .svg as PNG"),
-        (["--out", "step"], "wanted a name that ends in .svg, .html or .json"),
+        (["--out", "a.pdf"], "A browser prints the .html as PDF"),
+        (["--out", "step"], "wanted a name that ends in .svg, .html, .png or .json"),
         (["--pick", "7"], "a rank in the file, which has 2 plans"),
         (["--pick", "best"], "the rank of a plan"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from astra.report.perfetto import chrome_trace
+from astra.report.raster import flattened
 from astra.report.timeline import column_shares, thinned, ticks, timeline_page, timeline_svg, windows
 from astra.report.timeline_text import render_timeline, timeline_text
 from astra.search.timeline import Lane, Moment, Span, StepTimeline, timeline_of
@@ -143,3 +144,11 @@ def test_a_trace_adds_up_in_whole_nanoseconds() -> None:
     assert {event["name"] for event in record["traceEvents"] if event["ph"] == "C"} == {
         f"memory of stage {place}" for place in range(8)
     }
+
+
+def test_a_picture_without_variables_has_the_light_colours() -> None:
+    flat = flattened(timeline_svg(by_hand()))
+    assert "var(" not in flat
+    assert ":root" not in flat
+    assert ".forward{fill:#4c8fd6}" in flat
+    ET.fromstring(flat)

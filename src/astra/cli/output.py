@@ -140,9 +140,9 @@ def check_page(path: str | None) -> None:
     check_destination(path)
 
 
-def write_file(path: str, text: str) -> None:
+def write_file(path: str, content: str | bytes) -> None:
     """Write a file whole, or say why not."""
     from astra.atomic import write_file as write_whole  # noqa: PLC0415
 
     check_destination(path)
-    write_whole(path, text)
+    write_whole(path, content)

@@ -30,7 +30,7 @@ examples:
   astra sweep llama-2-70b --gpus 64xH100 --over batch=256,512 --over precision=bf16,fp8 --plot scaling.svg
   astra sweep plan.json --over memory=0.9,1,1.1 --csv memory.csv
 """
-_PLOTS: Final = (".svg", ".html")
+_PLOTS: Final = (".svg", ".html", ".png")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sweep")
     group.add_argument("--over", metavar="NAME=VALUES", action="append", default=[], help="what to sweep; see below")
     group.add_argument("--csv", metavar="FILE", help="also write the points as CSV")
-    group.add_argument("--plot", metavar="FILE", help="also write charts, as .svg or .html")
+    group.add_argument("--plot", metavar="FILE", help="also write charts, as .svg, .html or .png ([plot])")
     options.add_fields(parser, "plan", without=("top", "baseline"))
     options.add_output(parser, detail=False)
 
@@ -83,6 +83,17 @@ def _written(found: Sweep, args: argparse.Namespace) -> list[str]:
     if args.csv is not None:
         write_file(args.csv, sweep.sweep_csv(found))
     if args.plot is not None:
-        drawn = sweep.sweep_svg(found) + "\n" if args.plot.lower().endswith(".svg") else sweep.sweep_page(found)
-        write_file(args.plot, drawn)
+        write_file(args.plot, _drawn(found, args.plot.lower()))
     return [path for path in (args.csv, args.plot) if path is not None]
+
+
+def _drawn(found: Sweep, path: str) -> str | bytes:
+    from astra.report import sweep  # noqa: PLC0415
+
+    if path.endswith(".html"):
+        return sweep.sweep_page(found)
+    if path.endswith(".svg"):
+        return sweep.sweep_svg(found) + "\n"
+    from astra.report.raster import png  # noqa: PLC0415
+
+    return png(sweep.sweep_svg(found), "--plot")

@@ -21,6 +21,7 @@ DESCRIPTION: Final = (
 EPILOG: Final = """\
 --out writes a picture by the ending of the file's name:
   .svg   a picture; long steps as their beginning, their end and the whole
+  .png   the same in pixels ([plot])
   .html  a page with the picture and a table of seconds by stage
   .json  a Chrome trace: open it in ui.perfetto.dev
 --json prints every span as one record (docs/json.md).
@@ -30,13 +31,15 @@ examples:
   astra trace plan.json --pick 2 --out step.svg
   astra trace plan.json --out step.json
 """
-ENDINGS: Final = (".svg", ".html", ".json")
+ENDINGS: Final = (".svg", ".html", ".png", ".json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
     planned.add_plan(parser)
-    parser.add_argument("--out", metavar="FILE", dest="file", help="write a picture (.svg, .html) or a trace (.json)")
+    parser.add_argument(
+        "--out", metavar="FILE", dest="file", help="write a picture (.svg, .html, .png) or a trace (.json)"
+    )
     options.add_output(parser, detail=False, file=False)
 
 
@@ -73,18 +76,22 @@ def timeline(found: planned.Planned) -> StepTimeline:
 def _ending(file: str | None) -> str:
     ending = "" if file is None else "." + file.rpartition(".")[2].lower()
     if file is not None and ending not in ENDINGS:
-        fix = "A browser prints or saves the .svg as PNG and PDF." if ending in (".png", ".pdf") else ""
+        fix = "A browser prints the .html as PDF." if ending == ".pdf" else ""
         raise InputError("--out", file, want=f"a name that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}", fix=fix)
     return ending
 
 
-def _written(step: StepTimeline, ending: str) -> str:
+def _written(step: StepTimeline, ending: str) -> str | bytes:
     if ending == ".json":
         from astra.report.perfetto import chrome_trace  # noqa: PLC0415
 
         return json.dumps(chrome_trace(step), separators=(",", ":")) + "\n"
     from astra.report import timeline  # noqa: PLC0415
 
+    if ending == ".png":
+        from astra.report.raster import png  # noqa: PLC0415
+
+        return png(timeline.timeline_svg(step), "--out")
     return timeline.timeline_svg(step) + "\n" if ending == ".svg" else timeline.timeline_page(step)
 
 

@@ -57,7 +57,7 @@ def picture(width: float, height: float, title: str, *content: str) -> str:
 
 
 # Colours by meaning, in light and dark. Kinds of work are told apart by lightness too, for print and colour blindness.
-_LIGHT = (
+LIGHT = (
     "--paper:#fff;--ink:#1c2430;--faint:#5c6675;--rule:#d5dae1;--panel:#f5f7f9;--accent:#1d5fa8;--bad:#b3261e;"
     "--good:#1f7a45;--warn:#8a5a00;--forward:#4c8fd6;--backward:#2a9a73;--weight-gradient:#8ccfae;--p2p:#e8a33d;"
     "--bubble:#e3e6ea;--gradient-reduction:#8f6bc4;--optimizer:#c2557a;--host:#7d8794;--slowest-node:#b9c0c9;"
@@ -71,7 +71,7 @@ _DARK = (
     "--compute:#258a67;--communication:#d39231;--idle:#c8553d;--other:#6c7683;"
     "--weights:#3f7fc4;--gradients:#8262b5;--optim:#b34d70;--activations:#258a67;--buffers:#6c7683"
 )
-PALETTE = f":root{{{_LIGHT}}}@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}@media print{{:root{{{_LIGHT}}}}}"
+PALETTE = f":root{{{LIGHT}}}@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}@media print{{:root{{{LIGHT}}}}}"
 _FILLED = (
     "forward backward weight-gradient p2p bubble gradient-reduction optimizer host slowest-node compute communication "
     "idle other weights gradients optim activations buffers accent"
