@@ -7,6 +7,7 @@ from typing import Final
 from astra.answer import Estimate, StageEstimate
 from astra.report import explain
 from astra.report.markup import quoted, tag
+from astra.report.page import heading, wide
 from astra.report.terms import MEMORY_LABELS
 
 _FILL: Final = {"optimizer": "optim"}  # a kind of memory, where the colour of that name is a kind of work
@@ -34,8 +35,8 @@ def time_table(estimate: Estimate) -> str:
             tag("td", "100.0%", class_="n"), tag("td", ""), class_="best")
     )  # fmt: skip
     heads = (("term", None), ("", None), ("time", "n"), ("share", "n"), ("known", None))
-    head = tag("tr", *(tag("th", quoted(name), class_=side) for name, side in heads))
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body), class_="bars"), class_="wide")
+    head = tag("tr", *(heading(name, side) for name, side in heads))
+    return wide(tag("table", tag("thead", head), tag("tbody", *body), class_="bars"))
 
 
 def _bar(fraction: float, name: str) -> str:
@@ -64,15 +65,12 @@ def memory_bars(estimate: Estimate) -> str:
                 tag("td", quoted(f"{stage.peak_reserved_gib:.1f} / {limit:.1f}"), class_=state),
             )
         )
-    head = tag("tr", tag("th", "stage"), tag("th", ""), tag("th", "GiB / limit", class_="n"))
+    head = tag("tr", heading("stage"), heading(""), heading("GiB / limit", "n"))
     legend = [
         tag("span", tag("i", class_=f"key {_name(kind)}"), quoted(MEMORY_LABELS.get(kind, kind))) for kind in kinds
     ]
     legend.append(tag("span", tag("i", class_="key beyond"), quoted("reserved by the allocator beyond that")))
-    return (
-        tag("div", tag("table", tag("thead", head), tag("tbody", *body), class_="bars"), class_="wide")
-        + tag("p", *legend, class_="keys")
-    )  # fmt: skip
+    return wide(tag("table", tag("thead", head), tag("tbody", *body), class_="bars")) + tag("p", *legend, class_="keys")
 
 
 def limit_gib(estimate: Estimate, stage: StageEstimate) -> float:

@@ -94,7 +94,7 @@ def facts(entries: Iterable[tuple[str, str, str]]) -> str:
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[int] = (0,), best: int = -1) -> str:
     """A table of plain words; columns are figures but for those of ``left``, and one row may stand out."""
     kinds = [None if place in left else "n" for place in range(len(headers))]
-    head = tag("tr", *(tag("th", quoted(name), class_=kind) for name, kind in zip(headers, kinds, strict=True)))
+    head = tag("tr", *(heading(name, kind) for name, kind in zip(headers, kinds, strict=True)))
     body = [
         tag(
             "tr",
@@ -106,9 +106,14 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequen
     return wide(tag("table", tag("thead", head), tag("tbody", *body)))
 
 
+def heading(name: str, kind: str | None = None) -> str:
+    """The head of a column; one without a name is no heading to whoever listens to the page."""
+    return tag("th" if name else "td", quoted(name), class_=kind)
+
+
 def wide(content: str) -> str:
-    """What may be wider than a narrow screen, and is moved sideways there."""
-    return tag("div", content, class_="wide")
+    """What may be wider than a narrow screen, and is moved sideways there, by keys too."""
+    return tag("div", content, class_="wide", tabindex=0)
 
 
 def folded(title: str, *content: str) -> str:
