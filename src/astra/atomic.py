@@ -49,12 +49,12 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
         raise OutputError(f"{os.fspath(path)}: {error.strerror or error}.") from None
 
 
-def write_folder(folder: str, files: Mapping[str, str], *, overwrite: bool = False) -> list[str]:
+def write_folder(folder: str, files: Mapping[str, str], *, overwrite: bool = False, flag: str = "--out") -> list[str]:
     """Put a folder of files in the place of one that is absent or empty, or with ``overwrite`` of an older one.
 
     Scripts may be run. The paths written, in order.
     """
-    check_folder(folder, overwrite=overwrite)
+    check_folder(folder, overwrite=overwrite, flag=flag)
     _check_replaced(folder, files)
     path = Path(os.path.realpath(folder))
     try:
@@ -76,13 +76,17 @@ def write_folder(folder: str, files: Mapping[str, str], *, overwrite: bool = Fal
     return [str(Path(folder) / name) for name in files]
 
 
-def check_folder(folder: str, *, overwrite: bool = False) -> None:
-    """Refuse a folder that cannot be written, or that has something in it, before any work is done."""
+def check_folder(folder: str, *, overwrite: bool = False, flag: str = "--out") -> None:
+    """Refuse a folder that cannot be written, or that has something in it, before any work is done.
+
+    ``flag`` is the one by which the user names the folder; only beside ``--out`` there is ``--overwrite``.
+    """
     path = Path(folder)
     if path.exists() and not path.is_dir():
-        raise OutputError(f"{folder} is a file; --out names the folder to write.")
+        raise OutputError(f"{folder} is a file; {flag} names the folder to write.")
     if not overwrite and path.is_dir() and _names(folder):
-        raise OutputError(f"{folder} is not empty and nothing was written. Name another --out, or give --overwrite.")
+        other = "give --overwrite" if flag == "--out" else "write the plan with --out and astra export it --overwrite"
+        raise OutputError(f"{folder} is not empty and nothing was written. Name another {flag}, or {other}.")
     if not path.parent.is_dir():
         raise OutputError(f"{folder}: there is no folder {path.parent}.")
 

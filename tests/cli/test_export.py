@@ -95,7 +95,14 @@ def test_plan_exports(astra_command: Command, tmp_path: Path, monkeypatch: pytes
     command = ("plan", "llama-2-7b", *SMALL, "--export", "slurm", "--export-out", "job")
     assert astra_command(*command).code == 0
     assert Path("job/job.sbatch").is_file()
-    assert astra_command(*command).code == 5
+    again = astra_command(*command)
+    assert again.code == 5
+    assert "Name another --export-out" in again.err
+    assert "give --overwrite" not in again.err  # a flag of astra export
+    Path("file").write_text("mine", encoding="utf-8")
+    onto = astra_command(*command[:-1], "file")
+    assert (onto.code, Path("file").read_text(encoding="utf-8")) == (5, "mine")
+    assert "--export-out names the folder" in onto.err
 
 
 @pytest.mark.parametrize(

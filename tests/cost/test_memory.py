@@ -31,7 +31,7 @@ def test_the_bounds_are_below_the_peak_which_is_the_sum_of_its_kinds(choice: tup
     peak = told.peak_allocated_gib * GIB * (1 + 1e-12)
     zero, offload = np.array([strategy.zero, 0, 3]), np.array([int(row.shardings.offload[0]), 0, 0])
     others = memory.Sharding(zero, offload, 0 * zero, 0 * zero)
-    least = memory.least_peak(job, costs, vp, others)
+    least = memory.least_peak(memory.states(job, costs, others), costs, vp)
     assert least[0, 0] <= peak
     assert memory.least_peak_of_any(job, costs, vp, others)[0] <= least.min() * (1 + 1e-12)
     room = np.asarray(memory.room_bytes(job))

@@ -10,7 +10,7 @@ import pytest
 from astra.api import make_job
 from astra.cost import memory
 from astra.cost.stage import gather_parts, stage_costs
-from astra.cost.step import evaluate, needed_bound_s
+from astra.cost.step import evaluate, needed_bound_s, states
 from astra.rules.restrictions import Restrictions
 from astra.search.space import Space
 from tests.search.test_counts import USUAL
@@ -36,7 +36,7 @@ def test_nothing_that_fits_is_faster(name: str) -> None:
     result = evaluate(job, meshes, costs, space.recomputes, space.shardings)
     fits = result.known & memory.fits(job, result.peak_bytes)
     best_s = np.where(fits, result.bound_s, np.inf).min(axis=1)
-    needed_s = needed_bound_s(job, meshes, costs, space.recomputes, space.shardings)
+    needed_s = needed_bound_s(job, meshes, costs, space.recomputes, states(job, meshes, costs, space.shardings))
     assert fits.any()
     assert (needed_s <= best_s).all()
     # It must tell more than that nothing is recomputed, or nobody would ask for it.

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from astra.columns import code
-from astra.cost.memory import Sharding, activations, least_peak, reserved_bytes
+from astra.cost.memory import Sharding, activations, least_peak, reserved_bytes, states
 from astra.cost.parts import Direction
 from astra.cost.recompute import Recomputes, recompute_s
 from astra.cost.stage import Gathered, Meshes, StageCosts, gather_parts, stage_costs
@@ -174,7 +174,7 @@ def test_no_saver_needs_less_than_the_least(choice: Choice) -> None:
     shardings = Sharding(
         np.array([0, 1, 2, 3, 1, 1, 3]), np.array([0, 0, 0, 0, 1, 0, 0]), narrow, np.array([0] * 6 + [1])
     )
-    least = least_peak(asked, costs, row.meshes.columns["vp"], shardings)
+    least = least_peak(states(asked, costs, shardings), costs, row.meshes.columns["vp"])
     peak = evaluate(asked, row.meshes, costs, some, shardings).peak_bytes
     assert np.all(least <= peak.min(axis=1) * (1 + 1e-12))
 

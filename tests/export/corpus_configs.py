@@ -615,7 +615,7 @@ action: run
     conf(f"{TITAN} torchtitan/models/llama3/config_registry.py # llama3_70b", "config_registry.py", REGISTRY, 64,
          pick="llama3_70b", tp=8, dp=8, mbs=8, sp=True, zero=3, recompute="full", seq=8192, recipe="llama-3.1-70b"),
     conf(f"{TITAN} torchtitan/models/llama3/config_registry.py # llama3_405b", "config_registry.py", REGISTRY, 128,
-         pick="llama3_405b", tp=8, dp=16, mbs=2, precision="fp8", recipe="llama-3.1-405b"),
+         pick="llama3_405b", tp=8, dp=16, mbs=2, precision="fp8-rowwise", recipe="llama-3.1-405b"),
     conf(f"{TITAN} torchtitan/models/llama3/config_registry.py # llama3_8b_mxfp8", "config_registry.py", REGISTRY, 8,
          pick="llama3_8b_mxfp8", tp=1, dp=8, mbs=1, seq=8192, precision="mxfp8", recipe="llama-3.1-8b"),
     conf(f"{TITAN} pyproject.toml", "pyproject.toml", """

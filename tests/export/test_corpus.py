@@ -17,6 +17,7 @@ from astra.spec.strategy import Strategy
 from tests.export.constructs import CONSTRUCTS
 from tests.export.corpus import Entry
 from tests.export.corpus_configs import CONFIGS
+from tests.export.corpus_nasty import NASTY
 from tests.export.corpus_scripts import SCRIPTS
 
 CORPUS = [*SCRIPTS, *CONFIGS]
@@ -63,7 +64,7 @@ def verdict(entry: Entry) -> str:
     return "right"
 
 
-@pytest.mark.parametrize("entry", [*CORPUS, *CONSTRUCTS], ids=lambda entry: entry.source)
+@pytest.mark.parametrize("entry", [*CORPUS, *CONSTRUCTS, *NASTY], ids=lambda entry: entry.source)
 def test_right_or_refused(entry: Entry) -> None:
     assert verdict(entry) == ("refused" if entry.refused else "right")
 

@@ -181,7 +181,7 @@ PARALLEL=(--tensor-model-parallel-size ${TP} --pipeline-model-parallel-size "$PP
   --num-layers-per-virtual-pipeline-stage 4 --use-distributed-optimizer --overlap-grad-reduce)
 if [ "$1" = x ]; then echo "--not-an-argument"; fi
 torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
-    $GPT_MODEL_ARGS "${TRAINING_ARGS[@]}" ${PARALLEL[@]} --vocab-size 32000 $(touch PWNED)
+    $GPT_MODEL_ARGS "${TRAINING_ARGS[@]}" ${PARALLEL[@]} --vocab-size 32000 --save $(touch PWNED)
 """
 
 

@@ -116,3 +116,30 @@ def test_a_launcher_gives_the_reasons_of_its_framework() -> None:
     other = other._replace(strategy=other.strategy.__class__(pp=2, dp=8, zero=1, schedule="gpipe"))
     assert refusals(EXPORTERS["slurm"], other) == ["megatron has no such pipeline schedule (schedule=gpipe)"]
     assert strategy_could_help(EXPORTERS["slurm"], other)
+
+
+def test_skypilot_asks_clouds_for_what_it_can_do_there() -> None:
+    """SkyPilot refuses network tiers on Azure, images on OCI and several machines on RunPod."""
+    given_: dict[str, Any] = {"batch": 128, "strategy": "dp16 mbs1 zero3"}
+    azure = given("llama-2-7b", "16xH100", node="azure-nd96isr-h100-v5", **given_)
+    assert "network_tier" not in task(azure)["resources"]
+    oci = given("llama-2-7b", "16xH100", node="oci-bm.gpu.h100.8", runtime="pytorch", **given_)
+    assert "image_id" not in task(oci)["resources"]
+    assert refusals(EXPORTERS["skypilot"], oci) == []
+    for node in ("oci-bm.gpu.h100.8", "runpod-pod-h100"):
+        (reason,) = refusals(EXPORTERS["skypilot"], given("llama-2-7b", "16xH100", node=node, **given_))
+        assert "on this cloud" in reason
+    billed = given("llama-2-7b", "16xH100", **given_)
+    billed = billed._replace(figures=billed.figures._replace(provider="RunPod", region="global"))
+    assert refusals(EXPORTERS["skypilot"], billed) == []
+    assert "infra" not in task(billed)["resources"]
+    assert "the bill is that of RunPod" in EXPORTERS["skypilot"].files(billed)["README.md"]
+
+
+def test_pipelines_of_torchtitan_get_a_torch_that_runs_them() -> None:
+    launch = given("llama-3.1-8b", "16xH100", "pp2 dp8 mbs1 zero3 reshard=never", batch=128, runtime="torchtitan")
+    files = EXPORTERS["skypilot"].files(launch)
+    assert "torch==2.14.1" in files["task.yaml"]
+    assert 'if "arg_mbs" not in signature' in files["plan.py"]
+    flat = given("llama-3.1-8b", "16xH100", "dp16 mbs1 zero3", batch=128, runtime="torchtitan")
+    assert "arg_mbs" not in EXPORTERS["torchtitan"].files(flat)["plan.py"]

@@ -88,6 +88,8 @@ BOMBS = {
     "cut.sh": "A=" + "a" * 1900 + "\nB=${A##" + "*a" * 200 + "b}\nshow $B\n" * 3,
     "document.sh": "bash <<E\n" * 200 + "x\n" + "E\n" * 200,
     "while.sh": "i=0\nwhile [ $i -lt 1000000 ]; do i=$((i+1)); done",
+    "said.sh": "f() { echo $(f) $(f); }\nA=$(f)\nshow $A",
+    "joined.sh": "[[ a " + "&& b " * 5000 + "]]\n" + "[[ " * 5000,
     "functions.sh": "f() { g; g; }\ng() { f; f; }\nf",
 }  # fmt: skip
 

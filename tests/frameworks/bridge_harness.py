@@ -5,7 +5,7 @@ runs ``plan()`` of the exported ``train.py`` and what Megatron-Bridge does befor
 (``runtime_config_update``), and answers with the values it will train with. ``recipe`` takes the place of the one the
 file names; models are built from the given Hugging Face configuration, since nothing can be downloaded. Packages that
 only run on a GPU are stand-ins: no kernel is called. ``{"list": [module, ...]}`` answers the recipes of those modules
-and the models they ask for.
+and the models they ask for, ``{"names": [name, ...]}`` those of them that are no recipes of its package.
 """
 
 from __future__ import annotations
@@ -166,6 +166,9 @@ def judge(case: dict[str, Any]) -> dict[str, Any]:
     """One recipe with one plan on top."""
     if "list" in case:
         return _listed(case["list"])
+    if "names" in case:
+        there = importlib.import_module("megatron.bridge.recipes")
+        return {"absent": [name for name in case["names"] if not callable(getattr(there, name, None))]}
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
     os.environ.update(case.get("env", {}))
     os.environ.update(WORLD_SIZE=str(case["world"]), RANK="0", LOCAL_RANK="0")

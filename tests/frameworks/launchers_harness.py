@@ -25,11 +25,18 @@ def check_skypilot(path: str) -> dict[str, Any]:
     common_utils.validate_schema(config, schemas.get_task_schema(), "")
     task = sky.Task.from_yaml_config(config)
     resources = next(iter(task.resources))
+    features = set(resources.get_required_cloud_features())
+    features |= {sky.clouds.CloudImplementationFeatures.MULTI_NODE} if task.num_nodes > 1 else set()
+    features |= {sky.clouds.CloudImplementationFeatures.SPOT_INSTANCE} if resources.use_spot else set()
+    if resources.cloud is not None:
+        resources.cloud.check_features_are_supported(resources, features)
     return {
         "name": task.name,
         "nodes": task.num_nodes,
         "accelerators": dict(resources.accelerators),
         "instance": resources.instance_type,
+        "spot": resources.use_spot,
+        "region": resources.region,
         "cloud": str(resources.cloud) if resources.cloud else None,
         "run": task.run,
     }

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from astra.catalog.models import model, model_names
 from astra.export import EXPORTERS
 from astra.export.base import Launch, refusals
 from astra.export.bridge_config import overrides
+from astra.export.bridge_recipes import recipe_for
 from tests.export.launching import given, run_script, write
 from tests.frameworks.conftest import Harness
 from tests.frameworks.hf_configs import CONFIGS
@@ -81,31 +83,39 @@ def uneven(strategy: str, name: str) -> str:
 
 def test_every_recipe_takes_the_plan(bridge: Harness, tmp_path: Path) -> None:
     recipes = bridge.ask(list=MODULES)["recipes"]
-    assert {model for _, _, model in recipes} - set(BEYOND) == set(CONFIGS)
+    assert {name for _, _, name in recipes} - set(BEYOND) == set(CONFIGS)
     wrong, count = [], 0
-    for turn, (module, function, model) in enumerate(recipes):
-        if model in BEYOND:
+    for turn, (module, function, name) in enumerate(recipes):
+        if name in BEYOND:
             continue
-        for launch in plans(model, tmp_path, function, turn):
+        for launch in plans(name, tmp_path, function, turn):
             count += 1
             wrong += [
-                f"{function}: {launch.strategy}: {fault}" for fault in faults(bridge, launch, module, function, model)
+                f"{function}: {launch.strategy}: {fault}" for fault in faults(bridge, launch, module, function, name)
             ]
     print(f"\n{count} configurations of {len(recipes)} recipes")
     assert count > 700
     assert wrong == [], "\n".join(wrong[:20])
 
 
-def faults(bridge: Harness, launch: Launch, module: str, function: str, model: str) -> list[str]:
+def test_every_recipe_that_a_plan_may_name_is_there(bridge: Harness) -> None:
+    """Of every model of the catalog, whatever the task: what ``train.py`` imports."""
+    tasks = ("pretrain", "finetune", "lora")
+    written = {recipe_for(model(name), task).function for name in model_names() for task in tasks}
+    assert {"gemma2_9b_sft_config", "nemotronh_8b_pretrain_config", "vanilla_gpt_pretrain_config"} <= written
+    assert bridge.ask(names=sorted(written))["absent"] == []
+
+
+def faults(bridge: Harness, launch: Launch, module: str, function: str, name: str) -> list[str]:
     """What the configuration that would be trained with does not say as the plan does."""
     files = EXPORTERS["megatron-bridge"].files(launch)
-    env = {"PRETRAINED_CHECKPOINT": str(Path(__file__).parent), "HF_MODEL": model}
+    env = {"PRETRAINED_CHECKPOINT": str(Path(__file__).parent), "HF_MODEL": name}
     if launch.strategy.zero < 2:
         env["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     verdict = bridge.ask(
-        files={name: files[name] for name in ("train.py", "overrides.txt")},
+        files={file: files[file] for file in ("train.py", "overrides.txt")},
         recipe=[module, function],
-        config=CONFIGS[model],
+        config=CONFIGS[name],
         world=launch.gpus,
         env=env,
         more=["dataset.path_to_cache=/tmp"] * ("perf_recipes.gpt_oss" in module and launch.workload.task == "pretrain"),

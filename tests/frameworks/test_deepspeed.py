@@ -22,7 +22,7 @@ ZERO = [
 FSDP = [
     "dp16 mbs1 zero3 overlap=grad,param",
     "dp16 mbs2 zero2 overlap=grad,param recompute=full",
-    "tp2 cp2 dp4 mbs1 zero3 overlap=grad,param",
+    "cp2 dp8 mbs1 zero3 overlap=grad,param",
 ]
 
 
@@ -67,7 +67,7 @@ def test_accelerate(deepspeed: Harness, tmp_path: Path, strategy: str) -> None:
     assert verdict["type"] == "FSDP"
     assert (verdict["processes"], verdict["machines"]) == (16, 2)
     assert verdict["fsdp"]["fsdp_reshard_after_forward"] is (launch.strategy.zero == 3)
-    assert verdict["parallelism"]["parallelism_config_tp_size"] == launch.strategy.tp
+    assert verdict["parallelism"]["parallelism_config_cp_size"] == launch.strategy.cp
 
 
 def test_accelerate_still_refuses(deepspeed: Harness, tmp_path: Path) -> None:

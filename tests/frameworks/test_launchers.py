@@ -40,6 +40,38 @@ def test_skypilot(
         assert verdict["instance"] == node.partition("-")[2]
 
 
+CLOUDS = [
+    ("azure-nd96isr-h100-v5", "16xH100", {}),
+    ("lambda-1cc-h100", "16xH100", {}),
+    ("runpod-pod-h100", "8xH100", {}),
+    ("oci-bm.gpu.h100.8", "16xH100", {"runtime": "pytorch"}),
+    ("gcp-a3-highgpu-8g", "16xH100", {}),
+    ("aws-p5.48xlarge", "16xH100", {}),
+]
+
+
+@pytest.mark.parametrize(("node", "gpus", "request_"), CLOUDS)
+def test_every_cloud_can_do_what_its_task_asks(
+    launchers: Harness, tmp_path: Path, node: str, gpus: str, request_: dict[str, Any]
+) -> None:
+    """SkyPilot's own check of features, which it makes before it asks a cloud for machines."""
+    launch = given("llama-3.1-8b", gpus, f"dp{gpus.partition('x')[0]} mbs1 zero3", batch=256, node=node, **request_)
+    exporter = EXPORTERS["skypilot"]
+    assert refusals(exporter, launch) == []
+    write(tmp_path, exporter.files(launch))
+    verdict = launchers.ask(skypilot=str(tmp_path / "task.yaml"))
+    assert verdict["accepted"], verdict
+
+
+def test_spot_machines_and_region_are_those_of_the_bill(launchers: Harness, tmp_path: Path) -> None:
+    launch = given("llama-3.1-8b", "16xH100", "dp16 mbs1 zero3", batch=256)
+    billed = launch.figures._replace(provider="AWS", region="us-east-1", market="spot")
+    write(tmp_path, EXPORTERS["skypilot"].files(launch._replace(figures=billed)))
+    verdict = launchers.ask(skypilot=str(tmp_path / "task.yaml"))
+    assert verdict["accepted"], verdict
+    assert (verdict["cloud"], verdict["region"], verdict["spot"]) == ("AWS", "us-east-1", True)
+
+
 @pytest.mark.parametrize(("model", "gpus", "strategy", "request_"), PLANS)
 def test_kubernetes(
     launchers: Harness, tmp_path: Path, model: str, gpus: str, strategy: str, request_: dict[str, Any]

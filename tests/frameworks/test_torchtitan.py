@@ -100,3 +100,16 @@ def test_low_precision_is_its_converters(
     assert verdict["accepted"], verdict
     assert list(verdict["quantised"]) == kinds
     assert min(verdict["quantised"].values()) >= launch.model.layers
+
+
+def test_fine_tuning_starts_from_weights(torchtitan: Harness, tmp_path: Path) -> None:
+    """Its own manager takes where they lie, and its checkpointer would stop where nothing is there."""
+    launch = given("llama-3.1-8b", "16xH100", "dp16 mbs1 zero3", batch=256, runtime="torchtitan", task="finetune")
+    assert refusals(TITAN, launch) == []
+    started = run_script(write(tmp_path, TITAN.files(launch)), PRETRAINED_CHECKPOINT="/models/llama")
+    env = {"PRETRAINED_CHECKPOINT": started.env["PRETRAINED_CHECKPOINT"]}
+    verdict = torchtitan.ask(
+        folder=str(tmp_path), argv=started.after("torchtitan.train"), world=launch.gpus, ranks=[0], env=env
+    )
+    assert verdict["accepted"], verdict
+    assert verdict["starts_from"] == ["/models/llama", True, True]

@@ -65,10 +65,33 @@ def load() -> None:
     torch._utils._get_available_device_type = lambda: "cpu"
     import torchtitan.trainer  # noqa: F401
 
+    lend_micro_batches()
+
+
+def lend_micro_batches() -> None:
+    """Let pipelines be given their micro-batches one by one, as torch's can from 2.14 on and torchtitan 0.3 wants."""
+    from inspect import signature
+
+    from torch.distributed.pipelining import schedules
+
+    if "arg_mbs" in signature(schedules.PipelineScheduleSingle.step).parameters:
+        return
+
+    def step(self: Any, *, arg_mbs: Any = None, kwarg_mbs: Any = None, target_mbs: Any = None, losses: Any = None,
+             return_outputs: bool = True, loss_kwargs: Any = None) -> None:  # fmt: skip
+        for stage in self._stages if hasattr(self, "_stages") else [self._stage]:
+            stage.has_backward = self._has_backward
+            stage.clear_runtime_states()
+        self._step_microbatches(arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs=loss_kwargs)
+
+    for kind in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
+        kind.step = step
+
 
 def judge(case: dict[str, Any]) -> dict[str, Any]:
     """Take one configuration through every check."""
     stage = ["config"]
+    os.environ.update(case.get("env", {}))
     from torchtitan.components.quantization import float8, mx
 
     arch = case.get("arch", 9)
@@ -100,6 +123,7 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
         ranks[str(rank)] = _build(config, dims)
     names = ("Float8Linear", "Float8Grouped", "MXFP8Linear", "MXFP8Grouped")
     quantised = {name: told.count(name) for name in names if name in told}
+    kept = config.checkpoint
     batch = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
     if config.training.global_batch_size % batch:
         raise ValueError(f"global batch {config.training.global_batch_size} is no multiple of {batch}")
@@ -109,6 +133,7 @@ def _check(case: dict[str, Any], stage: list[str]) -> dict[str, Any]:
         "accumulation": config.training.global_batch_size // batch,
         "ranks": ranks,
         "rope": _rope(config),
+        "starts_from": [kept.initial_load_path, kept.enable, kept.initial_load_in_hf],
     }
 
 

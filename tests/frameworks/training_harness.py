@@ -9,13 +9,10 @@ know, and cut as the rank holds it. Weights are fp32, so that losses can be comp
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import logging
 import os
-import socket
 import sys
-import traceback
 import warnings
 import zlib
 from pathlib import Path
@@ -25,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools" / "exported"), str(ROOT / "src")]
 
 import pretrain_gpt  # noqa: E402
+from ranks import run_ranks  # noqa: E402
 
 
 def same_weights(chunks: list[Any]) -> None:
@@ -49,52 +47,16 @@ def same_weights(chunks: list[Any]) -> None:
             dict_list_map_inplace(fill, state)
 
 
-def rank(case: dict[str, Any], number: int, port: int) -> dict[str, Any] | None:
+def rank(case: dict[str, Any]) -> dict[str, Any] | None:
     """One rank of a case."""
     os.environ.update(case.get("env", {}))
-    os.environ.update(
-        WORLD_SIZE=str(case["world"]), RANK=str(number), LOCAL_RANK=str(number), LOCAL_WORLD_SIZE=str(case["world"]),
-        MASTER_ADDR="localhost", MASTER_PORT=str(port),
-    )  # fmt: skip
     argv = [word for word in case["argv"] if word not in ("--bf16", "--init-model-with-meta-device")]
     return pretrain_gpt.main(argv, gpu=False, prepare=same_weights)
 
 
-def _forked(case: dict[str, Any], number: int, port: int) -> Any:
-    """Start a rank; where it will write what it found."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writer)
-        return child, os.fdopen(reader)
-    os.close(reader)
-    sys.stdout = sys.stderr = io.StringIO()
-    found: Any = {"error": "it ended"}
-    try:
-        found = rank(case, number, port)
-    except BaseException:
-        found = {"error": traceback.format_exc()[-3000:]}
-    with os.fdopen(writer, "w") as pipe:
-        json.dump(found, pipe)
-    os._exit(0)
-
-
 def answer(case: dict[str, Any]) -> dict[str, Any]:
     """Run the ranks of a case to their end; the losses, or what the first that failed said."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    ranks = [_forked(case, number, port) for number in range(case["world"])]
-    found = []
-    for child, pipe in ranks:
-        with pipe:
-            text = pipe.read()
-        os.waitpid(child, 0)
-        found.append(json.loads(text) if text else {"error": "the process died"})
-    errors = [one["error"] for one in found if one and "error" in one]
-    # A rank that fails first takes the others with it: their complaint is of the lost connection.
-    own = [error for error in errors if "onnection" not in error] or errors
-    return {"error": own[0]} if own else next(one for one in found if one)
+    return next(one for one in run_ranks(lambda: rank(case), case["world"]) if one)
 
 
 def main() -> int:

@@ -118,7 +118,7 @@ def test_a_page_has_every_part_of_the_answer(kind: str) -> None:
 def test_the_request_on_the_page_is_the_one_that_was_asked(kind: str) -> None:
     answer = answered(kind)
     section = page_of(answer).rpartition("<h2>The request</h2>")[2]
-    text = unescape(re.findall(r"<pre>(.*?)</pre>", section, re.DOTALL)[0])
+    text = unescape(re.findall(r"<pre[^>]*>(.*?)</pre>", section, re.DOTALL)[0])
     verb = "rent" if isinstance(answer, RentReport) else "plan"
     assert read_request(verb, parse_toml(text, "page")) == read_request(verb, answer.asked)
 

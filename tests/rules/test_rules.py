@@ -76,9 +76,11 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
         not (s.runtime == "torchtitan" and s.moe and s.zero in (0, 1) and s.cp * s.tp % s.ep != 0)
     ),
     "fp8_shape": lambda s: (
-        s.precision != "fp8"
+        s.precision == "bf16"
         or ((not s.dense_ffn or s.ffn / s.tp % 16 == 0) and (not s.moe or s.moe_ffn / s.etp % 16 == 0))
     ),
+    "fp8_experts": lambda s: not (s.runtime == "fsdp" and s.precision == "fp8-tensorwise" and s.moe),
+    "fp8_adapters": lambda s: not (s.runtime == "fsdp" and s.precision == "fp8-tensorwise" and s.task == "lora"),
     "cp_seq": lambda s: s.cp == 1 or s.seq % (2 * s.cp) == 0,
     "cp_flash": lambda s: s.cp == 1 or s.flash,
     "sp_tp": lambda s: not s.sp or s.tp > 1,
@@ -178,7 +180,8 @@ FACTS = st.builds(
     mla=st.booleans(),
     tied=st.booleans(),
     expert_bias=st.booleans(),
-    precision=st.sampled_from(["bf16", "fp8"]),
+    precision=st.sampled_from(["bf16", "fp8", "fp8-tensorwise"]),
+    task=st.sampled_from(["pretrain", "lora"]),
     optimizer=st.sampled_from(["adam", "sgd"]),
     runtime=st.sampled_from(["megatron", "torchtitan", "fsdp", "pytorch", "nanotron"]),
 )
@@ -318,6 +321,8 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("expert_bias", "tp8 pp4 dp2 sp ep8 etp2", MOE | {"expert_bias": True}),
     ("experts_sharded", "tp8 pp4 dp2 sp ep16 zero0 overlap=grad", MOE | {"runtime": "torchtitan"}),
     ("fp8_shape", "tp8 pp4 dp2 sp", {"precision": "fp8", "ffn": 8 * 1000}),
+    ("fp8_experts", "dp64 zero3", MOE | {"precision": "fp8-tensorwise", "runtime": "fsdp"}),
+    ("fp8_adapters", "dp64 zero3", {"precision": "fp8-tensorwise", "runtime": "fsdp", "task": "lora"}),
     ("cp_seq", "tp1 cp4 pp2 dp8", {"seq": 8196}),
     ("cp_flash", "tp8 cp4 pp2 dp1 sp flash=off", {}),
     ("sp_tp", "tp1 pp4 dp16 sp", {}),
@@ -441,6 +446,25 @@ def test_a_sentence_has_the_numbers_that_break_it() -> None:
     assert said[0] == "tp must divide the attention heads (tp=3, heads=64)"
     assert "(recompute_layers=99, recompute=full, layers_per_chunk=40)" in said[-1]
     assert "sp=on" in next(line for line in said if line.startswith("under sequence"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "runtime", "sent"),
+    [
+        ("tp8 pp4 dp2 sp zero2", "nanotron", True),
+        ("tp8 pp4 dp2 sp zero3 reshard=always", "torchtitan", True),
+        ("tp8 pp4 dp2 sp zero3 reshard=never", "torchtitan", False),
+        ("tp8 pp4 dp2 sp zero2", "torchtitan", False),
+        ("tp8 pp4 dp2 sp zero1", "megatron", False),
+        ("tp8 pp1 dp8 sp zero3 reshard=always", "torchtitan", False),
+    ],
+)
+def test_advice_on_sharded_pipelines_is_of_those_that_send_for_every_micro_batch(
+    strategy: str, runtime: str, sent: bool
+) -> None:
+    """In pipelines whose weights stay gathered, gradients stay whole until the step's end too (torch's pipelining)."""
+    said = advice(from_strategy(parse_strategy(strategy)), DENSE | {"runtime": runtime})
+    assert any("every micro-batch of a pipeline" in line for line in said) == sent
 
 
 def test_advice_speaks_of_what_is_legal_but_unwise() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra.provenance import Floats
+from astra.provenance import Floats, Ints
 from astra.schedule import find, simulate, simulator, steady, step_s
 from astra.spec.strategy import SCHEDULES as NAMES
 from tests.schedule import pipelines
@@ -32,13 +32,13 @@ def test_equals_the_simulation(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("blocking", [False, True])
 def test_few_microbatches_stand_for_many(name: str, v: int, blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated = []
-    real = simulator.run_one
+    real = simulator.run
 
-    def counting(way: simulator.Waves, held_s: Floats, latency_s: Floats) -> Floats:
+    def counting(source: Ints, held_s: Floats, latency_s: Floats) -> Floats:
         simulated.append(held_s.size)
-        return real(way, held_s, latency_s)
+        return real(source, held_s, latency_s)
 
-    monkeypatch.setattr(steady, "run_one", counting)
+    monkeypatch.setattr(steady, "run", counting)
     forward_s = np.ones(4 * v)
     forward_s[-1] = 1.2
     pipeline: dict[str, Any] = {

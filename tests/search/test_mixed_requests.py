@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -105,6 +106,22 @@ def test_a_pool_alone_is_what_the_one_type_planner_says() -> None:
         own = astra.plan("llama-2-13b", gpus=gpus, batch=64, seq=4096, rank="expected")  # as fleets are ranked
         assert each.step_s == pytest.approx(own.best.estimate.step_s, rel=1e-9)
         assert each.strategy == f"{each.pool}: {own.best.strategy}"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "how"),
+    [
+        ("qwen3-30b-a3b", "16xL4", {"batch": 16, "seq": 32768}),  # fits without CUDA graphs alone
+        ("qwen3-30b-a3b", "8xL4", {"batch": 8, "seq": 16384, "task": "lora"}),
+        ("deepseek-v2-lite", "8xL4", {"batch": 8, "seq": 8192}),  # stages of unequal length
+    ],
+)
+def test_a_fleet_is_no_slower_than_what_a_pool_does_by_itself(model: str, gpus: str, how: dict[str, Any]) -> None:
+    own = astra.plan(model, gpus=gpus, runtime="megatron-bridge", rank="expected", **how)
+    answer = astra.plan(model, gpus=[gpus, "1xA10G"], runtime="megatron-bridge", **how)
+    assert isinstance(answer, MixedPlanSet)
+    assert answer.alone[0].step_s == pytest.approx(own.best.estimate.step_s, rel=1e-9)
+    assert answer.best.estimate.step_s <= own.best.estimate.step_s * (1 + 1e-9)
 
 
 def test_every_text_reads_back_with_all_figures() -> None:

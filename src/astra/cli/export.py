@@ -71,18 +71,19 @@ def target(name: str, flag: str) -> Any:
 
 
 def write(
-    launch: Launch, job: Job | None, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False
-) -> dict[str, Any]:
-    """Export one plan; the record of what was done."""
+    launch: Launch, job: Job | None, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False,
+    flag: str = "--out",
+) -> dict[str, Any]:  # fmt: skip
+    """Export one plan; the record of what was done. ``flag`` is the one by which the user names the folder."""
     from astra.atomic import check_folder, write_folder  # noqa: PLC0415
     from astra.export.base import CannotExport, refusals, strategy_could_help  # noqa: PLC0415
     from astra.export.quoting import file_name  # noqa: PLC0415
 
     exporter = target(to, "--to")
     if folder is not None and not folder.strip():
-        raise InputError("--out", folder, want="a folder name")
+        raise InputError(flag, folder, want="a folder name")
     place = folder if folder is not None else f"{file_name(launch.model.name)}-{to}"
-    check_folder(place, overwrite=overwrite)
+    check_folder(place, overwrite=overwrite, flag=flag)
     reasons, found, there = refusals(exporter, launch), None, None
     near = strategy_could_help(exporter, launch)
     if reasons and (job is None or not nearest or not near):
@@ -101,7 +102,7 @@ def write(
             if there is not None:
                 figures = estimated_anew(planned.figures, msgspec.to_builtins(there))
                 launch = planned._replace(step_s=there.step_s, figures=figures)
-    files = write_folder(place, exporter.files(launch), overwrite=overwrite)
+    files = write_folder(place, exporter.files(launch), overwrite=overwrite, flag=flag)
     return {
         "schema": EXPORT_SCHEMA,
         "target": to,

@@ -163,7 +163,7 @@ def _check_export(args: argparse.Namespace) -> None:
 
     export.target(args.export, "--export")
     if args.export_out is not None:
-        check_folder(args.export_out)
+        check_folder(args.export_out, flag="--export-out")
 
 
 def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
@@ -176,7 +176,8 @@ def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
     for plan in planset.plans if "pools" in planset.request else planset.plans[:1]:
         try:
             launch, job = from_record(planset.to_dict(), plan.rank, where="plan")
-            record = export.write(launch, job, args.export, folder=args.export_out, nearest=args.nearest)
+            place = {"folder": args.export_out, "flag": "--export-out"}
+            record = export.write(launch, job, args.export, nearest=args.nearest, **place)
         except CannotExport as error:
             refused = refused or error
             continue

@@ -69,28 +69,29 @@ def sync(
     Outside their groups, what a rank owns of the gradients is summed with its like in the other groups (HSDP).
     """
     shape = np.broadcast_shapes(held.dense.shape, ranks.shape)
-    source: Codes = np.zeros(shape, np.int8)
-    reduced, scattered, gathered = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     grad_bytes, bucket_bytes = gradient_bytes(job), effects.bucket_bytes(job.runtime)
-    to_owners = effects.zero_reduces_whole(job.runtime)
-    for params, members, within, apart in (
-        (held.trained_dense, ranks, shards, stride),
-        (held.trained_expert, expert_ranks, expert_shards, expert_stride),
-    ):
-        if not np.any(params):
-            continue
-        operations = (
-            ("all_reduce", grad_bytes, bucket_bytes),
-            (to_owners, grad_bytes, 0.0),
-            ("all_gather", _gathered_bytes(job), 0.0),
-        )
-        found = once(partial(_moves, job, operations), params, members, apart)
-        if within is not None and np.any(within < members):
-            found = _in_groups(job, found, operations, params, members, within, apart)
-        reduced, scattered = reduced + found.reduce.seconds, scattered + found.scatter.seconds
-        gathered = gathered + found.gather.seconds
-        source = worst(source, *(way.source for way in found))
-    return Sync(reduced, scattered, gathered, source, np.zeros(shape))
+    operations = (
+        ("all_reduce", grad_bytes, bucket_bytes),
+        (effects.zero_reduces_whole(job.runtime), grad_bytes, 0.0),
+        ("all_gather", _gathered_bytes(job), 0.0),
+    )
+    several = [
+        (held.trained_dense, ranks, ranks if shards is None else shards, stride),
+        (held.trained_expert, expert_ranks, expert_ranks if expert_shards is None else expert_shards, expert_stride),
+    ]
+    several = [group for group in several if np.any(group[0])]
+    nothing = np.zeros(shape)
+    if not several:
+        return Sync(nothing, nothing, nothing, np.zeros(shape, np.int8), nothing)
+    params, members, within, apart = (
+        np.stack([np.broadcast_to(column, shape) for column in columns]) for columns in zip(*several, strict=True)
+    )
+    found = once(partial(_moves, job, operations), params, members, apart)
+    if np.any(within < members):
+        found = _in_groups(job, found, operations, params, members, within, apart)
+    source = worst(*(way.source.max(axis=0) for way in found))
+    reduced, scattered, gathered = (way.seconds.sum(axis=0) for way in found)
+    return Sync(reduced, scattered, gathered, source, nothing)
 
 
 def replicas(

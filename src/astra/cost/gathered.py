@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from astra.axes import AXES
+from astra.axes import AXES, Axis
 from astra.columns import Columns, each
+from astra.cost import effects
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
-from astra.cost.parts import Part
+from astra.cost.parts import Direction, Part
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
 from astra.layers.split import Place, StageKinds, kinds, stack, stages
@@ -27,6 +28,7 @@ class Gathered(NamedTuple):
     shard: Shard
     parts: Mapping[LayerKind | str, Part]
     place: Ints
+    totals_s: dict[Hashable, float]  # of pipelines made of them that were simulated
 
     def take(self, rows: Ints) -> Gathered:
         """The same parts for some of the meshes."""
@@ -45,6 +47,117 @@ def over_stages(table: StageKinds, columns: list[Floats]) -> Floats:
 def over_layers(table: StageKinds, by_kind: Floats) -> Floats:
     """[mesh, kind, module] figures of layers, summed to [mesh, sort, module]."""
     return np.asarray(table.counts @ by_kind)
+
+
+class Passes(NamedTuple):
+    """What one micro-batch does on some of the virtual stages."""
+
+    forward_s: Floats
+    backward_s: Floats
+    weight_s: Floats  # of backward_s
+    recompute_s: Floats  # running all layers' forward again
+    modules_s: Floats  # [..., module] and single modules of the layers
+
+
+class StageTimes:
+    """Stage times of one micro-batch from part times, [mesh, sort]."""
+
+    def __init__(self, job: Job, gathered: Gathered, table: StageKinds, columns: Columns) -> None:
+        self._index, self._table, self._columns = gathered.place, table, columns
+        self._collective_s = _collective_s(job, columns)
+        order = kinds(job.model)
+        by_kind = self._by_kind = [gathered.parts[kind] for kind in order]
+        first, last = gathered.parts[EMBEDDING], gathered.parts[HEAD]
+        forward = [self._seconds(part.forward) for part in (*by_kind, first, last)]
+        backward = [self._seconds(part.backward) for part in (*by_kind, first, last)]
+        weight = [part.weight_s[self._index] for part in (*by_kind, first, last)]
+        nothing = np.zeros(len(self._index))
+        again = [*forward[:-2], nothing, nothing]
+        self._by_part = (forward, backward, weight, again)
+        self._by_module = np.stack(
+            [np.stack([self._again(part, name) for part in by_kind], axis=-1) for name in modules_in(job)], axis=-1
+        )
+        self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
+
+    def _passes(self, table: StageKinds) -> Passes:
+        forward, backward, weight, again = (over_stages(table, columns) for columns in self._by_part)
+        return Passes(forward, backward, weight, again, over_layers(table, self._by_module))
+
+    def before(self) -> Passes:
+        """The virtual stages before each kind's last rank."""
+        table = self._table
+        reached = table._replace(counts=table.before, first=table.until > 0, last=np.zeros_like(table.last))
+        return self._passes(reached)
+
+    def final(self) -> Passes:
+        """The last virtual stage, [mesh]."""
+        one = each(self._table, lambda column: column[:, :1])
+        one = one._replace(counts=one.final, first=one.until < 0, last=one.until >= 0)
+        return each(self._passes(one), lambda column: column[:, 0])
+
+    def over(self, job: Job) -> Passes:
+        """All of the virtual stages, [mesh]."""
+        return each(self._passes(whole_model(job)), lambda column: column[:, 0])
+
+    def _seconds(self, direction: Direction) -> Floats:
+        """Compute and exposed communication of a part, [mesh]."""
+        seconds = direction.compute_s[self._index]
+        for axis in AXES:
+            seconds = seconds + self._shown_s(direction, axis)
+        return np.maximum(seconds, self._host_s(direction))
+
+    def _shown_s(self, direction: Direction, axis: Axis) -> Floats:
+        """What shows of an axis' communication, [mesh]."""
+        exposed = direction.exposed_s[axis.name][self._index]
+        if axis.overlap not in self._columns:
+            return exposed
+        overlapped = direction.overlapped_s[axis.name][self._index]
+        return np.where(self._columns[axis.overlap], overlapped, exposed)
+
+    def _again(self, part: Part, name: str) -> Floats:
+        """Running a module of a part again, [mesh]."""
+        module = part.modules.get(name)
+        if module is None:
+            return np.zeros(len(self._index))
+        seconds = module.compute_s[self._index]
+        for axis in AXES:
+            if axis.name in module.sends:
+                seconds = seconds + module.sends[axis.name] * self._shown_s(part.forward, axis)
+        return seconds
+
+    def queued_bytes(self, job: Job, shard: Shard, microbatches: Ints) -> Floats:
+        """Activations a rank's collectives keep reserved per micro-batch, as far as the GPU lags behind the host.
+
+        The activations of later micro-batches are cut from what earlier ones leave behind; one alone leaves it whole.
+        """
+        each = effects.queued_activations(job.runtime, shard.tp, shard.tokens, job.model.hidden)
+        if not each.any():
+            return np.zeros(self.forward.shape)
+        several = microbatches > 1
+        columns = [np.where(several, each[self._index] * self._lag(part), 0.0) for part in self._by_kind]
+        return over_stages(self._table, [*columns, np.zeros(len(self._index)), np.zeros(len(self._index))])
+
+    def _lag(self, part: Part) -> Floats:
+        """Near 1 where a layer keeps the GPU busy for longer than the host needs to issue it, near 0 where shorter."""
+        ways = (part.forward, part.backward)
+        gpu_s = sum((way.gemm_s + way.attention_s + way.stream_s + way.busy_s["tp"])[self._index] for way in ways)
+        host_s = sum((self._host_s(way) for way in ways), start=np.zeros(len(self._index)))
+        return gpu_s**4 / (gpu_s**4 + host_s**4)
+
+    def _host_s(self, direction: Direction) -> Floats:
+        return direction.host_s[self._index] + self._collective_s * direction.members[self._index]
+
+
+def _collective_s(job: Job, columns: Columns) -> Floats | float:
+    """Host time that a pipeline across nodes adds to each tensor-parallel collective, per member; [mesh].
+
+    Shardings of one pool among several have no pipeline yet, and no runtime that adds it joins several pools.
+    """
+    if "pp" not in columns:
+        return 0.0
+    ranks = columns["tp"] * columns["cp"] * columns["dp"] * columns["pp"]
+    across = (columns["pp"] > 1) & (ranks > job.pool.gpus_per_node)
+    return effects.pipelined_collective_s(job.runtime, across)
 
 
 class StageMemory:

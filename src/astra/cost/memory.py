@@ -108,10 +108,10 @@ def peak(static: Bytes, kept: Activations, buffer_bytes: Floats) -> Floats:
     return np.asarray(resident + passing + np.maximum(at_layer, at_loss))
 
 
-def least_peak(job: Job, costs: StageCosts, vp: Ints, shardings: Sharding, *, offload: bool = False) -> Floats:
+def least_peak(static: Bytes, costs: StageCosts, vp: Ints, *, offload: bool = False) -> Floats:
     """No recompute brings the worst rank below this, [mesh, sharding]; ``offload``: activations may move off it."""
     kept = least_activations(costs, vp, offload=offload)
-    return largest(peak(states(job, costs, shardings), kept, costs.buffer_bytes)[:, 0])
+    return largest(peak(static, kept, costs.buffer_bytes)[:, 0])
 
 
 def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, shardings: Sharding, *, offload: bool = False) -> Floats:

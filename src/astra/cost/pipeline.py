@@ -5,28 +5,37 @@ Bounds are of every combination of mesh, recompute and sharding; what is simulat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import code, distinct, largest, take
+from astra.columns import code, distinct, largest
 from astra.cost.between import p2p
 from astra.cost.gathered import Layouts
 from astra.cost.recompute import KeptActivations, Recomputes, offloaded_s, recompute_s, repeated_s
-from astra.cost.stage import Gathered, Meshes, StageCosts, StageMemory, StageTimes, host_s_per_byte, stage_table
+from astra.cost.stage import (
+    Gathered,
+    Meshes,
+    StageCosts,
+    StageMemory,
+    StageTimes,
+    StageWork,
+    host_s_per_byte,
+    stage_table,
+)
 from astra.layers.split import stage_kind_of_rank
 from astra.provenance import Bools, Floats, Ints
 from astra.schedule import find, steps_s
 from astra.schedule.interleaved import group_size
-from astra.schedule.registry import SPLITTING, in_flight_chunks, legal
+from astra.schedule.registry import SPLITTING, legal
 from astra.schedule.screen import Ends, Path, Ranks, interleaved_s, paths
 from astra.schedule.simulator import StageSeconds
 from astra.spec.job import Job
 from astra.spec.strategy import SCHEDULES, usual_schedule
 
 
-def mesh_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
+def mesh_bound_s(meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
     """A lower bound of each mesh's pipeline, whatever is recomputed or exchanged; infinite where it is not defined."""
     bound_s = largest(np.maximum.reduce([path.seconds for path in paths_of(meshes, costs)]))
     bound_s = np.maximum(bound_s, np.where(_looped(meshes), ends_bound_s(meshes, costs), 0.0))
@@ -46,7 +55,7 @@ def pipeline_bound_s(meshes: Meshes, costs: StageCosts, recomputes: Recomputes, 
         bound_s[alone] = np.maximum(bound_s[alone], extras.longest_s(path, alone))
     chunked = np.flatnonzero(_looped(meshes))
     if len(chunked):
-        ends_s = ends_bound_s(meshes.take(chunked), take(costs, chunked))
+        ends_s = ends_bound_s(meshes, costs)[chunked]
         bound_s[chunked] = np.maximum(bound_s[chunked], ends_s[:, None, None] + extras.by_ends_s(chunked))
     return np.where(_defined(meshes, costs)[:, None, None], bound_s, np.inf)
 
@@ -73,27 +82,28 @@ class _Extras:
         self._least_s = exchanged_s.min(axis=2, keepdims=True)
         self._over_s = self._elsewhere_s(costs.over.recompute_s[:, None], costs.over.modules_s[:, None])
 
-    def _elsewhere_s(self, all_s: Floats, modules_s: Floats) -> Floats:
-        return recompute_s(all_s[:, None, :], modules_s[:, None, :], self._deepest, self._recomputes)
+    def _elsewhere_s(self, all_s: Floats, modules_s: Floats, rows: slice | Ints = slice(None)) -> Floats:
+        return recompute_s(all_s[:, None, :], modules_s[:, None, :], self._deepest[rows], self._recomputes)
 
     def longest_s(self, path: Path, rows: slice | Ints) -> Floats:
         """The longest of a path over the ranks, [mesh, recompute, sharding] of some meshes."""
-        costs, over = self._costs, self._costs.over
-        pp, vp = (self._meshes.columns[name][:, None, None] for name in ("pp", "vp"))
-        until, times = costs.until[:, None, :], path.times[:, None, :]
-        again_s = times * self._own_s + path.over * self._over_s
-        exchanged_s = times * self._own_exchange_s + path.over * pp * self._least_s
+        costs, over, least_s = self._costs, self._costs.over, self._least_s[rows]
+        pp, vp = (self._meshes.columns[name][rows, None, None] for name in ("pp", "vp"))
+        until, times = costs.until[rows, None, :], path.times[rows, None, :]
+        again_s = times * self._own_s[rows] + path.over * self._over_s[rows]
+        exchanged_s = times * self._own_exchange_s[rows] + path.over * pp * least_s
+        before_s, before_modules_s = costs.before.recompute_s[rows], costs.before.modules_s[rows]
         if path.before.any():
-            before_s = self._elsewhere_s(costs.before.recompute_s, costs.before.modules_s)
-            again_s = again_s + path.before[:, None, :] * before_s
-            exchanged_s = exchanged_s + path.before[:, None, :] * (until / vp) * self._least_s
+            before = path.before[rows, None, :]
+            again_s = again_s + before * self._elsewhere_s(before_s, before_modules_s, rows)
+            exchanged_s = exchanged_s + before * (until / vp) * least_s
         if path.after:
-            all_s = over.recompute_s[:, None] - costs.before.recompute_s - costs.recompute_s
-            modules_s = over.modules_s[:, None] - costs.before.modules_s - costs.modules_s
-            again_s = again_s + self._elsewhere_s(np.maximum(all_s, 0.0), np.maximum(modules_s, 0.0))
-            exchanged_s = exchanged_s + (pp - 1 - until) * self._least_s
-        seconds = path.seconds[rows, None, None, :] + again_s[rows, :, None, :]
-        return largest(seconds + exchanged_s[rows, None, :, :])
+            all_s = np.maximum(over.recompute_s[rows, None] - before_s - costs.recompute_s[rows], 0.0)
+            modules_s = np.maximum(over.modules_s[rows, None] - before_modules_s - costs.modules_s[rows], 0.0)
+            again_s = again_s + self._elsewhere_s(all_s, modules_s, rows)
+            exchanged_s = exchanged_s + (pp - 1 - until) * least_s
+        seconds = path.seconds[rows, None, None, :] + again_s[:, :, None, :]
+        return largest(seconds + exchanged_s[:, None, :, :])
 
     def by_ends_s(self, rows: Ints) -> Floats:
         """What comes to the bound of interleaved pipelines by their last rank, [mesh, recompute, sharding]."""
@@ -120,7 +130,7 @@ def _offloaded_s(costs: StageCosts, recomputes: Recomputes) -> Floats:
     return offloaded_s(kept, wide(costs.layers), costs.host_s_per_byte[:, None, None], recomputes.along(3, 1))
 
 
-def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:
+def paths_of(meshes: Meshes, costs: StageWork | StageCosts) -> tuple[Path, Path, Path]:
     """Paths through the pipeline by each kind of rank, without recompute and exchanges, [mesh, sort]."""
     columns, before, over = meshes.columns, costs.before, costs.over
     split = np.isin(columns["schedule"], SPLITTING)[:, None]
@@ -133,7 +143,7 @@ def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:
             m=m,
             rank=costs.until,
             sends=costs.sends,
-            ahead=in_flight_chunks(columns["schedule"][:, None], p=p, v=v, m=m, rank=costs.until),
+            ahead=costs.ahead,
             forward_s=costs.forward_s,
             backward_s=costs.backward_s,
             weight_s=np.where(split, costs.weight_s, 0.0),
@@ -146,7 +156,7 @@ def paths_of(meshes: Meshes, costs: StageCosts) -> tuple[Path, Path, Path]:
     )
 
 
-def ends_bound_s(meshes: Meshes, costs: StageCosts) -> Floats:
+def ends_bound_s(meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
     """The bound of interleaved pipelines by their last rank, without recompute and exchanges, [mesh]."""
     mesh, at = np.arange(len(meshes)), costs.on_last
     ends = Ends(
@@ -170,7 +180,7 @@ def _looped(meshes: Meshes) -> Bools:
     return np.asarray(interleaved & (meshes.columns["vp"] > 1))
 
 
-def _defined(meshes: Meshes, costs: StageCosts) -> Bools:
+def _defined(meshes: Meshes, costs: StageWork | StageCosts) -> Bools:
     columns = meshes.columns
     return legal(columns["schedule"], p=columns["pp"], v=columns["vp"], m=costs.microbatches)
 
@@ -189,7 +199,8 @@ def pipelines_s(job: Job, meshes: Meshes, gathered: Gathered, recomputes: Recomp
         stage_kinds = np.stack([stage_kind_of_rank(job.model, *layout) for layout in some.layouts])[some.layout]
         by_rank_s = np.take_along_axis(exchanged_s[rows], stage_kinds, axis=1)
         chosen = recomputes.take(rows)
-        seconds[rows] = of_one_shape_s(job, some, virtual_stages(job, some, parts, chosen, by_rank_s).stages)
+        stages = virtual_stages(job, some, parts, chosen, by_rank_s).stages
+        seconds[rows] = of_one_shape_s(job, some, stages, gathered.totals_s)
     return seconds
 
 
@@ -251,8 +262,8 @@ def virtual_stages(
     return Virtual(StageSeconds(times.forward, backward_s, times.weight, hops_s), again_s)
 
 
-def of_one_shape_s(job: Job, meshes: Meshes, stages: StageSeconds) -> Floats:
-    """The simulated totals of pipelines with the same slots.
+def of_one_shape_s(job: Job, meshes: Meshes, stages: StageSeconds, known_s: dict[Hashable, float]) -> Floats:
+    """The simulated totals of pipelines with the same slots; one alone is remembered, for it may be shown later.
 
     Where the schedule is not defined for the pipeline (an illegal strategy), the usual one with the next number of
     micro-batches for which it is defined stands in, in proportion.
@@ -262,5 +273,11 @@ def of_one_shape_s(job: Job, meshes: Meshes, stages: StageSeconds) -> Floats:
     defined = bool(legal(code, p=pp, v=vp, m=given).all())
     count = given if defined else -(-given // int(pp)) * int(pp)
     schedule = SCHEDULES[code] if defined else usual_schedule(int(vp))
+    key = (schedule, pp, vp, given, overlaps, *(times.tobytes() for times in stages))
+    if key in known_s:
+        return np.array([known_s[key]])
     total_s = steps_s(schedule, p=int(pp), v=int(vp), m=count, stages=stages, blocking_p2p=not overlaps)
-    return total_s * (given / count)
+    total_s = total_s * (given / count)
+    if len(total_s) == 1:
+        known_s[key] = float(total_s[0])
+    return total_s

@@ -44,6 +44,10 @@ class Recomputes(NamedTuple):
         return Recomputes(*(column.reshape(shape) for column in self))
 
 
+_NONE: Final = np.zeros(1, np.int64)
+UNSAVED: Final = Recomputes(_NONE, _NONE, np.ones(1, np.int64), _NONE, _NONE)  # nothing recomputed
+
+
 def module_bits(job: Job, names: Iterable[str]) -> int:
     """Modules as a number; what a module has inside another that is named is run again with that one."""
     chosen = set(names)

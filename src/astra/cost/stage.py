@@ -10,27 +10,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.axes import AXES, Axis
-from astra.columns import Columns, distinct, each, take
+from astra.columns import Columns, distinct, take
 from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync, tied_s
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import (
     Gathered,
     Layouts,
+    Passes,
     StageMemory,
+    StageTimes,
     graph_bytes,
     least_s,
     over_all,
-    over_layers,
     over_model,
     over_stages,
     temporary_bytes,
-    whole_model,
 )
-from astra.cost.layers import EMBEDDING, HEAD, modules_in
+from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.low import fuses_experts
-from astra.cost.parts import Direction, Part, parts
+from astra.cost.parts import parts
 from astra.cost.state import Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind
@@ -42,9 +41,9 @@ from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
 
 __all__ = [
-    "SHARD_COLUMNS", "Gathered", "Meshes", "Passes", "StageCosts", "StageMemory", "StageTimes",
+    "SHARD_COLUMNS", "Gathered", "Meshes", "Passes", "StageCosts", "StageMemory", "StageTimes", "StageWork",
     "expert_groups", "gather_parts", "host_s_per_byte", "join_meshes", "least_s", "over_all", "over_model",
-    "over_stages", "retention", "stage_costs", "stage_table",
+    "over_stages", "retention", "stage_costs", "stage_table", "stage_work",
 ]  # fmt: skip
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
@@ -65,18 +64,8 @@ class Meshes(NamedTuple):
         return Meshes({name: column[rows] for name, column in self.columns.items()}, self.layout[rows], self.layouts)
 
 
-class Passes(NamedTuple):
-    """What one micro-batch does on some of the virtual stages."""
-
-    forward_s: Floats
-    backward_s: Floats
-    weight_s: Floats  # of backward_s
-    recompute_s: Floats  # running all layers' forward again
-    modules_s: Floats  # [..., module] and single modules of the layers
-
-
-class StageCosts(NamedTuple):
-    """What each kind of rank does for one micro-batch (all its chunks) and holds. [mesh, sort] unless said."""
+class StageWork(NamedTuple):
+    """What each kind of rank does for one micro-batch, with all its chunks. [mesh, sort] unless said."""
 
     forward_s: Floats  # with exposed communication
     backward_s: Floats
@@ -90,6 +79,31 @@ class StageCosts(NamedTuple):
     on_last: Ints  # [mesh] which sort holds the last virtual stage
     sends: Ints  # of a micro-batch to other ranks, there and back
     p2p_s: Floats  # [mesh] one activation to the next stage
+    p2p_source: Codes  # [mesh]
+    in_flight: Ints  # (micro-batch, chunk) pairs alive
+    ahead: Ints  # the same on the last rank of the sort: forwards up to its first backward
+    microbatches: Ints  # [mesh]
+
+
+class StageCosts(NamedTuple):
+    """The same, and what each kind of rank holds. [mesh, sort] unless said."""
+
+    forward_s: Floats
+    backward_s: Floats
+    weight_s: Floats
+    recompute_s: Floats
+    modules_s: Floats
+    until: Ints
+    before: Passes
+    final: Passes
+    over: Passes
+    on_last: Ints
+    sends: Ints
+    p2p_s: Floats
+    p2p_source: Codes
+    in_flight: Ints
+    ahead: Ints
+    microbatches: Ints
     kept_whole: Floats
     kept_modules: Floats  # [mesh, sort, module] of it: what selective recompute of each module does not keep
     kept_checkpoint: Floats
@@ -102,12 +116,9 @@ class StageCosts(NamedTuple):
     sync: Sync
     layers: Floats
     chunk_layers: Ints
-    in_flight: Ints  # (micro-batch, chunk) pairs alive
-    microbatches: Ints  # [mesh]
     shards: Ints  # [mesh] ranks that ZeRO shards a dense parameter over
     expert_shards: Ints  # [mesh]
     pipelined: Bools  # [mesh]
-    p2p_source: Codes  # [mesh]
     host_s_per_byte: Floats  # [mesh] of activations that go to host memory while others come back
 
 
@@ -121,7 +132,7 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
         work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance,
         fuses_experts(job),
     )  # fmt: skip
-    return Gathered(shard, parts(job, shard), place)
+    return Gathered(shard, parts(job, shard), place, {})
 
 
 def parts_of(job: Job, columns: Columns, timed: Sequence[Gathered] = ()) -> Gathered:
@@ -148,23 +159,19 @@ def retention(job: Job) -> Retention:
     )
 
 
-def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: bool = False) -> StageCosts:
-    """Gather parts into stages for every mesh."""
+def stage_work(job: Job, meshes: Meshes, gathered: Gathered) -> StageWork:
+    """What the stages of every mesh do, which is all that the bound of a mesh asks for."""
+    table = stage_table(job, meshes)
+    return _work(job, meshes, gathered, table, StageTimes(job, gathered, table, meshes.columns))
+
+
+def _work(job: Job, meshes: Meshes, gathered: Gathered, table: StageKinds, times: StageTimes) -> StageWork:
     columns = meshes.columns
-    table = stage_table(job, meshes, every_rank=every_rank)
-    times = StageTimes(job, gathered, table, columns)
-    memory = StageMemory(job, gathered, table)
     tp, cp, dp, pp = (columns[name] for name in ("tp", "cp", "dp", "pp"))
     microbatches = job.workload.global_batch // (dp * columns["mbs"])
     p2p_s, p2p_source = p2p(job, gathered.shard.stream_tokens[gathered.place], tp * cp * dp, pp)
-    held = _held(job, gathered, table)
-    queued = times.queued_bytes(job, gathered.shard, microbatches)
-    shards, expert_shards = _shard_groups(job, columns, expert_groups(columns)[0])
-    layers, in_flight = table.counts.sum(axis=-1), _in_flight(table, columns, microbatches)
-    temporary = temporary_bytes(columns, memory.largest("whole"))
-    graphed = graph_bytes(job, memory.layers("checkpoint"), in_flight / columns["vp"][:, None])
-    ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
-    return StageCosts(
+    in_flight, ahead = _in_flight(table, columns, microbatches)
+    return StageWork(
         forward_s=times.forward,
         backward_s=times.backward,
         weight_s=times.weight,
@@ -177,24 +184,41 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         on_last=np.argmax(table.last, axis=1),
         sends=table.sends,
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
-        kept_whole=memory.layers("whole") + queued,
+        p2p_source=np.broadcast_to(p2p_source, pp.shape),
+        in_flight=in_flight,
+        ahead=ahead,
+        microbatches=microbatches,
+    )
+
+
+def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: bool = False) -> StageCosts:
+    """Gather parts into stages for every mesh."""
+    columns, pp = meshes.columns, meshes.columns["pp"]
+    table = stage_table(job, meshes, every_rank=every_rank)
+    times = StageTimes(job, gathered, table, columns)
+    work = _work(job, meshes, gathered, table, times)
+    memory, held = StageMemory(job, gathered, table), _held(job, gathered, table)
+    shards, expert_shards = shard_groups(job, columns, expert_groups(columns)[0])
+    whole, checkpoint, largest = memory.layers("whole"), memory.layers("checkpoint"), memory.largest("whole")
+    graphed = graph_bytes(job, checkpoint, work.in_flight / columns["vp"][:, None])
+    ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
+    return StageCosts(
+        *work,
+        kept_whole=whole + times.queued_bytes(job, gathered.shard, work.microbatches),
         kept_modules=memory.modules(job),
-        kept_checkpoint=memory.layers("checkpoint"),
-        layer_whole=memory.largest("whole"),
-        layer_working=memory.largest("working") + _fresh_bytes(job, held) + temporary,
+        kept_checkpoint=checkpoint,
+        layer_whole=largest,
+        layer_working=memory.largest("working") + _fresh_bytes(job, held) + temporary_bytes(columns, largest),
         head_bytes=memory.head(),
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
         held=held,
         units=unit_parameters(job, gathered.shard, gathered.place, table),
         sync=_sync(job, meshes, held, table),
-        layers=layers,
+        layers=table.counts.sum(axis=-1),
         chunk_layers=table.chunk_layers,
-        in_flight=in_flight,
-        microbatches=microbatches,
         shards=shards,
         expert_shards=expert_shards,
         pipelined=pp > 1,
-        p2p_source=np.broadcast_to(p2p_source, pp.shape),
         host_s_per_byte=np.full(pp.shape, host_s_per_byte(job)),
     )
 
@@ -202,10 +226,10 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
 def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
     """What replicas exchange, worked out once for meshes that hold the same on ranks as far apart."""
     degrees = {name: meshes.columns[name] for name in ("tp", "cp", "dp", "pp", "ep", "etp")}
-    first, place = distinct(meshes.layout, *degrees.values())
+    first, place = distinct(meshes.layout, *(column for name, column in degrees.items() if name != "pp"))
     some = {name: column[first] for name, column in degrees.items()}
     expert_ranks, expert_stride = expert_groups(some)
-    shards, expert_shards = _shard_groups(job, some, expert_ranks)
+    shards, expert_shards = shard_groups(job, some, expert_ranks)
     moved = sync(
         job,
         take(held, first),
@@ -226,13 +250,12 @@ def host_s_per_byte(job: Job) -> float:
     return float(host_transfer_s(job.pool.device, np.ones(1), both_ways=True).seconds[0])
 
 
-def _in_flight(table: StageKinds, columns: Columns, microbatches: Ints) -> Ints:
-    """(Micro-batch, chunk) pairs alive on the fullest rank of a sort: its first or its last."""
+def _in_flight(table: StageKinds, columns: Columns, microbatches: Ints) -> tuple[Ints, Ints]:
+    """(Micro-batch, chunk) pairs alive on the fullest rank of a sort, its first or its last, and on its last."""
     shape = {"p": columns["pp"][:, None], "v": columns["vp"][:, None], "m": microbatches[:, None]}
-    first, last = (
-        in_flight_chunks(columns["schedule"][:, None], **shape, rank=rank) for rank in (table.rank, table.until)
-    )
-    return np.maximum(first, last)
+    ends = np.concatenate((table.rank, table.until), axis=1)
+    first, last = np.split(in_flight_chunks(columns["schedule"][:, None], **shape, rank=ends), 2, axis=1)
+    return np.maximum(first, last), last
 
 
 def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
@@ -246,7 +269,7 @@ def expert_groups(columns: Columns) -> tuple[Ints, Ints]:
     return np.where(alone, dp * cp, tp * cp * dp // apart), np.where(alone, tp, apart)
 
 
-def _shard_groups(job: Job, columns: Columns, expert_replicas: Ints) -> tuple[Ints, Ints]:
+def shard_groups(job: Job, columns: Columns, expert_replicas: Ints) -> tuple[Ints, Ints]:
     """Ranks that ZeRO shards dense and expert parameters over, [mesh]: all replicas, or those of a group of them."""
     replicas = columns["dp"] * columns["cp"]
     within = np.minimum(job.words.shard, columns["dp"]) if job.words.shard else columns["dp"]
@@ -257,107 +280,6 @@ def _shard_groups(job: Job, columns: Columns, expert_replicas: Ints) -> tuple[In
 def stage_table(job: Job, meshes: Meshes, *, every_rank: bool = False) -> StageKinds:
     """The kinds of rank of every mesh."""
     return take(meshes.layouts.stages(job.model, every_rank=every_rank), meshes.layout)
-
-
-class StageTimes:
-    """Stage times of one micro-batch from part times, [mesh, sort]."""
-
-    def __init__(self, job: Job, gathered: Gathered, table: StageKinds, columns: Columns) -> None:
-        self._index, self._table, self._columns = gathered.place, table, columns
-        self._collective_s = _collective_s(job, columns)
-        order = kinds(job.model)
-        by_kind = self._by_kind = [gathered.parts[kind] for kind in order]
-        first, last = gathered.parts[EMBEDDING], gathered.parts[HEAD]
-        forward = [self._seconds(part.forward) for part in (*by_kind, first, last)]
-        backward = [self._seconds(part.backward) for part in (*by_kind, first, last)]
-        weight = [part.weight_s[self._index] for part in (*by_kind, first, last)]
-        nothing = np.zeros(len(self._index))
-        again = [*forward[:-2], nothing, nothing]
-        self._by_part = (forward, backward, weight, again)
-        self._by_module = np.stack(
-            [np.stack([self._again(part, name) for part in by_kind], axis=-1) for name in modules_in(job)], axis=-1
-        )
-        self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
-
-    def _passes(self, table: StageKinds) -> Passes:
-        forward, backward, weight, again = (over_stages(table, columns) for columns in self._by_part)
-        return Passes(forward, backward, weight, again, over_layers(table, self._by_module))
-
-    def before(self) -> Passes:
-        """The virtual stages before each kind's last rank."""
-        table = self._table
-        reached = table._replace(counts=table.before, first=table.until > 0, last=np.zeros_like(table.last))
-        return self._passes(reached)
-
-    def final(self) -> Passes:
-        """The last virtual stage, [mesh]."""
-        one = each(self._table, lambda column: column[:, :1])
-        one = one._replace(counts=one.final, first=one.until < 0, last=one.until >= 0)
-        return each(self._passes(one), lambda column: column[:, 0])
-
-    def over(self, job: Job) -> Passes:
-        """All of the virtual stages, [mesh]."""
-        return each(self._passes(whole_model(job)), lambda column: column[:, 0])
-
-    def _seconds(self, direction: Direction) -> Floats:
-        """Compute and exposed communication of a part, [mesh]."""
-        seconds = direction.compute_s[self._index]
-        for axis in AXES:
-            seconds = seconds + self._shown_s(direction, axis)
-        return np.maximum(seconds, self._host_s(direction))
-
-    def _shown_s(self, direction: Direction, axis: Axis) -> Floats:
-        """What shows of an axis' communication, [mesh]."""
-        exposed = direction.exposed_s[axis.name][self._index]
-        if axis.overlap not in self._columns:
-            return exposed
-        overlapped = direction.overlapped_s[axis.name][self._index]
-        return np.where(self._columns[axis.overlap], overlapped, exposed)
-
-    def _again(self, part: Part, name: str) -> Floats:
-        """Running a module of a part again, [mesh]."""
-        module = part.modules.get(name)
-        if module is None:
-            return np.zeros(len(self._index))
-        seconds = module.compute_s[self._index]
-        for axis in AXES:
-            if axis.name in module.sends:
-                seconds = seconds + module.sends[axis.name] * self._shown_s(part.forward, axis)
-        return seconds
-
-    def queued_bytes(self, job: Job, shard: Shard, microbatches: Ints) -> Floats:
-        """Activations a rank's collectives keep reserved per micro-batch, as far as the GPU lags behind the host.
-
-        The activations of later micro-batches are cut from what earlier ones leave behind; one alone leaves it whole.
-        """
-        each = effects.queued_activations(job.runtime, shard.tp, shard.tokens, job.model.hidden)
-        if not each.any():
-            return np.zeros(self.forward.shape)
-        several = microbatches > 1
-        columns = [np.where(several, each[self._index] * self._lag(part), 0.0) for part in self._by_kind]
-        return over_stages(self._table, [*columns, np.zeros(len(self._index)), np.zeros(len(self._index))])
-
-    def _lag(self, part: Part) -> Floats:
-        """Near 1 where a layer keeps the GPU busy for longer than the host needs to issue it, near 0 where shorter."""
-        ways = (part.forward, part.backward)
-        gpu_s = sum((way.gemm_s + way.attention_s + way.stream_s + way.busy_s["tp"])[self._index] for way in ways)
-        host_s = sum((self._host_s(way) for way in ways), start=np.zeros(len(self._index)))
-        return gpu_s**4 / (gpu_s**4 + host_s**4)
-
-    def _host_s(self, direction: Direction) -> Floats:
-        return direction.host_s[self._index] + self._collective_s * direction.members[self._index]
-
-
-def _collective_s(job: Job, columns: Columns) -> Floats | float:
-    """Host time that a pipeline across nodes adds to each tensor-parallel collective, per member; [mesh].
-
-    Shardings of one pool among several have no pipeline yet, and no runtime that adds it joins several pools.
-    """
-    if "pp" not in columns:
-        return 0.0
-    ranks = columns["tp"] * columns["cp"] * columns["dp"] * columns["pp"]
-    across = (columns["pp"] > 1) & (ranks > job.pool.gpus_per_node)
-    return effects.pipelined_collective_s(job.runtime, across)
 
 
 def _held(job: Job, gathered: Gathered, table: StageKinds) -> Held:

@@ -16,7 +16,7 @@ from astra.columns import each
 from astra.cost import effects
 from astra.cost.memory import Sharding, holding
 from astra.cost.stage import StageCosts
-from astra.cost.state import MASTER_BYTES, static_bytes
+from astra.cost.state import MASTER_BYTES, weight_bytes
 from astra.provenance import Bools, Floats
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
@@ -44,7 +44,6 @@ def start_bytes(job: Job, costs: StageCosts, shardings: Sharding) -> Floats:
     if not effects.starts_by_unit(job.runtime) or shardings.zero.max() < 2:
         return np.zeros((1, 1, 1))
     held, how = each(costs.held, lambda column: column[:, None, :]), holding(job, costs, shardings)
-    static = static_bytes(job, held, how, costs.layers[:, None, :])
     width = float(job.workload.element_bytes)
     copies = MASTER_BYTES * (held.trained_dense / how.ranks + held.trained_expert / how.expert_ranks)
     if built_without_memory(job.model):
@@ -53,7 +52,7 @@ def start_bytes(job: Job, costs: StageCosts, shardings: Sharding) -> Floats:
         made = width * np.maximum(rest + head, 2 * layer)
     else:
         made = width * (held.dense + held.expert)
-    return np.where(how.zero >= 2, static.weights + copies + made, 0.0)
+    return np.where(how.zero >= 2, weight_bytes(job, held, how) + copies + made, 0.0)
 
 
 def highest_of(job: Job, costs: StageCosts, shardings: Sharding, in_step: Floats) -> Highest:

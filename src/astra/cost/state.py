@@ -111,35 +111,43 @@ class Holding(NamedTuple):
         return np.asarray((self.zero < 2) | (self.kept & self.pipelined))
 
 
-def static_bytes(job: Job, held: Held, how: Holding, layers: Floats) -> Bytes:
-    """Memory that lives through the step. All arguments broadcast."""
+def _sharded(how: Holding, dense: Floats, expert: Floats, apart: Bools) -> Floats:
+    """Parameters of a rank that are shared out among replicas where they are ``apart``."""
+    own = dense / np.where(apart, how.ranks, 1)
+    return own + expert / np.where(apart, how.expert_ranks, 1) if expert.any() else own
 
-    def sharded(nbytes: float | Floats, dense: Floats, expert: Floats, apart: Bools) -> Floats:
-        return nbytes * (dense / np.where(apart, how.ranks, 1) + expert / np.where(apart, how.expert_ranks, 1))
 
+def weight_bytes(job: Job, held: Held, how: Holding) -> Floats:
+    """Weights as they live through the step. All arguments broadcast."""
     apart = (how.zero >= 3) & ~how.kept
-    weights = sharded(job.workload.element_bytes, held.dense, held.expert, apart)
+    weights = job.workload.element_bytes * _sharded(how, held.dense, held.expert, apart)
     if job.workload.low:
         # Copies of each weight in both layouts; ZeRO-3 makes them with the gathered layer, frozen weights are them.
         instead, frozen = job.words.params == "fp8", job.workload.task == "lora"
         copied = 0.0 if instead or frozen else 2.0 * (held.dense + held.expert)
         weights = weights + np.where(apart, 0.0, copied - (held.frozen if instead else 0.0))
-    gradients = sharded(gradient_bytes(job), held.trained_dense, held.trained_expert, ~how.whole_gradients)
+    return weights
+
+
+def static_bytes(job: Job, held: Held, how: Holding, layers: Floats) -> Bytes:
+    """Memory that lives through the step. All arguments broadcast."""
+    whole_gradients, apart = how.whole_gradients, (how.zero >= 3) & ~how.kept
+    gradients = gradient_bytes(job) * _sharded(how, held.trained_dense, held.trained_expert, ~whole_gradients)
     state_bytes = _per_parameter(job, how.moments)[0]
-    optimizer = sharded(state_bytes, held.trained_dense, held.trained_expert, how.zero >= 1)
+    optimizer = state_bytes * _sharded(how, held.trained_dense, held.trained_expert, how.zero >= 1)
     # FSDP holds the layer in use and the one prefetched, as weights and as gradients being reduced.
     both = job.workload.element_bytes + gradient_bytes(job)
     layer_bytes = both * (held.dense + held.expert) / np.maximum(layers, 1)
-    passing = np.where(how.whole_gradients, 0.0, np.where(apart, 2.0, 1.0))
+    passing = np.where(whole_gradients, 0.0, np.where(apart, 2.0, 1.0))
     gathered = passing * layer_bytes
-    return Bytes(weights, gradients, np.where(how.offload > 0, 0.0, optimizer), gathered, gathered)
+    optimizer = np.where(how.offload > 0, 0.0, optimizer)
+    return Bytes(weight_bytes(job, held, how), gradients, optimizer, gathered, gathered)
 
 
 def optimizer_s(job: Job, held: Held, how: Holding) -> Timed:
     """Gradient norm, update and, with offload, the trips to host memory and the update there."""
     apart, offload = how.zero >= 1, how.offload
-    owned = held.trained_dense / np.where(apart, how.ranks, 1)
-    owned = owned + held.trained_expert / np.where(apart, how.expert_ranks, 1)
+    owned = _sharded(how, held.trained_dense, held.trained_expert, apart)
     every = held.trained_dense + held.trained_expert
     update_bytes = _per_parameter(job, how.moments)[1]
     moved = CLEAR_BYTES * every + update_bytes * owned

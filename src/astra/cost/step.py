@@ -136,15 +136,10 @@ _LOOSE = 1 - 1e-9
 
 
 def needed_bound_s(
-    job: Job,
-    meshes: Meshes,
-    costs: StageCosts,
-    recomputes: Recomputes,
-    shardings: Sharding,
-    waits: Floats | None = None,
+    job: Job, meshes: Meshes, costs: StageCosts, recomputes: Recomputes, held: States, waits: Floats | None = None
 ) -> Floats:
     """[mesh, sharding] a lower bound of the step with every recompute that fits; ``waits`` as for ``seconds``."""
-    static, update, between = states(job, meshes, costs, shardings)
+    static, update, between = held
     again_s, over_s = _least_again_s(job, meshes, costs, recomputes, static)
     through, back, _ = paths_of(meshes, costs)
     added_s = again_s + between.per_microbatch_s

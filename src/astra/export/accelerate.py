@@ -41,14 +41,17 @@ NOTES: Final = """\
     NODE_RANK=0 MASTER_ADDR=node0 MODEL=meta-llama/Llama-3.1-8B bash launch.sh
 
 The size of a micro-batch belongs to the script: it, or one of yours (`TRAIN_SCRIPT`), finds it in `MICRO_BATCH_SIZE`,
-the micro-batches per step in `GRADIENT_ACCUMULATION_STEPS`, and the sequence length in `SEQ_LENGTH`.
+the micro-batches per step in `GRADIENT_ACCUMULATION_STEPS`, and the sequence length in `SEQ_LENGTH`. FP8 needs
+`torchao==0.18.0` beside them.
 """
 
 
 def configuration(launch: Launch) -> dict[str, Any]:
     """The YAML."""
     strategy = launch.strategy
-    precision = launch.workload.precision
+    low = launch.workload.low
+    # Weights are gathered in bf16, as planned; torchao's layers refuse to be filled from one rank.
+    scaled = {"backend": "AO", "enable_fsdp_float8_all_gather": False, "pad_inner_dim": True}
     return {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP",
@@ -56,7 +59,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
         "num_processes": launch.gpus,
         "machine_rank": 0,
         "main_training_function": "main",
-        "mixed_precision": precision,
+        "mixed_precision": "fp8" if low else launch.workload.precision,
+        **({"fp8_config": scaled} if low else {}),
         "use_cpu": False,
         "rdzv_backend": "static",
         "same_network": True,
@@ -66,7 +70,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_activation_checkpointing": strategy.recompute == "full",
             "fsdp_offload_params": False,
-            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_cpu_ram_efficient_loading": not low,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },
         "parallelism_config": {

@@ -53,7 +53,33 @@ def statements(text: str) -> Iterator[Statement]:
     """A script as statements."""
     if len(text) > _MOST_LETTERS:
         raise InputError("script", None, want=f"a script below {_MOST_LETTERS // 1024} KiB")
-    return _Lexer(text).statements()
+    return _apart(_Lexer(text).statements())
+
+
+def _apart(lines: Iterator[Statement]) -> Iterator[Statement]:
+    """``[[ a && b ]]`` as ``[[ a ]] && [[ b ]]``; not where && and || are mixed, which bind otherwise inside."""
+    waiting: list[Statement] = []
+    for line in lines:
+        names = [literal(word) for word in line.words]
+        if not waiting and ("[[" not in names or "]]" in names or "!" in names[: names.index("[[")]):
+            yield line
+            continue
+        waiting.append(line)
+        if "]]" in names or not line.ended.startswith(("&&", "||")):
+            yield from _closed(waiting)
+            waiting = []
+    yield from waiting
+
+
+def _closed(lines: list[Statement]) -> list[Statement]:
+    """Each part of a test as a test; as they are where it is not closed, or of both kinds."""
+    if len({line.ended[:2] for line in lines[:-1]}) != 1 or "]]" not in map(literal, lines[-1].words):
+        return lines
+    opens, closes = [ShellPiece("[[", "")], [ShellPiece("]]", "")]
+    first, *rest = lines
+    done = [first._replace(words=[*first.words, closes])]
+    done += [line._replace(words=[opens, *line.words, closes]) for line in rest[:-1]]
+    return [*done, rest[-1]._replace(words=[opens, *rest[-1].words])]
 
 
 class _Lexer:

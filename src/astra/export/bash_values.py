@@ -36,6 +36,7 @@ class Expander:
         self.values: dict[str, list[str]] = {}
         self.missed: set[str] = set()  # variables that were asked for and never set
         self.spent = 0
+        self.said: Callable[[str], str | None] = lambda _: None  # what a command of the script's own says
 
     def assign(self, statement: list[Word], place: int) -> bool:
         """Set a variable, where the word at a place does that."""
@@ -127,7 +128,10 @@ class Expander:
                 return self._sum(inside[2:-2]), end
             if len(inside) >= 2 and inside.startswith("{") and inside.endswith("}"):
                 return self._braces(inside[1:-1], depth), end
-            return "$" + _BETWEEN.sub("", inside), end  # what a program would say, or what is not closed: one word
+            told = self.said(inside[1:-1]) if inside.startswith("(") and inside.endswith(")") else None
+            return "$" + _BETWEEN.sub(
+                "", inside
+            ) if told is None else told, end  # what a program would say, or what is not closed: one word
         name = _NAME.match(text, at)
         if name is None:
             return "$", at

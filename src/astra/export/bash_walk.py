@@ -43,6 +43,7 @@ class Run:
     def __init__(self, choice: Sequence[bool], *, given: bool = False) -> None:
         self._given = given
         self.expander = Expander()
+        self.expander.said = self._said
         self.expander.values["?"] = ["0"]  # what is started is taken to succeed
         self.commands: list[list[str]] = []
         self.taken: list[tuple[str, bool]] = []
@@ -273,6 +274,8 @@ class Run:
             self._depth -= 1
             return
         inner = " ".join(command[1:]) if command[0] == "eval" else _given_text(command)
+        if command[0] in (*_SHELLS, "sbatch", "source", "."):  # of what the script itself has written
+            inner = inner or next((self.files[word] for word in command[1:] if word in self.files), None)
         if inner is not None and self._depth < _MOST_ROUNDS:
             self._depth += 1
             self.expander.spend(16 * len(inner))  # reading costs more than copying
@@ -288,9 +291,27 @@ class Run:
             raise Ended if command[0] == "exit" else _Returned
         self.commands.append(command)
 
+    def _said(self, inside: str) -> str | None:
+        """What ``$(name ...)`` becomes where that is a function of the script, or an echo; None for other programs."""
+        self.expander.spend(48 * (len(inside) + len(self.expander.values)))
+        lines = list(statements(inside)) if self._depth < _MOST_ROUNDS else []
+        name = literal(lines[0].words[0]) if len(lines) == 1 else ""
+        if name != "echo" and name not in self.functions:
+            return None
+        values, commands = self.expander.values, self.commands
+        self.expander.values, self.commands = {each: list(parts) for each, parts in values.items()}, []
+        self._depth += 1
+        with suppress(Ended, _Returned):
+            self.block(lines)
+        self._depth -= 1
+        said, self.expander.values, self.commands = self.commands, values, commands  # a shell of its own
+        if any(command[0] != "echo" for command in said):
+            return None
+        return "\n".join(" ".join(word for word in command[1:] if word not in ("-n", "-e")) for command in said)
+
     def _tasks(self, command: list[str]) -> None:
         """The sizes of a job that ``srun`` is told, in the names it gives them."""
-        for word, after in pairwise(command if command[0] == "srun" else []):
+        for word, after in pairwise(command if command[0] in ("srun", "sbatch") else []):
             option, _, value = word.lstrip("-").partition("=")
             number = value or after
             if word.startswith("-") and re.fullmatch(r"[0-9]{1,6}", number):
@@ -311,7 +332,9 @@ def _redirects(word: Word) -> bool:
 
 
 def _given_text(command: list[str]) -> str | None:
-    """The script in ``bash -c "..."``, wherever it stands in a command."""
+    """The script in ``bash -c "..."``, wherever it stands in a command, or the one that ssh is given."""
+    if command[0] == "ssh" and " " in command[-1]:
+        return command[-1]
     for place, word in enumerate(command[:-2]):
         if word not in _SHELLS:
             continue

@@ -56,9 +56,11 @@ class FlagScale:
 
     def left(self, launch: Launch) -> list[Left]:
         """Addresses and data."""
+        tuned = Left("`PRETRAINED_CHECKPOINT`", "the checkpoint to start from; without it nothing is started")
         return [
             Left("`ADDRESS_0`, ... in `hostfile`", "the addresses of the nodes, in the order of the pipeline"),
             Left("`data` in `train.yaml`", "the data and its tokenizer; mock until they are set"),
+            *([tuned] if launch.workload.task == "finetune" else []),
         ]
 
 
@@ -104,8 +106,10 @@ def training(launch: Launch) -> dict[str, Any]:
         hetero["expert_tensor_parallel_size_per_process_mesh"] = [mesh.etp for mesh in launch.meshes]
     if launch.model.tied_embeddings:
         hetero["use_partial_reduce_for_shared_embedding"] = True
+    # OmegaConf, which reads the file, stops where the variable is not set.
+    start = {"pretrained_checkpoint": "${oc.env:PRETRAINED_CHECKPOINT}"} if launch.workload.task == "finetune" else {}
     return {
-        "system": system | {"hetero": hetero},
+        "system": system | {"hetero": hetero} | ({"checkpoint": start} if start else {}),
         "model": _keys(parts["MODEL_ARGS"] + parts["BATCH_ARGS"]),
         "data": {"mock_data": True, "tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": launch.model.vocab}},
     }

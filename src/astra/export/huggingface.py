@@ -32,8 +32,9 @@ def program(launch: Launch) -> str:
         lines += ["base.enable_input_require_grads()"] * (strategy.recompute == "full")
         lines += [f'adapters = LoraConfig(r={rank}, lora_alpha={rank}, target_modules={names}, task_type="CAUSAL_LM")']
         lines += ["return get_peft_model(base, adapters)"]
-    kind = "fp16=True" if workload.precision == "fp16" else "bf16=True"
-    said = [f"        {kind},", f"        gradient_checkpointing={_recomputes(launch)},"]
+    # In FP8 it is Accelerate's file that says the precision: a word of the Trainer's would take its place.
+    kind = [] if workload.low else ["        fp16=True," if workload.precision == "fp16" else "        bf16=True,"]
+    said = [*kind, f"        gradient_checkpointing={_recomputes(launch)},"]
     made = "\n".join(f"    {line}".rstrip() for line in lines) + "\n"
     body = template("train_huggingface.txt").replace("@MODEL", made)
     body = body.replace("@ARGUMENTS", "\n".join(said)).replace("@STEPS", str(steps))

@@ -15,7 +15,8 @@ _READ: Final = frozenset(
     ("compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "mixed_precision",
      "main_training_function", "use_cpu", "rdzv_backend", "same_network", "fsdp_config", "parallelism_config",
      "deepspeed_config", "main_process_ip", "main_process_port", "debug", "downcast_bf16", "enable_cpu_affinity",
-     "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "gradient_accumulation_steps", "gpu_ids", "dynamo_config")
+     "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "gradient_accumulation_steps", "gpu_ids", "dynamo_config",
+     "fp8_config")
 )  # fmt: skip
 _OLD_STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0,
                           "HYBRID_SHARD": 3, "4": 3, "HYBRID_SHARD_ZERO2": 2, "5": 2}  # fmt: skip
@@ -45,7 +46,7 @@ def read_accelerate(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         gpus=strategy.gpus,
         global_batch=None,
         seq=None,
-        precision=half(record.get("mixed_precision")),
+        precision=precision_of(record, name),
         optimizer="adam",
         model=None,
         recipe=None,
@@ -114,6 +115,9 @@ def json_record(name: str, text: str) -> Mapping[str, Any]:
     return record
 
 
-def half(said: object) -> str:
-    """A precision in Accelerate's words."""
-    return {"fp16": "fp16", "fp8": "fp8"}.get(str(said), "bf16")
+def precision_of(record: Mapping[str, Any], name: str) -> str:
+    """A precision in Accelerate's words; its FP8 has one scale for a tensor, whoever multiplies, but for one switch."""
+    if record.get("mixed_precision") == "fp8":
+        groups = section(record, "fp8_config", name).values.get("use_mxfp8_block_scaling")
+        return "mxfp8" if groups in (True, "true", "True") else "fp8-tensorwise"
+    return "fp16" if record.get("mixed_precision") == "fp16" else "bf16"

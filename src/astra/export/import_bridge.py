@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.export.import_megatron import layout_layers
+from astra.export.import_megatron_words import FP8_SCALED
 from astra.export.imported import Asked, ImportedLaunch, Numbers
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import MODULES
@@ -50,7 +51,8 @@ def _overridden(said: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
     strategy = _strategy(read, name, gpus)
     if program is not None and "AttnBackend.unfused" in program[1]:
         strategy = replace(strategy, flash=False)
-    precision = _precision(read.values, program[1] if program else "") if strategy.params != "fp8" else "fp8"
+    precision = _precision(read.values, program[1] if program else "")
+    precision = "fp8" if strategy.params == "fp8" and precision in ("bf16", "fp16") else precision
     return ImportedLaunch(
         framework="megatron-bridge",
         strategy=strategy,
@@ -74,7 +76,7 @@ def _precision(said: Mapping[str, Any], program: str) -> str:
     named = _PROGRAM.search(program)
     recipe = str(said.get("mixed_precision") or (named.group(1) if named else ""))
     if "fp8" in recipe or said.get("mixed_precision.fp8") not in (None, "none"):
-        return "fp8"
+        return FP8_SCALED.get(str(said.get("mixed_precision.fp8_recipe")), "fp8")
     return "fp16" if "fp16" in recipe or said.get("mixed_precision.fp16") is True else "bf16"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from astra.errors import InputError
 from astra.export.arguments import SHAPE, Arguments
 from astra.export.import_megatron_model import has_experts, model_of
-from astra.export.import_megatron_words import flash, old, other_modules, precision, recompute, words, zero
+from astra.export.import_megatron_words import FP8_SCALED, flash, old, other_modules, precision, recompute, words, zero
 from astra.export.imported import Asked, ImportedLaunch
 from astra.export.megatron_flags import unread
 from astra.spec.strategy import MAX_STAGES, Strategy
@@ -78,6 +78,8 @@ def from_words(
 _DEGREE: Final = re.compile(
     r"--(?:[a-z]+-)*(?:(?:tp|pp|dp|cp|ep|sp)(?:-size)?|(?:parallel|sharding)-(?:size|degree)s?)$"
 )
+# The beginning of a degree's name: Megatron-LM does not take it for the whole.
+_CUT_SHORT: Final = re.compile(r"--(?:tensor|pipeline|context|expert|data)-(?:model-)?parallel(?:-s[a-z]*)?")
 _KNOWN_DEGREES: Final = frozenset(
     ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
      "--model-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size",
@@ -88,7 +90,8 @@ _KNOWN_DEGREES: Final = frozenset(
 def _check_degrees(args: Arguments, name: str) -> None:
     """A degree that is not understood would make every other one wrong."""
     for flag, values in args.flags.items():
-        if _DEGREE.fullmatch(flag) and flag not in _KNOWN_DEGREES and values and values[0] not in ("0", "1", "None"):
+        named = _DEGREE.fullmatch(flag) or _CUT_SHORT.fullmatch(flag)
+        if named and flag not in _KNOWN_DEGREES and values and values[0] not in ("0", "1", "None"):
             want = "a way of splitting that has a word in a strategy"
             raise InputError(f"{name}: {flag}", " ".join(values), want=want, fix="Set it to 1 to read the rest.")
 
@@ -122,8 +125,10 @@ def _unused(args: Arguments) -> tuple[str, ...]:
     if args.has("--use-torch-fsdp2"):
         named.append("--use-torch-fsdp2, taken as Megatron-FSDP")
     scaling = args.text("--fp8-recipe")
-    if scaling not in ("", "tensorwise", "mxfp8"):
+    if scaling and scaling not in FP8_SCALED:
         named.append(f"--fp8-recipe {scaling}, taken as the usual one of the GPU")
+    if scaling == "delayed":
+        named.append("--fp8-recipe delayed, taken as tensorwise")
     fraction = args.text("--optimizer-offload-fraction", "1.0")
     if fraction not in ("1.0", "1"):
         named.append(f"--optimizer-offload-fraction {fraction}, taken as 1.0")
@@ -168,6 +173,9 @@ def world_of(launcher: Arguments, variables: Mapping[str, str], words: Sequence[
         tasks = _first_number(short.get("tasks", ""), launcher.text("--ntasks"))
         if tasks is not None:
             return tasks
+    if each is None and launcher.has("--include"):  # deepspeed: node:0,1@other:0,1
+        listed = re.findall(r":([0-9,]+)", launcher.text("--include"))
+        return sum(len(places.split(",")) for places in listed) or None
     if each is not None:
         return each * (nodes or 1)
     return _first_number(variables.get("WORLD_SIZE", ""), variables.get("SLURM_NTASKS", ""))

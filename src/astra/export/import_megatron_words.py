@@ -97,12 +97,18 @@ def words(args: Arguments, name: str, dp: int, ep: int) -> dict[str, Any]:
     }
 
 
+# How fp8 operands are scaled, where it is said; where it is not, as is usual on the GPU.
+FP8_SCALED: Final = {
+    "tensorwise": "fp8-tensorwise", "delayed": "fp8-tensorwise", "blockwise": "fp8-blockwise", "mxfp8": "mxfp8",
+}  # fmt: skip
+
+
 def precision(args: Arguments) -> str:
     """The precision of a workload."""
     if args.has("--fp4-format"):
         return "nvfp4"
     if args.has("--fp8-format") or args.has("--fp8-hybrid") or args.has("--fp8-e4m3"):
-        return "fp8"
+        return FP8_SCALED.get(args.text("--fp8-recipe"), "fp8")
     return "fp16" if args.has("--fp16") else "bf16"
 
 

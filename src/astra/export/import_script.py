@@ -10,8 +10,10 @@ from typing import Final, NamedTuple
 from astra.errors import InputError
 from astra.export.arguments import SHAPE, Arguments
 from astra.export.bash_run import Script, ways
+from astra.export.import_accelerate import json_record
 from astra.export.import_bridge import LINE, read_words
 from astra.export.import_megatron import from_words, split, world_of
+from astra.export.import_nemo import read_nemo
 from astra.export.import_trainer import BATCH_KEYS, from_flags, read_trainer
 from astra.export.imported import Asked, ImportedLaunch
 from astra.export.yaml_reading import parse_yaml
@@ -21,6 +23,7 @@ _OTHER_PROGRAM: Final = re.compile(
     r"generat|inference|text_gen|server|evaluat|convert|merge|checkpoint_util|preprocess|tasks/|export|prompt|quantize"
     r"|prune|mmlu|extract|benchmark_|eval_"
 )
+_LISTS: Final = re.compile(r"data|path|file|prefix|host|blend")  # flags of as many values as one likes
 # Flags that a command line of a training job has.
 _TRAINS: Final = frozenset(("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size"))
 _PER_DEVICE: Final = frozenset(f"--{key}" for key in BATCH_KEYS) - {"--micro_batch_size"}
@@ -46,7 +49,8 @@ def _nothing(scripts: list[Script], asked: Asked) -> InputError:
     """Why no job was found: another program, another file, or none at all."""
     commands = [words for script in scripts for words in script.commands]
     files = [word for words in commands for word in words if _CONFIGURED.fullmatch(word) and _starts(words)]
-    runs = [words[1] for words in commands if len(words) > 1 and words[0] in ("source", ".", "bash", "sh", "sbatch")]
+    further = [words[1:] for words in commands if words[0] in ("source", ".", "bash", "sh", "sbatch")]
+    runs = [named for words in further if (named := next((word for word in words if word[0] != "-"), None)) is not None]
     want = "a command that trains: of Megatron-LM, Megatron-Bridge, the Hugging Face Trainer or Accelerate"
     fix = "No command with --micro-batch-size, --num-layers or --per_device_train_batch_size was found."
     others = [name for words in commands for name in _programs(words) if _OTHER_PROGRAM.search(name)]
@@ -63,6 +67,7 @@ def _starts(words: list[str]) -> bool:
     return any(_STARTS.search(word) for word in words) or any(word.startswith("--config") for word in words)
 
 
+_NEMO: Final = re.compile(r"(?:trainer\.(?:devices|num_nodes)|model\.(?:micro|global)_batch_size)=")
 _Reader = Callable[[Script, list[str], Asked], ImportedLaunch]
 
 
@@ -74,8 +79,19 @@ def _jobs(script: Script) -> list[tuple[list[str], _Reader]]:
             continue
         reader = _reader(words)
         if reader is not None:
+            _check_said(words)
             found.append((words, reader))
     return found
+
+
+def _check_said(words: list[str]) -> None:
+    """Where a program would say flags, what it does not say here would be missing silently."""
+    owner, start = "", next((at for at, word in enumerate(words) if word.endswith(".py")), 0)
+    for before, word in pairwise(words[start:]):
+        owner = before if before.startswith("--") else owner
+        if word.startswith(("$(", "`")) and not before.startswith("-") and not _LISTS.search(owner):
+            want = "flags that stand in the script: what a program says may hold any"
+            raise InputError("script", word[:80], want=want, fix="Run it, and put what it says in its place.")
 
 
 def _programs(words: list[str]) -> list[str]:
@@ -104,7 +120,36 @@ def _megatron(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
 def _bridge(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
     launcher, _ = split(words, asked.name)
     gpus = asked.gpus or world_of(launcher, script.variables, words)
+    if any(_NEMO.match(word.lstrip("+")) for word in words):
+        return _nemo(words, asked._replace(gpus=gpus))
     return read_words(words, asked._replace(gpus=gpus))
+
+
+def _nemo(words: list[str], asked: Asked) -> ImportedLaunch:
+    """NeMo's configuration, which must lie beside the script, with what a command sets in it."""
+    said = dict(pair for word in words if len(pair := word.lstrip("+").split("=", 1)) == 2)
+    folder, name = said.get("--config-path", "conf"), said.get("--config-name", "").removesuffix(".yaml")
+    file = f"{folder}/{name}.yaml"
+    found = asked.beside(file) if name else None
+    record = parse_yaml(found[1], found[0]) if found is not None else None
+    if not isinstance(record, dict):
+        want = "NeMo's configuration beside the script: a command sets some of it alone"
+        fix = f"Copy {file} there." if name else "Import the YAML."
+        raise InputError(f"{asked.name}: --config-name", name or None, want=want, fix=fix)
+    for key, value in said.items():
+        if not key.startswith("-"):
+            _set(record, key.split("."), value)
+    return read_nemo(record, asked)
+
+
+def _set(record: dict[str, object], path: list[str], value: str) -> None:
+    """Put an override in its place."""
+    here: object = record
+    for part in path[:-1]:
+        here = here.setdefault(part, {}) if isinstance(here, dict) else None
+    if isinstance(here, dict):
+        read = {"True": True, "False": False, "true": True, "false": False, "null": None}
+        here[path[-1]] = int(value) if re.fullmatch(r"[0-9]{1,9}", value) else read.get(value, value)
 
 
 def _trainer(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
@@ -117,6 +162,9 @@ def _trainer(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
             "offload_optimizer": {"device": "cpu"} if record.get("offload") else {},
         }
         record["deepspeed"] = {"zero_optimization": held}
+    written = script.files.get(str(record.get("deepspeed")))
+    if written is not None:
+        record["deepspeed"] = dict(json_record(str(record["deepspeed"]), written))
     gpus = asked.gpus or _processes(launcher) or world_of(launcher, script.variables, words)
     said = _launched(launcher, asked)
     remarks: tuple[str, ...] = ()

@@ -62,7 +62,7 @@ def read_titan(sections: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         gpus=strategy.gpus,
         global_batch=batch if batch > 0 else local * shards.dp,
         seq=seq,
-        precision=_precision(model),
+        precision=_precision(model, sections),
         optimizer="adam",
         model=None,
         recipe=_recipe(model),
@@ -130,12 +130,16 @@ def _layers(parts: object) -> tuple[int, ...]:
     return tuple(sum(str(module).startswith("layers.") for module in part) for part in parts)
 
 
-def _precision(model: Mapping[str, Any]) -> str:
+def _precision(model: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+    """The precision of the converters; those of a TOML have their scaling in a section of their own."""
     converters = str(model.get("converters", ""))
+    scaled = [str(sections.get(name, ""))[:1000] for name in ("quantize", "float8")]
+    if "float8" in converters and any("rowwise" in told for told in scaled):
+        return "fp8-rowwise"
     return next((ours for word, ours in _CONVERTERS.items() if word in converters), "bf16")
 
 
-_CONVERTERS: Final = {"mxfp8": "mxfp8", "mx": "mxfp8", "nvfp4": "nvfp4", "float8": "fp8"}
+_CONVERTERS: Final = {"rowwise": "fp8-rowwise", "mxfp8": "mxfp8", "mx": "mxfp8", "nvfp4": "nvfp4", "float8": "fp8"}
 
 
 def _recipe(model: Mapping[str, Any]) -> str | None:
@@ -161,7 +165,7 @@ def read_python(tree: ast.Module, asked: Asked) -> ImportedLaunch | None:
 _Sections = dict[str, dict[str, Any]]
 _MOST_STARTS: Final = 16  # functions that start from each other
 _CONVERTERS_SAID: Final = {
-    "Float8LinearConverter": "float8",
+    "Float8LinearConverter": "rowwise",  # it has no other
     "MXFP8LinearConverter": "mxfp8",
     "NVFP4LinearConverter": "nvfp4",
 }

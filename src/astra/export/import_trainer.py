@@ -105,7 +105,7 @@ def _precision(record: Mapping[str, Any], remarks: list[str]) -> str:
     if record.get("fp16") is True:
         return "fp16"
     if record.get("fp8") is True or record.get("mixed_precision") == "fp8":
-        return "fp8"
+        return "fp8-tensorwise"  # torchao as Accelerate sets it up
     half = [record.get(key) for key in ("bf16", "pure_bf16", "torch_dtype", "dtype", "mixed_precision")]
     if not any(word in (True, "auto", "true", "bfloat16", "bf16", "bf16_mixed") for word in half):
         remarks.append("no precision is named, taken as bf16")

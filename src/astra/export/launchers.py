@@ -19,6 +19,11 @@ DAYS_LIMIT: Final = "7-00:00:00"
 SKYPILOT_CLOUDS: Final = {
     "AWS": "aws", "GCP": "gcp", "Azure": "azure", "OCI": "oci", "Lambda": "lambda", "RunPod": "runpod",
 }  # fmt: skip
+# What SkyPilot 0.14 does not do on a cloud, by its own tables of features.
+SKYPILOT_LACKS: Final = {
+    "azure": {"network tiers"}, "lambda": {"network tiers", "spot machines"}, "oci": {"container images"},
+    "runpod": {"network tiers", "several machines"},
+}  # fmt: skip
 # SkyPilot's names of GPUs, by the longest beginning of ours.
 SKYPILOT_GPUS: Final = {
     "A100-SXM4-80GB": "A100-80GB", "A100-PCIe-80GB": "A100-80GB", "A100": "A100", "A10G": "A10G", "A10": "A10",
@@ -38,7 +43,7 @@ CHECKOUT: Final = "git clone --depth 1 --branch core_v0.19.0 https://github.com/
 SETUP: Final = {
     # The image has torch and TransformerEngine.
     "megatron": f"[ -d Megatron-LM ] || {CHECKOUT}\npip install --no-deps megatron-core==0.19.2\n",
-    "torchtitan": "pip install torchtitan==0.3.0 torch==2.13.0\n",
+    "torchtitan": "pip install torchtitan==0.3.0 torch==2.14.1 torchao==0.18.0\n",
     "pytorch": "pip install torch==2.13.0\n",
     "deepspeed": "pip install deepspeed==0.19.8 transformers==5.12.1 peft==0.21.2 datasets\n",
 }
@@ -149,6 +154,11 @@ class SkyPilot:
         STARTED,
         one_pool("SkyPilot"),
         Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
+        Limit(
+            "cluster",
+            "SkyPilot has no several machines, spot machines or images on this cloud, and the plan takes one of them",
+            lambda it: bool(_lacking(it, SKYPILOT_CLOUDS.get(it.pool.node.provider))),
+        ),
     )
     starts = staticmethod(framework)
 
@@ -198,18 +208,35 @@ def sky_gpu(launch: Launch) -> str | None:
     return SKYPILOT_GPUS[max(fitting, key=len)] if fitting else None
 
 
+def _lacking(launch: Launch, cloud: str | None) -> set[str]:
+    """What the job needs that SkyPilot does not do on a cloud; Megatron-LM is not installed without an image."""
+    needs = {"several machines"} if launch.nodes > 1 else set()
+    needs |= {"spot machines"} if launch.figures.market == "spot" else set()
+    needs |= {"container images"} if framework(launch).name == "megatron" else set()
+    return needs & SKYPILOT_LACKS.get(cloud or "", set())
+
+
+def _cloud(launch: Launch) -> str | None:
+    """The cloud of the nodes; else that of the bill, where the job can run on it."""
+    node, billed = (SKYPILOT_CLOUDS.get(name) for name in (launch.pool.node.provider, launch.figures.provider))
+    return node or (None if _lacking(launch, billed) else billed)
+
+
 def task(launch: Launch) -> dict[str, Any]:
     """The task: a catalog node of a cloud pins the instance type, any other node only the GPUs."""
     node = launch.pool.node
     resources: dict[str, Any] = {"accelerators": f"{sky_gpu(launch)}:{launch.gpus_per_node}"}
-    cloud = SKYPILOT_CLOUDS.get(node.provider) or SKYPILOT_CLOUDS.get(launch.figures.provider)
+    cloud = _cloud(launch)
+    lacks = SKYPILOT_LACKS.get(cloud or "", set())
     if cloud is not None:
         one = _REGION.fullmatch(launch.figures.region) and cloud == SKYPILOT_CLOUDS.get(launch.figures.provider)
         resources["infra"] = f"{cloud}/{launch.figures.region}" if one else cloud
     if cloud in ("aws", "gcp") and node.name.startswith(f"{cloud}-"):
         resources["instance_type"] = node.name.removeprefix(f"{cloud}-")
-    resources |= {"network_tier": "best", "use_spot": launch.figures.market == "spot"}
-    resources["image_id"] = f"docker:{IMAGE[framework(launch).name]}"
+    resources |= {} if "network tiers" in lacks else {"network_tier": "best"}
+    resources["use_spot"] = launch.figures.market == "spot"
+    if "container images" not in lacks:
+        resources["image_id"] = f"docker:{IMAGE[framework(launch).name]}"
     run = (
         'HEAD=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n'
         'export MASTER_ADDR="$HEAD" MASTER_PORT=29500 NODE_RANK="$SKYPILOT_NODE_RANK"\n'

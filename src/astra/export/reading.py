@@ -51,7 +51,7 @@ def check_schema(record: Mapping[str, Any], where: str) -> None:
         fix = f"{_AGAIN} Its request and strategies are in the fields request and plans[].strategy."
         raise InputError(f"{where}: schema", schema, want=f"{PLAN_SCHEMA}, the version this Astra reads{made}", fix=fix)
     other = " An estimate has no cluster or model shape to launch." if name == "astra.estimate" else ""
-    raise InputError(f"{where}: schema", schema, want=f"{PLAN_SCHEMA}, as written by astra plan.{other}", fix=_AGAIN)
+    raise InputError(f"{where}: schema", schema, want=f"{PLAN_SCHEMA}, as written by astra plan{other}", fix=_AGAIN)
 
 
 def read_plan(path: str | PathLike[str], rank: int = 1) -> tuple[Launch, Job | None]:

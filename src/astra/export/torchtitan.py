@@ -21,6 +21,7 @@ QUANTISED: Final[dict[str, tuple[str, str, dict[str, object], str]]] = {
     ),
     "mxfp8": ("mx", "MXFP8LinearConverter", {"fqns": ["layers"]}, "MXFP8GroupedExpertsConverter"),
 }  # fmt: skip
+_NEWER_TORCH: Final = "torchtitan 0.3 runs pipelines on torch 2.14 or newer: pip install torch==2.14.1"
 SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
 
 
@@ -44,7 +45,9 @@ class TorchTitan:
     def left(self, launch: Launch) -> list[Left]:
         """Data and tokenizer."""
         every = f"`--checkpoint.enable` writes one every {launch.save_interval} steps"
+        meant = "a folder of Hugging Face's weights to start from; without it the script stops"
         return [
+            *([Left("`PRETRAINED_CHECKPOINT`", meant)] if launch.workload.task == "finetune" else []),
             Left("`--hf-assets-path`", "the tokenizer; the recipe's place without it"),
             Left("`--dataloader.dataset`", "the data; the recipe's without it"),
             Left("checkpoints", f"{every}; none without it"),
@@ -59,7 +62,8 @@ Start it on every node with its number and the first node's address:
 `plan.py` starts from torchtitan's own recipe for the model, so data, tokenizer, optimizer and the norms' epsilon are
 those of the recipe; change them with torchtitan's flags after the script's name (such as
 `--hf-assets-path ./assets/hf/Llama-3.1-8B`). `pip install torchtitan==0.3.0 torch==2.13.0` brings what was verified,
-`torchao==0.18.0` what FP8 needs beside it.
+`torchao==0.18.0` what FP8 needs beside it. Pipelines need `torch==2.14.1`: torchtitan 0.3.0 hands micro-batches to
+torch's schedules in a way that older ones do not know.
 """
 
 
@@ -135,15 +139,22 @@ def configuration(launch: Launch) -> str:
     module, function = recipe.split(".")
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
     lines = ["# -*- coding: utf-8 -*-", *header(launch, TorchTitan.verified)]
+    tuned = launch.workload.task == "finetune"
+    lines += ["import os", ""] * tuned
     lines += ["from torchtitan.trainer import Trainer"]
     lines += [f"from torchtitan.models.{module}.config_registry import {function}"]
     full = launch.strategy.recompute == "full"
     lines += ["from torchtitan.distributed.activation_checkpoint import FullAC"] * full
     converters = list(_converters(launch))
     lines += [f"from torchtitan.components.quantization.{where} import {name}" for where, name, _ in converters]
+    lines += _pipeline_check() if launch.strategy.pp > 1 else []
     lines += ["", "", "def plan() -> Trainer.Config:", f"    config = {function}()"]
     for section, values in settings(launch).items():
         lines += [f"    config.{section}.{name} = {python(value)}" for name, value in values.items()]
+    if tuned:
+        lines += ["    config.checkpoint.enable = True"]
+        lines += ['    config.checkpoint.initial_load_path = os.path.abspath(os.environ["PRETRAINED_CHECKPOINT"])']
+        lines += ["    config.checkpoint.initial_load_in_hf = True"]
     if launch.model.rotary is not None:
         lines += ["    for layer in config.model_spec.model.layers:"]
         rotary_fields = rope(launch.model.rotary, launch.workload.seq)
@@ -154,6 +165,17 @@ def configuration(launch: Launch) -> str:
         lines += ["    config.model_spec.model = converter.convert(config.model_spec.model)"]
     lines += [f"    config.activation_checkpoint = {'FullAC.Config()' if full else 'None'}", "    return config"]
     return joined(lines)
+
+
+def _pipeline_check() -> list[str]:
+    """Stop with a sentence where torch's pipelines cannot be given micro-batches one by one, as torchtitan does."""
+    return [
+        "from inspect import signature",
+        "from torch.distributed.pipelining.schedules import PipelineScheduleSingle",
+        "",
+        'if "arg_mbs" not in signature(PipelineScheduleSingle.step).parameters:',
+        f"    raise SystemExit({python(_NEWER_TORCH)})",
+    ]
 
 
 def _converters(launch: Launch) -> Iterator[tuple[str, str, dict[str, object]]]:
@@ -167,5 +189,7 @@ def _converters(launch: Launch) -> Iterator[tuple[str, str, dict[str, object]]]:
 
 def _script(launch: Launch) -> str:
     lines = ["#!/usr/bin/env bash", *header(launch, TorchTitan.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    if launch.workload.task == "finetune":
+        lines += ['export PRETRAINED_CHECKPOINT="${PRETRAINED_CHECKPOINT:?name the folder of weights to start from}"']
     lines += ['export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"', ""]
     return joined([*lines, torchrun(launch, "-m torchtitan.train", '--module plan --config plan "$@"')])

@@ -7,6 +7,7 @@ a heads, g kv heads, d head dim, V vocabulary, E experts, k experts per token.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -28,8 +29,8 @@ class Retention(NamedTuple):
     activation: bool = False  # a gate's activation stays alive beside its input and the product
 
 
-class Shard(NamedTuple):
-    """How one micro-batch is split, as columns over unique shardings."""
+class _Split(NamedTuple):
+    """The fields of ``Shard``."""
 
     seq: int  # tokens of a sample
     mbs: Ints
@@ -45,22 +46,26 @@ class Shard(NamedTuple):
     imbalance: float = 1.0  # work of the fullest expert rank over the mean's
     fused_experts: bool = False  # their products add biases, activate and quantise what comes of it
 
+
+class Shard(_Split):
+    """How one micro-batch is split, as columns over unique shardings."""
+
     @property
     def linear_bytes(self) -> float:
         """Bytes per element of a tensor kept as a GEMM input."""
         return self.keeps.linear_bytes
 
-    @property
+    @cached_property
     def tokens(self) -> Floats:
         """Tokens in the GEMM regions of a rank: T = b s / c."""
         return self.mbs * (self.seq / self.cp)
 
-    @property
+    @cached_property
     def stream_tokens(self) -> Floats:
         """Tokens in the norm and residual regions: T / t with sequence parallelism."""
         return self.tokens / np.where(self.sp, self.tp, 1)
 
-    @property
+    @cached_property
     def routed_tokens(self) -> Floats:
         """Tokens a rank routes: each tensor-parallel rank takes its own part."""
         return self.tokens / self.tp

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -54,45 +55,60 @@ class StageKinds(NamedTuple):
     final: Floats  # [stage, kind] layers of the last virtual stage, whichever the kind
 
 
+class _Ranks(NamedTuple):
+    """Every rank of a pipeline, as the fields of ``StageKinds``; and which kind it is, counted as they first appear."""
+
+    counts: Ints
+    first: Bools
+    last: Bools
+    sends: Ints
+    chunk_layers: Ints
+    kind: Ints
+
+
 @lru_cache(maxsize=4096)
 def stages(model: ModelSpec, place: Place, layers: tuple[int, ...], every_rank: bool = False) -> StageKinds:
     """Kinds of stage in a pipeline: ranks with equal layers and ends are one kind (all ranks if ``every_rank``)."""
-    ends = np.concatenate(([0], np.cumsum(layers)))
+    counts, first, last, sends, chunk_layers, kind = _ranks(model, place, layers)
+    if every_rank:
+        kind = np.arange(len(kind))
+    count = int(kind.max()) + 1
+    ranks, until = np.empty(count, np.int64), np.empty(count, np.int64)
+    until[kind] = np.arange(len(kind))
+    ranks[kind[::-1]] = np.arange(len(kind) - 1, -1, -1)  # of equal kinds the first rank is written last
     prefix = _kind_prefix(model)
-    held = np.array(place)
-    counts = (prefix[ends[1:]] - prefix[ends[:-1]])[held].sum(axis=0)
-    largest = np.asarray(layers)[held].max(axis=0)
-    first, last = (held == 0).any(axis=0), (held == held.max()).any(axis=0)
-    sends = _sends(held)
-    chosen: dict[object, list[int]] = {}
-    for rank, row in enumerate(zip(map(tuple, counts.tolist()), largest.tolist(), first, last, sends, strict=True)):
-        chosen.setdefault(rank if every_rank else row, []).append(rank)
-    ranks, until = (np.array([some[place] for some in chosen.values()], dtype=np.int64) for place in (0, -1))
-    before = prefix[ends[held[0, until]]].astype(np.float64)
-    final = np.repeat((prefix[-1] - prefix[ends[-2]])[None], len(ranks), axis=0).astype(np.float64)
+    passed = np.array((0, *accumulate(layers)))
+    before = prefix[passed[np.array(place[0])[until]]].astype(np.float64)
+    final = np.repeat((prefix[-1] - prefix[passed[-2]])[None], count, axis=0).astype(np.float64)
     mine = counts[ranks].astype(np.float64)
-    return StageKinds(ranks, mine, first[ranks], last[ranks], sends[ranks], largest[ranks], until, before, final)
+    return StageKinds(ranks, mine, first[ranks], last[ranks], sends[ranks], chunk_layers[ranks], until, before, final)
+
+
+@lru_cache(maxsize=4096)
+def _ranks(model: ModelSpec, place: Place, layers: tuple[int, ...]) -> _Ranks:
+    prefix, passed, held = _kind_prefix(model), np.array((0, *accumulate(layers))), np.array(place)
+    counts = (prefix[passed[1:]] - prefix[passed[:-1]])[held].sum(axis=0)
+    largest = np.array(layers)[held].max(axis=0)
+    first, last = (held == 0).any(axis=0), (held == len(layers) - 1).any(axis=0)
+    sends = _sends(held)
+    table = np.column_stack((counts, largest, first, last, sends)).tolist()
+    kinds_seen: dict[tuple[int, ...], int] = {}
+    kind = [kinds_seen.setdefault(tuple(row), len(kinds_seen)) for row in table]
+    return _Ranks(counts, first, last, sends, largest, np.array(kind))
 
 
 def _sends(held: Ints) -> Ints:
     """By rank: how often a micro-batch leaves it for another rank, forward and backward."""
     rank_of = np.empty(held.size, dtype=np.int64)
     rank_of[held] = np.arange(held.shape[1])
-    leaves = rank_of[1:] != rank_of[:-1]
-    away = np.append(leaves, False).astype(np.int64) + np.append(False, leaves)
-    return np.asarray(away[held].sum(axis=0))
+    away = np.zeros(held.size + 1, dtype=np.int64)
+    away[1:-1] = rank_of[1:] != rank_of[:-1]
+    return np.asarray((away[1:] + away[:-1])[held].sum(axis=0))
 
 
-@lru_cache(maxsize=4096)
 def stage_kind_of_rank(model: ModelSpec, place: Place, layers: tuple[int, ...]) -> Ints:
     """Which of the kinds of ``stages`` each rank is."""
-    each, stage_kinds = stages(model, place, layers, every_rank=True), stages(model, place, layers)
-    same = (each.counts[:, None] == stage_kinds.counts).all(axis=2) & (
-        each.chunk_layers[:, None] == stage_kinds.chunk_layers
-    )
-    same &= (each.first[:, None] == stage_kinds.first) & (each.last[:, None] == stage_kinds.last)
-    same &= each.sends[:, None] == stage_kinds.sends
-    return np.asarray(same.argmax(axis=1))
+    return _ranks(model, place, layers).kind
 
 
 @lru_cache(maxsize=64)

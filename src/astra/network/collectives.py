@@ -71,37 +71,53 @@ def across_s(
     sibling groups use the others, so a link's rate is per GPU and a group's rate is m times that.
     """
     members, domains = spans(tiers, ranks, stride)
+    if op == "all_to_all":
+        return _direct_s(nbytes, ranks, tiers, members, domains, rules)
     rings_s = rules.ring_step * (ranks - domains[0]) * tiers[0].latency_s
     trees_s = np.zeros_like(ranks)
-    direct_s = np.zeros_like(ranks)
-    leaving_s = np.zeros_like(ranks)
     ring_rate = np.where(members[0] > 1, near[0], np.inf)
     tree_rate = np.where(members[0] > 1, max(near), np.inf)
     for index in range(1, len(tiers)):
         tier, inner, crossed = tiers[index], members[index - 1], domains[index - 1] > domains[index]
         latency_s = tier.latency_s * rules.step_scale.get(tier.kind, 1.0)
-        levels = np.log2(domains[index - 1] / domains[index])
         rings_s = rings_s + rules.ring_step * (domains[index - 1] - domains[index]) * latency_s
-        trees_s = trees_s + 2 * rules.tree_step * levels * latency_s
-        direct_s = direct_s + rules.all_to_all_step * levels * latency_s
         # A ring leaves through the links of one domain; all groups together share what the tier above has.
         doors = np.minimum(members[0], inner / tier.oversubscription)
         exit_rate = rules.link_fraction[tier.kind] * tier.bytes_per_s * doors
         ring_rate = np.where(crossed, np.minimum(ring_rate, exit_rate), ring_rate)
+        if op != "all_reduce":
+            continue
+        trees_s = trees_s + 2 * rules.tree_step * np.log2(domains[index - 1] / domains[index]) * latency_s
         # Two domains exchange halves directly: each link carries the buffer once, not twice.
         pair = np.where(domains[index - 1] == 2, wire_factor("all_reduce", ranks), 1.0)
         tree_rate = np.where(crossed, np.minimum(tree_rate, exit_rate * pair), tree_rate)
-        out_s = (
-            nbytes * (ranks - inner) / ranks * tier.oversubscription / (rules.all_to_all_fraction * tier.bytes_per_s)
-        )
-        leaving_s = np.where(crossed, np.maximum(leaving_s, out_s), leaving_s)
-    if op == "all_to_all":
-        return ramped(rules.all_to_all_base_us * US + direct_s, leaving_s, rules.all_to_all_ramp)
     wire_bytes, base_s = nbytes * wire_factor(op, ranks), rules.ring_base_us * US
     if op != "all_reduce":
         return ramped(base_s + rings_s, wire_bytes / ring_rate, rules.ring_ramp)
     ring = ramped(base_s + 2 * rings_s, wire_bytes / ring_rate, rules.ring_ramp)
     return np.minimum(ring, ramped(base_s + trees_s, wire_bytes / tree_rate, rules.tree_ramp))
+
+
+def _direct_s(
+    nbytes: Floats,
+    ranks: Floats,
+    tiers: Sequence[Tier],
+    members: list[Floats],
+    domains: list[Floats],
+    rules: CurveRules,
+) -> Floats:
+    """An all-to-all of a group that spans several domains: every rank sends to every other."""
+    direct_s, leaving_s = np.zeros_like(ranks), np.zeros_like(ranks)
+    for index in range(1, len(tiers)):
+        tier, inner, crossed = tiers[index], members[index - 1], domains[index - 1] > domains[index]
+        latency_s = tier.latency_s * rules.step_scale.get(tier.kind, 1.0)
+        levels = np.log2(domains[index - 1] / domains[index])
+        direct_s = direct_s + rules.all_to_all_step * levels * latency_s
+        out_s = (
+            nbytes * (ranks - inner) / ranks * tier.oversubscription / (rules.all_to_all_fraction * tier.bytes_per_s)
+        )
+        leaving_s = np.where(crossed, np.maximum(leaving_s, out_s), leaving_s)
+    return ramped(rules.all_to_all_base_us * US + direct_s, leaving_s, rules.all_to_all_ramp)
 
 
 def tiers_of(pool: Pool) -> list[Tier]:

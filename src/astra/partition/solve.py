@@ -147,6 +147,7 @@ class _Search:
             min(float(np.diff(choice.time_s).min()) for choice in pool) if pool else np.inf for pool in problem.pools
         ]
         self._replaced: dict[tuple[int, int, int], bool] = {}
+        self._hops: list[Floats] = []
         self._all = np.arange(self.depth + 1)
         self._around_s = ends_of_model(problem)
         self._set_caps()
@@ -310,7 +311,8 @@ class _Search:
         from astra.partition import unordered  # noqa: PLC0415
 
         self.effort.spend(unordered.units(self.problem))
-        answer = unordered.least_sum(self.problem, bottleneck, budget)
+        self._hops = self._hops or unordered.shortest_hops(self.problem)
+        answer = unordered.least_sum(self.problem, self._hops, bottleneck, budget)
         if answer is None:
             return np.inf, None
         found = unordered.arranged(self.problem, answer, bottleneck)

@@ -8,15 +8,14 @@ some order of the answer costs no more than the answer and fits, it is the optim
 
 from __future__ import annotations
 
-import math
 from itertools import islice, permutations
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from astra.partition.solve import Pipeline, Problem, StageChoice, StageRun, stage_times, value
-from astra.provenance import Floats
+from astra.provenance import Floats, Ints
 
 _SLACK: Final = 1 + 1e-12
 _LAST, _FIRST = 1, 2
@@ -41,15 +40,47 @@ class UnorderedBound(NamedTuple):
     pieces: tuple[StagePiece, ...]
 
 
-class _Way(NamedTuple):
-    """A choice with a number of stages in a role."""
+class _Ways(NamedTuple):
+    """The choices of a pool in each role, with any number of stages: [choice, role] columns, and [choice, 1].
 
-    choice: int
-    role: int
-    stages: int
-    layer_s: float
-    fixed_s: float
-    room: tuple[int, ...]  # layers each stage can hold, in pipeline order
+    Stages between the first and the last of a choice are alike.
+    """
+
+    layer_s: Floats
+    alone_s: Floats  # transfers or ends beside a single stage
+    ends_s: Floats  # beside the first and the last of several
+    inner_s: Floats
+    alone: Floats  # layers that each has room for
+    first: Floats
+    last: Floats
+    inner: Floats
+    fewest: Ints  # stages
+    most: Ints
+    least_layers: int
+
+    def sums(self, stages: Ints | int, layers: Ints) -> Floats:
+        """Seconds of so many layers on so many stages, [choice, role, ...]; infinite where they have no room."""
+        columns: Any = [*(np.asarray(column)[..., None] for column in self[:-1]), self.least_layers]
+        wide = _Ways(*columns)
+        single, pair, least = stages == 1, stages == 2, self.least_layers
+        room = np.where(single, wide.alone, wide.first + wide.last + (stages - 2) * wide.inner)
+        several = (np.minimum(wide.first, wide.last) >= least) & (pair | (wide.inner >= least))
+        able = np.where(single, wide.alone >= least, several) & (stages >= wide.fewest) & (stages <= wide.most)
+        fixed_s = np.where(single, wide.alone_s, wide.ends_s + (stages - 2) * wide.inner_s)
+        return np.where(able & (stages <= layers) & (layers <= room), wide.layer_s * layers + fixed_s, np.inf)
+
+    def several(self, layers: Ints) -> Ints:
+        """The fewest stages, but for a single one, with room for so many layers; more of them never sum to less."""
+        short = layers - (self.first + self.last)[..., None]
+        needed = 2 + np.ceil(np.maximum(short, 0.0) / np.maximum(self.inner, 1.0)[..., None]).astype(np.int64)
+        return np.maximum(needed, np.maximum(self.fewest, 2)[..., None])
+
+    def room(self, choice: int, role: int, stages: int) -> tuple[int, ...]:
+        """Layers each stage can hold, in pipeline order."""
+        if stages == 1:
+            return (int(self.alone[choice, role]),)
+        inner = (int(self.inner[choice, 0]),) * (stages - 2)
+        return (int(self.first[choice, role]), *inner, int(self.last[choice, role]))
 
 
 def units(problem: Problem) -> float:
@@ -60,27 +91,37 @@ def units(problem: Problem) -> float:
     return _CALL + ways * _WAY + offers * ((problem.stages or 0) + 1) * depth**2 / _CELLS
 
 
-def least_sum(problem: Problem, bottleneck: float, budget: float) -> UnorderedBound | None:
-    """The least sum with no stage above the bottleneck, in no order; None if it is not under the budget."""
+def shortest_hops(problem: Problem) -> list[Floats]:
+    """[choice] of each pool: the shortest transfer between it and any other pool."""
+    found = []
+    for pool, choices in enumerate(problem.pools):
+        sides = [hop for (here, _), hop in problem.hop_s.items() if here == pool]
+        sides += [hop.T for (_, there), hop in problem.hop_s.items() if there == pool]
+        least = [side.min(axis=1) for side in sides if side.size]
+        found.append(np.min(least, axis=0) if least else np.zeros(len(choices)))
+    return found
+
+
+def least_sum(problem: Problem, hops: list[Floats], bottleneck: float, budget: float) -> UnorderedBound | None:
+    """The least sum with no stage above the bottleneck, in no order; None if it is not under the budget.
+
+    ``hops`` are those of ``shortest_hops``.
+    """
     depth = len(next(choice for pool in problem.pools for choice in pool).time_s) - 1
     stages = problem.stages or 0
     table = np.full((4, stages + 1, depth + 1), np.inf)
     table[0, 0, 0] = 0.0
-    hops = [
-        [_least_hop(problem, pool, number) for number in range(len(ways))] for pool, ways in enumerate(problem.pools)
-    ]
-    steps: list[tuple[int, Floats, list[_Way]]] = []
+    steps: list[_Step] = []
     for pool, choices in enumerate(problem.pools):
         if not choices:
             continue
-        ways = [way for number, hop_s in enumerate(hops[pool])
-                for way in _ways(problem, choices, number, bottleneck, hop_s)]  # fmt: skip
-        steps.append((pool, table, ways))
+        ways = _ways(problem, choices, bottleneck, hops[pool])
+        costs_s = _costs(ways, depth, stages)
+        steps.append(_Step(pool, table, ways, costs_s))
         needed = problem.every or problem.must >> pool & 1
         after = np.full_like(table, np.inf) if needed else table.copy()
-        for (role, count), cost_s in _costs(ways, depth, counted=stages > 0).items():
-            if count <= stages:
-                _offer(after, table, role, count, cost_s)
+        for (role, count), cost_s in costs_s.items():
+            _offer(after, table, role, count, cost_s)
         table = after
     total = float(table[_LAST | _FIRST, stages, depth])
     if not total < budget:
@@ -88,58 +129,61 @@ def least_sum(problem: Problem, bottleneck: float, budget: float) -> UnorderedBo
     return UnorderedBound(total, _traced(steps, stages, depth, total))
 
 
-def _least_hop(problem: Problem, pool: int, number: int) -> float:
-    """The shortest transfer between a choice and any other pool."""
-    rows = [hop[number] for (here, _), hop in problem.hop_s.items() if here == pool]
-    rows += [hop[:, number] for (_, there), hop in problem.hop_s.items() if there == pool]
-    return min((float(row.min()) for row in rows if row.size), default=0.0)
+class _Step(NamedTuple):
+    """One pool: the least sums before it, its ways, and what they cost by role, stages and layers."""
+
+    pool: int
+    table: Floats
+    ways: _Ways
+    costs_s: dict[tuple[int, int], Floats]
 
 
-def _ways(
-    problem: Problem, choices: tuple[StageChoice, ...], number: int, bottleneck: float, hop_s: float
-) -> list[_Way]:
-    """A choice in every role with every number of stages; those between its first and its last are alike."""
-    choice = choices[number]
-    layer_s, alive = float(choice.time_s[1]), float(problem.in_flight[1])
-    each = max(float(choice.stay_bytes[1] + choice.kept_bytes[1] * alive), 1e-300)
-    most = min(choice.stages, len(problem.in_flight) - 1)
+def _ways(problem: Problem, choices: tuple[StageChoice, ...], bottleneck: float, hop_s: Floats) -> _Ways:
+    """The choices of a pool in every role."""
+    columns = ("first_s", "last_s", "send_s", "fixed_bytes", "first_bytes", "last_bytes", "limit_bytes")
+    head_s, tail_s, send_s, fixed, head, tail, limit = (
+        np.array([[getattr(choice, name)] for choice in choices]) for name in columns
+    )
+    layer_s = np.array([[choice.time_s[1]] for choice in choices])
+    alive, depth = float(problem.in_flight[1]), len(choices[0].time_s) - 1
+    each = np.array([[max(choice.stay_bytes[1] + choice.kept_bytes[1] * alive, 1e-300)] for choice in choices])
+    roles = np.arange(4)
+    is_first, is_last = roles & _FIRST > 0, roles & _LAST > 0
+    before_s = np.where(is_first, head_s, hop_s[:, None])
+    behind_s = np.where(is_last, tail_s, hop_s[:, None])
 
-    def stage(before_s: float, behind_s: float, bits: int) -> tuple[float, int]:
-        """Seconds of transfers or ends beside a stage, and the layers it has room for."""
-        free = choice.limit_bytes - choice.fixed_bytes
-        free -= (choice.first_bytes if bits & _FIRST else 0.0) + (choice.last_bytes if bits & _LAST else 0.0)
-        by_time = math.floor((bottleneck * _SLACK - before_s - behind_s) / layer_s * _SLACK)
-        room = min(by_time, math.floor(free / each * _SLACK), len(choice.time_s) - 1)
-        return before_s + behind_s, room
+    def room(ahead_s: Floats, after_s: Floats, taken: Floats | float) -> Floats:
+        """Layers that a stage with such transfers or ends has room for beside some bytes."""
+        by_time = np.floor((bottleneck * _SLACK - ahead_s - after_s) / layer_s * _SLACK)
+        by_memory = np.floor((limit - fixed - taken) / each * _SLACK)
+        return np.asarray(np.minimum(np.minimum(by_time, by_memory), depth))
 
-    inner_s, inner = stage(choice.send_s, choice.send_s, 0)
-    out = []
-    for role in range(4):
-        before_s = choice.first_s if role & _FIRST else hop_s
-        behind_s = choice.last_s if role & _LAST else hop_s
-        alone_s, alone = stage(before_s, behind_s, role)
-        first_s, first = stage(before_s, choice.send_s, role & _FIRST)
-        last_s, last = stage(choice.send_s, behind_s, role & _LAST)
-        for count in range(choice.stages if problem.every else 1, most + 1):
-            fixed_s = alone_s if count == 1 else first_s + last_s + (count - 2) * inner_s
-            room = (alone,) if count == 1 else (first, *(inner,) * (count - 2), last)
-            if min(room) >= problem.least_layers:
-                out.append(_Way(number, role, count, layer_s, fixed_s, room))
-    return out
+    first_bytes, last_bytes = is_first * head, is_last * tail
+    stages = np.array([[choice.stages] for choice in choices])
+    return _Ways(
+        layer_s=layer_s,
+        alone_s=before_s + behind_s,
+        ends_s=before_s + send_s + send_s + behind_s,
+        inner_s=2 * send_s,
+        alone=room(before_s, behind_s, first_bytes + last_bytes),
+        first=room(before_s, send_s, first_bytes),
+        last=room(send_s, behind_s, last_bytes),
+        inner=room(send_s, send_s, 0.0),
+        fewest=stages if problem.every else np.ones_like(stages),
+        most=np.minimum(stages, len(problem.in_flight) - 1),
+        least_layers=problem.least_layers,
+    )
 
 
-def _costs(ways: list[_Way], depth: int, *, counted: bool) -> dict[tuple[int, int], Floats]:
+def _costs(ways: _Ways, depth: int, stages: int) -> dict[tuple[int, int], Floats]:
     """By role and, where stages are counted, their number: the least sum of a pool that takes j layers."""
-    out: dict[tuple[int, int], Floats] = {}
     layers = np.arange(depth + 1)
-    for way in ways:
-        taken = slice(way.stages, min(sum(way.room), depth) + 1)
-        key = (way.role, way.stages if counted else 0)
-        if key not in out:
-            out[key] = np.full(depth + 1, np.inf)
-        least_s = out[key][taken]
-        np.minimum(least_s, way.layer_s * layers[taken] + way.fixed_s, out=least_s)
-    return out
+    if not stages:
+        least_s = np.minimum(ways.sums(1, layers), ways.sums(ways.several(layers), layers)).min(axis=0)
+        return {(role, 0): least_s[role] for role in range(4)}
+    most = min(int(ways.most.max()), stages)
+    return {(role, count): least_s for count in range(1, most + 1)
+            for role, least_s in enumerate(ways.sums(count, layers).min(axis=0))}  # fmt: skip
 
 
 def _offer(after: Floats, table: Floats, role: int, stages: int, cost_s: Floats) -> None:
@@ -160,30 +204,35 @@ def _offer(after: Floats, table: Floats, role: int, stages: int, cost_s: Floats)
     after[[flag | role for flag in flags], stages:] = np.minimum(target, sums)
 
 
-def _traced(
-    steps: list[tuple[int, Floats, list[_Way]]], stages: int, layers: int, total: float
-) -> tuple[StagePiece, ...]:
+def _traced(steps: list[_Step], stages: int, layers: int, total: float) -> tuple[StagePiece, ...]:
     """The pieces whose sums make the total."""
     pieces: list[StagePiece] = []
     flag = _LAST | _FIRST
-    for pool, table, ways in reversed(steps):
+    for pool, table, ways, costs_s in reversed(steps):
         if abs(table[flag, stages, layers] - total) <= 1e-12 * total:
             continue
-        for way in ways:
-            before = flag & ~way.role
-            count = way.stages if table.shape[1] > 1 else 0
-            if flag & way.role != way.role or count > stages:
+        for (role, count), cost_s in costs_s.items():
+            if flag & role != role or count > stages:
                 continue
-            taken = np.arange(way.stages, min(sum(way.room), layers) + 1)
-            sums = table[before, stages - count, layers - taken] + taken * way.layer_s + way.fixed_s
-            place = int(np.argmin(np.abs(sums - total))) if len(sums) else 0
-            if len(sums) and abs(sums[place] - total) <= 1e-9 * total:
-                number = int(taken[place])
-                pieces.append(StagePiece(pool, way.choice, way.role, _dealt(way.room, number)))
-                total = float(table[before, stages - count, layers - number])
-                flag, stages, layers = before, stages - count, layers - number
+            sums = table[flag & ~role, stages - count, layers::-1] + cost_s[: layers + 1]
+            number = int(np.argmin(np.abs(sums - total)))
+            if abs(sums[number] - total) <= 1e-9 * total:
+                pieces.append(_piece(pool, ways, role, count, number))
+                flag, stages, layers = flag & ~role, stages - count, layers - number
+                total = float(table[flag, stages, layers])
                 break
     return tuple(pieces)
+
+
+def _piece(pool: int, ways: _Ways, role: int, count: int, number: int) -> StagePiece:
+    """The choice of a pool that takes some layers in a role at the least sum, on so many stages if they are counted."""
+    layers = np.array([number])
+    several = ways.several(layers)
+    tried = [np.full_like(several, count)] if count else [np.ones_like(several), several]
+    sums = np.stack([ways.sums(stages, layers)[:, role, 0] for stages in tried])
+    which, choice = np.unravel_index(int(sums.argmin()), sums.shape)
+    room = ways.room(int(choice), role, int(tried[int(which)][choice, role, 0]))
+    return StagePiece(pool, int(choice), role, _dealt(room, number))
 
 
 def _dealt(room: tuple[int, ...], layers: int) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ from astra.spec.job import STRAGGLING, Job
 from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
-MOST_EFFORT: Final = 16_000.0  # of all mixes unless all are asked for, more than a second; the rest stays open
+MOST_EFFORT: Final = 13_000.0  # of all mixes unless all are asked for, about a second; the rest stays open
 BENCH: Final = 250.0  # effort of the columns of a GPU type
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
@@ -139,8 +139,12 @@ class _Table:
         names = tuple((offer.device.name, offer.node.name) for offer in offers)
         if names not in self._planners:
             cluster = Cluster(pools=tuple(offer.pool for offer in offers))
-            self._planners[names] = Planner(fleet_of(cluster, self._job(offers[0]), exact=False)[0], exact=False)
-            self.effort.spend(BENCH * len(offers))
+            fleet, _ = fleet_of(cluster, self._job(offers[0]), exact=False)
+            if len(offers) > 1:
+                fleet = fleet._replace(columns=tuple(self._planner(offer).fleet.columns[0] for offer in offers))
+            else:
+                self.effort.spend(BENCH)
+            self._planners[names] = Planner(fleet, exact=False)
         return self._planners[names]
 
     def limit_s(self, first: Offer, second: Offer, one: Ints, other: Ints) -> Floats:

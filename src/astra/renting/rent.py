@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B200-SXM-180GB")
 POPULAR_PROVIDERS: Final = ("AWS", "Azure", "GCP", "CoreWeave", "Lambda")
 POPULAR_COUNT: Final = 256
-MOST_REMARKED: Final = 5_000.0  # effort of what is popular, half a second or so
+MOST_REMARKED: Final = 3_000.0  # effort of what is popular, half a second or so
 
 
 def rent(
@@ -117,8 +117,10 @@ def _popular(
                 )
                 continue
             with effort.part(1 / 2):
-                by_count = best_on(job_of(offer, sizes[-1]), effort)
+                by_count = best_on(job_of(offer, sizes[-1]), effort, found=bool(chosen))
             if by_count.strategies[0] is None:
+                if np.isfinite(by_count.open_s[0]):
+                    notes.append(f"{sizes[-1]}x{gpu}, a common choice: nothing was found in the work allowed for it.")
                 continue
             if np.isfinite(by_count.open_s[0]):
                 slower = by_count.step_s[0] / by_count.open_s[0] - 1

@@ -123,4 +123,4 @@ def folded(title: str, *content: str) -> str:
 
 def code(words: str) -> str:
     """Lines of a program, as they are."""
-    return tag("pre", "\n".join(quoted(line) for line in words.rstrip("\n").split("\n")))
+    return tag("pre", "\n".join(quoted(line) for line in words.rstrip("\n").split("\n")), tabindex=0)

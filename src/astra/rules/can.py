@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 
 from astra.catalog import models, runtimes
 from astra.columns import from_strategy
 from astra.rules.language import Condition, RuleText
-from astra.rules.names import facts_of, names
+from astra.rules.names import facts_of, names_of_one
 from astra.rules.table import RULES, Rule, make_rule
 from astra.spec.blocks import MEANINGS, blocks_of
 from astra.spec.cluster import Pool
@@ -72,8 +71,8 @@ def may(
 
     ``pool`` is for rules that speak of the GPUs, ``layers`` are those of each chunk, where they were dealt already.
     """
-    table = names(from_strategy(strategy), facts_of(model, pool, workload, runtime=runtime.framework))
-    broken = [rule for rule in able_rules(runtime) if rule.needs <= table.known and np.any(rule.breaks(table))]
+    table = names_of_one(from_strategy(strategy), facts_of(model, pool, workload, runtime=runtime.framework))
+    broken = [rule for rule in able_rules(runtime) if rule.needs <= table.known and rule.breaks(table)]
     found = [Reason("strategy", rule.broken_by(table)) for rule in broken]
     if not runtime.can.uneven and len(set(layers or strategy.layers)) > 1 and "uneven" not in {r.name for r in broken}:
         found.append(Reason("strategy", _uneven(runtime)))
@@ -91,7 +90,8 @@ def unable(runtime: Runtime, model: ModelSpec, workload: Workload) -> list[Reaso
     if workload.task not in can.tasks:
         found.append(Reason("workload", f"{who} does not {_TASKS[workload.task]} here"))
     if workload.precision not in can.precision:
-        found.append(Reason("workload", f"{who} does not train in {workload.precision} here"))
+        offered = ", ".join(can.precision)
+        found.append(Reason("workload", f"{who} does not train in {workload.precision} here (it has {offered})"))
     if workload.optimizer not in can.optimizers:
         found.append(Reason("workload", f"{who} does not train with {workload.optimizer} here"))
     if workload.mtp and not can.mtp:

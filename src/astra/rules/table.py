@@ -18,7 +18,7 @@ import numpy as np
 from astra.columns import Columns
 from astra.provenance import Bools, Floats
 from astra.rules.language import Condition, RuleText
-from astra.rules.names import NAMES, Names, facts_of, names, shown
+from astra.rules.names import NAMES, Names, facts_of, names, names_of_one, shown
 
 __all__ = [
     "ADVICE",
@@ -151,5 +151,5 @@ def rules_markdown(rules: Sequence[Rule] = RULES) -> str:
 
 
 def _broken(columns: Columns, facts: Mapping[str, Any], rules: Iterable[Rule]) -> list[str]:
-    table = names(columns, facts)
-    return [rule.broken_by(table) for rule in rules if rule.needs <= table.known and np.any(rule.breaks(table))]
+    table = names_of_one(columns, facts)
+    return [rule.broken_by(table) for rule in rules if rule.needs <= table.known and rule.breaks(table)]

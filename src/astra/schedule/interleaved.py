@@ -8,6 +8,7 @@ group that is full or holds at least p; where p does not divide m, the smallest 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -38,12 +39,19 @@ def forward_order(v: int, m: int, group: int) -> Ints:
     return np.stack((start + within % width, within // width), axis=1)
 
 
-def order(p: int, v: int, m: int, rank: int) -> Ints:
-    """Rank r runs 2(p-r-1) + (v-1)g forwards ahead; backwards visit the chunks from the last."""
+@lru_cache(maxsize=8)
+def _both_ways(p: int, v: int, m: int) -> tuple[Ints, Ints, int]:
+    """Rows of (micro-batch, chunk) forward and backward, the same on every rank, and the size of a group."""
     group = int(group_size(np.asarray(p), np.asarray(m)))
     forward = forward_order(v, m, group)
     backward = forward.copy()
     backward[:, 1] = v - 1 - forward[:, 1]
+    return forward, backward, group
+
+
+def order(p: int, v: int, m: int, rank: int) -> Ints:
+    """Rank r runs 2(p-r-1) + (v-1)g forwards ahead; backwards visit the chunks from the last."""
+    forward, backward, group = _both_ways(p, v, m)
     return one_forward_one_backward(forward, backward, 2 * (p - rank - 1) + (v - 1) * group)
 
 

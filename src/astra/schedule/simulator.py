@@ -241,15 +241,26 @@ def waves(source_of: Ints) -> Waves:
     """The waves of an order, from the slot that each slot waits for."""
     ranks, count = source_of.shape
     nobody = ranks * count
-    chain = run(source_of, np.ones((ranks, count)), np.zeros((ranks, count))).ravel().astype(np.int64)
-    order = np.argsort(chain, kind="stable")
+    source, done = np.append(source_of.ravel(), nobody), np.zeros(nobody + 1, bool)
+    done[nobody] = True
+    next_slot, stop, found = np.arange(ranks) * count, np.arange(1, ranks + 1) * count, []
+    while len(next_slot):
+        ready = done[source[next_slot]]
+        found.append(next_slot[ready])
+        done[found[-1]] = True
+        next_slot = next_slot + ready
+        if not len(found[-1]):
+            raise RuntimeError("the schedule deadlocks: its ranks wait for one another")
+        if (left := next_slot < stop).all():
+            continue
+        next_slot, stop = next_slot[left], stop[left]
+    order = np.concatenate(found)
     place = np.empty(nobody + 1, dtype=np.int64)
     place[order], place[nobody] = np.arange(nobody), nobody
     previous = np.arange(nobody).reshape(ranks, count) - 1
     previous[:, 0] = nobody
-    return Waves(
-        order, place, place[source_of.ravel()[order]], place[previous.ravel()[order]], np.cumsum(np.bincount(chain)[1:])
-    )
+    ends = np.cumsum([len(wave) for wave in found])
+    return Waves(order, place, place[source_of.ravel()[order]], place[previous.ravel()[order]], ends)
 
 
 def run_rows(way: Waves, held_s: Floats, latency_s: Floats) -> Floats:
@@ -265,18 +276,3 @@ def run_rows(way: Waves, held_s: Floats, latency_s: Floats) -> Floats:
         np.add(arrived_s, held_s[start:end], out=freed_s[start:end])
         start = end
     return np.asarray(freed_s[way.place[:-1]])
-
-
-def run_one(way: Waves, held_s: Floats, latency_s: Floats) -> Floats:
-    """The same for one pipeline, [slot]: its waves are too short for arrays."""
-    slots = len(held_s)
-    places = (
-        (column + 1) % (slots + 1) for column in (way.source, way.before)
-    )  # nobody comes first, and takes no time
-    freed_s = [0.0]
-    for source, before, held, latency in zip(
-        *(column.tolist() for column in (*places, held_s[way.order], latency_s[way.order])), strict=True
-    ):
-        arrived, free = freed_s[source] + latency, freed_s[before]
-        freed_s.append((arrived if arrived > free else free) + held)
-    return np.array(freed_s)[way.place[:-1] + 1]

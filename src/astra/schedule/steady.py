@@ -19,11 +19,11 @@ from astra.errors import InputError
 from astra.provenance import Floats, Ints
 from astra.schedule.base import FORWARD, Schedule
 from astra.schedule.registry import find
-from astra.schedule.simulator import StageSeconds, Waves, as_stages, inputs, run_one, run_rows, slot_times, waves
+from astra.schedule.simulator import StageSeconds, Waves, as_stages, inputs, run, run_rows, slot_times, waves
 
 _SAME: Final = 1e-13  # of the time elapsed: what rounding may add
 _ATTEMPTS: Final = (2, 6)  # look after this many micro-batches per rank past the warm-up
-_FEW: Final = 2  # pipelines that are run one by one rather than in waves
+_NARROW: Final = 12  # ranks of all pipelines that are run slot by slot rather than in waves
 _CELLS: Final = 1_000_000  # slots of all pipelines that are run at once
 
 
@@ -127,10 +127,11 @@ def _total_s(plan: Schedule, p: int, v: int, m: int, stages: StageSeconds, block
 def _freed_s(plan: Schedule, slots: _Slots, v: int, stages: StageSeconds, blocking: bool) -> Floats:
     """When each slot frees its rank, [flat place, row]."""
     compute_s, sending_s, latency_s = slot_times(slots.orders, stages, plan.splits_backward, blocking)
-    way, held_s = _waves(plan, len(slots.orders), v, slots.m), compute_s + sending_s
-    if held_s.shape[1] > _FEW:
-        return run_rows(way, held_s, latency_s)
-    return np.stack([run_one(way, *row) for row in zip(held_s.T, latency_s.T, strict=True)], axis=1)
+    held_s, shape = compute_s + sending_s, slots.source.shape
+    if shape[0] * held_s.shape[1] > _NARROW:
+        return run_rows(_waves(plan, shape[0], v, slots.m), held_s, latency_s)
+    pairs = zip(held_s.T, latency_s.T, strict=True)
+    return np.stack([run(slots.source, *(row.reshape(shape) for row in pair)).ravel() for pair in pairs], axis=1)
 
 
 @lru_cache(maxsize=128)

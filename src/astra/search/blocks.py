@@ -23,16 +23,17 @@ from astra.search.space import divisors
 from astra.spec.job import Job
 
 MOST_ROWS: Final = 1_500_000  # of a table before the rules refuse any, as far as it can be told
+ROWS: Final = 1400.0  # of them in a unit of effort
 _LOOSE: Final = 1 - 1e-9
 
 
 class CountStream:
-    """The counts of one job that are still to be searched. ``known`` has what jobs on the same GPU left behind."""
+    """The counts of one job that are still to be searched. ``known`` has what jobs of the same search left behind."""
 
     def __init__(
         self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats], effort: Effort
     ) -> None:
-        self.job, self.counts = job, counts
+        self.job, self.counts, self._effort = job, counts, effort
         mbs = len(list(restrictions.filter("mbs", divisors(job.workload.global_batch))))
         self._width = 2 * mbs * len(expert_degrees(job, restrictions)["ep"])
         self._left = np.ones(len(counts), bool)
@@ -92,8 +93,13 @@ class CountStream:
             order = order[np.argsort(-rows[order], kind="stable")]
             many = max(int(np.searchsorted(np.cumsum(rows[order]), MOST_ROWS, side="right")), 1)
             chosen = np.sort(order[:many])
+            self._effort.spend(rows[chosen].sum() / ROWS)
         self._left[chosen] = False
         return self.counts[chosen] if len(chosen) else None
+
+    def put_back(self, counts: Ints) -> None:
+        """Leave some counts for later after all."""
+        self._left[np.searchsorted(self.counts, counts)] = True
 
 
 def _gpus(columns: Columns) -> Ints:

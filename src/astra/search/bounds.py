@@ -11,20 +11,31 @@ Most grids differ from another one in ways that seldom gain. They are bounded by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.columns import Columns, distinct
 from astra.cost import effects, memory, step
+from astra.cost.constants import WORKSPACE_BYTES
+from astra.cost.gathered import graph_bytes
 from astra.cost.parts import Part
-from astra.cost.stage import SHARD_COLUMNS, Gathered, gather_parts, least_s, over_model, retention
-from astra.cost.state import gradient_bytes, local
+from astra.cost.stage import (
+    SHARD_COLUMNS,
+    Gathered,
+    expert_groups,
+    gather_parts,
+    least_s,
+    over_model,
+    retention,
+    shard_groups,
+)
+from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
 from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
-from astra.layers.operators import Shard
+from astra.layers.operators import Kept, Layer, Shard
 from astra.layers.split import kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
@@ -33,6 +44,7 @@ from astra.search.space import Space
 from astra.spec.job import Job
 
 FEW: Final = 8192  # grids that are timed sooner than they are compared
+_FIRST_ASKED, _ASKED = 64, 8192  # grids at a time: where some have room, a few settle it
 
 
 class Siblings(NamedTuple):
@@ -56,11 +68,12 @@ class Grids:
         self.timed: list[Gathered] = []  # parts of every sharding that was looked at
         self._rest: tuple[float, Ints, Floats] | None = None
 
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to choose from."""
-        space = self.space
-        return not min(len(space.strategies), len(space.shardings), len(space.recomputes), len(space.flash_settings))
+    def none_fits(self) -> bool:
+        """Whether no grid has room for its layers and its state, so that none need be timed."""
+        count = len(self.space.strategies)
+        few, step = np.arange(0, count, -(-count // _FIRST_ASKED)), -(-count // _ASKED)
+        rows = (np.arange(start, count, step) for start in range(step))  # from all over the table
+        return not any(grids_may_fit(self.job, self.space, some).any() for some in (few, *rows))
 
     @cached_property
     def siblings(self) -> Siblings:
@@ -126,34 +139,90 @@ def gather_grids(job: Job, space: Space, rows: Ints) -> Gathered:
 
 def may_fit(job: Job, shards: Columns) -> Bools:
     """Whether a GPU has room for one layer at work and its input: parts that cannot run need not be timed."""
-    return memory.fits(job, _layer_bytes(job, shards))
+    return memory.fits(job, layer_bytes(job, shards))
 
 
-def _layer_bytes(job: Job, shards: Columns) -> Floats:
+def layer_bytes(job: Job, shards: Columns) -> Floats:
+    """The least layer at work and its input, on any GPU."""
+    shard = _shard(job, shards)
+    layers = [_kept(job, shard, transformer.layer(job.model, kind, shard)) for kind in kinds(job.model)]
+    return np.asarray(np.min([kept.working + kept.checkpoint for kept in layers], axis=0))
+
+
+def _shard(job: Job, shards: Columns) -> Shard:
     tp, cp, ep, etp, mbs, sp, flash = (shards[name] for name in SHARD_COLUMNS)
-    shard = Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
-    kept = [transformer.layer(job.model, kind, shard).kept for kind in kinds(job.model)]
-    least = np.min([np.broadcast_to(each.checkpoint + each.working, len(tp)) for each in kept], axis=0)
-    return np.asarray(job.workload.widening * least)
+    return Shard(job.workload.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job))
+
+
+def _kept(job: Job, shard: Shard, layer: Layer) -> Kept:
+    """Activation bytes of a layer, [row]."""
+    return Kept(*(job.workload.widening * np.broadcast_to(column, len(shard.tp)) for column in layer.kept))
+
+
+def layers_may_fit(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Bools:
+    """As ``grids_may_fit``, of gathered parts and at once: a layer at work beside its pipeline's average of weights."""
+    grids = {name: column[rows] for name, column in space.grids.items()}
+    kept = [gathered.parts[kind].kept for kind in kinds(job.model)]
+    least = np.min([each.checkpoint + each.working for each in kept], axis=0)[gathered.place[rows]]
+    if job.workload.task != "lora":
+        of_layers = (weights_of.layer_weights(job.model, kind) for kind in layer_kinds(job.model))
+        dense, expert = local(
+            reduce(weights_of.Weights.plus, of_layers, weights_of.Weights()),
+            *(grids[name] for name in ("tp", "ep", "etp")),
+        )
+        sharded = (space.allowed_pairs(grids) & (space.shardings.zero >= 2)).any(axis=1)
+        each_bytes = job.workload.element_bytes + gradient_bytes(job)
+        least = least + np.where(sharded, 0.0, each_bytes * (dense + expert) / grids["pp"])
+    return memory.fits(job, least)
 
 
 def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
     """Whether grids have room for one layer at work, with flash attention if that may be on, beside their state.
 
-    Where a pipeline allows no ZeRO that shards them, some rank holds whole weights and gradients of the layers of an
-    average one, or more.
+    Of the stages with a kind of layer, some one holds the average of a pipeline's or more of it, and runs one of them;
+    so it is with all kinds together. The first stage has the embedding. Graphs of single layers hold their inputs, of
+    one micro-batch at least.
     """
-    grids = {name: column[rows] for name, column in space.grids.items()}
-    least = _layer_bytes(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
-    if job.workload.task != "lora":
-        layers = weights_of.Weights()
-        for kind in layer_kinds(job.model):
-            layers = layers.plus(weights_of.layer_weights(job.model, kind))
-        dense, expert = local(layers, *(grids[name] for name in ("tp", "ep", "etp")))
-        sharded = (space.allowed_pairs(grids) & (space.shardings.zero >= 2)).any(axis=1)
-        each_bytes = job.workload.element_bytes + gradient_bytes(job)
-        least = least + np.where(sharded, 0.0, each_bytes * (dense + expert) / grids["pp"])
-    return memory.fits(job, least)
+    grids, model = {name: column[rows] for name, column in space.grids.items()}, job.model
+    shard = _shard(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
+    layers = [_kept(job, shard, transformer.layer(model, kind, shard)) for kind in kinds(model)]
+    embedding = _kept(job, shard, transformer.embedding(model, shard))
+    allowed, stages = space.allowed_pairs(grids), grids["pp"]
+
+    def least(weights: weights_of.Weights, inputs: Floats, over: Ints) -> Floats:
+        state = np.where(allowed, _state_bytes(job, space, grids, weights, over), np.inf).min(axis=1)
+        return np.asarray(state + graph_bytes(job, inputs, 1 / over))
+
+    order, input_bytes = layer_kinds(model), np.min([each.checkpoint for each in layers], axis=0)
+    working = np.stack([each.working for each in layers]) + input_bytes
+    counts = [order.count(kind) for kind in kinds(model)]
+    of_kinds = [weights_of.layer_weights(model, kind).times(n) for kind, n in zip(kinds(model), counts, strict=True)]
+    inputs = [n * each.checkpoint for n, each in zip(counts, layers, strict=True)]
+    first, last = weights_of.embedding_weights(model), weights_of.head_weights(model)
+    whole = reduce(weights_of.Weights.plus, of_kinds, first.plus(last))
+    any_s = least(whole, sum(inputs, embedding.checkpoint), stages)
+    found = [any_s + np.where(stages > 1, working.min(axis=0), working.max(axis=0))]
+    if (stages > 1).any():
+        found.append(least(first, embedding.checkpoint, np.ones_like(stages)) + working.min(axis=0))
+        for weights, own, at_work in zip(of_kinds, inputs, working, strict=True):
+            found.append(least(weights, own, stages) + at_work)
+    return memory.fits(job, np.max(found, axis=0) + WORKSPACE_BYTES)
+
+
+def _state_bytes(job: Job, space: Space, grids: Columns, weights: weights_of.Weights, stages: Ints) -> Floats:
+    """[grid, sharding] what a rank with an even share of some weights over stages holds for them, adapters left out."""
+    shares = local(weights, *(grids[name] for name in ("tp", "ep", "etp")))
+    dense, expert = ((share / stages)[:, None] for share in shares)
+    trained = 0.0 if job.workload.task == "lora" else 1.0
+    held = Held(dense, expert, trained * dense, trained * expert, (1 - trained) * (dense + expert))
+    ranks, expert_ranks = (column[:, None] for column in shard_groups(job, grids, expert_groups(grids)[0]))
+    zero, offload, moments, reshard = space.shardings
+    units, pipelined = np.full(1, effects.units(job.runtime)), (grids["pp"] > 1)[:, None]
+    how = Holding(zero, offload, ranks, expert_ranks, moments, reshard, pipelined, units)
+    static = static_bytes(job, held, how, np.ones(1))
+    # Where units are gathered and reduced one by one, neither weights nor gradients need be there at the peak.
+    passing = how.in_units & (zero >= 2)
+    return np.asarray(np.where(passing, 0.0, static.weights + static.gradients) + static.optimizer)
 
 
 def grid_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floats:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from astra.columns import Column, Columns, distinct, joined, take
 from astra.cost import effects, memory, step
 from astra.cost.pipeline import mesh_bound_s
-from astra.cost.recompute import Recomputes
+from astra.cost.recompute import UNSAVED, Recomputes
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
@@ -39,9 +39,9 @@ from astra.operators.attention import BACKWARD_FLOPS
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.bounds import may_fit, products_s
+from astra.search.bounds import grids_may_fit, may_fit, products_s
 from astra.search.degrees import degrees, expert_degrees
-from astra.search.engine import UNSAVED, Leaders
+from astra.search.engine import Leaders
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
 from astra.search.space import Space, cross, facts_in
 from astra.search.words import settled
@@ -51,6 +51,7 @@ from astra.spec.strategy import Strategy
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
 MOST_PENDING: Final = 4096  # meshes put aside before the recomputes are tried on them
 MESHES, STRATEGIES = 6.0, 85.0  # costed in a unit of effort
+GRIDS: Final = 100.0  # whose room is looked at in a unit of effort
 SHARDINGS: Final = 15.0  # whose parts are timed in a unit of effort
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
@@ -213,10 +214,10 @@ def search_counts(job: Job, table: CountTable, limits: Limits) -> BestByCount:
     return CountSearch(job, table, limits, Effort()).go_on()
 
 
-def best_on(job: Job, effort: Effort) -> BestByCount:
-    """The best strategy on the GPUs of a job alone, as far as the effort goes."""
+def best_on(job: Job, effort: Effort, *, found: bool = False) -> BestByCount:
+    """The best strategy on the GPUs of a job alone, as ``CountSearch.go_on`` finds it."""
     table = tabulate(job, CountSpace(job, np.array([job.pool.gpus])), effort)
-    return CountSearch(job, table, lambda best_s: np.full(len(best_s), np.inf), effort).go_on()
+    return CountSearch(job, table, lambda best_s: np.full(len(best_s), np.inf), effort).go_on(found=found)
 
 
 class _Waiting(NamedTuple):
@@ -236,7 +237,7 @@ class CountSearch(Leaders):
         super().__init__(job, table.space, keep=AT_ONCE)
         self.table, self._limits, self._effort = table, limits, effort
         self._waiting: list[_Waiting] = []
-        rows = np.flatnonzero(table.bound_s < self.limit_s(table.place))
+        rows = np.flatnonzero((table.bound_s < self.limit_s(table.place)) & (not table.space.empty))
         gpu_seconds = table.bound_s[rows] * table.space.counts[table.place[rows]]
         self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")]))
 
@@ -282,6 +283,8 @@ class CountSearch(Leaders):
         """Expand the grids that may matter to meshes and cost those that may, best first."""
         table = self.table
         rows = rows[table.bound_s[rows] < self.limit_s(table.place[rows])]
+        self._effort.spend(len(rows) / GRIDS)
+        rows = rows[grids_may_fit(self.job, table.space, table.grids[rows])]
         meshes, _, grid = table.space.expand(table.grids[rows]) if len(rows) else (None, None, None)
         if meshes is None or grid is None or not len(meshes):
             return
@@ -301,15 +304,12 @@ class CountSearch(Leaders):
                 open_s[some] = self._attempt(*part, self.quickest, first=True)
         limit_s = self.limit_s(place)
         again = possible[open_s.min(axis=1)[possible] < limit_s[possible]]
-        room = self.room(meshes.take(again), take(costs, again))
-        needed_s = needed_bound_s(
-            self.job,
-            meshes.take(again),
-            take(costs, again),
-            self.space.recomputes,
-            self.space.shardings,
-            table.waits[place[again]],
-        )
+        if not len(again):
+            return
+        left = meshes.take(again), take(costs, again)
+        states = step.states(self.job, *left, self.space.shardings)
+        room = memory.fits(self.job, self.least_allowed(*left, states[0]))
+        needed_s = needed_bound_s(self.job, *left, self.space.recomputes, states, table.waits[place[again]])
         least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
         self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))
@@ -331,10 +331,9 @@ class CountSearch(Leaders):
                 left = meshes.take(promising), take(costs, promising), parts.take(promising)
                 self._waiting.append(_Waiting(*left, bound_s[promising], place[promising]))
                 continue
-            for block in by_depth(promising, costs, len(self.space.shardings)):
+            for block, recomputes in by_depth(promising, costs, self.space.recomputes, len(self.space.shardings)):
                 rows = block[bound_s[block] < self.limit_s(place[block])]
                 if len(rows):
-                    recomputes = self.space.recomputes.up_to(int(costs.chunk_layers[rows].max()))
                     part = meshes.take(rows), take(costs, rows), parts.take(rows), place[rows]
                     self._attempt(*part, recomputes, first=False)
 

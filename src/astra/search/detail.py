@@ -195,7 +195,7 @@ def simulated(job: Job, row: Row, gathered: Gathered, per_microbatch_s: Floats) 
     """The pipeline's makespan, and what each rank repeats in it; ``per_microbatch_s`` is what replicas exchange."""
     found = virtual_stages(job, row.meshes, gathered, row.recomputes, per_microbatch_s[None])
     again_s = found.again_s[0][np.array(row.layout.place)].sum(axis=0)
-    return float(of_one_shape_s(job, row.meshes, found.stages)[0]), again_s
+    return float(of_one_shape_s(job, row.meshes, found.stages, gathered.totals_s)[0]), again_s
 
 
 class Work:

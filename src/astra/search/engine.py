@@ -19,14 +19,15 @@ import numpy as np
 from astra.columns import distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s
-from astra.cost.recompute import Recomputes
-from astra.cost.stage import Gathered, Meshes, StageCosts, join_meshes, stage_costs
+from astra.cost.recompute import UNSAVED, Recomputes
+from astra.cost.stage import Gathered, Meshes, StageCosts, StageWork, join_meshes, stage_costs, stage_work
+from astra.cost.state import Bytes
 from astra.cost.step import Evaluated, evaluate, needed_bound_s
 from astra.evidence.bars import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.rules.table import Rule, check
-from astra.search.bounds import Grids, grid_bound_s, grids_may_fit
+from astra.rules.table import Rule
+from astra.search.bounds import Grids, grid_bound_s, layers_may_fit
 from astra.search.settle import (
     FIRST_GRIDS,
     GROUP,
@@ -42,14 +43,12 @@ from astra.search.settle import (
     may_be_least,
     to_strategy,
 )
-from astra.search.space import Space, cross, recompute_columns
+from astra.search.space import Space, cross, recompute_columns, spoken_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
 FIRST_PENDING: Final = 512  # meshes put aside before the recomputes are tried on them; more once something fits
 MOST_PENDING: Final = 8192
-_NONE: Final = np.zeros(1, np.int64)
-UNSAVED: Final = Recomputes(_NONE, _NONE, np.ones(1, np.int64), _NONE, _NONE)  # nothing recomputed
 
 Progress = Callable[[float], None]
 
@@ -103,12 +102,15 @@ def among(
     progress: Progress | None = None,
     doubt: Doubt | None = None,
     below_s: float = np.inf,
+    within: float = np.inf,
     advise: bool = False,
 ) -> SearchOutcome:
-    """The same below some step, among grids that another search may have looked at."""
+    """The same below some step and ``within`` so many times the best, among grids that may have been looked at."""
     started, space, job = time.perf_counter(), grids.space, grids.job
-    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, advise=advise)
-    if not grids.empty:
+    leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, within=within, advise=advise)
+    if not (space.empty or advise or below_s < np.inf) and grids.none_fits():
+        leaders.unfit = float(space.strategies.sum())
+    elif not space.empty:
         rows, bound_s, gathered = grids.usual
         leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
         rest, bound_s = grids.rest(leaders.worst_s() / leaders.least_doubt_of_all())
@@ -126,27 +128,23 @@ class Leaders:
 
     def __init__(
         self, job: Job, space: Space, keep: int, *, doubt: Doubt | None = None, below_s: float = np.inf,
-        advise: bool = False,
+        within: float = np.inf, advise: bool = False,
     ) -> None:  # fmt: skip
         self.job, self.space, self.keep = job, space, keep
-        self._doubt, self._below_s, self._advise = doubt, below_s, advise
+        self._doubt, self._below_s, self._within, self._advise = doubt, below_s, within, advise
+        self._aside = below_s < np.inf  # beside another search, which has told the account and the advice
         self.contest = Contest(job, self.limit_s, at_once=keep)
+        self.best = self.contest.best
         self.quickest = space.recomputes.take(slice(0, 1))  # no recompute, unless that is restricted
         self.grids = self.evaluated = self.feasible = 0
         self.too_large = self.unfit = 0.0  # strategies that do not fit; those of meshes that cannot
         self.least: tuple[float, Strategy | None] = (np.inf, None)
         self._pending: list[Pending] = []
 
-    @property
-    def best(self) -> dict[int, tuple[float, Strategy]]:
-        """The best step of each group so far, and its strategy."""
-        return self.contest.best
-
     def worst_s(self) -> float:
         """The step time a plan must beat to enter the leaders."""
-        if len(self.best) < self.keep:
-            return self._below_s
-        return min(sorted(entry[0] for entry in self.best.values())[self.keep - 1], self._below_s)
+        steps_s = sorted(entry[0] for entry in self.best.values())
+        return min([self._below_s, *(self._within * best_s for best_s in steps_s[:1]), *steps_s[self.keep - 1 :][:1]])
 
     def doubts(self, meshes: Meshes) -> Floats:
         """What a step is multiplied by before it is ranked, [mesh, sharding]."""
@@ -190,7 +188,7 @@ class Leaders:
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost grids by their bounds until none is left that could enter the leaders."""
         if not self._advise:
-            fits = grids_may_fit(self.job, self.space, rows)
+            fits = layers_may_fit(self.job, self.space, gathered, rows)
             self.unfit += float(self.space.strategies[rows[~fits]].sum())
             rows, bound_s = rows[fits], bound_s[fits]
         order = np.argsort(bound_s, kind="stable")
@@ -214,13 +212,19 @@ class Leaders:
             return
         off = meshes.columns["flash"] != self.space.flash_settings[0]
         parts = gathered.take(origin + off * len(self.space.strategies))
+        if self._aside:  # most of them are too slow, whatever they hold
+            bound_s = self._bound_s(meshes, stage_work(self.job, meshes, parts))
+            rows = np.flatnonzero(bound_s < self.limit_s(group_of(meshes.columns)))
+            if not len(rows):
+                return
+            meshes, strategies, parts = meshes.take(rows), strategies[rows], parts.take(rows)
         costs = stage_costs(self.job, meshes, parts)
         fits = self.least_reserved(meshes, costs) <= self.job.limit_bytes
         if self._advise and not self.best and not fits.any():
             self._note_smallest(meshes, strategies, costs, parts)
             return
         self._turn_away(meshes.take(np.flatnonzero(~fits)), strategies[~fits] / len(self.space.shardings))
-        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1)
+        bound_s = self._bound_s(meshes, costs)
         rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes.columns))))
         rows = rows[np.argsort(bound_s[rows], kind="stable")]
         held_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
@@ -236,11 +240,14 @@ class Leaders:
         open_s = np.where(fitted, np.inf, held_s)
         limit_s = self.limit_s(group_of(meshes.columns))
         rows = rows[open_s.min(axis=1)[rows] < limit_s[rows]]
+        if not len(rows):
+            return
         bound_s = open_s[rows].min(axis=1)
-        if self.best:  # as long as nothing fits, advice needs the smallest strategy of all
+        if self.best or self._aside:  # as long as nothing fits, advice needs the smallest strategy of all
             part = meshes.take(rows), take(costs, rows)
-            room = self.room(*part)
-            needed_s = needed_bound_s(self.job, *part, self.space.recomputes, self.space.shardings)
+            states = step.states(self.job, *part, self.space.shardings)
+            room = memory.fits(self.job, self.least_allowed(*part, states[0]))
+            needed_s = needed_bound_s(self.job, *part, self.space.recomputes, states)
             bound_s = np.where(room, np.maximum(open_s[rows], needed_s), np.inf).min(axis=1)
             lost = bound_s >= limit_s[rows]
             recomputes = strategies[rows] / len(self.space.shardings)
@@ -250,6 +257,10 @@ class Leaders:
         self._pending.append(Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s, recomputes))
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
+
+    def _bound_s(self, meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
+        """[mesh] what no step times its doubt is below, whatever is recomputed and sharded."""
+        return np.asarray(step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1))
 
     def finish(self) -> None:
         """Try every recompute on the meshes put aside, best first."""
@@ -266,13 +277,13 @@ class Leaders:
 
     def _try_recomputes(self, rows: Ints, meshes: Meshes, costs: StageCosts, parts: Gathered) -> None:
         """Offer some meshes with every recompute."""
-        for block in by_depth(rows, costs, len(self.space.shardings)):
-            recomputes = self.space.recomputes.up_to(int(costs.chunk_layers[block].max()))
+        for block, recomputes in by_depth(rows, costs, self.space.recomputes, len(self.space.shardings)):
             self._offer(meshes.take(block), take(costs, block), parts.take(block), recomputes, first=False)
 
     def _note_smallest(self, meshes: Meshes, strategies: Floats, costs: StageCosts, parts: Gathered) -> None:
         """Of meshes that cannot fit, cost those that may be the smallest seen: advice needs it if nothing fits."""
-        reserved = memory.reserved_bytes(self.job, self._least_allowed(meshes, costs))
+        static = memory.states(self.job, costs, self.space.shardings)
+        reserved = memory.reserved_bytes(self.job, self.least_allowed(meshes, costs, static).min(axis=1))
         for some in growing(np.argsort(reserved, kind="stable"), 1):
             small = some[reserved[some] < self.least[0]]
             if len(small):
@@ -281,19 +292,10 @@ class Leaders:
             large = np.setdiff1d(some, small)
             self._turn_away(meshes.take(large), strategies[large] / len(self.space.shardings))
 
-    def _least(self, meshes: Meshes, costs: StageCosts) -> Floats:
-        """[mesh, sharding] bytes that no recompute brings the worst rank below."""
-        vp, shardings = meshes.columns["vp"], self.space.shardings
-        return memory.least_peak(self.job, costs, vp, shardings, offload=self.space.offloads)
-
-    def room(self, meshes: Meshes, costs: StageCosts) -> Bools:
-        """[mesh, sharding] whether the rules allow the two, and some recompute could make the mesh fit."""
-        return memory.fits(self.job, self._least(meshes, costs)) & self.space.allowed_pairs(meshes.columns)
-
-    def _least_allowed(self, meshes: Meshes, costs: StageCosts) -> Floats:
-        """[mesh] the least of these that rules allow."""
-        allowed = self.space.allowed_pairs(meshes.columns)
-        return np.asarray(np.where(allowed, self._least(meshes, costs), np.inf).min(axis=1))
+    def least_allowed(self, meshes: Meshes, costs: StageCosts, static: Bytes) -> Floats:
+        """[mesh, sharding] bytes that no recompute brings the worst rank below; infinite where rules refuse the two."""
+        least = memory.least_peak(static, costs, meshes.columns["vp"], offload=self.space.offloads)
+        return np.where(self.space.allowed_pairs(meshes.columns), least, np.inf)
 
     def least_reserved(self, meshes: Meshes, costs: StageCosts) -> Floats:
         """[mesh] bytes that no recompute and sharding brings what is reserved below."""
@@ -301,7 +303,8 @@ class Leaders:
         least = memory.least_peak_of_any(self.job, costs, vp, shardings, offload=self.space.offloads)
         if self.space.pair_rules:
             rows = np.flatnonzero(memory.fits(self.job, least))
-            least[rows] = self._least_allowed(meshes.take(rows), take(costs, rows))
+            some, few = take(costs, rows), meshes.take(rows)
+            least[rows] = self.least_allowed(few, some, memory.states(self.job, some, shardings)).min(axis=1)
         return memory.reserved_bytes(self.job, least)
 
     def _turn_away(self, meshes: Meshes, each: Floats, room: Bools | None = None) -> None:
@@ -348,24 +351,22 @@ class Leaders:
 
     def _without_refused(self, meshes: Meshes, known: Bools, recomputes: Recomputes, *, first: bool) -> Bools:
         """Apply the rules that speak of recompute, ZeRO or offload."""
-        late = recompute_columns(self.job, recomputes)
-        spoken = {name for rule in self.space.late_rules for name in rule.needs} | {"batch"}
-        late = {name: column for name, column in late.items() if name in spoken}
+        spoken = spoken_of(self.space.late_rules) | {"pp"}
+        late = {name: column for name, column in recompute_columns(self.job, recomputes).items() if name in spoken}
         new = known.copy()
         if not first:
             new[:, :1] = False
         if not late:  # whatever is recomputed, the verdict is the same
             new = new.sum(axis=1, keepdims=True)
         shape = new.shape
+        tables = (meshes.columns, (-1, 1, 1)), (late, (1, -1, 1)), (self.space.shardings._asdict(), (1, 1, -1))
         columns = {
-            name: np.broadcast_to(column[:, None, None], shape).ravel() for name, column in meshes.columns.items()
+            name: np.broadcast_to(column.reshape(along), shape).ravel()
+            for table, along in tables
+            for name, column in table.items()
+            if name in spoken
         }
-        columns |= {name: np.broadcast_to(column[None, :, None], shape).ravel() for name, column in late.items()}
-        held = self.space.shardings._asdict()
-        columns |= {n: np.broadcast_to(c[None, None, :], shape).ravel() for n, c in held.items() if n in spoken}
-        verdict = check(columns, self.space.facts, self.space.late_rules, weights=new.ravel().astype(np.float64))
-        for name, count in verdict.ledger.items():
-            self.space.refused[name] = self.space.refused.get(name, 0) + count
+        verdict = self.space.verdict(columns, self.space.late_rules, new.ravel().astype(np.float64))
         return np.asarray(known & verdict.ok.reshape(shape))
 
     def _note_least(self, meshes: Meshes, known: Bools, reserved: Floats, recomputes: Recomputes) -> None:
@@ -381,8 +382,7 @@ class Leaders:
         """The leaders as strategies, and the account."""
         space = self.space
         ranked = sorted(self.best.values(), key=lambda entry: (entry[0], str(entry[1])))[: self.keep]
-        turned_away = sum(space.refused.values()) + space.dominated
-        slower = space.considered - turned_away - self.feasible - round(self.too_large + self.unfit)
+        away = sum(space.refused.values()) + space.dominated + round(self.too_large + self.unfit)
         return SearchOutcome(
             candidates=[Candidate(strategy, upper_s / self._doubted(strategy)) for upper_s, strategy in ranked],
             considered=space.considered,
@@ -392,7 +392,7 @@ class Leaders:
             refused=dict(space.refused),
             dominated=space.dominated,
             too_large=round(self.too_large + self.unfit),
-            slower=max(slower, 0),
+            slower=max(space.considered - away - self.feasible, 0),
             least_bytes=self.least[0],
             least=self.least[1],
             grids=grids,

@@ -11,12 +11,13 @@ quicker, and those no quicker than the GPU's peak. The third has every way to sp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.columns import Column, Columns
-from astra.cost import effects
+from astra.cost import effects, memory
 from astra.cost.parts import Part
 from astra.cost.stage import gather_parts, least_s, over_model
 from astra.partition.problem import Effort
@@ -25,7 +26,7 @@ from astra.rules.can import rules_of
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import check
-from astra.search.bounds import may_fit, products_s
+from astra.search.bounds import layer_bytes, products_s
 from astra.search.counts import SHARDINGS
 from astra.search.degrees import expert_degrees
 from astra.search.space import cross, divisors
@@ -54,18 +55,26 @@ class _LayerWork(NamedTuple):
 
 
 class Floors:
-    """The floors of one job. ``known`` has what jobs on the same GPU left behind."""
+    """The floors of one job. ``known`` has what jobs of the same search left behind, on the same GPU or on any."""
 
     def __init__(
         self, job: Job, restrictions: Restrictions, columns: Columns, known: dict[bytes, Floats], effort: Effort
     ) -> None:
         self.job, self._known, self._effort = job, known, effort
-        self._pairs = np.unique(np.stack([columns["tp"], columns["cp"]]), axis=1)
-        self._name = job.pool.device.name.encode() + self._pairs.tobytes()
+        self._columns = columns
         self._experts = expert_degrees(job, restrictions)
         self._mbs = np.array(list(restrictions.filter("mbs", divisors(job.workload.global_batch))), np.int64)
         self._sp = np.array(list(restrictions.filter("sp", (False, True))), bool)
         self._flash = restrictions.filter("flash", (False, True))[-1]  # as in a table of many counts
+
+    @cached_property
+    def _pairs(self) -> Ints:
+        """Every tp and cp; where one table holds all counts nobody asks."""
+        return np.unique(np.stack([self._columns["tp"], self._columns["cp"]]), axis=1)
+
+    @cached_property
+    def _name(self) -> bytes:
+        return self.job.pool.device.name.encode() + self._pairs.tobytes()
 
     def closer_and_closer(self) -> Iterator[Floor]:
         """Floors to try one after another, each for the pairs that the one before leaves."""
@@ -91,7 +100,7 @@ class Floors:
         """Communication in this node with experts that are not split, and products at the peak where some may be."""
         rows, pair = self._rows(pairs)
         splits = len(self._experts["etp"]) // len(set(self._experts["ep"].tolist()))
-        able = self._able(rows).reshape(-1, splits).any(axis=1)
+        able = self._able(rows, pairs).reshape(-1, splits).any(axis=1)
         rows = {name: column[::splits][able] for name, column in rows.items()}
         work = self._work(rows | {"etp": np.ones_like(rows["ep"])})
         at_peak_s = float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch
@@ -103,7 +112,7 @@ class Floors:
     def _with_all(self, pairs: Ints) -> Floats:
         """Every way to split experts."""
         rows, pair = self._rows(pairs)
-        able = self._able(rows)
+        able = self._able(rows, pairs)
         work = self._work({name: column[able] for name, column in rows.items()})
         self._leave(pairs, work.floor_s(work.compute_s, pair[able], pairs.shape[1]))
         return work.floor_s(work.whole_s, pair[able], pairs.shape[1])
@@ -118,11 +127,14 @@ class Floors:
         pair = np.asarray(rows.pop("pair"), np.int64)
         return rows | {"flash": np.full(len(pair), self._flash)}, pair
 
-    def _able(self, rows: Columns) -> Bools:
-        """Whether a row is legal and may fit."""
-        self._effort.spend(len(rows["tp"]) / CHECKED)
+    def _able(self, rows: Columns, pairs: Ints) -> Bools:
+        """Whether a row of some pairs is legal and may fit."""
         ok = self._legal(rows)
-        ok[ok] = may_fit(self.job, {name: column[ok] for name, column in rows.items()})
+        key = pairs.tobytes() + ok.tobytes()  # all else is the same for every job of a search
+        if key not in self._known:
+            self._effort.spend(len(rows["tp"]) / CHECKED)
+            self._known[key] = layer_bytes(self.job, {name: column[ok] for name, column in rows.items()})
+        ok[ok] = memory.fits(self.job, self._known[key])
         return ok
 
     def _legal(self, rows: Columns) -> Bools:

@@ -114,6 +114,9 @@ class FrontSearch:
         search_counts: CountSearch | None = None
         while not self._effort.over or not self._best:
             counts = stream.next(self._limit_s(offer_search)) if search_counts is None else None
+            if counts is not None and self._effort.over and self._best:
+                stream.put_back(counts)
+                break
             if counts is not None and (table := self._table(offer_search, stream, counts)) is not None:
                 self.considered += table.space.considered
                 search_counts = CountSearch(job, table, self._limits(offer_search, table), self._effort)

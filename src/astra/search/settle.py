@@ -25,7 +25,7 @@ from astra.search.words import said
 from astra.spec.job import Job
 from astra.spec.strategy import OVERLAPS, Strategy
 
-FIRST: Final = 16  # strategies simulated together at first; twice as many each time
+FIRST: Final = 4  # strategies simulated together at first; twice as many each time
 MOST: Final = 512
 WORTH: Final = 0.02  # by which a bound must be below what its group has reached, to be simulated before its turn
 
@@ -96,11 +96,11 @@ def least_recomputes(result: Evaluated, recomputes: Recomputes, fits: Bools) -> 
     found = []
     taken = np.zeros((len(bound_s), bound_s.shape[2]), bool)
     # None precedes all that keep as much on the GPU; of one kind, whoever repeats less at one stage does so at all.
-    kinds, place = np.unique(
-        np.stack((recomputes.recompute, recomputes.modules, recomputes.offload_layers)), axis=1, return_inverse=True
-    )
-    for number, (recompute, _, offloaded) in enumerate(kinds.T.tolist()):
-        some = np.flatnonzero(place.ravel() == number)
+    kinds, place = distinct(recomputes.recompute, recomputes.modules, recomputes.offload_layers)
+    for number, (recompute, offloaded) in enumerate(
+        zip(recomputes.recompute[kinds].tolist(), recomputes.offload_layers[kinds].tolist(), strict=True)
+    ):
+        some = np.flatnonzero(place == number)
         choice = bound_s[:, some].argmin(axis=1)
         best_s = np.take_along_axis(bound_s[:, some], choice[:, None, :], axis=1)[:, 0]
         mesh, sharding = np.nonzero(np.isfinite(best_s) & ~taken)
@@ -140,7 +140,7 @@ class Contest:
 
     def __init__(self, job: Job, limits: Limits, *, at_once: int) -> None:
         self.job, self._limits, self._at_once = job, limits, at_once
-        self.best: dict[int, tuple[float, Strategy]] = {}
+        self.best: dict[int, tuple[float, Strategy]] = {}  # the best step of each group so far, and its strategy
         self.simulated = 0
         self._waiting: list[tuple[Gathered, Entries]] = []
 
@@ -156,9 +156,11 @@ class Contest:
         reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in entries.group[first].tolist()])
         first = first[entries.bound_s[first] < (1 - WORTH) * reached_s]
         first = first[np.argsort(entries.gpu_seconds[first], kind="stable")][: self._at_once]
-        self._simulate(entries, parts, first)
         rest = np.ones(len(entries.bound_s), bool)
-        rest[first] = False
+        for row in first[:, None]:
+            if entries.bound_s[row] < self._limits(entries.group[row]):
+                self._simulate(entries, parts, row)
+                rest[row] = False
         self._waiting.append((parts, entries.take(rest)))
 
     def decide(self) -> None:
@@ -291,9 +293,18 @@ def blocks(rows: Ints, width: int) -> list[Ints]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def by_depth(rows: Ints, costs: StageCosts, shardings: int) -> Iterator[Ints]:
-    """Rows with chunks of like depth together: a shallow chunk has few layers to choose for recompute."""
-    depth = np.log2(np.maximum(costs.chunk_layers[rows].max(axis=1), 1)).astype(np.int64) // 2
-    for level in unique(depth):
-        recomputes = 2 + 2 * 4 ** (int(level) + 1)
-        yield from blocks(rows[depth == level], recomputes * shardings * costs.forward_s.shape[1])
+def by_depth(
+    rows: Ints, costs: StageCosts, recomputes: Recomputes, shardings: int
+) -> Iterator[tuple[Ints, Recomputes]]:
+    """Blocks of rows and the recomputes that they have layers for.
+
+    A shallow chunk has few to choose from, so that many rows are taken with others of like depth.
+    """
+    depth = costs.chunk_layers[rows].max(axis=1, initial=0)
+    level = np.log2(np.maximum(depth, 1)).astype(np.int64) // 2
+    width = shardings * costs.forward_s.shape[1]
+    if len(rows) * len(recomputes.up_to(int(depth.max(initial=0)))) * width <= CELLS // 4:
+        level[:] = 0
+    for one in unique(level):
+        some = recomputes.up_to(int(depth[level == one].max()))
+        yield from ((block, some) for block in blocks(rows[level == one], len(some) * width))

@@ -8,14 +8,14 @@ follow from it. The ledger counts what would have followed: nothing disappears u
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final
 
 import numpy as np
 
-from astra.columns import CHOICES, Column, Columns, code
+from astra.columns import CHOICES, Column, Columns, code, distinct
 from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import modules_in
 from astra.cost.memory import Sharding
@@ -26,7 +26,7 @@ from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import able_rules, rules_of
-from astra.rules.names import DERIVED, facts_of, names
+from astra.rules.names import ALIASES, DERIVED, facts_of, names
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, Verdict, check
 from astra.schedule import find
@@ -93,15 +93,23 @@ class Space:
         self.recomputes = self._make_recomputes()
         self.offloads = bool(self.recomputes.offload_layers.any())
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to choose from."""
+        return not min(len(self.strategies), len(self.shardings), len(self.recomputes), len(self.flash_settings))
+
     def check_pairs(self, meshes: Columns, weights: Floats | None = None) -> Verdict:
         """The rules that join the two, on every mesh and sharding."""
-        spoken = {name for rule in self.pair_rules for name in rule.needs} | {"pp"}
+        spoken = spoken_of(self.pair_rules) | {"pp"}
         some = {name: column for name, column in meshes.items() if name in spoken}
         return check(cross(some, self.shardings._asdict())[0], self.facts, self.pair_rules, weights=weights)
 
     def allowed_pairs(self, meshes: Columns) -> Bools:
         """[mesh, sharding] whether rules allow the two, whatever is recomputed."""
-        return self.check_pairs(meshes).ok.reshape(-1, len(self.shardings))
+        spoken = spoken_of(self.pair_rules) | {"pp"}
+        first, place = distinct(*(column for name, column in meshes.items() if name in spoken))
+        verdict = self.check_pairs({name: column[first] for name, column in meshes.items()})
+        return np.asarray(verdict.ok.reshape(-1, len(self.shardings))[place])
 
     def allowed(self, field: str, candidates: Sequence[Any]) -> list[Any]:
         """Candidates the user's restrictions leave."""
@@ -289,7 +297,7 @@ class Space:
             self.dominated += round(float(strategies[~once].sum()))
             wide, strategies = {name: column[once] for name, column in wide.items()}, strategies[once]
             origin, layouts = origin[once], layouts[once]
-        kept = self._verdict(wide, self.rules, strategies).ok
+        kept = self.verdict(wide, self.rules, strategies).ok
         meshes = Meshes({name: column[kept] for name, column in wide.items()}, layouts[kept], self.layouts)
         return meshes, strategies[kept], grid[origin][kept]
 
@@ -309,15 +317,14 @@ class Space:
         known = names({**columns, **more}, self.facts).known
         met = [rule for rule in self.rules if rule.needs <= known]
         self.rules = [rule for rule in self.rules if not rule.needs <= known]
-        spoken = set[str]().union(*(rule.needs for rule in met))
-        spoken.update(*(DERIVED[name].inputs for name in spoken & DERIVED.keys()))
+        spoken = spoken_of(met)
         read, rows = cross({name: column for name, column in columns.items() if name in spoken} or columns, more)
-        verdict = self._verdict(read, met, below[rows] * times)
+        verdict = self.verdict(read, met, below[rows] * times)
         kept = rows[verdict.ok]
         wide = {name: column[kept] for name, column in columns.items()}
         return wide | {name: read[name][verdict.ok] for name in more}, below[kept], kept
 
-    def _verdict(self, columns: Columns, rules: Sequence[Rule], weights: Floats) -> Verdict:
+    def verdict(self, columns: Columns, rules: Sequence[Rule], weights: Floats) -> Verdict:
         """Rows no rule refuses; the ledger counts the strategies of those refused."""
         verdict = check(columns, self.facts, rules, weights=weights)
         for name, count in verdict.ledger.items():
@@ -360,6 +367,13 @@ def expert_candidates(job: Job, restrictions: Restrictions) -> list[int]:
     assert job.model.moe is not None
     sends = not restrictions.allows("dispatch", "alltoall")
     return [ep for ep in divisors(job.model.moe.experts) if ep > 1 or not sends]
+
+
+def spoken_of(rules: Iterable[Rule]) -> set[str]:
+    """The names that rules speak of, and those that these are worked out from."""
+    spoken = set[str]().union(*(rule.needs for rule in rules))
+    spoken.update(ALIASES[name] for name in spoken & ALIASES.keys())
+    return spoken.union(*(DERIVED[name].inputs for name in spoken & DERIVED.keys()))
 
 
 def facts_in(job: Job) -> dict[str, Any]:

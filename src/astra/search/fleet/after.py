@@ -16,6 +16,7 @@ from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
+from astra.spec.model import ModelSpec
 
 _OFF = np.array(0)
 _ONE = np.array(1)
@@ -115,7 +116,6 @@ class After:
         return np.asarray(by_sort[:, : mixes.shape[1] + 2] @ sums)
 
 
-@lru_cache(maxsize=16)
 def _mixes(pattern: tuple[int, ...], stage_kinds: int) -> tuple[Ints, Ints | None]:
     depth = len(pattern)
     if stage_kinds == 1:
@@ -129,5 +129,10 @@ def _mixes(pattern: tuple[int, ...], stage_kinds: int) -> tuple[Ints, Ints | Non
 
 def stages_of(job: Job) -> tuple[Ints, Ints | None]:
     """[stage, kind] how many layers of each kind a stage can hold, and [front, back] which stage lies between."""
-    order = {kind: place for place, kind in enumerate(kinds(job.model))}
-    return _mixes(tuple(order[kind] for kind in layer_kinds(job.model)), len(order))
+    return _stages(job.model)
+
+
+@lru_cache(maxsize=16)
+def _stages(model: ModelSpec) -> tuple[Ints, Ints | None]:
+    order = {kind: place for place, kind in enumerate(kinds(model))}
+    return _mixes(tuple(order[kind] for kind in layer_kinds(model)), len(order))

@@ -16,6 +16,7 @@ from astra.columns import take
 from astra.provenance import Floats, Ints
 
 _ROUNDS: Final = 14
+_QUICK: Final = 9  # rounds of bounds that only give an order
 _CLOSER: Final = 64  # frames bounded closely at a time
 LONG: Final = 1e30  # seconds of what is not possible
 _LOOSE: Final = 1 - 1e-9  # bounds must not pass the true value by rounding
@@ -69,7 +70,8 @@ def best_first(
 
     ``place`` is that of a frame's (mbs, cp). A quick bound orders them, a closer one is worked out where it matters.
     """
-    quick = bounds(frames._replace(stages=np.zeros_like(frames.stages)), frames.stages, place, pools, counts, depth)
+    free = frames._replace(stages=np.zeros_like(frames.stages))
+    quick = bounds(free, frames.stages, place, pools, counts, depth, rounds=_QUICK)
     order = np.argsort(quick, kind="stable")
     order = order[quick[order] < below]
     heap: list[tuple[float, int]] = []
@@ -87,20 +89,28 @@ def best_first(
 
 
 def bounds(
-    frames: Frames, in_flight: Ints, place: Ints, pools: list[Rates], counts: tuple[int, ...], depth: int
+    frames: Frames,
+    in_flight: Ints,
+    place: Ints,
+    pools: list[Rates],
+    counts: tuple[int, ...],
+    depth: int,
+    rounds: int = _ROUNDS,
 ) -> Floats:
-    """Seconds no pipeline of each frame can beat; infinite where none exists."""
+    """Seconds no pipeline of each frame can beat; infinite where none exists. More rounds come closer."""
     out = np.full(frames.rows, np.inf)
     for start in range(0, frames.rows, _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, frames.rows))
-        out[rows] = _block(frames.take(rows), in_flight[rows], place[rows], pools, counts, depth)
+        out[rows] = _block(frames.take(rows), in_flight[rows], place[rows], pools, counts, depth, rounds)
     return out
 
 
 class _Pool(NamedTuple):
     layer_s: Floats  # [frame, way]
+    rate: Floats  # layers of every chunk in a second, rounded up
     head_s: Floats
     stages: Ints  # the most
+    lost: Floats  # 0, or very many layers where there is no stage
     units: Floats  # the most on a stage, by memory at the end of the pipeline
     uniform_layers: bool
 
@@ -110,7 +120,7 @@ class _Pool(NamedTuple):
 
 
 def _block(
-    frames: Frames, in_flight: Ints, place: Ints, pools: list[Rates], counts: tuple[int, ...], depth: int
+    frames: Frames, in_flight: Ints, place: Ints, pools: list[Rates], counts: tuple[int, ...], depth: int, rounds: int
 ) -> Floats:
     tables = [
         _table(frames, in_flight, place, rates, gpus, depth) for rates, gpus in zip(pools, counts, strict=True) if gpus
@@ -125,7 +135,7 @@ def _block(
     high = np.maximum(16 * (depth * fastest + head), low)
     possible = (rate > 0) & (_held(high, frames, tables) >= depth)
     low, high = np.where(possible, low, 1.0), np.where(possible, high, 1.0)
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         middle = np.sqrt(low * high)
         enough = _held(middle, frames, tables) >= depth
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
@@ -152,7 +162,9 @@ def _table(frames: Frames, in_flight: Ints, place: Ints, rates: Rates, gpus: int
     stages = np.where(
         (seconds < LONG) & (units >= rates.lightest), np.minimum(stages, (depth // frames.vp)[:, None]), 0
     )
-    return _Pool(seconds, rates.head_s[at], stages, np.maximum(units, 0.0), rates.lightest == 1)
+    rate, lost = 1 / (frames.vp[:, None] * seconds * _LOOSE), np.where(stages > 0, 0.0, LONG)
+    units = np.where(stages > 0, np.maximum(units, 0.0), 0.0)
+    return _Pool(seconds, rate, rates.head_s[at], stages, lost, units, rates.lightest == 1)
 
 
 def _held(bottleneck: Floats, frames: Frames, tables: list[_Pool]) -> Floats:
@@ -162,16 +174,13 @@ def _held(bottleneck: Floats, frames: Frames, tables: list[_Pool]) -> Floats:
     lost = np.full(frames.rows, LONG)
     rooms: list[Floats] = []
     for table in tables:
-        each_s = chunks[:, None] * table.layer_s
-        units = np.minimum(table.whole(bottleneck[:, None] / each_s / _LOOSE), table.units)
-        below = np.minimum(table.whole((bottleneck[:, None] - table.head_s) / each_s / _LOOSE), table.units)
-        able = table.stages > 0
-        lost = np.minimum(lost, np.where(able, units - np.maximum(below, 0), LONG).min(axis=1))
-        each = np.where(able, units, 0.0)
-        free += (table.stages * each).max(axis=1)
+        units = np.minimum(table.whole(bottleneck[:, None] * table.rate), table.units)
+        below = np.minimum(table.whole((bottleneck[:, None] - table.head_s) * table.rate), table.units)
+        lost = np.minimum(lost, (units - np.maximum(below, 0.0) + table.lost).min(axis=1))
+        free += (table.stages * units).max(axis=1)
         if most:
             counts = np.minimum(table.stages[:, :, None], np.arange(most + 1))
-            rooms.append((counts * each[:, :, None]).max(axis=1))
+            rooms.append((counts * units[:, :, None]).max(axis=1))
     held = np.where(frames.stages > 0, _joined(rooms, frames.stages), free) if most else free
     # The stage with the head has less room for layers, whichever it is.
     layers: Floats = np.maximum(held - np.where(lost < LONG, lost, 0.0), 0.0) * chunks

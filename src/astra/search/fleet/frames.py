@@ -7,6 +7,7 @@ soonest: exact for given groups, whose times are lines in their micro-batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import product
 from math import floor, gcd, inf
 from typing import Final, NamedTuple
@@ -278,7 +279,10 @@ class Framing(Shardings):
 
     def _chunks(self, stages: int) -> list[int]:
         """Chunks per stage: those that divide the layers, so that the chunks of a stage are equal."""
+        return [n for n in self._equal_chunks if n * stages <= self.depth]
+
+    @cached_property
+    def _equal_chunks(self) -> list[int]:
+        """Numbers of chunks that divide the layers."""
         most = MOST_CHUNKS if not self.limits.names("vp") else self.depth
-        return [
-            n for n in divisors(self.depth) if 2 <= n <= most and n * stages <= self.depth and self.limits.chunks(n)
-        ]
+        return [n for n in divisors(self.depth) if 2 <= n <= most and self.limits.chunks(n)]

@@ -6,52 +6,50 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from astra.answer import Estimate, StageEstimate
-from astra.cost import step
-from astra.cost.stage import SHARD_COLUMNS, Gathered, gather_parts, stage_costs
+from astra.cost.stage import Gathered, parts_of, stage_costs
 from astra.cost.step import states
 from astra.errors import InputError
 from astra.layers.kinds import layer_kinds
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search import detail
-from astra.search.engine import search
+from astra.search.bounds import Grids
+from astra.search.engine import among
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.summary import Fitted, runtimes_for
-from astra.search.words import settled
+from astra.search.splits import NEAR, best_splits
+from astra.search.words import attempts, settled
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
+from astra.spec.strategy import Strategy
 from astra.units import GIB
 
-KEEP: Final = 5  # strategies that may be simulated, as many as ``astra plan`` takes by default
-MARGIN: Final = 1.065  # the closed form is within -2% and +4.2% of the simulator (docs/schedules.md)
+KEEP: Final = 5  # strategies that are looked at, as many as ``astra plan`` takes by default
 
 
 def best_alone(
     fleet: Fleet, place: int, gpus: int, restrictions: Restrictions, user_rules: Sequence[Rule] = ()
 ) -> tuple[OnePool, MixedEstimate] | None:
     """What ``astra plan`` with that pool by itself puts first; None if nothing is legal and fits."""
-    job = settled(msgspec.structs.replace(part_of(fleet.jobs[place], gpus), settled=None, repeats=None), restrictions)
-    found = search(job, restrictions, user_rules=user_rules, keep=KEEP, advise=False)
-    if not found.candidates:
+    whole = settled(msgspec.structs.replace(part_of(fleet.jobs[place], gpus), settled=None, repeats=None), restrictions)
+    for job, limits, _ in attempts(whole, restrictions):
+        found = among(Grids(job, limits, user_rules), keep=KEEP, within=1 + NEAR)
+        if found.candidates:
+            break
+    else:
         return None
-    within = MARGIN * found.candidates[0].step_s
-    strategies = [candidate.strategy for candidate in found.candidates if candidate.step_s <= within]
-    rows = [detail.as_row(job, strategy) for strategy in strategies]
-    gathered = gather_parts(
-        job, {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
-    )
-    parts = [gathered.take(np.array([number])) for number in range(len(rows))]
-    timed = [_timed(job, row, part) for row, part in zip(rows, parts, strict=True)]
-    for number in sorted(range(len(rows)), key=lambda number: timed[number][0]):
-        result = detail.full_estimate(job, rows[number], parts[number], user_rules)
-        if result.fits and result.legal:
-            plan = OnePool(pool=fleet.names[place], strategy=strategies[number])
-            return plan, _reported(fleet, job, plan, result, timed[number][1])
-    return None
+    timed = found.grids.timed
+    strategies = best_splits(job, found.candidates, user_rules, timed)
+    results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
+    fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
+    if not fitting:
+        return None
+    strategy, result = min(fitting, key=lambda pair: pair[1].step_s)
+    plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
+    return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
 
 
 def part_of(job: Job, gpus: int) -> Job:
@@ -88,10 +86,8 @@ def check_alone(fleet: Fleet, plan: OnePool, user_rules: Sequence[Rule], where: 
 def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
     """The record of a plain strategy on one pool."""
     job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus).saying(plan.strategy)
-    row = detail.as_row(job, plan.strategy)
-    gathered = gather_parts(job, row.meshes.columns)
-    result = detail.full_estimate(job, row, gathered, user_rules)
-    return _reported(fleet, job, plan, result, _timed(job, row, gathered)[1])
+    result = detail.estimate(job, [plan.strategy], user_rules=user_rules)[0]
+    return _reported(fleet, job, plan, result, _pipeline_s(job, plan.strategy))
 
 
 def _reported(fleet: Fleet, job: Job, plan: OnePool, result: Estimate, pipeline_s: float) -> MixedEstimate:
@@ -143,12 +139,13 @@ def _stage(job: Job, plan: OnePool, stage: StageEstimate, microbatches: int) -> 
     )
 
 
-def _timed(job: Job, row: detail.Row, gathered: Gathered) -> tuple[float, float]:
-    """A step as it is told in full, and the pipeline in it."""
+def _pipeline_s(job: Job, strategy: Strategy, timed: Sequence[Gathered] = ()) -> float:
+    """The pipeline in a step, as it is told in full."""
+    row = detail.as_row(job, strategy)
+    gathered = parts_of(job, row.meshes.columns, timed)
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
-    _, update, between = states(job, row.meshes, costs, row.shardings)
-    pipeline_s, _ = detail.simulated(job, row, gathered, between.per_microbatch_s[0, 0])
-    return float(step.seconds(job, pipeline_s, step.after_s(update, between).max())), pipeline_s
+    _, _, between = states(job, row.meshes, costs, row.shardings)
+    return detail.simulated(job, row, gathered, between.per_microbatch_s[0, 0])[0]
 
 
 def _as_group(job: Job, plan: OnePool) -> MixedStrategy:

@@ -118,12 +118,11 @@ def plan_fleet(world: World) -> MixedPlanSet:
     able(fleet.job, several=True)
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
-    found = planner.best(planner.counts, every=exact)
     names = planner.fleet.names
     alone = {} if exact else {place: planner.alone(place) for place in range(len(names))}
     known = {names[place]: each for place, each in alone.items() if each is not None}
-    best = min([*found, *known.values()], key=lambda each: each.estimate.step_s, default=None)
-    found += planner.beat(best) if best is not None else []
+    known_s = min((planner.before_s(each) for each in known.values()), default=np.inf)
+    found = planner.best(planner.counts, every=exact, known_s=known_s)
     better = [each for each in found if not _reported_alone(each, known)]
     candidates = sorted([*better, *known.values()], key=lambda each: each.estimate.step_s)
     if not candidates:

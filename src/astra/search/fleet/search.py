@@ -38,6 +38,7 @@ NEAR: Final = 1.04  # as slow as a group may be against its pool's best: it may 
 MOST_MET: Final = 64
 FULL: Final = 100.0  # effort of costing one strategy in full
 MOST_EFFORT: Final = 16_000.0  # of a search, less than two seconds
+LONE: Final = 1 / 16  # of that, for pipelines of a pool that leave some of it idle, where no plan uses all of it
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]
@@ -299,30 +300,23 @@ class Planner:
             self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
         return self._costed[text]
 
-    def best(self, counts: Counts, *, every: bool) -> list[Costed]:
+    def best(self, counts: Counts, *, every: bool, known_s: float = np.inf) -> list[Costed]:
         """Plans for some GPUs, best first; some with one shape for all stages, as most runtimes want.
 
-        The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat.
+        The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat,
+        and so is ``known_s``, the pipeline and end of a plan that is known otherwise.
         """
         with self.effort.part(1 / 3):
             plain = self.same_replicas(counts, every=every, uniform=True)
         with self.effort.part(1 / 2):
             groups = self.sharing(counts, every=every, limit=plain[0].step_s if plain else np.inf)
-        limit = min([np.inf, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
+        limit = min([known_s, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
         same_replicas = self.same_replicas(counts, every=every, below=limit)
         launchable = self.cost(plain, most=2)
         costed = {
             str(each.strategy): each for each in (*self.cost([*same_replicas[:2], *groups[:2]], most=4), *launchable)
         }
         return sorted(costed.values(), key=lambda each: each.estimate.step_s)
-
-    def beat(self, known: Costed) -> list[Costed]:
-        """Where pipelines over pools were left open: those faster than a plan, which rules most of them out at once."""
-        if "pipelines" not in self.left_open:
-            return []
-        del self.left_open["pipelines"]
-        self.effort.most = self.effort.spent + MOST_EFFORT / 3
-        return self.cost(self.same_replicas(self.counts, every=self.exact, below=self.before_s(known)), most=1)
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
@@ -331,7 +325,11 @@ class Planner:
             lone = best_alone(self.fleet, pool, have, self.limits.restrictions, self.user_rules)
             found = [Costed(*lone)] if lone is not None else []
             counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
-            found = found or self.cost(self.same_replicas(counts), most=1)
+            if not found:
+                left_open = dict(self.left_open)  # the same pipelines are looked at again among those over pools
+                with self.effort.part(LONE):
+                    found = self.cost(self.same_replicas(counts), most=1)
+                self.left_open = left_open
             self._alone[pool, have] = min(found, key=lambda each: each.estimate.step_s, default=None)
         return self._alone[pool, have]
 

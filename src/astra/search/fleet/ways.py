@@ -49,7 +49,11 @@ class Shardings:
         self.mbs = limits.filter("mbs", [n for n in divisors(self.batch) if large or n == 1 or n * seq <= MOST_TOKENS])
         rings = seq > LONG_SEQUENCE or limits.names("cp")
         self.cp = limits.filter("cp", [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or (rings and seq % (2 * n) == 0)])
-        self.ways = [self._ways(job) for job in fleet.jobs]
+        costed = fleet.columns or tuple(self._columns(job) for job in fleet.jobs)
+        self.ways = [
+            Way(job, columns, columns.work_s[:, : len(kinds(self.model))].min(axis=1))
+            for job, columns in zip(fleet.jobs, costed, strict=True)
+        ]
         allowed = limits.filter("recompute", RECOMPUTES)
         saved = any(_saves(way.columns) for way in self.ways)
         # Fused attention leaves selective recompute nothing to save, so that it is tried where it does or must be.
@@ -99,7 +103,8 @@ class Shardings:
         lightest = 1.0 if self.uniform else float(weights.min())
         return Rates(layer_s, head_s, stay, shared, kept, room, tps, np.array(settings, np.int64), coded, lightest)
 
-    def _ways(self, job: Job) -> Way:
+    def _columns(self, job: Job) -> cost.PoolColumns:
+        """What the legal shardings of a pool cost."""
         links = job.pool.node.links
         reach = min(links[0].reach if links else 1, job.pool.gpus, MOST_TP)
         tp = self.limits.filter("tp", [n for n in divisors(self.model.heads) if n <= reach])
@@ -119,8 +124,7 @@ class Shardings:
         if self.model.moe is not None and len(found.shards.tp):
             few = rows[legal][self._few_experts(job, found)]
             found = cost.pool_columns(job, cost.Shards(*few.T), overlap_tp=overlap_tp)
-        count = len(kinds(self.model))
-        return Way(job, found, found.work_s[:, :count].min(axis=1))
+        return found
 
     def _few_experts(self, job: Job, columns: cost.PoolColumns) -> list[int]:
         """Rows with the expert degrees worth trying: of each sharding the fastest, the smallest and one between."""

@@ -4,6 +4,11 @@
 # Verified with torchtitan 0.3.0 with torch 2.13.0: its own config manager, ParallelDims and model, on the meta device.
 from torchtitan.trainer import Trainer
 from torchtitan.models.llama3.config_registry import llama3_8b
+from inspect import signature
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+if "arg_mbs" not in signature(PipelineScheduleSingle.step).parameters:
+    raise SystemExit('torchtitan 0.3 runs pipelines on torch 2.14 or newer: pip install torch==2.14.1')
 
 
 def plan() -> Trainer.Config:

@@ -1,0 +1,49 @@
+"""What Accelerate's and DeepSpeed's files say of precision and tensor parallelism is what they then do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astra.export import EXPORTERS
+from astra.export.base import refusals
+from astra.export.imports import import_file
+from tests.export.launching import given, write
+
+ACCELERATE = EXPORTERS["accelerate"]
+
+
+def test_fp8_is_accelerates_to_say(tmp_path: Path) -> None:
+    """A precision among the Trainer's arguments takes the place of the file's: it would train in bf16."""
+    launch = given("llama-2-7b", "8xH100", "dp8 zero3", batch=16, runtime="fsdp-eager", precision="fp8-tensorwise")
+    assert refusals(ACCELERATE, launch) == []
+    files = ACCELERATE.files(launch)
+    assert "bf16=True" not in files["train.py"]
+    assert "mixed_precision: fp8\nfp8_config:\n  backend: AO\n" in files["accelerate.yaml"]
+    assert "fsdp_cpu_ram_efficient_loading: false" in files["accelerate.yaml"]
+    assert import_file(write(tmp_path, files) / "accelerate.yaml").precision == "fp8-tensorwise"
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "request_", "reason"),
+    [
+        ("llama-2-7b", "dp8 zero3", {"precision": "fp8"}, "does not train in fp8 here (it has bf16, fp16, fp8-tens"),
+        ("mixtral-8x7b", "dp8 zero3", {"precision": "fp8-tensorwise"}, "experts are none"),
+        ("llama-2-7b", "dp8 zero3", {"precision": "fp8-tensorwise", "task": "lora"}, "not those with adapters"),
+        ("llama-2-7b", "tp2 dp4 zero3", {}, "tensor parallelism"),
+    ],
+)
+def test_what_accelerate_would_not_do_is_refused(
+    model: str, strategy: str, request_: dict[str, str], reason: str
+) -> None:
+    launch = given(model, "8xH100", strategy, batch=16, runtime="fsdp-eager", **request_)
+    (found,) = refusals(ACCELERATE, launch)
+    assert reason in found
+
+
+@pytest.mark.parametrize("precision", ["fp8", "fp8-tensorwise", "fp8-blockwise"])
+def test_deepspeed_has_no_fp8(precision: str) -> None:
+    launch = given("llama-2-7b", "8xH100", "dp8 zero3", batch=16, runtime="deepspeed", precision=precision)
+    (found,) = refusals(EXPORTERS["deepspeed"], launch)
+    assert f"deepspeed does not train in {precision} here (it has bf16, fp16)" in found
