@@ -148,3 +148,21 @@ def test_check_ends_with_3_where_a_strategy_is_not_legal_or_does_not_fit(
     assert main([*words, crowded, "--check"]) == 3
     assert "does not fit" in capsys.readouterr().out
     assert main([*words, illegal, "--check", "--json"]) in (2, 3)
+
+
+def test_a_plan_that_leaves_gpus_out_is_compared_and_explained_on_those_it_uses(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "llama-2-7b", "--gpus", "32xH100", "--batch", "64", "--tokens", "1B", "--objective", "cheapest"]
+    assert main([*words, "-q", "--out", "cheap.json"]) == 0
+    capsys.readouterr()
+    record = json.loads((here / "cheap.json").read_text(encoding="utf-8"))
+    best = record["plans"][0]["estimate"]
+    assert best["gpus"] == "8xH100-SXM5-80GB"
+    found = asked(capsys, "compare", "cheap.json", "cheap.json#2")
+    assert isinstance(found["first"], dict)
+    assert found["first"]["estimate"]["step_s"] == pytest.approx(best["step_s"], rel=1e-12)
+    told = asked(capsys, "explain", "cheap.json", "--seconds", "1")
+    assert isinstance(told["changes"], list)
+    gains = [change["gain"] for change in told["changes"] if change["key"] in ("memory", "batch", "node-links")]
+    assert all(-0.05 <= gain <= 0.5 for gain in gains), "the same number of GPUs"

@@ -16,6 +16,7 @@ REQUESTS = {
     "1f1b": ("llama-2-13b", "16xA100-80", "tp2 pp4 dp2 mbs1 sp zero1"),
     "blocking sends over nodes": ("llama-2-13b", "32xA100-80", "tp4 pp4 dp2 mbs1 sp zero1 overlap=grad"),
     "interleaved": ("llama-2-70b", "32xH100", "tp4 pp4 vp5 dp2 mbs1 sp zero1"),
+    "zero bubble": ("llama-2-13b", "16xA100-80", "tp2 pp4 dp2 mbs1 sp zero1 schedule=zb"),
     "one stage": ("llama-2-7b", "8xH100", "tp1 pp1 dp8 mbs1 zero1 recompute=full"),
     "experts": ("mixtral-8x7b", "32xH100", "tp2 pp4 ep4 dp4 mbs1 sp zero1"),
     "several pools": ("llama-2-13b", "8xH100 + 8xA100-80", ""),

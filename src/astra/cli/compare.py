@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, Final
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options, source
 from astra.cli.output import Answer
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.answer import Estimate
-    from astra.spec.request import PlanRequest
     from astra.study.records import Side
 
 HELP: Final = "two plans, scripts or strategies side by side"
@@ -30,6 +29,16 @@ examples:
   astra compare plan.json "tp8 pp2 dp4 mbs1 sp zero1"
   astra compare "tp8 pp4 dp2 mbs1" "tp4 pp4 dp4 mbs1" --model llama-2-70b --gpus 64xH100 --batch 1024 --json
 """
+_FLEET: Final = ("gpus", "cluster", "node")
+
+
+class Given(NamedTuple):
+    """One of two: what it says of itself."""
+
+    name: str
+    fields: dict[str, Any]  # of a request, strategy among them unless a script has to be read for it
+    whole: bool = False  # a plan file: nothing is left open
+    script: source.Choice | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Cost both, and keep the comparison ready to be drawn."""
     flags = options.asked(args, "estimate")
-    files = [_read(text, flags, args.vocab) for text in (args.a, args.b)]
-    for number, one in enumerate(files):
-        _fill(one, files[1 - number])
+    first, second = (_given(text, flags, args.vocab) for text in (args.a, args.b))
     from astra.study.compare import compared  # noqa: PLC0415
 
-    comparison = compared(*(_side(one) for one in files))
+    comparison = compared(_side(first, second), _side(second, first))
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.study_text import render_comparison  # noqa: PLC0415
@@ -61,61 +68,57 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(draw, comparison.to_json)
 
 
-def _read(text: str, flags: dict[str, Any], vocab: int | None) -> dict[str, Any]:
-    """The fields that something to compare says of itself, with its name and notes."""
-    import os  # noqa: PLC0415
-
+def _given(text: str, flags: dict[str, Any], vocab: int | None) -> Given:
+    """A plan of a file, a script, or words."""
     file, _, pick = text.rpartition("#") if "#" in text and not os.path.exists(text) else (text, "", "")
+    choice = source.Choice(pick=pick or None, vocab=vocab)
     if source.is_plan(file):
-        from astra.catalog.requests import read_request_file  # noqa: PLC0415
-
-        strategy, _, rank = source.plan_strategy(file, source.Choice(pick=pick or None))
-        asked = {name: value for name, value in (read_request_file(file) or {}).items() if name in _taken()}
-        return {"name": f"{file} #{rank}", "fields": asked | flags | {"strategy": strategy}, "own": True}
+        strategy, record, rank = source.plan_strategy(file, choice)
+        asked = _request_of(record, file, strategy)
+        if {"gpus", "cluster"} & flags.keys():
+            asked = {name: value for name, value in asked.items() if name not in _FLEET}
+        return Given(f"{file} #{rank}", {**asked, **flags, "strategy": strategy}, whole=True)
     if os.path.isfile(file):
-        from astra.cli import import_  # noqa: PLC0415
-
-        fields, notes = dict(flags), list[str]()
-        choice = source.Choice(pick=pick or None, vocab=vocab)
-        return {"name": file, "fields": fields, "own": False, "script": (import_.fill, choice, notes)}
+        return Given(file, dict(flags), script=choice)
     if " " not in text.strip() and ("/" in text or "." in text):
         want = "a plan file or a script that exists, or a strategy such as 'tp8 pp4 dp2'"
         raise InputError(text, None, want=want, fix="There is no such file.")
-    return {"name": f'"{text}"', "fields": dict(flags) | {"strategy": text}, "own": False}
+    return Given(f'"{text}"', {**flags, "strategy": text})
 
 
-def _taken() -> set[str]:
-    from astra.spec.request import FIELDS  # noqa: PLC0415
+def _request_of(record: dict[str, Any], file: str, strategy: str) -> dict[str, Any]:
+    """The fields that a plan was asked with, as far as an estimate takes them, on the GPUs that it uses."""
+    from astra.export.reading import world_of  # noqa: PLC0415
+    from astra.spec.strategy import parse_strategy  # noqa: PLC0415
+    from astra.study.hardware import with_gpus  # noqa: PLC0415
 
-    return {name for name, field in FIELDS.items() if field.on("estimate")}
-
-
-def _fill(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """What is left open is as in the other; a script says more itself than that."""
-    fields = one["fields"]
-    if not one["own"]:
-        given = other["fields"] if other["own"] else {}
-        if {"gpus", "cluster"} & fields.keys():
-            given = {name: value for name, value in given.items() if name not in ("gpus", "cluster", "node")}
-        usual = {name: value for name, value in given.items() if name != "strategy"}
-        if "script" in one:
-            fill, choice, notes = one.pop("script")
-            known = {name: usual.pop(name) for name in ("gpus", "cluster", "node") if name in usual}
-            fields |= known | fields
-            if "model" not in fields and "model" in usual:
-                fields["model"] = usual["model"]
-            fields["strategy"] = str(fill(fields, one["name"], choice, notes))
-        one["fields"] = usual | fields
-    if "model" not in one["fields"]:
-        raise InputError("--model", None, want=f"the model of {one['name']}", fix="Such as --model llama-2-70b.")
+    world = world_of(record, file)
+    plain: dict[str, Any] = world.resolved.plain("estimate")
+    if not world.several and (used := parse_strategy(strategy, gpus=None).gpus) != world.cluster.gpus:
+        plain = {name: value for name, value in plain.items() if name not in _FLEET}
+        plain["cluster"] = with_gpus(world.cluster, used)
+    return plain
 
 
-def _side(one: dict[str, Any]) -> Side:
-    """Its estimate, by the same way as astra estimate."""
+def _side(one: Given, other: Given) -> Side:
+    """Its estimate, by the same way as astra estimate; what it leaves open is as in a plan it is compared with."""
     from astra import api  # noqa: PLC0415
     from astra.search.world import World  # noqa: PLC0415
     from astra.study.records import Side  # noqa: PLC0415
 
-    request: PlanRequest = options.request("estimate", one["fields"])
-    estimate: Estimate = api.estimate(request)
-    return Side(name=one["name"], estimate=estimate, tokens_per_step=World.of(request).workload.tokens_per_step)
+    fields = dict(one.fields)
+    usual = {name: value for name, value in other.fields.items() if name != "strategy"} if other.whole else {}
+    if one.whole or {"gpus", "cluster"} & fields.keys():
+        usual = {name: value for name, value in usual.items() if name not in _FLEET and not one.whole}
+    if one.script is not None:
+        from astra.cli import import_  # noqa: PLC0415
+
+        # A script says more itself than the other does, but for where it runs; its model may be told by name.
+        fields = {name: usual[name] for name in (*_FLEET, "model") if name in usual} | fields
+        fields["strategy"] = str(import_.fill(fields, one.name, one.script, []))
+    fields = usual | fields
+    if "model" not in fields:
+        raise InputError("--model", None, want=f"the model of {one.name}", fix="Such as --model llama-2-70b.")
+    request = options.request("estimate", fields)
+    tokens = World.of(request).workload.tokens_per_step
+    return Side(name=one.name, estimate=api.estimate(request), tokens_per_step=tokens)

@@ -15,7 +15,7 @@ from astra.errors import AstraError
 from astra.search.world import World
 from astra.spec.cluster import Cluster, Device
 from astra.spec.request import PlanRequest
-from astra.study.hardware import has_links, on, with_device, with_links, with_memory
+from astra.study.hardware import has_links, on, with_device, with_gpus, with_links, with_memory
 from astra.study.records import Changed
 
 MORE_MEMORY: Final = 1.1
@@ -92,7 +92,11 @@ def better_gpus(device: Device) -> list[str]:
 def tried(
     world: World, base: Estimate, *, seconds: float, progress: Callable[[float], None] | None = None
 ) -> tuple[list[Changed], list[str]]:
-    """Each change planned, what brings most first, and the words of those that there was no time for."""
+    """Each change planned, what brings most first, and the words of those that there was no time for.
+
+    A goal of money is left aside: changes are of the fastest plan on the GPUs that ``base`` uses.
+    """
+    world = on_its_gpus(world, base)
     all_changes, found, skipped = list(changes(world)), list[Changed](), list[str]()
     began = time.monotonic()
     for number, change in enumerate(all_changes):
@@ -103,6 +107,15 @@ def tried(
             continue
         found.append(_planned(change, base))
     return sorted(found, key=lambda one: -(one.gain if one.gain is not None else -2.0)), skipped
+
+
+def on_its_gpus(world: World, base: Estimate) -> World:
+    """The same request for the fastest plan on as many GPUs as a plan uses; a goal may leave some out."""
+    used, asked = round(base.tokens_per_s / base.tokens_per_s_per_gpu), world.request
+    if world.several or (used == world.cluster.gpus and asked.objective is None):
+        return world
+    free = replace(asked, objective=None, budget=None, deadline=None)
+    return World.of(free if used == world.cluster.gpus else on(free, with_gpus(world.cluster, used)))
 
 
 def _planned(change: Change, base: Estimate) -> Changed:
