@@ -22,14 +22,18 @@ _MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  #
 def render_rent(
     report: RentReport, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
 ) -> str:
-    """The choices worth making, with the ends and the bend of the front, and what common choices waste."""
+    """The choices worth making, with the ends and the bend of the front.
+
+    ``full`` adds it as a picture, what common choices waste, prices and what was left out.
+    """
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
     parts += [
         drawing.heading("Time against money", f"nothing beats these in both; judged by {report.judged_by} figures")
     ]
     parts.append(front_table(report.front, columns))
-    if not brief:
+    parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
+    if full:
         points = [(_days(choice, report.judged_by), _usd(choice, report.judged_by)) for choice in report.front]
         marks = [_mark(choice) for choice in report.front]
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
@@ -38,10 +42,33 @@ def render_rent(
         first = report.chosen[0]
         parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
         parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
-        parts += _unused(report, full=full)
+        parts += _unused(report)
         parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
-    parts += drawing.closing(report.warnings, report.notes)
+        parts += drawing.closing([], report.notes)
+    elif not brief:
+        from astra.report.text import shortened  # noqa: PLC0415 - text draws bills too
+
+        parts += shortened([*report.notes, search_sentence(report)], MORE)
     return drawing.draw(parts, width=columns, color=bool(color))
+
+
+MORE: Final = (
+    "-v: the front as a picture, common choices, restarts, prices and their sources, what was left out. "
+    "--report FILE.html: all of it as a page."
+)
+
+
+def _about_strategies(report: RentReport) -> list[str]:
+    """Warnings about strategies of the front, each once with the choices it is about."""
+    about: dict[str, list[str]] = {}
+    for choice in report.front:
+        for warning in dict.fromkeys(choice.warnings):
+            about.setdefault(warning, []).append(choice.name)
+    all_of_them = len(report.front)
+    return [
+        f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {all_of_them}'}: {warning}"
+        for warning, names in about.items()
+    ]
 
 
 def _header(report: RentReport) -> list[RenderableType]:
@@ -92,8 +119,7 @@ def _said(choice: Choice) -> str:
     days, usd = f"{show_seconds(cost.days * 86400)}", f"{show_dollars(cost.usd)} ({_range(cost)})"
     expected = cost.expected
     more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
-    warned = "".join(f"; ! {warning}" for warning in choice.warnings)
-    return f"{choice.name}, {days} for {usd}{more}{_extras(cost)}{warned}"
+    return f"{choice.name}, {days} for {usd}{more}{_extras(cost)}"
 
 
 def _extras(cost: Cost) -> str:
@@ -120,8 +146,7 @@ def front_table(front: Sequence[Choice], width: int) -> RenderableType:
         if expected:
             shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
             cells += shown[narrow:]
-        warned = "".join(f"\n! {warning}" for warning in choice.warnings)
-        cells += [" ".join(short_form(choice.strategy, choice.as_usual)) + warned] * wide
+        cells += [" ".join(short_form(choice.strategy, choice.as_usual))] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
 
@@ -195,12 +220,10 @@ def price_words(price: PriceTag) -> str:
     return f"{what}: ${price.usd_per_gpu_h:.2f} per GPU and hour{seen} ({price.source}){why}."
 
 
-def _unused(report: RentReport, *, full: bool) -> list[RenderableType]:
+def _unused(report: RentReport) -> list[RenderableType]:
     if not report.unused:
         return []
-    rows = [f"{len(entry.offers)} offers: {entry.reason}." for entry in report.unused]
-    if full:
-        rows = [f"{entry.reason}: {', '.join(entry.offers)}." for entry in report.unused]
+    rows = [f"{entry.reason}: {', '.join(entry.offers)}." for entry in report.unused]
     return [drawing.blank(), drawing.heading("Left out"), *drawing.bullets(rows)]
 
 
@@ -253,6 +276,22 @@ def bill_sentences(estimate: Estimate) -> list[str]:
         out.append(f"Expected: {expected}.")
         out += restart_sentences(cost)
     return [*out, price_words(cost.price)]
+
+
+def bill_in_short(estimate: Estimate) -> str:
+    """Days and dollars, ideal and expected, and whose price that is; empty without a price."""
+    cost = estimate.cost
+    if cost is None:
+        return ""
+    price, expected = cost.price, cost.expected
+    who = "your own" if price.provider == "you" else f"{price.provider} {price.market}"
+    seen = f", {price.date}" if price.date else ""
+    more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
+    return (
+        f"The bill: {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} ({_range(cost)}), "
+        f"{show_dollars(cost.usd_per_billion_tokens)} per billion tokens{_extras(cost)}{more}; at "
+        f"${price.usd_per_gpu_h:.2f} per GPU and hour ({who}{seen})."
+    )
 
 
 def saved_sentences(planset: PlanSet) -> list[str]:
