@@ -25,19 +25,22 @@ _CANNOT_EXCHANGE: Final = (errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.ENOTSU
 _SHOWN_NAMES: Final = 3
 
 
-def write_file(path: str | os.PathLike[str], text: str) -> None:
-    """Put text in the place of a file, which keeps its permissions; a link is followed, a device takes the bytes."""
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Put text, or bytes, in the place of a file, which keeps its permissions.
+
+    A link is followed; a device takes the bytes.
+    """
     target = os.path.realpath(path)
     try:
         mode = os.stat(target).st_mode if os.path.exists(target) else None
         if mode is not None and not stat.S_ISREG(mode):
             # Moving a file over /dev/null would replace it.
-            with open(target, "w", encoding="utf-8", newline="") as stream:
-                stream.write(text)
+            with open(target, "wb") as stream:
+                stream.write(_encoded(content))
             return
         with _staging(os.path.dirname(target)) as staging:
             made = os.path.join(staging, "file")
-            _write(made, text)
+            _write(made, content)
             if mode is not None:
                 os.chmod(made, stat.S_IMODE(mode))
             os.replace(made, target)
@@ -116,11 +119,15 @@ def _staging(parent: str | os.PathLike[str]) -> Iterator[str]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    with open(path, "x", encoding="utf-8", newline="") as stream:
-        stream.write(text)
+def _write(path: str | os.PathLike[str], content: str | bytes) -> None:
+    with open(path, "xb") as stream:
+        stream.write(_encoded(content))
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _encoded(content: str | bytes) -> bytes:
+    return content.encode("utf-8") if isinstance(content, str) else content
 
 
 def _settle(folder: str | os.PathLike[str]) -> None:

@@ -37,15 +37,20 @@ from astra.cli.catalog import CATALOG_SCHEMA, SECTIONS
 from astra.cli.prices import PRICES_SCHEMA
 from astra.lab.profile.summary import PROFILE_SCHEMA, ProfileSummary, Speed
 from astra.lab.rehearse.compare import REHEARSAL_SCHEMA, Figures, Rehearsal, RehearsedStage
+from astra.search.timeline import TIMELINE_SCHEMA, Lane, Moment, Span, StepTimeline
 from astra.spec.fields import Field
 from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS
+from astra.study import records as study
 from astra.validate.replay import ReplayedRun
 from astra.validate.score import Confusion, Pick, RunGroup, Validation
 
 ROOT = Path(__file__).parents[2]
 RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
 RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
+RECORDS += [StepTimeline, Lane, Span, Moment]
+RECORDS += [study.Explanation, study.Changed, study.Known, study.Comparison, study.Side, study.TermDifference]
+RECORDS += [study.Sweep, study.SweepPoint]
 RECORDS += [Validation, ReplayedRun, Confusion, RunGroup, Pick]
 RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, ChoicePart, Waste, Unused, RentSearch, MixSearch]
 RECORDS += [BreakEven, AffordReport, Afforded]
@@ -77,6 +82,10 @@ def test_schemas_and_exit_codes_are_documented() -> None:
         "astra.error/1",
         "astra.rent/1",
         "astra.afford/1",
+        TIMELINE_SCHEMA,
+        study.EXPLANATION_SCHEMA,
+        study.COMPARISON_SCHEMA,
+        study.SWEEP_SCHEMA,
         CATALOG_SCHEMA,
         PRICES_SCHEMA,
         REHEARSAL_SCHEMA,

@@ -33,17 +33,17 @@ FLAGS = {
     "plan": (
         f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
         f"{OBJECTIVE} --rank --baseline --pick --vocab --parameters --save-request --export --export-out "
-        f"--nearest {MONEY} {OUTPUT}"
+        f"--nearest {MONEY} --report {OUTPUT}"
     ),
     "estimate": (
         f"--help --from --pick --vocab --parameters --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} "
-        f"--save-request {OUTPUT}"
+        f"--save-request --check {OUTPUT}"
     ),
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq --precision "
         "--optimizer --task "
         f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request "
-        f"--export --pick --export-out {OUTPUT}"
+        f"--export --pick --export-out --report {OUTPUT}"
     ),
     "afford": (
         "--help --ratio --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq "
@@ -52,12 +52,20 @@ FLAGS = {
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",
+    "explain": f"--help --pick --seconds {BRIEF_OUTPUT}",
+    "compare": f"--help --model {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --vocab {BRIEF_OUTPUT}",
+    "sweep": (
+        f"--help --over --csv --plot {CLUSTER} --at-most --exact {WORKLOAD} --fix --forbid --max --min --rules "
+        f"--headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
+    ),
+    "trace": "--help --pick --out --json --width --debug",
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",
     "prices": f"--help --provider --date --to {BRIEF_OUTPUT}",
     "validate": f"--help {OUTPUT} --plot --report --show",
     "rehearse": f"--help --stage --plan --framework {BRIEF_OUTPUT}",
     "profile": "--help --quick --full --out --resume --json --width --debug",
+    "completion": "--help --json --width --debug",
 }
 FIELDS: dict[type[msgspec.Struct], str] = {
     PlanSet: "schema version fingerprint request plans search rejects notes",

@@ -24,6 +24,7 @@ LAYERS = (
     ("evidence",),
     ("search",),
     ("renting", "api"),
+    ("study",),
     ("export", "report"),
     ("validate", "lab"),
     ("cli",),

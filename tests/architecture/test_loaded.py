@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 PLAN = "astra.plan('llama-2-7b', gpus={gpus!r}, batch=64, seq=2048)"
-DRAWING = ("astra.report", "astra.schedule.picture", "rich", "astra.cli")
+DRAWING = ("astra.report", "rich", "astra.cli")
 OTHERS = ("astra.search.fleet", "astra.partition.solve", "astra.cost.mixed", "astra.search.front")
 
 

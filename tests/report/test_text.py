@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
+import astra
 from astra.answer import ModelReport
 from astra.report import drawing, text
+from astra.report.mixed import render_mixed
+from astra.search.fleet.records import MixedPlanSet
 from astra.units import show_seconds
 from tests.report import records
 
@@ -17,7 +21,7 @@ WIDTHS = [60, 80, 100, 140, 160]
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_plans_show_every_part(width: int) -> None:
     planset = records.planset(notes=["seq was assumed"])
-    page = text.render_plans(planset, width=width)
+    page = text.render_plans(planset, width=width, full=True)
     for plan in planset.plans:
         assert show_seconds(plan.estimate.step_s) in page
         assert f"{plan.estimate.tokens_per_s:,.0f}" in page
@@ -61,11 +65,45 @@ def test_the_drawn_breakdown_sums_to_the_step() -> None:
     assert percents[-1] == 100.0
 
 
-def test_rejects_are_limited_until_asked_for() -> None:
+def test_rejects_are_listed_when_asked_for_and_limited_where_nothing_fits() -> None:
     short, full = (text.render_plans(records.planset(), width=100, full=full) for full in (False, True))
-    assert "rule number 0 " not in short
-    assert "for 3 other reasons" in short
+    assert "rule number 10 " not in short
     assert "rule number 0 " in full
+    none = text.render_plans(records.planset(plans=[]), width=100)
+    assert "rule number 0 " not in none
+    assert "for 3 other reasons" in none
+
+
+def test_the_short_answer_says_what_more_there_is() -> None:
+    planset = records.planset(notes=["seq was assumed."])
+    page = " ".join(text.render_plans(planset, width=100).split())
+    for part in ("Expect 5.21 s to 5.99 s per step", "Of the step, 75% is compute", "Stage 0 of 0-3 is the fullest",
+                 "#2 is", "Considered 1,000,000 strategies", "note: seq was assumed", "-v: time and memory by stage",
+                 "--report FILE.html", "astra explain"):  # fmt: skip
+        assert part in page
+    for part in ("Where the", "Why the others lost", "rule number"):
+        assert part not in page
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"model": "llama-3.1-70b", "gpus": "64xH100", "batch": 1024, "seq": 8192, "tokens": 1e12},
+        {"model": "llama-2-70b", "gpus": "512xH100", "batch": 1024, "seq": 4096, "tokens": 1e12},
+        {"model": "mixtral-8x7b", "gpus": "64xA100-80", "batch": 1024, "seq": 4096, "tokens": 1e12},
+        {"model": "llama-2-7b", "gpus": "24xA100-80", "batch": 512, "seq": 4096},
+        {"model": "llama-2-13b", "gpus": ["8xH100", "16xA100-80"], "batch": 256, "seq": 4096, "tokens": 1e11},
+    ],
+)
+def test_a_real_answer_is_one_screen(asked: dict[str, Any]) -> None:
+    planset = astra.plan(**asked)
+    if isinstance(planset, MixedPlanSet):
+        lines = render_mixed(planset, 100).splitlines()
+    else:
+        lines = text.render_plans(planset, 100).splitlines()
+        assert len(text.render_estimate(planset.best.estimate, width=100).splitlines()) <= 40
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
 
 
 def test_brief_keeps_the_ranking_alone() -> None:
@@ -96,13 +134,10 @@ def test_an_illegal_estimate_says_why() -> None:
     assert "does not fit" in page
 
 
-def test_many_stages_are_shortened_but_the_fullest_stays() -> None:
+def test_the_fullest_of_many_stages_is_told_and_all_are_shown_when_asked_for() -> None:
     stages = [records.stage(index, activations_gib=60.0 if index == 20 else 1.0 * (index % 7)) for index in range(32)]
     estimate = records.estimate(stages=stages)
-    page = text.render_estimate(estimate, width=120)
-    memory = page[page.index("\nMemory") :]
-    assert re.search(r"^20 ", memory, re.MULTILINE)
-    assert "…" in memory
+    assert "Stage 20 of 0-31 is the fullest" in text.render_estimate(estimate, width=120)
     full = text.render_estimate(estimate, width=120, full=True)
     assert all(re.search(rf"^{index} ", full[full.index("\nMemory") :], re.MULTILINE) for index in range(32))
 
@@ -135,7 +170,7 @@ def test_model_report() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-8", "no-such-encoding", None])
 def test_any_stream_can_carry_the_page(encoding: str | None) -> None:
-    page = drawing.encodable(text.render_plans(records.planset(), width=80), encoding)
+    page = drawing.encodable(text.render_plans(records.planset(), width=80, full=True), encoding)
     page.encode("ascii" if encoding in ("no-such-encoding", None) and page.isascii() else encoding or "utf-8")
     assert "Where the 5.60 s go" in page
 
@@ -146,4 +181,4 @@ def test_bar(fraction: float, drawn: str) -> None:
 
 
 def test_planset_prints_as_the_report() -> None:
-    assert "Why the others lost" in str(records.planset())
+    assert "-v: time and memory by stage" in str(records.planset())

@@ -8,7 +8,7 @@ from typing import Any, Final
 from astra.cli import options
 from astra.cli import source as from_
 from astra.cli.output import Answer
-from astra.errors import InputError
+from astra.errors import InputError, NoFeasiblePlan
 
 HELP: Final = "time and memory of a strategy you already have"
 DESCRIPTION: Final = "Predict step time and memory of one strategy, legal or not; if not, say why."
@@ -24,6 +24,7 @@ examples:
   astra estimate llama-2-70b --gpus 64xH100 --batch 1024 --seq 4096 {_EXAMPLE}
   astra estimate --from train.sh --gpus 64xH100
   astra estimate --from plan.json --pick 2
+  astra estimate --from plan.json --check           (exit code 3 if it is not legal or does not fit)
 """
 
 
@@ -35,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from_.add_arguments(parser)
     options.add_fields(parser, "estimate")
     options.add_save(parser)
+    text = f"end with exit code {NoFeasiblePlan.exit_code} if the strategy is not legal or does not fit"
+    parser.add_argument("--check", action="store_true", help=text)
     options.add_output(parser)
 
 
@@ -71,7 +74,8 @@ def run(args: argparse.Namespace) -> Answer:
             return mixed.render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
         return render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
 
-    return Answer(draw, estimate.to_json)
+    refused = args.check and not (estimate.legal and estimate.fits)
+    return Answer(draw, estimate.to_json, NoFeasiblePlan.exit_code if refused else 0)
 
 
 def _read_source(fields: dict[str, Any], source: str, choice: from_.Choice, notes: list[str], *, planned: bool) -> None:

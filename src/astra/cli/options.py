@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from astra.errors import InputError
@@ -41,12 +41,12 @@ def add_model(parser: argparse.ArgumentParser, *, optional: bool = False, files:
         parser.add_argument("model", metavar="MODEL", help=text)
 
 
-def add_fields(parser: argparse.ArgumentParser, verb: str) -> None:
+def add_fields(parser: argparse.ArgumentParser, verb: str, *, without: Collection[str] = ()) -> None:
     """Every flag of the fields that a verb takes, under their headings; one that is not given leaves no trace."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     fields = [*FIELDS.values(), *(field._replace(group="money") for field in MONEY_FIELDS.values())]
     for field in fields:
-        if field.on(verb) and field.flag is not None:
+        if field.on(verb) and field.flag is not None and field.name not in without:
             if field.group not in groups:
                 groups[field.group] = parser.add_argument_group(field.group)
             add_field(groups[field.group], field, verb)
@@ -186,7 +186,7 @@ def save(asked: Mapping[str, Any], verb: str, path: str | None) -> list[str]:
     return [f"The request is in {path}."]
 
 
-def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bool = True) -> None:
+def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bool = True, page: bool = False) -> None:
     """Where the answer goes and how much of it is shown; without ``file``, the verb has an ``--out`` of its own."""
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON record and nothing else")
@@ -194,10 +194,16 @@ def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bo
         group.add_argument("--out", metavar="FILE", help="also write the JSON record to FILE")
     else:
         parser.set_defaults(out=None)
+    if page:
+        group.add_argument(
+            "--report", metavar="FILE", dest="page", help="also write the answer as a page to show, .html"
+        )
     if detail:
         amount_shown = group.add_mutually_exclusive_group()
         amount_shown.add_argument("-q", "--quiet", action="store_true", help="only the main table")
-        amount_shown.add_argument("-v", "--verbose", action="store_true", help="every reject, stage and source")
+        amount_shown.add_argument(
+            "-v", "--verbose", action="store_true", help="everything: stages, bill, runners-up, rejects, sources"
+        )
     group.add_argument("--width", metavar="N", type=whole("--width", at_least=60, at_most=400),
                        help="columns of the text (default: the terminal's)")  # fmt: skip
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")

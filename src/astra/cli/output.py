@@ -37,8 +37,10 @@ def emit(answer: Answer, args: argparse.Namespace) -> int:
         color = wants_color(sys.stdout)
         drawn = harmless(answer.text(args.width, color), color=color)
         write_stdout(encodable(drawn, getattr(sys.stdout, "encoding", None)))
-    if args.out and not getattr(args, "quiet", False) and sys.stderr is not None:
-        print(f"astra: wrote {visible(args.out)}", file=sys.stderr)
+    written = [path for path in (args.out, getattr(args, "page", None)) if path]
+    if not getattr(args, "quiet", False) and sys.stderr is not None:
+        for path in written:
+            print(f"astra: wrote {visible(path)}", file=sys.stderr)
     return answer.exit_code
 
 
@@ -131,9 +133,16 @@ def check_destination(path: str | None) -> None:
         raise OutputError(f"{path}: permission denied.")
 
 
-def write_file(path: str, text: str) -> None:
+def check_page(path: str | None) -> None:
+    """Say before the work is done when a page cannot be written there."""
+    if path is not None and not path.lower().endswith((".html", ".htm")):
+        raise InputError("--report", path, want="a name that ends in .html")
+    check_destination(path)
+
+
+def write_file(path: str, content: str | bytes) -> None:
     """Write a file whole, or say why not."""
     from astra.atomic import write_file as write_whole  # noqa: PLC0415
 
     check_destination(path)
-    write_whole(path, text)
+    write_whole(path, content)

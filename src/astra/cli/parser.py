@@ -19,12 +19,17 @@ VERBS: Final = (
     "afford",
     "export",
     "import",
+    "explain",
+    "compare",
+    "sweep",
+    "trace",
     "model",
     "catalog",
     "prices",
     "validate",
     "rehearse",
     "profile",
+    "completion",
 )
 
 _EPILOG: Final = """\
@@ -35,11 +40,21 @@ examples:
   astra rent llama-3-70b --tokens 2T --batch 1024 --seq 8192
   astra afford --budget 1M --deadline 30d      what a budget buys
   astra export plan.json --to megatron         files that start the plan
+  astra explain plan.json                      why it is so, and what would bring most
+  astra trace plan.json --out step.svg         its simulated step, stage by stage
   astra model ./config.json
   astra catalog gpus
 
-exit codes: 0 answer, 2 bad input, 3 no feasible plan, 4 no coverage under --strict, 5 output not written, 1 a bug
 """
+SUMMARY: Final = "Find the fastest way to train a large model on the GPUs you have."
+EXIT_CODES: Final = {
+    0: "answer",
+    2: "bad input",
+    3: "no feasible plan",
+    4: "no coverage under --strict",
+    5: "output not written",
+    1: "a bug",
+}
 
 
 class UsageError(AstraError):
@@ -77,8 +92,8 @@ def build(chosen: Sequence[str] = VERBS) -> Parser:
     """The grammar of all verbs, or of some."""
     parser = Parser(
         prog="astra",
-        description="Find the fastest way to train a large model on the GPUs you have.",
-        epilog=_EPILOG,
+        description=SUMMARY,
+        epilog=f"{_EPILOG}exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -123,11 +138,12 @@ def parse(arguments: list[str]) -> Any:
 
 def flags(verb: str, parser: Parser | None = None) -> list[str]:
     """The long options of a verb, in the order of its help."""
-    actions = _verb_parser(parser or build(), verb)._actions
+    actions = verb_parser(parser or build(), verb)._actions
     return [option for action in actions for option in action.option_strings if option.startswith("--")]
 
 
-def _verb_parser(parser: Parser, verb: str) -> argparse.ArgumentParser:
+def verb_parser(parser: Parser, verb: str) -> argparse.ArgumentParser:
+    """The grammar of one verb."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             found: argparse.ArgumentParser = action.choices[verb]

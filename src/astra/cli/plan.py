@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from astra.cli import options, source
+from astra.cli import options, output, source
 from astra.cli.output import Answer
 from astra.errors import InputError, NoFeasiblePlan
 from astra.spec.strategy import DEGREES
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--export", metavar="TARGET", help="also write the best plan for a target (astra export)")
     group.add_argument("--export-out", metavar="DIR", help="folder to write (default MODEL-TARGET)")
     group.add_argument("--nearest", action="store_true", help="if refused, export the closest plan it can express")
-    options.add_output(parser)
+    options.add_output(parser, page=True)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -62,6 +63,7 @@ def run(args: argparse.Namespace) -> Answer:
     fields = options.asked(args, "plan")
     _read_baseline(fields, source.choice_of(args), notes, planned=planned)
     _check_export(args)
+    output.check_page(args.page)
     if not {"model", "gpus", "cluster"} & fields.keys():
         fields |= {"model": DEFAULT_MODEL, "gpus": (DEFAULT_GPUS,)}
         notes.append(f"No model was named, so this plans {DEFAULT_MODEL} on {DEFAULT_GPUS}; see astra plan --help.")
@@ -72,6 +74,8 @@ def run(args: argparse.Namespace) -> Answer:
     planset = _with_notes(_search(request), notes)
     written = _export(planset, args) if args.export is not None else []
     planset = _with_notes(planset, written)
+    if args.page is not None:
+        _write_page(planset, args.page)
 
     def draw(width: int | None, color: bool) -> str:
         render: Callable[..., str]
@@ -93,6 +97,20 @@ def _search(request: PlanRequest) -> PlanSet:
         return api.plan(request)
     with progress.SearchProgress(sys.stderr) as bar:
         return api.plan(request, progress=bar)
+
+
+def _write_page(planset: PlanSet, path: str) -> None:
+    """The answer with the simulated step of its first plan, where that can be drawn."""
+    from astra.report.plan_page import plan_page  # noqa: PLC0415
+    from astra.search.timeline import timeline_of  # noqa: PLC0415
+    from astra.search.world import World  # noqa: PLC0415
+    from astra.spec.request import read_request  # noqa: PLC0415
+
+    step = None
+    if planset.plans:
+        with contextlib.suppress(InputError):  # a step of millions of pieces is not drawn
+            step = timeline_of(World.of(read_request("plan", planset.asked)), planset.best.strategy)
+    output.write_file(path, plan_page(planset, step))
 
 
 def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:

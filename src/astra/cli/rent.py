@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
-from astra.cli import options
+from astra.cli import options, output
 from astra.cli.output import Answer
 from astra.errors import InputError
 
@@ -41,11 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="which row of the front (default: what is chosen, or the best trade)")  # fmt: skip
     launch.add_argument("--export-out", metavar="DIR", help="folder for --export (default MODEL-TARGET)")
     options.add_save(parser)
-    options.add_output(parser)
+    options.add_output(parser, page=True)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Search, and keep the answer ready to be drawn."""
+    output.check_page(args.page)
     fields = options.asked(args, "rent")
     if "tokens" not in fields:
         raise InputError("--tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
@@ -59,6 +60,11 @@ def run(args: argparse.Namespace) -> Answer:
         from msgspec.structs import replace  # noqa: PLC0415
 
         report = replace(report, notes=[*notes, *report.notes])
+
+    if args.page is not None:
+        from astra.report.rent_page import rent_page  # noqa: PLC0415
+
+        output.write_file(args.page, rent_page(report))
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.money import render_rent  # noqa: PLC0415

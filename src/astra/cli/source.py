@@ -10,7 +10,7 @@ from astra.cli import options
 from astra.errors import InputError
 
 _ANSWER: Final = re.compile(r'\s*\{\s*"schema"\s*:\s*"astra\.')  # every answer of ours begins with it
-_MOST_VOCAB: Final = 100_000_000
+MOST_VOCAB: Final = 100_000_000
 
 
 class Choice(NamedTuple):
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, 
     """The flags; with ``words`` also one for the parameters of a script."""
     text = "which of several: a job of a script, a function, a document, the rank of a plan"
     parser.add_argument("--pick", metavar="NAME", help=text)
-    parser.add_argument("--vocab", metavar="N", type=options.whole("--vocab", at_most=_MOST_VOCAB),
+    parser.add_argument("--vocab", metavar="N", type=options.whole("--vocab", at_most=MOST_VOCAB),
                         help="size of the vocabulary, where a script leaves it to its tokenizer")  # fmt: skip
     if words:
         parser.add_argument("--parameters", metavar="TEXT", help='parameters of the script, such as "7b 64"')

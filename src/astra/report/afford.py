@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from astra.answer import Afforded, AffordReport
 from astra.report import drawing
-from astra.report.money import picture
+from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:

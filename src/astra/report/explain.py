@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from astra.answer import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
-from astra.spec.strategy import parse_strategy
+from astra.spec.mixed import short_form
 from astra.units import show_seconds
 
 ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats
@@ -120,7 +120,8 @@ def _done(clause: str, strategy: str) -> bool:
     """Whether an advice to overlap something is already followed."""
     key, equals, rest = clause.partition("overlap=")
     wanted = rest.split(" ")[0].split(",")
-    return bool(equals and not key) and set(wanted) <= set(parse_strategy(strategy).overlap)
+    said = [word.removeprefix("overlap=").split(",") for word in strategy.split() if word.startswith("overlap=")]
+    return bool(equals and not key) and set(wanted) <= {name for names in said for name in names}
 
 
 def show_share(fraction: float) -> str:
@@ -173,10 +174,11 @@ def headlines(planset: PlanSet) -> list[str]:
     if daring is None or not planset.plans:
         return []
     best, bold = planset.best.estimate, daring.estimate
+    named = " ".join(short_form(daring.strategy, bold.as_usual))
     return [
         f"The plan to run: #1, at most {show_step(best.step_s_range.high)} per step in four of five cases "
         f"({best.evidence}).",
-        f"The fastest if it works: {daring.strategy}, {show_step(bold.step_s)} expected, {_percent(daring.gain)} less "
+        f"The fastest if it works: {named}, {show_step(bold.step_s)} expected, {_percent(daring.gain)} less "
         f"than #1; {daring.doubt}. What would settle it: {daring.settled_by}.",
     ]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Final
 
 from astra.answer import Estimate, Plan, PlanSet
-from astra.errors import visible
 from astra.report import explain
+from astra.report.markup import quoted
 from astra.units import show_dollars, show_seconds
 
 _CELL: Final = "padding:2px 10px;text-align:{side};border-bottom:1px solid #8884"
@@ -45,10 +44,10 @@ def estimate_html(estimate: Estimate) -> str:
 
 
 def _page(best: Estimate, plans: list[Plan], remarks: list[str]) -> str:
-    listed = "".join(f"<li>{_text(remark)}</li>" for remark in remarks if remark)
+    listed = "".join(f"<li>{quoted(remark)}</li>" for remark in remarks if remark)
     return (
         '<div style="font-family:sans-serif;font-size:90%;max-width:70em">'
-        f"<b>{_text(best.model)} on {_text(best.gpus)}</b>{_ranking(plans)}{_bar(best)}"
+        f"<b>{quoted(best.model)} on {quoted(best.gpus)}</b>{_ranking(plans)}{_bar(best)}"
         f'<ul style="margin:.4em 0;padding-left:1.4em">{listed}</ul></div>'
     )
 
@@ -78,20 +77,15 @@ def _plan_cells(plan: Plan) -> list[str]:
 
 
 def _cell(content: str, *, tag: str = "td", left: bool = False) -> str:
-    return f'<{tag} style="{_CELL.format(side="left" if left else "right")}">{_text(content)}</{tag}>'
+    return f'<{tag} style="{_CELL.format(side="left" if left else "right")}">{quoted(content)}</{tag}>'
 
 
 def _bar(estimate: Estimate) -> str:
     pieces = []
     for share in explain.shares(estimate):
-        title = _text(f"{share.label}: {show_seconds(share.seconds)} ({share.fraction:.1%})")
+        title = quoted(f"{share.label}: {show_seconds(share.seconds)} ({share.fraction:.1%})")
         style = (
             f"width:{100 * max(share.fraction, 0.0):.2f}%;background:{_COLOR[share.group]};border-right:1px solid #fff8"
         )
         pieces.append(f'<span title="{title}" style="{style}"></span>')
     return f'<div style="display:flex;height:1em;margin:.5em 0">{"".join(pieces)}</div>'
-
-
-def _text(words: str) -> str:
-    """Words without a meaning in HTML, in or outside a quoted attribute."""
-    return escape(visible(words), quote=True)

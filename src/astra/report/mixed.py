@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from astra.report import drawing, explain, money
+from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
 from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars
@@ -106,7 +107,7 @@ def render_mixed(
     brief: bool = False,
     full: bool = False,
 ) -> str:
-    """The ranked plans, the best one drawn, and what each pool is worth."""
+    """The ranked plans and what each pool is worth; ``full`` adds the best one drawn, its bill and who can run it."""
     columns = drawing.page_width(width)
     best = planset.best.estimate
     assert isinstance(best, MixedEstimate)
@@ -122,9 +123,10 @@ def render_mixed(
         drawing.blank(),
         _ranking(planset),
     ]
-    if not brief:
+    parts += drawing.closing(explain.all_warnings(planset), [])
+    if full:
         parts += [drawing.blank(), drawing.heading("The best plan"), drawing.text(best.strategy)]
-        parts += picture(best, columns, every_stage=full)
+        parts += picture(best, columns, every_stage=True)
         parts += [drawing.blank(), drawing.heading("What each pool is worth")]
         parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset)])
         parts += money.bill(planset)
@@ -132,13 +134,41 @@ def render_mixed(
             parts += [drawing.blank(), *drawing.bullets(money.saved_sentences(planset))]
         parts += _launch(planset)
         parts += [drawing.blank(), drawing.prose(explain.certainty(best))]
-        counts = planset.search
-        summary = (
-            f"{counts.considered:,} frames considered, {counts.evaluated:,} solved exactly, {counts.seconds:.2f} s."
-        )
-        parts += [drawing.blank(), drawing.prose((summary, "dim"))]
-        parts += drawing.bullets([*best.warnings, *planset.notes], mark="note:", style="dim")
+        parts += [drawing.blank(), drawing.prose((search_words(planset), "dim"))]
+        parts += drawing.bullets(planset.notes, mark="note:", style="dim")
+    elif not brief:
+        parts += _in_short(planset, best)
     return drawing.draw(parts, width=columns, color=bool(color))
+
+
+MORE: Final = (
+    "-v: the pipelines drawn stage by stage, the bill, who can run it. --report FILE.html: all of it as a page. "
+    "astra explain PLAN.json: what would bring most."
+)
+
+
+def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[RenderableType]:
+    """The best plan in a few sentences, what each pool is worth, and what more can be seen."""
+    sentences = [explain.certainty(best), " ".join(comparison(planset)), "; ".join(marginal_sentences(planset))]
+    sentences += [money.bill_in_short(best), *money.saved_sentences(planset)]
+    sentences.append(_who_in_short(planset, best))
+    return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE)]
+
+
+def _who_in_short(planset: MixedPlanSet, best: MixedEstimate) -> str:
+    """Who runs the best plan, or which plan Megatron-LM can run instead."""
+    able, can = runs_sentence(best).partition(". ")[0].rstrip("."), planset.launchable
+    if can is None or can.strategy == best.strategy:
+        return f"{able}."
+    ranks = [f"#{plan.rank}" for plan in planset.plans if plan.strategy == can.strategy]
+    slower = can.estimate.step_s / best.step_s - 1
+    return f"{able}; Megatron-LM can run {(ranks or [can.strategy])[0]}, {slower:.1%} slower."
+
+
+def search_words(planset: MixedPlanSet) -> str:
+    """What the search did."""
+    counts = planset.search
+    return f"{counts.considered:,} frames considered, {counts.evaluated:,} solved exactly, {counts.seconds:.2f} s."
 
 
 def render_estimate(

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.answer import BreakEven, Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, Range, RentReport
+from astra.answer import Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, RentReport
 from astra.report import drawing
-from astra.spec.mixed import short_form
+from astra.report.choices import (
+    days_of,
+    energy_words,
+    front_table,
+    mark_of,
+    named,
+    own_words,
+    usd_of,
+    usd_range_of,
+    usd_spread,
+)
+from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-PICTURE_ROWS: Final = 12
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
 YEAR_H: Final = 8766
 FAILING: Final = 1.05  # the expected bill over the ideal one, from which both are told
 _PARTS: Final = {"startup": "start-up", "unused": "paid for and not used"}
-_MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
 
 
 def render_rent(
     report: RentReport, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
 ) -> str:
-    """The choices worth making, with the ends and the bend of the front, and what common choices waste."""
+    """The choices worth making, with the ends and the bend of the front.
+
+    ``full`` adds it as a picture, what common choices waste, prices and what was left out.
+    """
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
     parts += [
@@ -37,22 +48,44 @@ def render_rent(
         front_table([(numbers[id(choice)], choice) for choice in shown], columns, report.judged_by, energy=full)
     )
     parts += _merged(report, shown)
-    if not brief:
-        points = [(_days(choice, report.judged_by), _usd(choice, report.judged_by)) for choice in shown]
-        marks = [_mark(choice) for choice in shown]
+    parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
+    if full:
+        points = [(days_of(choice, report.judged_by), usd_of(choice, report.judged_by)) for choice in shown]
+        marks = [mark_of(choice) for choice in shown]
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
         if report.popular:
             parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
         first = report.chosen[0] if report.objective != "pareto" else report.role("knee")
         parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
         parts += drawing.bullets(energy_words(choice) for choice in named(report) if choice.cost.kwh is not None)
-        if report.own:
-            parts += [drawing.blank(), drawing.heading("Own or rent"), *drawing.bullets(map(own_words, report.own))]
         parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
-        parts += _unused(report, full=full)
+        parts += _unused(report)
         parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
-    parts += drawing.closing(report.warnings, report.notes)
+        parts += drawing.closing([], report.notes)
+    elif not brief:
+        from astra.report.text import shortened  # noqa: PLC0415 - text draws bills too
+
+        parts += shortened([*report.notes, search_sentence(report)], MORE)
     return drawing.draw(parts, width=columns, color=bool(color))
+
+
+MORE: Final = (
+    "-v: the front as a picture, common choices, restarts, prices and their sources, what was left out. "
+    "--report FILE.html: all of it as a page."
+)
+
+
+def _about_strategies(report: RentReport) -> list[str]:
+    """Warnings about strategies of the front, each once with the choices it is about."""
+    about: dict[str, list[str]] = {}
+    for choice in report.front:
+        for warning in dict.fromkeys(choice.warnings):
+            about.setdefault(warning, []).append(choice.name)
+    all_of_them = len(report.front)
+    return [
+        f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {all_of_them}'}: {warning}"
+        for warning, names in about.items()
+    ]
 
 
 def _header(report: RentReport) -> list[RenderableType]:
@@ -83,31 +116,33 @@ def advice(report: RentReport) -> list[str]:
             almost = _almost_as_fast(report, choice) if role == "fastest" else ""
             out.append(f"{shown[:1].upper()}{shown[1:]}: {_said(choice, report.judged_by)}{almost}.")
             seen.add(choice.name)
-    return out
+    return [*out, *map(own_words, report.own)]
 
 
 def _almost_as_fast(report: RentReport, fastest: Choice) -> str:
     """A choice far cheaper than the fastest and slower by less than anyone would notice."""
     by = report.judged_by
-    days, usd = _days(fastest, by), _usd(fastest, by)
-    close = [one for one in report.front if _days(one, by) <= ALMOST * days and _usd(one, by) <= usd / CHEAPER]
+    days, usd = days_of(fastest, by), usd_of(fastest, by)
+    close = [one for one in report.front if days_of(one, by) <= ALMOST * days and usd_of(one, by) <= usd / CHEAPER]
     if not close:
         return ""
-    best = min(close, key=lambda one: _usd(one, by))
-    slower = _days(best, by) / days - 1
+    best = min(close, key=lambda one: usd_of(one, by))
+    slower = days_of(best, by) / days - 1
     speed = f"{slower:.1%} slower" if slower >= 0.0005 else "as fast"
-    return f". {best.name} is {speed} for {show_dollars(usd - _usd(best, by))} less"
+    return f". {best.name} is {speed} for {show_dollars(usd - usd_of(best, by))} less"
 
 
 def _said(choice: Choice, by: str) -> str:
     """A choice with its time and dollars, as judged; what nothing would cost that fails, where that is far from it."""
-    cost, days, usd = choice.cost, _days(choice, by), _usd(choice, by)
-    words = f"{choice.name}, {show_seconds(days * 86400)} for {show_dollars(usd)} ({_spread(_usd_range(choice, by))})"
+    cost, days, usd = choice.cost, days_of(choice, by), usd_of(choice, by)
+    words = (
+        f"{choice.name}, {show_seconds(days * 86400)} for {show_dollars(usd)} ({usd_spread(usd_range_of(choice, by))})"
+    )
     if usd > FAILING * cost.usd:
         words += f"; {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} if nothing fails"
     elif cost.expected is not None and by == "ideal":
         words += f"; with restarts {show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)}"
-    return f"{words}{_extras(cost)}{_commitment(choice)}{' (!)' if choice.warnings else ''}"
+    return f"{words}{_extras(cost)}{_commitment(choice)}"
 
 
 def _commitment(choice: Choice) -> str:
@@ -122,118 +157,19 @@ def _commitment(choice: Choice) -> str:
 def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]:
     """How many choices are as fast as a cheaper one for all that is known."""
     hidden = len(report.front) - len(shown)
-    remarks = {warning.partition(" (")[0]: None for choice in shown for warning in choice.warnings}
-    warned = [drawing.prose((f"! {remark}.", "yellow")) for remark in remarks]
     if not hidden:
-        return warned
+        return []
     words = (
         f"{hidden} more: dearer, and faster by less than their error bar or gone in less time than they take to start "
         "(-v shows them)."
     )
-    return [*warned, drawing.prose((words, "dim"))]
-
-
-def named(report: RentReport) -> list[Choice]:
-    """The choices that have a role."""
-    return [choice for choice in report.front if choice.roles]
-
-
-def energy_words(choice: Choice) -> str:
-    """Energy and CO2 of a choice, and how they are known."""
-    kwh, co2 = choice.cost.kwh or 0.0, choice.cost.kg_co2
-    made = "CO2 not known" if co2 is None else f"{co2 / 1000:,.3g} t CO2"
-    return f"Energy ({choice.name}): {kwh / 1000:,.3g} MWh, {made} ({choice.cost.energy_source})."
-
-
-def own_words(found: BreakEven) -> str:
-    """One's own GPUs against renting them."""
-    own = f"{found.gpu}: an hour of your own costs ${found.own_usd_per_gpu_h:.2f} when used {found.use:.0%} of the time"
-    if found.rented_usd_per_gpu_h is None:
-        return f"{own}; no offer of it can be joined as yours are."
-    rented = f"{found.rented} asks ${found.rented_usd_per_gpu_h:.2f}"
-    if found.even_use is None:
-        return f"{own}; {rented}, which is cheaper however much yours are used."
-    return f"{own}; {rented}. Owning is cheaper from {found.even_use:.0%} of use on."
+    return [drawing.prose((words, "dim"))]
 
 
 def _extras(cost: Cost) -> str:
     """What is in the bill besides training."""
     extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in cost.parts.items() if name != "gpus"]
     return f"; of it {', '.join(extras)}" if extras else ""
-
-
-def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> RenderableType:
-    """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices."""
-    wide, narrow, tiny = width >= 110, width < 96, width < 76
-    ideal = by == "expected" and wide and any(choice.cost.expected for _, choice in front)
-    columns = [("", "left"), ("#", "right")] if width >= 80 else [("", "left")]
-    columns += [("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
-    columns += [("network", "left")] * (not narrow)
-    columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny) + [("ideal", "right")] * ideal
-    columns += [("MWh", "right"), ("t CO2", "right")] * energy + [("strategy", "wrap")] * wide
-    out = drawing.table(*columns, gap=1 if width < 120 else 2)
-    for number, choice in front:
-        cost = choice.cost
-        types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
-        marks = "".join(mark for role, mark in _MARKS.items() if role in choice.roles)
-        cells = [marks, str(number)][: 2 if width >= 80 else 1]
-        cells += [types, _seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
-        cells += [network_words(choice)] * (not narrow)
-        cells += [show_seconds(_days(choice, by) * 86400), show_dollars(_usd(choice, by))]
-        cells += [_spread(_usd_range(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
-        cells += [_thousands(cost.kwh), _thousands(cost.kg_co2)] * energy
-        cells += [" ".join(short_form(choice.strategy, choice.as_usual))] * wide
-        cells[0] += "!" * bool(choice.warnings)
-        out.add_row(*cells, style="bold" if choice.roles else "")
-    return out
-
-
-def _thousands(amount: float | None) -> str:
-    return "-" if amount is None else f"{amount / 1000:,.3g}"
-
-
-def _seller(price: PriceTag) -> str:
-    """Who sells it, and in which market where that is not the usual one."""
-    return f"{price.provider} {price.market}" if price.market in ("spot", "reserved") else price.provider
-
-
-def network_words(choice: Choice) -> str:
-    """What joins the servers: as known, assumed, or nothing for one server."""
-    if choice.nodes <= 1:
-        return "1 server"
-    price = choice.parts[0].price
-    return price.fabric.removesuffix(" per GPU") if price.fabric else "assumed"
-
-
-def picture(
-    points: Sequence[tuple[float, float]],
-    marks: Sequence[str],
-    width: int,
-    *,
-    across: Callable[[float], str] = lambda days: show_seconds(days * 86400),
-    up: Callable[[float], str] = show_dollars,
-    legend: str = "F fastest, K best trade, C cheapest, * chosen; both axes logarithmic",
-) -> str:
-    """Points of (days, dollars) on logarithmic axes; later marks lie above earlier ones, unmarked points are dots."""
-    cells = min(max(width - 14, 20), 100)
-    days, usd = [math.log(point[0]) for point in points], [math.log(point[1]) for point in points]
-    grid = [[" "] * cells for _ in range(PICTURE_ROWS)]
-    order = sorted(range(len(points)), key=lambda place: marks[place] != " ")
-    for place in order:
-        column = _cell(days[place], min(days), max(days), cells)
-        row = _cell(usd[place], min(usd), max(usd), PICTURE_ROWS)
-        grid[PICTURE_ROWS - 1 - row][column] = marks[place] if marks[place].strip() else "o"
-    labels = {0: up(max(p[1] for p in points)), PICTURE_ROWS - 1: up(min(p[1] for p in points))}
-    lines = [f"{labels.get(row, ''):>9} │{''.join(cells_).rstrip()}" for row, cells_ in enumerate(grid)]
-    low, high = (across(find(p[0] for p in points)) for find in (min, max))
-    lines.append(f"{'':>9} └{'─' * cells}")
-    lines.append(f"{'':>10} {low}{high:>{max(cells - len(low), len(high) + 1)}}")
-    lines.append(f"{'':>10} {legend}")
-    return "\n".join(lines)
-
-
-def _cell(value: float, low: float, high: float, cells: int) -> int:
-    return round((value - low) / (high - low) * (cells - 1)) if high > low else 0
 
 
 def _popular_table(popular: Sequence[Choice]) -> RenderableType:
@@ -249,7 +185,7 @@ def waste_words(choice: Choice) -> str:
     """What a common choice loses, and against what."""
     if choice.waste is None:
         return "nothing: it is on the front"
-    slower, spread = show_seconds(choice.waste.days * 86400), _spread(choice.waste.usd_range)
+    slower, spread = show_seconds(choice.waste.days * 86400), usd_spread(choice.waste.usd_range)
     return f"{show_dollars(choice.waste.usd)} ({spread}) and {slower} against {choice.waste.instead}"
 
 
@@ -301,12 +237,10 @@ def terms_words(price: PriceTag) -> str:
     return f"; {'; '.join(words)}" if words else ""
 
 
-def _unused(report: RentReport, *, full: bool) -> list[RenderableType]:
+def _unused(report: RentReport) -> list[RenderableType]:
     if not report.unused:
         return []
-    rows = [f"{len(entry.offers)} offers: {entry.reason}." for entry in report.unused]
-    if full:
-        rows = [f"{entry.reason}: {', '.join(entry.offers)}." for entry in report.unused]
+    rows = [f"{entry.reason}: {', '.join(entry.offers)}." for entry in report.unused]
     return [drawing.blank(), drawing.heading("Left out"), *drawing.bullets(rows)]
 
 
@@ -354,11 +288,27 @@ def bill_sentences(estimate: Estimate) -> list[str]:
     )
     out = [ideal]
     if cost.expected is not None:
-        spread = _spread(cost.expected.usd_range)
+        spread = usd_spread(cost.expected.usd_range)
         expected = f"{show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)} ({spread})"
         out.append(f"Expected: {expected}.")
         out += restart_sentences(cost)
     return [*out, price_words(cost.price)]
+
+
+def bill_in_short(estimate: Estimate) -> str:
+    """Days and dollars, ideal and expected, and whose price that is; empty without a price."""
+    cost = estimate.cost
+    if cost is None:
+        return ""
+    price, expected = cost.price, cost.expected
+    who = "your own" if price.provider == "you" else f"{price.provider} {price.market}"
+    seen = f", {price.date}" if price.date else ""
+    more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
+    return (
+        f"The bill: {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} ({_range(cost)}), "
+        f"{show_dollars(cost.usd_per_billion_tokens)} per billion tokens{_extras(cost)}{more}; at "
+        f"${price.usd_per_gpu_h:.2f} per GPU and hour ({who}{seen})."
+    )
 
 
 def saved_sentences(planset: PlanSet) -> list[str]:
@@ -373,7 +323,7 @@ def saved_sentences(planset: PlanSet) -> list[str]:
         out.append(_saved(base.days_saved, show_seconds(abs(base.days_saved) * 86400)))
     if base.usd_saved is not None:
         spread = (
-            f" ({_spread(base.usd_saved_range)})" if base.usd_saved_range is not None and base.usd_saved > 0 else ""
+            f" ({usd_spread(base.usd_saved_range)})" if base.usd_saved_range is not None and base.usd_saved > 0 else ""
         )
         out.append(_saved(base.usd_saved, show_dollars(abs(base.usd_saved)) + spread))
     if base.expected_usd_saved is not None:
@@ -398,24 +348,4 @@ def _plan_front(estimates: Sequence[Estimate]) -> list[RenderableType]:
 
 
 def _range(cost: Cost) -> str:
-    return _spread(cost.usd_range)
-
-
-def _spread(usd: Range) -> str:
-    return f"{show_dollars(usd.low)}-{show_dollars(usd.high).removeprefix('$')}"
-
-
-def _days(choice: Choice, by: str) -> float:
-    return choice.cost.expected.days if by == "expected" and choice.cost.expected else choice.cost.days
-
-
-def _usd(choice: Choice, by: str) -> float:
-    return choice.cost.expected.usd if by == "expected" and choice.cost.expected else choice.cost.usd
-
-
-def _usd_range(choice: Choice, by: str) -> Range:
-    return choice.cost.expected.usd_range if by == "expected" and choice.cost.expected else choice.cost.usd_range
-
-
-def _mark(choice: Choice) -> str:
-    return next((mark for role, mark in _MARKS.items() if role in choice.roles), " ")
+    return usd_spread(cost.usd_range)

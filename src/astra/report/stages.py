@@ -12,22 +12,18 @@ from astra.report.terms import MEMORY_LABELS
 if TYPE_CHECKING:
     from rich.table import Table
 
-MOST_ROWS: Final = 10
 MOST_KINDS_NARROW: Final = 5
 MOST_KINDS_WIDE: Final = 9
 
 
-def memory_table(estimate: Estimate, *, width: int, every_stage: bool) -> Table:
+def memory_table(estimate: Estimate, *, width: int) -> Table:
     """GiB by kind for each stage, with the allocated and reserved peaks."""
     kinds = _kinds(estimate.stages, MOST_KINDS_WIDE if width >= 110 else MOST_KINDS_NARROW)
     headers = [MEMORY_LABELS.get(kind, kind.replace("_", " ")) for kind in kinds]
     hidden = sorted({kind for stage in estimate.stages for kind in stage.memory} - set(kinds))
     columns = ["layers", "in flight", *headers, *(["other"] if hidden else []), "allocated", "reserved"]
     out = drawing.table(("stage", "left"), *((name, "right") for name in columns), gap=1 if width < 100 else 2)
-    for row in visible_rows(explain.memory_rows(estimate.stages), every_stage=every_stage):
-        if row is None:
-            out.add_row("…", *[""] * len(columns), style="dim")
-            continue
+    for row in explain.memory_rows(estimate.stages):
         stage = row.stage
         cells = [f"{stage.memory.get(kind, 0.0):.1f}" for kind in kinds]
         if hidden:
@@ -43,7 +39,7 @@ def time_unit(estimate: Estimate) -> tuple[str, float]:
     return ("s", 1.0) if estimate.step_s >= 1.0 else ("ms", 1e-3)
 
 
-def time_table(estimate: Estimate, *, width: int, every_stage: bool) -> Table:
+def time_table(estimate: Estimate, *, width: int) -> Table:
     """Times of a step on one rank of each stage; communication is busy time by kind, then what is not hidden."""
     kinds = sorted({kind for stage in estimate.stages for kind in stage.communication_s if stage.communication_s[kind]})
     roomy = width >= 100
@@ -52,29 +48,12 @@ def time_table(estimate: Estimate, *, width: int, every_stage: bool) -> Table:
     columns += ["exposed"] if kinds else []
     unit_s = time_unit(estimate)[1]
     out = drawing.table(("stage", "left"), *((name, "right") for name in columns), gap=2 if roomy else 1)
-    for row in visible_rows(explain.time_rows(estimate.stages), every_stage=every_stage):
-        if row is None:
-            out.add_row("…", *[""] * len(columns), style="dim")
-            continue
+    for row in explain.time_rows(estimate.stages):
         stage = row.stage
         seconds = [stage.forward_s, stage.backward_s] if roomy else []
         seconds += [stage.compute_s, stage.optimizer_s, *(stage.communication_s.get(kind, 0.0) for kind in kinds)]
         seconds += [sum(stage.exposed_s.values())] if kinds else []
         out.add_row(row.name, str(stage.layers), *(f"{value / unit_s:.2f}" for value in seconds))
-    return out
-
-
-def visible_rows(rows: Sequence[explain.StageRow], *, every_stage: bool) -> list[explain.StageRow | None]:
-    """The rows to draw; None stands for rows left out. The fullest stage is always among them."""
-    if every_stage or len(rows) <= MOST_ROWS:
-        return list(rows)
-    fullest = max(range(len(rows)), key=lambda index: rows[index].stage.peak_reserved_gib)
-    keep = sorted({*range(MOST_ROWS // 2), *range(len(rows) - 3, len(rows)), fullest})
-    out: list[explain.StageRow | None] = []
-    for before, index in zip([-1, *keep], keep, strict=False):
-        if index > before + 1:
-            out.append(None)
-        out.append(rows[index])
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.answer import Estimate, ModelReport, Plan, PlanSet
@@ -15,7 +15,7 @@ from astra.units import show_count, show_dollars, show_gib, show_seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-REJECTS_SHOWN: Final = 8
+REJECTS_SHOWN: Final = 8  # where there is no plan and nobody asked for all
 ONE_LINE_WIDTH: Final = 120
 _GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "red", "other": "blue"}
 
@@ -23,9 +23,10 @@ _GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "r
 def render_plans(
     planset: PlanSet, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
 ) -> str:
-    """The ranked plans, the best one's time and memory, why the others lost, and what was refused.
+    """The ranked plans, what the first rests on and what bounds it, in one screen.
 
-    ``brief`` keeps the ranking alone; ``full`` shows every reject and every stage.
+    ``brief`` keeps the ranking alone; ``full`` adds its time and memory by stage, the whole bill, why the others lost,
+    and what was refused.
     """
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
@@ -35,22 +36,54 @@ def render_plans(
         parts += headlines(planset)
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
-    if not brief:
-        if planset.nearby:
-            parts += [drawing.blank(), *drawing.bullets([near.sentence for near in planset.nearby])]
+    if not brief and planset.nearby:
+        parts += [drawing.blank(), *drawing.bullets([near.sentence for near in planset.nearby])]
+    if full:
         if planset.plans:
-            parts += _best(planset.best.estimate, columns, full=full)
+            parts += _best(planset.best.estimate, columns)
             parts += money.bill(planset)
             parts += _others(planset)
-        parts += _ledger(planset, columns, full=full)
+        parts += _ledger(planset)
         parts += drawing.closing([], planset.notes)
+    elif not brief:
+        parts += _in_short(planset)
     return drawing.draw(parts, width=columns, color=bool(color))
+
+
+MORE: Final = (
+    "-v: time and memory by stage, the bill, why the others lost, what was left out. --report FILE.html: all of it as "
+    "a page. astra explain PLAN.json: what would bring most."
+)
+
+
+MORE_OF_ONE: Final = "-v: time and memory by stage, the whole bill, how each term is known."
+
+
+def _in_short(planset: PlanSet) -> list[RenderableType]:
+    """The first plan in a few sentences, the next one's loss, the search, and what more can be seen."""
+    if not planset.plans:
+        return [*_ledger(planset, REJECTS_SHOWN), *shortened(planset.notes, MORE)]
+    best = planset.best.estimate
+    # The headlines tell the first plan's evidence already.
+    sentences = [] if planset.daring is not None else [explain.certainty(best)]
+    sentences += [f"{explain.dominates(best)} {explain.helps_most(best)}", explain.memory_sentence(best)]
+    sentences += [money.bill_in_short(best), *money.saved_sentences(planset)]
+    if len(planset.plans) > 1 and planset.objective != "pareto":
+        sentences.append(explain.why_lost(planset.best, planset.plans[1]))
+    sentences.append(explain.search_sentence(planset))
+    return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE)]
+
+
+def shortened(notes: Sequence[str], more: str) -> list[RenderableType]:
+    """How a short answer ends: what was assumed in one paragraph, and where the rest is."""
+    said = [drawing.prose((f"note: {'; '.join(note.rstrip('.') for note in notes)}", "dim"))] if notes else []
+    return [drawing.blank(), *said, drawing.prose((more, "dim"))]
 
 
 def render_estimate(
     estimate: Estimate, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
 ) -> str:
-    """One strategy's speed and memory, stage by stage."""
+    """One strategy's speed and memory; ``full`` adds them stage by stage, and how each term is known."""
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [
         drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}"),
@@ -62,17 +95,24 @@ def render_estimate(
         drawing.prose(explain.certainty(estimate)),
     ]
     if not brief:
-        if estimate.cost is not None:
-            parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
+        bill = money.bill_sentences(estimate)
+        if full and bill:
+            parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(bill)]
+        else:
+            parts += drawing.bullets([money.bill_in_short(estimate)])
         parts += _where_time_goes(estimate, columns)
-        unit = stages.time_unit(estimate)[0]
-        note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
-        parts += [drawing.blank(), drawing.heading("Time per stage", note)]
-        parts.append(stages.time_table(estimate, width=columns, every_stage=full))
-        parts += _memory(estimate, columns, full=full)
-        if full and estimate.provenance:
-            parts += _provenance(estimate)
+        if full:
+            unit = stages.time_unit(estimate)[0]
+            note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
+            parts += [drawing.blank(), drawing.heading("Time per stage", note)]
+            parts.append(stages.time_table(estimate, width=columns))
+            parts += [*_memory(estimate, columns), *_provenance(estimate)]
+        else:
+            parts += drawing.bullets([explain.memory_sentence(estimate)])
         parts += drawing.closing(estimate.warnings, [])
+        parts += (
+            [] if full else [drawing.blank(), drawing.prose(("-v: time and memory by stage, the whole bill.", "dim"))]
+        )
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
@@ -170,16 +210,16 @@ def _days(days: float | None) -> str:
     return f"{days:.2f}" if days < 1 else f"{days:,.1f}"
 
 
-def _best(estimate: Estimate, width: int, *, full: bool) -> list[RenderableType]:
+def _best(estimate: Estimate, width: int) -> list[RenderableType]:
     return [
         drawing.blank(),
         drawing.heading("The best plan"),
         drawing.text(estimate.strategy),
         *_where_time_goes(estimate, width),
-        *_memory(estimate, width, full=full),
+        *_memory(estimate, width),
         drawing.blank(),
         drawing.prose(explain.certainty(estimate)),
-        *([] if not (full and estimate.provenance) else _provenance(estimate)),
+        *_provenance(estimate),
     ]
 
 
@@ -202,12 +242,12 @@ def _where_time_goes(estimate: Estimate, width: int) -> list[RenderableType]:
     ]
 
 
-def _memory(estimate: Estimate, width: int, *, full: bool) -> list[RenderableType]:
+def _memory(estimate: Estimate, width: int) -> list[RenderableType]:
     room = f"usable {estimate.memory_usable_gib:.1f}, limit {estimate.memory_limit_gib:.1f}"
     return [
         drawing.blank(),
         drawing.heading("Memory", f"GiB per GPU at its worst moment; {room}"),
-        stages.memory_table(estimate, width=width, every_stage=full),
+        stages.memory_table(estimate, width=width),
         drawing.blank(),
         *drawing.bullets([explain.memory_sentence(estimate)]),
     ]
@@ -220,10 +260,10 @@ def _others(planset: PlanSet) -> list[RenderableType]:
     return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)]
 
 
-def _ledger(planset: PlanSet, width: int, *, full: bool) -> list[RenderableType]:
-    shown, reasons, strategies = explain.ranked_rejects(planset.rejects, None if full else REJECTS_SHOWN)
+def _ledger(planset: PlanSet, limit: int | None = None) -> list[RenderableType]:
     parts: list[RenderableType] = [drawing.blank(), drawing.heading("The search")]
     parts.append(drawing.prose(explain.search_sentence(planset)))
+    shown, reasons, strategies = explain.ranked_rejects(planset.rejects, limit)
     if not shown:
         return parts
     ledger = drawing.table(("strategies", "right"), ("left out because", "wrap"))
@@ -270,6 +310,8 @@ def _figures(estimate: Estimate) -> RenderableType:
 
 
 def _provenance(estimate: Estimate) -> list[RenderableType]:
+    if not estimate.provenance:
+        return []
     out = drawing.table(("term", "left"), ("known", "left"))
     for term, source in estimate.provenance.items():
         out.add_row(words(term).label, source)

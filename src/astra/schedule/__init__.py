@@ -1,4 +1,4 @@
-"""Pipeline schedules as data, and the one simulator; pictures are a module of their own."""
+"""Pipeline schedules as data, and the one simulator."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final, NamedTuple
 
 from astra.atomic import write_file
 from astra.errors import InputError, OutputError
+from astra.report.markup import quoted
 from astra.validate.replay import ReplayedRun
 
 SIDE: Final = 640
@@ -101,12 +101,12 @@ def svg(points: Sequence[Point]) -> str:
         color = COLORS[place_of % len(COLORS)]
         members = [point for point in points if point.source == source]
         dots = "".join(
-            f'<circle cx="{across(p.measured_s)}" cy="{up(p.predicted_s)}" r="2.5"><title>{html.escape(p.label)}'
+            f'<circle cx="{across(p.measured_s)}" cy="{up(p.predicted_s)}" r="2.5"><title>{quoted(p.label)}'
             f" predicted {p.predicted_s:.4g} s, measured {p.measured_s:.4g} s</title></circle>"
             for p in members
         )
         parts.append(f'<g fill="{color}" fill-opacity="0.6">{dots}</g>')
-        name = f"{html.escape(source)} ({len(members)})"
+        name = f"{quoted(source)} ({len(members)})"
         parts.append(f'<text x="{SIDE}" y="{MARGIN + 18 * place_of}" fill="{color}">{name}</text>')
     return "\n".join([*parts, "</svg>\n"])
 

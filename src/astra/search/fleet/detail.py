@@ -30,6 +30,7 @@ from astra.rules.can import rules_of, unable
 from astra.rules.names import facts_of
 from astra.rules.table import Rule, violations
 from astra.schedule import find, legal, step_s
+from astra.schedule.simulator import StageSeconds
 from astra.search import detail
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
@@ -41,7 +42,7 @@ from astra.spec.strategy import Strategy, replace, usual_schedule
 from astra.units import GIB
 
 
-class _Costed(NamedTuple):
+class CostedSegment(NamedTuple):
     """One segment as a pipeline of its own pool."""
 
     job: Job
@@ -60,7 +61,7 @@ class _Costed(NamedTuple):
 
 def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
     """The record of one strategy; the caller has checked it with ``check_strategy``."""
-    groups = [_costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
+    groups = [costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
     longest = max(seconds for seconds, _ in pipelines)
     last_s = max(float(part.after_s.max()) for costed in groups for part in costed)
@@ -71,14 +72,17 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
         stages += placed
         records.append(_group_record(number, group, placed, sends, seconds, longest))
     slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
-    waits = 1 + _straggling(fleet, strategy)
+    waits = 1 + straggling(fleet, strategy)
     total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return summary(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
 
 
-def _costed_group(fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule]) -> list[_Costed]:
+def costed_group(
+    fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule]
+) -> list[CostedSegment]:
+    """The segments of a group."""
     first, out = 0, []
     for segment in group.segments:
         ranks = range(first, first + segment.pp)
@@ -94,7 +98,7 @@ def _costed(
     segment: Segment,
     ranks: range,
     user_rules: Sequence[Rule],
-) -> _Costed:
+) -> CostedSegment:
     """A segment's ranks, in a pipeline of the same layout on its pool alone."""
     place = fleet.place(segment.pool)
     whole = fleet.jobs[place]
@@ -123,7 +127,7 @@ def _costed(
     provenance["dp"] = Source(int(moved.source.max()))
     facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
     facts |= {"gpus": strategy.gpus, "layers_per_chunk": max(strategy.layers)}
-    return _Costed(
+    return CostedSegment(
         job,
         strategy,
         costs,
@@ -192,9 +196,22 @@ def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
     return min(wires, key=lambda way: way.bytes_per_s)
 
 
-def _simulated(fleet: Fleet, group: Group, costed: Sequence[_Costed]) -> tuple[float, list[float]]:
-    """The makespan of one pipeline, and the seconds of each transfer between virtual stages."""
-    p, v, m = group.stages, group.vp, group.microbatches
+class GroupPipeline(NamedTuple):
+    """What one pipeline of a group is simulated from."""
+
+    schedule: str
+    stages: StageSeconds
+
+    def shape(self, group: Group) -> tuple[int, int, int]:
+        """Ranks, chunks and micro-batches; of the latter as many as the schedule is next defined for."""
+        p, v, m = group.stages, group.vp, group.microbatches
+        defined = bool(legal(code("schedule", self.schedule), p=p, v=v, m=m).all())
+        return p, v, m if defined else -(-m // p) * p
+
+
+def pipeline_of(fleet: Fleet, group: Group, costed: Sequence[CostedSegment]) -> GroupPipeline:
+    """The seconds of every virtual stage of a group, each on its own pool."""
+    p, v = group.stages, group.vp
     schedule = usual_schedule(v)
     by_rank = [number for number, part in enumerate(costed) for _ in part.ranks]
     owner = [by_rank[rank] for rank in find(schedule).rank_of(p, v).tolist()]  # of each virtual stage
@@ -203,23 +220,19 @@ def _simulated(fleet: Fleet, group: Group, costed: Sequence[_Costed]) -> tuple[f
     def column(name: str) -> Floats:
         return np.array([getattr(costed[part], name)[k] for k, part in enumerate(owner)])
 
-    defined = bool(legal(code("schedule", schedule), p=p, v=v, m=m).all())
-    count = m if defined else -(-m // p) * p
-    seconds = step_s(
-        schedule,
-        p=p,
-        v=v,
-        m=count,
-        forward_s=column("forward_s"),
-        backward_s=column("backward_s"),
-        weight_s=column("weight_s"),
-        send_s=np.array(sends),
-        blocking_p2p=v == 1,
-    )
-    return seconds * m / count, sends
+    stages = StageSeconds(column("forward_s"), column("backward_s"), column("weight_s"), np.array(sends))
+    return GroupPipeline(schedule, stages)
 
 
-def _transfer_s(fleet: Fleet, group: Group, costed: Sequence[_Costed], here: int, there: int) -> float:
+def _simulated(fleet: Fleet, group: Group, costed: Sequence[CostedSegment]) -> tuple[float, list[float]]:
+    """The makespan of one pipeline, and the seconds of each transfer between virtual stages."""
+    pipeline = pipeline_of(fleet, group, costed)
+    p, v, count = pipeline.shape(group)
+    seconds = step_s(pipeline.schedule, p=p, v=v, m=count, **pipeline.stages._asdict(), blocking_p2p=v == 1)
+    return seconds * group.microbatches / count, pipeline.stages.send_s.tolist()
+
+
+def _transfer_s(fleet: Fleet, group: Group, costed: Sequence[CostedSegment], here: int, there: int) -> float:
     """One activation from a stage of one segment to one of another, or of the same."""
     if here == there:
         return float(costed[here].costs.p2p_s[0])
@@ -233,7 +246,7 @@ def _transfer_s(fleet: Fleet, group: Group, costed: Sequence[_Costed], here: int
 
 
 def _placed(
-    number: int, group: Group, costed: Sequence[_Costed], sends: Sequence[float], start: int
+    number: int, group: Group, costed: Sequence[CostedSegment], sends: Sequence[float], start: int
 ) -> list[MixedStage]:
     """Stage records with their pool."""
     out: list[MixedStage] = []
@@ -285,7 +298,7 @@ def _group_record(
     )
 
 
-def _straggling(fleet: Fleet, strategy: MixedStrategy) -> float:
+def straggling(fleet: Fleet, strategy: MixedStrategy) -> float:
     """As for one pool, over the nodes that are used."""
     used = strategy.gpus_by_pool
     nodes = sum(
@@ -295,7 +308,7 @@ def _straggling(fleet: Fleet, strategy: MixedStrategy) -> float:
     return STRAGGLING * math.log2(max(nodes, 1))
 
 
-def _known(fleet: Fleet, strategy: MixedStrategy, groups: Sequence[Sequence[_Costed]]) -> KnownOfStrategy:
+def _known(fleet: Fleet, strategy: MixedStrategy, groups: Sequence[Sequence[CostedSegment]]) -> KnownOfStrategy:
     """What the segments say of the whole: provenance, work done again, rules broken, its kind."""
     parts = [part for costed in groups for part in costed]
     provenance: dict[str, Source] = {}

@@ -1,0 +1,65 @@
+"""``astra explain``: why a plan is as it is, and what a single change would bring."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final
+
+from astra.cli import options, planned
+from astra.cli.output import Answer
+
+if TYPE_CHECKING:
+    from astra.answer import Estimate
+    from astra.search.world import World
+    from astra.study.records import Changed
+
+HELP: Final = "why a plan is as it is, what binds it, and what would bring most"
+DESCRIPTION: Final = (
+    "Say of a plan made by astra plan --out PLAN.json what its time goes to, which limit binds, what the next plan "
+    "lost by, what a single change (memory, links, batch, GPU, precision, dispatcher, graphs) would bring, each "
+    "planned anew, and how sure each figure is."
+)
+EPILOG: Final = """\
+examples:
+  astra explain plan.json
+  astra explain plan.json --pick 2 --seconds 0
+  astra explain plan.json --json
+"""
+SECONDS: Final = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the verb."""
+    planned.add_plan(parser)
+    text = f"plan changes for at most about so long (default {SECONDS}); those left are named"
+    parser.add_argument("--seconds", metavar="N", type=options.whole("--seconds", at_least=0, at_most=86400),
+                        default=SECONDS, help=text)  # fmt: skip
+    options.add_output(parser, detail=False)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Plan every change, and keep the answer ready to be drawn."""
+    found = planned.read(args.plan, args.pick)
+    planset = planned.answer_of(found)
+    from astra.report.explanation import explained  # noqa: PLC0415
+
+    changes, skipped = _tried(found.world, planset.best.estimate, args.seconds)
+    explanation = explained(planset, found.rank, changes, skipped, name=found.file)
+
+    def draw(width: int | None, color: bool) -> str:
+        from astra.report.study_text import render_explanation  # noqa: PLC0415
+
+        return render_explanation(explanation, width, color)
+
+    return Answer(draw, explanation.to_json)
+
+
+def _tried(world: World, base: Estimate, seconds: float) -> tuple[list[Changed], list[str]]:
+    from astra.cli import progress  # noqa: PLC0415
+    from astra.study.changes import tried  # noqa: PLC0415
+
+    if not progress.watched():
+        return tried(world, base, seconds=seconds)
+    with progress.SearchProgress(sys.stderr, title="planning changes") as bar:
+        return tried(world, base, seconds=seconds, progress=bar)

@@ -1,0 +1,139 @@
+"""Charts as SVG: curves with their error bands, bars that stack. Drawn here, so that nothing has to be installed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from astra.report.markup import label, picture, quoted, tag
+
+COLORS: Final = ("forward", "optimizer", "backward", "p2p", "gradient-reduction", "host")
+PANEL_WIDTH: Final = 370.0
+PANEL_HEIGHT: Final = 250.0
+_MARGIN: Final = (62.0, 14.0, 34.0, 44.0)  # left, right, top, bottom
+
+
+class Dot(NamedTuple):
+    """A point of a curve."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    told: str  # on hover
+    mark: str = ""  # a number beside it, where something changes
+
+
+class Curve(NamedTuple):
+    """Points of one name, in order."""
+
+    name: str
+    dots: Sequence[Dot]
+
+
+class Panel(NamedTuple):
+    """One chart of several side by side."""
+
+    title: str
+    curves: Sequence[Curve]
+    ticks: Sequence[tuple[float, str]]  # of the x axis
+    show: Callable[[float], str]  # a value of the y axis
+    guide: Sequence[tuple[float, float]] = ()  # a line to compare with
+    log: bool = False  # the y axis by powers
+
+
+def charts(title: str, panels: Sequence[Panel], x_title: str, notes: Sequence[str] = ()) -> str:
+    """Panels side by side, three in a row, under one legend; ``notes`` are lines below them."""
+    across = min(len(panels), 3)
+    down = -(-len(panels) // across)
+    names = [curve.name for curve in panels[0].curves]
+    top = 30.0 + (22.0 if len(names) > 1 else 0.0)
+    parts = [label(title, 12, 20, class_="bold", font_size=14)]
+    x = 12.0
+    for place, name in enumerate(names if len(names) > 1 else ()):
+        parts += [tag("rect", x=x, y=32, width=12, height=12, class_=_color(place)), label(name, x + 18, 42)]
+        x += 34 + 7 * len(name)
+    for place, panel in enumerate(panels):
+        left, high = place % across * PANEL_WIDTH, top + place // across * PANEL_HEIGHT
+        parts.append(tag("g", *_panel(panel, x_title), transform=f"translate({left:g},{high:g})"))
+    foot = top + down * PANEL_HEIGHT + 8
+    parts += [label(note, 12, foot + 16 * place, class_="small") for place, note in enumerate(notes)]
+    return picture(across * PANEL_WIDTH, foot + 16 * len(notes), title, *parts)
+
+
+def _color(place: int) -> str:
+    return COLORS[place % len(COLORS)]
+
+
+def _panel(panel: Panel, x_title: str) -> Iterator[str]:
+    left, right, top, bottom = _MARGIN
+    wide, high = PANEL_WIDTH - left - right, PANEL_HEIGHT - top - bottom
+    dots = [dot for curve in panel.curves for dot in curve.dots]
+    most = max((dot.high for dot in dots), default=1.0) * 1.06 or 1.0
+    least = min((dot.low for dot in dots), default=1.0) / 1.2 if panel.log else 0.0
+    first, last = panel.ticks[0][0], panel.ticks[-1][0]
+
+    def across(x: float) -> float:
+        return left + (wide / 2 if last == first else (x - first) / (last - first) * wide)
+
+    def up(y: float) -> float:
+        share = math.log(y / least) / math.log(most / least) if panel.log else y / most
+        return top + high * (1 - share)
+
+    yield label(panel.title, left, 20, class_="bold")
+    for y in _powers(least, most) if panel.log else _steps(most):
+        yield tag("line", x1=left, x2=left + wide, y1=up(y), y2=up(y), class_="rule")
+        yield label(panel.show(y), left - 6, up(y) + 4, class_="small end faint")
+    for x, words in spread_ticks([(across(x), words) for x, words in panel.ticks]):
+        yield label(words, x, top + high + 15, class_="small mid faint")
+    yield label(x_title, left + wide / 2, top + high + 32, class_="small mid")
+    inside = [(x, y) for x, y in panel.guide if least <= y <= most]
+    if len(inside) > 1:
+        points = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in inside)
+        yield tag("polyline", points=points, fill="none", stroke="var(--faint)", stroke_dasharray="4 4")
+    for place, curve in enumerate(panel.curves):
+        yield from _curve(curve, _color(place), across, up)
+
+
+def _curve(curve: Curve, color: str, across: Callable[[float], float], up: Callable[[float], float]) -> Iterator[str]:
+    dots = curve.dots
+    if any(dot.high > dot.low for dot in dots) and len(dots) > 1:
+        edge = [(dot.x, dot.high) for dot in dots] + [(dot.x, dot.low) for dot in reversed(dots)]
+        band = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in edge)
+        yield tag("polygon", points=band, class_=color, fill_opacity=0.14)
+    line = " ".join(f"{across(dot.x):.1f},{up(dot.y):.1f}" for dot in dots)
+    yield tag("polyline", points=line, fill="none", stroke=f"var(--{color})", stroke_width=2)
+    for dot in dots:
+        x, y = across(dot.x), up(dot.y)
+        told = tag("title", quoted(dot.told))
+        yield tag("circle", told, cx=x, cy=y, r=5 if dot.mark else 3.5, class_=color,
+                  stroke="var(--ink)" if dot.mark else None, stroke_width=1.5 if dot.mark else None)  # fmt: skip
+        if dot.mark:
+            yield label(dot.mark, x, y - 9, class_="small mid bold")
+
+
+def spread_ticks(ticks: Sequence[tuple[float, str]]) -> Iterator[tuple[float, str]]:
+    """Those whose words have room beside the ones before them; the last always has."""
+    taken = -math.inf
+    room = ticks[-1][0] - 3.2 * len(ticks[-1][1])
+    for place, (x, words) in enumerate(ticks):
+        half = 3.2 * len(words)
+        if place == len(ticks) - 1 or (x - half > taken and x + half < room):
+            yield x, words
+            taken = x + half
+
+
+def _powers(least: float, most: float) -> list[float]:
+    """Ones, twos and fives of every power of ten in between, or the ones alone where those are many."""
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    found = [times * 10.0**power for power in powers for times in (1, 2, 5)]
+    inside = [value for value in found if least <= value <= most]
+    return inside if len(inside) <= 7 else [value for value in inside if math.log10(value) % 1 == 0]
+
+
+def _steps(most: float) -> list[float]:
+    """Round values from zero up, four or five of them."""
+    unit = 10.0 ** math.floor(math.log10(most))
+    step = next(unit * times for times in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5) if most / (unit * times) <= 5.5)
+    return [number * step for number in range(int(most / step) + 1)]

@@ -1,0 +1,225 @@
+"""An answer to show to others, as one page: plans on one pool or on several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from astra.answer import Estimate, PlanSet
+from astra.catalog.requests import write_request
+from astra.catalog.runtimes import runtime, runtime_names
+from astra.report import explain, money
+from astra.report.bars import memory_bars, time_table
+from astra.report.explanation import MEANING, known
+from astra.report.front_svg import Spot, front_svg
+from astra.report.markup import quoted, tag
+from astra.report.page import bullets, code, facts, folded, page, paragraph, section, table, wide
+from astra.report.timeline import seconds_table, timeline_svg
+from astra.search.fleet.records import MixedEstimate, MixedPlanSet
+from astra.search.timeline import StepTimeline
+from astra.units import show_count, show_dollars
+
+REJECTS: Final = 60
+
+
+def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
+    """Everything that ``astra plan`` answers, and the simulated step of its first plan if it is given."""
+    request = planset.request
+    title = f"{request['model']} on {_gpus(planset)}"
+    head = [tag("h1", quoted(title)), paragraph(work_words(planset), "faint")]
+    if not planset.plans:
+        return page(title, *head, paragraph("No strategy is legal and fits.", "bad lead"), *_ending(planset))
+    best = planset.best.estimate
+    return page(
+        title,
+        *head,
+        section("The answer", *_answer(planset, best), key="answer"),
+        section("Evidence and doubt", *_evidence(planset, best), key="evidence"),
+        section(f"Where the {explain.show_step(best.step_s)} go", time_table(best),
+                bullets([explain.dominates(best), explain.helps_most(best)]), key="time"),
+        section("Memory of every stage against its limit", memory_bars(best),
+                paragraph(explain.memory_sentence(best)), key="memory"),
+        section("One step, stage by stage", *_timeline(step), key="timeline"),
+        *_pools(planset),
+        section("The bill", *_bill(planset), key="bill"),
+        section("Runners-up", *_others(planset), key="others"),
+        *_ending(planset),
+    )  # fmt: skip
+
+
+def _ending(planset: PlanSet) -> list[str]:
+    return [
+        section("What was left out, and why", *_ledger(planset), key="ledger"),
+        section("What this rests on", *_assumptions(planset), key="assumptions"),
+        section("How to launch it", *_launch(planset), key="launch"),
+        section("The request", *request_parts(planset.asked, "plan"), key="request"),
+        footer(planset.version, planset.fingerprint),
+    ]
+
+
+def _gpus(planset: PlanSet) -> str:
+    request = planset.request
+    return str(request["gpu"]) if "pools" in request else f"{request['gpus']}x{request['gpu']}"
+
+
+def work_words(planset: PlanSet) -> str:
+    """The workload in a line."""
+    work: Mapping[str, Any] = planset.request["workload"]
+    tokens = show_count(work["global_batch"] * work["seq"])
+    words = [f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {tokens} per step"]
+    words += [str(work[key]) for key in ("precision", "optimizer", "task") if work.get(key)]
+    words += [f"{show_count(work['tokens'])} tokens in all"] if work.get("tokens") else []
+    return ", ".join([*words, str(planset.request.get("runtime", ""))])
+
+
+def _answer(planset: PlanSet, best: Estimate) -> list[str]:
+    low, high = best.step_s_range.low, best.step_s_range.high
+    figures = [
+        ("step time", explain.show_step(best.step_s), f"{explain.show_step(low)} to {explain.show_step(high)}"),
+        ("tokens per second", f"{best.tokens_per_s:,.0f}", f"{best.tokens_per_s_per_gpu:,.0f} per GPU"),
+        ("MFU", f"{best.mfu:.1%}", f"{best.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"),
+        ("peak memory", f"{best.peak_reserved_gib:.1f} GiB", f"limit {best.memory_limit_gib:.1f}, fullest stage"),
+        ("bubble", explain.show_share(best.bubble_fraction), f"{best.microbatches:,} micro-batches"),
+    ]
+    if best.train_days is not None:
+        figures.append(("training", f"{best.train_days:,.1f} days", "ideal: nothing fails"))
+    if best.cost is not None:
+        usd = best.cost.usd_range
+        figures.append(("cost", show_dollars(best.cost.usd), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"))
+    return [
+        tag("p", tag("code", quoted(best.strategy)), class_="lead"),
+        facts(figures),
+        bullets(best.warnings, "warn"),
+        bullets(explain.headlines(planset)),
+        bullets(near.sentence for near in planset.nearby),
+    ]
+
+
+def _evidence(planset: PlanSet, best: Estimate) -> list[str]:
+    rows = [(one.figure, one.value, one.how) for one in known(best)]
+    others = [one for one in explain.all_warnings(planset) if not one.startswith("#1:")]
+    return [
+        paragraph(explain.certainty(best)),
+        table(("figure", "value", "how sure"), rows, left=(0, 2)),
+        bullets(others, "warn"),
+    ]
+
+
+def _timeline(step: StepTimeline | None) -> list[str]:
+    if step is None:
+        return []
+    return [wide(timeline_svg(step)), folded("Seconds of every stage", seconds_table(step))]
+
+
+def _pools(planset: PlanSet) -> list[str]:
+    """What several pools add: which is worth what, and who can run it."""
+    if not isinstance(planset, MixedPlanSet):
+        return []
+    from astra.report.mixed import chain, comparison, group_line, marginal_sentences, runs_sentence  # noqa: PLC0415
+    from astra.search.fleet.records import MixedStage  # noqa: PLC0415
+
+    best = planset.best.estimate
+    assert isinstance(best, MixedEstimate)
+    lines = []
+    for group in best.groups:
+        own = [stage for stage in best.stages if isinstance(stage, MixedStage) and stage.group == group.index]
+        lines += [group_line(group), chain(own)]
+    sentences = [*comparison(planset), *marginal_sentences(planset)]
+    left = [f"{name} is not used: {why}" for name, why in planset.left_out.items()]
+    return [
+        section("The pipelines", bullets(lines), key="pipelines"),
+        section("What each pool is worth", bullets([*sentences, *left]), key="pools"),
+        section("Who can run it", paragraph(runs_sentence(best)), key="runs"),
+    ]
+
+
+def _bill(planset: PlanSet) -> list[str]:
+    best = planset.best.estimate
+    if best.cost is None:
+        return []
+    spots = [
+        Spot(plan.estimate.cost.days, plan.estimate.cost.usd, f"#{plan.rank}", f"#{plan.rank}",
+             plan.estimate.cost.usd_range.low, plan.estimate.cost.usd_range.high)
+        for plan in planset.plans if plan.estimate.cost is not None
+    ]  # fmt: skip
+    drawn = wide(front_svg(spots, "Time against money")) if planset.objective == "pareto" and len(spots) > 1 else ""
+    saved = money.saved_sentences(planset) if planset.baseline is not None else []
+    return [drawn, bullets([*money.bill_sentences(best), *saved])]
+
+
+def _others(planset: PlanSet) -> list[str]:
+    if len(planset.plans) < 2:
+        return []
+    priced = any(plan.estimate.train_usd is not None for plan in planset.plans)
+    heads = ["#", "strategy", "step time", "tokens/s", "MFU", "peak GiB", "bubble", *["days", "cost"] * priced]
+    rows = []
+    for plan in planset.plans:
+        one = plan.estimate
+        row = [str(plan.rank), plan.strategy, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
+        row += [f"{one.tokens_per_s:,.0f}", f"{one.mfu:.1%}", f"{one.peak_reserved_gib:.1f}"]
+        row += [explain.show_share(one.bubble_fraction)]
+        if priced:
+            row += ["-" if one.train_days is None else f"{one.train_days:,.1f}"]
+            row += ["-" if one.train_usd is None else show_dollars(one.train_usd)]
+        rows.append(row)
+    lost = [] if planset.objective == "pareto" else [explain.why_lost(planset.best, one) for one in planset.plans[1:]]
+    return [table(heads, rows, left=(1,), best=0), bullets(lost)]
+
+
+def _ledger(planset: PlanSet) -> list[str]:
+    shown, reasons, strategies = explain.ranked_rejects(planset.rejects, REJECTS)
+    rows = [(f"{reject.strategies:,}", reject.sentence) for reject in shown]
+    rows += [(f"{strategies:,}", f"for {reasons} other reasons")] if reasons else []
+    if "pools" in planset.request:
+        return [table(("strategies", "left out because"), rows, left=(1,))] if rows else []
+    ledger = folded(f"{len(rows)} reasons", table(("strategies", "left out because"), rows, left=(1,))) if rows else ""
+    return [paragraph(explain.search_sentence(planset)), ledger]
+
+
+def _assumptions(planset: PlanSet) -> list[str]:
+    """Where the figures come from: the model, the GPUs and their links, the price, how each term is known."""
+    request = planset.request
+    rows = [("model", str(request["model_spec"].get("source") or "given"))]
+    for name, pool in _pool_records(request):
+        rows += [(f"GPU {name}", _sourced(pool["device"])), (f"server {pool['node']['name']}", _sourced(pool["node"]))]
+    if planset.plans:
+        best = planset.best.estimate
+        rows += [(f"term {term}", f"{word}: {MEANING.get(word, '')}") for term, word in best.provenance.items()]
+        if best.cost is not None:
+            rows.append(("price", money.price_words(best.cost.price)))
+            rows += [("restarts", source) for source in (best.cost.expected.sources if best.cost.expected else ())]
+    return [table(("what", "from where"), rows, left=(0, 1)), bullets(planset.notes, "faint")]
+
+
+def _pool_records(request: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    pools = request.get("pools")
+    found = pools.values() if isinstance(pools, Mapping) else [request["pool"]] if "pool" in request else []
+    return [(str(pool["device"]["name"]), pool) for pool in found if "device" in pool and "node" in pool]
+
+
+def _sourced(record: Mapping[str, Any]) -> str:
+    return " ".join(str(record[key]) for key in ("source", "date") if record.get(key))
+
+
+def _launch(planset: PlanSet) -> list[str]:
+    name = str(planset.request.get("runtime", ""))
+    target = runtime(name).exports_to if name in runtime_names() else ""
+    if not target:
+        return [paragraph(f"astra export writes no files for {name}: start it with the strategy above.")]
+    lines = ["astra plan request.toml --out plan.json", f"astra export plan.json --to {target} --out run/"]
+    lines += ["astra export plan.json --to slurm --out job/     # or kubernetes, skypilot"]
+    return [paragraph("With the request below in request.toml:"), code("\n".join(lines))]
+
+
+def request_parts(asked: Mapping[str, Any], verb: str) -> list[str]:
+    """The request to reproduce an answer."""
+    if not asked:
+        return []
+    text = write_request(asked, verb)
+    return [paragraph(f"Saved as request.toml, astra {verb} request.toml answers the same."), code(text)]
+
+
+def footer(version: str, fingerprint: Mapping[str, str]) -> str:
+    """Who made the page."""
+    marks = ", ".join(f"{name} {value[:16]}" for name, value in fingerprint.items() if name != "version")
+    return tag("footer", quoted(f"Astra {version}; {marks}"), class_="faint")

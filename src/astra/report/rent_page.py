@@ -1,0 +1,122 @@
+"""What to rent, as one page to show to whoever pays."""
+
+from __future__ import annotations
+
+from astra.answer import Choice, RentReport
+from astra.report import explain, money
+from astra.report.front_svg import Spot, front_svg
+from astra.report.markup import quoted, tag
+from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
+from astra.report.plan_page import footer, request_parts
+from astra.spec.mixed import short_form
+from astra.units import show_count, show_dollars
+
+
+def rent_page(report: RentReport) -> str:
+    """Everything that ``astra rent`` answers."""
+    work = report.request["workload"]
+    title = f"What to rent for {report.request['model']}"
+    about = (
+        f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}; "
+        f"up to {report.request['max_gpus']:,} GPUs; {report.request['runtime']}"
+    )
+    return page(
+        title,
+        tag("h1", quoted(title)),
+        paragraph(about, "faint"),
+        section("The answer", _headline(report), bullets(money.advice(report)), bullets(report.warnings, "warn"),
+                key="answer"),
+        section("Time against money", paragraph(f"Nothing beats these in both; judged by {report.judged_by} figures."),
+                wide(front_svg(_spots(report), title)), _front(report), key="front"),
+        section("Evidence and doubt", *_evidence(report), key="evidence"),
+        section("Common choices", _popular(report), key="popular"),
+        section("What was left out, and why", *_unused(report), key="ledger"),
+        section("What this rests on", *_prices(report), key="assumptions"),
+        section("How to launch it", paragraph(
+            "Plan the choice on its GPUs (astra plan MODEL --gpus 64xH100, with the same batch, length and tokens); "
+            "astra export writes the files that start it."), key="launch"),
+        section("The request", *request_parts(report.asked, "rent"), key="request"),
+        footer(report.version, report.fingerprint),
+    )  # fmt: skip
+
+
+def _headline(report: RentReport) -> str:
+    return facts(
+        (
+            role,
+            f"{show_dollars(usd_of(choice, report.judged_by))}, {days_of(choice, report.judged_by):,.1f} days",
+            choice.name,
+        )
+        for role in ("cheapest", "knee", "fastest")
+        for choice in report.front
+        if role in choice.roles
+    )
+
+
+def _spots(report: RentReport) -> list[Spot]:
+    found = [_spot(choice, on_front=True) for choice in report.front]
+    names = {choice.name for choice in report.front}
+    return found + [_spot(choice, on_front=False) for choice in report.popular if choice.name not in names]
+
+
+def _spot(choice: Choice, *, on_front: bool) -> Spot:
+    cost = choice.cost
+    words = ", ".join(role for role in choice.roles if role != "chosen") if on_front else ""
+    return Spot(cost.days, cost.usd, choice.name, words, cost.usd_range.low, cost.usd_range.high, on_front)
+
+
+def _front(report: RentReport) -> str:
+    heads = ("", "GPUs", "from", "$/GPU-h", "days", "cost", "range", "with restarts", "strategy")
+    rows = []
+    for choice in report.front:
+        cost = choice.cost
+        after = "-" if cost.expected is None else f"{cost.expected.days:,.1f} d, {show_dollars(cost.expected.usd)}"
+        spread = f"{show_dollars(cost.usd_range.low)} to {show_dollars(cost.usd_range.high)}"
+        gpus = " + ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
+        rows.append((", ".join(choice.roles), gpus, cost.price.provider, f"{cost.price.usd_per_gpu_h:.2f}",
+                     f"{cost.days:,.1f}", show_dollars(cost.usd), spread, after, _short(choice)))  # fmt: skip
+    return table(heads, rows, left=(0, 1, 2, 8))
+
+
+def _short(choice: Choice) -> str:
+    return " ".join(short_form(choice.strategy, choice.as_usual))
+
+
+def _evidence(report: RentReport) -> list[str]:
+    rows = [
+        (choice.name, f"{explain.show_step(choice.step_s_range.low)} to {explain.show_step(choice.step_s_range.high)}",
+         choice.provenance_worst, choice.evidence)
+        for choice in report.front
+    ]  # fmt: skip
+    about: dict[str, list[str]] = {}
+    for choice in report.front:
+        for warning in choice.warnings:
+            about.setdefault(warning, []).append(choice.name)
+    warnings = [f"{warning} ({', '.join(names)})" for warning, names in about.items()]
+    return [
+        table(("choice", "step time", "weakest figure", "published runs"), rows, left=(0, 2, 3)),
+        bullets(warnings, "warn"),
+    ]
+
+
+def _popular(report: RentReport) -> str:
+    rows = [
+        (choice.name, f"{choice.cost.days:,.1f}", show_dollars(choice.cost.usd), money.waste_words(choice))
+        for choice in report.popular
+    ]
+    return table(("choice", "days", "cost", "against the front"), rows, left=(0, 3)) if rows else ""
+
+
+def _unused(report: RentReport) -> list[str]:
+    rows = [(f"{len(unused.offers):,}", unused.reason, ", ".join(unused.offers[:12])) for unused in report.unused]
+    offers = table(("offers", "not considered because", "such as"), rows, left=(1, 2)) if rows else ""
+    counted = [money.search_sentence(report), money.mixes_sentence(report.search.mixes)]
+    return [bullets(counted), folded(f"{len(rows)} reasons", offers) if offers else ""]
+
+
+def _prices(report: RentReport) -> list[str]:
+    tags = {money.price_words(part.price): None for choice in report.front for part in choice.parts}
+    sources = {
+        source: None for choice in report.front if choice.cost.expected for source in choice.cost.expected.sources
+    }
+    return [bullets([*tags, *sources]), bullets(report.notes, "faint")]

@@ -1,0 +1,214 @@
+"""A sweep as a table, as CSV and as charts with the changes of strategy marked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from astra.errors import visible
+from astra.report import drawing, explain
+from astra.report.charts import Curve, Dot, Panel, charts
+from astra.report.explanation import short_strategy
+from astra.report.markup import quoted, tag
+from astra.report.page import bullets, page, section, table, wide
+from astra.study.records import Sweep, SweepPoint
+from astra.units import parse_count, show_count, show_dollars
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+TITLES: Final = {
+    "gpus": "GPUs",
+    "batch": "batch, samples",
+    "seq": "tokens per sample",
+    "precision": "precision",
+    "link": "speed of links between servers, times",
+    "memory": "memory per GPU, times",
+    "price": "dollars per GPU and hour",
+}
+COLUMNS: Final = (
+    "strategy", "gpus_used", "step_s", "step_s_low", "step_s_high", "tokens_per_s", "mfu", "peak_reserved_gib",
+    "usd_per_billion_tokens", "new_strategy", "why",
+)  # fmt: skip
+
+
+def render_sweep(found: Sweep, width: int | None = None, color: bool | None = None) -> str:
+    """The points as a table; a mark stands where the strategy changes."""
+    columns = drawing.page_width(width)
+    priced = any(point.usd_per_billion_tokens is not None for point in found.points)
+    heads = [(name, "right") for name in found.over]
+    heads += [("step time", "right"), ("tokens/s", "right"), ("per GPU", "right"), ("MFU", "right"), ("GiB", "right")]
+    out = drawing.table(*heads, *[("$/billion", "right")] * priced, ("", "left"), ("best plan", "wrap"))
+    for point in found.points:
+        out.add_row(*_cells(found, point, priced=priced))
+    parts: list[RenderableType] = [
+        drawing.text((f"{found.model} on {found.gpus}", "bold"), f", over {' and '.join(found.over)}"),
+        drawing.blank(),
+        out,
+        drawing.blank(),
+        drawing.prose(("* the strategy is another one than in the row before, besides its replicas", "dim")),
+        *drawing.closing([], found.notes),
+    ]
+    return drawing.draw(parts, width=columns, color=bool(color))
+
+
+def _cells(found: Sweep, point: SweepPoint, *, priced: bool) -> list[str]:
+    at = [point.at[name] for name in found.over]
+    if point.strategy is None or point.step_s is None or point.tokens_per_s is None:
+        return [*at, *["-"] * (5 + priced), "", point.why]
+    usd = "-" if point.usd_per_billion_tokens is None else show_dollars(point.usd_per_billion_tokens)
+    return [
+        *at,
+        explain.show_step(point.step_s),
+        f"{point.tokens_per_s:,.0f}",
+        f"{point.tokens_per_s / (point.gpus or 1):,.0f}",
+        f"{point.mfu or 0.0:.1%}",
+        f"{point.peak_reserved_gib or 0.0:.1f}",
+        *[usd] * priced,
+        "*" if point.new_strategy else "",
+        short_strategy(point.strategy),
+    ]
+
+
+def sweep_csv(found: Sweep) -> str:
+    """One line per point; text that a spreadsheet would take for a formula is kept text."""
+    page_ = io.StringIO()
+    writer = csv.writer(page_, lineterminator="\n")
+    writer.writerow([*found.over, *COLUMNS])
+    for point in found.points:
+        between = point.step_s_range
+        row: list[object] = [point.at[name] for name in found.over]
+        row += [point.strategy or "", point.gpus, point.step_s, between and between.low, between and between.high]
+        row += [point.tokens_per_s, point.mfu, point.peak_reserved_gib, point.usd_per_billion_tokens]
+        row += [int(point.new_strategy), point.why]
+        writer.writerow([_cell(value) for value in row])
+    return page_.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return "" if value is None else value
+    shown = visible(value)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
+
+
+def sweep_svg(found: Sweep) -> str:
+    """Tokens per second, MFU and dollars per token over the first axis; a curve for each value of the second."""
+    places = _places(found)
+    ticks = [(x, words) for words, x in places.items()]
+    marks = strategy_numbers(found)
+    scale = len(places) > 1 and found.over[0] == "gpus" and _numeric(list(places))
+    guide = _linear(found, places) if scale else ()
+    panels = [
+        Panel("tokens per second", _curves(found, places, marks, _tokens), ticks, show_count, guide, log=scale),
+        Panel("MFU", _curves(found, places, marks, _mfu), ticks, lambda y: f"{y:.0%}"),
+    ]
+    if any(point.usd_per_billion_tokens is not None for point in found.points):
+        panels.append(Panel("dollars per billion tokens", _curves(found, places, marks, _usd), ticks, _dollars))
+    notes = [f"{number}  {text}" for text, number in marks.items()]
+    notes += ["Dashed: every GPU as fast as at the first point."] * scale
+    return charts(f"{found.model} on {found.gpus}", panels, TITLES[found.over[0]], notes)
+
+
+def _dollars(usd: float) -> str:
+    return show_dollars(usd) if usd else "$0"
+
+
+def strategy_numbers(found: Sweep) -> dict[str, str]:
+    """A number for every strategy that a curve begins with or changes to, in their order."""
+    numbers: dict[str, str] = {}
+    for place, point in enumerate(found.points):
+        begins = place == 0 or found.points[place - 1].strategy is None or _starts_a_curve(found, place)
+        if point.strategy is not None and (point.new_strategy or begins):
+            numbers.setdefault(short_strategy(point.strategy), str(len(numbers) + 1))
+    return numbers
+
+
+def _starts_a_curve(found: Sweep, place: int) -> bool:
+    return len(found.over) > 1 and found.points[place].at[found.over[1]] != found.points[place - 1].at[found.over[1]]
+
+
+def _numeric(words: Sequence[str]) -> bool:
+    return all(word[:1].isdigit() and parse_count(word) is not None for word in words)
+
+
+def _places(found: Sweep) -> dict[str, float]:
+    """Where each value stands: numbers by their logarithm, so that doublings are as wide; words one after another."""
+    words = list(dict.fromkeys(point.at[found.over[0]] for point in found.points))
+    if not _numeric(words) or any((parse_count(word) or 0) <= 0 for word in words):
+        return {word: float(place) for place, word in enumerate(words)}
+    return {
+        word: math.log2(parse_count(word) or 1.0) for word in sorted(words, key=lambda word: parse_count(word) or 0)
+    }
+
+
+Value = Callable[[SweepPoint], tuple[float, float, float]]  # middle, low, high
+
+
+def _tokens(point: SweepPoint) -> tuple[float, float, float]:
+    middle, times = point.tokens_per_s or 0.0, _range(point)
+    return middle, middle * times[0], middle * times[1]
+
+
+def _mfu(point: SweepPoint) -> tuple[float, float, float]:
+    middle, times = point.mfu or 0.0, _range(point)
+    return middle, middle * times[0], middle * times[1]
+
+
+def _usd(point: SweepPoint) -> tuple[float, float, float]:
+    middle, times = point.usd_per_billion_tokens or 0.0, _range(point)
+    return middle, middle / times[1], middle / times[0]
+
+
+def _range(point: SweepPoint) -> tuple[float, float]:
+    """Speed at the ends of the step's interval, over that in the middle."""
+    if point.step_s_range is None or point.step_s is None:
+        return 1.0, 1.0
+    return point.step_s / point.step_s_range.high, point.step_s / point.step_s_range.low
+
+
+def _curves(found: Sweep, places: dict[str, float], marks: dict[str, str], value: Value) -> list[Curve]:
+    names = list(dict.fromkeys(point.at[found.over[1]] for point in found.points)) if len(found.over) > 1 else [""]
+    curves = []
+    for name in names:
+        own = [point for point in found.points if not name or point.at[found.over[1]] == name]
+        own = sorted(
+            (point for point in own if point.strategy is not None), key=lambda one: places[one.at[found.over[0]]]
+        )
+        dots = []
+        for place, point in enumerate(own):
+            middle, low, high = value(point)
+            mark = marks.get(short_strategy(point.strategy or ""), "") if point.new_strategy or place == 0 else ""
+            told = f"{found.over[0]} {point.at[found.over[0]]}: {middle:.4g}; {point.strategy}"
+            dots.append(Dot(places[point.at[found.over[0]]], middle, low, high, told, mark))
+        curves.append(Curve(f"{found.over[1]} {name}" if name else found.model, dots))
+    return curves
+
+
+def _linear(found: Sweep, places: dict[str, float]) -> list[tuple[float, float]]:
+    """Tokens per second if every GPU stayed as fast as at the first point."""
+    first = next(point for point in found.points if point.tokens_per_s is not None)
+    each = (first.tokens_per_s or 0.0) / (parse_count(first.at["gpus"]) or 1.0)
+    low, high = min(places.values()), max(places.values())
+    steps = [low + (high - low) * number / 40 for number in range(41)]
+    return [(x, each * 2**x) for x in steps]
+
+
+def sweep_page(found: Sweep) -> str:
+    """The charts, what their numbers mean, and the table, as a page of its own."""
+    numbers = strategy_numbers(found)
+    priced = any(point.usd_per_billion_tokens is not None for point in found.points)
+    heads = (*found.over, "step time", "tokens/s", "per GPU", "MFU", "GiB", *["$/billion"] * priced, "", "best plan")
+    title = f"{found.model} on {found.gpus}, over {' and '.join(found.over)}"
+    named = table(("", "strategy"), [(number, text) for text, number in numbers.items()], left=(0, 1))
+    rows = [_cells(found, point, priced=priced) for point in found.points]
+    return page(
+        title,
+        tag("h1", quoted(title)),
+        wide(sweep_svg(found)),
+        section("Strategies", named),
+        section("Points", table(heads, rows, left=(len(heads) - 2, len(heads) - 1)), bullets(found.notes, "faint")),
+    )

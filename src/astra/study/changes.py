@@ -1,0 +1,136 @@
+"""What a single change of a request would bring: each is planned for real, one after another, until time is up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from astra import api
+from astra.answer import Estimate, PlanSet
+from astra.catalog import hardware
+from astra.errors import AstraError
+from astra.search.world import World
+from astra.spec.cluster import Cluster, Device
+from astra.spec.request import PlanRequest
+from astra.study.hardware import has_links, on, with_device, with_gpus, with_links, with_memory
+from astra.study.records import Changed
+
+MORE_MEMORY: Final = 1.1
+FASTER: Final = 2.0
+_WORDS: Final = ("dispatch", "graphs")  # of a strategy, that a search takes from the runtime's recipes
+_LIMITS: Final = ("fix", "forbid", "maximum", "minimum", "rules")
+
+
+class Change(NamedTuple):
+    """A request with one thing changed."""
+
+    key: str
+    words: str
+    request: PlanRequest
+
+
+def changes(world: World) -> Iterator[Change]:
+    """Every change that could be asked about, what is easiest to change first."""
+    request, cluster, job = replace(world.request, top=1, baseline=None), world.cluster, world.job
+    limits = [name for name in _LIMITS if getattr(request, name)]
+    if limits:
+        free = replace(request, fix=(), forbid=(), maximum=(), minimum=(), rules=None)
+        yield Change("restrictions", "without the restrictions of the request", free)
+    yield Change("memory", "10% more memory per GPU", on(request, with_memory(cluster, MORE_MEMORY)))
+    yield Change("batch", "twice the batch", replace(request, batch=2 * world.workload.global_batch))
+    if has_links(cluster, "cluster"):
+        yield Change(
+            "cluster-links", "links between servers twice as fast", on(request, with_links(cluster, FASTER, "cluster"))
+        )
+    if has_links(cluster, "node"):
+        yield Change(
+            "node-links", "links inside servers twice as fast", on(request, with_links(cluster, FASTER, "node"))
+        )
+    if not world.several:
+        for name in better_gpus(job.pool.device):
+            other = other_gpus(cluster, name)
+            if other is not None:
+                yield Change("gpu", f"{job.pool.gpus} {name} instead", on(request, other))
+    device = job.pool.device
+    if request.precision == "bf16" and device.computes("fp8") and "fp8" in world.runtime.can.precision:
+        yield Change("precision", "matrix products in fp8", replace(request, precision="fp8"))
+    usual = job.recipe()
+    for name in _WORDS if not limits and not world.several else ():
+        others = [word for word in getattr(world.runtime.can, name) if word != usual[name]]
+        for word in others if name != "dispatch" or world.model.moe is not None else ():
+            yield Change(name, f"{name}={word}", replace(request, fix=(f"{name}={word}",)))
+
+
+def other_gpus(cluster: Cluster, name: str) -> Cluster | None:
+    """As many GPUs of another type; None if they come in servers of another size."""
+    try:
+        return with_device(cluster, name)
+    except AstraError:
+        return None
+
+
+def better_gpus(device: Device) -> list[str]:
+    """GPUs of the same maker that were measured: with the same peak and more memory, and with the next higher peak."""
+
+    def peak(one: Device) -> float:
+        return one.flops_per_s.get("bf16", 0.0)
+
+    known = [hardware.device(name) for name in hardware.MEASURED]
+    known = [one for one in known if one.vendor == device.vendor and one.name != device.name]
+    roomier = [
+        one for one in known if abs(peak(one) / peak(device) - 1) < 0.05 and one.memory_bytes > device.memory_bytes
+    ]
+    faster = [one for one in known if peak(one) > 1.05 * peak(device) and one.memory_bytes >= device.memory_bytes]
+    found = [min(roomier, key=lambda one: one.memory_bytes)] if roomier else []
+    found += [min(faster, key=peak)] if faster else []
+    return [one.name for one in found]
+
+
+def tried(
+    world: World, base: Estimate, *, seconds: float, progress: Callable[[float], None] | None = None
+) -> tuple[list[Changed], list[str]]:
+    """Each change planned, what brings most first, and the words of those that there was no time for.
+
+    A goal of money is left aside: changes are of the fastest plan on the GPUs that ``base`` uses.
+    """
+    world = on_its_gpus(world, base)
+    all_changes, found, skipped = list(changes(world)), list[Changed](), list[str]()
+    began = time.monotonic()
+    for number, change in enumerate(all_changes):
+        if progress is not None:
+            progress(number / len(all_changes))
+        if time.monotonic() - began >= seconds:
+            skipped.append(change.words)
+            continue
+        found.append(_planned(change, base))
+    return sorted(found, key=lambda one: -(one.gain if one.gain is not None else -2.0)), skipped
+
+
+def on_its_gpus(world: World, base: Estimate) -> World:
+    """The same request for the fastest plan on as many GPUs as a plan uses; a goal may leave some out."""
+    used, asked = round(base.tokens_per_s / base.tokens_per_s_per_gpu), world.request
+    if world.several or (used == world.cluster.gpus and asked.objective is None):
+        return world
+    free = replace(asked, objective=None, budget=None, deadline=None)
+    return World.of(free if used == world.cluster.gpus else on(free, with_gpus(world.cluster, used)))
+
+
+def _planned(change: Change, base: Estimate) -> Changed:
+    """The best plan after a change."""
+    try:
+        planset: PlanSet = api.plan(change.request)
+    except AstraError as error:
+        return Changed(
+            key=change.key, change=change.words, strategy=None, step_s=None, tokens_per_s=None, gain=None,
+            usd_per_billion_tokens=None, evidence="", why=str(error),
+        )  # fmt: skip
+    best = planset.best.estimate
+    return Changed(
+        key=change.key, change=change.words, strategy=best.strategy, step_s=best.step_s,
+        tokens_per_s=best.tokens_per_s, gain=best.tokens_per_s / base.tokens_per_s - 1,
+        usd_per_billion_tokens=None if best.cost is None else best.cost.usd_per_billion_tokens,
+        evidence=best.evidence, why="",
+    )  # fmt: skip

@@ -1,0 +1,105 @@
+"""What studies answer: plans under changed conditions, two estimates side by side, points of a sweep."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from astra.answer import Estimate, Range, Result
+
+COMPARISON_SCHEMA: Final = "astra.comparison/1"
+EXPLANATION_SCHEMA: Final = "astra.explanation/1"
+SWEEP_SCHEMA: Final = "astra.sweep/1"
+
+
+class Changed(Result, frozen=True, kw_only=True):
+    """The best plan after one change of what was asked."""
+
+    key: str  # memory, node-links, cluster-links, batch, gpu, precision, dispatch, graphs, restrictions
+    change: str  # in words
+    strategy: str | None  # None: nothing fits, or it cannot be run
+    step_s: float | None
+    tokens_per_s: float | None
+    gain: float | None  # of tokens per second
+    usd_per_billion_tokens: float | None
+    evidence: str
+    why: str  # where there is no plan
+
+
+class TermDifference(Result, frozen=True, kw_only=True):
+    """One term of two steps."""
+
+    term: str
+    first_s: float
+    second_s: float
+    difference_s: float  # second less first; these sum to the difference of the steps
+
+
+class Side(Result, frozen=True, kw_only=True):
+    """One of two that are compared."""
+
+    name: str  # such as plan.json #1
+    estimate: Estimate
+    tokens_per_step: float
+
+
+class Comparison(Result, frozen=True, kw_only=True):
+    """Two strategies side by side."""
+
+    schema: str = COMPARISON_SCHEMA
+    first: Side
+    second: Side
+    terms: list[TermDifference]  # largest difference first
+    memory: dict[str, float]  # GiB by kind on the fullest stage, second less first; sums to the difference allocated
+    within_error: bool  # the intervals of the two step times overlap
+    notes: list[str]
+
+
+class Known(Result, frozen=True, kw_only=True):
+    """How sure a figure is."""
+
+    figure: str
+    value: str
+    how: str  # the range, and what it rests on
+
+
+class Explanation(Result, frozen=True, kw_only=True):
+    """Why a plan is as it is."""
+
+    schema: str = EXPLANATION_SCHEMA
+    rank: int
+    estimate: Estimate
+    bounds: list[str]  # what takes the step's time, as sentences
+    binds: list[str]  # what keeps the plan from being faster, the most first
+    next: Comparison | None  # against the plan that comes after it; the best, if this is another
+    changes: list[Changed]  # what brings most first
+    skipped: list[str]  # changes that there was no time for
+    known: list[Known]
+    warnings: list[str]
+
+
+class SweepPoint(Result, frozen=True, kw_only=True):
+    """The best plan at one place of a sweep."""
+
+    at: dict[str, str]  # by the name of what is swept
+    strategy: str | None  # None: nothing fits, or it cannot be run
+    gpus: int | None
+    step_s: float | None
+    step_s_range: Range | None
+    tokens_per_s: float | None
+    mfu: float | None
+    peak_reserved_gib: float | None
+    usd_per_billion_tokens: float | None
+    new_strategy: bool  # degrees or recompute are others than at the point before
+    why: str
+
+
+class Sweep(Result, frozen=True, kw_only=True):
+    """How the best plan moves with one or two numbers."""
+
+    schema: str = SWEEP_SCHEMA
+    model: str
+    gpus: str
+    over: list[str]  # what is swept, the one that is charted first
+    points: list[SweepPoint]
+    request: dict[str, object]  # what does not change, resolved
+    notes: list[str]
