@@ -31,7 +31,7 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, ene
         types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
         marks = "".join(mark for role, mark in MARKS.items() if role in choice.roles)
         cells = [marks, str(number)][: 2 if width >= 80 else 1]
-        cells += [types, _seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
+        cells += [types, seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
         cells += [network_words(choice)] * (not narrow)
         cells += [show_seconds(days_of(choice, by) * 86400), show_dollars(usd_of(choice, by))]
         cells += [usd_spread(usd_range_of(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
@@ -45,7 +45,7 @@ def _thousands(amount: float | None) -> str:
     return "-" if amount is None else f"{amount / 1000:,.3g}"
 
 
-def _seller(price: PriceTag) -> str:
+def seller(price: PriceTag) -> str:
     """Who sells it, and in which market where that is not the usual one."""
     return f"{price.provider} {price.market}" if price.market in ("spot", "reserved") else price.provider
 
