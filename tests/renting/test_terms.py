@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -191,6 +192,38 @@ def test_a_later_deadline_is_never_dearer_and_caps_hold_for_expected_figures(
     )
     assert first[0] <= early * (1 + 1e-8)
     assert later[1] <= first[1] * (1 + 1e-9)
+
+
+def test_the_expected_bill_is_the_mean_of_runs_that_fail_at_random(tmp_path: Path) -> None:
+    """Failures drawn at random: start-up, work between checkpoints, work lost, restarts, and the bill in its steps."""
+    offers = [Row("H100", "spot", 2.0, False, step_s=600.0)]
+    money = Money(prices=written(tmp_path, offers), providers=("Acme 0",), market="spot", mtbf_gpu_h=40.0,
+                  preemptions_per_node_day=6.0, restart_s=500.0)  # fmt: skip
+    (choice,) = rent(MODEL, tokens=4e9, batch=BATCH, seq=SEQ, gpus="H100", max_gpus=8, money=money, mixes="none",
+                     today=dt.date(2026, 11, 15)).front  # fmt: skip
+    told, drawn = choice.cost.expected, np.random.default_rng(5)
+    assert told is not None
+    work_s, mean_s = choice.cost.days * 86400 - choice.cost.startup_s, told.mtbf_h * 3600
+    assert mean_s == pytest.approx(1 / (8 / (40 * 3600) + 6 / 86400))
+    elapsed, billed = [], []
+    for _ in range(600):
+        time_s, done_s, fails_in = choice.cost.startup_s, 0.0, drawn.exponential(mean_s)
+        while done_s < work_s:
+            part_s = min(told.checkpoint_interval_s, work_s - done_s)
+            needs_s = part_s + told.checkpoint_write_s
+            if fails_in >= needs_s:
+                time_s, done_s, fails_in = time_s + needs_s, done_s + part_s, fails_in - needs_s
+                continue
+            time_s, down_s = time_s + fails_in, 500.0
+            while (fails_in := drawn.exponential(mean_s)) < down_s:  # it fails again before it trains
+                time_s += fails_in
+            time_s, fails_in = time_s + down_s, fails_in - down_s
+        elapsed.append(time_s)
+        billed.append(math.ceil(time_s / 600) * 600 * 8 * 2.0 / 3600)
+    for values, said in ((elapsed, told.days * 86400), (billed, told.usd)):
+        error = np.std(values) / math.sqrt(len(values))
+        assert abs(np.mean(values) - said) <= 4 * error + 0.01 * said
+    assert told.usd > 1.1 * choice.cost.usd, "failures this frequent are worth telling"
 
 
 def test_what_is_gone_before_it_has_started_is_never_named_first(tmp_path: Path) -> None:
