@@ -21,11 +21,13 @@ _PRIOR: Final = (("row_keys", 60.0), ("diagonal_keys", 60.0), ("power", 1.3), ("
 _PRIOR_FRACTION: Final = 0.5
 # Fraction of peak with heads of 64 over that with 128, where a kernel was timed on wider heads alone. Forward: context
 # attention of TensorRT-LLM on B200 from 4k tokens on (559 of 885 TFLOP/s; GB200 0.59, GB300 0.66, B300 0.71). Backward:
-# cuDNN on H100 and H200 (0.84, 0.77).
-_NARROW_DIM: Final = 64
-_NARROW: Final = {"fwd": 0.63, "bwd": 0.80}
+# cuDNN in fp8 on GB200 and GB300, which computes what a window hides (mxfp8 0.58 and 0.60, fp8 0.60 and 0.59).
+NARROW_DIM: Final = 64
+_NARROW: Final = {"fwd": 0.63, "bwd": 0.59}
 _PULL: Final = 0.02  # of a log unit away from the prior, against one row's log error
-_FILL_PULL: Final = 0.2  # of p and l, where batch x heads x length x width is constant, so that the rows cannot tell
+# Of p and l, where the rows cannot tell: batch x heads x length x width is constant, or heads fill the GPU in each.
+_FILL_PULL: Final = 0.2
+_MANY_HEADS: Final = 100
 LONGEST_SEQ: Final = 65_536  # kernels of 50 ms and more show the GPU's power limit rather than the kernel
 _ROBUST: Final = 0.05  # log error beyond which a row counts less
 _FOLDS: Final = 5
@@ -42,6 +44,8 @@ class Group(NamedTuple):
     tiles: tuple[int, int]  # rows of a block, forward and backward
     names: tuple[str, ...]  # kernels as the sources call them
     others: tuple[str, ...] = ()  # GPUs whose rows shape the curve, at a level of their own
+    precision: str = "bf16"  # whose peak the fractions are of
+    skips: tuple[bool, bool] = (True, True)  # whether keys before a window take no time, forward and backward
 
 
 GROUPS: Final = (
@@ -61,6 +65,7 @@ class _Calls(NamedTuple):
 
     shape: AttentionShape
     causal: Bools
+    window: Floats  # keys a query sees, infinite without a window
     seconds: Floats
     ways: tuple[Bools, Bools]  # whether the time contains forward, backward
     flops_per_s: Floats
@@ -71,8 +76,9 @@ class _Calls(NamedTuple):
     def pick(self, chosen: Any) -> _Calls:
         return _Calls(
             AttentionShape(*(column[chosen] for column in self.shape)),
-            self.causal[chosen], self.seconds[chosen], (self.ways[0][chosen], self.ways[1][chosen]),
-            self.flops_per_s[chosen], self.bytes_per_s[chosen], self.sms[chosen], self.other[chosen],
+            self.causal[chosen], self.window[chosen], self.seconds[chosen],
+            (self.ways[0][chosen], self.ways[1][chosen]), self.flops_per_s[chosen], self.bytes_per_s[chosen],
+            self.sms[chosen], self.other[chosen],
         )  # fmt: skip
 
 
@@ -85,7 +91,7 @@ def fit_group(group: Group, rows: Sequence[Row]) -> list[KernelCurve]:
 
 def fit_curves(group: Group, rows: Sequence[Row], *, sources: tuple[str, ...]) -> list[KernelCurve]:
     """Curves from rows of one kernel."""
-    calls = _columns(rows, group.gpu)
+    calls = columns_of(rows, group.gpu, group.precision)
     order = np.random.default_rng(0).permutation(len(rows)) % _FOLDS
     misses = np.zeros(len(rows))
     model = _Model(group, calls)
@@ -113,19 +119,31 @@ def fit_curves(group: Group, rows: Sequence[Row], *, sources: tuple[str, ...]) -
     return out
 
 
-def _columns(rows: Sequence[Row], own: str) -> _Calls:
+def columns_of(rows: Sequence[Row], own: str, precision: str = "bf16") -> _Calls:
+    """Rows as columns; ``own`` is the GPU whose level is sought."""
     devices = {name: hardware.device(name) for name in {row["gpu"] for row in rows}}
     column = {name: np.array([float(row[name]) for row in rows]) for name in (*_SIZES, "seconds")}
     return _Calls(
         AttentionShape(*(column[name] for name in _SIZES)),
         np.array([bool(row["causal"]) for row in rows]),
+        np.array([float(row.get("window") or np.inf) for row in rows]),
         column["seconds"],
         (np.array(["fwd" in r["direction"] for r in rows]), np.array(["bwd" in r["direction"] for r in rows])),
-        np.array([devices[row["gpu"]].peak("bf16") for row in rows]),
+        np.array([devices[row["gpu"]].peak(precision) for row in rows]),
         np.array([devices[row["gpu"]].memory_bytes_per_s for row in rows]),
         np.array([float(devices[row["gpu"]].sms) for row in rows]),
         np.array([row["gpu"] != own for row in rows]),
     )
+
+
+def seconds_of(curve: KernelCurve, calls: _Calls, level: Floats | float = 1.0) -> Floats:
+    """What a curve says of each row."""
+    busy_s = curve_seconds(
+        curve, calls.shape, causal=calls.causal, window=calls.window, sms=calls.sms,
+        flops_per_s=calls.flops_per_s * level,
+    )  # fmt: skip
+    memory_s = traffic_bytes(calls.shape, curve.direction) / (MEMORY_FRACTION * calls.bytes_per_s)
+    return OVERHEAD_S + either(busy_s, memory_s)
 
 
 class _Model:
@@ -136,7 +154,8 @@ class _Model:
         dim = 0.5 * (calls.shape.head_dim + calls.shape.head_dim_v)
         self.dims = [np.unique(dim[way]) if way.any() else np.array([128.0]) for way in calls.ways]
         size = np.log(calls.shape.batch * calls.shape.heads * calls.shape.seq_q * dim)
-        fill = _FILL_PULL if np.ptp(size) < 0.1 else _PULL
+        filled = float(np.min(calls.shape.batch * calls.shape.heads)) > _MANY_HEADS
+        fill = _FILL_PULL if filled or np.ptp(size) < 0.1 else _PULL
         first: list[float] = []
         pull: list[float] = []
         for dims in self.dims:
@@ -159,7 +178,7 @@ class _Model:
                     tile=group.tiles[way], row_keys=float(values[0]), diagonal_keys=float(values[1]),
                     power=1.0 + float(values[2]), lone=float(values[3]), dims=tuple(map(float, dims)),
                     fractions=tuple(float(value) for value in np.minimum(values[4:], 1.0)),
-                    low_seq=0.0, high_seq=0.0, rows=0, error=0.0, sources=(),
+                    low_seq=0.0, high_seq=0.0, rows=0, error=0.0, sources=(), skips=group.skips[way],
                 )
             )  # fmt: skip
         return out
@@ -170,12 +189,7 @@ class _Model:
         for way, curve in zip(calls.ways, self.curves(theta), strict=True):
             if not way.any():
                 continue
-            some = calls.pick(way)
-            busy_s = curve_seconds(
-                curve, some.shape, causal=some.causal, window=None, sms=some.sms, flops_per_s=some.flops_per_s
-            )
-            memory_s = traffic_bytes(some.shape, curve.direction) / (MEMORY_FRACTION * some.bytes_per_s)
-            total[way] += OVERHEAD_S + either(busy_s, memory_s)
+            total[way] += seconds_of(curve, calls.pick(way))
         return total * np.where(calls.other, np.exp(theta[-1]), 1.0)
 
     def log_error(self, theta: Floats, calls: _Calls) -> Floats:
@@ -278,10 +292,10 @@ def derived(curves: Sequence[KernelCurve], rows: Sequence[Row]) -> list[KernelCu
 
 def narrowed(curve: KernelCurve) -> KernelCurve:
     """A curve timed on wide heads alone, with heads of 64: softmax costs as much, products half."""
-    if min(curve.dims) <= _NARROW_DIM:
+    if min(curve.dims) <= NARROW_DIM:
         return curve
     narrow = _NARROW[curve.direction] * float(np.interp(128.0, curve.dims, curve.fractions))
-    return msgspec.structs.replace(curve, dims=(float(_NARROW_DIM), *curve.dims), fractions=(narrow, *curve.fractions))
+    return msgspec.structs.replace(curve, dims=(float(NARROW_DIM), *curve.dims), fractions=(narrow, *curve.fractions))
 
 
 def _scaled(curve: KernelCurve, level: float, **changes: Any) -> KernelCurve:
@@ -300,7 +314,7 @@ def _in_step_level(curves: Sequence[KernelCurve], rows: Sequence[Row]) -> float:
     if not inside:
         return 1.0
     group = Group("", "", curves[0].gpu, "", (128, 128), ())
-    calls = _columns(inside, group.gpu)
+    calls = columns_of(inside, group.gpu)
     seconds = sum(
         curve_seconds(c, calls.shape, causal=calls.causal, window=None, sms=calls.sms, flops_per_s=calls.flops_per_s)
         for c in curves

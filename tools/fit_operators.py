@@ -23,7 +23,7 @@ from astra.catalog import hardware
 from astra.operators.attention import KernelCurve
 from astra.operators.basis import Peaks, read_json
 from astra.operators.gemm import WEIGHTS, surfaces
-from tools import fit_attention, fit_gemm, operator_rows
+from tools import fit_attention, fit_cudnn, fit_gemm, operator_rows
 from tools.fit_gemm import Fitted, Key
 from tools.operator_rows import Row, Sweep
 
@@ -155,6 +155,7 @@ def fit_all_attention(root: Path | None, path: Path | None, profiles: Sequence[R
             "context": context,
             "curves": [msgspec.to_builtins(curve) for curve in curves],
         }
+        document = fit_cudnn.with_cudnn(document, fit_cudnn.read_rows())
     for profile in profiles:
         document = _with_own_curves(document, profile)
     return document

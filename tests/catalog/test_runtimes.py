@@ -121,6 +121,30 @@ def test_recipes_of_each_generation() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "gpus", "precision", "attention"),
+    [
+        ("qwen3-30b-a3b", "8xGB200", "mxfp8", "fp8"),
+        ("qwen3-30b-a3b", "8xGB200", "nvfp4", "bf16"),
+        ("qwen3-30b-a3b", "8xGB200", "fp8-tensorwise", "bf16"),
+        ("qwen3-30b-a3b", "8xGB200", "bf16", "bf16"),
+        ("qwen3-30b-a3b", "8xH100", "fp8", "bf16"),
+        ("qwen3-30b-a3b", "8xRTXPRO6000-Blackwell", "mxfp8", "bf16"),
+        ("gpt-oss-120b", "64xB200", "mxfp8", "fp8"),
+        ("deepseek-v3", "256xGB200", "mxfp8", "bf16"),
+        ("deepseek-v3", "256xGB300", "mxfp8", "fp8"),
+        ("nemotron-3-nano-30b-a3b", "8xGB200", "mxfp8", "bf16"),
+        ("llama-3-8b", "8xGB200", "mxfp8", "bf16"),
+    ],
+)
+def test_attention_in_fp8_is_for_experts_in_whole_graphs(model: str, gpus: str, precision: Any, attention: str) -> None:
+    """As in perf_recipes 0.5 and 0.6: fp8_dot_product_attention with fp8_mx and full_iteration."""
+    asked = PlanRequest(model=model, gpus=(gpus,), precision=precision, runtime="megatron-bridge")
+    job = World.of(asked).job
+    assert job.words.attention == attention
+    assert job.strategy("tp1").attention == attention
+
+
+@pytest.mark.parametrize(
     ("model", "precision", "graphs", "hides"),
     [
         ("qwen3-30b-a3b", "mxfp8", "full", True),

@@ -56,6 +56,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "moments": [{"moments": "bf16"}],
     "params": [{"params": "fp8"}],
     "grads": [{"grads": "fp32"}, {"grads": "bf16"}],
+    "attention": [{"attention": "fp8"}],
     "reshard": [{"zero": 3, "reshard": "never"}],
     "shard": [{"shard": 2}],
 }

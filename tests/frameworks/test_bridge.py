@@ -18,6 +18,7 @@ from tests.export.launching import given, run_script, write
 from tests.frameworks.conftest import Harness
 from tests.frameworks.hf_configs import CONFIGS
 
+GPT_OSS = "openai/gpt-oss-120b"
 FAMILIES = ("llama", "qwen", "deepseek", "gpt_oss")
 MODULES = [
     *(f"megatron.bridge.recipes.{family}.h100" for family in FAMILIES),
@@ -96,6 +97,22 @@ def test_every_recipe_takes_the_plan(bridge: Harness, tmp_path: Path) -> None:
     print(f"\n{count} configurations of {len(recipes)} recipes")
     assert count > 700
     assert wrong == [], "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("attention", ["fp8", "bf16"])
+def test_attention_in_fp8_reaches_the_model(bridge: Harness, tmp_path: Path, attention: str) -> None:
+    """On top of a recipe that has it, switched on and off."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[GPT_OSS]), encoding="utf-8")
+    strategy = f"ep8 dp32 mbs1 zero1 overlap=grad,param,ep dispatch=hybridep graphs=full attention={attention}"
+    launch = given(
+        str(tmp_path / "config.json"), "32xGB200", strategy, batch=128, seq=4096, runtime="megatron-bridge",
+        precision="mxfp8",
+    )  # fmt: skip
+    assert refusals(EXPORTERS["megatron-bridge"], launch) == []
+    module, function = "megatron.bridge.perf_recipes.gpt_oss", "gpt_oss_120b_pretrain_64gpu_gb200_fp8mx_config"
+    assert faults(bridge, launch, module, function, GPT_OSS) == []
+    said = ("mixed_precision.fp8_dot_product_attention", "true" if attention == "fp8" else "false")
+    assert said in list(overrides(launch))
 
 
 def test_every_recipe_that_a_plan_may_name_is_there(bridge: Harness) -> None:

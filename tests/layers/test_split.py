@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations_with_replacement
+from itertools import accumulate, combinations_with_replacement, pairwise, product
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from astra.layers.kinds import layer_kinds
-from astra.layers.split import even, kinds, split, stack, stages
+from astra.layers.split import even, kinds, split, stack, stages, weighted
 from astra.provenance import Ints
 from astra.schedule.base import in_a_loop, in_a_v
 from tests.oracle.requests import KINDS, model
@@ -94,3 +94,31 @@ def test_stacked_tables_repeat_a_sort_that_is_there() -> None:
     assert wide.rank.shape == (2, max(len(table.rank) for table in tables))
     assert set(wide.rank[0].tolist()) == {0}
     assert wide.counts[1].sum() == 8
+
+
+@SMALL
+@given(
+    work=st.lists(st.sampled_from([0.3, 1.0, 2.0, 0.77]), min_size=2, max_size=8),
+    count=st.integers(2, 4),
+    ends=st.tuples(st.floats(0, 3), st.floats(0, 3)),
+)
+def test_weighted_stages_have_the_smallest_largest_one(
+    work: list[float], count: int, ends: tuple[float, float]
+) -> None:
+    assume(count <= len(work))
+
+    def largest(layers: tuple[int, ...]) -> float:
+        bounds = [0, *accumulate(layers)]
+        sums = [sum(work[a:b]) for a, b in pairwise(bounds)]
+        sums[0] += ends[0]
+        sums[-1] += ends[1]
+        return max(sums)
+
+    every = [
+        layers
+        for layers in product(range(len(work) + 1), repeat=count)
+        if sum(layers) == len(work) and min(layers[:-1]) > 0
+    ]
+    found = weighted(tuple(work), count, *ends)
+    assert found in every
+    assert largest(found) <= min(map(largest, every)) * (1 + 1e-5) + 1e-6

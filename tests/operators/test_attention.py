@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from astra.catalog import hardware
 from astra.errors import InputError, UnknownName
-from astra.operators.attention import BACKWARD_FLOPS, attention, best_kernel, pairs
+from astra.operators.attention import BACKWARD_FLOPS, FP8_KERNELS, attention, best_kernel, pairs
 from astra.operators.basis import sustained
 from astra.provenance import Source
 from astra.spec.cluster import Device
@@ -104,6 +104,84 @@ def test_a_window_saves_time_and_a_mask_halves_it() -> None:
     assert seconds(device, seq_q=16384, window=1024) < 0.3 * causal
     assert seconds(device, seq_q=16384, window=16384) == pytest.approx(causal, rel=0.01)
     assert seconds(device, seq_q=16384, causal=False) == pytest.approx(2 * causal, rel=0.15)
+
+
+FP8 = [(gpu, kernel) for gpu in ("B200", "GB200", "B300", "GB300") for kernel in FP8_KERNELS.values()]
+
+
+@given(
+    st.sampled_from([*FP8, ("B200", "cudnn"), ("H100", "cudnn")]), st.integers(1, 8), st.integers(1, 40_000),
+    st.integers(1, 64), st.floats(1, 8), st.sampled_from(["batch", "seq_q", "heads", "head_dim"]), DIRECTIONS,
+    st.one_of(st.none(), st.integers(1, 50_000)),
+)  # fmt: skip
+def test_more_work_never_takes_less_time_in_fp8_or_behind_a_window(
+    on: tuple[str, str], batch: int, seq: int, heads: int, times: float, grown: str, way: str, window: int | None
+) -> None:
+    device, kernel = hardware.device(on[0]), on[1]
+    small: dict[str, Any] = {"batch": batch, "seq_q": seq, "heads": heads, "kv_heads": heads, "head_dim": 64}
+    large = {**small, grown: int(np.ceil(small[grown] * times))}
+    shown: dict[str, Any] = {"kernel": kernel, "direction": way, "window": window}
+    before = seconds(device, **small, **shown)
+    assert seconds(device, **large, **shown) >= before * (1 - ROUNDING)
+    if window is not None:  # a wider window never takes less time either, up to none at all
+        assert seconds(device, **small, **{**shown, "window": int(window * times)}) >= before * (1 - ROUNDING)
+        assert seconds(device, **small, **{**shown, "window": None}) >= before * (1 - ROUNDING)
+
+
+@given(st.sampled_from(FP8), st.integers(1, 8), st.integers(1, 60_000), st.integers(1, 128), DIRECTIONS)
+def test_fp8_never_beats_its_roofline(on: tuple[str, str], batch: int, seq: int, heads: int, way: str) -> None:
+    device = hardware.device(on[0])
+    flops = 4.0 * batch * heads * 128 * seq * (seq + 1) / 2 * (BACKWARD_FLOPS if way == "bwd" else 1.0)
+    found = seconds(device, kernel=on[1], direction=way, batch=batch, seq_q=seq, heads=heads, kv_heads=heads)
+    assert found > flops / device.peak("fp8")
+
+
+# Times over those of bf16 at 4,096 tokens, batch 2: NVIDIA/cudnn-frontend @3929da2,
+# benchmark/sdpa_benchmark_training/results (cuDNN 9.22).
+@pytest.mark.parametrize(
+    ("gpu", "kernel", "way", "heads", "dims", "window", "ratio"),
+    [
+        ("GB200", "cudnn-mxfp8", "fwd", 64, (128, 128), None, 0.326 / 0.391),
+        ("GB200", "cudnn-mxfp8", "bwd", 64, (128, 128), None, 1.305 / 1.198),
+        ("GB200", "cudnn-mxfp8", "fwd", 128, (192, 128), None, 0.714 / 0.977),
+        ("GB200", "cudnn-mxfp8", "bwd", 128, (192, 128), None, 2.620 / 3.383),
+        ("GB200", "cudnn-mxfp8", "fwd", 128, (64, 64), 128, 0.210 / 0.210),
+        ("GB200", "cudnn-mxfp8", "bwd", 128, (64, 64), 128, 2.080 / 0.465),
+        ("GB200", "cudnn-fp8", "bwd", 128, (192, 128), None, 2.112 / 3.383),
+        ("GB300", "cudnn-mxfp8", "fwd", 128, (192, 128), None, 0.546 / 0.864),
+        ("GB300", "cudnn-mxfp8", "bwd", 128, (192, 128), None, 2.348 / 3.127),
+        ("GB300", "cudnn-mxfp8", "bwd", 128, (64, 64), 128, 1.871 / 0.442),
+        ("GB300", "cudnn-fp8", "fwd", 64, (128, 128), None, 0.217 / 0.323),
+    ],
+)
+def test_fp8_gains_what_was_measured(
+    gpu: str, kernel: str, way: str, heads: int, dims: tuple[int, int], window: int | None, ratio: float
+) -> None:
+    device = hardware.device(gpu)
+    keys = 8 if dims == (128, 128) else heads
+    shape: dict[str, Any] = {"batch": 2, "heads": heads, "kv_heads": keys, "head_dim": dims[0], "head_dim_v": dims[1]}
+    found = [seconds(device, kernel=each, direction=way, window=window, **shape) for each in (kernel, "cudnn")]
+    assert found[0] / found[1] == pytest.approx(ratio, rel=0.1)
+
+
+def test_the_backward_in_fp8_does_not_see_a_window() -> None:
+    device = hardware.device("GB300")
+    whole, behind = (
+        {
+            way: seconds(device, kernel="cudnn-mxfp8", direction=way, seq_q=16384, window=window)
+            for way in ("fwd", "bwd")
+        }
+        for window in (None, 128)
+    )
+    assert behind["bwd"] == whole["bwd"]
+    assert behind["fwd"] < 0.2 * whole["fwd"]
+
+
+@pytest.mark.parametrize("gpu", ["H100", "A100", "RTXPRO6000-Blackwell", "MI300X"])
+def test_other_gpus_have_no_attention_in_fp8(gpu: str) -> None:
+    with pytest.raises(InputError, match="one that"):
+        seconds(hardware.device(gpu), kernel="cudnn-mxfp8")
+    assert not hardware.device(gpu).fp8_attention
 
 
 def test_few_heads_leave_the_gpu_idle() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from astra.columns import CHOICES, FIELDS
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
+from astra.layers.split import ALIKE, layer_work, weighted
 from astra.rules.can import rules_of
 from astra.rules.names import ALIASES, DERIVED, facts_of, names
 from astra.rules.restrictions import Restrictions
@@ -31,7 +32,7 @@ RECIPES = (
     ("core_attn",), ("layernorm", "moe_act"), ("layernorm", "moe"), ("mla_up_proj",), ("mla_up_proj", "mlp"),
     ("layernorm", "mla_up_proj", "moe_act"),
 )  # fmt: skip
-WORDS = ("graphs", "params", "grads")
+WORDS = ("graphs", "params", "grads", "attention")
 Row = dict[str, Any]
 
 
@@ -97,7 +98,7 @@ class Oracle:
             even = {(depth // (pp * vp),) * (pp * vp)} if depth % (pp * vp) == 0 else set()
             for schedule in self.allowed("schedule", self.job.runtime.can.schedules):
                 if vp in {"interleaved": chunks[1:], "zbv": [2]}.get(schedule, [1]):
-                    for layers in sorted({self.balanced(pp * vp)} | even):
+                    for layers in sorted({self.balanced(pp * vp), *self.by_work(pp * vp)} | even):
                         yield {"vp": vp, "schedule": schedule, "layers": layers}
 
     def balanced(self, stages: int) -> tuple[int, ...]:
@@ -110,6 +111,12 @@ class Oracle:
         last = -min((max(ceil((depth - n) / (stages - 1)), n + head / layer), -n) for n in range(depth + 1))[1]
         base, extra = divmod(depth - last, stages - 1)
         return (*[base] * (stages - 1 - extra), *[base + 1] * extra, last)
+
+    def by_work(self, stages: int) -> list[tuple[int, ...]]:
+        """As balanced, where kinds of layer differ in work or images come first: of equals the one the search takes."""
+        work, front, back = layer_work(self.job.model, self.job.workload.seq)
+        alike = front == 0 and max(work) <= ALIKE * min(work)
+        return [] if stages == 1 or stages > len(work) or alike else [weighted(work, stages, front, back)]
 
     def recomputes(self, pp: int, vp: int) -> list[Row]:
         """Ways to recompute; full recompute has a method and layers up to a chunk's."""

@@ -53,6 +53,7 @@ DENSE: dict[str, Any] = {
     "dense_ffn": True,
     "mla": False,
     "tied": False,
+    "fp8_attention": True,
 }
 MOE = DENSE | {"experts": 128, "topk": 8, "moe_ffn": 768, "shared_ffn": 1536, "moe": True, "dense_ffn": False}
 
@@ -120,6 +121,10 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "moments": lambda s: s.moments == "fp32" or (s.zero >= 1 and s.optimizer == "adam"),
     "params": lambda s: s.params == "bf16" or s.precision not in ("bf16", "fp16", "tf32"),
     "params_zero": lambda s: s.runtime != "megatron" or s.params == "bf16" or s.zero >= 1,
+    "attention": lambda s: s.attention == "bf16" or s.fp8_attention,
+    "attention_flash": lambda s: s.attention == "bf16" or s.flash,
+    "attention_seq": lambda s: s.attention == "bf16" or s.seq / s.cp % 128 == 0,
+    "attention_core": lambda s: s.attention == "bf16" or not s.recompute_core_attn,
     "reshard": lambda s: s.reshard == "always" or s.zero == 3,
     "reshard_pipelined": lambda s: s.runtime != "pytorch" or s.zero != 3 or s.pp == 1 or s.reshard == "never",
     "shard": lambda s: s.shard == 0 or s.dp % s.shard == 0,
@@ -358,6 +363,10 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("moments", "tp8 pp4 dp2 sp moments=bf16", {"optimizer": "sgd"}),
     ("params", "tp8 pp4 dp2 sp params=fp8", {}),
     ("params_zero", "tp8 pp4 dp2 sp zero0 overlap=grad params=fp8", {"precision": "fp8"}),
+    ("attention", "tp8 pp4 dp2 sp attention=fp8", {"fp8_attention": False}),
+    ("attention_flash", "tp8 pp4 dp2 sp attention=fp8 flash=off", {}),
+    ("attention_seq", "tp8 pp4 dp2 sp attention=fp8", {"seq": 8200}),
+    ("attention_core", "tp8 pp4 dp2 sp attention=fp8 recompute=selective", {}),
     ("reshard", "tp8 pp4 dp2 sp zero2 reshard=never", {"runtime": "torchtitan"}),
     ("reshard_pipelined", "tp8 pp4 dp2 sp zero3", {"runtime": "pytorch"}),
     ("shard", "tp8 pp4 dp2 sp shard4", {}),

@@ -24,6 +24,12 @@ CASES = [
     (DENSE, "dp16 shard6", "shard must divide dp"),
     (DENSE | {"runtime": "deepspeed"}, "dp16 shard8", "deepspeed has no sharding inside groups of replicas"),
     (DENSE, "dp16 recompute=selective:moe_act", "moe, moe_act and shared_experts are modules of models with such"),
+    (DENSE, "dp16 attention=fp8", "megatron has no attention=fp8, only attention=bf16"),
+    (
+        DENSE | {"runtime": "megatron-bridge"},
+        "dp16 attention=fp8",
+        "attention in fp8 is of B200, B300, GB200 and GB300",
+    ),
     (DENSE, "dp16 params=fp8", "fp8 weights need an fp8 or fp4 precision"),
     (DENSE, "dp16 zero1 reshard=never", "reshard=never is of zero 3"),
     (DENSE, "dp16 zero0 overlap=grad moments=bf16", "moments in bf16 need Adam and zero 1 or more"),

@@ -102,6 +102,20 @@ def test_the_short_text_leaves_out_what_the_job_would_choose(strategy: Strategy,
 
 
 @settings(deadline=None)
+@given(strategies(), st.sampled_from(("64xGB200", "64xGB300", "64xH100")))
+def test_both_texts_read_by_an_fp8_job_are_the_strategy_again(strategy: Strategy, gpus: str) -> None:
+    """Attention in fp8 is usual with graphs of whole steps alone, which the text may leave out too."""
+    work = Workload(global_batch=4096, seq=4096, precision="fp8")
+    job = Job(model=model("qwen3-30b-a3b"), pool=parse_gpus(gpus), workload=work, runtime=runtime("megatron-bridge"))
+    for one in (strategy, job.strategy("ep8"), job.strategy("ep8 graphs=none")):
+        assert job.strategy(str(one)) == one
+        assert job.strategy(" ".join(one.short(job.chosen(one)))) == one
+    usual = job.strategy("ep8")
+    assert (usual.graphs, usual.attention) == (("full", "fp8") if "GB" in gpus else ("partial", "bf16"))
+    assert job.strategy("ep8 graphs=partial").attention == "bf16"
+
+
+@settings(deadline=None)
 @given(strategies())
 def test_what_a_text_leaves_out_is_what_python_leaves_out(strategy: Strategy) -> None:
     fields = {name: getattr(strategy, name) for name in strategy.__struct_fields__ if name != "overlap"}

@@ -96,7 +96,7 @@ def test_attention_curves_are_recovered() -> None:
         for seq in (512, 2048, 8192) for batch in (1, 4) for heads in (4, 32) for dim in (64, 128) for causal in (0, 1)
     ]  # fmt: skip
     group = fit_attention.Group("x", "y", H200, "burst", (128, 128), ())
-    columns = fit_attention._columns(calls, H200)
+    columns = fit_attention.columns_of(calls, H200)
     device = hardware.device(H200)
     busy_s = curve_seconds(
         truth, columns.shape, causal=columns.causal, window=None, sms=device.sms, flops_per_s=device.peak("bf16")

@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from astra.cost.low import fuses_experts, scaling
+from astra.cost.low import core_cast_bytes, fuses_experts, scaling
 from astra.layers import transformer
 from astra.layers import weights as weights_of
 from astra.layers.blocks import KERNELS
 from astra.layers.kinds import LayerKind, layer_kinds, modules_of
-from astra.layers.operators import Gemm, Kept, Layer, Shard, Stream, join
+from astra.layers.operators import Attention, Gemm, Kept, Layer, Shard, Stream, join
 from astra.spec.job import Job
 from astra.spec.runtime import Kernel, Runtime
 from astra.spec.strategy_fields import MODULES
@@ -40,7 +40,14 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
         layers = {key: _with_adapters(layer, job) for key, layer in layers.items()}
     rows = len(shard.tp)
     layers = {
-        key: layer._replace(streams=(*layer.streams, *casts(job, layer.gemms), *_of_weights(job, key, layer, rows)))
+        key: layer._replace(
+            streams=(
+                *layer.streams,
+                *casts(job, layer.gemms),
+                *core_casts(job, layer.attentions),
+                *_of_weights(job, key, layer, rows),
+            )
+        )
         for key, layer in layers.items()
     }
     if job.runtime.amount("experts_together"):
@@ -133,6 +140,21 @@ def casts(job: Job, gemms: tuple[Gemm, ...]) -> list[Stream]:
             if gemm.name != outputs
         ),
     ]
+
+
+def core_casts(job: Job, attentions: tuple[Attention, ...]) -> list[Stream]:
+    """Quantising what goes into attention in fp8: queries, keys and values in forward, its gradient in backward."""
+    if job.words.attention != "fp8":
+        return []
+    found = []
+    for core in attentions:
+        tokens = core_cast_bytes(job) * core.batch * core.seq_q
+        keys, values = tokens * core.kv_heads * core.head_dim, tokens * core.kv_heads * core.head_dim_v
+        found += [
+            Stream("core_cast", each, way="forward") for each in (tokens * core.heads * core.head_dim, keys, values)
+        ]
+        found.append(Stream("core_cast", tokens * core.heads * core.head_dim_v, way="backward"))
+    return found
 
 
 def _of_weights(job: Job, key: LayerKind | str, layer: Layer, rows: int) -> list[Stream]:

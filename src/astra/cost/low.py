@@ -46,6 +46,23 @@ def scaling(job: Job) -> Scaling:
     return own._replace(cast_bytes=own.cast_bytes / known.cast_bytes, slower=own.slower / known.slower)
 
 
+def qkv_bytes(job: Job) -> float:
+    """Bytes per element of queries, keys and values that attention in fp8 keeps for backward.
+
+    TransformerEngine (FusedAttnFunc of 2.20) keeps quantised copies alone: in both layouts with their scales where
+    operands are scaled by groups, in one layout where they are scaled as a whole. The result stays in bf16.
+    """
+    return 2 * (1 + 1 / 32) if job.scales_groups else 1.0
+
+
+def core_cast_bytes(job: Job) -> float:
+    """Bytes read and written per element to quantise what goes into attention: bf16, then as ``qkv_bytes`` keeps it.
+
+    Operands scaled as a whole are read once more, for their maximum.
+    """
+    return 2 + qkv_bytes(job) + (0 if job.scales_groups else 2)
+
+
 def fuses_experts(job: Job) -> bool:
     """Whether experts' products apply the activation and quantise what comes of it, forward and backward.
 

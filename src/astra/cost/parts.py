@@ -315,6 +315,8 @@ def _attention(job: Job, shard: Shard, attention: Attention, way: str) -> tuple[
     device, runtime = job.pool.device, job.runtime
     half = "bf16" if job.workload.low else job.workload.precision
     kernel = operators.best_kernel(device) if runtime.attention == "best" else runtime.attention
+    if job.words.attention == "fp8" and device.fp8_attention:  # without it a strategy is refused, and costed in bf16
+        kernel = operators.FP8_KERNELS["mxfp8" if job.scales_groups else "tensorwise"]
     fused = _ring(device, shard, attention, kernel=kernel, direction=way, precision=half)
     if shard.flash.all():
         return fused

@@ -28,7 +28,7 @@ from astra.cost.gathered import (
     temporary_bytes,
 )
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.low import fuses_experts
+from astra.cost.low import fuses_experts, qkv_bytes
 from astra.cost.parts import parts
 from astra.cost.state import Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
@@ -154,6 +154,7 @@ def retention(job: Job) -> Retention:
     return Retention(
         linear_bytes=linear_bytes,
         mlp_bytes=mlp_bytes,
+        fp8_qkv_bytes=qkv_bytes(job) if job.words.attention == "fp8" else 0.0,
         projection=runtime.memory.keeps_projection,
         activation=effects.keeps_activation(runtime),
     )

@@ -149,6 +149,7 @@ def _sharding(launch: Launch) -> Iterator[Setting]:
     yield "mixed_precision.fp8", fp8_format(launch) if scaled else "null"
     if scaled:
         yield "mixed_precision.fp8_recipe", scaled
+    yield "mixed_precision.fp8_dot_product_attention", switch(launch.strategy.attention == "fp8")
     narrow = launch.strategy.params == "fp8"
     yield "mixed_precision.fp8_param_gather", switch(narrow)
     again = narrow and fp8_scaling(launch) == "mxfp8" and zero == 1

@@ -164,6 +164,7 @@ def _words(read: Numbers, model: Mapping[str, Any]) -> dict[str, Any]:
         "moments": "bf16" if aware and not offloaded else "fp32",
         "params": "fp8" if read.values.get("mixed_precision.fp8_param_gather") is True else "bf16",
         "grads": "fp32" if _wide(read.values) else "bf16",
+        "attention": "fp8" if read.values.get("mixed_precision.fp8_dot_product_attention") is True else "bf16",
         "offload": "optimizer" if offloaded else "none",
         "offload_layers": read.whole("model.cpu_offloading_num_layers", 0),
     }

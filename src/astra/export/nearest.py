@@ -25,7 +25,7 @@ from astra.rules.can import able_rules
 from astra.rules.names import facts_of
 from astra.rules.table import check
 from astra.search.detail import estimate, layers_of, legality
-from astra.spec.job import Job
+from astra.spec.job import Job, fp8_attention
 from astra.spec.strategy import OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
 
 # Steps by which a change of a field moves a plan away from what was asked.
@@ -34,9 +34,18 @@ WEIGHTS: Final = {
     "recompute": 2.0, "sp": 0.5, "offload": 2.0, "schedule": 0.5, "method": 0.5, "recompute_layers": 0.25,
     "flash": 3.0, "overlap": 0.25, "layers": 1.0, "modules": 0.5, "offload_layers": 1.0, "dispatch": 0.5,
     "dispatch_fp8": 0.25, "graphs": 0.5, "moments": 0.5, "params": 0.5, "grads": 0.5, "reshard": 0.5, "shard": 1.0,
+    "attention": 0.5,
 }  # fmt: skip
 _DEGREES: Final = ("tp", "pp", "cp", "ep", "dp", "vp", "etp", "mbs")
-WORDS: Final = ("dispatch", "graphs", "moments", "params", "grads", "reshard")  # one of what a runtime lists
+WORDS: Final = (
+    "dispatch",
+    "graphs",
+    "moments",
+    "params",
+    "grads",
+    "attention",
+    "reshard",
+)  # one of what a runtime lists
 _LOOKED_AT: Final = 20_000  # strategies checked against the rules, nearest first
 _TRIED: Final = 400  # of those, legal and expressible ones costed
 _TOGETHER: Final = 16
@@ -137,6 +146,8 @@ def _worded(strategy: Strategy, job: Job) -> Strategy:
         fields["graphs"] = "none"  # graphs hold what is not recomputed in full
     if strategy.zero == 0:
         fields |= {"moments": "fp32", "params": "bf16"}
+    if not fp8_attention(job.model, job.pool.device, job.workload):
+        fields["attention"] = "bf16"
     return msgspec.structs.replace(strategy, **fields)
 
 

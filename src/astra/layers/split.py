@@ -13,12 +13,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.layers import weights as weights_of
+from astra.layers.blocks import tower
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.model import ModelSpec
 
 EVEN: Final = 0
 BALANCED: Final = 1
+ALIKE: Final = 1.05  # layers whose work differs by less are dealt by number
+_HALVINGS, _SLACK = 24, 1e-9  # of the search for the smallest largest stage; of its sums
 
 Place = tuple[tuple[int, ...], ...]
 
@@ -36,9 +40,56 @@ def split(layers: int, stages: int, head_layers: float) -> tuple[int, ...]:
     return (*([base] * (stages - 1 - extra)), *([base + 1] * extra), last)
 
 
+@lru_cache(maxsize=4096)
+def weighted(work: tuple[float, ...], stages: int, front: float, back: float) -> tuple[int, ...]:
+    """As ``split``, of layers with work of their own: ``front`` comes before the first, ``back`` after the last."""
+    sums = np.concatenate(([0.0], np.cumsum(work)))
+    low, high = max(work), float(sums[-1]) + front + back
+    best = (len(work) - stages + 1, *([1] * (stages - 1)))
+    for _ in range(_HALVINGS):
+        limit = (low + high) / 2
+        found = _filled(sums, stages, front, back, limit)
+        best, low, high = (best, limit, high) if found is None else (found, low, limit)
+    return best
+
+
+def _filled(sums: Floats, stages: int, front: float, back: float, limit: float) -> tuple[int, ...] | None:
+    """Stages as full as a limit allows from the last on, a layer or more on each but the last; None if one is over."""
+    end, found = len(sums) - 1, list[int]()
+    for stage in range(stages - 1, 0, -1):
+        room = limit - (back if stage == stages - 1 else 0.0)
+        start = max(int(np.searchsorted(sums, sums[end] - room - _SLACK)), stage)
+        if start > end - (stage < stages - 1):
+            return None
+        found.append(end - start)
+        end = start
+    return (end, *found[::-1]) if end > 0 and sums[end] + front <= limit + _SLACK else None
+
+
 def even(layers: int, stages: int) -> tuple[int, ...] | None:
     """Equal stages, or None where the layers do not divide."""
     return (layers // stages,) * stages if layers % stages == 0 else None
+
+
+@lru_cache(maxsize=64)
+def head_layers(model: ModelSpec, seq: int) -> float:
+    """The head's forward work in units of an average layer."""
+    return layer_work(model, seq)[2]
+
+
+@lru_cache(maxsize=64)
+def layer_work(model: ModelSpec, seq: int) -> tuple[tuple[float, ...], float, float]:
+    """Forward work of each layer, of images before the first and of the head after the last, in average layers."""
+    order = layer_kinds(model)
+    head = (
+        2.0 * weights_of.head_weights(model).sharded if not model.tied_embeddings else 2.0 * model.vocab * model.hidden
+    )
+    of_kind = {kind: weights_of.layer_flops_per_token(model, kind, seq) for kind in dict.fromkeys(order)}
+    mean = sum(of_kind[kind] for kind in order) / len(order)
+    images = tower.flops_per_token(model) if model.tower else 0.0
+    if mean <= 0:
+        return (1.0,) * len(order), 0.0, 0.0
+    return tuple(of_kind[kind] / mean for kind in order), images / mean, head / mean
 
 
 class StageKinds(NamedTuple):

@@ -191,6 +191,15 @@ def attention_flops_per_token(model: ModelSpec, seq: int) -> float:
     )
 
 
+@lru_cache(maxsize=1024)
+def layer_flops_per_token(model: ModelSpec, kind: LayerKind, seq: int) -> float:
+    """Forward FLOPs per token of one layer of a kind."""
+    products = sum(
+        block.attention_flops(model, kind, seq) + block.other_flops(model, kind, seq) for block in blocks_of(kind)
+    )
+    return 2.0 * layer_matmul_parameters(model, kind) + products
+
+
 def _other_flops_per_token(model: ModelSpec, seq: int) -> float:
     """Forward FLOPs of products of activations that are not attention's."""
     return sum(

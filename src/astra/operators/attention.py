@@ -5,11 +5,13 @@ of q query rows; each block walks the keys its rows see.
 
 t = a + (T^p + L^p)^(1/p), in parallel with the memory traffic, where
 - T = b h (pairs + rows (c + x)) / R: all blocks, evenly spread. ``c`` is the fixed work of a row (loading, the first
-  softmax, writing) and ``x`` the masked work on the diagonal, both in keys; R pairs/s at the kernel's best.
+  softmax, writing) and ``x`` the masked work on the diagonal, both in keys; R pairs/s at the kernel's best. A window
+  has a second edge, where rows begin to see less than all keys before them, with masked work ``e`` of its own.
 - L = l q (z + c) S / R: the longest block alone on one multiprocessor, which few heads or long sequences wait for.
 
 Backward does 2.5 times the FLOPs of forward, split over keys, with a curve of its own. Every term rises with every
-size.
+size. Kernels in fp8 are cuDNN's, with operands scaled by small groups (mxfp8) or as a whole (fp8); their backward
+computes what a window hides.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from astra.provenance import Bools, Codes, Floats, Source, Timed, worst
 from astra.spec.cluster import Device
 from astra.units import US
 
-KERNELS: Final = ("flash2", "flash3", "flash4", "cudnn", "sdpa", "unfused")
+# Kernels in fp8, by how their operands are scaled; fractions of their curves are of the fp8 peak.
+FP8_KERNELS: Final = {"mxfp8": "cudnn-mxfp8", "tensorwise": "cudnn-fp8"}
+KERNELS: Final = ("flash2", "flash3", "flash4", "cudnn", *FP8_KERNELS.values(), "sdpa", "unfused")
 BACKWARD_FLOPS: Final = 2.5  # over forward: five products for two
 OVERHEAD_S: Final = 5 * US
 # The block softmax of unfused attention, per score: bf16 read and written; backward reads two and writes one.
@@ -40,7 +44,7 @@ _USUAL_KERNEL: Final = {"ampere": "flash2", "hopper": "cudnn", "blackwell": "cud
 
 
 class KernelCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kernel in one direction on one generation of GPUs, as fractions of the bf16 peak."""
+    """One kernel in one direction on one generation of GPUs, as fractions of the bf16 peak, or of fp8's."""
 
     family: str
     kernel: str
@@ -59,6 +63,8 @@ class KernelCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: int
     error: float  # mean absolute, on held-out rows; 0: nothing to hold out
     sources: tuple[str, ...]
+    skips: bool = True  # keys before a window take no time,
+    edge_keys: float = 64.0  # e, but for those on its edge; where it was not measured, half a block of 128 rows
 
 
 class AttentionShape(NamedTuple):
@@ -93,8 +99,8 @@ def attention(
     """Seconds of the attention core (scores, softmax, values) in sustained training.
 
     A causal mask is aligned to the last key; ``window`` counts the keys a query sees, itself included. fp8 jobs run
-    attention in bf16, as TransformerEngine does by default. ``softmax_bytes`` are what unfused attention moves per
-    score between its products: mask, softmax, dropout.
+    attention in bf16, as TransformerEngine does by default, unless the kernel is one in fp8. ``softmax_bytes`` are what
+    unfused attention moves per score between its products: mask, softmax, dropout.
     """
     if direction not in SOFTMAX_BYTES:
         raise UnknownName("direction", direction, SOFTMAX_BYTES)
@@ -118,7 +124,7 @@ def best_kernel(device: Device) -> str:
     return _USUAL_KERNEL[_family(device)[0]] if device.vendor.upper() == "NVIDIA" else "flash2"
 
 
-def pairs(seq_q: Floats, seq_kv: Floats, *, causal: bool, window: int | None) -> Floats:
+def pairs(seq_q: Floats, seq_kv: Floats, *, causal: bool, window: float | Floats | None) -> Floats:
     """Query-key pairs one head computes."""
     if not causal:
         every: Floats = seq_q * np.minimum(seq_kv, np.inf if window is None else 2.0 * window - 1)
@@ -127,9 +133,23 @@ def pairs(seq_q: Floats, seq_kv: Floats, *, causal: bool, window: int | None) ->
     ahead = seq_kv - rows  # keys before the first query
     if window is None:
         return rows * ahead + rows * (rows + 1) / 2
-    growing = np.clip(window - ahead, 0.0, rows)  # queries that see fewer keys than the window holds
-    out: Floats = growing * ahead + growing * (growing + 1) / 2 + (rows - growing) * window
+    span = np.minimum(window, seq_kv)
+    growing = np.clip(span - ahead, 0.0, rows)  # queries that see fewer keys than the window holds
+    out: Floats = growing * ahead + growing * (growing + 1) / 2 + (rows - growing) * span
     return out
+
+
+def _before_window(seq_q: Floats, seq_kv: Floats, window: float | Floats, most: float) -> Floats:
+    """Masked keys on the far edge of a window: up to ``most`` a row, and no more than it has keys there."""
+    last: Floats = np.maximum(seq_kv - window, 0.0)
+    first = np.maximum(last - np.minimum(seq_q, seq_kv), 0.0)
+    return _up_to(last, most) - _up_to(first, most)
+
+
+def _up_to(rows: Floats, most: float) -> Floats:
+    """The sum of min(i, most) over rows i."""
+    short = np.minimum(rows, most)
+    return short * (rows - 0.5 * short)
 
 
 class _Found(NamedTuple):
@@ -142,6 +162,7 @@ def _fused(
     device: Device, shape: AttentionShape, found: _Found, causal: bool, window: int | None, precision: str
 ) -> Timed:
     curve = found.curve
+    precision = "fp8" if curve.kernel in FP8_KERNELS.values() else precision
     clock = 1.0 if curve.clock == "sustained" else sustained(device, precision)
     seconds = curve_seconds(
         curve, shape, causal=causal, window=window, sms=device.sms,
@@ -156,11 +177,12 @@ def curve_seconds(
     shape: AttentionShape,
     *,
     causal: bool | Bools,
-    window: int | None,
+    window: float | Floats | None,
     sms: float | Floats,
     flops_per_s: float | Floats,
 ) -> Floats:
     """Seconds of the blocks, without the kernel's fixed time and memory traffic."""
+    window = window if curve.skips else None
     dim = 0.5 * (shape.head_dim + shape.head_dim_v)
     fraction = np.interp(np.log(dim), np.log(curve.dims), curve.fractions)
     flops_per_pair = 4.0 * dim * (BACKWARD_FLOPS if curve.direction == "bwd" else 1.0)
@@ -169,6 +191,8 @@ def curve_seconds(
     masked_pairs = pairs(shape.seq_q, shape.seq_kv, causal=True, window=window)
     rows = np.ceil(shape.seq_q / curve.tile) * curve.tile
     keys = np.minimum(shape.seq_kv, np.inf if window is None else window + curve.tile)
+    if window is not None:
+        masked_pairs = masked_pairs + _before_window(shape.seq_q, shape.seq_kv, window, curve.edge_keys)
     every = np.where(causal, masked_pairs, open_pairs) + rows * (
         curve.row_keys + np.where(causal, curve.diagonal_keys, 0.0)
     )
@@ -231,23 +255,36 @@ def _family(device: Device) -> tuple[str, float, str, Source]:
 
 
 def _find(device: Device, kernel: str, direction: str) -> _Found:
-    """The curve for a kernel: this GPU's own if there is one, else its family's."""
+    """The curve for a kernel: this GPU's own or that of one like it if there is one, else its family's."""
     if kernel not in KERNELS:
         raise UnknownName("attention kernel", kernel, KERNELS)
     family, level, gpu, source = _family(device)
     curves = _curves()
     name = "flash2" if kernel == "sdpa" else kernel  # torch's flash attention is FlashAttention-2
-    own = curves.get((gpu, name, direction))
+    own = _near(gpu, name, direction)
     if own is not None:
-        return _Found(own, 1.0, source)
+        return own._replace(source=max(source, own.source))
     curve = curves.get((family, name, direction))
     if curve is None:
-        have = sorted({each for place, each, _ in curves if place == family} | {"sdpa", "unfused"})
+        have = sorted({each for place, each, _ in curves if place in (family, gpu)} | {"sdpa", "unfused"})
         raise InputError("attention kernel", kernel, want=f"one that {device.name} runs: {', '.join(have)}")
     if not curve.gpu:
         return _Found(curve, level, Source.ASSUMED)
     here = curve.gpu == gpu and curve.rows > 1
     return _Found(curve, level, source if here else max(source, Source.TRANSFERRED))
+
+
+def _near(gpu: str, kernel: str, direction: str) -> _Found | None:
+    """A measured GPU's own curve, or that of the GPU it is most like (``like``) at the level of its own."""
+    curves, gpus = _curves(), read_json("attention.json")["gpus"]
+    own = curves.get((gpu, kernel, direction))
+    if own is not None:
+        return _Found(own, 1.0, Source.INTERPOLATED)
+    like = gpus.get(gpu, {}).get("like", "")
+    theirs = curves.get((like, kernel, direction))
+    if theirs is None:
+        return None
+    return _Found(theirs, gpus[gpu]["level"] / gpus[like]["level"], Source.TRANSFERRED)
 
 
 @cache

@@ -32,9 +32,8 @@ _AXES: Final = {
     "vp": "interleaved pipeline", "cp": "context parallelism of this kind", "ep": "expert parallelism",
     "etp": "tensor parallelism inside an expert", "dp": "data parallelism",
 }  # fmt: skip
-_CHOSEN: Final = tuple(
-    field for field in STRATEGY_FIELDS if field.name in ("dispatch", "graphs", "moments", "params", "grads", "reshard")
-)
+_WORDS: Final = ("dispatch", "graphs", "moments", "params", "grads", "attention", "reshard")
+_CHOSEN: Final = tuple(field for field in STRATEGY_FIELDS if field.name in _WORDS)
 _REPORTED: Final = 2  # reasons, of many, why a runtime was not taken
 _TASKS: Final = {"pretrain": "pretrain", "finetune": "fine-tune", "lora": "train LoRA adapters"}
 # What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.

@@ -14,6 +14,7 @@ import numpy as np
 from astra.columns import INTEGERS, Columns
 from astra.spec.blocks import has_dense
 from astra.spec.cluster import Pool
+from astra.spec.job import fp8_attention
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import FRAMEWORKS
 from astra.spec.strategy_fields import STRATEGY_FIELDS
@@ -77,6 +78,7 @@ NAMES: Final[Mapping[str, RuleName]] = {
         mla="multi-head latent attention",
         tied="input and output embeddings share weights",
         blackwell="the GPU is a Blackwell",
+        fp8_attention="attention of the model can be trained in fp8 on the GPU, in the precision",
     ),
     "task": RuleName("text", "kind of training", TASKS),
     "precision": RuleName("text", "compute precision", PRECISIONS),
@@ -180,6 +182,7 @@ def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime
     moe, hybrid, delta = model.moe, model.state_space, model.delta_net
     return {
         **({} if pool is None else _pool_facts(pool)),
+        **({} if pool is None else {"fp8_attention": fp8_attention(model, pool.device, workload)}),
         "batch": workload.global_batch,
         "seq": workload.seq,
         "task": workload.task,

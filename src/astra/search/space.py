@@ -22,7 +22,6 @@ from astra.cost.memory import Sharding
 from astra.cost.recompute import Recomputes, module_bits
 from astra.cost.stage import Meshes
 from astra.layers import split
-from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import able_rules, rules_of
@@ -197,8 +196,7 @@ class Space:
             for schedule in self.allowed("schedule", known):
                 if not find(schedule).takes(vp):
                     continue
-                head = last_layers(self.job)
-                for layers in _splits(model, head, pp, vp, uneven=self.job.runtime.can.uneven):
+                for layers in _splits(self.job, pp, vp):
                     place = self._layout_places.setdefault(layout(schedule, pp, vp, layers), len(self._layout_places))
                     found.append((vp, code("schedule", schedule), place, recomputes))
         self.layouts = Layouts(self._layout_places)
@@ -334,32 +332,25 @@ class Space:
 
 def last_layers(job: Job) -> float:
     """What follows the last layer, in units of an average layer: the head, and layers of multi-token prediction."""
-    head = head_layers(job.model, job.workload.seq)
+    head = split.head_layers(job.model, job.workload.seq)
     return head + job.workload.mtp * (1 + head)
 
 
-def _splits(model: Any, head: float, pp: int, vp: int, *, uneven: bool) -> list[tuple[int, ...]]:
-    """Even stages where layers divide, and the balanced split where that differs; the rules refuse what is left.
+def _splits(job: Job, pp: int, vp: int) -> list[tuple[int, ...]]:
+    """Even stages where layers divide, balanced ones where they differ, also by what each kind of layer has to do.
 
-    ``head`` is what follows the last layer, in layers.
+    The rules refuse what is left.
     """
+    model, stages = job.model, pp * vp
     depth = len(layer_kinds(model))
-    balanced = split.split(depth, pp * vp, head)
-    equal = split.even(depth, pp * vp)
-    if equal is not None and not uneven:
+    equal = split.even(depth, stages)
+    if equal is not None and not job.runtime.can.uneven:
         return [equal]
-    return list(dict.fromkeys(layers for layers in (equal, balanced) if layers is not None))
-
-
-@lru_cache(maxsize=64)
-def head_layers(model: Any, seq: int) -> float:
-    """The head's forward work in units of an average layer."""
-    depth = len(layer_kinds(model))
-    head = (
-        2.0 * weights_of.head_weights(model).sharded if not model.tied_embeddings else 2.0 * model.vocab * model.hidden
-    )
-    layers = (weights_of.forward_flops_per_token(model, seq) - head) / depth
-    return max(head / layers, 0.0) if layers > 0 else 0.0
+    found = [equal, split.split(depth, stages, last_layers(job))]
+    work, front, back = split.layer_work(model, job.workload.seq)
+    if 1 < stages <= depth and (front > 0 or max(work) > split.ALIKE * min(work)):
+        found.append(split.weighted(work, stages, front, back + job.workload.mtp * (1 + back)))
+    return list(dict.fromkeys(layers for layers in found if layers is not None))
 
 
 def expert_candidates(job: Job, restrictions: Restrictions) -> list[int]:

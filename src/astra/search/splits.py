@@ -27,7 +27,7 @@ from astra.spec.strategy import Strategy, replace
 
 ROUNDS: Final = 12
 FEW_STAGES: Final = 12  # up to here a layer may move from any stage to any other
-NEAR: Final = 0.01  # more than the best split of a pipeline was ever seen to gain over the balanced one
+NEAR: Final = 0.07  # as much as the best split of a pipeline was seen to gain over the balanced one
 LEAST_GAIN: Final = 1e-9  # of the step
 
 Split = tuple[int, ...]

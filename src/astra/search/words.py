@@ -25,8 +25,9 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
         return job
     usual, can = job.recipe(), job.runtime.can
     chosen: dict[str, Any] = {}
-    for name in ("dispatch", "graphs", "params", "grads"):
-        known = [usual[name], *(word for word in getattr(can, name) if word != usual[name])]
+    for name in ("dispatch", "graphs", "params", "grads", "attention"):
+        first = "bf16" if name == "attention" and chosen["graphs"] != "full" else usual[name]
+        known = [first, *(word for word in getattr(can, name) if word != first)]
         allowed = restrictions.filter(name, known)
         if not allowed:
             had = ", ".join(f"{name}={word}" for word in known)
@@ -61,7 +62,7 @@ def said(job: Job, ep: int) -> dict[str, Any]:
 def word_facts(job: Job) -> dict[str, Any]:
     """The job's words as rules read them, but for the dispatcher, which depends on the row."""
     words = job.words
-    codes = {name: CHOICES[name].index(getattr(words, name)) for name in ("graphs", "params", "grads")}
+    codes = {name: CHOICES[name].index(getattr(words, name)) for name in ("graphs", "params", "grads", "attention")}
     return {**codes, "shard": words.shard}
 
 

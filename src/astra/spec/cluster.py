@@ -24,6 +24,7 @@ class Device(Spec, frozen=True, kw_only=True):
     arch: Name
     generation: Generation = ""  # whose kernels and rules it has; empty: that of arch if arch names one, else not known
     fp8_recipe: Literal["", "tensorwise", "mxfp8"] = ""  # how FP8 products are scaled; empty: tensorwise
+    fp8_attention: bool = False  # whether attention can be trained in FP8
     flops_per_s: dict[Name, float]  # by precision: bf16, fp16, fp8, fp4, tf32, fp32
     memory_bytes: float
     memory_bytes_per_s: float

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
-from astra.spec.cluster import Pool
+from astra.spec.cluster import Device, Pool
 from astra.spec.model import ModelSpec
 from astra.spec.record import Spec, check
 from astra.spec.runtime import Runtime
@@ -23,6 +23,7 @@ class Words(Spec, frozen=True, kw_only=True):
     graphs: Literal["none", "partial", "full"] = "none"
     params: Literal["bf16", "fp8"] = "bf16"
     grads: Literal["fp32", "bf16"] = "fp32"
+    attention: Literal["bf16", "fp8"] = "bf16"
     shard: int = 0
 
     @classmethod
@@ -39,6 +40,23 @@ class Words(Spec, frozen=True, kw_only=True):
     def sends_once(self) -> bool:
         """Whether a token goes once to each rank or node that has an expert of its, not once to each expert."""
         return self.dispatch != "alltoall"
+
+
+def fp8_attention(model: ModelSpec, device: Device, workload: Workload) -> bool:
+    """Whether TransformerEngine can train a model's attention in fp8: by the GPU, the scaling and the width of heads.
+
+    On Blackwell (sm100) for operands scaled by groups or as a whole, keys up to 192 and values up to 128 wide, in whole
+    groups of 32. On Hopper only with delayed scaling, which no runtime here uses; with nvfp4 only by an environment
+    variable (get_attention_backend and nvte_get_fused_attn_backend of 2.20).
+    """
+    mla = model.mla
+    keys, values = (
+        (model.head_dim, model.head_dim)
+        if mla is None
+        else (mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim)
+    )
+    fitting = keys <= 192 and values <= 128 and keys % 32 == values % 32 == 0
+    return device.fp8_attention and fitting and workload.precision in ("fp8", "fp8-tensorwise", "mxfp8")
 
 
 # Share of a step lost, per doubling of nodes, to waiting for the slowest. Fitted on dgxc; the same in every runtime.
@@ -99,6 +117,8 @@ class Job(Spec, frozen=True, kw_only=True):
         whole = self.runtime.usual.on.get(generation, {}).get("graphs") == "full"  # said of recipes for experts
         if whole and not self._captures_experts:
             found |= {"graphs": "partial", "overlap_ep": False}
+        if found["graphs"] != "full" or not self._attends_in_fp8:
+            found["attention"] = "bf16"
         return found if self.workload.low else found | {"params": "bf16", "dispatch_fp8": False}
 
     @property
@@ -113,6 +133,16 @@ class Job(Spec, frozen=True, kw_only=True):
         model = self.model
         return model.moe is not None and self.scales_groups and model.state_space is None and model.delta_net is None
 
+    @property
+    def _attends_in_fp8(self) -> bool:
+        """Whether recipes that capture whole steps run attention in fp8 too: in mxfp8.
+
+        Of latent attention those on Blackwell Ultra alone (perf_recipes 0.5 and 0.6 of Megatron-Bridge).
+        """
+        device, work = self.pool.device, self.workload
+        mixed = self.scales_groups and (self.model.mla is None or device.arch == "Blackwell Ultra")
+        return mixed and work.seq % 128 == 0 and fp8_attention(self.model, device, work)
+
     def usual(self, strategy: Strategy) -> dict[str, Any]:
         """The words a strategy of this job takes unless it says otherwise, where it has a use for them."""
         words: dict[str, Any] = self.recipe(pipelined=strategy.pp > 1)
@@ -121,6 +151,8 @@ class Job(Spec, frozen=True, kw_only=True):
             words |= {"dispatch": "alltoall", "dispatch_fp8": False}
         if strategy.zero < 3:
             words["reshard"] = "always"
+        if strategy.graphs != "full":
+            words["attention"] = "bf16"
         return words | {"overlap": self.hides(strategy)}
 
     def chosen(self, strategy: Strategy) -> tuple[str, ...]:

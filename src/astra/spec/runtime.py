@@ -13,6 +13,7 @@ from astra.spec.names import Line, Name, check_names
 from astra.spec.record import Spec, check, check_not_negative
 from astra.spec.strategy_fields import (
     ACTIVATIONS,
+    ATTENTIONS,
     DISPATCHES,
     GRADS,
     GRAPHS,
@@ -71,6 +72,7 @@ class Can(Spec, frozen=True, kw_only=True):
     moments: tuple[str, ...] = ("fp32",)
     params: tuple[str, ...] = ("bf16",)
     grads: tuple[str, ...] = ("fp32",)
+    attention: tuple[str, ...] = ("bf16",)  # widths of its products
     reshard: tuple[str, ...] = ("always",)
     shard: bool = False  # ZeRO inside groups of replicas (HSDP)
     overlap: tuple[str, ...]  # communication it hides,
@@ -88,7 +90,7 @@ class Can(Spec, frozen=True, kw_only=True):
             "blocks": tuple(MEANINGS), "degrees": AXES, "schedules": SCHEDULES, "recompute": RECOMPUTES,
             "methods": METHODS, "modules": MODULES, "offload": (*OFFLOADS, ACTIVATIONS), "overlap": OVERLAPS,
             "always": self.overlap, "dispatch": DISPATCHES, "graphs": GRAPHS, "moments": MOMENTS, "params": PARAMS,
-            "grads": GRADS, "reshard": RESHARDS,
+            "grads": GRADS, "attention": ATTENTIONS, "reshard": RESHARDS,
             "precision": PRECISIONS, "optimizers": OPTIMIZERS, "tasks": TASKS,
         }  # fmt: skip
         for field, known in words.items():

@@ -56,7 +56,7 @@ __all__ = [
 USUAL: Final = ("usual",)  # overlap or modules that were left out
 _KEYS: Final = (
     "recompute", "method", "recompute_layers", "offload", "overlap", "dispatch", "graphs", "moments", "params", "grads",
-    "reshard", "flash", "schedule", "layers",
+    "attention", "reshard", "flash", "schedule", "layers",
 )  # fmt: skip
 _COUNTED: Final = (*DEGREES, "zero", "shard")  # words with a number behind them
 _DEGREE_WORD: Final = re.compile(r"([a-z]+)=?([0-9]+)")
@@ -94,6 +94,7 @@ class Strategy(Spec, frozen=True, kw_only=True):
     moments: Literal["fp32", "bf16"] = "fp32"  # of the optimizer
     params: Literal["bf16", "fp8"] = "bf16"  # weights as they are stored and gathered
     grads: Literal["fp32", "bf16"] = "fp32"  # as they are added up and reduced
+    attention: Literal["bf16", "fp8"] = "bf16"  # its products; in bf16 too where the others are in fp8
     reshard: Literal["always", "never"] = "always"  # of ZeRO-3: weights gathered again in backward, or kept
     shard: int = 0  # data-parallel ranks that ZeRO shards over, replicated outside; 0: all
 
@@ -181,8 +182,9 @@ class Strategy(Spec, frozen=True, kw_only=True):
         words = []
         if (self.ep > 1 or self.dispatch != "alltoall") and not {"dispatch", "dispatch_fp8"} <= {*usual}:
             words.append(f"dispatch={self.dispatch}" + ":fp8" * self.dispatch_fp8)
-        always = ("graphs", "params", "grads", *["reshard"] * (self.zero == 3))
-        for name in ("graphs", "moments", "params", "grads", "reshard"):
+        always = ("graphs", "params", "grads", *["attention"] * (self.graphs == "full"))
+        always += ("reshard",) * (self.zero == 3)
+        for name in ("graphs", "moments", "params", "grads", "attention", "reshard"):
             value = getattr(self, name)
             if (name in always or value != CHOICES[name][0]) and name not in usual:
                 words.append(f"{name}={value}")
@@ -266,7 +268,9 @@ def parse_strategy(
             )
         given["dp"] = gpus // inner
     strategy = Strategy(**given)
-    return replace(strategy, **{name: value for name, value in usual(strategy).items() if name not in given})
+    for _ in range(2):  # some words are usual with others, which the text may leave out too
+        strategy = replace(strategy, **{name: value for name, value in usual(strategy).items() if name not in given})
+    return strategy
 
 
 def _parse_word(word: str, text: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ MOMENTS: Final = ("fp32", "bf16")
 PARAMS: Final = ("bf16", "fp8")
 GRADS: Final = ("fp32", "bf16")
 RESHARDS: Final = ("always", "never")
+ATTENTIONS: Final = ("bf16", "fp8")
 
 Value = bool | int | str
 
@@ -87,6 +88,7 @@ STRATEGY_FIELDS: Final = (
     _choice("moments", "optimizer moments in bf16", "width of the optimizer's moments", MOMENTS),
     _choice("params", "weights in fp8", "weights as they are stored and gathered", PARAMS),
     _choice("grads", "gradients of this width", "gradients as they are added up and reduced", GRADS),
+    _choice("attention", "attention in fp8", "width of what attention multiplies", ATTENTIONS),
     _choice("reshard", "choice of what stays gathered", "whether ZeRO-3 gathers weights again in backward", RESHARDS),
 )  # fmt: skip
 
@@ -97,4 +99,4 @@ CHOICES: Final = {field.name: field.choices for field in STRATEGY_FIELDS if fiel
 LEAST: Final = {field.name: field.least for field in STRATEGY_FIELDS if field.kind in ("degree", "number")}
 GPU_DEGREES: Final = tuple(field.name for field in STRATEGY_FIELDS if field.takes_gpus)
 # Words whose usual value is the runtime's and the GPU's; what a text leaves out of them is filled in by the job.
-RUNTIME_WORDS: Final = ("dispatch", "dispatch_fp8", "graphs", "moments", "params", "grads", "reshard")
+RUNTIME_WORDS: Final = ("dispatch", "dispatch_fp8", "graphs", "moments", "params", "grads", "attention", "reshard")

@@ -77,7 +77,7 @@ def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework
 
 def _playable(strategy: Strategy) -> Strategy:
     """The strategy as a rank can be played here: what is said to be left out by ``counted_only`` and ``caveats``."""
-    alone = {"dispatch": "alltoall", "dispatch_fp8": False, "graphs": "none", "params": "bf16"}
+    alone = {"dispatch": "alltoall", "dispatch_fp8": False, "graphs": "none", "params": "bf16", "attention": "bf16"}
     return replace(strategy, cp=1, dp=strategy.dp * strategy.cp, **alone)
 
 

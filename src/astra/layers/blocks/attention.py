@@ -14,6 +14,10 @@ from astra.layers.block import Block, LayerKind, Place, Send, Tensor, column_the
 from astra.layers.operators import BF16, Attention, Gemm, Kept, Layer, Module, Shard, Stream
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
+from astra.spec.runtime import Kernel
+
+# Per byte read and written to quantise what goes into attention in fp8: the cast, and its scales in the kernel's order.
+_KERNELS = {"core_cast": Kernel(forward_bytes=1, backward_bytes=1, forward_kernels=2, backward_kernels=2)}
 
 
 class Heads(NamedTuple):
@@ -155,11 +159,11 @@ def _kept(
 
 
 def qkv_kept_bytes(model: ModelSpec, shard: Shard, heads: Heads) -> Floats:
-    """Queries, keys and values, with what the runtime keeps alive beside them."""
-    tokens = shard.tokens
+    """Queries, keys and values, with what the runtime keeps alive beside them; copies in fp8 keep nothing alive."""
+    tokens, narrow = shard.tokens, shard.keeps.fp8_qkv_bytes
     rotated_bytes = BF16 * (tokens * heads.rotated)
-    nbytes = BF16 * tokens * (heads.queries * heads.dim_qk + heads.keys * (heads.dim_qk + heads.dim_v))
-    if rotates(model) and shard.keeps.projection:
+    nbytes = (narrow or BF16) * tokens * (heads.queries * heads.dim_qk + heads.keys * (heads.dim_qk + heads.dim_v))
+    if rotates(model) and shard.keeps.projection and not narrow:
         # Beyond its key/value heads, tensor parallelism gathers the whole projection, and values stay views of it.
         whole = BF16 * tokens * (model.heads + 2 * model.kv_heads) * model.head_dim
         nbytes = np.where((shard.tp > model.kv_heads) & (model.mla is None), whole, nbytes) + rotated_bytes
@@ -222,4 +226,5 @@ BLOCK = Block(
     operators=operators,
     sends={"tp": tp_sends, "cp": _cp_sends},
     attention_flops=_flops,
+    kernels=_KERNELS,
 )

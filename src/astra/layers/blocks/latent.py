@@ -48,14 +48,16 @@ def _tensors(model: ModelSpec) -> list[Tensor]:
 def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     """Both low-rank tensors are kept, before and after their norms.
 
-    Recompute of the up-projections keeps the low-rank tensors alone, and makes queries, keys and values from them.
+    Recompute of the up-projections keeps the low-rank tensors alone, and makes queries, keys and values from them;
+    what attention in fp8 keeps are copies, which stay.
     """
     mla, heads = _mla(model), _heads(model, shard)
     ranks = (mla.q_lora_rank or 0) + mla.kv_lora_rank
     low_bytes = (BF16 + shard.linear_bytes) * shard.stream_tokens * ranks
     block = around_core(model, kind, shard, heads, _projections(model, mla, shard), kept_more=low_bytes)
+    freed = 0.0 if shard.keeps.fp8_qkv_bytes else qkv_kept_bytes(model, shard, heads)
     up = Module(
-        saved=qkv_kept_bytes(model, shard, heads) + shard.linear_bytes * shard.stream_tokens * ranks,
+        saved=freed + shard.linear_bytes * shard.stream_tokens * ranks,
         gemms=("q_up", "kv_up"),
         streams=(Stream("rotary", shard.tokens * heads.rotated),) if rotates(model) else (),
     )

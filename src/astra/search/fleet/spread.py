@@ -81,7 +81,8 @@ def _check(fleet: Fleet, strategy: Strategy, text: str, where: str) -> None:
         "zero2 and zero3": strategy.zero > 1,
         "offload": strategy.offload != "none" or strategy.offload_layers > 0,
         "recompute of modules other than core_attn": strategy.modules not in ((), ("core_attn",)),
-        "words but the plain ones (dispatch, graphs, params, grads, moments, shard)": strategy.moments != "fp32"
+        "words but the plain ones (dispatch, graphs, params, grads, attention, moments, shard)": strategy.moments
+        != "fp32"
         or Words.of(strategy) != joint_words(fleet.job).words,
         "hidden expert exchanges": "ep" in strategy.overlap,
         "expert tensor parallelism": strategy.etp > 1,
