@@ -13,6 +13,7 @@ ESTIMATE_SCHEMA: Final = "astra.estimate/1"
 PLAN_SCHEMA: Final = "astra.plan/1"
 MODEL_SCHEMA: Final = "astra.model/1"
 RENT_SCHEMA: Final = "astra.rent/1"
+AFFORD_SCHEMA: Final = "astra.afford/1"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class StageEstimate(Result, frozen=True, kw_only=True):
 
 
 class PriceTag(Result, frozen=True, kw_only=True):
-    """What a GPU-hour costs, and who says so."""
+    """An offer: what a GPU-hour costs, on which terms and machines, and who says so."""
 
     usd_per_gpu_h: float
     provider: str
@@ -72,6 +73,18 @@ class PriceTag(Result, frozen=True, kw_only=True):
     source: str
     age_days: int | None  # since the price was last seen
     why: str = ""  # why this offer, where another might have been taken
+    gpu: str = ""
+    instance_gpus: int = 0  # GPUs of one instance; 0 where that is not said
+    fabric: str = ""  # between servers, such as infiniband 400 Gb/s per GPU; empty: not known
+    fabric_source: str = ""
+    available: int | None = None  # GPUs that can be had at once; null: nobody says
+    min_gpus: int | None = None  # the fewest that are sold
+    term_s: float | None = None  # one commits to so long; null: not known, or not reserved
+    minimum_s: float = 0.0  # the shortest time that is billed
+    step_s: float = 0.0  # a bill is rounded up to it; 0 where it is not known
+    terms: str = ""  # where these are known from
+    startup_s: float | None = None  # as the offer says; null: the default, which grows with the nodes
+    notes: str = ""
 
 
 class Restarts(Result, frozen=True, kw_only=True):
@@ -94,14 +107,19 @@ class Cost(Result, frozen=True, kw_only=True):
     """What training all tokens costs. Figures are ideal (nothing fails) unless they are in ``expected``."""
 
     gpus: int  # paid for: whole nodes
-    days: float  # with idle time, where it is asked for
+    days: float  # with start-up, and with idle time where it is asked for
     days_range: Range
     usd: float  # the sum of ``parts``
     usd_range: Range  # from the error bar of the step time
     usd_per_billion_tokens: float
     price: PriceTag  # of a mix: the average, with both sources
-    parts: dict[str, float]  # dollars: gpus, and where they are asked for idle, storage and egress
+    parts: dict[str, float]  # dollars: gpus; where there are any: startup, unused, idle, storage and egress
     expected: Restarts | None = None
+    startup_s: float = 0.0  # paid for before the first step
+    kwh: float | None = None  # of the whole run as expected, with the building's share; null for a mix
+    kg_co2: float | None = None  # of that energy; null where the grid is not known
+    energy_source: str = ""  # how both are known
+    billed_days: float = 0.0  # what is paid for: days, rounded up to the offer's minimum, step or term
 
 
 class Estimate(Result, frozen=True, kw_only=True):
@@ -291,6 +309,7 @@ class Choice(Result, frozen=True, kw_only=True):
     evidence: str = ""  # published runs like it, and what nobody has published
     waste: Waste | None = None
     as_usual: tuple[str, ...] = ()  # as in an estimate
+    like: str = ""  # the cheaper choice shown in its place: as fast for all that is known, or worth starting
 
 
 class Unused(Result, frozen=True, kw_only=True):
@@ -324,6 +343,18 @@ class RentSearch(Result, frozen=True, kw_only=True):
     mixes: MixSearch
 
 
+class BreakEven(Result, frozen=True, kw_only=True):
+    """One's own GPUs against renting the same type."""
+
+    gpu: str
+    own_usd_per_gpu_h: float  # of an hour of use
+    energy_usd_per_gpu_h: float  # of it: what an hour that is not used saves
+    use: float  # the share of its life in which it trains, as asked
+    rented: str  # the cheapest offer of the same GPU that can be joined as one's own are; empty: there is none
+    rented_usd_per_gpu_h: float | None
+    even_use: float | None  # from this share of use on owning is cheaper; null: never, or nothing to compare with
+
+
 class RentReport(Result, frozen=True, kw_only=True):
     """What to rent: every trade of time for money worth making."""
 
@@ -341,6 +372,7 @@ class RentReport(Result, frozen=True, kw_only=True):
     notes: list[str]
     warnings: list[str]
     asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.rent`` that give this answer
+    own: list[BreakEven] = []  # one's own GPUs against renting, where some are given
 
     def role(self, name: str) -> Choice:
         """The cheapest, fastest or knee of the front."""
@@ -350,6 +382,44 @@ class RentReport(Result, frozen=True, kw_only=True):
         from astra.report.money import render_rent  # noqa: PLC0415
 
         return render_rent(self)
+
+
+class Afforded(Result, frozen=True, kw_only=True):
+    """The most tokens of one model within the caps, and with what."""
+
+    model: str
+    parameters: int
+    tokens: float
+    tokens_range: Range  # from the error bar of the step time
+    tokens_per_parameter: float
+    loss: float | None  # by a published law of dense models; null for others
+    choice: str  # what is rented
+    gpus: int
+    days: float  # from the order to the end
+    usd: float
+    strategy: str
+    price: PriceTag
+
+
+class AffordReport(Result, frozen=True, kw_only=True):
+    """What a budget buys."""
+
+    schema: str = AFFORD_SCHEMA
+    version: str
+    budget_usd: float
+    deadline_days: float  # as asked, or a year
+    ratio: float  # tokens for each parameter, of the rule
+    rows: list[Afforded]  # by size
+    most: str  # the model that was asked for; empty if none
+    largest: str  # the largest that has the tokens of the rule; empty if none has
+    best: str  # the least loss
+    notes: list[str]
+    asked: dict[str, Any] = {}  # the keywords of ``astra.rent`` that it was looked for with
+
+    def __str__(self) -> str:
+        from astra.report.afford import render_afford  # noqa: PLC0415
+
+        return render_afford(self)
 
 
 class ModelReport(Result, frozen=True, kw_only=True):

@@ -122,5 +122,5 @@ def seconds_of(deadline: float | str | None, where: str = "deadline") -> float:
     """Read ``14d``, ``36h``, ``2w`` or a number of days."""
     value = parse_seconds(str(deadline))
     if value is None:
-        raise InputError(where, deadline, want="a time above zero, such as 14d, 36h or 2w")
+        raise InputError(where, deadline, want="a time above zero, such as 14d, 36h, 20min or 2w")
     return value

@@ -42,7 +42,11 @@ def rent_page(report: RentReport) -> str:
 
 def _headline(report: RentReport) -> str:
     return facts(
-        (role, f"{show_dollars(choice.cost.usd)}, {choice.cost.days:,.1f} days", choice.name)
+        (
+            role,
+            f"{show_dollars(usd_of(choice, report.judged_by))}, {days_of(choice, report.judged_by):,.1f} days",
+            choice.name,
+        )
         for role in ("cheapest", "knee", "fastest")
         for choice in report.front
         if role in choice.roles

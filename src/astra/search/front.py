@@ -49,10 +49,11 @@ class Refined(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``64xH100-SXM5-80GB from Lambda``."""
+        """``64xH100-SXM5-80GB from Lambda``, and in which market where that is not the usual one."""
         types, tag = " + ".join(f"{part.gpus}x{part.offer.device.name}" for part in self.parts), self.parts[0].offer.tag
         own = {"owned": "of your own", "given": "at your price"}
-        return f"{types} {own.get(tag.market, f'from {tag.provider}')}"
+        market = f" {tag.market}" if tag.market in ("spot", "reserved") else ""
+        return f"{types} {own.get(tag.market, f'from {tag.provider}{market}')}"
 
 
 def refine(job_of: JobOf, options: Money, found: Sequence[FoundOffer]) -> list[Refined]:

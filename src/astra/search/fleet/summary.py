@@ -11,7 +11,8 @@ from astra.answer import PriceTag, Range
 from astra.catalog import runtimes
 from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
-from astra.money.bill import Hired, cost_of, hired, stale_warning, tag_of
+from astra.money.bill import Hired, cost_of, hired
+from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Source
 from astra.rules.can import unable
 from astra.search import detail
