@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from astra.answer import Choice, RentReport
 from astra.report import explain, money
+from astra.report.choices import days_of, usd_of
 from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
@@ -33,8 +34,8 @@ def rent_page(report: RentReport) -> str:
         section("What was left out, and why", *_unused(report), key="ledger"),
         section("What this rests on", *_prices(report), key="assumptions"),
         section("How to launch it", paragraph(
-            "Plan the choice on its GPUs (astra plan MODEL --gpus 64xH100, with the same batch, length and tokens); "
-            "astra export writes the files that start it."), key="launch"),
+            "astra rent with --pick (a choice's number) and --export (slurm, skypilot or kubernetes) writes the files that "
+            "start it; astra export does so from the saved JSON."), key="launch"),
         section("The request", *request_parts(report.asked, "rent"), key="request"),
         footer(report.version, report.fingerprint),
     )  # fmt: skip
@@ -54,15 +55,17 @@ def _headline(report: RentReport) -> str:
 
 
 def _spots(report: RentReport) -> list[Spot]:
-    found = [_spot(choice, on_front=True) for choice in report.front]
-    names = {choice.name for choice in report.front}
-    return found + [_spot(choice, on_front=False) for choice in report.popular if choice.name not in names]
+    by, names = report.judged_by, {choice.name for choice in report.front}
+    found = [_spot(choice, by, on_front=True) for choice in report.front]
+    return found + [_spot(choice, by, on_front=False) for choice in report.popular if choice.name not in names]
 
 
-def _spot(choice: Choice, *, on_front: bool) -> Spot:
+def _spot(choice: Choice, by: str, *, on_front: bool) -> Spot:
     cost = choice.cost
     words = ", ".join(role for role in choice.roles if role != "chosen") if on_front else ""
-    return Spot(cost.days, cost.usd, choice.name, words, cost.usd_range.low, cost.usd_range.high, on_front)
+    return Spot(
+        days_of(choice, by), usd_of(choice, by), choice.name, words, cost.usd_range.low, cost.usd_range.high, on_front
+    )
 
 
 def _front(report: RentReport) -> str:
