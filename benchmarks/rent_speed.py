@@ -1,8 +1,7 @@
 """How fast the search for what to rent is. Run: python benchmarks/rent_speed.py [--save].
 
 Ten GPU types in every number of whole nodes to 2,048 GPUs for Llama-3-70B must take under 2 s of processor time.
-``--save``
-writes benchmarks/results/<date>_rent_speed.json, which is tracked.
+``--save`` writes benchmarks/results/<date>_rent_speed.json, which is tracked.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from astra.report.page import bullets, code, facts, folded, page, paragraph, sec
 from astra.report.timeline import seconds_table, timeline_svg
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.timeline import StepTimeline
-from astra.units import show_count, show_dollars
+from astra.units import show_count, show_dollars, show_seconds
 
 REJECTS: Final = 60
 
@@ -82,7 +82,7 @@ def _answer(planset: PlanSet, best: Estimate) -> list[str]:
         ("bubble", explain.show_share(best.bubble_fraction), f"{best.microbatches:,} micro-batches"),
     ]
     if best.train_days is not None:
-        figures.append(("training", f"{best.train_days:,.1f} days", "ideal: nothing fails"))
+        figures.append(("training", show_seconds(best.train_days * 86400), "ideal: nothing fails"))
     if best.cost is not None:
         usd = best.cost.usd_range
         figures.append(("cost", show_dollars(best.cost.usd), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"))

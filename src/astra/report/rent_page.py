@@ -34,8 +34,8 @@ def rent_page(report: RentReport) -> str:
         section("What was left out, and why", *_unused(report), key="ledger"),
         section("What this rests on", *_prices(report), key="assumptions"),
         section("How to launch it", paragraph(
-            "astra rent --out RENT.json keeps the answer; astra export RENT.json --to TARGET --rank N writes the files "
-            "that start row N of the front."), key="launch"),
+            "astra rent with --pick (a choice's number) and --export (slurm, skypilot or kubernetes) writes the files "
+            "that start it; astra export does so from the saved JSON."), key="launch"),
         section("The request", *request_parts(report.asked, "rent"), key="request"),
         footer(report.version, report.fingerprint),
     )  # fmt: skip
