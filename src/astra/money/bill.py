@@ -21,7 +21,7 @@ from astra.provenance import Floats, Ints
 from astra.spec.cluster import Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
-from astra.spec.money import Money
+from astra.spec.money import ANY_MARKET, Money
 from astra.units import GIB
 
 _ADAPTERS: Final[dict[tuple[ModelSpec, int, str], float]] = {}  # by model, rank and which matrices have them
@@ -45,7 +45,8 @@ def outlook(options: Money, nbytes: float, gpus: Ints, nodes: Ints, market: str)
     """How much of the time is useful."""
     per_gpu_s = money.MTBF_GPU_S if options.mtbf_gpu_h is None else options.mtbf_gpu_h * money.HOUR_S
     taken = money.PREEMPTIONS_PER_NODE_S if market == "spot" else 0.0
-    if options.preemptions_per_node_day is not None:
+    # Beside other markets, what is said of pre-emptions is of spot.
+    if options.preemptions_per_node_day is not None and (market == "spot" or options.market != ANY_MARKET):
         taken = options.preemptions_per_node_day / money.DAY_S
     rate = options.write_bytes_per_s_per_gpu or money.WRITE_BYTES_PER_S_PER_GPU
     between_s = money.mtbf_s(gpus, nodes, mtbf_gpu_s=per_gpu_s, preemptions_per_node_s=taken)
