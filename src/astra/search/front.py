@@ -91,8 +91,11 @@ def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
     """The choices the goal allows, best first; if it allows none, an error that says what would be possible."""
     table = {"time_s": np.array([one.time_s for one in choices]), "usd": np.array([one.usd for one in choices])}
     table["usd_per_token"] = table["usd"] / np.array([tokens_of(one) for one in choices])
+    for name in ("kwh", "kg_co2"):
+        found = [getattr(one.estimate.cost, name, None) for one in choices]
+        table[name] = np.array([np.inf if each is None else each for each in found])
     rows = goal.objective.rank(table, goal.cap)
-    within = rows[table["usd"][rows] <= goal.most_usd]
+    within = rows[(table["usd"][rows] <= goal.most_usd) & (table["time_s"][rows] <= goal.most_s)]
     if len(within):
         return [choices[row] for row in within]
     if len(rows):
