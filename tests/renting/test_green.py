@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+import astra
 from astra.catalog.grid import grid
 from astra.catalog.hardware import device
 from astra.errors import InputError
@@ -68,6 +69,8 @@ def test_a_clean_grid_is_worth_a_dearer_offer(tmp_path: Path) -> None:
 def test_what_is_not_known_is_said() -> None:
     assert grid("AWS", "us-east-1/2 us-west-2") is None, "several regions have several grids"
     assert grid("Acme", "us-central1") is None
+    with pytest.raises(InputError, match="grid is known"):
+        astra.plan(MODEL, tokens=TOKENS, batch=BATCH, seq=SEQ, gpus="8xH100", objective="co2")
     with pytest.raises(InputError, match="grid is known"):
         rent(MODEL, tokens=TOKENS, batch=BATCH, seq=SEQ, gpus="H100", max_gpus=8, objective="co2",
              money=Money(providers=("Nebius",)))  # fmt: skip

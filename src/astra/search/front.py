@@ -10,7 +10,7 @@ import numpy as np
 
 from astra.answer import Estimate
 from astra.cost.stage import SHARD_COLUMNS, gather_parts
-from astra.errors import NoFeasiblePlan
+from astra.errors import InputError, NoFeasiblePlan
 from astra.money.bill import cost_of, judged_by
 from astra.money.front import front
 from astra.money.objectives import Goal
@@ -106,6 +106,9 @@ def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
             f"Nothing costs {show_dollars(goal.cap)} or less. The least it could cost is {show_dollars(least.usd)}, in "
             f"{show_seconds(least.time_s)}: {least.name}."
         )
+    if goal.objective.name == "co2":
+        fix = "Give --g-co2-per-kwh."
+        raise InputError("objective", goal.objective.name, want="a price whose region's grid is known", fix=fix)
     least = choices[int(table["time_s"].argmin())]
     raise NoFeasiblePlan(
         f"Nothing takes {show_seconds(goal.cap)} or less. The fastest takes {show_seconds(least.time_s)}, for "
