@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from astra.answer import AffordReport, Estimate, Plan, PlanSet, RentReport
+    from astra.answer import Estimate, Plan, PlanSet
+    from astra.answer_money import AffordReport, RentReport
     from astra.api import describe_model, estimate, plan
     from astra.errors import AstraError, InputError, NoCoverage, NoFeasiblePlan
     from astra.renting.afford import afford
@@ -30,9 +31,9 @@ _HOMES = {
     "describe_model": "astra.api",
     "rent": "astra.renting.rent",
     "afford": "astra.renting.afford",
-    "AffordReport": "astra.answer",
+    "AffordReport": "astra.answer_money",
     "Money": "astra.spec.money",
-    "RentReport": "astra.answer",
+    "RentReport": "astra.answer_money",
     "ModelReport": "astra.answer",
     "Estimate": "astra.answer",
     "Plan": "astra.answer",

@@ -9,26 +9,28 @@ import msgspec
 import pytest
 
 from astra.answer import (
-    Afforded,
-    AffordReport,
     Baseline,
-    BreakEven,
-    Choice,
-    ChoicePart,
     Cost,
     Estimate,
-    MixSearch,
     ModelReport,
     Plan,
     PlanSet,
     PriceTag,
     Range,
     Reject,
-    RentReport,
-    RentSearch,
     Restarts,
     Search,
     StageEstimate,
+)
+from astra.answer_money import (
+    Afforded,
+    AffordReport,
+    BreakEven,
+    Choice,
+    ChoicePart,
+    MixSearch,
+    RentReport,
+    RentSearch,
     Unused,
     Waste,
 )

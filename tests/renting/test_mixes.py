@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from astra.answer import RentReport
+from astra.answer_money import RentReport
 from astra.api import make_job
 from astra.catalog.clusters import parse_cluster
 from astra.catalog.hardware import device

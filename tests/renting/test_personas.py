@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from astra.answer import Choice, RentReport
+from astra.answer_money import Choice, RentReport
 from astra.renting.rent import rent
 from astra.spec.money import Money
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import astra
-from astra.answer import Choice, RentReport
+from astra.answer_money import Choice, RentReport
 from astra.api import make_job
 from astra.catalog.clusters import parse_gpus
 from astra.errors import InputError, NoFeasiblePlan, UnknownName

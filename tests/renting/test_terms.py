@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astra.answer import Choice, RentReport
+from astra.answer_money import Choice, RentReport
 from astra.api import make_job
 from astra.layers import weights
 from astra.renting.rent import rent

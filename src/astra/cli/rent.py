@@ -11,7 +11,7 @@ from astra.cli.output import Answer
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.answer import RentReport
+    from astra.answer_money import RentReport
     from astra.spec.request import PlanRequest
 
 HELP: Final = "what to rent: every trade of time for money worth making"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any, Final
 
-from astra.answer import PLAN_SCHEMA, RENT_SCHEMA
+from astra.answer import PLAN_SCHEMA
+from astra.answer_money import RENT_SCHEMA
 from astra.errors import InputError
 from astra.files import read_json
 from astra.spec.request import FIELDS

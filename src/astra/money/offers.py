@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from astra.answer import PriceTag, Unused
+from astra.answer import PriceTag
+from astra.answer_money import Unused
 from astra.catalog import hardware
 from astra.catalog.prices import Price, book, recent
 from astra.errors import InputError, fold

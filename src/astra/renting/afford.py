@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 import astra
-from astra.answer import Afforded, AffordReport, Choice, Range
+from astra.answer import Range
+from astra.answer_money import Afforded, AffordReport, Choice
 from astra.catalog.models import model as find_model
 from astra.catalog.models import model_names
 from astra.errors import InputError, NoFeasiblePlan

@@ -21,7 +21,8 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from astra.answer import MixSearch, PriceTag
+from astra.answer import PriceTag
+from astra.answer_money import MixSearch
 from astra.cost import step
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds

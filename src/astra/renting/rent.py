@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from astra.answer import RentReport, Unused
+from astra.answer_money import RentReport, Unused
 from astra.catalog.clusters import parse_cluster, read_cluster
 from astra.errors import InputError, NoFeasiblePlan
 from astra.money.objectives import Goal, is_green

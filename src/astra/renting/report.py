@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 import astra
-from astra.answer import BreakEven, Choice, ChoicePart, RentReport, RentSearch, Waste
+from astra.answer_money import BreakEven, Choice, ChoicePart, RentReport, RentSearch, Waste
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoFeasiblePlan
 from astra.money.bill import shared_range

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from astra.answer import Afforded, AffordReport
+from astra.answer_money import Afforded, AffordReport
 from astra.report import drawing
 from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds

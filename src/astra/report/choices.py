@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.answer import BreakEven, Choice, PriceTag, Range, RentReport
+from astra.answer import PriceTag, Range
+from astra.answer_money import BreakEven, Choice, RentReport
 from astra.report import drawing
 from astra.spec.mixed import short_form
 from astra.units import show_dollars, show_seconds

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.answer import Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, RentReport
+from astra.answer import Cost, Estimate, PlanSet, PriceTag
+from astra.answer_money import Choice, MixSearch, RentReport
 from astra.report import drawing
 from astra.report.choices import (
     days_of,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astra.answer import Choice, RentReport
+from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
 from astra.report.choices import days_of, network_words, seller, usd_of, usd_range_of
 from astra.report.front_svg import Spot, front_svg
