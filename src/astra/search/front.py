@@ -118,6 +118,14 @@ def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
 
 def _over_budget(cheapest: Refined, choices: Sequence[Refined], goal: Goal) -> str:
     """A deadline that can be met, but not for the money; ``cheapest`` is the cheapest that meets it."""
+    if goal.objective.name != "deadline":  # of energy or CO2, which have limits beside them
+        caps = [f"takes {show_seconds(goal.most_s)} or less"] if np.isfinite(goal.most_s) else []
+        caps += [f"costs {show_dollars(goal.most_usd)} or less"] if np.isfinite(goal.most_usd) else []
+        quick = min(choices, key=lambda one: one.time_s)
+        return (
+            f"Nothing {' and '.join(caps)}. The fastest takes {show_seconds(quick.time_s)}, for "
+            f"{show_dollars(quick.usd)}: {quick.name}."
+        )
     text = (
         f"Nothing takes {show_seconds(goal.cap)} or less and costs {show_dollars(goal.most_usd)} or less. The cheapest "
         f"in time costs {show_dollars(cheapest.usd)}: {cheapest.name}."
