@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from astra.answer import RentReport
+from astra.answer_money import RentReport
 from astra.catalog.prices import book, read_prices, to_csv
 from astra.errors import InputError
 from astra.renting.rent import offers_of, rent
