@@ -58,6 +58,9 @@ def _picked(record: Mapping[str, Any], pick: int | None, where: str) -> Mapping[
     if pick is not None:
         picked: Mapping[str, Any] = front[pick - 1]
         return picked
+    chosen = record.get("chosen")
+    if record.get("objective") != "pareto" and isinstance(chosen, list) and chosen and isinstance(chosen[0], dict):
+        return dict(chosen[0])
     for role in ("chosen", "knee"):
         for choice in front:
             if role in choice.get("roles", ()):

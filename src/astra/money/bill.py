@@ -18,10 +18,10 @@ from astra.money import rates as money
 from astra.money.objectives import Goal
 from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Floats, Ints
-from astra.spec.cluster import Pool
+from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
-from astra.spec.money import Money
+from astra.spec.money import ANY_MARKET, Money
 from astra.units import GIB
 
 _ADAPTERS: Final[dict[tuple[ModelSpec, int, str], float]] = {}  # by model, rank and which matrices have them
@@ -45,7 +45,8 @@ def outlook(options: Money, nbytes: float, gpus: Ints, nodes: Ints, market: str)
     """How much of the time is useful."""
     per_gpu_s = money.MTBF_GPU_S if options.mtbf_gpu_h is None else options.mtbf_gpu_h * money.HOUR_S
     taken = money.PREEMPTIONS_PER_NODE_S if market == "spot" else 0.0
-    if options.preemptions_per_node_day is not None:
+    # Beside other markets, what is said of pre-emptions is of spot.
+    if options.preemptions_per_node_day is not None and (market == "spot" or options.market != ANY_MARKET):
         taken = options.preemptions_per_node_day / money.DAY_S
     rate = options.write_bytes_per_s_per_gpu or money.WRITE_BYTES_PER_S_PER_GPU
     between_s = money.mtbf_s(gpus, nodes, mtbf_gpu_s=per_gpu_s, preemptions_per_node_s=taken)
@@ -155,22 +156,31 @@ def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag, machines:
     )
 
 
+def watts_of(options: Money, device: Device) -> float:
+    """Watts of a GPU in training, as given or as measured."""
+    return money.DRAWN * device.power_w if options.watts_per_gpu is None else options.watts_per_gpu
+
+
+def co2_per_kwh(options: Money, tag: PriceTag) -> tuple[float | None, str]:
+    """Grams, as given or of the grid of an offer's region, and how they are known; None where nobody says."""
+    found = grid(tag.provider, tag.region)
+    if options.g_co2_per_kwh is not None:
+        return options.g_co2_per_kwh, f"{options.g_co2_per_kwh:g} g/kWh"
+    if found is None:
+        return None, "grid not known"
+    return found.g_co2_per_kwh, f"{found.g_co2_per_kwh:g} g/kWh of {found.source}"
+
+
 def _energy(job: Job, options: Money, tag: PriceTag, machines: Hired, seconds: float) -> dict[str, Any]:
     """Kilowatt-hours and CO2 of a run on one type of GPU, and how they are known."""
-    drawn = options.watts_per_gpu
-    watts = money.DRAWN * job.pool.device.power_w if drawn is None else drawn
+    watts = watts_of(options, job.pool.device)
     kwh = float(money.energy_kwh(watts, options.pue, machines.billed, seconds))
-    said = (
-        f"{watts:.0f} W per GPU: {money.DRAWN_SOURCE}, without its server" if drawn is None else f"{watts:.0f} W, given"
-    )
-    found = grid(tag.provider, tag.region)
-    grams = options.g_co2_per_kwh if options.g_co2_per_kwh is not None or found is None else found.g_co2_per_kwh
-    made = "grid not known" if grams is None else f"{grams:g} g/kWh"
-    whose = "" if found is None or options.g_co2_per_kwh is not None else f" of {found.source}"
+    assumed = f" per GPU: {money.DRAWN_SOURCE}, without its server"
+    grams, made = co2_per_kwh(options, tag)
     return {
         "kwh": kwh,
         "kg_co2": None if grams is None else kwh * grams / 1000,
-        "energy_source": f"{said}; PUE {options.pue:g}; {made}{whose}",
+        "energy_source": f"{watts:.0f} W{', given' if options.watts_per_gpu else assumed}; PUE {options.pue:g}; {made}",
     }
 
 

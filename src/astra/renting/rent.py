@@ -14,9 +14,10 @@ import numpy as np
 from astra.answer_money import RentReport, Unused
 from astra.catalog.clusters import parse_cluster, read_cluster
 from astra.errors import InputError, NoFeasiblePlan
-from astra.money.objectives import Goal
+from astra.money.objectives import Goal, is_green
 from astra.money.offers import ANY, Market, Offer, Wanted, market, wanted_gpus
 from astra.partition.problem import Effort
+from astra.renting.green import least
 from astra.renting.mixes import Mixed, mix
 from astra.renting.report import Answer, chosen_of, report_of
 from astra.search.counts import best_on
@@ -26,7 +27,7 @@ from astra.search.offers import MOST_EFFORT, FoundOffer, FrontSearch, JobOf, ope
 from astra.search.world import World
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
-from astra.spec.money import Money
+from astra.spec.money import MARKETS, Money
 from astra.spec.record import check
 from astra.spec.request import PlanRequest, requested
 from astra.units import DAY_S
@@ -63,10 +64,16 @@ def rent(
     found = searched(request, today, progress)
     world, shown, state, mixed = found.world, found.shown, found.state, found.mixed
     best, late = within_horizon(front_of([*found.refined, *mixed.refined]), world.goal)
+    if is_green(world.goal):
+        owned = [offer for offer in shown.offers if offer.tag.market not in MARKETS]
+        every = [*(offer for offer in shown.mixable if len(offer.counts)), *owned]  # a dearer offer may be greener
+        chosen = least(every, found.job_of, world.money, world.goal, HORIZON_S)
+    else:
+        chosen = chosen_of(best, world.goal)
     popular, remarks = _popular(shown.offers, state, found.job_of, world.money)
     left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
     notes = [*left_open, *remarks, *late]
-    return report_of(Answer(best, chosen_of(best, world.goal), popular, shown, state, mixed, notes), world, started)
+    return report_of(Answer(best, chosen, popular, shown, state, mixed, notes), world, started)
 
 
 class Searched(NamedTuple):

@@ -50,7 +50,7 @@ def report_of(found: Answer, world: World, started: float) -> RentReport:
     like = [max(place, named["fastest"]) for place in like]
     for role, place in named.items():
         roles.setdefault(place, []).append(role)
-    if goal.objective.direction != "front":
+    if goal.objective.direction != "front" and found.chosen[0] in best:
         roles.setdefault(best.index(found.chosen[0]), []).append("chosen")
     choices = [
         choice_of(
@@ -67,7 +67,7 @@ def report_of(found: Answer, world: World, started: float) -> RentReport:
         objective=goal.objective.name,
         judged_by="expected" if world.money.goodput == "expected" else "ideal",
         front=choices,
-        chosen=[choices[best.index(one)] for one in found.chosen],
+        chosen=[choices[best.index(one)] if one in best else choice_of(one, ["chosen"]) for one in found.chosen],
         popular=[choice_of(one, [], None if one.name in on_front else _waste(one, best)) for one in found.popular],
         unused=found.shown.unused,
         search=_search_record(found, started),

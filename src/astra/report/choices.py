@@ -20,7 +20,7 @@ MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # 
 def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> RenderableType:
     """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices."""
     wide, narrow, tiny = width >= 110, width < 96, width < 76
-    ideal = by == "expected" and wide and any(choice.cost.expected for _, choice in front)
+    ideal = by == "expected" and wide and not energy and any(choice.cost.expected for _, choice in front)
     columns = [("", "left"), ("#", "right")] if width >= 80 else [("", "left")]
     columns += [("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
     columns += [("network", "left")] * (not narrow)

@@ -47,7 +47,12 @@ def render_rent(
     shown = [choice for choice in report.front if full or not choice.like]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
     parts.append(
-        front_table([(numbers[id(choice)], choice) for choice in shown], columns, report.judged_by, energy=full)
+        front_table(
+            [(numbers[id(choice)], choice) for choice in shown],
+            columns,
+            report.judged_by,
+            energy=full or report.objective in ("energy", "co2"),
+        )
     )
     parts += _merged(report, shown)
     parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
@@ -109,6 +114,8 @@ def advice(report: RentReport) -> list[str]:
     out = []
     if report.objective != "pareto":
         out.append(f"Chosen ({report.objective}): {_said(report.chosen[0], report.judged_by)}.")
+    if report.objective in ("energy", "co2"):
+        out.append(energy_words(report.chosen[0]))
     seen: set[str] = set()
     for role in ("cheapest", "knee", "fastest"):
         choice = report.role(role)

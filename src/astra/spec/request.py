@@ -179,7 +179,8 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
 
     objective: Annotated[
         str | None, Field(kinds.named("the name of an objective, such as cheapest", lower=True),
-                          "fastest, cheapest, budget, deadline, dollars-per-token or pareto", "plan rent", "goal")
+                          "fastest, cheapest, budget, deadline, dollars-per-token, energy, co2 or pareto",
+                          "plan rent", "goal")
     ] = None  # fmt: skip
     budget: Annotated[
         float | None, Field(kinds.number(0, 1e15, above=True, example="400k", unit="USD"),
