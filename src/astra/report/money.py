@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
 YEAR_H: Final = 8766
 FAILING: Final = 1.05  # the expected bill over the ideal one, from which both are told
+_WORTH_A_WORD: Final = 0.01
 _PARTS: Final = {"startup": "start-up", "unused": "paid for and not used"}
 
 
@@ -175,8 +176,9 @@ def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]
 
 
 def _extras(cost: Cost) -> str:
-    """What is in the bill besides training."""
-    extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in cost.parts.items() if name != "gpus"]
+    """What is in the bill besides training; less than a hundredth of it is not worth a word."""
+    told = {name: usd for name, usd in cost.parts.items() if name != "gpus" and usd >= _WORTH_A_WORD * cost.usd}
+    extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in told.items()]
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
