@@ -285,6 +285,18 @@ def test_a_baseline_says_what_is_saved() -> None:
         astra.plan(MODEL, **request, baseline="tp3")
 
 
+@pytest.mark.parametrize("gpus", ["16xH100", ["8xH100", "8xA100-80"]])
+def test_gpus_that_are_there_have_no_start_up_unless_it_is_said(gpus: Any) -> None:
+    request: dict[str, Any] = {"gpus": gpus, "batch": BATCH, "seq": SEQ, "tokens": TOKENS, "top": 1}
+    plain = astra.plan(MODEL, **request).best.estimate.cost
+    said = astra.plan(MODEL, **request, money=Money(startup_s=7200.0)).best.estimate.cost
+    assert plain is not None
+    assert said is not None
+    assert (plain.startup_s, said.startup_s) == (0.0, 7200.0)
+    assert "startup" not in plain.parts
+    assert said.days == pytest.approx(plain.days + 7200 / 86400)
+
+
 def test_money_needs_a_price() -> None:
     with pytest.raises(InputError, match="price of MI250X"):
         astra.plan(MODEL, gpus="8xMI250X", batch=BATCH, seq=SEQ, tokens=TOKENS, objective="cheapest")

@@ -242,4 +242,6 @@ def _mean_price(parts: Sequence[OfferPart]) -> PriceTag:
         date=min((tag.date for tag in tags if tag.date is not None), default=None),
         source="; ".join(dict.fromkeys(tag.source for tag in tags)),
         age_days=max(ages, default=None),
+        minimum_s=max(tag.minimum_s for tag in tags),
+        step_s=max(tag.step_s for tag in tags),
     )

@@ -75,7 +75,8 @@ def _joined(tags: dict[str, PriceTag], machines: dict[str, Hired]) -> PriceTag:
         usd_per_gpu_h=usd, provider="mean of the pools", instance="", region="",
         market=next(iter(dict.fromkeys(tag.market for tag in tags.values()))),
         currency=next(iter(tags.values())).currency, date=min(dates, default=None), source="; ".join(said),
-        age_days=max(ages, default=None),
+        age_days=max(ages, default=None), startup_s=max(tag.startup_s or 0.0 for tag in tags.values()),
+        minimum_s=max(tag.minimum_s for tag in tags.values()), step_s=max(tag.step_s for tag in tags.values()),
     )  # fmt: skip
 
 
