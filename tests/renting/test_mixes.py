@@ -164,13 +164,13 @@ def test_idle_time_and_storage_move_the_front_as_they_should(tmp_path: Path) -> 
 
 
 def test_restarts_move_the_front_as_they_should(tmp_path: Path) -> None:
-    prices, often = {"H100": 1.66, "B200": 7.76}, Money(mtbf_gpu_h=60.0, restart_s=600.0)
+    prices, often = {"H100": 1.66, "B200": 5.0}, Money(mtbf_gpu_h=30.0, restart_s=900.0)
     nbytes, points = checkpoint_bytes(job_on("8xH100")), {}
     for key, (time_s, usd) in every_choice(prices).items():
         gpus = np.array([sum(count for _, count in key)])
         useful = float(outlook(often, nbytes, gpus, gpus // NODE, "on-demand").goodput[0])
         points[key] = (time_s / useful, usd / useful)
-    report = asked(tmp_path, prices, goodput="expected", mtbf_gpu_h=60.0, restart_s=600.0)
+    report = asked(tmp_path, prices, goodput="expected", mtbf_gpu_h=30.0, restart_s=900.0)
     assert keys(report) == undominated(points)
     assert keys(report) != undominated(every_choice(prices)), "failures this frequent change what is worth renting"
     assert report.search.mixes.on_front > 0

@@ -25,6 +25,7 @@ from astra.search.counts import CountSpace, CountTable, least_by_count, search_c
 from astra.search.words import settled
 from astra.search.world import World
 from astra.spec.job import Job
+from astra.spec.strategy import parse_strategy
 from astra.units import show_seconds
 
 WORTH_TELLING: Final = 0.03  # of the GPU-seconds a token takes
@@ -58,10 +59,17 @@ class _Screened(NamedTuple):
 def remarks(world: World, best: Estimate | None, ask: Ask) -> list[Nearby]:
     """Another batch, and another number of GPUs, that save some of what a token takes; ``best`` is what was found."""
     asked = _asked(world)
+    if best is not None and _divide(asked, best):
+        return []
     effort = Effort(MOST_EFFORT)
     before_s = inf if best is None else _per_token_s(asked, best.step_s)
     found = [_best(world, before_s, others, ask, effort) for others in (batches(asked), counts(asked, _node(world)))]
     return [remark for remark in found if remark is not None]
+
+
+def _divide(asked: Other, best: Estimate) -> bool:
+    """Whether only as many replicas as GPUs have no even share, and the best plan is far from as many."""
+    return 2 * gcd(*asked) >= asked.gpus and 4 * parse_strategy(best.strategy).dp <= asked.gpus
 
 
 def advice(world: World, ask: Ask) -> str:

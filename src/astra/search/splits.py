@@ -18,8 +18,9 @@ from astra.cost.gathered import Layouts, layout
 from astra.cost.pipeline import pipelines_s
 from astra.cost.stage import Gathered, Meshes, parts_of, stage_costs
 from astra.cost.step import evaluate
-from astra.layers.split import even
+from astra.layers.split import even, layer_work
 from astra.rules.table import Rule
+from astra.schedule import find
 from astra.search.detail import as_row, layers_of, legality
 from astra.search.engine import Candidate
 from astra.spec.job import Job
@@ -27,7 +28,7 @@ from astra.spec.strategy import Strategy, replace
 
 ROUNDS: Final = 12
 FEW_STAGES: Final = 12  # up to here a layer may move from any stage to any other
-NEAR: Final = 0.07  # as much as the best split of a pipeline was seen to gain over the balanced one
+NEAR: Final = 0.01  # more than the best split was seen to gain over one whose stages have as much to do
 LEAST_GAIN: Final = 1e-9  # of the step
 
 Split = tuple[int, ...]
@@ -36,12 +37,26 @@ Split = tuple[int, ...]
 def best_splits(
     job: Job, candidates: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
 ) -> list[Strategy]:
-    """The strategies of a search, those near the best with the split that is best for them; ``timed`` are its parts."""
-    near_s = candidates[0].step_s * (1 + NEAR)
+    """The strategies of a search, with the best split where that may make one the best; ``timed`` are its parts."""
+    limit_s = candidates[0].step_s * (1 + NEAR)
     return [
-        polished(job, one.strategy, one.step_s, user_rules, timed)[0] if one.step_s <= near_s else one.strategy
+        polished(job, one.strategy, one.step_s, user_rules, timed)[0]
+        if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s
+        else one.strategy
         for one in candidates
     ]
+
+
+def _unequal(job: Job, strategy: Strategy) -> float:
+    """What ranks with as much to do each would save of the fullest one's work."""
+    work, front, back = layer_work(job.model, job.workload.seq)
+    ends = np.cumsum((0, *layers_of(job, strategy)))
+    passed = np.concatenate(([0.0], np.cumsum(work)))[ends]
+    chunks = np.diff(passed)
+    chunks[0] += front
+    chunks[-1] += back
+    ranks = chunks[np.array(find(strategy.schedule).place(strategy.pp, strategy.vp))].sum(axis=0)
+    return 1.0 - float(ranks.mean() / ranks.max())
 
 
 def polished(
