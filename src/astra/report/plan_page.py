@@ -25,7 +25,7 @@ REJECTS: Final = 60
 def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
     """Everything that ``astra plan`` answers, and the simulated step of its first plan if it is given."""
     request = planset.request
-    title = f"{request['model']} on {_gpus(planset)}"
+    title = f"{request['model']} on {gpus_words(planset)}"
     head = [tag("h1", quoted(title)), paragraph(work_words(planset), "faint")]
     if not planset.plans:
         return page(title, *head, paragraph("No strategy is legal and fits.", "bad lead"), *_ending(planset))
@@ -40,8 +40,8 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
         section("Memory of every stage against its limit", memory_bars(best),
                 paragraph(explain.memory_sentence(best)), key="memory"),
         section("One step, stage by stage", *_timeline(step), key="timeline"),
-        *_pools(planset),
-        section("The bill", *_bill(planset), key="bill"),
+        *pool_parts(planset),
+        section("The bill", *bill_parts(planset), key="bill"),
         section("Runners-up", *_others(planset), key="others"),
         *_ending(planset),
     )  # fmt: skip
@@ -49,7 +49,7 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
 
 def _ending(planset: PlanSet) -> list[str]:
     return [
-        section("What was left out, and why", *_ledger(planset), key="ledger"),
+        section("What was left out, and why", *ledger_parts(planset), key="ledger"),
         section("What this rests on", *_assumptions(planset), key="assumptions"),
         section("How to launch it", *_launch(planset), key="launch"),
         section("The request", *request_parts(planset.asked, "plan"), key="request"),
@@ -57,7 +57,8 @@ def _ending(planset: PlanSet) -> list[str]:
     ]
 
 
-def _gpus(planset: PlanSet) -> str:
+def gpus_words(planset: PlanSet) -> str:
+    """The GPUs of an answer, in short."""
     request = planset.request
     return str(request["gpu"]) if "pools" in request else f"{request['gpus']}x{request['gpu']}"
 
@@ -72,9 +73,10 @@ def work_words(planset: PlanSet) -> str:
     return ", ".join([*words, str(planset.request.get("runtime", ""))])
 
 
-def _answer(planset: PlanSet, best: Estimate) -> list[str]:
+def figures(best: Estimate) -> list[tuple[str, str, str]]:
+    """The figures to see first: name, figure, remark."""
     low, high = best.step_s_range.low, best.step_s_range.high
-    figures = [
+    found = [
         ("step time", explain.show_step(best.step_s), f"{explain.show_step(low)} to {explain.show_step(high)}"),
         ("tokens per second", f"{best.tokens_per_s:,.0f}", f"{best.tokens_per_s_per_gpu:,.0f} per GPU"),
         ("MFU", f"{best.mfu:.1%}", f"{best.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"),
@@ -82,13 +84,17 @@ def _answer(planset: PlanSet, best: Estimate) -> list[str]:
         ("bubble", explain.show_share(best.bubble_fraction), f"{best.microbatches:,} micro-batches"),
     ]
     if best.train_days is not None:
-        figures.append(("training", show_seconds(best.train_days * 86400), "ideal: nothing fails"))
+        found.append(("training", show_seconds(best.train_days * 86400), "ideal: nothing fails"))
     if best.cost is not None:
         usd = best.cost.usd_range
-        figures.append(("cost", show_dollars(best.cost.usd), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"))
+        found.append(("cost", show_dollars(best.cost.usd), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"))
+    return found
+
+
+def _answer(planset: PlanSet, best: Estimate) -> list[str]:
     return [
         tag("p", tag("code", quoted(best.strategy)), class_="lead"),
-        facts(figures),
+        facts(figures(best)),
         bullets(best.warnings, "warn"),
         bullets(explain.headlines(planset)),
         bullets(near.sentence for near in planset.nearby),
@@ -111,7 +117,7 @@ def _timeline(step: StepTimeline | None) -> list[str]:
     return [wide(timeline_svg(step)), folded("Seconds of every stage", seconds_table(step))]
 
 
-def _pools(planset: PlanSet) -> list[str]:
+def pool_parts(planset: PlanSet) -> list[str]:
     """What several pools add: which is worth what, and who can run it."""
     if not isinstance(planset, MixedPlanSet):
         return []
@@ -133,7 +139,8 @@ def _pools(planset: PlanSet) -> list[str]:
     ]
 
 
-def _bill(planset: PlanSet) -> list[str]:
+def bill_parts(planset: PlanSet) -> list[str]:
+    """What it costs, and what it saves; nothing without a price."""
     best = planset.best.estimate
     if best.cost is None:
         return []
@@ -166,7 +173,8 @@ def _others(planset: PlanSet) -> list[str]:
     return [table(heads, rows, left=(1,), best=0), bullets(lost)]
 
 
-def _ledger(planset: PlanSet) -> list[str]:
+def ledger_parts(planset: PlanSet) -> list[str]:
+    """What was left out, by reason."""
     shown, reasons, strategies = explain.ranked_rejects(planset.rejects, REJECTS)
     rows = [(f"{reject.strategies:,}", reject.sentence) for reject in shown]
     rows += [(f"{strategies:,}", f"for {reasons} other reasons")] if reasons else []
