@@ -26,7 +26,7 @@ LAYERS = (
     ("renting", "api"),
     ("study",),
     ("export", "report"),
-    ("validate", "lab"),
+    ("validate", "lab", "serve"),
     ("cli",),
     ("__main__",),
 )
