@@ -36,11 +36,13 @@ PORT: Final = 8765
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
-    parser.add_argument("--host", metavar="ADDRESS", default=HOST, help=f"where to listen (default {HOST}, this machine alone)")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default=HOST, help=f"where to listen (default {HOST}, this machine alone)"
+    )
     parser.add_argument("--port", metavar="N", type=options.whole("--port", at_least=0, at_most=65535), default=PORT,
                         help=f"the port (default {PORT}; 0 takes a free one)")  # fmt: skip
     parser.add_argument("--allow-host", metavar="NAME", action="append", default=[],
-                        help="a name under which the page is reached, such as that of a proxy; may be repeated")  # fmt: skip
+                        help="a name under which the page is reached, such as a proxy's; may be repeated")  # fmt: skip
     options.add_output(parser, detail=False, file=False)
 
 
@@ -53,7 +55,9 @@ def run(args: argparse.Namespace) -> Answer:
         from astra.serve.limits import USUAL  # noqa: PLC0415
     except ImportError as error:
         fix = "pip install 'astra-planner[serve]' has them."
-        raise InputError("astra serve", None, want=f"Starlette and uvicorn ({error.name} is missing)", fix=fix) from None
+        raise InputError(
+            "astra serve", None, want=f"Starlette and uvicorn ({error.name} is missing)", fix=fix
+        ) from None
     listening = _listen(args.host, args.port)
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

@@ -154,9 +154,10 @@ def bill_parts(planset: PlanSet) -> list[str]:
     return [drawn, bullets([*money.bill_sentences(best), *saved])]
 
 
-def _others(planset: PlanSet) -> list[str]:
+def ranking(planset: PlanSet) -> str:
+    """The plans in a table; nothing where there is one alone."""
     if len(planset.plans) < 2:
-        return []
+        return ""
     priced = any(plan.estimate.train_usd is not None for plan in planset.plans)
     heads = ["#", "strategy", "step time", "tokens/s", "MFU", "peak GiB", "bubble", *["days", "cost"] * priced]
     rows = []
@@ -169,8 +170,12 @@ def _others(planset: PlanSet) -> list[str]:
             row += ["-" if one.train_days is None else f"{one.train_days:,.1f}"]
             row += ["-" if one.train_usd is None else show_dollars(one.train_usd)]
         rows.append(row)
+    return table(heads, rows, left=(1,), best=0)
+
+
+def _others(planset: PlanSet) -> list[str]:
     lost = [] if planset.objective == "pareto" else [explain.why_lost(planset.best, one) for one in planset.plans[1:]]
-    return [table(heads, rows, left=(1,), best=0), bullets(lost)]
+    return [ranking(planset), bullets(lost)]
 
 
 def ledger_parts(planset: PlanSet) -> list[str]:

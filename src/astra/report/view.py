@@ -1,4 +1,4 @@
-"""Answers as parts of a page that asks again: cards with figures, evidence and pictures, and what may be done with each.
+"""Answers as parts of a page that asks again: cards with figures, evidence, pictures, and what may be done with each.
 
 Buttons carry in ``data-`` attributes what they are about; the page they stand on decides what they do.
 """
@@ -11,7 +11,7 @@ from astra.report.bars import memory_bars, time_table
 from astra.report.front_svg import front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, paragraph, table, wide
-from astra.report.plan_page import bill_parts, figures, gpus_words, ledger_parts, pool_parts, work_words
+from astra.report.plan_page import bill_parts, figures, gpus_words, ledger_parts, pool_parts, ranking, work_words
 from astra.report.rent_page import spots
 from astra.report.study_text import memory_difference, side_rows, term_rows, verdict
 from astra.spec.mixed import short_form
@@ -34,6 +34,7 @@ def plan_view(planset: PlanSet) -> str:
         [
             *head,
             bullets(explain.headlines(planset)),
+            ranking(planset),
             tag("div", *cards, class_="cards"),
             bullets(near.sentence for near in planset.nearby),
             *pool_parts(planset),
@@ -85,8 +86,8 @@ def _tools(plan: Plan) -> str:
     name = f"plan {plan.rank}"
     return tag(
         "div",
-        tag("button", "Compare", type="button", data_do="compare", aria_pressed="false", aria_label=f"Compare {name}"),
-        tag("button", "Edit the strategy", type="button", data_do="edit", aria_label=f"Edit the strategy of {name}"),
+        tag("button", "Compare", type="button", data_do="compare", aria_pressed="false", aria_label=f"Compare: {name}"),
+        tag("button", "Edit the strategy", type="button", data_do="edit", aria_label=f"Edit the strategy: {name}"),
         class_="tools",
     )
 
@@ -101,7 +102,8 @@ def rent_view(report: RentReport) -> str:
     title = f"What to rent for {report.request['model']}"
     cards = [_choice_card(choice, place) for place, choice in enumerate(report.front)]
     rows = [
-        (one.name, f"{one.cost.days:,.1f}", show_dollars(one.cost.usd), money.waste_words(one)) for one in report.popular
+        (one.name, f"{one.cost.days:,.1f}", show_dollars(one.cost.usd), money.waste_words(one))
+        for one in report.popular
     ]
     popular = table(("choice", "days", "cost", "against the front"), rows, left=(0, 3)) if rows else ""
     return "".join(
@@ -143,7 +145,7 @@ def _choice_card(choice: Choice, place: int) -> str:
         paragraph(choice.evidence, "evidence"),
         bullets(choice.warnings, "warn"),
         tag("div", tag("button", "Plan on these GPUs", type="button", data_do="plan", data_gpus=pools,
-                       aria_label=f"Plan on {choice.name}"), class_="tools"),
+                       aria_label=f"Plan on these GPUs: {choice.name}"), class_="tools"),
         folded("The price", paragraph(money.price_words(cost.price))),
         class_="card", id=key, aria_labelledby=f"{key}-title", tabindex=-1,
     )  # fmt: skip

@@ -78,7 +78,7 @@ async def _body(request: Request, limits: Limits) -> bytes:
         raise HTTPException(413, f"a request may have at most {most // KIB:,} KiB")
     try:
         return await asyncio.wait_for(read(), limits.body_s)
-    except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
+    except asyncio.TimeoutError:
         raise HTTPException(408, f"the request did not come within {limits.body_s:g} s") from None
     except ClientDisconnect:
         raise HTTPException(GONE, "the client went away") from None

@@ -32,6 +32,30 @@ _THEMSELVES: Final = {
     "rules": "rules of your own, a line each",
 }
 
+_ABOUT: Final = (
+    "Plans, estimates and what to rent, as the same records that `--json` writes (docs/json.md). Requests are the "
+    "fields of docs/requests.md; a model, a cluster and rules are sent themselves, never as the path of a file."
+)
+_STRATEGY: Final = "tp4 pp1 dp2 mbs1 sp zero1"
+_ON_GPUS: Final = {"model": "llama-2-7b", "gpus": ["8xH100"], "batch": 64, "seq": 2048, "tokens": "100B"}
+_RENTED: Final = {"model": "llama-2-7b", "gpus": "H100", "tokens": "10B", "max_gpus": 16, "mixes": "none"}
+_TRIED: Final = {**_ON_GPUS, "strategy": _STRATEGY}
+_CONFIG: Final = (
+    '{"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, '
+    '"intermediate_size": 1408, "vocab_size": 32000}'
+)
+_EXAMPLES: Final[dict[str, list[Any]]] = {
+    "plan": [_ON_GPUS],
+    "estimate": [_TRIED],
+    "rent": [_RENTED],
+    "compare": [{"first": _TRIED, "second": {**_ON_GPUS, "strategy": "tp2 pp1 dp4 mbs1 sp zero1"}}],
+    "view": [{"verb": "plan", "request": _ON_GPUS}, {"verb": "rent", "request": _RENTED}],
+    "report": [{"verb": "plan", "request": _ON_GPUS}],
+    "trace": [_TRIED],
+    "export": [{"request": _ON_GPUS, "target": "megatron"}],
+    "import": [{"text": _CONFIG, "name": "config.json"}],
+}
+
 
 class Imported(Result, frozen=True, kw_only=True):
     """A model of a config.json, to be sent as the model of a request, and what was understood of it."""
@@ -54,8 +78,7 @@ def description() -> dict[str, Any]:
         "info": {
             "title": "Astra",
             "version": __version__,
-            "description": "Plans, estimates and what to rent, as the same records that `--json` writes (docs/json.md). "
-            "Requests are the fields of docs/requests.md; a model, a cluster and rules are sent themselves, never as a path.",
+            "description": _ABOUT,
         },
         "paths": _paths(),
         "components": {"schemas": schemas},
@@ -74,23 +97,30 @@ def _paths() -> dict[str, Any]:
     config = _object({"text": {"type": "string"}, "name": {"type": "string", "default": "config.json"}}, ["text"])
     report = _object({"verb": _words("plan", "rent"), "request": either}, needed=["request"])
     return {
-        "/api/plan": _post("The best strategies for a model on some GPUs", ask["plan"], "PlanSet"),
-        "/api/estimate": _post("Time and memory of one strategy", ask["estimate"], "Estimate"),
-        "/api/rent": _post("What to rent: every trade of time for money worth making", ask["rent"], "RentReport"),
-        "/api/compare": _post("Two strategies side by side, term by term", both, "Comparison"),
-        "/api/view": _post("An answer as part of a page", shown, "", "text/html"),
-        "/api/report": _post("An answer as a page of its own to show", report, "", "text/html"),
-        "/api/trace": _post("The simulated step of a strategy as a picture", ask["estimate"], "", "image/svg+xml"),
-        "/api/export": _post("The files that start a plan", export, "", "application/zip"),
-        "/api/import": _post("A model out of a Hugging Face config.json", config, "Imported"),
+        "/api/plan": _post("plan", "The best strategies for a model on some GPUs", ask["plan"], "PlanSet"),
+        "/api/estimate": _post("estimate", "Time and memory of one strategy", ask["estimate"], "Estimate"),
+        "/api/rent": _post(
+            "rent", "What to rent: every trade of time for money worth making", ask["rent"], "RentReport"
+        ),
+        "/api/compare": _post("compare", "Two strategies side by side, term by term", both, "Comparison"),
+        "/api/view": _post("view", "An answer as part of a page", shown, "", "text/html"),
+        "/api/report": _post("report", "An answer as a page of its own to show", report, "", "text/html"),
+        "/api/trace": _post(
+            "trace", "The simulated step of a strategy as a picture", ask["estimate"], "", "image/svg+xml"
+        ),
+        "/api/export": _post("export", "The files that start a plan", export, "", "application/zip"),
+        "/api/import": _post("import", "A model out of a Hugging Face config.json", config, "Imported"),
         "/api/catalog": _get("Models, GPUs, nodes, runtimes, precisions and targets known by name"),
         "/api/openapi.json": _get("This description"),
     }
 
 
-def _post(summary: str, body: dict[str, Any], record: str, media: str = "application/json") -> dict[str, Any]:
+def _post(
+    kind: str, summary: str, body: dict[str, Any], record: str, media: str = "application/json"
+) -> dict[str, Any]:
     content = {media: {"schema": {"$ref": _REF.format(name=record)}} if record else {}}
-    asked = {"required": True, "content": {"application/json": {"schema": body}}}
+    examples = {f"example-{place}": {"value": value} for place, value in enumerate(_EXAMPLES[kind], 1)}
+    asked = {"required": True, "content": {"application/json": {"schema": body, "examples": examples}}}
     return {"post": {"summary": summary, "requestBody": asked, "responses": _responses(content, *_ERRORS)}}
 
 
@@ -119,7 +149,9 @@ def _fields(whole: dict[str, Any], verb: str) -> dict[str, Any]:
     found = {}
     for name, field in FIELDS.items():
         if field.on(verb) and name in _THEMSELVES:
-            own = [kind for kind in whole["properties"][name]["anyOf"] if name == "model" or kind.get("type") != "string"]
+            own = [
+                kind for kind in whole["properties"][name]["anyOf"] if name == "model" or kind.get("type") != "string"
+            ]
             found[name] = {"anyOf": own, "description": _THEMSELVES[name]}
         elif field.on(verb):
             about = field.help if isinstance(field.help, str) else "; ".join(dict.fromkeys(field.help.values()))

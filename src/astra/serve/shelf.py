@@ -25,7 +25,9 @@ def shelf() -> dict[str, Any]:
     words = {name: list(field.kind.words) for name, field in FIELDS.items() if field.kind.words}
     return {
         "schema": "astra.shelf/1",
-        "models": [{"name": model.name, **describe_model(model).parameters, "max_seq": model.max_seq} for model in models()],
+        "models": [
+            {"name": model.name, **describe_model(model).parameters, "max_seq": model.max_seq} for model in models()
+        ],
         "gpus": msgspec.to_builtins(devices()),
         "usual": {gpu.name: _usual(gpu) for gpu in devices()},
         "nodes": msgspec.to_builtins(node_types()),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from astra.serve.answers import Document
 
+Work = Callable[[Connection, int], None]  # the life of a process: its end of the pipe, the memory it may have
 _END_S: Final = 2.0
 
 
@@ -21,14 +24,17 @@ class WorkerDied(Exception):
 class Worker:
     """One process. ``ask`` waits for its answer and belongs in a thread."""
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, work: Work, memory_bytes: int) -> None:
         # Forked from a process that has loaded the planner where there are forks: a new worker is there at once.
-        forks = "forkserver" in multiprocessing.get_all_start_methods()
-        context = multiprocessing.get_context("forkserver" if forks else "spawn")
-        if forks:
-            context.set_forkserver_preload(["astra.serve.answers"])
-        self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, memory_bytes), daemon=True)
+        if "forkserver" in multiprocessing.get_all_start_methods():
+            forking = multiprocessing.get_context("forkserver")
+            forking.set_forkserver_preload(["astra.serve.answers"])
+            self._ours, theirs = forking.Pipe()
+            self._process: BaseProcess = forking.Process(target=work, args=(theirs, memory_bytes), daemon=True)
+        else:
+            spawning = multiprocessing.get_context("spawn")
+            self._ours, theirs = spawning.Pipe()
+            self._process = spawning.Process(target=work, args=(theirs, memory_bytes), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -48,8 +54,8 @@ class Worker:
         self._ours.close()
 
 
-def _work(pipe: Connection, memory_bytes: int) -> None:
-    """The life of a worker."""
+def work(pipe: Connection, memory_bytes: int) -> None:
+    """Answer until the server goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
     from astra.serve.answers import JSON, Document, answered, warm_up  # noqa: PLC0415 - in the worker alone
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from astra.serve.limits import Limits
-from astra.serve.worker import Worker, WorkerDied
+from astra.serve.worker import Work, Worker, WorkerDied, work
 
 if TYPE_CHECKING:
     from astra.serve.answers import Document
@@ -27,8 +27,8 @@ class TooLong(Exception):
 class Workers:
     """The workers, what they have answered, and who waits for them."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits, work: Work = work) -> None:
+        self._limits, self._work = limits, work
         self._idle: asyncio.Queue[Worker] = asyncio.Queue()
         self._all: set[Worker] = set()
         # Searches known to be long leave a worker to the others.
@@ -44,7 +44,7 @@ class Workers:
             self._start_one()
 
     def _start_one(self) -> None:
-        worker = Worker(self._limits.memory_bytes)
+        worker = Worker(self._work, self._limits.memory_bytes)
         self._all.add(worker)
         self._idle.put_nowait(worker)
 
@@ -84,7 +84,7 @@ class Workers:
         asked = asyncio.get_running_loop().run_in_executor(self._threads, worker.ask, kind, body)
         try:
             found = await asyncio.wait_for(asyncio.shield(asked), self._limits.seconds)
-        except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
+        except asyncio.TimeoutError:
             await self._replace(worker, asked)
             raise TooLong from None
         except asyncio.CancelledError:
@@ -102,7 +102,7 @@ class Workers:
         """A short search is let finish, which is cheaper than a new worker; a long one is ended."""
         try:
             await asyncio.wait_for(asyncio.shield(asked), self._limits.outdated_s)
-        except (asyncio.TimeoutError, WorkerDied):  # noqa: UP041
+        except (asyncio.TimeoutError, WorkerDied):
             await self._replace(worker, asked)
         else:
             self._idle.put_nowait(worker)

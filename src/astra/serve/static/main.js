@@ -16,6 +16,7 @@ function fail(error) {
   place("error").textContent = error instanceof Refusal ? error.message : `The server does not answer (${error.message}).`;
   place("error").hidden = false;
   place("status").textContent = "";
+  place("result").classList.add("stale");
   form?.blame(error.where ?? "");
 }
 
@@ -48,6 +49,7 @@ function show(html) {
   const result = place("result");
   const open = new Map([...result.querySelectorAll("article > details")].map((one) => [one.parentElement.id, one.open]));
   place("error").hidden = true;
+  result.classList.remove("stale");
   form.blame("");
   result.innerHTML = html;
   for (const one of result.querySelectorAll("article > details")) {
@@ -71,6 +73,7 @@ function tell() {
     ? `${place("result").querySelectorAll("article").length} choices`
     : card ? `${figure("step time")} per step, ${figure("tokens per second")} tokens per second, MFU ${figure("MFU")}` : "no plan";
   place("status").textContent = `${title}: ${said}.`;
+  place("status").classList.add("said");
   document.title = `${title} · Astra`;
 }
 
@@ -99,6 +102,7 @@ function mark() {
     const same = pinned && JSON.stringify(strategyOf(card)) === pinned.key;
     button.setAttribute("aria-pressed", String(Boolean(same)));
     button.textContent = pinned && !same ? "Compare with A" : same ? "A" : "Compare";
+    button.setAttribute("aria-label", `${button.textContent}: plan ${card.dataset.pick}`);
   }
   const note = place("pinned");
   note.hidden = !pinned;
