@@ -197,7 +197,6 @@ function listen() {
   document.addEventListener("dragover", over(true));
   document.addEventListener("dragleave", over(false));
   document.addEventListener("drop", (event) => { over(false)(event); take(event.dataTransfer.files[0]); });
-  window.addEventListener("popstate", () => open(location.search));
 }
 
 async function open(query) {
