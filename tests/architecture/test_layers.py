@@ -91,6 +91,11 @@ def test_only_the_lab_imports_torch() -> None:
     assert {package_of(path) for path in users} == {"lab"}
 
 
+def test_only_the_server_imports_its_framework() -> None:
+    users = {path for path in files() if "starlette" in path.read_text(encoding="utf-8")}
+    assert {package_of(path) for path in users} == {"serve"}
+
+
 def frameworks_of(tree: ast.AST) -> set[str]:
     """Torch and megatron, where a module imports them anywhere."""
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

@@ -71,6 +71,36 @@ def test_one_more_than_may_wait_is_refused_and_others_are_not_harmed() -> None:
     tried(scene, Limits(workers=1, waiting=3))
 
 
+def test_short_questions_go_before_searches() -> None:
+    async def scene(workers: Workers) -> list[str]:
+        done: list[str] = []
+
+        async def ask(kind: str, body: bytes) -> None:
+            await workers.answer(kind, body)
+            done.append(kind)
+
+        searches = [asyncio.create_task(ask(f"plan {n}", b"0.2")) for n in range(4)]
+        await asyncio.sleep(0.05)
+        await asyncio.gather(ask("estimate", b"0"), *searches)
+        return done
+
+    done = tried(scene, Limits(workers=1))
+    assert done.index("estimate") == 1, "after the one that was being worked on"
+
+
+def test_a_place_given_up_as_it_is_given_is_not_lost() -> None:
+    async def scene(workers: Workers) -> None:
+        for n in range(20):
+            first = asyncio.create_task(workers.answer(f"first {n}", b"0.01"))
+            others = [asyncio.create_task(workers.answer(f"{n} {m}", b"0.01")) for m in range(3)]
+            await first
+            for other in others:
+                other.cancel()
+        assert (await asyncio.wait_for(workers.answer("the last", b"0"), 20)).status == 200
+
+    tried(scene, Limits(workers=1, outdated_s=10))
+
+
 def test_what_nobody_waits_for_any_more_frees_its_worker() -> None:
     async def scene(workers: Workers) -> None:
         for n in range(3):  # a control that moves: every question is outdated by the next

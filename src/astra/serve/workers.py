@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
 
 from astra.serve.limits import Limits
 from astra.serve.worker import Work, Worker, WorkerDied, work
 
 if TYPE_CHECKING:
     from astra.serve.answers import Document
+
+
+SHORT: Final = frozenset(["estimate", "compare", "trace", "import", "catalog"])  # no search: they go before others
 
 
 class Full(Exception):
@@ -29,7 +34,7 @@ class Workers:
 
     def __init__(self, limits: Limits, work: Work = work) -> None:
         self._limits, self._work = limits, work
-        self._idle: asyncio.Queue[Worker] = asyncio.Queue()
+        self._idle = Idle()
         self._all: set[Worker] = set()
         # Searches known to be long leave a worker to the others.
         self._long = asyncio.Semaphore(max(limits.workers - 1, 1))
@@ -46,7 +51,7 @@ class Workers:
     def _start_one(self) -> None:
         worker = Worker(self._work, self._limits.memory_bytes)
         self._all.add(worker)
-        self._idle.put_nowait(worker)
+        self._idle.put(worker)
 
     def stop(self) -> None:
         """End them all."""
@@ -68,10 +73,10 @@ class Workers:
             async with AsyncExitStack() as lane:
                 if long:
                     await lane.enter_async_context(self._long)
-                worker = await self._idle.get()
+                worker = await self._idle.get(0 if kind in SHORT else 1)
                 known = self._kept.get(key)  # somebody asked the same meanwhile
                 if known is not None:
-                    self._idle.put_nowait(worker)
+                    self._idle.put(worker)
                     return known
                 found = await self._ask(worker, kind, body)
         finally:
@@ -85,18 +90,22 @@ class Workers:
         try:
             found = await asyncio.wait_for(asyncio.shield(asked), self._limits.seconds)
         except asyncio.TimeoutError:
-            await self._replace(worker, asked)
+            self._meanwhile(self._replace(worker, asked))
             raise TooLong from None
         except asyncio.CancelledError:
-            task = asyncio.get_running_loop().create_task(self._give_up(worker, asked))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._meanwhile(self._give_up(worker, asked))
             raise
         except WorkerDied:
-            await self._replace(worker, asked)
+            self._meanwhile(self._replace(worker, asked))
             raise
-        self._idle.put_nowait(worker)
+        self._idle.put(worker)
         return found
+
+    def _meanwhile(self, work: Coroutine[None, None, None]) -> None:
+        """Done whether or not the client that it began with still waits: no worker is ever lost."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def _give_up(self, worker: Worker, asked: asyncio.Future[Document]) -> None:
         """A short search is let finish, which is cheaper than a new worker; a long one is ended."""
@@ -105,7 +114,7 @@ class Workers:
         except (asyncio.TimeoutError, WorkerDied):
             await self._replace(worker, asked)
         else:
-            self._idle.put_nowait(worker)
+            self._idle.put(worker)
 
     async def _replace(self, worker: Worker, asked: asyncio.Future[Document]) -> None:
         self._all.discard(worker)
@@ -113,6 +122,38 @@ class Workers:
         with suppress(WorkerDied):
             await asked
         self._start_one()
+
+
+class Idle:
+    """Workers without work, and who waits for one: by the class of the question, then by who came first."""
+
+    def __init__(self) -> None:
+        self._free: list[Worker] = []
+        self._waiting: list[tuple[int, int, asyncio.Future[Worker]]] = []
+        self._came = 0
+
+    def put(self, worker: Worker) -> None:
+        """A worker is free."""
+        while self._waiting:
+            _, _, place = heappop(self._waiting)
+            if not place.done():
+                place.set_result(worker)
+                return
+        self._free.append(worker)
+
+    async def get(self, rank: int) -> Worker:
+        """A free worker; the lowest rank has it first."""
+        if self._free:
+            return self._free.pop()
+        place: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        self._came += 1
+        heappush(self._waiting, (rank, self._came, place))
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():  # it was given one at the same moment
+                self.put(place.result())
+            raise
 
 
 class Kept:
