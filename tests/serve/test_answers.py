@@ -55,7 +55,7 @@ def test_records_are_those_of_the_python_functions() -> None:
     assert timeless(ask("plan", ASKED)) == timeless(json.loads(astra.plan("llama-2-7b", **asked).to_json()))
     estimate = astra.estimate("llama-2-7b", **asked, strategy=STRATEGY)
     assert ask("estimate", {**ASKED, "strategy": STRATEGY}) == json.loads(estimate.to_json())
-    rented = {"model": "llama-2-7b", "gpus": "H100", "tokens": "10B", "max_gpus": 8, "mixes": "none"}
+    rented: dict[str, Any] = {"model": "llama-2-7b", "gpus": "H100", "tokens": "10B", "max_gpus": 8, "mixes": "none"}
     assert timeless(ask("rent", rented)) == timeless(json.loads(astra.rent(**rented).to_json()))
 
 

@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> Answer:
     print(f"astra: serving at {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     config = uvicorn.Config(
         application(names=(args.host, *args.allow_host)), log_level="warning", access_log=False, server_header=False,
-        limit_concurrency=USUAL.connections, timeout_keep_alive=10, timeout_graceful_shutdown=2, proxy_headers=False, ws="none",
+        limit_concurrency=USUAL.connections, timeout_keep_alive=10, timeout_graceful_shutdown=2, proxy_headers=False,
+        ws="none",
     )  # fmt: skip
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
