@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -157,6 +158,19 @@ def test_names_are_never_markup() -> None:
         assert shown.status == 200
         assert b"&lt;img" in shown.content
         assert b"<img" not in shown.content
+
+
+def test_every_point_of_the_front_leads_to_its_choice() -> None:
+    rented = {"model": "llama-2-7b", "gpus": "H100,A100-80", "tokens": "10B", "max_gpus": 64, "mixes": "none"}
+    front = ask("rent", rented)["front"]
+    shown = answered("view", json.dumps({"verb": "rent", "request": rented}).encode()).content.decode()
+    links = re.findall(r'<a href="#(choice-\d+)" aria-label="([^"]+)"', shown)
+    assert len(links) == len(front) > 1
+    for (key, said), choice in zip(links, front, strict=True):
+        card = re.search(rf'<h3 id="{key}-title">([^<]+) ', shown)
+        assert card is not None
+        assert card.group(1) == choice["name"]
+        assert said.startswith(choice["name"])
 
 
 def test_plans_that_leave_gpus_out_are_compared_on_those_they_use() -> None:

@@ -17,6 +17,7 @@ from astra.report.page import bullets, code, facts, folded, page, paragraph, sec
 from astra.report.timeline import seconds_table, timeline_svg
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.timeline import StepTimeline
+from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_seconds
 
 REJECTS: Final = 60
@@ -154,8 +155,8 @@ def bill_parts(planset: PlanSet) -> list[str]:
     return [drawn, bullets([*money.bill_sentences(best), *saved])]
 
 
-def ranking(planset: PlanSet) -> str:
-    """The plans in a table; nothing where there is one alone."""
+def ranking(planset: PlanSet, *, short: bool = False) -> str:
+    """The plans in a table, each in whole or without what is as usual; nothing where there is one alone."""
     if len(planset.plans) < 2:
         return ""
     priced = any(plan.estimate.train_usd is not None for plan in planset.plans)
@@ -163,7 +164,8 @@ def ranking(planset: PlanSet) -> str:
     rows = []
     for plan in planset.plans:
         one = plan.estimate
-        row = [str(plan.rank), plan.strategy, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
+        words = " ".join(short_form(plan.strategy, one.as_usual)) if short else plan.strategy
+        row = [str(plan.rank), words, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
         row += [f"{one.tokens_per_s:,.0f}", f"{one.mfu:.1%}", f"{one.peak_reserved_gib:.1f}"]
         row += [explain.show_share(one.bubble_fraction)]
         if priced:

@@ -34,7 +34,7 @@ def plan_view(planset: PlanSet) -> str:
         [
             *head,
             bullets(explain.headlines(planset)),
-            ranking(planset),
+            ranking(planset, short=True),
             tag("div", *cards, class_="cards"),
             bullets(near.sentence for near in planset.nearby),
             *pool_parts(planset),
