@@ -1,7 +1,8 @@
 """Astra: plan the training of large language models on the GPUs you have.
 
 ``astra.plan`` finds the best strategies, ``astra.estimate`` costs one you have, ``astra.rent`` says which GPUs to rent
-for it, ``astra.describe_model`` what was understood of a model. They are loaded on first use: importing astra is light.
+for it, ``astra.afford`` what a budget buys, ``astra.describe_model`` what was understood of a model. They are loaded on
+first use: importing astra is light.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from astra.answer import Estimate, Plan, PlanSet, RentReport
+    from astra.answer import Estimate, Plan, PlanSet
+    from astra.answer_money import AffordReport, RentReport
     from astra.api import describe_model, estimate, plan
     from astra.errors import AstraError, InputError, NoCoverage, NoFeasiblePlan
+    from astra.renting.afford import afford
     from astra.renting.rent import rent
     from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
     from astra.spec.model import MLA, ModelSpec, MoE
@@ -27,8 +30,10 @@ _HOMES = {
     "estimate": "astra.api",
     "describe_model": "astra.api",
     "rent": "astra.renting.rent",
+    "afford": "astra.renting.afford",
+    "AffordReport": "astra.answer_money",
     "Money": "astra.spec.money",
-    "RentReport": "astra.answer",
+    "RentReport": "astra.answer_money",
     "ModelReport": "astra.answer",
     "Estimate": "astra.answer",
     "Plan": "astra.answer",
@@ -53,6 +58,7 @@ _HOMES = {
 
 __all__ = [
     "MLA",
+    "AffordReport",
     "AstraError",
     "Cluster",
     "Device",
@@ -74,6 +80,7 @@ __all__ = [
     "Strategy",
     "Workload",
     "__version__",
+    "afford",
     "describe_model",
     "estimate",
     "parse_strategy",

@@ -12,7 +12,6 @@ import msgspec
 ESTIMATE_SCHEMA: Final = "astra.estimate/1"
 PLAN_SCHEMA: Final = "astra.plan/1"
 MODEL_SCHEMA: Final = "astra.model/1"
-RENT_SCHEMA: Final = "astra.rent/1"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +59,7 @@ class StageEstimate(Result, frozen=True, kw_only=True):
 
 
 class PriceTag(Result, frozen=True, kw_only=True):
-    """What a GPU-hour costs, and who says so."""
+    """An offer: what a GPU-hour costs, on which terms and machines, and who says so."""
 
     usd_per_gpu_h: float
     provider: str
@@ -72,6 +71,18 @@ class PriceTag(Result, frozen=True, kw_only=True):
     source: str
     age_days: int | None  # since the price was last seen
     why: str = ""  # why this offer, where another might have been taken
+    gpu: str = ""
+    instance_gpus: int = 0  # GPUs of one instance; 0 where that is not said
+    fabric: str = ""  # between servers, such as infiniband 400 Gb/s per GPU; empty: not known
+    fabric_source: str = ""
+    available: int | None = None  # GPUs that can be had at once; null: nobody says
+    min_gpus: int | None = None  # the fewest that are sold
+    term_s: float | None = None  # one commits to so long; null: not known, or not reserved
+    minimum_s: float = 0.0  # the shortest time that is billed
+    step_s: float = 0.0  # a bill is rounded up to it; 0 where it is not known
+    terms: str = ""  # where these are known from
+    startup_s: float | None = None  # as the offer says; null: the default, which grows with the nodes
+    notes: str = ""
 
 
 class Restarts(Result, frozen=True, kw_only=True):
@@ -94,14 +105,19 @@ class Cost(Result, frozen=True, kw_only=True):
     """What training all tokens costs. Figures are ideal (nothing fails) unless they are in ``expected``."""
 
     gpus: int  # paid for: whole nodes
-    days: float  # with idle time, where it is asked for
+    days: float  # with start-up, and with idle time where it is asked for
     days_range: Range
     usd: float  # the sum of ``parts``
     usd_range: Range  # from the error bar of the step time
     usd_per_billion_tokens: float
     price: PriceTag  # of a mix: the average, with both sources
-    parts: dict[str, float]  # dollars: gpus, and where they are asked for idle, storage and egress
+    parts: dict[str, float]  # dollars: gpus; where there are any: startup, unused, idle, storage and egress
     expected: Restarts | None = None
+    startup_s: float = 0.0  # paid for before the first step
+    kwh: float | None = None  # of the whole run as expected, with the building's share; null for a mix
+    kg_co2: float | None = None  # of that energy; null where the grid is not known
+    energy_source: str = ""  # how both are known
+    billed_days: float = 0.0  # what is paid for: days, rounded up to the offer's minimum, step or term
 
 
 class Estimate(Result, frozen=True, kw_only=True):
@@ -245,111 +261,6 @@ class PlanSet(Result, frozen=True, kw_only=True):
         from astra.report.html import plans_html  # noqa: PLC0415
 
         return plans_html(self)
-
-
-class Waste(Result, frozen=True, kw_only=True):
-    """What a dominated choice loses against one on the front that is no slower and no dearer."""
-
-    instead: str  # that choice's name
-    days: float
-    usd: float
-    usd_range: Range  # an error of the step time that both share scales it
-
-
-class ChoicePart(Result, frozen=True, kw_only=True):
-    """One GPU type of a choice."""
-
-    gpu: str
-    gpus: int
-    nodes: int
-    node: str
-    node_known: bool
-    price: PriceTag
-
-
-class Choice(Result, frozen=True, kw_only=True):
-    """One thing to rent: so many GPUs of a type, or of two types, from a provider, and the best strategy on them."""
-
-    name: str  # such as 64xH100-SXM5-80GB from Lambda
-    gpu: str  # of a mix: both, joined by " + "
-    gpus: int
-    nodes: int
-    node: str  # the node type whose links were modelled
-    node_known: bool  # False: the provider's own links are not in the catalog, so the usual server's were taken
-    parts: list[ChoicePart]  # one, or two for a mix
-    strategy: str
-    step_s: float
-    step_s_range: Range
-    tokens_per_s: float
-    mfu: float
-    peak_reserved_gib: float
-    memory_limit_gib: float
-    provenance_worst: str
-    cost: Cost
-    roles: list[str]  # of cheapest, fastest, knee, chosen
-    warnings: list[str] = []  # about its strategy
-    evidence: str = ""  # published runs like it, and what nobody has published
-    waste: Waste | None = None
-    as_usual: tuple[str, ...] = ()  # as in an estimate
-
-
-class Unused(Result, frozen=True, kw_only=True):
-    """Offers that were not considered, or could not be."""
-
-    reason: str
-    offers: list[str]
-
-
-class MixSearch(Result, frozen=True, kw_only=True):
-    """What became of the mixes of two GPU types; considered = dominated + planned + open."""
-
-    considered: int
-    dominated: int  # proven so by a lower bound of the step time
-    planned: int
-    open: int  # not proven and not planned: the front is exact but for these
-    on_front: int
-
-
-class RentSearch(Result, frozen=True, kw_only=True):
-    """What the search for something to rent did."""
-
-    offers: int  # with a price, of a GPU that was asked for
-    gpu_types: int
-    choices: int  # pairs of an offer and a count
-    passed: int  # offers proven dominated in every count before any strategy was costed
-    considered: int  # strategies of the other offers, in every count
-    evaluated: int  # of them, fully costed
-    refined: int  # choices on the front or near it, simulated
-    seconds: float
-    mixes: MixSearch
-
-
-class RentReport(Result, frozen=True, kw_only=True):
-    """What to rent: every trade of time for money worth making."""
-
-    schema: str = RENT_SCHEMA
-    version: str
-    fingerprint: dict[str, str]
-    request: dict[str, Any]
-    objective: str
-    judged_by: str  # ideal or expected figures
-    front: list[Choice]  # fastest first
-    chosen: list[Choice]  # by the objective, best first; the front itself for pareto
-    popular: list[Choice]  # common choices, with what they waste where they are dominated
-    unused: list[Unused]
-    search: RentSearch
-    notes: list[str]
-    warnings: list[str]
-    asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.rent`` that give this answer
-
-    def role(self, name: str) -> Choice:
-        """The cheapest, fastest or knee of the front."""
-        return next(choice for choice in self.front if name in choice.roles)
-
-    def __str__(self) -> str:
-        from astra.report.money import render_rent  # noqa: PLC0415
-
-        return render_rent(self)
 
 
 class ModelReport(Result, frozen=True, kw_only=True):

@@ -84,3 +84,5 @@ class RentOptions(_Work, _Goal, total=False):
     max_gpus: Whole
     mixes: str
     known_nodes: bool
+    assume_network: bool
+    own: Texts | None

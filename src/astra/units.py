@@ -17,7 +17,7 @@ DAY_S: Final = 86400.0
 MONTH_S: Final = 365.25 * DAY_S / 12
 
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "b": 3, "g": 3, "t": 4, "p": 5}
-_UNIT_S: Final = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
+_UNIT_S: Final = {"min": 60.0, "h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
 _NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]?)\s*", re.IGNORECASE)
 
 
@@ -30,10 +30,16 @@ def parse_count(text: str, kilo: float = 1000.0) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def whole_count(text: str, most: int) -> int | None:
+    """Read a whole number from 1 to ``most``; None if it is not one."""
+    value = parse_count(text)
+    return int(value) if value is not None and 1 <= value <= most and value == int(value) else None
+
+
 def parse_seconds(text: str) -> float | None:
-    """Read ``14d``, ``36h``, ``2w`` or a number of days as seconds; None if it is not a time above zero."""
+    """Read ``14d``, ``36h``, ``20min``, ``2w`` or a number of days as seconds; None if it is not a time above zero."""
     plain = text.strip().lower()
-    unit = plain[-1:] if plain[-1:] in _UNIT_S else ""
+    unit = next((unit for unit in _UNIT_S if plain.endswith(unit)), "")
     value = parse_count(plain.removesuffix(unit))
     return value * _UNIT_S[unit or "d"] if value else None
 

@@ -10,22 +10,27 @@ import pytest
 
 from astra.answer import (
     Baseline,
-    Choice,
-    ChoicePart,
     Cost,
     Estimate,
-    MixSearch,
     ModelReport,
     Plan,
     PlanSet,
     PriceTag,
     Range,
     Reject,
-    RentReport,
-    RentSearch,
     Restarts,
     Search,
     StageEstimate,
+)
+from astra.answer_money import (
+    Afforded,
+    AffordReport,
+    BreakEven,
+    Choice,
+    ChoicePart,
+    MixSearch,
+    RentReport,
+    RentSearch,
     Unused,
     Waste,
 )
@@ -50,6 +55,7 @@ RECORDS += [study.Explanation, study.Changed, study.Known, study.Comparison, stu
 RECORDS += [study.Sweep, study.SweepPoint]
 RECORDS += [Validation, ReplayedRun, Confusion, RunGroup, Pick]
 RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, ChoicePart, Waste, Unused, RentSearch, MixSearch]
+RECORDS += [BreakEven, AffordReport, Afforded]
 
 
 def documented(page: str, title: str) -> set[str]:
@@ -77,6 +83,7 @@ def test_schemas_and_exit_codes_are_documented() -> None:
         "astra.model/1",
         "astra.error/1",
         "astra.rent/1",
+        "astra.afford/1",
         TIMELINE_SCHEMA,
         study.EXPLANATION_SCHEMA,
         study.COMPARISON_SCHEMA,

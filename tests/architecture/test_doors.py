@@ -14,7 +14,8 @@ CALLS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "fdopen
 MODULES = {"os", "np", "numpy", "json", "tomllib", "io", "codecs"}
 # By module and function: what comes with Astra and is trusted.
 DATA = {
-    ("runtimes.py", "_table"), ("kinds.py", "runs"), ("prices.py", "_catalog"), ("models.py", "_by_alias"),
+    ("runtimes.py", "_table"), ("kinds.py", "runs"), ("prices.py", "_text_of"), ("grid.py", "_grids"),
+    ("models.py", "_by_alias"),
     ("models.py", "_load"), ("hardware.py", "catalog_hash"), ("hardware.py", "_device"), ("hardware.py", "_node"),
     ("hardware.py", "_texts"), ("curves.py", "load"), ("gemm.py", "surfaces"), ("basis.py", "read_json"),
     ("targets.py", "_table"), ("targets.py", "_data"),

@@ -11,7 +11,8 @@ from astra.cli import parser
 from astra.errors import AstraError
 
 PUBLIC = """
-MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec Money NoCoverage NoFeasiblePlan
+AffordReport MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec Money NoCoverage
+NoFeasiblePlan afford
 NodeType Plan PlanRequest PlanSet Pool RentReport Strategy Workload __version__ describe_model estimate parse_strategy
 plan rent
 """
@@ -22,8 +23,9 @@ WORKLOAD = (
 )
 OBJECTIVE = "--objective --budget --deadline"
 MONEY = (
-    "--market --providers --prices --usd-per-gpu-h --usd-per-kwh --pue --watts-per-gpu --usd-per-gpu --lifetime-years "
-    "--goodput --mtbf-gpu-h --restart-min --write-mb-s --preemptions --idle --storage --egress"
+    "--market --providers --regions --prices --usd-per-gpu-h --price --discount --usd-per-kwh --pue --watts-per-gpu "
+    "--g-co2-per-kwh --usd-per-gpu --lifetime-years --use --staff-usd --capital-rate --startup --goodput "
+    "--mtbf-gpu-h --restart-min --write-mb-s --preemptions --idle --storage --egress"
 )
 OUTPUT = "--json --out --quiet --verbose --width --debug"
 BRIEF_OUTPUT = "--json --out --width --debug"
@@ -38,9 +40,15 @@ FLAGS = {
         f"--save-request --check {OUTPUT}"
     ),
     "rent": (
-        "--help --gpus --max-gpus --mixes --known-nodes --tokens --batch --seq --precision --optimizer --task "
+        "--help --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq --precision "
+        "--optimizer --task "
         f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request "
-        f"--report {OUTPUT}"
+        f"--export --pick --export-out --report {OUTPUT}"
+    ),
+    "afford": (
+        "--help --ratio --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq "
+        "--precision --optimizer --task --lora-rank --lora-targets --imbalance --mtp --runtime --headroom "
+        f"{OBJECTIVE} {MONEY} {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",

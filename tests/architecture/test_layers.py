@@ -14,6 +14,7 @@ LAYERS = (
     ("files", "atomic"),
     ("spec",),
     ("columns", "answer", "options"),
+    ("answer_money",),
     ("catalog",),
     ("layers",),
     ("axes",),
@@ -32,7 +33,7 @@ LAYERS = (
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 # Results draw themselves: their methods load the drawing when called, never before.
-LAZY = {("answer", "report"), ("search", "report"), ("api", "report")}
+LAZY = {("answer", "report"), ("answer_money", "report"), ("search", "report"), ("api", "report")}
 
 
 def files() -> list[Path]:

@@ -28,8 +28,26 @@ def test_whole_nodes_are_paid_for(gpus: int, per_node: int) -> None:
 def test_owned_hardware() -> None:
     # 700 W at a PUE of 1.3 and 10 cents; a GPU of 35,064 dollars over four years of 8,766 hours.
     assert money.energy_usd_per_gpu_h(700, 1.3, 0.10) == pytest.approx(0.091)
-    assert money.amortised_usd_per_gpu_h(35_064, 4) == pytest.approx(1.0)
-    assert money.amortised_usd_per_gpu_h(35_064, 4, used_fraction=0.5) == pytest.approx(2.0)
+    assert money.hourly_usd(money.yearly_usd_per_gpu(35_064, 4)) == pytest.approx(1.0)
+    assert money.hourly_usd(money.yearly_usd_per_gpu(35_064, 4), 0.5) == pytest.approx(2.0)
+
+
+@given(st.floats(100, 1e6), st.floats(0.5, 20), st.floats(0.001, 0.5))
+def test_an_annuity_pays_back_the_purchase(usd: float, years: float, rate: float) -> None:
+    """Discounted at the rate, the yearly payments are worth what was paid; whole years are counted one by one."""
+    whole = max(1, round(years))
+    yearly = float(money.yearly_usd_per_gpu(usd, whole, rate))
+    assert sum(yearly / (1 + rate) ** year for year in range(1, whole + 1)) == pytest.approx(usd)
+    assert yearly > float(money.yearly_usd_per_gpu(usd, whole))
+
+
+@given(st.floats(0, 1e7), st.floats(0, 1e6), st.floats(0, 1e5))
+def test_a_bill_covers_the_time_in_whole_steps(used_s: float, minimum_s: float, step_s: float) -> None:
+    billed = float(money.billed_s(used_s, minimum_s, step_s))
+    assert billed >= max(used_s, minimum_s)
+    assert billed <= max(used_s + step_s, minimum_s) * (1 + 1e-12)
+    if step_s > 0 and billed > minimum_s and billed > used_s:
+        assert billed / step_s == pytest.approx(round(billed / step_s), rel=1e-9)
 
 
 def test_the_run_the_failure_rate_comes_from() -> None:

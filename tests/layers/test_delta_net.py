@@ -16,7 +16,7 @@ from astra.errors import InputError
 from astra.export import EXPORTERS
 from astra.export.imports import import_text
 from astra.export.reading import from_record
-from astra.layers import transformer
+from astra.layers import blocks
 from astra.layers.blocks import delta_net
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.weights import count, forward_flops_per_token, layer_matmul_parameters, layer_weights
@@ -86,10 +86,10 @@ def test_the_rule_in_chunks_is_the_recurrence_and_its_products_are_those_counted
 def test_products_are_two_flops_a_weight_and_the_rule(seq: int) -> None:
     spec, whole = hybrid(), 0.0
     for kind in layer_kinds(spec):
-        layer = transformer.layer(spec, kind, shard(seq))
+        layer = blocks.layer(spec, kind, shard(seq))
         assert flops(layer, weights=True) == 2.0 * seq * layer_matmul_parameters(spec, kind)
         whole += flops(layer, weights=True) + flops(layer, weights=False)
-    head = transformer.head(spec, shard(seq), logits_kept_bytes=4, logits_peak_bytes=8)
+    head = blocks.head.operators(spec, shard(seq), logits_kept_bytes=4, logits_peak_bytes=8)
     attention = 2 * 2 * (seq / 2) * spec.heads * 2 * spec.head_dim * seq  # two layers of six
     assert whole + flops(head, weights=True) + attention == pytest.approx(seq * forward_flops_per_token(spec, seq))
 
@@ -97,7 +97,7 @@ def test_products_are_two_flops_a_weight_and_the_rule(seq: int) -> None:
 @pytest.mark.parametrize("tp", [2, 4])
 def test_tensor_parallel_ranks_share_all_of_it(tp: int) -> None:
     spec = hybrid()
-    alone, split = (transformer.layer(spec, DELTA, shard(SEQ, tp=degree, sp=degree > 1)) for degree in (1, tp))
+    alone, split = (blocks.layer(spec, DELTA, shard(SEQ, tp=degree, sp=degree > 1)) for degree in (1, tp))
     for weights in (True, False):
         assert tp * flops(split, weights=weights) == pytest.approx(flops(alone, weights=weights))
     np.testing.assert_allclose(tp * split.kept.whole, alone.kept.whole)
@@ -107,7 +107,7 @@ def test_tensor_parallel_ranks_share_all_of_it(tp: int) -> None:
 
 def test_context_parallel_ranks_share_all_of_it_and_trade_sequence_for_heads() -> None:
     spec = hybrid()
-    alone, split = (transformer.layer(spec, DELTA, shard(SEQ, cp=cp)) for cp in (1, 2))
+    alone, split = (blocks.layer(spec, DELTA, shard(SEQ, cp=cp)) for cp in (1, 2))
     assert 2 * flops(split, weights=False) == pytest.approx(flops(alone, weights=False))
     sends = {axis.name: axis.layer_sends(spec, DELTA, shard(SEQ, cp=2)) for axis in AXES}
     assert {send.op for send in sends["cp"]} == {"all_to_all"}
@@ -119,7 +119,7 @@ def test_the_gate_doubles_the_queries() -> None:
     gated, plain = hybrid(), hybrid(attention_gate=False)
     more = layer_weights(gated, kind).total - layer_weights(plain, kind).total
     assert more == gated.hidden * gated.heads * gated.head_dim
-    layers = [transformer.layer(spec, kind, shard(SEQ)) for spec in (gated, plain)]
+    layers = [blocks.layer(spec, kind, shard(SEQ)) for spec in (gated, plain)]
     assert flops(layers[0], weights=True) - flops(layers[1], weights=True) == 2.0 * SEQ * more
     assert layers[0].kept.whole > layers[1].kept.whole
 

@@ -19,7 +19,7 @@ Rows = list[tuple[int, int]]
 
 def table(rows: Rows) -> dict[str, np.ndarray]:
     times, dollars = np.array(rows, float).T
-    return {"time_s": times, "usd": dollars, "usd_per_token": dollars / 100}
+    return {"time_s": times, "usd": dollars, "usd_per_token": dollars / 100, "kwh": dollars, "kg_co2": dollars / 3}
 
 
 def best_by_hand(name: str, rows: Rows, cap: float) -> tuple[int, int] | None:
@@ -88,6 +88,7 @@ def test_a_new_objective_is_one_entry() -> None:
         ({"deadline": 2}, "deadline", 2 * 86400),
         ({"deadline": "2w"}, "deadline", 14 * 86400),
         ({"deadline": "2w", "budget": "1M"}, "deadline", 14 * 86400),
+        ({"deadline": "2w", "budget": "1M", "objective": "co2"}, "co2", np.inf),
     ],
 )
 def test_goals(given_: dict[str, Any], name: str, cap: float) -> None:

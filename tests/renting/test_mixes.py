@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from astra.answer import RentReport
+from astra.answer_money import RentReport
 from astra.api import make_job
 from astra.catalog.clusters import parse_cluster
 from astra.catalog.hardware import device
@@ -42,10 +42,10 @@ def asked(folder: Path, prices: dict[str, float], mixes: Which = "all", **money:
     rows = [f"Acme,box,{gpu},{NODE},x,on-demand,{usd},USD,2026-11-01,acme.example,\n" for gpu, usd in prices.items()]
     path = folder / "prices.csv"
     path.write_text(HEADER + "".join(rows))
-    options = Money(prices=str(path), providers=("Acme",), **money)
+    options = Money(**{"prices": str(path), "providers": ("Acme",), "startup_s": 0.0, "goodput": "ideal", **money})
     return rent(
         MODEL, tokens=TOKENS, batch=BATCH, seq=SEQ, gpus=",".join(prices), max_gpus=MOST, money=options,
-        today=dt.date(2026, 11, 15), mixes=mixes,
+        today=dt.date(2026, 11, 15), mixes=mixes, assume_network=True,
     )  # fmt: skip
 
 
@@ -164,13 +164,13 @@ def test_idle_time_and_storage_move_the_front_as_they_should(tmp_path: Path) -> 
 
 
 def test_restarts_move_the_front_as_they_should(tmp_path: Path) -> None:
-    prices, often = {"H100": 1.66, "B200": 5.0}, Money(mtbf_gpu_h=30.0, restart_s=900.0)
+    prices, often = {"H100": 1.66, "B200": 7.76}, Money(mtbf_gpu_h=10.0, restart_s=600.0)
     nbytes, points = checkpoint_bytes(job_on("8xH100")), {}
     for key, (time_s, usd) in every_choice(prices).items():
         gpus = np.array([sum(count for _, count in key)])
         useful = float(outlook(often, nbytes, gpus, gpus // NODE, "on-demand").goodput[0])
         points[key] = (time_s / useful, usd / useful)
-    report = asked(tmp_path, prices, goodput="expected", mtbf_gpu_h=30.0, restart_s=900.0)
+    report = asked(tmp_path, prices, goodput="expected", mtbf_gpu_h=10.0, restart_s=600.0)
     assert keys(report) == undominated(points)
     assert keys(report) != undominated(every_choice(prices)), "failures this frequent change what is worth renting"
     assert report.search.mixes.on_front > 0

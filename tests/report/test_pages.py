@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 import astra
-from astra.answer import PlanSet, RentReport
+from astra.answer import PlanSet
+from astra.answer_money import RentReport
 from astra.files import parse_toml
 from astra.report import explain
 from astra.report.bars import memory_bars, time_table

@@ -148,8 +148,9 @@ def test_the_bill_adds_up_over_the_pools() -> None:
         assert isinstance(estimate, MixedEstimate)
         assert estimate.cost is not None
         hourly = sum(prices[name] * -(-gpus // 8) * 8 for name, gpus in estimate.used.items())
-        assert estimate.train_usd == pytest.approx(hourly * 1e12 / estimate.tokens_per_s / 3600)
+        assert estimate.cost.parts["gpus"] == pytest.approx(hourly * 1e12 / estimate.tokens_per_s / 3600)
         assert estimate.cost.usd == pytest.approx(estimate.train_usd)
+        assert estimate.cost.usd == pytest.approx(sum(estimate.cost.parts.values()))
         assert estimate.cost.expected is not None
     assert "The bill" in str(answer)
 

@@ -16,7 +16,9 @@ import astra
 from astra.cli import main
 from astra.errors import AstraError
 from astra.serve.answers import ANSWERS, answered
+from astra.serve.asked import PATHS
 from astra.serve.openapi import description
+from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS
 
 ASKED: dict[str, Any] = {"model": "llama-2-7b", "gpus": ["16xH100"], "batch": 64, "seq": 2048, "tokens": "10B"}
@@ -112,6 +114,9 @@ def test_no_path_of_a_client_reaches_the_disk(tmp_path: Path) -> None:
         for wrong in tries:
             refusal("plan", {**ASKED, **wrong})
             refusal("view", {"verb": "plan", "request": {**ASKED, **wrong}})
+        for text in (str(tmp_path / "cluster.toml"), "64xH100 + cluster.toml", "1.toml", "1.TOML", model):
+            for own in (text, [text], ["8xH100", text]):
+                refusal("rent", {"model": "llama-2-7b", "gpus": "H100", "tokens": "1B", "max_gpus": 8, "own": own})
         refusal("export", {"request": ASKED, "target": model})
         refusal("trace", {**ASKED, "strategy": model})
         ask("import", {"text": json.dumps(CONFIG), "name": model})
@@ -122,6 +127,13 @@ def test_no_path_of_a_client_reaches_the_disk(tmp_path: Path) -> None:
         assert touched != [], "the watch would have noticed"
     finally:
         watching = False
+
+
+def test_every_field_that_may_name_a_file_is_known() -> None:
+    """A new one must be refused in ``astra.serve.asked`` and tried above."""
+    money = {f"money.{name}": field for name, field in MONEY_FIELDS.items()}
+    named = {name for name, field in {**FIELDS, **money}.items() if "FILE" in field.kind.metavar}
+    assert named == set(PATHS)
 
 
 def test_exported_files_are_those_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

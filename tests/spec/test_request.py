@@ -35,6 +35,8 @@ VALUES: dict[str, list[Any]] = {
     "max_gpus": [np.int32(64), "1k"],
     "mixes": ["ALL"],
     "known_nodes": [True, np.bool_(False)],
+    "assume_network": [True],
+    "own": ["64xH100", ["64xH100", "8xA100"], "c.toml", (), None],
     "counts": ["exact"],
     "launchable": [True],
     "batch": [1, 1e3, "1k", "4M tokens", "4Mtok", np.int64(512)],
@@ -134,7 +136,7 @@ def test_unknown_fields_get_the_nearest_name(names: dict[str, Any], near: str) -
         ("seq", math.nan), ("tokens", math.inf), ("seq", 10**400), ("headroom", 1.0), ("fix", None), ("batch", None),
         ("fix", {"tp": 1.5}),
         ("model", None), ("model", OWN), ("cluster", model("gpt2")), ("strict", 1), ("budget", 0), ("deadline", "soon"),
-        ("money", {"pue": 1.2}), ("money", {"usd_per_gpu_h": "dear"}), ("rules", b"r.txt"), ("node", ""),
+        ("money", {"pue": 0.2}), ("money", {"usd_per_gpu_h": "dear"}), ("rules", b"r.txt"), ("node", ""),
     ],
 )  # fmt: skip
 def test_what_is_no_value_of_a_field_is_refused_by_its_name(name: str, value: Any) -> None:

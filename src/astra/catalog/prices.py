@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+import msgspec
+
 from astra.catalog import hardware
 from astra.errors import InputError, fold, shortened
 from astra.files import csv_rows, read_text, whole_number
@@ -21,6 +23,9 @@ from astra.spec.record import Spec
 Market = Literal["on-demand", "spot", "reserved"]
 
 STALE_DAYS: Final = 90  # older prices are shown with a warning
+NETWORKS: Final = ("infiniband", "roce", "efa", "tcp")  # between servers
+TERMS: Final = ("term_days", "minimum_s", "step_s")
+_LONGEST: Final = 1e9  # days or seconds
 _DEAREST_USD: Final = 1000.0  # above this a price is surely per node or per month
 
 
@@ -38,12 +43,21 @@ class Price(Spec, frozen=True, kw_only=True):
     date: dt.date  # when it was last seen
     source: Line
     notes: Line = ""
+    available: int | None = None  # GPUs that can be had at once; None: nobody says
+    min_gpus: int | None = None  # the fewest that are sold
+    network: Line = ""  # between servers, as "infiniband 400" (Gb/s of a GPU); empty: that of the node type
+    term_days: float | None = None  # of a reservation: paid for whether it is used or not; None: nobody says
+    minimum_s: float | None = None  # the shortest time that is billed
+    step_s: float | None = None  # a bill is rounded up to it
+    startup_s: float | None = None  # from the order to the first step
+    terms: Line = ""  # where term, minimum and step are known from
 
     def __post_init__(self) -> None:
         check_names("price", self)
 
 
 COLUMNS: Final = Price.__struct_fields__
+OPTIONAL: Final = COLUMNS[COLUMNS.index("available") :]  # columns that a file may leave out
 
 
 def prices(gpu: str | None = None) -> tuple[Price, ...]:
@@ -122,8 +136,11 @@ def to_csv(offers: Iterable[Price]) -> str:
     """Offers as the text of a price file."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([getattr(price, column) for column in COLUMNS] for price in offers)
+    rows = list(offers)
+    said = {column for column in OPTIONAL for price in rows if getattr(price, column) not in (None, "")}
+    columns = [column for column in COLUMNS if column not in OPTIONAL or column in said]
+    writer.writerow(columns)
+    writer.writerows([getattr(price, column) for column in columns] for price in rows)
     return text.getvalue()
 
 
@@ -147,7 +164,11 @@ def read_prices(path: str | Path, *, today: dt.date | None = None) -> tuple[Pric
 def _catalog() -> tuple[Price, ...]:
     path = hardware.DATA / "prices.csv"
     # No check against today: a computer with a wrong clock must still be able to plan.
-    return parse_prices(path.read_text(encoding="utf-8"), where=path.name, today=dt.date.max)
+    return parse_prices(_text_of(path), where=path.name, today=dt.date.max)
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 @cache
@@ -195,7 +216,7 @@ def parse_prices(text: str, *, where: str, today: dt.date) -> tuple[Price, ...]:
 
 
 def _check_header(header: list[str], where: str) -> None:
-    missing = [name for name in COLUMNS if name not in header]
+    missing = [name for name in COLUMNS if name not in (*header, *OPTIONAL)]
     unknown = [name for name in header if name not in COLUMNS]
     if missing or unknown or len(set(header)) != len(header):
         faults = [f"{', '.join(missing)} missing"] * bool(missing)
@@ -203,7 +224,7 @@ def _check_header(header: list[str], where: str) -> None:
         raise InputError(
             f"{where}: line 1",
             None,
-            want=f"the columns {','.join(COLUMNS)}, each once",
+            want=f"the columns {','.join(COLUMNS[: -len(OPTIONAL)])}, each once, and any of {','.join(OPTIONAL)}",
             fix=f"Here: {'; '.join(faults) or 'a column twice'}. Shorter lists: astra prices import.",
         )
 
@@ -218,10 +239,35 @@ def _has_all(row: list[str], header: list[str], where: str) -> bool:
 def _price(cells: Mapping[str, str], where: str, today: dt.date) -> Price:
     fields: dict[str, Any] = {}
     for column, cell in cells.items():
+        if column in OPTIONAL and not cell.strip():
+            continue
         fields[column] = _READERS.get(column, _name)(cell.strip(), f"{where}, column {column}")
     if fields["date"] > today:
         raise InputError(f"{where}, column date", cells["date"], want=f"no date after today ({today})")
-    return Price(**fields)
+    return with_terms(Price(**fields))
+
+
+def with_terms(price: Price) -> Price:
+    """A price with the terms its provider bills by, where they are known and the price does not say its own."""
+    known = _terms().get((fold(price.provider), price.market))
+    if known is None or price.terms or any(getattr(price, name) is not None for name in TERMS):
+        return price
+    return msgspec.structs.replace(price, **known)
+
+
+@cache
+def _terms() -> dict[tuple[str, str], dict[str, Any]]:
+    """By provider and market: how long one commits, the least and the step of a bill, and who says so."""
+    path = hardware.DATA / "terms.csv"
+    rows = csv_rows(_text_of(path), path.name)
+    _, header = next(rows)
+    found = {}
+    for line, row in rows:
+        cells = dict(zip(header, row, strict=True))
+        said = {name: _number(cells[name], f"{path.name}: line {line}, column {name}") for name in TERMS if cells[name]}
+        terms = f"{cells['source']}, {cells['date']}"
+        found[fold(cells["provider"]), cells["market"]] = {**said, "terms": terms}
+    return found
 
 
 def _name(cell: str, where: str) -> str:
@@ -266,6 +312,24 @@ def _dollars(cell: str, where: str) -> float:
     return usd
 
 
+def _number(cell: str, where: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= _LONGEST:
+        raise InputError(where, cell, want=f"a number from 0 to {_LONGEST:,.0f}, or nothing")
+    return value
+
+
+def _network(cell: str, where: str) -> str:
+    """``infiniband 400``: a kind of network and the gigabits per second it gives each GPU."""
+    kind, _, gbits = check_line(where, cell).lower().partition(" ")
+    if kind not in NETWORKS or not 0 < _number(gbits or "nan", where) <= 100_000:
+        raise InputError(where, cell, want=f"{', '.join(NETWORKS)} and Gb/s per GPU, such as infiniband 400")
+    return f"{kind} {float(gbits):g}"
+
+
 def _date(cell: str, where: str) -> dt.date:
     try:
         if cell[4:5] + cell[7:8] == "--":  # other ISO forms are read by some Python versions only
@@ -294,4 +358,9 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "date": _date,
     "source": _source,
     "notes": _remark,
+    "available": _gpus,
+    "min_gpus": _gpus,
+    "network": _network,
+    **dict.fromkeys(("term_days", "minimum_s", "step_s", "startup_s"), _number),
+    "terms": _remark,
 }

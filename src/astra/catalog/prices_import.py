@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from astra.catalog import hardware
-from astra.catalog.prices import COLUMNS, Market, Price, parse_prices
+from astra.catalog.prices import COLUMNS, OPTIONAL, Market, Price, parse_prices, with_terms
 from astra.errors import InputError, shortened
 from astra.files import csv_rows, read_text
 from astra.spec.names import as_line, as_name, check_name
@@ -82,13 +82,14 @@ def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None 
     if not header:
         raise InputError(f"{where}: line 1", None, want="the names of the columns; the file is empty")
     day = date or dt.date.fromtimestamp(Path(path).stat().st_mtime)
-    if set(header) == set(COLUMNS):
+    if set(COLUMNS) - set(OPTIONAL) <= set(header) <= set(COLUMNS):
         return ImportedPrices("astra", parse_prices(text, where=where, today=dt.date.today()), {})
     if set(SKYPILOT) <= set(header):
         return _skypilot(text, where, provider or _provider(path), day)
     if set(PLAIN) <= set(header) <= set(COLUMNS):
         return ImportedPrices("plain", _plain(text, where, provider, day), {})
-    wanted = f"a price file ({','.join(COLUMNS)}), a plain one ({','.join(PLAIN)} and any of those), or SkyPilot's"
+    whole = COLUMNS[: -len(OPTIONAL)]
+    wanted = f"a price file ({','.join(whole)}), a plain one ({','.join(PLAIN)} and any of those), or SkyPilot's"
     missing = [name for name in SKYPILOT if name not in header] if "InstanceType" in header else []
     missing = missing or [name for name in PLAIN if name not in header]
     unknown = [name for name in header if name not in (*COLUMNS, *SKYPILOT)]
@@ -158,11 +159,11 @@ def _skypilot(text: str, where: str, provider: str, day: dt.date) -> ImportedPri
     path = Path(where).resolve()
     source = as_line(f"SkyPilot catalog file {f'{path.parent.name}/' if path.stem == 'vms' else ''}{path.name}")
     prices = [
-        Price(
+        with_terms(Price(
             provider=provider, instance=instance, gpu=gpu, gpus=gpus, region=region, market=market,
             usd_per_gpu_h=round(statistics.median(usd), 6), date=day, source=source,
             notes=f"median of {len(usd)} zones" if market == "spot" and len(usd) > 1 else "",
-        )
+        ))
         for (gpu, instance, gpus, region, market), usd in seen.items()
     ]  # fmt: skip
     return ImportedPrices("skypilot", tuple(prices), left_out)

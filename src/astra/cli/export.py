@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 HELP: Final = "write a plan as files that a framework or launcher starts"
 DESCRIPTION: Final = (
-    "Write the files that start a plan made by astra plan --out PLAN.json. A target that cannot express the plan "
+    "Write the files that start a plan made by astra plan --out PLAN.json, or a choice of astra rent --out RENT.json. "
+    "A target that cannot express the plan "
     "refuses it and says why; --nearest writes the closest plan it can, and shows what that costs."
 )
 EPILOG: Final = """\
@@ -27,16 +28,19 @@ examples:
   astra export plan.json --to megatron --out run/
   astra export plan.json --to slurm --rank 2
   astra export plan.json --to torchtitan --nearest
+  astra rent llama-3-8b --tokens 100B --gpus H100 --out rent.json
+  astra export rent.json --to skypilot --rank 3
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
-    parser.add_argument("plan", metavar="PLAN.json", help="a plan written by astra plan --out")
+    parser.add_argument("plan", metavar="PLAN.json",
+                        help="a plan written by astra plan --out, or an answer of astra rent --out")  # fmt: skip
     parser.add_argument("--to", metavar="TARGET", required=True, help="what to write files for; see below")
     parser.add_argument("--out", metavar="DIR", dest="folder", help="folder to write (default MODEL-TARGET)")
-    parser.add_argument("--rank", metavar="N", type=options.whole("--rank", at_most=1000), default=1,
-                        help="which plan of the file (default 1, the best)")  # fmt: skip
+    parser.add_argument("--rank", metavar="N", type=options.whole("--rank", at_most=1000), default=None,
+                        help="which plan of the file, or row of the front (default: the best)")  # fmt: skip
     parser.add_argument("--nearest", action="store_true", help="if refused, export the closest plan it can express")
     parser.add_argument("--overwrite", action="store_true", help="replace the folder of an older export, as a whole")
     options.add_output(parser, detail=False, file=False)
@@ -46,10 +50,12 @@ def run(args: argparse.Namespace) -> Answer:
     """Read, check, write; the answer says what was written."""
     from astra.export.nearest_mixed import nearest_of_file  # noqa: PLC0415
     from astra.export.reading import from_record, read_record, world_of  # noqa: PLC0415
+    from astra.export.rented import plan_of_choice, read_rented  # noqa: PLC0415
 
     exporter = target(args.to, "--to")
-    plans = read_record(args.plan)
-    rank, instead = args.rank, None
+    rented = read_rented(args.plan)
+    plans = read_record(args.plan) if rented is None else plan_of_choice(rented, args.rank, args.plan)
+    rank, instead = (args.rank or 1) if rented is None else 1, None
     if args.nearest and world_of(plans, args.plan).several:
         rank, instead = nearest_of_file(plans, rank, exporter, where=args.plan)
     launch, job = from_record(plans, rank, where=args.plan)

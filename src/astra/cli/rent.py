@@ -11,7 +11,7 @@ from astra.cli.output import Answer
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.answer import RentReport
+    from astra.answer_money import RentReport
     from astra.spec.request import PlanRequest
 
 HELP: Final = "what to rent: every trade of time for money worth making"
@@ -26,6 +26,8 @@ examples:
   astra rent qwen3-8b --tokens 300B --budget 100k --providers AWS,Lambda,CoreWeave
   astra rent llama-3-8b --tokens 1T --deadline 10d --market spot --goodput expected --json
   astra rent llama-3-8b --tokens 1T --idle 24h --storage 50@23 --egress 2@90
+  astra rent llama-3-8b --tokens 100B --market any --budget 20k --export skypilot
+  astra rent llama-3-8b --tokens 1T --gpus H100:256,H200 --own 64xH100 --usd-per-gpu 30k --usd-per-kwh 0.1
 """
 
 
@@ -33,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
     options.add_model(parser)
     options.add_fields(parser, "rent")
+    launch = parser.add_argument_group("launch")
+    launch.add_argument("--export", metavar="TARGET", help="also write the files that start a choice, as astra export")
+    launch.add_argument("--pick", metavar="N", type=options.whole("--pick", at_most=1000),
+                        help="which row of the front (default: what is chosen, or the best trade)")  # fmt: skip
+    launch.add_argument("--export-out", metavar="DIR", help="folder for --export (default MODEL-TARGET)")
     options.add_save(parser)
     options.add_output(parser, page=True)
 
@@ -43,10 +50,12 @@ def run(args: argparse.Namespace) -> Answer:
     fields = options.asked(args, "rent")
     if "tokens" not in fields:
         raise InputError("--tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
+    _check_export(args)
     report = _search(options.request("rent", fields))
     work = report.request["workload"]
     notes = options.assumed(fields, work["seq"], work["global_batch"])
     notes += options.save(report.asked, "rent", args.save_request)
+    notes += _export(report, args) if args.export is not None else []
     if notes:
         from msgspec.structs import replace  # noqa: PLC0415
 
@@ -63,6 +72,31 @@ def run(args: argparse.Namespace) -> Answer:
         return render_rent(report, width, color, brief=args.quiet, full=args.verbose)
 
     return Answer(draw, report.to_json)
+
+
+def _check_export(args: argparse.Namespace) -> None:
+    """Say at once what would fail after the search."""
+    if args.export is None:
+        for flag, given in (("--pick", args.pick), ("--export-out", args.export_out)):
+            if given is not None:
+                raise InputError(flag, given, want="--export TARGET with it")
+        return
+    from astra.cli import export  # noqa: PLC0415
+
+    export.target(args.export, "--export")
+
+
+def _export(report: RentReport, args: argparse.Namespace) -> list[str]:
+    """The files of one choice, and a sentence that says where they are."""
+    from astra.cli import export  # noqa: PLC0415
+    from astra.export.reading import from_record  # noqa: PLC0415
+    from astra.export.rented import plan_of_choice  # noqa: PLC0415
+
+    plans = plan_of_choice(report.to_dict(), args.pick, "rent")
+    launch, job = from_record(plans, 1, where="rent")
+    record = export.write(launch, job, args.export, folder=args.export_out)
+    estimate = plans["plans"][0]["estimate"]
+    return [f"Files for {args.export} that start {estimate['name']} are in {record['folder']}."]
 
 
 def _search(request: PlanRequest) -> RentReport:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from astra.cost.low import core_cast_bytes, fuses_experts, scaling
-from astra.layers import transformer
+from astra.layers import blocks
 from astra.layers import weights as weights_of
 from astra.layers.blocks import KERNELS
 from astra.layers.kinds import LayerKind, layer_kinds, modules_of
@@ -25,10 +25,10 @@ HEAD: Final = "head"
 def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
     """Every kind of layer, the embedding and the head, with all that runs in them."""
     layers: dict[LayerKind | str, Layer] = {
-        kind: transformer.layer(job.model, kind, shard) for kind in dict.fromkeys(layer_kinds(job.model))
+        kind: blocks.layer(job.model, kind, shard) for kind in dict.fromkeys(layer_kinds(job.model))
     }
-    layers[EMBEDDING] = transformer.embedding(job.model, shard)
-    layers[HEAD] = transformer.head(
+    layers[EMBEDDING] = blocks.embedding.operators(job.model, shard)
+    layers[HEAD] = blocks.head.operators(
         job.model,
         shard,
         logits_kept_bytes=job.runtime.memory.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part
@@ -60,7 +60,7 @@ def _with_predictors(job: Job, shard: Shard, head: Layer) -> Layer:
     model, hidden = job.model, np.full_like(shard.tokens, job.model.hidden)
     parts = [head]
     for number in range(1, job.workload.mtp + 1):
-        own = join(transformer.layer(model, layer_kinds(model)[-1], shard), head)
+        own = join(blocks.layer(model, layer_kinds(model)[-1], shard), head)
         gemms = (Gemm("join", shard.tokens, hidden / shard.tp, 2 * hidden), *own.gemms)
         parts.append(own._replace(gemms=tuple(gemm._replace(name=f"mtp{number}.{gemm.name}") for gemm in gemms)))
     return join(*parts) if len(parts) > 1 else head

@@ -1,103 +1,30 @@
-"""The bill of a run: which price applies, what the run costs at it, and what it is likely to cost with restarts."""
+"""The bill of a run: what it costs at a price, and what it is likely to cost with restarts."""
 
 from __future__ import annotations
 
-import datetime as dt
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from astra.answer import Baseline, Cost, Estimate, PriceTag, Range, Restarts
-from astra.catalog.prices import STALE_DAYS, Price, book, default_price, node_price
+from astra.catalog.grid import grid
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.stage import gather_parts
-from astra.errors import InputError, UnknownName, fold
+from astra.errors import InputError
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.money import rates as money
 from astra.money.objectives import Goal
+from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Floats, Ints
-from astra.spec.cluster import Pool
+from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
-from astra.spec.money import Money
+from astra.spec.money import ANY_MARKET, Money
 from astra.units import GIB
 
 _ADAPTERS: Final[dict[tuple[ModelSpec, int, str], float]] = {}  # by model, rank and which matrices have them
-
-
-def own_tag(options: Money, pool: Pool) -> PriceTag | None:
-    """The price the user gave, in one way or another."""
-    if options.usd_per_gpu_h is not None:
-        return _tag(options.usd_per_gpu_h, provider="you", market="given", source="given with the request")
-    if options.owned:
-        watts = options.watts_per_gpu if options.watts_per_gpu is not None else pool.device.power_w
-        energy = float(money.energy_usd_per_gpu_h(watts, options.pue, options.usd_per_kwh or 0.0))
-        bought = float(money.amortised_usd_per_gpu_h(options.usd_per_gpu or 0.0, options.lifetime_years))
-        parts = []
-        if options.usd_per_kwh is not None:
-            parts.append(f"{watts:.0f} W x PUE {options.pue:g} x ${options.usd_per_kwh:g}/kWh")
-        if options.usd_per_gpu is not None:
-            parts.append(f"${options.usd_per_gpu:,.0f} over {options.lifetime_years:g} years")
-        return _tag(energy + bought, provider="you", market="owned", source="; ".join(parts))
-    if pool.usd_per_gpu_h is not None:
-        return _tag(pool.usd_per_gpu_h, provider="you", market="given", source=pool.price_source or "cluster file")
-    return None
-
-
-def tag_of(options: Money, pool: Pool, *, today: dt.date | None = None) -> PriceTag | None:
-    """The price of a pool: the user's, the offer of exactly its node type, or the usual one for its GPU."""
-    own = own_tag(options, pool)
-    if own is not None:
-        return own
-    offers = book(options.prices)
-    if options.providers:
-        offers = tuple(price for price in offers if fold(price.provider) in wanted_providers(options, offers))
-    found = node_price(pool.node, options.market, offers=offers)
-    if found is not None:
-        return offer_tag(found, today, why="the newest offer of this node type")
-    whole = pool.gpus >= pool.node.gpus
-    why = "the median of the providers that sell whole servers" if whole else "the median of the providers"
-    if options.prices is not None:  # a user's own list comes before the catalog's median
-        found = default_price(pool.device.name, options.market, offers=set(offers) - set(book()), whole=whole)
-        why = f"from {options.prices}" if found is not None else why
-    found = found or default_price(pool.device.name, options.market, offers=offers, whole=whole)
-    return offer_tag(found, today, why=why) if found is not None else None
-
-
-def wanted_providers(options: Money, offers: tuple[Price, ...]) -> set[str]:
-    """The providers asked for, by folded name; an unknown one is refused."""
-    known = {fold(price.provider): price.provider for price in offers}
-    for name in options.providers:
-        if fold(name) not in known:
-            raise UnknownName("providers", name, known.values(), fix="See astra catalog prices.")
-    return {fold(name) for name in options.providers}
-
-
-def offer_tag(price: Price, today: dt.date | None = None, why: str = "") -> PriceTag:
-    """An offer as a price."""
-    return PriceTag(
-        usd_per_gpu_h=price.usd_per_gpu_h, provider=price.provider, instance=price.instance, region=price.region,
-        market=price.market, currency=price.currency, date=price.date.isoformat(), source=price.source,
-        age_days=((today or dt.date.today()) - price.date).days, why=why,
-    )  # fmt: skip
-
-
-def _tag(usd: float, *, provider: str, market: str, source: str) -> PriceTag:
-    if not usd > 0:
-        raise InputError("price", usd, want="a price above zero", fix="Give --usd-per-gpu-h, or energy and a purchase.")
-    return PriceTag(
-        usd_per_gpu_h=usd, provider=provider, instance="", region="", market=market, currency="USD", date=None,
-        source=source, age_days=None,
-    )  # fmt: skip
-
-
-def stale_warning(tag: PriceTag) -> str:
-    """A sentence if the price is old."""
-    if tag.age_days is None or tag.age_days <= STALE_DAYS:
-        return ""
-    return f"The price of {tag.provider} {tag.instance} is {tag.age_days} days old ({tag.date}): check it."
 
 
 class Outlook(NamedTuple):
@@ -118,7 +45,8 @@ def outlook(options: Money, nbytes: float, gpus: Ints, nodes: Ints, market: str)
     """How much of the time is useful."""
     per_gpu_s = money.MTBF_GPU_S if options.mtbf_gpu_h is None else options.mtbf_gpu_h * money.HOUR_S
     taken = money.PREEMPTIONS_PER_NODE_S if market == "spot" else 0.0
-    if options.preemptions_per_node_day is not None:
+    # Beside other markets, what is said of pre-emptions is of spot.
+    if options.preemptions_per_node_day is not None and (market == "spot" or options.market != ANY_MARKET):
         taken = options.preemptions_per_node_day / money.DAY_S
     rate = options.write_bytes_per_s_per_gpu or money.WRITE_BYTES_PER_S_PER_GPU
     between_s = money.mtbf_s(gpus, nodes, mtbf_gpu_s=per_gpu_s, preemptions_per_node_s=taken)
@@ -159,12 +87,28 @@ def hired(pool: Pool) -> Hired:
     return Hired(pool.gpus, int(money.billed_gpus(pool.gpus, pool.gpus_per_node)), -(-pool.gpus // pool.node.gpus))
 
 
-def bill_usd(options: Money, tag: PriceTag, gpus: int, train_s: float) -> dict[str, float]:
-    """Dollars by what they are for; GPUs and storage are paid while training and while idle."""
-    trained, idle = (float(money.rent_usd(tag.usd_per_gpu_h, gpus, each)) for each in (train_s, options.idle_s))
-    storage = options.storage_usd_per_s * (train_s + options.idle_s)
-    extra = {"idle": idle, "storage": storage, "egress": options.egress_usd}
-    return {"gpus": trained} | {name: usd for name, usd in extra.items() if usd > 0}
+def startup_s(options: Money, tag: PriceTag, nodes: Ints | int) -> Floats:
+    """From the order of so many nodes of an offer to the first step: as the user says, the offer, or the default."""
+    said = options.startup_s if options.startup_s is not None else tag.startup_s
+    return money.startup_s(nodes) if said is None else np.full(np.shape(nodes), said)
+
+
+def run_usd(options: Money, tag: PriceTag, gpus: Floats, seconds: Floats) -> Floats:
+    """Dollars of so many GPUs that are there for some time, storage among them; egress is not."""
+    billed = money.billed_s(seconds, tag.minimum_s, tag.step_s)
+    usd: Floats = money.rent_usd(tag.usd_per_gpu_h, gpus, billed)
+    return usd + options.storage_usd_per_s * seconds if options.storage_usd_per_s else usd
+
+
+def bill_usd(options: Money, tag: PriceTag, machines: Hired, train_s: float) -> dict[str, float]:
+    """Dollars by what they are for; GPUs and storage are paid from start-up to the end, idle time among it."""
+    start_s = float(startup_s(options, tag, machines.nodes))
+    present_s = start_s + train_s + options.idle_s
+    unused_s = float(money.billed_s(present_s, tag.minimum_s, tag.step_s)) - present_s
+    spent = {"gpus": train_s, "startup": start_s, "unused": unused_s, "idle": options.idle_s}
+    usd = {name: float(money.rent_usd(tag.usd_per_gpu_h, machines.billed, each)) for name, each in spent.items()}
+    usd |= {"storage": options.storage_usd_per_s * present_s, "egress": options.egress_usd}
+    return {name: each for name, each in usd.items() if name == "gpus" or each > 0}
 
 
 def judged_by(
@@ -172,11 +116,14 @@ def judged_by(
 ) -> tuple[float, float]:
     """Seconds and dollars of the run, with restarts where they are to be judged by; of one step without tokens."""
     machines = machines or hired(job.pool)
-    train_s = result.step_s if job.workload.tokens is None else job.workload.tokens / result.tokens_per_s
+    if job.workload.tokens is None:
+        return result.step_s, float(money.rent_usd(tag.usd_per_gpu_h, machines.billed, result.step_s))
+    train_s = job.workload.tokens / result.tokens_per_s
     if options.goodput == "expected":
         useful = float(_outlook_of(job, options, tag, machines).goodput[0])
         train_s = train_s / useful if useful > 0 else float("inf")
-    return train_s + options.idle_s, sum(bill_usd(options, tag, machines.billed, train_s).values())
+    time_s = train_s + float(startup_s(options, tag, machines.nodes)) + options.idle_s
+    return time_s, sum(bill_usd(options, tag, machines, train_s).values())
 
 
 def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None) -> Cost | None:
@@ -184,26 +131,61 @@ def cost_of(job: Job, result: Estimate, options: Money, tag: PriceTag, machines:
     tokens = job.workload.tokens
     if tokens is None:
         return None
-    machines = machines or hired(job.pool)
+    alone, machines = machines is None, machines or hired(job.pool)
     bar = (result.step_s_range.low / result.step_s, result.step_s_range.high / result.step_s)
     train_s = tokens / result.tokens_per_s
-    parts = bill_usd(options, tag, machines.billed, train_s)
-    low, high = ((train_s * end + options.idle_s) / money.DAY_S for end in bar)
+    parts = bill_usd(options, tag, machines, train_s)
+    start_s = float(startup_s(options, tag, machines.nodes))
+    low, high = ((train_s * end + start_s + options.idle_s) / money.DAY_S for end in bar)
+    present_s = train_s + start_s + options.idle_s
+    expected = None if options.goodput == "off" else _expected(job, options, tag, train_s, bar, machines)
+    elapsed_s = present_s if expected is None else expected.days * money.DAY_S
     return Cost(
         gpus=machines.billed,
-        days=(train_s + options.idle_s) / money.DAY_S,
+        days=present_s / money.DAY_S,
         days_range=Range(low=low, high=high),
         usd=sum(parts.values()),
-        usd_range=_usd_range(options, tag, machines.billed, train_s, bar),
+        usd_range=_usd_range(options, tag, machines, train_s, bar),
         usd_per_billion_tokens=sum(parts.values()) / tokens * 1e9,
         price=tag,
         parts=parts,
-        expected=None if options.goodput == "off" else _expected(job, options, tag, train_s, bar, machines),
+        expected=expected,
+        startup_s=start_s,
+        billed_days=float(money.billed_s(present_s, tag.minimum_s, tag.step_s)) / money.DAY_S,
+        **(_energy(job, options, tag, machines, elapsed_s) if alone else {}),
     )
 
 
-def _usd_range(options: Money, tag: PriceTag, gpus: int, train_s: float, bar: tuple[float, float]) -> Range:
-    low, high = (sum(bill_usd(options, tag, gpus, train_s * end).values()) for end in bar)
+def watts_of(options: Money, device: Device) -> float:
+    """Watts of a GPU in training, as given or as measured."""
+    return money.DRAWN * device.power_w if options.watts_per_gpu is None else options.watts_per_gpu
+
+
+def co2_per_kwh(options: Money, tag: PriceTag) -> tuple[float | None, str]:
+    """Grams, as given or of the grid of an offer's region, and how they are known; None where nobody says."""
+    found = grid(tag.provider, tag.region)
+    if options.g_co2_per_kwh is not None:
+        return options.g_co2_per_kwh, f"{options.g_co2_per_kwh:g} g/kWh"
+    if found is None:
+        return None, "grid not known"
+    return found.g_co2_per_kwh, f"{found.g_co2_per_kwh:g} g/kWh of {found.source}"
+
+
+def _energy(job: Job, options: Money, tag: PriceTag, machines: Hired, seconds: float) -> dict[str, Any]:
+    """Kilowatt-hours and CO2 of a run on one type of GPU, and how they are known."""
+    watts = watts_of(options, job.pool.device)
+    kwh = float(money.energy_kwh(watts, options.pue, machines.billed, seconds))
+    assumed = f" per GPU: {money.DRAWN_SOURCE}, without its server"
+    grams, made = co2_per_kwh(options, tag)
+    return {
+        "kwh": kwh,
+        "kg_co2": None if grams is None else kwh * grams / 1000,
+        "energy_source": f"{watts:.0f} W{', given' if options.watts_per_gpu else assumed}; PUE {options.pue:g}; {made}",
+    }
+
+
+def _usd_range(options: Money, tag: PriceTag, machines: Hired, train_s: float, bar: tuple[float, float]) -> Range:
+    low, high = (sum(bill_usd(options, tag, machines, train_s * end).values()) for end in bar)
     return Range(low=low, high=high)
 
 
@@ -222,9 +204,9 @@ def _expected(
     elapsed_s = train_s / useful
     return Restarts(
         goodput=useful,
-        days=(elapsed_s + options.idle_s) / money.DAY_S,
-        usd=sum(bill_usd(options, tag, machines.billed, elapsed_s).values()),
-        usd_range=_usd_range(options, tag, machines.billed, elapsed_s, bar),
+        days=(elapsed_s + float(startup_s(options, tag, machines.nodes)) + options.idle_s) / money.DAY_S,
+        usd=sum(bill_usd(options, tag, machines, elapsed_s).values()),
+        usd_range=_usd_range(options, tag, machines, elapsed_s, bar),
         interruptions=elapsed_s / float(found.mtbf_s[0]),
         mtbf_h=float(found.mtbf_s[0]) / money.HOUR_S,
         checkpoint_gib=checkpoint_bytes(job) / GIB,

@@ -32,15 +32,17 @@ def dominated(time_s: Floats, usd: Floats) -> Bools:
     return beaten
 
 
-def first_dominated(usd_per_s: Floats, time_s: Floats, usd: Floats) -> Floats:
+def first_dominated(usd_per_s: Floats, time_s: Floats, usd: Floats, least_usd: Floats | float = 0.0) -> Floats:
     """For something that costs ``usd_per_s``, the shortest time at which a row of (time, usd) is no worse in both.
 
-    It costs c t after a time t, so row j is no worse from max(t_j, d_j / c) on; infinite without rows.
+    It costs c t or more after a time t, and never less than ``least_usd``. So row j is no worse from max(t_j, d_j / c)
+    on, and already from t_j on where d_j is no more than the least; infinite without rows.
     """
     if not len(time_s):
         return np.full(usd_per_s.shape, np.inf)
-    least: Floats = np.maximum(time_s, usd / usd_per_s[..., None]).min(axis=-1)
-    return least
+    from_s = np.where(np.asarray(least_usd)[..., None] >= usd, 0.0, usd / usd_per_s[..., None])
+    first: Floats = np.maximum(time_s, from_s).min(axis=-1)
+    return first
 
 
 def knee(time_s: Floats, usd: Floats) -> int:

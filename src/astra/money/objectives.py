@@ -58,6 +58,8 @@ OBJECTIVES: Final = by_name(
         "dollars-per-token", ("usd_per_token", "time_s"), "least", "dollars per token", "the least money per token",
         needs_tokens=False,
     ),
+    Objective("energy", ("kwh", "time_s"), "least", "kWh", "the least energy"),
+    Objective("co2", ("kg_co2", "time_s"), "least", "kg", "the least CO2"),
     Objective("pareto", ("time_s", "usd"), "front", "days and dollars", "every trade of time for money worth making"),
 )  # fmt: skip
 
@@ -68,10 +70,11 @@ class Goal(NamedTuple):
     objective: Objective
     cap: float = np.inf  # dollars or seconds
     most_usd: float = np.inf  # a budget beside a deadline
+    most_s: float = np.inf  # a deadline beside energy or CO2
 
     def record(self) -> dict[str, str | float | None]:
         """For the request that is kept with an answer."""
-        caps = {"cap": self.cap, "most_usd": self.most_usd}
+        caps = {"cap": self.cap, "most_usd": self.most_usd} | ({"most_s": self.most_s} if is_green(self) else {})
         return {"objective": self.objective.name} | {k: float(v) if np.isfinite(v) else None for k, v in caps.items()}
 
 
@@ -80,6 +83,11 @@ def find(name: str) -> Objective:
     if name not in OBJECTIVES:
         raise UnknownName("objective", name, OBJECTIVES, fix=f"It is one of {', '.join(OBJECTIVES)}.")
     return OBJECTIVES[name]
+
+
+def is_green(goal: Goal) -> bool:
+    """Whether a goal is about energy or what it makes."""
+    return goal.objective.name in GREEN
 
 
 def is_rate(name: str | None) -> bool:
@@ -92,6 +100,9 @@ def goal_of(
 ) -> Goal:
     """The user's goal from the options, which may contradict each other."""
     given = [name for name, value in (("budget", budget), ("deadline", deadline)) if value is not None]
+    if objective in GREEN and given and tokens is not None:  # which have limits beside them, not goals
+        most_s = seconds_of(deadline) if "deadline" in given else np.inf
+        return Goal(find(objective), np.inf, dollars_of(budget) if "budget" in given else np.inf, most_s)
     if objective is not None and given and objective not in given:
         raise InputError("objective", objective, want=f"no objective beside --{given[0]}, which is one")
     chosen = find(given[-1] if given else objective or "fastest")  # with both: the cheapest in time, within the budget
@@ -107,6 +118,7 @@ def goal_of(
     return Goal(chosen, most_usd)
 
 
+GREEN: Final = ("energy", "co2")
 _EXAMPLE: Final = {"budget": "Such as --budget 400k.", "deadline": "Such as --deadline 14d."}
 
 
@@ -122,5 +134,5 @@ def seconds_of(deadline: float | str | None, where: str = "deadline") -> float:
     """Read ``14d``, ``36h``, ``2w`` or a number of days."""
     value = parse_seconds(str(deadline))
     if value is None:
-        raise InputError(where, deadline, want="a time above zero, such as 14d, 36h or 2w")
+        raise InputError(where, deadline, want="a time above zero, such as 14d, 36h, 20min or 2w")
     return value

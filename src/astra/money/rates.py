@@ -27,8 +27,16 @@ RESTART_SOURCE: Final = "MegaScale (NSDI 2024): back at the last checkpoint with
 PREEMPTED_PER_MONTH: Final = 0.20
 PREEMPTIONS_PER_NODE_S: Final = -float(np.log1p(-PREEMPTED_PER_MONTH)) / (30 * DAY_S)
 PREEMPTION_SOURCE: Final = "AWS Spot Instance Advisor, p5: 10-20% of instances a month (thundercompute.com, 2025-05-01)"
+# An H200 of 700 W draws 685 to 697 W in products, attention and mixes of them with streams.
+DRAWN: Final = 0.99
+DRAWN_SOURCE: Final = "99% of the board's power, as measured on an H200 (benchmarks/results/2026-11-15_power_h200.json)"
 # A bf16 weight, its fp32 master copy and the optimizer's fp32 moments, per trained parameter.
 CHECKPOINT_BYTES: Final = {"adam": 2 + 4 + 8.0, "sgd": 2 + 4 + 4.0}
+
+# No public figure: ten minutes to boot and pull an image, five to open the data, compile and load a checkpoint.
+STARTUP_S: Final = 15 * 60.0
+STARTUP_DOUBLING_S: Final = 2 * 60.0  # the slowest of more machines is slower
+STARTUP_SOURCE: Final = "assumed: 15 minutes, and 2 more for each doubling of the nodes (--startup)"
 
 Number = npt.ArrayLike
 Numbers = npt.NDArray[np.float64]
@@ -50,16 +58,43 @@ def rent_usd(usd_per_gpu_h: Number, gpus: Number, seconds: Number) -> Numbers:
     return price * count * time_s / HOUR_S
 
 
+def startup_s(nodes: Number) -> Numbers:
+    """From the order of so many nodes to the first step, where nobody says."""
+    (count,) = _floats(nodes)
+    return STARTUP_S + STARTUP_DOUBLING_S * np.log2(np.maximum(count, 1))
+
+
+def billed_s(seconds: Number, minimum_s: Number, step_s: Number) -> Numbers:
+    """The time on a bill: rounded up to whole steps, and never less than the minimum or the term."""
+    used, least, step = _floats(seconds, minimum_s, step_s)
+    size = np.where(step > 0, step, 1.0)
+    rounded = np.where(step > 0, np.maximum(np.ceil(used / size - 1e-9) * size, used), used)
+    return np.maximum(rounded, least)
+
+
+def energy_kwh(power_w: Number, pue: Number, gpus: Number, seconds: Number) -> Numbers:
+    """Power by GPUs by time, with what the building adds."""
+    power, overhead, count, time_s = _floats(power_w, pue, gpus, seconds)
+    return power / 1000 * overhead * count * time_s / HOUR_S
+
+
 def energy_usd_per_gpu_h(power_w: Number, pue: Number, usd_per_kwh: Number) -> Numbers:
     """An hour of one GPU's power, with what the building adds (power usage effectiveness)."""
     power, overhead, price = _floats(power_w, pue, usd_per_kwh)
     return power / 1000 * overhead * price
 
 
-def amortised_usd_per_gpu_h(usd_per_gpu: Number, lifetime_years: Number, used_fraction: Number = 1.0) -> Numbers:
-    """A purchase spread evenly over the hours it is used."""
-    paid, years, used = _floats(usd_per_gpu, lifetime_years, used_fraction)
-    return paid / (years * used * YEAR_S / HOUR_S)
+def yearly_usd_per_gpu(usd_per_gpu: Number, lifetime_years: Number, capital_rate: Number = 0.0) -> Numbers:
+    """A purchase in equal yearly payments over its life, with the cost of the capital (an annuity)."""
+    paid, years, rate = _floats(usd_per_gpu, lifetime_years, capital_rate)
+    safe = np.where(rate > 0, rate, 1.0)
+    return paid * np.where(rate > 0, safe / -np.expm1(-years * np.log1p(safe)), 1 / years)
+
+
+def hourly_usd(usd_per_year: Number, used_fraction: Number = 1.0) -> Numbers:
+    """What is paid in a year, spread over the hours of it that are used."""
+    paid, used = _floats(usd_per_year, used_fraction)
+    return paid / (used * YEAR_S / HOUR_S)
 
 
 def mtbf_s(

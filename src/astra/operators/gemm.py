@@ -170,9 +170,9 @@ ACCUMULATED_BYTES: Final = 8.0
 MEMORY_FRACTION: Final = 0.92  # of the data-sheet rate, reached by the best memory-bound products of every GPU measured
 # Precisions without measurements of their own take the fraction of their own peak that this one reaches.
 STANDS_FOR: Final = {"fp4": "fp8", "fp8": "fp8", "bf16": "bf16", "fp16": "bf16", "tf32": "bf16", "fp32": "bf16"}
-# Several products in one kernel against one tall product with as many tiles, by generation: through TransformerEngine
-# in bf16 on A100 and B200 (MooreThreads/SimuMax @4dcaae5), in TensorRT-LLM on H200 (ai-dynamo/aiconfigurator @095f58a).
-GROUPED_FACTORS: Final = {"ampere": {"bf16": 1.02}, "hopper": {"bf16": 1.2, "fp8": 1.2}, "blackwell": {"bf16": 1.4}}
+# Several products in one kernel against one tall product with as many tiles: through TransformerEngine in bf16 on A100
+# and B200 (MooreThreads/SimuMax @4dcaae5). TensorRT-LLM on H200 has 1.2 (ai-dynamo/aiconfigurator @095f58a), between.
+GROUPED_FACTORS: Final = {"ampere": {"bf16": 1.02}, "blackwell": {"bf16": 1.4}}
 GROUPED_FACTOR: Final = 1.15  # where none was measured
 UNMEASURED_FRACTION: Final = 0.6  # of peak; a rule of thumb for GPUs without a relative
 UNMEASURED_OVERHEAD_S: Final = 5 * US

@@ -21,11 +21,12 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from astra.answer import MixSearch, PriceTag
+from astra.answer import PriceTag
+from astra.answer_money import MixSearch
 from astra.cost import step
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
-from astra.money.bill import Hired, cost_of, judged_by
+from astra.money.bill import Hired, cost_of, judged_by, startup_s
 from astra.money.front import first_dominated
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
@@ -41,9 +42,10 @@ from astra.spec.job import STRAGGLING, Job
 from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
-MOST_EFFORT: Final = 13_000.0  # of all mixes unless all are asked for, about a second; the rest stays open
+MOST_EFFORT: Final = 10_000.0  # of all mixes unless all are asked for, most of a second; the rest stays open
 BENCH: Final = 250.0  # effort of the columns of a GPU type
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
+LEAST_GAIN: Final = 0.9  # unless all are asked for: what two types could save at best to be worth the trouble, a tenth
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
 # Simulated over closed-form time before the host's work was 0.994 to 1.44 in 147 mixes of three models.
 BAND: Final = 0.02
@@ -90,7 +92,7 @@ def mix(
     found.sort(key=lambda one: one.promise)
     refined, planned, cut = [], 0, 0
     for one in found:
-        if planned >= may or table.effort.over:
+        if planned >= may or table.effort.over or (which == "some" and one.promise > LEAST_GAIN):
             break
         made, whole = table.plan(one)
         planned, cut = planned + 1, cut + (not whole)
@@ -152,7 +154,8 @@ class _Table:
         job, nodes = self._job(first), -(-one // first.node.gpus) - (-other // second.node.gpus)
         usd_per_h = one * first.tag.usd_per_gpu_h + other * second.tag.usd_per_gpu_h
         usd_per_s = usd_per_h / 3600 + self._options.storage_usd_per_s
-        time_s = first_dominated(usd_per_s, self._times, self._dollars) - self._options.idle_s
+        start_s = startup_s(self._options, first.tag, nodes)
+        time_s = first_dominated(usd_per_s, self._times, self._dollars) - self._options.idle_s - start_s
         slower = waiting(job, self._options, one + other, nodes, first.tag.market)
         limit: Floats = time_s / slower / steps_of(job)
         return limit
@@ -239,4 +242,6 @@ def _mean_price(parts: Sequence[OfferPart]) -> PriceTag:
         date=min((tag.date for tag in tags if tag.date is not None), default=None),
         source="; ".join(dict.fromkeys(tag.source for tag in tags)),
         age_days=max(ages, default=None),
+        minimum_s=max(tag.minimum_s for tag in tags),
+        step_s=max(tag.step_s for tag in tags),
     )

@@ -5,24 +5,23 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-import astra
-from astra.answer import Choice, ChoicePart, RentReport, RentSearch, Unused, Waste
-from astra.catalog.hardware import catalog_hash
+from astra.answer_money import RentReport, Unused
+from astra.catalog.clusters import parse_cluster, read_cluster
 from astra.errors import InputError, NoFeasiblePlan
-from astra.money.bill import shared_range, stale_warning
-from astra.money.front import knee
-from astra.money.objectives import Goal
-from astra.money.offers import ANY, Market, Offer, market
+from astra.money.objectives import Goal, is_green
+from astra.money.offers import ANY, Market, Offer, Wanted, market, wanted_gpus
 from astra.partition.problem import Effort
+from astra.renting.green import least
 from astra.renting.mixes import Mixed, mix
+from astra.renting.report import Answer, chosen_of, report_of
 from astra.search.counts import best_on
-from astra.search.fleet.records import MixedEstimate
-from astra.search.front import Refined, choose, front_of, refine
+from astra.search.front import Refined, front_of, refine
 from astra.search.ledger import able
 from astra.search.offers import MOST_EFFORT, FoundOffer, FrontSearch, JobOf, open_notes, search_front
 from astra.search.world import World
@@ -31,7 +30,7 @@ from astra.spec.job import Job
 from astra.spec.money import MARKETS, Money
 from astra.spec.record import check
 from astra.spec.request import PlanRequest, requested
-from astra.units import show_dollars, show_seconds
+from astra.units import DAY_S
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B200-SXM-180GB")
 POPULAR_PROVIDERS: Final = ("AWS", "Azure", "GCP", "CoreWeave", "Lambda")
 POPULAR_COUNT: Final = 256
+HORIZON_S: Final = 366 * DAY_S  # nobody waits longer for a run without saying so
 MOST_REMARKED: Final = 3_000.0  # effort of what is popular, half a second or so
 
 
@@ -61,13 +61,40 @@ def rent(
     check(today is None or isinstance(today, dt.date), "today", today, "a datetime.date")
     if request.tokens is None:
         raise InputError("tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
+    found = searched(request, today, progress)
+    world, shown, state, mixed = found.world, found.shown, found.state, found.mixed
+    best, late = within_horizon(front_of([*found.refined, *mixed.refined]), world.goal)
+    if is_green(world.goal):
+        owned = [offer for offer in shown.offers if offer.tag.market not in MARKETS]
+        every = [*(offer for offer in shown.mixable if len(offer.counts)), *owned]  # a dearer offer may be greener
+        chosen = least(every, found.job_of, world.money, world.goal, HORIZON_S)
+    else:
+        chosen = chosen_of(best, world.goal)
+    popular, remarks = _popular(shown.offers, state, found.job_of, world.money)
+    left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
+    notes = [*left_open, *remarks, *late]
+    return report_of(Answer(best, chosen, popular, shown, state, mixed, notes), world, started)
+
+
+class Searched(NamedTuple):
+    """What a request can rent, simulated."""
+
+    world: World
+    shown: Market
+    state: FrontSearch
+    job_of: JobOf
+    refined: list[Refined]  # of one type: on the front or near it
+    mixed: Mixed
+
+
+def searched(
+    request: PlanRequest, today: dt.date | None = None, progress: Callable[[float], None] | None = None
+) -> Searched:
+    """Every offer in every count, and mixes of two; an error if nothing fits."""
     options, most = request.money, request.max_gpus
-    shown = market(
-        request.gpus or (ANY,), options, max_gpus=most, precision=request.precision, known_nodes=request.known_nodes,
-        today=today,
-    )  # fmt: skip
+    shown = offers_of(request, today)
     world = World.of(_with_usual_goal(request), Cluster(pools=(shown.offers[0].pool,)))
-    base, goal = world.job, world.goal
+    base = world.job
     able(base)
 
     def job_of(offer: Offer, count: int) -> Job:
@@ -79,11 +106,36 @@ def rent(
         raise NoFeasiblePlan(_nothing(base, shown, most))
     joined = request.mixes if "pp" in base.runtime.can.degrees else "none"  # pools are joined by pipelines
     mixed = mix(shown.mixable, job_of, options, refined, most, joined)
-    best = front_of([*refined, *mixed.refined])
-    popular, remarks = _popular(shown.offers, state, job_of, options)
-    left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
-    notes = [*left_open, *remarks, *_notes(best, options, mixed)]
-    return _report(best, choose(best, goal), popular, shown, state, mixed, world, notes, started)
+    return Searched(world, shown, state, job_of, refined, mixed)
+
+
+def within_horizon(best: list[Refined], goal: Goal) -> tuple[list[Refined], list[str]]:
+    """What ends within a year, or within the deadline if that is later; the fastest in any case."""
+    horizon_s = max(HORIZON_S, goal.cap if goal.objective.name == "deadline" else 0.0)
+    kept = [one for one in best if one.time_s <= horizon_s] or best[:1]
+    late = len(best) - len(kept)
+    return kept, [f"{late} cheaper choices take more than a year (--deadline 2000d shows them)."] if late else []
+
+
+def offers_of(request: PlanRequest, today: dt.date | None = None) -> Market:
+    """What a request may rent, and the GPUs it has."""
+    own = _own(request.own)
+    caps = wanted_gpus(request.gpus or (ANY,), request.money, request.max_gpus, own)
+    asked = Wanted(caps, request.precision, request.known_nodes, request.assume_network, own)
+    return market(asked, request.money, today=today)
+
+
+def _own(texts: Sequence[str]) -> Cluster | None:
+    """The GPUs one has: in words, or in a cluster's file."""
+    files = [text for text in texts if text.endswith(".toml")]
+    if not texts:
+        return None
+    if files and len(texts) > 1:
+        raise InputError("own", ",".join(texts), want="GPUs such as 64xH100, or one cluster file")
+    try:
+        return read_cluster(Path(files[0])) if files else parse_cluster("+".join(texts))
+    except InputError as error:
+        raise InputError(f"own: {error.where}", error.got, want=error.want, fix=error.fix) from None
 
 
 def _with_usual_goal(request: PlanRequest) -> PlanRequest:
@@ -105,7 +157,8 @@ def _popular(
         some = [offer for offer in offers if offer.device.name == gpu and len(offer.counts) > 1]
         if not some:
             continue
-        offer = min(some, key=lambda offer: (_fame(offer.tag.provider), offer.tag.usd_per_gpu_h))
+        by_fame = [(not each.node_known, _fame(each.tag.provider), each.tag.usd_per_gpu_h) for each in some]
+        offer = some[by_fame.index(min(by_fame))]
         sizes = [2**n for n in range(20) if 2**n <= POPULAR_COUNT and 2**n in offer.counts]
         if not sizes:
             continue
@@ -135,153 +188,6 @@ def _popular(
 
 def _fame(provider: str) -> int:
     return POPULAR_PROVIDERS.index(provider) if provider in POPULAR_PROVIDERS else len(POPULAR_PROVIDERS)
-
-
-def _report(
-    best: list[Refined],
-    chosen: list[Refined],
-    popular: list[Refined],
-    shown: Market,
-    state: FrontSearch,
-    mixed: Mixed,
-    world: World,
-    notes: list[str],
-    started: float,
-) -> RentReport:
-    goal, options = world.goal, world.money
-    roles: dict[int, list[str]] = {place: [] for place in range(len(best))}
-    roles[0].append("fastest")
-    roles[len(best) - 1].append("cheapest")
-    roles[knee(np.array([one.time_s for one in best]), np.array([one.usd for one in best]))].append("knee")
-    if goal.objective.direction != "front":
-        roles[best.index(chosen[0])].append("chosen")
-    choices = [_choice(one, roles[place]) for place, one in enumerate(best)]
-    on_front = {one.name for one in best}
-    return RentReport(
-        version=astra.__version__,
-        fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=_record(world, shown),
-        asked=world.resolved.plain("rent"),
-        objective=goal.objective.name,
-        judged_by="expected" if options.goodput == "expected" else "ideal",
-        front=choices,
-        chosen=[choices[best.index(one)] for one in chosen],
-        popular=[_choice(one, [], None if one.name in on_front else _waste(one, best)) for one in popular],
-        unused=shown.unused,
-        search=RentSearch(
-            offers=shown.prices,
-            gpu_types=len({offer.device.name for offer in shown.offers}),
-            choices=state.choices,
-            passed=state.passed,
-            considered=state.considered,
-            evaluated=state.evaluated,
-            refined=len(state.near_front()) + len(popular) + len(mixed.refined),
-            seconds=time.perf_counter() - started,
-            mixes=mixed.record(on_front=sum(len(one.parts) > 1 for one in best)),
-        ),
-        notes=notes,
-        warnings=_warnings([*best, *popular], chosen, goal),
-    )
-
-
-def _choice(one: Refined, roles: list[str], waste: Waste | None = None) -> Choice:
-    result, parts = one.estimate, one.parts
-    if result.cost is None:
-        raise InputError("tokens", None, want="the tokens to train")
-    return Choice(
-        name=one.name,
-        gpu=" + ".join(part.offer.device.name for part in parts),
-        gpus=one.gpus,
-        nodes=sum(part.nodes for part in parts),
-        node=" + ".join(part.offer.node.name for part in parts),
-        node_known=all(part.offer.node_known for part in parts),
-        parts=[
-            ChoicePart(
-                gpu=part.offer.device.name,
-                gpus=part.gpus,
-                nodes=part.nodes,
-                node=part.offer.node.name,
-                node_known=part.offer.node_known,
-                price=part.offer.tag,
-            )
-            for part in parts
-        ],
-        strategy=result.strategy,
-        as_usual=result.as_usual,
-        step_s=result.step_s,
-        step_s_range=result.step_s_range,
-        tokens_per_s=result.tokens_per_s,
-        mfu=result.mfu,
-        peak_reserved_gib=result.peak_reserved_gib,
-        memory_limit_gib=result.memory_limit_gib,
-        provenance_worst=result.provenance_worst,
-        cost=result.cost,
-        roles=roles,
-        warnings=result.warnings,
-        evidence=result.evidence,
-        waste=waste,
-    )
-
-
-def _waste(one: Refined, best: list[Refined]) -> Waste | None:
-    """Against the cheapest choice on the front that is no slower; None if the front has none."""
-    better = [other for other in best if other.time_s <= one.time_s and other.usd <= one.usd]
-    if not better:
-        return None
-    instead = min(better, key=lambda other: other.usd)
-    days, usd = (one.time_s - instead.time_s) / 86400, one.usd - instead.usd
-    return Waste(instead=instead.name, days=days, usd=usd, usd_range=shared_range(one.estimate, usd))
-
-
-def _notes(best: list[Refined], options: Money, mixed: Mixed) -> list[str]:
-    notes = []
-    if mixed.cut:
-        notes.append(
-            f"{mixed.cut} of the {mixed.planned} mixes planned were not searched to the end: the work allowed for "
-            "mixes was done (--mixes all searches on)."
-        )
-    if any(part.offer.tag.market in MARKETS for one in best for part in one.parts):
-        notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
-    offers = [part.offer for one in best for part in one.parts]
-    assumed = sorted({offer.tag.provider for offer in offers if not offer.node_known})
-    if assumed:
-        notes.append(
-            f"The links of {', '.join(assumed)} are not in the catalog: those of the usual server for the GPU were "
-            "taken, between servers too. Ask before you rent, or keep to --known-nodes."
-        )
-    for one in best:
-        if len(one.parts) > 1 and isinstance(one.estimate, MixedEstimate):
-            runs = ", ".join(one.estimate.runs_on) or "no runtime of the catalog"
-            notes.append(f"{one.name}: {runs} can run this mix as it is.")
-    if any(offer.tag.market == "spot" for offer in offers):
-        notes.append("Spot: waiting for a replacement of a node that was taken away is not counted.")
-    if any(offer.tag.market == "owned" for offer in offers) and options.watts_per_gpu is None:
-        notes.append("Energy is of the GPU boards alone; --watts-per-gpu adds their share of the server.")
-    return notes
-
-
-def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal) -> list[str]:
-    warnings = [stale_warning(part.offer.tag) for one in shown for part in one.parts]
-    top = chosen[0].estimate
-    high = top.step_s_range.high / top.step_s
-    budget = goal.cap if goal.objective.name == "budget" else goal.most_usd
-    if chosen[0].usd * high > budget:
-        most = show_dollars(chosen[0].usd * high)
-        warnings.append(f"At the upper end of its error bar the chosen plan costs {most}, above the budget.")
-    if goal.objective.name == "deadline" and chosen[0].time_s * high > goal.cap:
-        most = show_seconds(chosen[0].time_s * high)
-        warnings.append(f"At the upper end of its error bar the chosen plan takes {most}, past the deadline.")
-    return [warning for warning in dict.fromkeys(warnings) if warning]
-
-
-def _record(world: World, shown: Market) -> dict[str, Any]:
-    """The request as the answer tells it."""
-    fields = {
-        "gpus": list(dict.fromkeys(offer.device.name for offer in shown.offers)),
-        "max_gpus": world.request.max_gpus,
-        "money": msgspec.to_builtins(world.money),
-    }
-    return world.record() | fields | world.goal.record()
 
 
 def _nothing(job: Job, shown: Market, max_gpus: int) -> str:

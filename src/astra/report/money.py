@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.answer import Choice, Cost, Estimate, MixSearch, PlanSet, PriceTag, Range, RentReport
+from astra.answer import Cost, Estimate, PlanSet, PriceTag
+from astra.answer_money import Choice, MixSearch, RentReport
 from astra.report import drawing
-from astra.spec.mixed import short_form
+from astra.report.choices import (
+    days_of,
+    energy_words,
+    front_table,
+    mark_of,
+    named,
+    own_words,
+    usd_of,
+    usd_range_of,
+    usd_spread,
+)
+from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-PICTURE_ROWS: Final = 12
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
-_MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
+YEAR_H: Final = 8766
+FAILING: Final = 1.05  # the expected bill over the ideal one, from which both are told
+_WORTH_A_WORD: Final = 0.01
+_PARTS: Final = {"startup": "start-up", "unused": "paid for and not used"}
 
 
 def render_rent(
@@ -31,16 +44,27 @@ def render_rent(
     parts += [
         drawing.heading("Time against money", f"nothing beats these in both; judged by {report.judged_by} figures")
     ]
-    parts.append(front_table(report.front, columns))
+    shown = [choice for choice in report.front if full or not choice.like]
+    numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
+    parts.append(
+        front_table(
+            [(numbers[id(choice)], choice) for choice in shown],
+            columns,
+            report.judged_by,
+            energy=full or report.objective in ("energy", "co2"),
+        )
+    )
+    parts += _merged(report, shown)
     parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
     if full:
-        points = [(_days(choice, report.judged_by), _usd(choice, report.judged_by)) for choice in report.front]
-        marks = [_mark(choice) for choice in report.front]
+        points = [(days_of(choice, report.judged_by), usd_of(choice, report.judged_by)) for choice in shown]
+        marks = [mark_of(choice) for choice in shown]
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
         if report.popular:
             parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
-        first = report.chosen[0]
+        first = report.chosen[0] if report.objective != "pareto" else report.role("knee")
         parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
+        parts += drawing.bullets(energy_words(choice) for choice in named(report) if choice.cost.kwh is not None)
         parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
         parts += _unused(report)
         parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
@@ -76,8 +100,9 @@ def _header(report: RentReport) -> list[RenderableType]:
     tokens = (
         f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}"
     )
-    own = report.front[0].cost.price.provider == "you"
-    prices = "a price of your own" if own else f"{report.request['money']['market']} prices"
+    own = all(choice.cost.price.provider == "you" for choice in report.front)
+    market = report.request["money"]["market"]
+    prices = "a price of your own" if own else f"{'all' if market == 'any' else market} prices"
     limit = f"up to {report.request['max_gpus']:,} GPUs, {prices}"
     title = drawing.text((f"What to rent for {report.request['model']}", "bold"))
     facts = drawing.prose((f"{tokens}; {limit}; {report.request['runtime']}", "dim"))
@@ -88,7 +113,9 @@ def advice(report: RentReport) -> list[str]:
     """One sentence for the choice and for each end and the bend of the front."""
     out = []
     if report.objective != "pareto":
-        out.append(f"Chosen ({report.objective}): {_said(report.chosen[0])}.")
+        out.append(f"Chosen ({report.objective}): {_said(report.chosen[0], report.judged_by)}.")
+    if report.objective in ("energy", "co2"):
+        out.append(energy_words(report.chosen[0]))
     seen: set[str] = set()
     for role in ("cheapest", "knee", "fastest"):
         choice = report.role(role)
@@ -96,82 +123,63 @@ def advice(report: RentReport) -> list[str]:
             names = [name for name in ("cheapest", "knee", "fastest") if name in choice.roles]
             shown = " and ".join("best trade" if name == "knee" else name for name in names)
             almost = _almost_as_fast(report, choice) if role == "fastest" else ""
-            out.append(f"{shown[:1].upper()}{shown[1:]}: {_said(choice)}{almost}.")
+            out.append(f"{shown[:1].upper()}{shown[1:]}: {_said(choice, report.judged_by)}{almost}.")
             seen.add(choice.name)
-    return out
+    return [*out, *map(own_words, report.own)]
 
 
 def _almost_as_fast(report: RentReport, fastest: Choice) -> str:
     """A choice far cheaper than the fastest and slower by less than anyone would notice."""
     by = report.judged_by
-    days, usd = _days(fastest, by), _usd(fastest, by)
-    close = [one for one in report.front if _days(one, by) <= ALMOST * days and _usd(one, by) <= usd / CHEAPER]
+    days, usd = days_of(fastest, by), usd_of(fastest, by)
+    close = [one for one in report.front if days_of(one, by) <= ALMOST * days and usd_of(one, by) <= usd / CHEAPER]
     if not close:
         return ""
-    best = min(close, key=lambda one: _usd(one, by))
-    slower = _days(best, by) / days - 1
+    best = min(close, key=lambda one: usd_of(one, by))
+    slower = days_of(best, by) / days - 1
     speed = f"{slower:.1%} slower" if slower >= 0.0005 else "as fast"
-    return f". {best.name} is {speed} for {show_dollars(usd - _usd(best, by))} less"
+    return f". {best.name} is {speed} for {show_dollars(usd - usd_of(best, by))} less"
 
 
-def _said(choice: Choice) -> str:
-    cost = choice.cost
-    days, usd = f"{show_seconds(cost.days * 86400)}", f"{show_dollars(cost.usd)} ({_range(cost)})"
-    expected = cost.expected
-    more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
-    return f"{choice.name}, {days} for {usd}{more}{_extras(cost)}"
+def _said(choice: Choice, by: str) -> str:
+    """A choice with its time and dollars, as judged; what nothing would cost that fails, where that is far from it."""
+    cost, days, usd = choice.cost, days_of(choice, by), usd_of(choice, by)
+    words = (
+        f"{choice.name}, {show_seconds(days * 86400)} for {show_dollars(usd)} ({usd_spread(usd_range_of(choice, by))})"
+    )
+    if usd > FAILING * cost.usd:
+        words += f"; {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} if nothing fails"
+    elif cost.expected is not None and by == "ideal":
+        words += f"; with restarts {show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)}"
+    return f"{words}{_extras(cost)}{_commitment(choice)}"
+
+
+def _commitment(choice: Choice) -> str:
+    """What a year of a reservation costs whose term is not known."""
+    price = choice.cost.price
+    if price.market != "reserved" or price.term_s is not None:
+        return ""
+    usd = choice.cost.gpus * price.usd_per_gpu_h * YEAR_H
+    return f"; a floor, because the term is not known: a year of it is {show_dollars(usd)}"
+
+
+def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]:
+    """How many choices are as fast as a cheaper one for all that is known."""
+    hidden = len(report.front) - len(shown)
+    if not hidden:
+        return []
+    words = (
+        f"{hidden} more: dearer, and faster by less than their error bar or gone in less time than they take to start "
+        "(-v shows them)."
+    )
+    return [drawing.prose((words, "dim"))]
 
 
 def _extras(cost: Cost) -> str:
-    """What is in the bill besides training."""
-    extras = [f"{show_dollars(usd)} {name}" for name, usd in cost.parts.items() if name != "gpus"]
+    """What is in the bill besides training; less than a hundredth of it is not worth a word."""
+    told = {name: usd for name, usd in cost.parts.items() if name != "gpus" and usd >= _WORTH_A_WORD * cost.usd}
+    extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in told.items()]
     return f"; of it {', '.join(extras)}" if extras else ""
-
-
-def front_table(front: Sequence[Choice], width: int) -> RenderableType:
-    """One row per choice, fastest first; a narrow page has no room for prices, which are listed below it anyway."""
-    wide, narrow, tiny = width >= 110, width < 96, width < 76
-    expected = any(choice.cost.expected for choice in front)
-    columns = [("", "left"), ("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
-    columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny)
-    columns += [("time*", "right")] * (expected and not narrow) + [("cost*", "right")] * expected
-    columns += [("strategy", "wrap")] * wide
-    out = drawing.table(*columns, gap=1 if width < 120 else 2)
-    for choice in front:
-        cost, restarts = choice.cost, choice.cost.expected
-        types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
-        marks = "".join(mark for role, mark in _MARKS.items() if role in choice.roles)
-        cells = [marks, types, cost.price.provider] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
-        cells += [show_seconds(cost.days * 86400), show_dollars(cost.usd)] + [_range(cost)] * (not tiny)
-        if expected:
-            shown = (show_seconds(restarts.days * 86400), show_dollars(restarts.usd)) if restarts else ("-", "-")
-            cells += shown[narrow:]
-        cells += [" ".join(short_form(choice.strategy, choice.as_usual))] * wide
-        out.add_row(*cells, style="bold" if choice.roles else "")
-    return out
-
-
-def picture(points: Sequence[tuple[float, float]], marks: Sequence[str], width: int) -> str:
-    """Points of (days, dollars) on logarithmic axes; later marks lie above earlier ones, unmarked points are dots."""
-    cells = min(max(width - 14, 20), 100)
-    days, usd = [math.log(point[0]) for point in points], [math.log(point[1]) for point in points]
-    grid = [[" "] * cells for _ in range(PICTURE_ROWS)]
-    order = sorted(range(len(points)), key=lambda place: marks[place] != " ")
-    for place in order:
-        across = _cell(days[place], min(days), max(days), cells)
-        up = _cell(usd[place], min(usd), max(usd), PICTURE_ROWS)
-        grid[PICTURE_ROWS - 1 - up][across] = marks[place] if marks[place].strip() else "o"
-    labels = {0: show_dollars(max(p[1] for p in points)), PICTURE_ROWS - 1: show_dollars(min(p[1] for p in points))}
-    lines = [f"{labels.get(row, ''):>9} │{''.join(cells_).rstrip()}" for row, cells_ in enumerate(grid)]
-    low, high = (show_seconds(find(p[0] for p in points) * 86400) for find in (min, max))
-    lines.append(f"{'':>9} └{'─' * cells}")
-    lines.append(f"{'':>10} {low}{high:>{max(cells - len(low), len(high) + 1)}}")
-    lines.append(f"{'':>10} F fastest, K best trade, C cheapest, * chosen; both axes logarithmic")
-    return "\n".join(lines)
-
-
-def _cell(value: float, low: float, high: float, cells: int) -> int:
-    return round((value - low) / (high - low) * (cells - 1)) if high > low else 0
 
 
 def _popular_table(popular: Sequence[Choice]) -> RenderableType:
@@ -187,7 +195,7 @@ def waste_words(choice: Choice) -> str:
     """What a common choice loses, and against what."""
     if choice.waste is None:
         return "nothing: it is on the front"
-    slower, spread = show_seconds(choice.waste.days * 86400), _spread(choice.waste.usd_range)
+    slower, spread = show_seconds(choice.waste.days * 86400), usd_spread(choice.waste.usd_range)
     return f"{show_dollars(choice.waste.usd)} ({spread}) and {slower} against {choice.waste.instead}"
 
 
@@ -198,7 +206,7 @@ def restart_sentences(cost: Cost, whose: str = "") -> list[str]:
         return []
     interval = show_seconds(found.checkpoint_interval_s)
     return [
-        f"* With restarts{whose}: {found.interruptions:.3g} interruptions expected, one every "
+        f"With restarts{whose}: {found.interruptions:.3g} interruptions expected, one every "
         f"{show_seconds(found.mtbf_h * 3600)}; a checkpoint of {found.checkpoint_gib:,.0f} GiB every {interval} of "
         f"work takes {show_seconds(found.checkpoint_write_s)}; {found.goodput:.1%} of the time is useful.",
         *(f"{source[:1].upper()}{source[1:]}." for source in found.sources),
@@ -217,7 +225,26 @@ def price_words(price: PriceTag) -> str:
         what = "Your own hardware" if price.market == "owned" else "A price of your own"
     seen = f", {price.date}" if price.date else ""
     why = f"; {price.why}" if price.why else ""
-    return f"{what}: ${price.usd_per_gpu_h:.2f} per GPU and hour{seen} ({price.source}){why}."
+    return f"{what}: ${price.usd_per_gpu_h:.2f} per GPU and hour{seen} ({price.source}){why}{terms_words(price)}."
+
+
+def terms_words(price: PriceTag) -> str:
+    """The terms of an offer that are known; empty where they change nothing."""
+    said = []
+    if price.market == "reserved":
+        said.append(
+            "term not known" if price.term_s is None else f"term {show_seconds(price.term_s)}" * bool(price.term_s)
+        )
+    if price.minimum_s > max(price.term_s or 0.0, 60.0):
+        said.append(f"{show_seconds(price.minimum_s)} at least")
+    if price.step_s > 60:
+        said.append(f"in steps of {show_seconds(price.step_s)}")
+    if price.available is not None:
+        said.append(f"{price.available:,} GPUs free")
+    if price.notes:
+        said.append(price.notes)
+    words = [word for word in said if word]
+    return f"; {'; '.join(words)}" if words else ""
 
 
 def _unused(report: RentReport) -> list[RenderableType]:
@@ -271,7 +298,7 @@ def bill_sentences(estimate: Estimate) -> list[str]:
     )
     out = [ideal]
     if cost.expected is not None:
-        spread = _spread(cost.expected.usd_range)
+        spread = usd_spread(cost.expected.usd_range)
         expected = f"{show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)} ({spread})"
         out.append(f"Expected: {expected}.")
         out += restart_sentences(cost)
@@ -306,7 +333,7 @@ def saved_sentences(planset: PlanSet) -> list[str]:
         out.append(_saved(base.days_saved, show_seconds(abs(base.days_saved) * 86400)))
     if base.usd_saved is not None:
         spread = (
-            f" ({_spread(base.usd_saved_range)})" if base.usd_saved_range is not None and base.usd_saved > 0 else ""
+            f" ({usd_spread(base.usd_saved_range)})" if base.usd_saved_range is not None and base.usd_saved > 0 else ""
         )
         out.append(_saved(base.usd_saved, show_dollars(abs(base.usd_saved)) + spread))
     if base.expected_usd_saved is not None:
@@ -331,20 +358,4 @@ def _plan_front(estimates: Sequence[Estimate]) -> list[RenderableType]:
 
 
 def _range(cost: Cost) -> str:
-    return _spread(cost.usd_range)
-
-
-def _spread(usd: Range) -> str:
-    return f"{show_dollars(usd.low)}-{show_dollars(usd.high).removeprefix('$')}"
-
-
-def _days(choice: Choice, by: str) -> float:
-    return choice.cost.expected.days if by == "expected" and choice.cost.expected else choice.cost.days
-
-
-def _usd(choice: Choice, by: str) -> float:
-    return choice.cost.expected.usd if by == "expected" and choice.cost.expected else choice.cost.usd
-
-
-def _mark(choice: Choice) -> str:
-    return next((mark for role, mark in _MARKS.items() if role in choice.roles), " ")
+    return usd_spread(cost.usd_range)

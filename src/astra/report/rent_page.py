@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from astra.answer import Choice, RentReport
+from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
+from astra.report.choices import days_of, network_words, seller, usd_of, usd_range_of
 from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
@@ -33,8 +34,8 @@ def rent_page(report: RentReport) -> str:
         section("What was left out, and why", *_unused(report), key="ledger"),
         section("What this rests on", *_prices(report), key="assumptions"),
         section("How to launch it", paragraph(
-            "Plan the choice on its GPUs (astra plan MODEL --gpus 64xH100, with the same batch, length and tokens); "
-            "astra export writes the files that start it."), key="launch"),
+            "astra rent with --pick (a choice's number) and --export (slurm, skypilot or kubernetes) writes the files "
+            "that start it; astra export does so from the saved JSON."), key="launch"),
         section("The request", *request_parts(report.asked, "rent"), key="request"),
         footer(report.version, report.fingerprint),
     )  # fmt: skip
@@ -42,7 +43,11 @@ def rent_page(report: RentReport) -> str:
 
 def _headline(report: RentReport) -> str:
     return facts(
-        (role, f"{show_dollars(choice.cost.usd)}, {choice.cost.days:,.1f} days", choice.name)
+        (
+            role,
+            f"{show_dollars(usd_of(choice, report.judged_by))}, {days_of(choice, report.judged_by):,.1f} days",
+            choice.name,
+        )
         for role in ("cheapest", "knee", "fastest")
         for choice in report.front
         if role in choice.roles
@@ -51,31 +56,33 @@ def _headline(report: RentReport) -> str:
 
 def spots(report: RentReport, link: str = "") -> list[Spot]:
     """The front and the common choices as they are drawn; those of the front lead to ``link`` and their place."""
+    by = report.judged_by
     found = [
-        _spot(choice, on_front=True)._replace(link=f"{link}{place}" if link else "")
+        _spot(choice, by, on_front=True)._replace(link=f"{link}{place}" if link else "")
         for place, choice in enumerate(report.front)
     ]
     names = {choice.name for choice in report.front}
-    return found + [_spot(choice, on_front=False) for choice in report.popular if choice.name not in names]
+    return found + [_spot(choice, by, on_front=False) for choice in report.popular if choice.name not in names]
 
 
-def _spot(choice: Choice, *, on_front: bool) -> Spot:
-    cost = choice.cost
+def _spot(choice: Choice, by: str, *, on_front: bool) -> Spot:
     words = ", ".join(role for role in choice.roles if role != "chosen") if on_front else ""
-    return Spot(cost.days, cost.usd, choice.name, words, cost.usd_range.low, cost.usd_range.high, on_front)
+    usd = usd_range_of(choice, by)
+    return Spot(days_of(choice, by), usd_of(choice, by), choice.name, words, usd.low, usd.high, on_front)
 
 
 def _front(report: RentReport) -> str:
-    heads = ("", "GPUs", "from", "$/GPU-h", "days", "cost", "range", "with restarts", "strategy")
-    rows = []
-    for choice in report.front:
-        cost = choice.cost
-        after = "-" if cost.expected is None else f"{cost.expected.days:,.1f} d, {show_dollars(cost.expected.usd)}"
-        spread = f"{show_dollars(cost.usd_range.low)} to {show_dollars(cost.usd_range.high)}"
+    heads = ("", "#", "GPUs", "from", "$/GPU-h", "network", "days", "cost", "range", "if nothing fails", "strategy")
+    rows, by = [], report.judged_by
+    for number, choice in enumerate(report.front, start=1):
+        cost, usd = choice.cost, usd_range_of(choice, by)
+        ideal = f"{cost.days:,.1f} d, {show_dollars(cost.usd)}"
+        spread = f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"
         gpus = " + ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
-        rows.append((", ".join(choice.roles), gpus, cost.price.provider, f"{cost.price.usd_per_gpu_h:.2f}",
-                     f"{cost.days:,.1f}", show_dollars(cost.usd), spread, after, _short(choice)))  # fmt: skip
-    return table(heads, rows, left=(0, 1, 2, 8))
+        rows.append((", ".join(choice.roles), str(number), gpus, seller(cost.price),
+                     f"{cost.price.usd_per_gpu_h:.2f}", network_words(choice), f"{days_of(choice, by):,.1f}",
+                     show_dollars(usd_of(choice, by)), spread, ideal, _short(choice)))  # fmt: skip
+    return table(heads, rows, left=(0, 2, 3, 5, 10))
 
 
 def _short(choice: Choice) -> str:

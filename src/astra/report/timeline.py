@@ -84,11 +84,13 @@ def timeline_svg(step: StepTimeline) -> str:
     return picture(WIDTH, y + 6, f"Timeline of {step.model} on {step.gpus}: {step.strategy}", *parts, *drawn)
 
 
+_ABOUT: Final = 150  # letters of the small print that fit the width
+
+
 def _about(step: StepTimeline) -> str:
     chunks = f" of {step.chunks} chunks each" if step.chunks > 1 else ""
-    return f"{step.schedule}, {len(step.lanes)} stages{chunks}, {step.microbatches} micro-batches, {step.strategy}"[
-        :190
-    ]
+    about = f"{step.schedule}, {len(step.lanes)} stages{chunks}, {step.microbatches} micro-batches, {step.strategy}"
+    return about if len(about) <= _ABOUT else about[: about.rindex(" ", 0, _ABOUT)] + " ..."
 
 
 def _panel(step: StepTimeline, window: Window, top: float) -> tuple[list[str], float]:

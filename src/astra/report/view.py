@@ -5,9 +5,11 @@ Buttons carry in ``data-`` attributes what they are about; the page they stand o
 
 from __future__ import annotations
 
-from astra.answer import Choice, Estimate, Plan, PlanSet, RentReport
+from astra.answer import Estimate, Plan, PlanSet
+from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
 from astra.report.bars import memory_bars, time_table
+from astra.report.choices import days_of, network_words, usd_of, usd_range_of
 from astra.report.front_svg import front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, paragraph, table, wide
@@ -100,9 +102,10 @@ def _part(title: str, *content: str) -> str:
 def rent_view(report: RentReport) -> str:
     """What to rent: the front as a picture whose points lead to the choices below it."""
     title = f"What to rent for {report.request['model']}"
-    cards = [_choice_card(choice, place) for place, choice in enumerate(report.front)]
+    cards = [_choice_card(choice, place, report.judged_by) for place, choice in enumerate(report.front)]
+    by = report.judged_by
     rows = [
-        (one.name, f"{one.cost.days:,.1f}", show_dollars(one.cost.usd), money.waste_words(one))
+        (one.name, f"{days_of(one, by):,.1f}", show_dollars(usd_of(one, by)), money.waste_words(one))
         for one in report.popular
     ]
     popular = table(("choice", "days", "cost", "against the front"), rows, left=(0, 3)) if rows else ""
@@ -122,18 +125,17 @@ def rent_view(report: RentReport) -> str:
     )
 
 
-def _choice_card(choice: Choice, place: int) -> str:
-    cost, key = choice.cost, f"choice-{place}"
-    spread = f"{show_dollars(cost.usd_range.low)} to {show_dollars(cost.usd_range.high)}"
+def _choice_card(choice: Choice, place: int, by: str) -> str:
+    cost, key, usd = choice.cost, f"choice-{place}", usd_range_of(choice, by)
+    ideal = f"if nothing fails {cost.days:,.1f} days" if by == "expected" else ""
     shown = [
-        ("days", f"{cost.days:,.1f}", f"{cost.days_range.low:,.1f} to {cost.days_range.high:,.1f}"),
-        ("cost", show_dollars(cost.usd), spread),
+        ("days", f"{days_of(choice, by):,.1f}", ideal),
+        ("cost", show_dollars(usd_of(choice, by)), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"),
         ("per GPU and hour", f"${cost.price.usd_per_gpu_h:.2f}", cost.price.market),
+        ("network", network_words(choice), "between servers" if choice.nodes > 1 else ""),
         ("MFU", f"{choice.mfu:.1%}", f"{choice.tokens_per_s:,.0f} tokens/s"),
         ("peak memory", f"{choice.peak_reserved_gib:.1f} GiB", f"limit {choice.memory_limit_gib:.1f}"),
     ]
-    if cost.expected is not None:
-        shown.append(("with restarts", f"{cost.expected.days:,.1f} days", show_dollars(cost.expected.usd)))
     pools = " + ".join(f"{part.gpus}x{part.gpu}@{part.node}" for part in choice.parts)
     roles = tag("span", quoted(", ".join(choice.roles)), class_="rank") if choice.roles else ""
     strategy = " ".join(short_form(choice.strategy, choice.as_usual))

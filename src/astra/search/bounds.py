@@ -32,7 +32,7 @@ from astra.cost.stage import (
     shard_groups,
 )
 from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
-from astra.layers import transformer
+from astra.layers import blocks
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Kept, Layer, Shard
@@ -145,7 +145,7 @@ def may_fit(job: Job, shards: Columns) -> Bools:
 def layer_bytes(job: Job, shards: Columns) -> Floats:
     """The least layer at work and its input, on any GPU."""
     shard = _shard(job, shards)
-    layers = [_kept(job, shard, transformer.layer(job.model, kind, shard)) for kind in kinds(job.model)]
+    layers = [_kept(job, shard, blocks.layer(job.model, kind, shard)) for kind in kinds(job.model)]
     return np.asarray(np.min([kept.working + kept.checkpoint for kept in layers], axis=0))
 
 
@@ -185,8 +185,8 @@ def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
     """
     grids, model = {name: column[rows] for name, column in space.grids.items()}, job.model
     shard = _shard(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
-    layers = [_kept(job, shard, transformer.layer(model, kind, shard)) for kind in kinds(model)]
-    embedding = _kept(job, shard, transformer.embedding(model, shard))
+    layers = [_kept(job, shard, blocks.layer(model, kind, shard)) for kind in kinds(model)]
+    embedding = _kept(job, shard, blocks.embedding.operators(model, shard))
     allowed, stages = space.allowed_pairs(grids), grids["pp"]
 
     def least(weights: weights_of.Weights, inputs: Floats, over: Ints) -> Floats:

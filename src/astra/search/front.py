@@ -10,7 +10,7 @@ import numpy as np
 
 from astra.answer import Estimate
 from astra.cost.stage import SHARD_COLUMNS, gather_parts
-from astra.errors import NoFeasiblePlan
+from astra.errors import InputError, NoFeasiblePlan
 from astra.money.bill import cost_of, judged_by
 from astra.money.front import front
 from astra.money.objectives import Goal
@@ -49,10 +49,11 @@ class Refined(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``64xH100-SXM5-80GB from Lambda``."""
+        """``64xH100-SXM5-80GB from Lambda``, and in which market where that is not the usual one."""
         types, tag = " + ".join(f"{part.gpus}x{part.offer.device.name}" for part in self.parts), self.parts[0].offer.tag
         own = {"owned": "of your own", "given": "at your price"}
-        return f"{types} {own.get(tag.market, f'from {tag.provider}')}"
+        market = f" {tag.market}" if tag.market in ("spot", "reserved") else ""
+        return f"{types} {own.get(tag.market, f'from {tag.provider}{market}')}"
 
 
 def refine(job_of: JobOf, options: Money, found: Sequence[FoundOffer]) -> list[Refined]:
@@ -90,8 +91,11 @@ def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
     """The choices the goal allows, best first; if it allows none, an error that says what would be possible."""
     table = {"time_s": np.array([one.time_s for one in choices]), "usd": np.array([one.usd for one in choices])}
     table["usd_per_token"] = table["usd"] / np.array([tokens_of(one) for one in choices])
+    for name in ("kwh", "kg_co2"):
+        found = [getattr(one.estimate.cost, name, None) for one in choices]
+        table[name] = np.array([np.inf if each is None else each for each in found])
     rows = goal.objective.rank(table, goal.cap)
-    within = rows[table["usd"][rows] <= goal.most_usd]
+    within = rows[(table["usd"][rows] <= goal.most_usd) & (table["time_s"][rows] <= goal.most_s)]
     if len(within):
         return [choices[row] for row in within]
     if len(rows):
@@ -102,6 +106,9 @@ def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
             f"Nothing costs {show_dollars(goal.cap)} or less. The least it could cost is {show_dollars(least.usd)}, in "
             f"{show_seconds(least.time_s)}: {least.name}."
         )
+    if goal.objective.name == "co2":
+        fix = "Give --g-co2-per-kwh."
+        raise InputError("objective", goal.objective.name, want="a price whose region's grid is known", fix=fix)
     least = choices[int(table["time_s"].argmin())]
     raise NoFeasiblePlan(
         f"Nothing takes {show_seconds(goal.cap)} or less. The fastest takes {show_seconds(least.time_s)}, for "
@@ -111,6 +118,14 @@ def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
 
 def _over_budget(cheapest: Refined, choices: Sequence[Refined], goal: Goal) -> str:
     """A deadline that can be met, but not for the money; ``cheapest`` is the cheapest that meets it."""
+    if goal.objective.name != "deadline":  # of energy or CO2, which have limits beside them
+        caps = [f"takes {show_seconds(goal.most_s)} or less"] if np.isfinite(goal.most_s) else []
+        caps += [f"costs {show_dollars(goal.most_usd)} or less"] if np.isfinite(goal.most_usd) else []
+        quick = min(choices, key=lambda one: one.time_s)
+        return (
+            f"Nothing {' and '.join(caps)}. The fastest takes {show_seconds(quick.time_s)}, for "
+            f"{show_dollars(quick.usd)}: {quick.name}."
+        )
     text = (
         f"Nothing takes {show_seconds(goal.cap)} or less and costs {show_dollars(goal.most_usd)} or less. The cheapest "
         f"in time costs {show_dollars(cheapest.usd)}: {cheapest.name}."

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.layers import weights as weights_of
-from astra.money.bill import checkpoint_bytes, outlook
+from astra.money.bill import checkpoint_bytes, outlook, run_usd, startup_s
 from astra.money.front import first_dominated, front
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
@@ -47,30 +47,56 @@ JobOf = Callable[[Offer, int], Job]
 
 
 class FoundOffer(NamedTuple):
-    """One offer in one count with its best strategy by the simulated step; times and dollars are of one step."""
+    """One offer in one count with its best strategy by the simulated step; times and dollars are of the whole run.
+
+    Where the tokens are not known they are of one step.
+    """
 
     offer: Offer
     gpus: int
     strategy: Strategy
     step_s: float
-    time_s: float  # with restarts and its share of idle time where they are asked for
+    time_s: float  # with start-up and idle time, and with restarts where they are to be judged by
     usd: float  # without egress, which is the same for all
 
 
 class OfferSearch:
-    """One offer: its counts, and what is left of them to search."""
+    """One offer: its counts, what is left of them to search, and how steps become time and dollars, all by count."""
 
     def __init__(self, job: Job, offer: Offer, options: Money) -> None:
-        self.job, self.offer = job, offer
+        self.job, self.offer, self._options = job, offer, options
+        steps, gpus = steps_of(job), offer.counts.astype(np.float64)
         nodes = -(-offer.counts // offer.node.gpus)
-        # By count: elapsed time over useful time, dollars per second, and the steps that what is left cannot beat.
-        self.slower = waiting(job, options, offer.counts, nodes, offer.tag.market)
-        self.usd_per_s = offer.counts * offer.tag.usd_per_gpu_h / 3600 + options.storage_usd_per_s
+        self.known = bool(np.isfinite(steps))  # how long the run is
+        slower = waiting(job, options, offer.counts, nodes, offer.tag.market)
+        self._step_runs_s = slower * (steps if self.known else 1.0)  # seconds of the run for each of a step
+        self._fixed_s = (startup_s(options, offer.tag, nodes) + options.idle_s) * self.known
+        self._gpus = gpus
+        self.usd_per_s = gpus * offer.tag.usd_per_gpu_h / 3600 + options.storage_usd_per_s
+        self.least_usd = self.usd_of(np.zeros(len(gpus)), slice(None))
         self.open_s = np.full(len(offer.counts), np.inf)
 
     def at(self, counts: Ints) -> Ints:
         """Where some counts are among the offer's."""
         return np.searchsorted(self.offer.counts, counts)
+
+    def time_of(self, step_s: Floats, at: Ints | slice) -> Floats:
+        """The whole run, from the length of a step."""
+        return step_s * self._step_runs_s[at] + self._fixed_s[at]
+
+    def usd_of(self, time_s: Floats, at: Ints | slice) -> Floats:
+        """Its bill without egress."""
+        if not self.known:
+            return time_s * self.usd_per_s[at]
+        return run_usd(self._options, self.offer.tag, self._gpus[at], time_s)
+
+    def step_of(self, time_s: Floats) -> Floats:
+        """The step from which the run takes so long; below zero where start-up alone does."""
+        return (time_s - self._fixed_s) / self._step_runs_s
+
+    def dominated_s(self, times: Floats, dollars: Floats) -> Floats:
+        """The step from which a row of times and dollars is no worse."""
+        return self.step_of(first_dominated(self.usd_per_s, times, dollars, self.least_usd) * (1 + ROUNDING))
 
 
 class FrontSearch:
@@ -89,7 +115,6 @@ class FrontSearch:
         self._best: dict[tuple[int, int], FoundOffer] = {}  # by offer and count
         self._offer_searches: list[OfferSearch] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
-        self._idle_s = 0.0
         self.share = 1.0  # of the effort left, for one turn
         self.choices = self.considered = self.evaluated = self.passed = 0
 
@@ -105,7 +130,6 @@ class FrontSearch:
             return
         offer_search = OfferSearch(job, offer, self._options)
         self.choices += len(offer.counts)
-        self._idle_s = idle_step_s(job, self._options)
         if not (flops_bound_s(job, offer.counts) < self._limit_s(offer_search)).any():
             self.passed += 1
             return
@@ -157,20 +181,18 @@ class FrontSearch:
     def _limits(self, offer_search: OfferSearch, table: CountTable) -> Limits:
         """The longest step of each count that could be on the front, from the best steps so far."""
         at = offer_search.at(table.space.counts)
-        slower, usd_per_s = offer_search.slower[at], offer_search.usd_per_s[at]
 
         def limits(best_s: Floats) -> Floats:
-            time_s = best_s * slower + self._idle_s
-            own = front(time_s, time_s * usd_per_s)
-            ours = first_dominated(usd_per_s, time_s[own], (time_s * usd_per_s)[own])
-            return np.minimum(self._limit_s(offer_search)[at], (ours * (1 + ROUNDING) - self._idle_s) / slower)
+            time_s = offer_search.time_of(best_s, at)
+            usd = offer_search.usd_of(time_s, at)
+            own = front(time_s, usd)
+            return np.minimum(self._limit_s(offer_search), offer_search.dominated_s(time_s[own], usd[own]))[at]
 
         return limits
 
     def _limit_s(self, offer_search: OfferSearch) -> Floats:
         """By count, the step from which the front so far is better."""
-        time_s = first_dominated(offer_search.usd_per_s, self.times, self.dollars) * (1 + ROUNDING) - self._idle_s
-        return time_s / offer_search.slower
+        return offer_search.dominated_s(self.times, self.dollars)
 
     def _space(self, job: Job, offer: Offer) -> CountSpace:
         for known in self._spaces:
@@ -181,14 +203,13 @@ class FrontSearch:
         return self._spaces[-1]
 
     def _add(self, offer_search: OfferSearch, by_count: BestByCount) -> None:
-        for count, step_s, strategy in zip(
-            by_count.counts.tolist(), by_count.step_s.tolist(), by_count.strategies, strict=True
-        ):
+        at = offer_search.at(by_count.counts)
+        time_s = offer_search.time_of(by_count.step_s, at)
+        usd = offer_search.usd_of(time_s, at)
+        columns = (by_count.counts, by_count.step_s, time_s, usd)
+        for strategy, count, *figures in zip(by_count.strategies, *(each.tolist() for each in columns), strict=True):
             if strategy is not None:
-                place = int(offer_search.at(np.array([count]))[0])
-                time_s = step_s * float(offer_search.slower[place]) + self._idle_s
-                usd = time_s * float(offer_search.usd_per_s[place])
-                self.add(FoundOffer(offer_search.offer, count, strategy, step_s, time_s, usd))
+                self.add(FoundOffer(offer_search.offer, count, strategy, *figures))
         times, dollars = (np.array([getattr(found, name) for found in self.found]) for name in ("time_s", "usd"))
         best = front(times, dollars)
         self.times, self.dollars = times[best], dollars[best]
@@ -202,9 +223,9 @@ class FrontSearch:
     def left_open(self) -> tuple[int, float]:
         """Choices the effort did not reach, and how much better one may be in both time and money than one found."""
         gains = [
-            first_dominated(offer_search.usd_per_s, self.times, self.dollars)
-            / (offer_search.open_s * offer_search.slower + self._idle_s)
-            for offer_search in self._offer_searches
+            first_dominated(each.usd_per_s, self.times, self.dollars, each.least_usd)
+            / each.time_of(each.open_s, slice(None))
+            for each in self._offer_searches
         ]
         gain = np.concatenate([np.zeros(0), *gains]) - 1
         return int((gain > ROUNDING).sum()), float(gain.max(initial=0.0))
@@ -268,12 +289,6 @@ def waiting(job: Job, options: Money, gpus: Ints, nodes: Ints, market: str) -> F
         return np.ones(len(gpus))
     useful = outlook(options, checkpoint_bytes(job), gpus, nodes, market).goodput
     return np.divide(1.0, useful, out=np.full_like(useful, np.inf), where=useful > 0)
-
-
-def idle_step_s(job: Job, options: Money) -> float:
-    """The share of a step in the time that GPUs are paid for without training."""
-    steps = steps_of(job)
-    return options.idle_s / steps if np.isfinite(steps) else 0.0
 
 
 def steps_of(job: Job) -> float:

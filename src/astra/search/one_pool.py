@@ -17,8 +17,9 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.evidence.bars import Doubt
 from astra.evidence.kinds import kind_of
 from astra.evidence.sentence import unpublished
-from astra.money.bill import against, price, tag_of, with_run
+from astra.money.bill import against, price, with_run
 from astra.money.objectives import Goal
+from astra.money.tags import tag_of
 from astra.rules.table import Rule
 from astra.search.detail import estimate, legality
 from astra.search.detail import estimate as estimate_job

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from astra import api
-from astra.answer import PlanSet, RentReport
+from astra.answer import PlanSet
+from astra.answer_money import RentReport
 from astra.catalog.huggingface import from_config
 from astra.errors import AstraError, InputError, visible
 from astra.export.making import make, target

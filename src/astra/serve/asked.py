@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,6 +10,9 @@ from astra.catalog.models import known_name, model_names
 from astra.errors import InputError, UnknownName
 from astra.spec.request import PlanRequest, read_request
 
+# Fields of which the command line reads a file; a strategy's file (baseline) it reads before it asks.
+PATHS: Final = ("model", "cluster", "own", "rules", "baseline", "money.prices")
+_COUNTED: Final = re.compile(r"\s*[0-9].*(?<!\.toml)", re.IGNORECASE | re.DOTALL)
 _DROP: Final = "Or send the contents of a Hugging Face config.json to /api/import, and its answer as the model."
 
 
@@ -32,6 +36,10 @@ def _check_no_path(fields: Mapping[str, Any]) -> None:
         raise InputError("cluster", fields["cluster"], want="the cluster itself, not the path of a file")
     if isinstance(fields.get("rules"), str):
         raise InputError("rules", fields["rules"], want="a list of rules, not the path of a file")
+    own = fields.get("own")
+    for text in [own] if isinstance(own, str) else own if isinstance(own, list) else ():
+        if isinstance(text, str) and not _COUNTED.fullmatch(text):
+            raise InputError("own", text, want="GPUs such as 64xH100, not the path of a file")
     money = fields.get("money")
     if isinstance(money, Mapping) and money.get("prices") is not None:
         raise InputError("money.prices", None, want="no file of prices", fix="Give money.usd_per_gpu_h instead.")

@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from astra import __version__
-from astra.answer import Estimate, ModelReport, PlanSet, RentReport, Result
+from astra.answer import Estimate, ModelReport, PlanSet, Result
+from astra.answer_money import RentReport
 from astra.spec.model import ModelSpec
 from astra.spec.request import FIELDS, PlanRequest
 from astra.study.records import Comparison
@@ -30,6 +31,7 @@ _THEMSELVES: Final = {
     "model": "a name of the catalog, or a model itself, as /api/import answers it",
     "cluster": "GPUs, nodes and links of your own; gpus or this",
     "rules": "rules of your own, a line each",
+    "own": "GPUs you have, beside what can be rented, such as 64xH100",
 }
 
 _ABOUT: Final = (
@@ -149,9 +151,8 @@ def _fields(whole: dict[str, Any], verb: str) -> dict[str, Any]:
     found = {}
     for name, field in FIELDS.items():
         if field.on(verb) and name in _THEMSELVES:
-            own = [
-                kind for kind in whole["properties"][name]["anyOf"] if name == "model" or kind.get("type") != "string"
-            ]
+            kinds = whole["properties"][name].get("anyOf", [whole["properties"][name]])
+            own = [kind for kind in kinds if name == "model" or kind.get("type") != "string"]
             found[name] = {"anyOf": own, "description": _THEMSELVES[name]}
         elif field.on(verb):
             about = field.help if isinstance(field.help, str) else "; ".join(dict.fromkeys(field.help.values()))

@@ -15,7 +15,7 @@ from astra.errors import InputError
 from astra.export import EXPORTERS
 from astra.money.objectives import OBJECTIVES
 from astra.spec.cluster import Device
-from astra.spec.money import MARKETS
+from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS, RANKS
 
 
@@ -35,7 +35,7 @@ def shelf() -> dict[str, Any]:
         "objectives": [{"name": one.name, "sentence": one.sentence} for one in OBJECTIVES.values()],
         "targets": [{"name": one.name, "title": one.title} for one in EXPORTERS.values()],
         "precisions": words["precision"],
-        "words": {**words, "rank": list(RANKS), "market": list(MARKETS)},
+        "words": {**words, "rank": list(RANKS), "market": list(MONEY_FIELDS["market"].kind.words)},
     }
 
 

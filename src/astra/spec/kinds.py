@@ -243,7 +243,7 @@ def _before_tokens(text: str) -> str | None:
 def _duration(value: Any, where: str) -> str | float:
     days = _number(value) if not isinstance(value, str) else (parse_seconds(value) or 0) / DAY_S
     if days is None or not 0 < days <= 1e9:
-        raise InputError(where, value, want="a time above zero, such as 14d, 36h or 2w")
+        raise InputError(where, value, want="a time above zero, such as 14d, 36h, 20min or 2w")
     return value.strip() if isinstance(value, str) else float(days)
 
 
@@ -252,9 +252,15 @@ def duration() -> FieldKind:
     return FieldKind(_duration, "TIME")
 
 
-def seconds() -> FieldKind:
-    """A time as a flag spells it, in seconds."""
-    return FieldKind(lambda value, where: parse_seconds(str(_duration(value, where))) or 0.0, "TIME")
+def seconds(*, none: bool = False) -> FieldKind:
+    """A time as a flag spells it, in seconds; ``none``: zero is one."""
+
+    def read(value: Any, where: str) -> float:
+        if none and _number(value) == 0:
+            return 0.0
+        return parse_seconds(str(_duration(value, where))) or 0.0
+
+    return FieldKind(read, "TIME")
 
 
 def times(unit: float, kind: FieldKind, metavar: str) -> FieldKind:

@@ -10,32 +10,65 @@ from astra.spec.names import Name, check_names
 from astra.spec.record import check
 from astra.units import MONTH_S
 
-MARKETS: Final = ("on-demand", "reserved", "spot")
-GOODPUT: Final = ("both", "expected", "off")
+Market = Literal["on-demand", "reserved", "spot"]
+MARKETS: Final[tuple[Market, ...]] = ("on-demand", "reserved", "spot")
+ANY_MARKET: Final = "any"
+GOODPUT: Final = ("expected", "ideal", "off")
+
+
+def _goodput() -> kinds.FieldKind:
+    """The words, and ``both`` of older requests: expected figures decide, ideal ones are shown."""
+    kind = kinds.one_of(*GOODPUT)
+    return kind._replace(
+        read=lambda value, where: kind.read("expected" if isinstance(value, str) and value == "both" else value, where)
+    )
+
+
 _AMOUNT: Final = kinds.number(0, 1e9, unit="USD")
 _PRICE: Final = kinds.number(0, 1000, above=True, unit="USD")
 _SPEED: Final = kinds.number(0, 1e15, above=True)
+
+
+MONEY_DEFAULTS: Final = {"use": 1.0, "staff_usd_per_gpu_year": 0.0, "capital_rate": 0.0}
 
 
 class Money(Fielded, frozen=True, kw_only=True):
     """What a GPU-hour costs and how often runs are interrupted. What is left out is taken from the catalog."""
 
     market: Annotated[
-        Literal["on-demand", "reserved", "spot"], Field(kinds.one_of(*MARKETS), "whose prices apply")
+        Literal["on-demand", "reserved", "spot", "any"],
+        Field(kinds.one_of(*MARKETS, ANY_MARKET), "whose prices apply; any: all of them in one front")
     ] = "on-demand"  # fmt: skip
     providers: Annotated[
         tuple[Name, ...], Field(kinds.texts("names of providers, such as AWS,Lambda", "A,B", split=","),
                                "only these (astra catalog prices)")
     ] = ()  # fmt: skip
+    regions: Annotated[
+        tuple[Name, ...], Field(kinds.texts("beginnings of regions, such as us-east,eu", "A,B", split=","),
+                               "only offers of regions that begin so, and of those that name none")
+    ] = ()  # fmt: skip
     prices: Annotated[
         str | None, Field(kinds.file("a CSV file of offers"), "a CSV of offers that replace the catalog's")
     ] = None  # fmt: skip
     usd_per_gpu_h: Annotated[float | None, Field(_PRICE, "a price of your own")] = None
+    price: Annotated[
+        tuple[Name, ...], Field(kinds.texts("prices of GPU types, such as H100=2.5,H200=3", "GPU=USD", split=","),
+                               "a price of your own for a GPU type, beside the other offers")
+    ] = ()  # fmt: skip
+    discount: Annotated[
+        float, Field(kinds.fraction(below=1.0), "what you pay less than the listed prices")
+    ] = 0.0  # fmt: skip
     usd_per_kwh: Annotated[float | None, Field(kinds.number(0, 100, unit="USD"), "owned hardware: energy")] = None
-    pue: Annotated[float, Field(kinds.number(1, 5), "power of the building over that of the machines")] = 1.0
+    pue: Annotated[
+        float, Field(kinds.number(1, 5), "power of the building over that of the machines, in energy and its price")
+    ] = 1.0
     watts_per_gpu: Annotated[
         float | None, Field(kinds.number(0, 100_000, above=True, unit="W"),
                             "with its share of the server (default: the GPU's board power)")
+    ] = None  # fmt: skip
+    g_co2_per_kwh: Annotated[
+        float | None, Field(kinds.number(0, 5000, unit="G"),
+                            "of your grid (default: that of the offer's region, if known)")
     ] = None  # fmt: skip
     usd_per_gpu: Annotated[
         float | None, Field(_AMOUNT, "owned hardware: the purchase, with its share of the server")
@@ -43,11 +76,25 @@ class Money(Fielded, frozen=True, kw_only=True):
     lifetime_years: Annotated[
         float, Field(kinds.number(0, 100, above=True), "over which a purchase is spread")
     ] = 4.0  # fmt: skip
+    use: Annotated[
+        float, Field(kinds.number(0, 1, above=True), "owned hardware: share of its life in which it trains")
+    ] = 1.0  # fmt: skip
+    staff_usd_per_gpu_year: Annotated[
+        float, Field(_AMOUNT, "owned hardware: people, space and upkeep", flag="--staff-usd")
+    ] = 0.0  # fmt: skip
+    capital_rate: Annotated[
+        float, Field(kinds.fraction(below=1.0), "owned hardware: yearly cost of the capital in it, such as 8%")
+    ] = 0.0  # fmt: skip
     goodput: Annotated[
-        Literal["both", "expected", "off"],
-        Field(kinds.one_of(*GOODPUT), "restarts: show both ideal and expected figures, judge by the expected, or off "
-                               "(default both, judged by the ideal)")
-    ] = "both"  # fmt: skip
+        Literal["expected", "ideal", "off"],
+        Field(_goodput(), "restarts: judge by the expected time and bill and show the ideal ones beside "
+                               "them (expected), the other way round (ideal), or leave them out (off)")
+    ] = "expected"  # fmt: skip
+    startup_s: Annotated[
+        float | None, Field(kinds.number(0, 6e7), "paid for before the first step of what is rented: boot, image, "
+                            "data, compilation (default 15 minutes, and 2 more for each doubling of the nodes)",
+                            flag="--startup", typed=kinds.seconds(none=True))
+    ] = None  # fmt: skip
     mtbf_gpu_h: Annotated[
         float | None, Field(kinds.number(above=True, unit="H"),
                             "hours between failures of one GPU (default: published runs)")
@@ -87,12 +134,18 @@ class Money(Fielded, frozen=True, kw_only=True):
             "a price per hour, or what owned hardware costs, not both",
         )  # fmt: skip
         alone = "{} with it: alone it changes no price"
-        energy, bought = self.usd_per_kwh is not None, self.usd_per_gpu is not None
-        check(energy or self.pue == 1, "money.pue", self.pue, alone.format("--usd-per-kwh"))
-        check(energy or self.watts_per_gpu is None, "money.watts_per_gpu", self.watts_per_gpu,
-              alone.format("--usd-per-kwh"))  # fmt: skip
+        bought = self.usd_per_gpu is not None
+        for name in ("use", "staff_usd_per_gpu_year", "capital_rate"):
+            usual = MONEY_DEFAULTS[name]
+            check(bought or getattr(self, name) == usual, f"money.{name}", getattr(self, name),
+                  alone.format("--usd-per-gpu"))  # fmt: skip
         check(bought or self.lifetime_years == 4, "money.lifetime_years", self.lifetime_years,
               alone.format("--usd-per-gpu"))  # fmt: skip
+
+    @property
+    def markets(self) -> tuple[Market, ...]:
+        """The markets whose prices apply, the most usual first."""
+        return MARKETS if self.market == ANY_MARKET else (self.market,)
 
     @classmethod
     def place(cls) -> str:

@@ -56,7 +56,7 @@ _MODEL: Final = "a catalog name (astra catalog models), a Hugging Face config.js
 _GPUS: Final = {
     "plan": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
     "estimate": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
-    "rent": "GPU types, such as H100,H200, or any (default any)",
+    "rent": "GPU types, such as H100,H200:64 (64 at most), or any (default any)",
 }
 _POOLS: Final = kinds.texts(
     "GPUs such as 512xH100, a text for each pool, or GPU types to rent such as H100,H200", "GPUS", split="+,"
@@ -91,6 +91,16 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
     known_nodes: Annotated[
         bool, Field(kinds.switch(), "only node types whose links are in the catalog", "rent", "GPUs")
     ] = False  # fmt: skip
+    assume_network: Annotated[
+        bool, Field(kinds.switch(), "join servers whose network nobody tells by that of the GPU's usual server; else "
+                    "such an offer is one server", "rent", "GPUs")
+    ] = False  # fmt: skip
+    own: Annotated[
+        tuple[str, ...],
+        Field(kinds.texts("GPUs such as 64xH100, or a cluster's TOML file", "GPUS|FILE"),
+              "GPUs you have, beside what can be rented: 64xH100, or a cluster's TOML file; --usd-per-gpu and the "
+              "options with it say what they cost", "rent", "GPUs")
+    ] = ()  # fmt: skip
     counts: Annotated[
         Literal["at-most", "exact"],
         Field(kinds.one_of(*COUNTS),
@@ -169,7 +179,8 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
 
     objective: Annotated[
         str | None, Field(kinds.named("the name of an objective, such as cheapest", lower=True),
-                          "fastest, cheapest, budget, deadline, dollars-per-token or pareto", "plan rent", "goal")
+                          "fastest, cheapest, budget, deadline, dollars-per-token, energy, co2 or pareto",
+                          "plan rent", "goal")
     ] = None  # fmt: skip
     budget: Annotated[
         float | None, Field(kinds.number(0, 1e15, above=True, example="400k", unit="USD"),

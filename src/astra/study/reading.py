@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from astra.answer import Plan, PlanSet, RentReport
+from astra.answer import Plan, PlanSet
+from astra.answer_money import RentReport
 from astra.errors import InputError
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet, MixedStage
 

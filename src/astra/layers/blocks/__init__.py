@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from astra.layers.block import Block, LayerKind
-from astra.layers.blocks import attention, cross, delta_net, dense, experts, latent, state_space
+from astra.layers.blocks import attention, cross, delta_net, dense, embedding, experts, head, latent, state_space
+from astra.layers.operators import Layer, Shard, join
+from astra.spec.model import ModelSpec
+
+__all__ = ["BLOCKS", "KERNELS", "blocks_of", "embedding", "head", "layer"]
 
 BLOCKS: Final[tuple[Block, ...]] = (
     attention.BLOCK,
@@ -23,3 +27,8 @@ _BY_NAME: Final = {block.name: block for block in BLOCKS}
 def blocks_of(kind: LayerKind) -> list[Block]:
     """The blocks of a layer."""
     return [_BY_NAME[name] for name in kind.blocks]
+
+
+def layer(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
+    """One layer of a kind on one rank: its blocks, one after another."""
+    return join(*(block.operators(model, kind, shard) for block in blocks_of(kind)))

@@ -11,7 +11,8 @@ from astra.answer import PriceTag, Range
 from astra.catalog import runtimes
 from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
-from astra.money.bill import Hired, cost_of, hired, stale_warning, tag_of
+from astra.money.bill import Hired, cost_of, hired
+from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Source
 from astra.rules.can import unable
 from astra.search import detail
@@ -74,7 +75,8 @@ def _joined(tags: dict[str, PriceTag], machines: dict[str, Hired]) -> PriceTag:
         usd_per_gpu_h=usd, provider="mean of the pools", instance="", region="",
         market=next(iter(dict.fromkeys(tag.market for tag in tags.values()))),
         currency=next(iter(tags.values())).currency, date=min(dates, default=None), source="; ".join(said),
-        age_days=max(ages, default=None),
+        age_days=max(ages, default=None), startup_s=max(tag.startup_s or 0.0 for tag in tags.values()),
+        minimum_s=max(tag.minimum_s for tag in tags.values()), step_s=max(tag.step_s for tag in tags.values()),
     )  # fmt: skip
 
 

@@ -1,0 +1,53 @@
+"""``astra afford``: what a budget buys."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from astra.cli import options
+from astra.cli.output import Answer
+from astra.errors import InputError
+from astra.spec import kinds
+
+HELP: Final = "what a budget buys: tokens, models, GPUs"
+DESCRIPTION: Final = (
+    "The most tokens of MODEL that a budget trains within a deadline (or a year), the largest model of the catalog for "
+    "a number of tokens for each parameter, and the one with the least loss by a published law."
+)
+EPILOG: Final = """\
+examples:
+  astra afford --budget 1M --deadline 30d
+  astra afford llama-3.1-8b --budget 50k --gpus H100,H200
+  astra afford --budget 200k --ratio 100 --market spot
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the verb."""
+    options.add_model(parser, optional=True)
+    parser.add_argument("--ratio", metavar="N", type=options.reader(kinds.number(0, 1e6, above=True), "--ratio"),
+                        default=None, help="tokens for each parameter (default 20, as Chinchilla)")  # fmt: skip
+    options.add_fields(parser, "rent")
+    options.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Search, and keep the answer ready to be drawn."""
+    fields: dict[str, Any] = options.asked(args, "rent")
+    if fields.get("budget") is None:
+        raise InputError("--budget", None, want="the dollars to spend", fix="Such as --budget 1M.")
+    for name in ("tokens", "objective"):
+        if name in fields:
+            raise InputError(f"--{name}", fields[name], want="nothing: how many tokens is what is looked for")
+    from astra.renting.afford import RATIO, afford  # noqa: PLC0415
+
+    model = fields.pop("model", None)
+    report = afford(model, ratio=RATIO if args.ratio is None else args.ratio, **fields)
+
+    def draw(width: int | None, color: bool) -> str:
+        from astra.report.afford import render_afford  # noqa: PLC0415
+
+        return render_afford(report, width, color, brief=args.quiet)
+
+    return Answer(draw, report.to_json)

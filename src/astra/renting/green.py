@@ -1,0 +1,51 @@
+"""The choice with the least energy or CO2: the same search, with energy in the place of dollars.
+
+What draws so many watts for so long costs so many kilowatt-hours, as what is rented by the hour costs so many dollars.
+So the front of time against energy is as exact as that against money, and its last row within the time has the least.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from astra.errors import InputError, NoFeasiblePlan
+from astra.money.bill import co2_per_kwh, watts_of
+from astra.money.objectives import Goal
+from astra.money.offers import Offer
+from astra.partition.problem import Effort
+from astra.search.front import Refined, refine
+from astra.search.offers import MOST_EFFORT, JobOf, search_front
+from astra.spec.money import Money
+
+
+def least(offers: list[Offer], job_of: JobOf, options: Money, goal: Goal, horizon_s: float) -> list[Refined]:
+    """Choices within the time, the least energy or CO2 first; offers whose grid is not known have no CO2."""
+    column, twins = goal.objective.columns[0], dict[int, Offer]()
+    priced = []
+    for offer in offers:
+        rate = _per_gpu_h(offer, options, column)
+        if rate is not None:
+            tag = msgspec.structs.replace(offer.tag, usd_per_gpu_h=rate, minimum_s=0.0, step_s=0.0)
+            priced.append(offer._replace(tag=tag))
+            twins[id(priced[-1])] = offer
+    if not priced:
+        fix = "Give --g-co2-per-kwh, or --regions and --providers of clouds whose grid is known (docs/money.md)."
+        raise InputError("objective", goal.objective.name, want="offers whose grid is known", fix=fix)
+    plain = msgspec.structs.replace(options, storage_tb=0.0, egress_tb=0.0)
+    state = search_front(priced, job_of, plain, effort=Effort(MOST_EFFORT))
+    found = refine(job_of, options, [one._replace(offer=twins[id(one.offer)]) for one in state.near_front()])
+    limit_s = goal.most_s if np.isfinite(goal.most_s) else horizon_s
+    within = [one for one in found if one.time_s <= limit_s and one.usd <= goal.most_usd]
+    if not within:
+        raise NoFeasiblePlan("Nothing ends in this time: give a later --deadline, or more GPUs.")
+    return sorted(within, key=lambda one: (getattr(one.estimate.cost, column), one.time_s))
+
+
+def _per_gpu_h(offer: Offer, options: Money, column: str) -> float | None:
+    """Kilowatt-hours, or kilograms of CO2, of a GPU in an hour."""
+    kwh = watts_of(options, offer.device) / 1000 * options.pue
+    if column == "kwh":
+        return kwh
+    grams = co2_per_kwh(options, offer.tag)[0]
+    return None if grams is None or grams <= 0 else kwh * grams / 1000

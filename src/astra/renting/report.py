@@ -1,0 +1,326 @@
+"""The answer of ``rent`` as a record: roles, what stands for what, what common choices waste, and what to be told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+import astra
+from astra.answer_money import BreakEven, Choice, ChoicePart, RentReport, RentSearch, Waste
+from astra.catalog.hardware import catalog_hash
+from astra.errors import InputError, NoFeasiblePlan
+from astra.money.bill import shared_range
+from astra.money.front import knee
+from astra.money.objectives import Goal
+from astra.money.offers import Market, Offer
+from astra.money.rates import STARTUP_SOURCE
+from astra.money.tags import owned_usd_per_gpu_h, stale_warning
+from astra.renting.mixes import Mixed
+from astra.search.fleet.records import MixedEstimate
+from astra.search.front import Refined, choose
+from astra.search.offers import FrontSearch
+from astra.search.world import World
+from astra.spec.money import MARKETS, Money
+from astra.units import show_dollars, show_seconds
+
+HARDLY: Final = 1.05  # as much dearer or slower as anyone would take for being sure
+
+
+class Answer(NamedTuple):
+    """What was found."""
+
+    best: list[Refined]  # the front, fastest first
+    chosen: list[Refined]
+    popular: list[Refined]
+    shown: Market
+    state: FrontSearch
+    mixed: Mixed
+    remarks: list[str]
+
+
+def report_of(found: Answer, world: World, started: float) -> RentReport:
+    """The record of an answer."""
+    best, goal = found.best, world.goal
+    like, roles = stand_ins(best), dict[int, list[str]]()
+    named = heads(best, like)
+    like = [max(place, named["fastest"]) for place in like]
+    for role, place in named.items():
+        roles.setdefault(place, []).append(role)
+    if goal.objective.direction != "front" and found.chosen[0] in best:
+        roles.setdefault(best.index(found.chosen[0]), []).append("chosen")
+    choices = [
+        choice_of(
+            one, roles.get(place, []), like="" if place in roles or like[place] == place else best[like[place]].name
+        )
+        for place, one in enumerate(best)
+    ]
+    on_front = {one.name for one in best}
+    return RentReport(
+        version=astra.__version__,
+        fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
+        request=_record(world, found.shown),
+        asked=world.resolved.plain("rent"),
+        objective=goal.objective.name,
+        judged_by="expected" if world.money.goodput == "expected" else "ideal",
+        front=choices,
+        chosen=[choices[best.index(one)] if one in best else choice_of(one, ["chosen"]) for one in found.chosen],
+        popular=[choice_of(one, [], None if one.name in on_front else _waste(one, best)) for one in found.popular],
+        unused=found.shown.unused,
+        search=_search_record(found, started),
+        notes=[*found.remarks, *_notes(found, world.money)],
+        warnings=_warnings([*best, *found.popular], found.chosen, best, goal),
+        own=_break_even(found.shown, world.money),
+    )
+
+
+def stand_ins(best: Sequence[Refined]) -> list[int]:
+    """For each row of a front, fastest first, the row that stands for it: the cheapest that is as fast for all we know.
+
+    Rows within the error bar of the fastest of them are as fast as that one.
+    """
+    out, place = list[int](), 0
+    while place < len(best):
+        latest = best[place].time_s * _bar(best[place])
+        last = max(row for row in range(place, len(best)) if best[row].time_s <= latest)
+        out += [last] * (last + 1 - place)
+        place = last + 1
+    return out
+
+
+def _bar(one: Refined) -> float:
+    """How many times as long the run may take as is expected of it."""
+    cost = one.estimate.cost
+    return cost.days_range.high / cost.days if cost is not None else 1.0
+
+
+def heads(best: Sequence[Refined], like: Sequence[int]) -> dict[str, int]:
+    """The rows to name first: fastest, cheapest, knee. None that runs for less time than it takes to start."""
+    shown = sorted(set(like))
+    worth = [place for place in shown if _worth_starting(best[place])] or shown[-1:]
+    times, dollars = (np.array([getattr(best[place], name) for place in worth]) for name in ("time_s", "usd"))
+    return {"fastest": worth[0], "cheapest": worth[-1], "knee": worth[knee(times, dollars)]}
+
+
+def _worth_starting(one: Refined) -> bool:
+    cost = one.estimate.cost
+    return cost is None or cost.days * 86400 >= 2 * cost.startup_s
+
+
+def chosen_of(best: list[Refined], goal: Goal) -> list[Refined]:
+    """What a goal makes of a front: the best first, then the others it allows.
+
+    Nothing that is gone before it has started, if it can be helped; the cheapest of what is as fast for all we know;
+    and what keeps a cap at the upper end of its error bar too, where that costs or takes hardly more.
+    """
+    like = stand_ins(best)
+    worth = [one for place, one in enumerate(best) if _worth_starting(one) and (like[place] == place or _timed(goal))]
+    try:
+        allowed = choose(worth or best, goal)
+    except NoFeasiblePlan:
+        allowed = choose(best, goal)
+    first = allowed[0]
+    sure = [one for one in allowed if within(one, goal) and _hardly_worse(one, first, goal)]
+    return [sure[0], *(one for one in allowed if one is not sure[0])] if sure else allowed
+
+
+def _timed(goal: Goal) -> bool:
+    return goal.objective.name == "deadline" or goal.objective.direction == "front"
+
+
+def _hardly_worse(one: Refined, first: Refined, goal: Goal) -> bool:
+    worse = one.usd / first.usd if goal.objective.name == "deadline" else one.time_s / first.time_s
+    return bool(goal.objective.cap) and worse <= HARDLY
+
+
+def within(one: Refined, goal: Goal) -> bool:
+    """Whether a choice keeps the caps also at the upper end of its error bar."""
+    high = _high(one)
+    limits = {"usd": goal.most_usd, "time_s": np.inf}
+    if goal.objective.cap:
+        limits[goal.objective.cap] = min(limits[goal.objective.cap], goal.cap)
+    return one.usd * high <= limits["usd"] and one.time_s * high <= limits["time_s"]
+
+
+def _search_record(found: Answer, started: float) -> RentSearch:
+    state, mixed = found.state, found.mixed
+    return RentSearch(
+        offers=found.shown.prices,
+        gpu_types=len({offer.device.name for offer in found.shown.offers}),
+        choices=state.choices,
+        passed=state.passed,
+        considered=state.considered,
+        evaluated=state.evaluated,
+        refined=len(state.near_front()) + len(found.popular) + len(mixed.refined),
+        seconds=time.perf_counter() - started,
+        mixes=mixed.record(on_front=sum(len(one.parts) > 1 for one in found.best)),
+    )
+
+
+def choice_of(one: Refined, roles: list[str], waste: Waste | None = None, like: str = "") -> Choice:
+    """A choice as it is told."""
+    result, parts = one.estimate, one.parts
+    if result.cost is None:
+        raise InputError("tokens", None, want="the tokens to train")
+    return Choice(
+        name=one.name,
+        gpu=" + ".join(part.offer.device.name for part in parts),
+        gpus=one.gpus,
+        nodes=sum(part.nodes for part in parts),
+        node=" + ".join(part.offer.node.name for part in parts),
+        node_known=all(part.offer.node_known for part in parts),
+        parts=[
+            ChoicePart(
+                gpu=part.offer.device.name,
+                gpus=part.gpus,
+                nodes=part.nodes,
+                node=part.offer.node.name,
+                node_known=part.offer.node_known,
+                price=part.offer.tag,
+            )
+            for part in parts
+        ],
+        strategy=result.strategy,
+        as_usual=result.as_usual,
+        step_s=result.step_s,
+        step_s_range=result.step_s_range,
+        tokens_per_s=result.tokens_per_s,
+        mfu=result.mfu,
+        peak_reserved_gib=result.peak_reserved_gib,
+        memory_limit_gib=result.memory_limit_gib,
+        provenance_worst=result.provenance_worst,
+        cost=result.cost,
+        roles=roles,
+        warnings=result.warnings,
+        evidence=result.evidence,
+        waste=waste,
+        like=like,
+    )
+
+
+def _waste(one: Refined, best: list[Refined]) -> Waste | None:
+    """Against the cheapest choice on the front that is no slower; None if the front has none."""
+    better = [other for other in best if other.time_s <= one.time_s and other.usd <= one.usd]
+    if not better:
+        return None
+    instead = min(better, key=lambda other: other.usd)
+    days, usd = (one.time_s - instead.time_s) / 86400, one.usd - instead.usd
+    return Waste(instead=instead.name, days=days, usd=usd, usd_range=shared_range(one.estimate, usd))
+
+
+def _notes(found: Answer, options: Money) -> list[str]:
+    best, mixed, notes = found.best, found.mixed, list[str]()
+    if mixed.cut:
+        notes.append(
+            f"{mixed.cut} of the {mixed.planned} mixes planned were not searched to the end: the work allowed for "
+            "mixes was done (--mixes all searches on)."
+        )
+    offers = [part.offer for one in best for part in one.parts]
+    if any(offer.tag.market in MARKETS and offer.tag.available is None for offer in offers):
+        notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
+    notes += _network_notes(found, offers)
+    for one in best:
+        if len(one.parts) > 1 and isinstance(one.estimate, MixedEstimate):
+            runs = ", ".join(one.estimate.runs_on) or "no runtime of the catalog"
+            notes.append(f"{one.name}: {runs} can run this mix as it is.")
+    if any(offer.tag.market == "spot" for offer in offers):
+        notes.append("Spot: waiting for a replacement of a node that was taken away is not counted.")
+    if any(offer.tag.startup_s is None for offer in offers) and options.startup_s is None:
+        notes.append(f"Start-up is {STARTUP_SOURCE}.")
+    if any(offer.tag.market == "owned" for offer in offers) and options.watts_per_gpu is None:
+        notes.append("Energy is of the GPU boards alone; --watts-per-gpu adds their share of the server.")
+    return [*notes, *_commitments(best)]
+
+
+def _network_notes(found: Answer, offers: Sequence[Offer]) -> list[str]:
+    """Which networks are not known, and what was made of them."""
+    joined = [part for one in found.best for part in one.parts if part.nodes > 1 and not part.offer.node_known]
+    assumed = sorted({part.offer.tag.provider for part in joined})
+    if assumed:
+        return [
+            f"The links of {', '.join(assumed)} are not in the catalog: those of the usual server for the GPU were "
+            "assumed, between servers too. Ask before you rent, or leave --assume-network out."
+        ]
+    alone = {offer.tag.provider for offer in offers if not offer.node_known}
+    single = [name for name in found.shown.single if name in alone]
+    if not single:
+        return []
+    return [
+        f"Nobody says what joins these servers of {', '.join(single)}: each is rented alone here. --assume-network "
+        "joins them by the usual network of their GPU; a column network in --prices says what you know."
+    ]
+
+
+def _commitments(best: Sequence[Refined]) -> list[str]:
+    """That the term of a reserved price is not known."""
+    tags = [one.parts[0].offer.tag for one in best]
+    vague = sorted({tag.provider for tag in tags if tag.market == "reserved" and tag.term_s is None})
+    if not vague:
+        return []
+    return [
+        f"How long one commits at the reserved prices of {', '.join(vague)} is not known: the bills are floors, and a "
+        "commitment is paid for whether it is used or not. A column term_days in --prices says what you were offered."
+    ]
+
+
+def _warnings(shown: list[Refined], chosen: list[Refined], best: list[Refined], goal: Goal) -> list[str]:
+    warnings = [stale_warning(part.offer.tag) for one in shown for part in one.parts]
+    top = chosen[0]
+    high = top.estimate.step_s_range.high / top.estimate.step_s
+    budget = goal.cap if goal.objective.name == "budget" else goal.most_usd
+    if top.usd * high > budget:
+        sure = [one for one in best if one.usd * _high(one) <= budget]
+        instead = f" {sure[0].name} stays within it ({show_seconds(sure[0].time_s)})." if sure else ""
+        most = show_dollars(top.usd * high)
+        warnings.append(f"At the upper end of its error bar the chosen plan costs {most}, above the budget.{instead}")
+    if goal.objective.name == "deadline" and top.time_s * high > goal.cap:
+        sure = [one for one in best if one.time_s * _high(one) <= goal.cap]
+        instead = f" {sure[-1].name} is within it for {show_dollars(sure[-1].usd)}." if sure else ""
+        most = show_seconds(top.time_s * high)
+        warnings.append(f"At the upper end of its error bar the chosen plan takes {most}, past the deadline.{instead}")
+    return [warning for warning in dict.fromkeys(warnings) if warning]
+
+
+def _high(one: Refined) -> float:
+    return one.estimate.step_s_range.high / one.estimate.step_s
+
+
+def _break_even(shown: Market, options: Money) -> list[BreakEven]:
+    """Owning against renting, for each type of one's own GPUs beside which there are offers."""
+    out = []
+    for mine in shown.offers:
+        if mine.tag.market != "owned" or not any(offer.tag.market in MARKETS for offer in shown.offers):
+            continue
+        several = len(mine.counts) > 1
+        rented = [
+            offer for offer in shown.offers
+            if offer.device.name == mine.device.name and offer.tag.market in MARKETS
+            and (offer.node_known or not several)
+        ]  # fmt: skip
+        watts = options.watts_per_gpu if options.watts_per_gpu is not None else mine.device.power_w
+        energy, fixed = owned_usd_per_gpu_h(options, watts)
+        cheapest = min(rented, key=lambda offer: offer.tag.usd_per_gpu_h, default=None)
+        usd = None if cheapest is None else cheapest.tag.usd_per_gpu_h
+        even = None if usd is None or usd <= energy else fixed * options.use / (usd - energy)
+        words = "" if cheapest is None else f"{cheapest.tag.provider} {cheapest.tag.instance} {cheapest.tag.market}"
+        out.append(
+            BreakEven(
+                gpu=mine.device.name, own_usd_per_gpu_h=mine.tag.usd_per_gpu_h, energy_usd_per_gpu_h=energy,
+                use=options.use, rented=words, rented_usd_per_gpu_h=usd,
+                even_use=even if even is not None and even <= 1 else None,
+            )
+        )  # fmt: skip
+    return out
+
+
+def _record(world: World, shown: Market) -> dict[str, Any]:
+    """The request as the answer tells it."""
+    fields = {
+        "gpus": list(dict.fromkeys(offer.device.name for offer in shown.offers)),
+        "max_gpus": world.request.max_gpus,
+        "money": msgspec.to_builtins(world.money),
+    }
+    return world.record() | fields | world.goal.record()

@@ -1,0 +1,73 @@
+"""What a budget buys, as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from astra.answer_money import Afforded, AffordReport
+from astra.report import drawing
+from astra.report.scatter import picture
+from astra.units import show_count, show_dollars, show_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def render_afford(
+    report: AffordReport, width: int | None = None, color: bool | None = None, *, brief: bool = False
+) -> str:
+    """The answers in a sentence each, a table of models, and tokens against parameters."""
+    columns = drawing.page_width(width)
+    within = f"{show_dollars(report.budget_usd)} within {show_seconds(report.deadline_days * 86400)}"
+    parts: list[RenderableType] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
+    parts += [*drawing.bullets(sentences(report)), drawing.blank(), _table(report, columns)]
+    if not brief and len(report.rows) > 1:
+        points = [(float(row.parameters), row.tokens) for row in report.rows]
+        marks = [_mark(row, report) for row in report.rows]
+        legend = "M most tokens, L largest by the rule, * least loss; both axes logarithmic"
+        drawn = picture(points, marks, columns, across=show_count, up=show_count, legend=legend)
+        parts += [drawing.blank(), drawing.heading("Tokens against parameters"), drawing.text(drawn)]
+    parts += drawing.closing([], report.notes)
+    return drawing.draw(parts, width=columns, color=bool(color))
+
+
+def sentences(report: AffordReport) -> list[str]:
+    """The most tokens of the model asked for, the largest model for the rule, the best by the law."""
+    by_name = {row.model: row for row in report.rows}
+    out = []
+    if report.most:
+        out.append(f"Most tokens for {report.most}: {_said(by_name[report.most])}.")
+    if report.largest:
+        out.append(f"Largest with {report.ratio:g} tokens for each parameter: {report.largest}, "
+                   f"{_said(by_name[report.largest])}.")  # fmt: skip
+    if report.best:
+        row = by_name[report.best]
+        out.append(f"Least loss by the law: {report.best} ({row.loss:.3f}), {_said(row)}.")
+    return out
+
+
+def _said(row: Afforded) -> str:
+    low, high = show_count(row.tokens_range.low), show_count(row.tokens_range.high)
+    return (
+        f"{show_count(row.tokens)} tokens ({low}-{high}) on {row.choice}, {show_seconds(row.days * 86400)} for "
+        f"{show_dollars(row.usd)}"
+    )
+
+
+def _mark(row: Afforded, report: AffordReport) -> str:
+    marks = {"M": report.most, "L": report.largest, "*": report.best}
+    return next((mark for mark, name in reversed(marks.items()) if name == row.model), " ")
+
+
+def _table(report: AffordReport, width: int) -> RenderableType:
+    columns = [("", "left"), ("model", "left"), ("params", "right"), ("tokens", "right"), ("range", "right")]
+    columns += [("per param", "right"), ("loss", "right"), ("time", "right"), ("cost", "right")]
+    columns += [("GPUs", "wrap")]
+    out = drawing.table(*columns, gap=1 if width < 120 else 2)
+    for row in report.rows:
+        spread = f"{show_count(row.tokens_range.low)}-{show_count(row.tokens_range.high)}"
+        cells = [_mark(row, report).strip(), row.model, show_count(row.parameters), show_count(row.tokens), spread]
+        cells += [f"{row.tokens_per_parameter:.3g}", "-" if row.loss is None else f"{row.loss:.3f}"]
+        cells += [show_seconds(row.days * 86400), show_dollars(row.usd), row.choice]
+        out.add_row(*cells, style="bold" if _mark(row, report).strip() else "")
+    return out

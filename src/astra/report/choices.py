@@ -1,0 +1,107 @@
+"""Choices of ``astra rent`` as a table and in words: what joins them, what they cost, and one's own against them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from astra.answer import PriceTag, Range
+from astra.answer_money import BreakEven, Choice, RentReport
+from astra.report import drawing
+from astra.spec.mixed import short_form
+from astra.units import show_dollars, show_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
+
+
+def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> RenderableType:
+    """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices."""
+    wide, narrow, tiny = width >= 110, width < 96, width < 76
+    ideal = by == "expected" and wide and not energy and any(choice.cost.expected for _, choice in front)
+    columns = [("", "left"), ("#", "right")] if width >= 80 else [("", "left")]
+    columns += [("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
+    columns += [("network", "left")] * (not narrow)
+    columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny) + [("ideal", "right")] * ideal
+    columns += [("MWh", "right"), ("t CO2", "right")] * energy + [("strategy", "wrap")] * wide
+    out = drawing.table(*columns, gap=1 if width < 120 else 2)
+    for number, choice in front:
+        cost = choice.cost
+        types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
+        marks = "".join(mark for role, mark in MARKS.items() if role in choice.roles)
+        cells = [marks, str(number)][: 2 if width >= 80 else 1]
+        cells += [types, seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
+        cells += [network_words(choice)] * (not narrow)
+        cells += [show_seconds(days_of(choice, by) * 86400), show_dollars(usd_of(choice, by))]
+        cells += [usd_spread(usd_range_of(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
+        cells += [_thousands(cost.kwh), _thousands(cost.kg_co2)] * energy
+        cells += [" ".join(short_form(choice.strategy, choice.as_usual))] * wide
+        out.add_row(*cells, style="bold" if choice.roles else "")
+    return out
+
+
+def _thousands(amount: float | None) -> str:
+    return "-" if amount is None else f"{amount / 1000:,.3g}"
+
+
+def seller(price: PriceTag) -> str:
+    """Who sells it, and in which market where that is not the usual one."""
+    return f"{price.provider} {price.market}" if price.market in ("spot", "reserved") else price.provider
+
+
+def network_words(choice: Choice) -> str:
+    """What joins the servers: as known, assumed, or nothing for one server."""
+    if choice.nodes <= 1:
+        return "1 server"
+    price = choice.parts[0].price
+    return price.fabric.removesuffix(" per GPU") if price.fabric else "assumed"
+
+
+def named(report: RentReport) -> list[Choice]:
+    """The choices that have a role."""
+    return [choice for choice in report.front if choice.roles]
+
+
+def energy_words(choice: Choice) -> str:
+    """Energy and CO2 of a choice, and how they are known."""
+    kwh, co2 = choice.cost.kwh or 0.0, choice.cost.kg_co2
+    made = "CO2 not known" if co2 is None else f"{co2 / 1000:,.3g} t CO2"
+    return f"Energy ({choice.name}): {kwh / 1000:,.3g} MWh, {made} ({choice.cost.energy_source})."
+
+
+def own_words(found: BreakEven) -> str:
+    """One's own GPUs against renting them."""
+    own = f"{found.gpu}: an hour of your own costs ${found.own_usd_per_gpu_h:.2f} when used {found.use:.0%} of the time"
+    if found.rented_usd_per_gpu_h is None:
+        return f"{own}; no offer of it can be joined as yours are."
+    rented = f"{found.rented} asks ${found.rented_usd_per_gpu_h:.2f}"
+    if found.even_use is None:
+        return f"{own}; {rented}, which is cheaper however much yours are used."
+    return f"{own}; {rented}. Owning is cheaper from {found.even_use:.0%} of use on."
+
+
+def usd_spread(usd: Range) -> str:
+    """A range of dollars."""
+    return f"{show_dollars(usd.low)}-{show_dollars(usd.high).removeprefix('$')}"
+
+
+def days_of(choice: Choice, by: str) -> float:
+    """Days, of the figures that are judged by."""
+    return choice.cost.expected.days if by == "expected" and choice.cost.expected else choice.cost.days
+
+
+def usd_of(choice: Choice, by: str) -> float:
+    """Dollars, of the figures that are judged by."""
+    return choice.cost.expected.usd if by == "expected" and choice.cost.expected else choice.cost.usd
+
+
+def usd_range_of(choice: Choice, by: str) -> Range:
+    """Their range."""
+    return choice.cost.expected.usd_range if by == "expected" and choice.cost.expected else choice.cost.usd_range
+
+
+def mark_of(choice: Choice) -> str:
+    """The letter of the first of its roles."""
+    return next((mark for role, mark in MARKS.items() if role in choice.roles), " ")

@@ -1,0 +1,82 @@
+"""What a budget buys, against plain arithmetic over every offer and count; and the rules it is told by."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from astra.errors import InputError, NoFeasiblePlan
+from astra.renting import afford as module
+from astra.renting.afford import afford, loss
+from astra.spec.money import Money
+from tests.renting.test_terms import BATCH, MODEL, MOST, SEQ, Row, markets, sizes, tokens_per_s, useful, written
+
+
+def asked(folder: Path, offers: list[Row], budget: float, deadline: float | None) -> Any:
+    names = tuple(f"Acme {index}" for index in range(len(offers)))
+    money = Money(prices=written(folder, offers), providers=names, market="any")
+    gpus = ",".join({row.gpu for row in offers})
+    return afford(MODEL, budget=budget, deadline=deadline, batch=BATCH, seq=SEQ, gpus=gpus, max_gpus=MOST, money=money)
+
+
+def most_tokens(offers: list[Row], budget: float, limit_s: float) -> float:
+    """Every offer in every count until the money or the time is gone, by hand."""
+    found = [0.0]
+    for row in offers:
+        for gpus in sizes(row):
+            from_nodes = 900 + 120 * math.log2(gpus // 8)
+            start = from_nodes if row.startup_s is None else row.startup_s
+            least = max(row.minimum_s or 0, (row.term_days or 0) * 86400 if row.market == "reserved" else 0)
+            paid = budget / (gpus * row.usd / 3600)
+            paid = math.floor(paid / row.step_s + 1e-9) * row.step_s if row.step_s else paid
+            train = max(min(paid, limit_s) - start, 0) if paid >= least else 0
+            found.append(train * useful(gpus, row.market == "spot") * tokens_per_s(row.gpu, gpus))
+    return max(found)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(offers=markets, budget=st.sampled_from([50.0, 2_000.0, 60_000.0]), days=st.sampled_from([0.5, 30.0]))
+def test_the_most_tokens_are_those_of_plain_arithmetic(
+    tmp_path: Path, offers: list[Row], budget: float, days: float
+) -> None:
+    wanted = most_tokens(offers, budget, days * 86400)
+    assume(wanted > 1e6)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "_near", lambda size: [])
+        (row,) = asked(tmp_path, offers, budget, days).rows
+    assert row.tokens == pytest.approx(wanted, rel=0.01)
+    assert row.usd <= budget * (1 + 1e-9)
+    assert row.days <= days * (1 + 1e-9)
+    assert row.tokens_range.low < row.tokens < row.tokens_range.high
+
+
+def test_the_law_has_its_optimum_where_chinchilla_says() -> None:
+    flops = 6 * 70e9 * 1.4e12
+    best = min((loss(size, flops / (6 * size)), size) for size in [1e9 * 1.05**step for step in range(160)])[1]
+    assert 10 < flops / (6 * best) / best < 40, "about 20 tokens for each parameter, as the paper says"
+
+
+def test_the_rule_and_what_cannot_be(tmp_path: Path) -> None:
+    offers = [Row("H100", "on-demand", 3.0, True)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "SIZES", (0.5, 2.0))
+        patched.setattr(module, "MOST_BETWEEN", 0)
+        report = asked(tmp_path, offers, 3_000.0, None)
+    by_name = {row.model: row for row in report.rows}
+    assert report.most == MODEL
+    assert (
+        report.largest
+        == max((row for row in report.rows if row.tokens_per_parameter >= 20), key=lambda row: row.parameters).model
+    )
+    assert by_name[report.best].loss == min(row.loss for row in report.rows)
+    assert any("Chinchilla" in note for note in report.notes)
+    assert "Most tokens for" in str(report)
+    with pytest.raises(NoFeasiblePlan):
+        asked(tmp_path, [Row("H100", "reserved", 3.0, False, term_days=7.0)], 5.0, None)
+    with pytest.raises(InputError, match="tokens"):
+        afford(MODEL, budget=5.0, tokens=1e9)

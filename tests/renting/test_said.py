@@ -1,0 +1,141 @@
+"""What a user can say of a market: caps, regions, prices of one's own, discounts, networks, GPUs nobody lists."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astra.answer_money import RentReport
+from astra.catalog.prices import book, read_prices, to_csv
+from astra.errors import InputError
+from astra.renting.rent import offers_of, rent
+from astra.spec.money import Money
+from astra.spec.request import PlanRequest
+
+HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes"
+TODAY = dt.date(2026, 11, 15)
+
+
+def asked(**more: Any) -> RentReport:
+    request: dict[str, Any] = {
+        "tokens": 1e10,
+        "batch": 48,
+        "seq": 2048,
+        "max_gpus": 64,
+        "mixes": "none",
+        "today": TODAY,
+    }
+    return rent("qwen2.5-1.5b", **{**request, **more})
+
+
+def most(**more: Any) -> dict[str, int]:
+    """The most GPUs of each type that are looked at."""
+    request: Any = PlanRequest(model="gpt2", tokens=1e9, **more)
+    found: dict[str, int] = {}
+    for offer in offers_of(request, TODAY).offers:
+        found[offer.device.name] = max(found.get(offer.device.name, 0), int(offer.counts[-1]))
+    return found
+
+
+def listed(folder: Path, *rows: str, more: str = "") -> str:
+    path = folder / "mine.csv"
+    path.write_text("\n".join([HEADER + more, *rows]) + "\n")
+    return str(path)
+
+
+def test_at_most_so_many_of_a_type() -> None:
+    assert most(gpus="H200:64,H100", max_gpus=512) == {"H200-SXM5-141GB": 64, "H100-SXM5-80GB": 512}
+    for wrong in ("H200:", "H200:0", "H200:many", "H200:1.5"):
+        with pytest.raises(InputError, match="at most"):
+            most(gpus=wrong)
+
+
+def test_a_price_list_counts_for_gpus_that_nobody_else_sells(tmp_path: Path) -> None:
+    unsold = "MI325X"
+    assert all(price.gpu != unsold for price in book())
+    path = listed(tmp_path, f"Acme,box,{unsold},8,x,on-demand,2.0,USD,2026-11-01,acme,,roce 400", more=",network")
+    assert most(money=Money(prices=path), max_gpus=64)[unsold] == 64, "any GPU, without naming it"
+    report = asked(gpus=unsold, money=Money(prices=path))
+    assert {choice.gpu for choice in report.front} == {unsold}
+    assert {choice.cost.price.fabric for choice in report.front} == {"roce 400 Gb/s per GPU"}
+
+
+def test_a_network_in_the_list_joins_servers_and_is_its_own_source(tmp_path: Path) -> None:
+    row = "Acme,box,H100,8,x,on-demand,1.0,USD,2026-11-01,acme.example,"
+    alone = asked(gpus="H100", money=Money(prices=listed(tmp_path, row), providers=("Acme",)))
+    assert {choice.nodes for choice in alone.front} == {1}
+    assert any("Nobody says what joins" in note for note in alone.notes)
+    told = {}
+    for network in ("infiniband 400", "tcp 10"):
+        path = listed(tmp_path, f"{row},{network}", more=",network")
+        report = asked(gpus="H100", money=Money(prices=path, providers=("Acme",)))
+        assert report.front[0].cost.price.fabric_source == "acme.example"
+        told[network] = report.front[0].cost.days
+    assert told["infiniband 400"] < told["tcp 10"], "the links are those that were told"
+    assumed = asked(gpus="H100", assume_network=True, money=Money(prices=listed(tmp_path, row), providers=("Acme",)))
+    assert max(choice.nodes for choice in assumed.front) > 1
+    assert any("assumed" in note and "Acme" in note for note in assumed.notes)
+    with pytest.raises(InputError, match="column network"):
+        read_prices(listed(tmp_path, f"{row},infiniband fast", more=",network"), today=TODAY)
+
+
+def test_own_prices_of_types_stand_beside_the_offers() -> None:
+    report = asked(gpus="H100,A100-80", money=Money(price=("H100=0.5",)))
+    mine = [choice for choice in report.front if choice.cost.price.provider == "you"]
+    assert mine
+    assert {(choice.gpu, choice.cost.price.usd_per_gpu_h) for choice in mine} == {("H100-SXM5-80GB", 0.5)}
+    with pytest.raises(InputError, match="price"):
+        asked(gpus="H100", money=Money(price=("H100=cheap",)))
+
+
+def test_regions_and_discounts(tmp_path: Path) -> None:
+    rows = [
+        f"Acme {place},box,H100,8,{place},on-demand,2.0,USD,2026-11-01,acme," for place in ("eu-west-1", "us-east-1")
+    ]
+    path, names = listed(tmp_path, *rows), ("Acme eu-west-1", "Acme us-east-1")
+    here = asked(gpus="H100", money=Money(prices=path, providers=names, regions=("eu",)))
+    assert {choice.cost.price.region for choice in here.front} == {"eu-west-1"}
+    less = asked(gpus="H100", money=Money(prices=path, providers=names, discount=0.25))
+    full = asked(gpus="H100", money=Money(prices=path, providers=names))
+    assert less.front[0].cost.usd == pytest.approx(0.75 * full.front[0].cost.usd)
+    assert "less 25%" in less.front[0].cost.price.source
+    with pytest.raises(InputError):
+        asked(gpus="H100", money=Money(prices=path, providers=names, regions=("ap",)))
+
+
+def test_several_markets_in_one_front(tmp_path: Path) -> None:
+    rows = [
+        "Acme,box,H100,8,x,on-demand,3.0,USD,2026-11-01,acme,,infiniband 400,",
+        "Acme,box,H100,8,x,spot,1.5,USD,2026-11-01,acme,,infiniband 400,",
+        "Acme,box,H100,8,x,reserved,1.0,USD,2026-11-01,acme,,infiniband 400,",
+    ]
+    path = listed(tmp_path, *rows, more=",network,term_days")
+    money: dict[str, Any] = {"prices": path, "providers": ("Acme",), "market": "any"}
+    shown = [choice for choice in asked(gpus="H100", money=Money(**money)).front if not choice.like]
+    assert {choice.cost.price.market for choice in shown} == {"spot"}, "cheaper, and as fast for all that is known"
+    assert "Acme spot" in shown[0].name
+    taken = asked(gpus="H100", money=Money(**money, preemptions_per_node_day=200)).front
+    assert {choice.cost.price.market for choice in taken} == {"on-demand"}, (
+        "spot that is taken away all day is no bargain"
+    )
+    reasons = [entry.reason for entry in asked(gpus="H100", money=Money(**money)).unused]
+    assert any("how long one commits" in reason for reason in reasons)
+
+
+def test_what_a_row_says_is_written_and_read_back(tmp_path: Path) -> None:
+    path = listed(
+        tmp_path, "Acme,box,H100,8,x,reserved,2.0,USD,2026-11-01,acme,n,64,16,efa 400,30,3600,60,900,contract",
+        more=",available,min_gpus,network,term_days,minimum_s,step_s,startup_s,terms",
+    )  # fmt: skip
+    (price,) = read_prices(path, today=TODAY)
+    again = tmp_path / "again.csv"
+    again.write_text(to_csv([price]))
+    assert read_prices(again, today=TODAY) == (price,)
+    (choice,) = asked(gpus="H100", money=Money(prices=path, providers=("Acme",), market="reserved")).front[-1:]
+    tag = choice.cost.price
+    assert (tag.available, tag.min_gpus, tag.term_s, tag.step_s, tag.startup_s) == (64, 16, 30 * 86400, 60, 900)
+    assert (tag.fabric, tag.terms, tag.notes) == ("efa 400 Gb/s per GPU", "contract", "n")
+    assert choice.gpus >= 16
