@@ -20,7 +20,7 @@ DATA = {
     ("hardware.py", "_texts"), ("curves.py", "load"), ("gemm.py", "surfaces"), ("basis.py", "read_json"),
     ("targets.py", "_table"), ("targets.py", "_data"),
     ("sources.py", "sources"), ("table.py", "published"), ("table.py", "_rules"),
-    ("huggingface_forward.py", "model_types"), ("base.py", "template"),
+    ("huggingface_forward.py", "model_types"), ("base.py", "template"), ("pages.py", "_read"),
 }  # fmt: skip
 # The two ends of a process that Astra starts, in a folder of its own.
 OWN = {("here.py", "run_on_gpu")}

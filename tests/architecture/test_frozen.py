@@ -65,6 +65,7 @@ FLAGS = {
     "validate": f"--help {OUTPUT} --plot --report --show",
     "rehearse": f"--help --stage --plan --framework {BRIEF_OUTPUT}",
     "profile": "--help --quick --full --out --resume --json --width --debug",
+    "serve": "--help --host --port --allow-host --json --width --debug",
     "completion": "--help --json --width --debug",
 }
 FIELDS: dict[type[msgspec.Struct], str] = {

@@ -27,7 +27,7 @@ LAYERS = (
     ("renting", "api"),
     ("study",),
     ("export", "report"),
-    ("validate", "lab"),
+    ("validate", "lab", "serve"),
     ("cli",),
     ("__main__",),
 )
@@ -90,6 +90,11 @@ def test_the_rule_would_notice() -> None:
 def test_only_the_lab_imports_torch() -> None:
     users = {path for path in files() if frameworks_of(ast.parse(path.read_text(encoding="utf-8")))}
     assert {package_of(path) for path in users} == {"lab"}
+
+
+def test_only_the_server_imports_its_framework() -> None:
+    users = {path for path in files() if "starlette" in path.read_text(encoding="utf-8")}
+    assert {package_of(path) for path in users} == {"serve"}
 
 
 def frameworks_of(tree: ast.AST) -> set[str]:

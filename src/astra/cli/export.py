@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
 from astra.cli.output import Answer
-from astra.errors import InputError, UnknownName, visible
+from astra.errors import InputError, visible
 
 if TYPE_CHECKING:
-    from astra.answer import Estimate
-    from astra.export.base import Launch
-    from astra.export.nearest import Nearest
+    from astra.export.base import Exporter, Launch
     from astra.spec.job import Job
 
-EXPORT_SCHEMA: Final = "astra.export/1"
 HELP: Final = "write a plan as files that a framework or launcher starts"
 DESCRIPTION: Final = (
     "Write the files that start a plan made by astra plan --out PLAN.json, or a choice of astra rent --out RENT.json. "
@@ -67,13 +64,11 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
 
 
-def target(name: str, flag: str) -> Any:
+def target(name: str, flag: str) -> Exporter:
     """The exporter of a name."""
-    from astra.export import EXPORTERS  # noqa: PLC0415
+    from astra.export import making  # noqa: PLC0415
 
-    if name not in EXPORTERS:
-        raise UnknownName(flag, name, EXPORTERS, fix=f"The targets are {', '.join(EXPORTERS)}.")
-    return EXPORTERS[name]
+    return making.target(name, flag)
 
 
 def write(
@@ -82,7 +77,7 @@ def write(
 ) -> dict[str, Any]:  # fmt: skip
     """Export one plan; the record of what was done. ``flag`` is the one by which the user names the folder."""
     from astra.atomic import check_folder, write_folder  # noqa: PLC0415
-    from astra.export.base import CannotExport, refusals, strategy_could_help  # noqa: PLC0415
+    from astra.export.making import make  # noqa: PLC0415
     from astra.export.quoting import file_name  # noqa: PLC0415
 
     exporter = target(to, "--to")
@@ -90,65 +85,9 @@ def write(
         raise InputError(flag, folder, want="a folder name")
     place = folder if folder is not None else f"{file_name(launch.model.name)}-{to}"
     check_folder(place, overwrite=overwrite, flag=flag)
-    reasons, found, there = refusals(exporter, launch), None, None
-    near = strategy_could_help(exporter, launch)
-    if reasons and (job is None or not nearest or not near):
-        raise CannotExport(to, reasons, near=near)
-    if job is not None:
-        import msgspec  # noqa: PLC0415
-
-        from astra.export.figures import estimated_anew  # noqa: PLC0415
-        from astra.export.nearest import find, in_target  # noqa: PLC0415
-
-        if reasons:
-            found = find(exporter, launch, job)
-            launch = found.launch._replace(figures=estimated_anew(launch.figures, msgspec.to_builtins(found.after)))
-        else:
-            planned, there = launch, in_target(exporter, launch, job)
-            if there is not None:
-                figures = estimated_anew(planned.figures, msgspec.to_builtins(there))
-                launch = planned._replace(step_s=there.step_s, figures=figures)
-    files = write_folder(place, exporter.files(launch), overwrite=overwrite, flag=flag)
-    return {
-        "schema": EXPORT_SCHEMA,
-        "target": to,
-        "folder": place,
-        "files": files,
-        "strategy": str(launch.strategy),
-        "verified": exporter.verified,
-        "nearest": _difference(reasons, found) if found is not None else None,
-        "estimated": None if there is None else _estimated(planned, there),
-    }
-
-
-def _estimated(planned: Launch, there: Estimate) -> dict[str, Any]:
-    """The plan in the target's runtime, where it was made for another."""
-    return {
-        "planned_runtime": planned.runtime,
-        "planned_step_s": planned.step_s,
-        "runtime": there.runtime,
-        "step_s": there.step_s,
-        "peak_gib": there.peak_reserved_gib,
-        "limit_gib": there.memory_limit_gib,
-        "fits": there.fits,
-    }
-
-
-def _difference(reasons: list[str], found: Nearest) -> dict[str, Any]:
-    return {
-        "reasons": reasons,
-        "changed": {name: [_plain(value) for value in pair] for name, pair in found.changed.items()},
-        "asked_step_s": found.before.step_s,
-        "exported_step_s": found.after.step_s,
-        "asked_peak_gib": found.before.peak_reserved_gib,
-        "exported_peak_gib": found.after.peak_reserved_gib,
-        "asked_runtime": found.before.runtime,
-        "exported_runtime": found.after.runtime,
-    }
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    made = make(launch, job, exporter, nearest=nearest)
+    files = write_folder(place, made.files, overwrite=overwrite, flag=flag)
+    return {"schema": made.record["schema"], "target": to, "folder": place, "files": files, **made.record}
 
 
 def render(record: dict[str, Any]) -> str:

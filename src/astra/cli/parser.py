@@ -29,6 +29,7 @@ VERBS: Final = (
     "validate",
     "rehearse",
     "profile",
+    "serve",
     "completion",
 )
 
@@ -42,6 +43,7 @@ examples:
   astra export plan.json --to megatron         files that start the plan
   astra explain plan.json                      why it is so, and what would bring most
   astra trace plan.json --out step.svg         its simulated step, stage by stage
+  astra serve                                  all of it as a page in the browser
   astra model ./config.json
   astra catalog gpus
 

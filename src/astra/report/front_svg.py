@@ -24,6 +24,7 @@ class Spot(NamedTuple):
     low_usd: float
     high_usd: float
     on_front: bool = True
+    link: str = ""  # where a click leads
 
 
 def front_svg(spots: Sequence[Spot], title: str) -> str:
@@ -36,7 +37,8 @@ def front_svg(spots: Sequence[Spot], title: str) -> str:
     parts.append(tag("polyline", points=stairs, fill="none", stroke="var(--accent)", stroke_width=1.5))
     for spot in spots:
         parts += _spot(spot, across(spot.days), up)
-    return picture(WIDTH, HEIGHT, title, *parts)
+    linked = any(spot.link for spot in spots)
+    return picture(WIDTH, HEIGHT, title, *parts, role="group" if linked else "img")
 
 
 def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
@@ -74,12 +76,14 @@ def rounds(low: float, high: float) -> list[float]:
 
 def _spot(spot: Spot, x: float, up: Callable[[float], float]) -> Iterator[str]:
     y = up(spot.usd)
-    told = tag("title", quoted(f"{spot.name}: {spot.days:.1f} days, {show_dollars(spot.usd)}"))
+    said = f"{spot.name}: {spot.days:.1f} days, {show_dollars(spot.usd)}"
+    told = tag("title", quoted(said))
     if spot.on_front:
         yield tag("line", x1=x, x2=x, y1=up(spot.low_usd), y2=up(spot.high_usd), stroke="var(--accent)",
                   stroke_opacity=0.35, stroke_width=3)  # fmt: skip
-    yield tag("circle", told, cx=x, cy=y, r=6 if spot.words else 4.5, stroke="var(--ink)" if spot.words else None,
+    dot = tag("circle", told, cx=x, cy=y, r=6 if spot.words else 4.5, stroke="var(--ink)" if spot.words else None,
               class_="accent" if spot.on_front else "other", fill_opacity=1.0 if spot.on_front else 0.7)  # fmt: skip
+    yield tag("a", dot, href=spot.link, aria_label=said) if spot.link else dot
     if spot.words:
         side = "end" if x > WIDTH * 0.72 else ""
         yield label(spot.words, x + (-10 if side else 10), y - 10, class_=f"small bold {side}")

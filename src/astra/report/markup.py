@@ -39,8 +39,11 @@ def label(words: object, x: float, y: float, **attributes: object) -> str:
     return tag("text", quoted(words), x=x, y=y, **attributes)
 
 
-def picture(width: float, height: float, title: str, *content: str) -> str:
-    """An SVG that stands alone or inside a page, as wide as there is room; its colours follow the reader's."""
+def picture(width: float, height: float, title: str, *content: str, role: str = "img") -> str:
+    """An SVG that stands alone or inside a page, as wide as there is room; its colours follow the reader's.
+
+    One with links in it is no ``img`` but a ``group``, so that whoever listens can reach them.
+    """
     return tag(
         "svg",
         tag("title", quoted(title)),
@@ -50,7 +53,7 @@ def picture(width: float, height: float, title: str, *content: str) -> str:
         viewBox=f"0 0 {width:g} {height:g}",
         width=f"{width:g}",
         height=f"{height:g}",
-        role="img",
+        role=role,
         class_="astra",
         aria_label=title,
     )

@@ -59,10 +59,15 @@ def page(title: str, *content: str) -> str:
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="generator", content="Astra"),
         tag("title", quoted(title)),
-        tag("style", PALETTE, _STYLE, *(f".{name}{{background:var(--{name})}}" for name in _FILLED.split())),
+        tag("style", stylesheet()),
     )
     body = tag("body", tag("main", "\n".join(content)))
     return f'<!doctype html>\n<html lang="en">\n{tag("head", *head)}\n{body}\n</html>\n'
+
+
+def stylesheet() -> str:
+    """How pages look: colours by meaning, text, tables, bars."""
+    return "".join([PALETTE, _STYLE, *(f".{name}{{background:var(--{name})}}" for name in _FILLED.split())])
 
 
 def section(title: str, *content: str, key: str | None = None) -> str:

@@ -17,6 +17,7 @@ from astra.report.page import bullets, code, facts, folded, page, paragraph, sec
 from astra.report.timeline import seconds_table, timeline_svg
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.timeline import StepTimeline
+from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_seconds
 
 REJECTS: Final = 60
@@ -25,7 +26,7 @@ REJECTS: Final = 60
 def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
     """Everything that ``astra plan`` answers, and the simulated step of its first plan if it is given."""
     request = planset.request
-    title = f"{request['model']} on {_gpus(planset)}"
+    title = f"{request['model']} on {gpus_words(planset)}"
     head = [tag("h1", quoted(title)), paragraph(work_words(planset), "faint")]
     if not planset.plans:
         return page(title, *head, paragraph("No strategy is legal and fits.", "bad lead"), *_ending(planset))
@@ -40,8 +41,8 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
         section("Memory of every stage against its limit", memory_bars(best),
                 paragraph(explain.memory_sentence(best)), key="memory"),
         section("One step, stage by stage", *_timeline(step), key="timeline"),
-        *_pools(planset),
-        section("The bill", *_bill(planset), key="bill"),
+        *pool_parts(planset),
+        section("The bill", *bill_parts(planset), key="bill"),
         section("Runners-up", *_others(planset), key="others"),
         *_ending(planset),
     )  # fmt: skip
@@ -49,7 +50,7 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
 
 def _ending(planset: PlanSet) -> list[str]:
     return [
-        section("What was left out, and why", *_ledger(planset), key="ledger"),
+        section("What was left out, and why", *ledger_parts(planset), key="ledger"),
         section("What this rests on", *_assumptions(planset), key="assumptions"),
         section("How to launch it", *_launch(planset), key="launch"),
         section("The request", *request_parts(planset.asked, "plan"), key="request"),
@@ -57,7 +58,8 @@ def _ending(planset: PlanSet) -> list[str]:
     ]
 
 
-def _gpus(planset: PlanSet) -> str:
+def gpus_words(planset: PlanSet) -> str:
+    """The GPUs of an answer, in short."""
     request = planset.request
     return str(request["gpu"]) if "pools" in request else f"{request['gpus']}x{request['gpu']}"
 
@@ -72,9 +74,10 @@ def work_words(planset: PlanSet) -> str:
     return ", ".join([*words, str(planset.request.get("runtime", ""))])
 
 
-def _answer(planset: PlanSet, best: Estimate) -> list[str]:
+def figures(best: Estimate) -> list[tuple[str, str, str]]:
+    """The figures to see first: name, figure, remark."""
     low, high = best.step_s_range.low, best.step_s_range.high
-    figures = [
+    found = [
         ("step time", explain.show_step(best.step_s), f"{explain.show_step(low)} to {explain.show_step(high)}"),
         ("tokens per second", f"{best.tokens_per_s:,.0f}", f"{best.tokens_per_s_per_gpu:,.0f} per GPU"),
         ("MFU", f"{best.mfu:.1%}", f"{best.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"),
@@ -82,13 +85,17 @@ def _answer(planset: PlanSet, best: Estimate) -> list[str]:
         ("bubble", explain.show_share(best.bubble_fraction), f"{best.microbatches:,} micro-batches"),
     ]
     if best.train_days is not None:
-        figures.append(("training", show_seconds(best.train_days * 86400), "ideal: nothing fails"))
+        found.append(("training", show_seconds(best.train_days * 86400), "ideal: nothing fails"))
     if best.cost is not None:
         usd = best.cost.usd_range
-        figures.append(("cost", show_dollars(best.cost.usd), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"))
+        found.append(("cost", show_dollars(best.cost.usd), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"))
+    return found
+
+
+def _answer(planset: PlanSet, best: Estimate) -> list[str]:
     return [
         tag("p", tag("code", quoted(best.strategy)), class_="lead"),
-        facts(figures),
+        facts(figures(best)),
         bullets(best.warnings, "warn"),
         bullets(explain.headlines(planset)),
         bullets(near.sentence for near in planset.nearby),
@@ -111,7 +118,7 @@ def _timeline(step: StepTimeline | None) -> list[str]:
     return [wide(timeline_svg(step)), folded("Seconds of every stage", seconds_table(step))]
 
 
-def _pools(planset: PlanSet) -> list[str]:
+def pool_parts(planset: PlanSet) -> list[str]:
     """What several pools add: which is worth what, and who can run it."""
     if not isinstance(planset, MixedPlanSet):
         return []
@@ -133,7 +140,8 @@ def _pools(planset: PlanSet) -> list[str]:
     ]
 
 
-def _bill(planset: PlanSet) -> list[str]:
+def bill_parts(planset: PlanSet) -> list[str]:
+    """What it costs, and what it saves; nothing without a price."""
     best = planset.best.estimate
     if best.cost is None:
         return []
@@ -147,26 +155,33 @@ def _bill(planset: PlanSet) -> list[str]:
     return [drawn, bullets([*money.bill_sentences(best), *saved])]
 
 
-def _others(planset: PlanSet) -> list[str]:
+def ranking(planset: PlanSet, *, short: bool = False) -> str:
+    """The plans in a table, each in whole or without what is as usual; nothing where there is one alone."""
     if len(planset.plans) < 2:
-        return []
+        return ""
     priced = any(plan.estimate.train_usd is not None for plan in planset.plans)
     heads = ["#", "strategy", "step time", "tokens/s", "MFU", "peak GiB", "bubble", *["days", "cost"] * priced]
     rows = []
     for plan in planset.plans:
         one = plan.estimate
-        row = [str(plan.rank), plan.strategy, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
+        words = " ".join(short_form(plan.strategy, one.as_usual)) if short else plan.strategy
+        row = [str(plan.rank), words, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
         row += [f"{one.tokens_per_s:,.0f}", f"{one.mfu:.1%}", f"{one.peak_reserved_gib:.1f}"]
         row += [explain.show_share(one.bubble_fraction)]
         if priced:
             row += ["-" if one.train_days is None else f"{one.train_days:,.1f}"]
             row += ["-" if one.train_usd is None else show_dollars(one.train_usd)]
         rows.append(row)
+    return table(heads, rows, left=(1,), best=0)
+
+
+def _others(planset: PlanSet) -> list[str]:
     lost = [] if planset.objective == "pareto" else [explain.why_lost(planset.best, one) for one in planset.plans[1:]]
-    return [table(heads, rows, left=(1,), best=0), bullets(lost)]
+    return [ranking(planset), bullets(lost)]
 
 
-def _ledger(planset: PlanSet) -> list[str]:
+def ledger_parts(planset: PlanSet) -> list[str]:
+    """What was left out, by reason."""
     shown, reasons, strategies = explain.ranked_rejects(planset.rejects, REJECTS)
     rows = [(f"{reject.strategies:,}", reject.sentence) for reject in shown]
     rows += [(f"{strategies:,}", f"for {reasons} other reasons")] if reasons else []

@@ -28,7 +28,7 @@ def rent_page(report: RentReport) -> str:
         section("The answer", _headline(report), bullets(money.advice(report)), bullets(report.warnings, "warn"),
                 key="answer"),
         section("Time against money", paragraph(f"Nothing beats these in both; judged by {report.judged_by} figures."),
-                wide(front_svg(_spots(report), title)), _front(report), key="front"),
+                wide(front_svg(spots(report), title)), _front(report), key="front"),
         section("Evidence and doubt", *_evidence(report), key="evidence"),
         section("Common choices", _popular(report), key="popular"),
         section("What was left out, and why", *_unused(report), key="ledger"),
@@ -54,9 +54,13 @@ def _headline(report: RentReport) -> str:
     )
 
 
-def _spots(report: RentReport) -> list[Spot]:
+def spots(report: RentReport, link: str = "") -> list[Spot]:
+    """The front and the common choices as they are drawn; those of the front lead to ``link`` and their place."""
     by = report.judged_by
-    found = [_spot(choice, by, on_front=True) for choice in report.front]
+    found = [
+        _spot(choice, by, on_front=True)._replace(link=f"{link}{place}" if link else "")
+        for place, choice in enumerate(report.front)
+    ]
     names = {choice.name for choice in report.front}
     return found + [_spot(choice, by, on_front=False) for choice in report.popular if choice.name not in names]
 

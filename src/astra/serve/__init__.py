@@ -1,0 +1,1 @@
+"""A web page and an HTTP API over the planner. Loaded by ``astra serve`` alone; needs the extra ``[serve]``."""

@@ -1,0 +1,171 @@
+"""The application: addresses, bodies, and what becomes of a request that nobody waits for any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from astra.serve.guard import Guard
+from astra.serve.limits import KIB, USUAL, Limits
+from astra.serve.openapi import description
+from astra.serve.pages import PAGES
+from astra.serve.worker import BUG, WorkerDied
+from astra.serve.workers import Full, TooLong, Workers
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+ASKED: Final = ("plan", "estimate", "rent", "compare", "view", "report", "trace", "export", "import")
+GONE: Final = 499  # nobody reads it
+_JSON: Final = "application/json"
+
+
+def application(limits: Limits = USUAL, names: Collection[str] = ()) -> ASGIApp:
+    """The server's application; ``names`` are the hosts it is known under besides this machine."""
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncIterator[None]:
+        workers = Workers(limits)
+        workers.start()
+        app.state.workers = workers
+        try:
+            yield
+        finally:
+            workers.stop()
+
+    routes = [Route(f"/api/{kind}", _post(kind, limits), methods=["POST"]) for kind in ASKED]
+    routes += [
+        Route("/api/catalog", _catalog, methods=["GET"]),
+        Route("/api/openapi.json", _openapi, methods=["GET"]),
+        *(Route(path, _page, methods=["GET"]) for path in PAGES),
+    ]
+    handlers: dict[Any, Any] = {HTTPException: _refuse, Exception: _bug}
+    return Guard(Starlette(routes=routes, lifespan=life, exception_handlers=handlers), names)
+
+
+def _post(kind: str, limits: Limits) -> Any:
+    async def answer(request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+            raise HTTPException(415, "the body must be application/json")
+        body = await _body(request, limits)
+        return await _work(request, kind, body, limits)
+
+    return answer
+
+
+async def _body(request: Request, limits: Limits) -> bytes:
+    """All of the body, if it is not too large and does not take too long."""
+    most = limits.body_bytes
+
+    async def read() -> bytes:
+        found = bytearray()
+        async for piece in request.stream():
+            found += piece
+            if len(found) > most:
+                raise HTTPException(413, f"a request may have at most {most // KIB:,} KiB")
+        return bytes(found)
+
+    if int(request.headers.get("content-length") or 0) > most:
+        raise HTTPException(413, f"a request may have at most {most // KIB:,} KiB")
+    try:
+        return await asyncio.wait_for(read(), limits.body_s)
+    except asyncio.TimeoutError:
+        raise HTTPException(408, f"the request did not come within {limits.body_s:g} s") from None
+    except ClientDisconnect:
+        raise HTTPException(GONE, "the client went away") from None
+
+
+async def _work(request: Request, kind: str, body: bytes, limits: Limits) -> Response:
+    """The answer of a worker; a client that goes away takes its question along."""
+    workers: Workers = request.app.state.workers
+    work = asyncio.create_task(workers.answer(kind, body, long=is_long(kind, body)))
+    left = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise HTTPException(GONE, "the client went away")
+        found = await work
+    except Full:
+        raise HTTPException(503, "the server has its hands full; ask again in a moment", {"Retry-After": "2"}) from None
+    except TooLong:
+        sentence = f"the search took longer than {limits.seconds:g} s, which is all this server gives to one"
+        raise HTTPException(503, f"{sentence}; run it by astra {kind if kind in ASKED[:3] else 'plan'}") from None
+    except WorkerDied:
+        raise HTTPException(500) from None
+    finally:
+        for task in (work, left):
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+    headers = {"Content-Disposition": f'attachment; filename="{found.name}"'} if found.name else None
+    return Response(found.content, found.status, headers, found.media)
+
+
+async def _left(request: Request) -> None:
+    """Ends when the client goes away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def is_long(kind: str, body: bytes) -> bool:
+    """Whether a search is of the kind that takes seconds: something to rent, several pools, an objective of money."""
+    try:
+        sent = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    if not isinstance(sent, dict):
+        return False
+    asked = sent.get("request", sent)
+    if kind == "rent" or sent.get("verb") == "rent":
+        return True
+    if kind not in ("plan", "view", "report", "export") or not isinstance(asked, dict):
+        return False
+    gpus, cluster = asked.get("gpus"), asked.get("cluster")
+    pools = cluster.get("pools") if isinstance(cluster, dict) else gpus
+    several = len(pools) > 1 if isinstance(pools, list) else isinstance(pools, str) and ("+" in pools or "," in pools)
+    return several or any(asked.get(name) is not None for name in ("objective", "budget", "deadline"))
+
+
+async def _catalog(request: Request) -> Response:
+    response = await _work(request, "catalog", b"", USUAL)
+    response.headers["Cache-Control"] = "no-cache"
+    return response
+
+
+async def _openapi(request: Request) -> Response:
+    del request
+    return Response(msgspec.json.encode(description()), media_type=_JSON)
+
+
+async def _page(request: Request) -> Response:
+    """A file of the page, out of memory: no path of a client reaches the disk."""
+    found = PAGES[request.url.path]
+    headers = {"ETag": found.mark, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == found.mark:
+        return Response(status_code=304, headers=headers)
+    return Response(found.content, headers=headers, media_type=found.media)
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    """What the framework or a limit refuses, in the form of every other error."""
+    del request
+    assert isinstance(error, HTTPException)
+    if error.status_code == 500:
+        return Response(BUG, 500, media_type=_JSON)
+    said = {"error": error.detail, "where": "", "want": "", "fix": ""}
+    return Response(msgspec.json.encode(said), error.status_code, dict(error.headers or {}), _JSON)
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    """A sentence for the client; the framework writes down the rest."""
+    del request, error
+    return Response(BUG, 500, media_type=_JSON)

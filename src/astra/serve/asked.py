@@ -1,0 +1,93 @@
+"""What a client sends, as a request: the fields of a ``PlanRequest`` as JSON, and no path of a file anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from astra.catalog.models import known_name, model_names
+from astra.errors import InputError, UnknownName
+from astra.spec.request import PlanRequest, read_request
+
+# Fields of which the command line reads a file; a strategy's file (baseline) it reads before it asks.
+PATHS: Final = ("model", "cluster", "own", "rules", "baseline", "money.prices")
+_COUNTED: Final = re.compile(r"\s*[0-9].*(?<!\.toml)", re.IGNORECASE | re.DOTALL)
+_DROP: Final = "Or send the contents of a Hugging Face config.json to /api/import, and its answer as the model."
+
+
+def request_of(verb: str, fields: object) -> PlanRequest:
+    """The request that a client's fields make up for a verb."""
+    table = table_of(fields, "request")
+    if "model" not in table:
+        raise InputError("model", None, want="the model to train", fix="Such as llama-2-70b.")
+    if verb == "rent" and table.get("tokens") is None:
+        raise InputError("tokens", None, want="the tokens to train", fix="Such as 2T.")
+    _check_no_path(table)
+    return read_request(verb, table)
+
+
+def _check_no_path(fields: Mapping[str, Any]) -> None:
+    """Where the command line would take the path of a file, a client sends what is in it."""
+    model = fields["model"]
+    if isinstance(model, str) and known_name(model) is None:
+        raise UnknownName("model", model, model_names(), fix=_DROP)
+    if isinstance(fields.get("cluster"), str):
+        raise InputError("cluster", fields["cluster"], want="the cluster itself, not the path of a file")
+    if isinstance(fields.get("rules"), str):
+        raise InputError("rules", fields["rules"], want="a list of rules, not the path of a file")
+    own = fields.get("own")
+    for text in [own] if isinstance(own, str) else own if isinstance(own, list) else ():
+        if isinstance(text, str) and not _COUNTED.fullmatch(text):
+            raise InputError("own", text, want="GPUs such as 64xH100, not the path of a file")
+    money = fields.get("money")
+    if isinstance(money, Mapping) and money.get("prices") is not None:
+        raise InputError("money.prices", None, want="no file of prices", fix="Give money.usd_per_gpu_h instead.")
+
+
+def table_of(value: object, where: str) -> dict[str, Any]:
+    """A JSON object."""
+    if not isinstance(value, dict):
+        raise InputError(where, value, want="a JSON object")
+    return value
+
+
+def parts_of(body: object, *names: str) -> dict[str, Any]:
+    """The named parts of a body, which has no others."""
+    table = table_of(body, "body")
+    for name in table:
+        if name not in names:
+            raise InputError(name, None, want=f"a part of this request: {', '.join(names)}")
+    return table
+
+
+def text_of(parts: Mapping[str, Any], name: str, usual: str | None = None) -> str:
+    """A part that is a text."""
+    value = parts.get(name, usual)
+    if not isinstance(value, str):
+        raise InputError(name, value, want="a text")
+    return value
+
+
+def one_of(parts: Mapping[str, Any], name: str, words: tuple[str, ...]) -> str:
+    """A part that is one of a few words; the first, if it is left out."""
+    value = text_of(parts, name, words[0])
+    if value not in words:
+        raise UnknownName(name, value, words, fix=f"It is one of {', '.join(words)}.")
+    return value
+
+
+def whole_of(parts: Mapping[str, Any], name: str, usual: int, most: int) -> int:
+    """A part that is a whole number from 1."""
+    value = parts.get(name, usual)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InputError(name, value, want=f"a whole number from 1 to {most:,}")
+    return value
+
+
+def flag_of(parts: Mapping[str, Any], name: str) -> bool:
+    """A part that is true or false."""
+    value = parts.get(name, False)
+    if not isinstance(value, bool):
+        raise InputError(name, value, want="true or false")
+    return value

@@ -1,0 +1,261 @@
+"""The page of ``astra serve`` in Chromium, as somebody uses it: each question is a scene, its answer what was seen."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+import time
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import axe_playwright_python
+from playwright.sync_api import Browser, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+ANSWERED = "#result:not([aria-busy]) article"
+
+
+class Scene:
+    """One tab, with what went wrong in it."""
+
+    def __init__(
+        self, browser: Browser, base: str, *, width: int = 1300, scheme: str = "light", query: str = "", **options: Any
+    ) -> None:
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True, **options
+        )
+        self.page = self.context.new_page()
+        self.wrong = []
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda line: self.wrong.append(line.text) if "Content Security" in line.text else None)
+        self.page.on(
+            "request", lambda sent: None if sent.url.startswith((base, "blob:")) else self.wrong.append(sent.url)
+        )
+        self.base = base
+        self.page.goto(base + query)
+
+    def answered(self) -> str:
+        self.page.wait_for_selector(f"{ANSWERED}, #error:not([hidden])", timeout=60000)
+        return self.status()
+
+    def status(self) -> str:
+        return self.page.text_content("#status")
+
+    def until_other(self, before: str) -> str:
+        self.page.wait_for_function(
+            "before => document.querySelector('#status').textContent !== before"
+            " && !document.querySelector('#result').hasAttribute('aria-busy')",
+            arg=before,
+            timeout=60000,
+        )
+        return self.status()
+
+    def error(self) -> str:
+        self.page.wait_for_selector("#error:not([hidden])", timeout=60000)
+        return self.page.text_content("#error")
+
+    def kept(self, selector: str) -> tuple[str, bytes]:
+        with self.page.expect_download(timeout=60000) as download:
+            self.page.click(selector)
+        return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+Seen = tuple[Scene, dict[str, Any]]
+
+
+def opened(browser: Browser, base: str, **_: Any) -> Seen:
+    """How soon the first answer is there."""
+    began = time.monotonic()
+    scene = Scene(browser, base)
+    status = scene.answered()
+    return scene, {
+        "seconds": time.monotonic() - began,
+        "status": status,
+        "cards": scene.page.locator("article").count(),
+    }
+
+
+def moved(browser: Browser, base: str, **_: Any) -> Seen:
+    """A control moved by keys, and the page loaded again from its address."""
+    scene = Scene(browser, base)
+    first = scene.answered()
+    scene.page.focus("[data-moves=batch]")
+    scene.page.keyboard.press("ArrowLeft")
+    second = scene.until_other(first)
+    batch = scene.page.input_value("#batch")
+    for _ in range(6):  # faster than answers come
+        scene.page.keyboard.press("ArrowLeft")
+    last = scene.until_other(second)
+    scene.page.wait_for_timeout(1500)
+    settled, address = scene.status(), scene.page.url
+    scene.page.reload()
+    scene.answered()
+    return scene, {
+        "first": first, "second": second, "batch": batch, "last": last, "settled": settled, "address": address,
+        "reloaded": scene.status(), "batches": scene.page.input_value("#batch"),
+    }  # fmt: skip
+
+
+def filled(browser: Browser, base: str, **_: Any) -> Seen:
+    """The form filled in, several pools and a network of one's own among it."""
+    scene = Scene(browser, base)
+    status = scene.answered()
+    page = scene.page
+    page.fill("#model", "llama-2-7b")
+    one = scene.until_other(status)
+    page.fill("#fleet [data-part=count]", "16")
+    two = scene.until_other(one)
+    page.click("#add-pool")
+    page.locator("#fleet [data-part=count]").nth(1).fill("16")
+    three = scene.until_other(two)
+    page.wait_for_timeout(800)
+    three = scene.answered()
+    page.locator("#fleet [data-part=links]").nth(0).fill("5")
+    page.wait_for_timeout(1200)
+    four = scene.answered()
+    page.reload()
+    scene.answered()
+    return scene, {"one": one, "two": two, "three": three, "four": four, "reloaded": scene.status(),
+                   "links": page.locator("#fleet [data-part=links]").nth(0).input_value()}  # fmt: skip
+
+
+def compared(browser: Browser, base: str, **_: Any) -> Seen:
+    """Two plans of an answer, and then one of another answer with the first."""
+    scene = Scene(browser, base)
+    status = scene.answered()
+    page = scene.page
+    page.locator("[data-do=compare]").nth(0).click()
+    pressed = page.locator("[data-do=compare]").nth(0).get_attribute("aria-pressed")
+    page.locator("[data-do=compare]").nth(1).click()
+    page.wait_for_selector("#compared:not([hidden])")
+    text = page.text_content("#compared")
+    page.fill("#batch", "2048")
+    scene.until_other(status)
+    page.locator("[data-do=compare]").nth(0).click()
+    page.wait_for_function("before => document.querySelector('#compared').textContent !== before", arg=text)
+    return scene, {"pressed": pressed, "text": text, "other": page.text_content("#compared")}
+
+
+def kept(browser: Browser, base: str, **_: Any) -> Seen:
+    """Report, record and files."""
+    scene = Scene(browser, base)
+    scene.answered()
+    report, page = scene.kept("[data-keep=report]")
+    record, plan = scene.kept("[data-keep=record]")
+    scene.page.select_option("#target", "megatron")
+    scene.page.select_option("#pick", "2")
+    name, packed = scene.kept("[data-keep=export]")
+    files = zipfile.ZipFile(io.BytesIO(packed)).namelist()
+    return scene, {"report": report, "begins": page[:15].decode(), "record": record, "plan": json.loads(plan),
+                   "name": name, "files": files}  # fmt: skip
+
+
+def wrong(browser: Browser, base: str, **_: Any) -> Seen:
+    """A sentence for what cannot be, at the control it is about, and gone when it is mended."""
+    scene = Scene(browser, base)
+    scene.answered()
+    scene.page.fill("#batch", "-3")
+    sentence = scene.error()
+    marked = scene.page.get_attribute("#batch", "aria-invalid")
+    scene.page.fill("#batch", "512")
+    scene.page.wait_for_selector("#error", state="hidden")
+    mended = scene.page.get_attribute("#batch", "aria-invalid")
+    scene.page.fill("#model", "lama-2-70b")
+    return scene, {"sentence": sentence, "marked": marked, "mended": mended, "model": scene.error(),
+                   "address": Scene(browser, base, query="?batch=-3").error()}  # fmt: skip
+
+
+def front(browser: Browser, base: str, **_: Any) -> Seen:
+    """What to rent: a point looked at, followed by keys, and its GPUs planned on."""
+    scene = Scene(browser, base, query="?verb=rent&model=llama-2-7b&tokens=100B&rent-gpus=H100,A100-80&max-gpus=64")
+    scene.answered()
+    page = scene.page
+    points = page.locator("#result svg a")
+    count = points.count()
+    points.nth(0).hover()
+    pointed = page.text_content("#pointed")
+    points.nth(1).focus()
+    page.keyboard.press("Enter")
+    aimed = page.evaluate("document.querySelector('.card:target h3').textContent")
+    address = page.url
+    before = scene.status()
+    page.locator(".card:target [data-do=plan]").click()
+    after = scene.until_other(before)
+    return scene, {"points": count, "pointed": pointed, "aimed": aimed, "address": address, "after": after}
+
+
+def dropped(browser: Browser, base: str, config: str, **_: Any) -> Seen:
+    """A config.json of one's own, which the address holds too."""
+    scene = Scene(browser, base)
+    status = scene.answered()
+    scene.page.set_input_files(
+        "#config", files=[{"name": "config.json", "mimeType": "application/json", "buffer": config.encode()}]
+    )
+    own = scene.until_other(status)
+    note = scene.page.text_content("#model-note")
+    scene.page.reload()
+    scene.answered()
+    again = scene.status()
+    scene.page.set_input_files("#config", files=[{"name": "x.json", "mimeType": "application/json", "buffer": b"{"}])
+    return scene, {"own": own, "note": note, "again": again, "broken": scene.error()}
+
+
+def tried(browser: Browser, base: str, **_: Any) -> Seen:
+    """The strategy of a card, changed by hand."""
+    scene = Scene(browser, base)
+    status = scene.answered()
+    scene.page.locator("[data-do=edit]").nth(0).click()
+    scene.page.wait_for_function("document.querySelectorAll('#result article').length === 1")
+    words = scene.page.input_value("#strategy")
+    same = scene.status()
+    scene.page.fill("#strategy", "tp8 pp2 dp4 mbs1 sp zero1")
+    return scene, {"before": status, "words": words, "same": same, "after": scene.until_other(same)}
+
+
+def accessible(browser: Browser, base: str, query: str, scheme: str, width: int, **_: Any) -> Seen:
+    """What axe-core finds, and whether the page is wider than its window."""
+    scene = Scene(browser, base, query=query, scheme=scheme, width=width, bypass_csp=True)
+    scene.answered()
+    if not query:
+        scene.page.locator("[data-do=compare]").nth(0).click()
+        scene.page.locator("[data-do=compare]").nth(1).click()
+        scene.page.wait_for_selector("#compared:not([hidden])")
+    scene.page.wait_for_timeout(800)
+    scene.page.evaluate(AXE)
+    found = scene.page.evaluate("axe.run()")
+    serious = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found["violations"]
+               if one["impact"] in ("serious", "critical")]  # fmt: skip
+    return scene, {
+        "serious": serious,
+        "passed": len(found["passes"]),
+        "wide": scene.page.evaluate("document.documentElement.scrollWidth"),
+    }
+
+
+SCENES = {scene.__name__: scene for scene in (
+    opened, moved, filled, compared, kept, wrong, front, dropped, tried, accessible)}  # fmt: skip
+
+
+def main() -> None:
+    """Play scenes until nobody asks for one."""
+    versions = {name: version(name) for name in ("playwright", "axe-playwright-python")}
+    if CHROMIUM is None:
+        print(json.dumps({**versions, "missing": "chromium"}), flush=True)
+        return
+    with sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        print(json.dumps({**versions, "chromium": browser.version}), flush=True)
+        for line in sys.stdin:
+            case = json.loads(line)
+            scene, seen = SCENES[case.pop("scene")](browser, **case)
+            print(json.dumps({**seen, "wrong": scene.wrong}), flush=True)
+            for context in browser.contexts:
+                context.close()
+
+
+main()

@@ -1,0 +1,150 @@
+"""The page of ``astra serve`` in a real browser, and its API under schemathesis."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.frameworks.conftest import Harness
+from tests.frameworks.install import VENVS, python_of, ready
+from tests.serve.server import Server
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "intermediate_size": 5632, "vocab_size": 32000, "_name_or_path": "my/own-model",
+}  # fmt: skip
+RENT = "?verb=rent&model=llama-2-7b&tokens=100B&rent-gpus=H100,A100-80&max-gpus=64"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    if not ready("browser"):
+        pytest.skip(".venvs/browser could not be made (see make test-frameworks)")
+    started = Server(str(python_of("browser")))
+    started.ask("GET", "/")
+    started.post("estimate", {"model": "llama-2-7b", "gpus": "8xH100", "strategy": "tp8"})  # the workers are there
+    yield started
+    code, said = started.end()
+    assert code == 0
+    assert "Traceback" not in said
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Harness]:
+    harness = Harness("browser", "browser_harness.py")
+    if "missing" in harness.versions:
+        pytest.skip("no chromium is installed")
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def play(browser: Harness, server: Server) -> Any:
+    def scene(name: str, **case: Any) -> dict[str, Any]:
+        seen = browser.ask(scene=name, base=f"http://127.0.0.1:{server.port}/", **case)
+        assert seen.pop("wrong") == [], "no error, nothing from elsewhere, nothing against the policy"
+        return seen
+
+    return scene
+
+
+def test_the_page_opens_with_an_answer(play: Any) -> None:
+    play("opened")
+    seen = play("opened")
+    print(f"\nfirst answer after {seen['seconds']:.2f} s")
+    assert "tokens per second" in seen["status"]
+    assert seen["cards"] == 5
+
+
+def test_a_control_that_moves_moves_the_answer_and_the_address_holds_it(play: Any) -> None:
+    seen = play("moved")
+    assert seen["batch"] == "512"
+    assert seen["first"] != seen["second"]
+    assert seen["settled"] == seen["reloaded"], "the last answer is the one that stays"
+    assert seen["batches"] == "8"
+    assert "batch=8" in seen["address"]
+
+
+def test_the_form_asks_for_what_it_says(play: Any) -> None:
+    seen = play("filled")
+    assert "llama-2-7b on 64xH100" in seen["one"]
+    assert "llama-2-7b on 16xH100" in seen["two"]
+    assert "16xA100" in seen["three"]
+    assert seen["four"] != seen["three"], "a slower network"
+    assert seen["links"] == "5"
+    assert seen["reloaded"] == seen["four"]
+
+
+def test_two_plans_are_compared(play: Any) -> None:
+    seen = play("compared")
+    assert seen["pressed"] == "true"
+    assert "A trains" in seen["text"] or "B trains" in seen["text"] or "Both are as fast" in seen["text"]
+    assert "B against A" in seen["text"]
+    assert "compare tokens per second" in seen["other"], "batches differ"
+
+
+def test_report_record_and_files_are_kept(play: Any) -> None:
+    seen = play("kept")
+    assert (seen["report"], seen["begins"]) == ("llama-2-70b.html", "<!doctype html>")
+    assert seen["plan"]["schema"] == "astra.plan/1"
+    assert seen["name"] == "llama-2-70b-megatron.zip"
+    assert any(name.endswith(".sh") for name in seen["files"])
+
+
+def test_bad_input_shows_the_sentence(play: Any) -> None:
+    seen = play("wrong")
+    assert seen["sentence"].startswith("batch: got '-3', wanted a whole number from 1")
+    assert seen["address"] == seen["sentence"]
+    assert (seen["marked"], seen["mended"]) == ("true", None)
+    assert "Did you mean llama-2-70b" in seen["model"]
+
+
+def test_the_front_is_looked_at_and_followed(play: Any) -> None:
+    seen = play("front")
+    assert seen["points"] >= 3
+    assert "days" in seen["pointed"]
+    assert seen["address"].endswith("#choice-1")
+    assert seen["after"].startswith(f"llama-2-7b on {seen['aimed'].split()[0]}")
+
+
+def test_a_config_is_planned_and_held_by_the_address(play: Any) -> None:
+    seen = play("dropped", config=json.dumps(CONFIG))
+    assert seen["own"].startswith("own-model on 64xH100")
+    assert "parameters" in seen["note"]
+    assert seen["again"] == seen["own"]
+    assert "x.json: wanted whole JSON" in seen["broken"]
+
+
+def test_a_strategy_is_changed_by_hand(play: Any) -> None:
+    seen = play("tried")
+    assert seen["same"].split(":")[1] == seen["before"].split(":")[1], "the plan's own words give its own figures"
+    assert seen["after"] != seen["same"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1300, 390])
+@pytest.mark.parametrize("query", ["", RENT, "?verb=estimate", "?batch=-3", "?pool=16xH100&pool=16xA100-80"])
+def test_nothing_serious_keeps_anybody_out(play: Any, query: str, scheme: str, width: int) -> None:
+    seen = play("accessible", query=query, scheme=scheme, width=width)
+    assert seen["serious"] == []
+    assert seen["passed"] > 10, "it looked"
+    assert seen["wide"] <= width, "nothing is cut off sideways"
+
+
+def test_the_api_is_as_it_is_described(server: Server) -> None:
+    program = VENVS / "browser" / "bin" / "schemathesis"
+    words = ["--phases", "examples,fuzzing", "--max-examples", "25", "--seed", "1", "--no-color"]
+    # Names are looked up in the catalog, which no schema says: most of what is made up is refused.
+    words += ["--exclude-checks", "positive_data_acceptance"]
+    address = f"http://127.0.0.1:{server.port}/api/openapi.json"
+    ended = subprocess.run(
+        [str(program), "run", address, *words], check=False, capture_output=True, text=True, timeout=600,
+        env={**os.environ, "PYTHONPATH": ""},
+    )  # fmt: skip
+    print(ended.stdout[-400:])
+    assert ended.returncode == 0, ended.stdout[-4000:]
