@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import time
+import traceback
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
@@ -210,7 +211,7 @@ def tried(browser: Browser, base: str, **_: Any) -> Seen:
     scene = Scene(browser, base)
     status = scene.answered()
     scene.page.locator("[data-do=edit]").nth(0).click()
-    scene.page.wait_for_function("document.querySelectorAll('#result article').length === 1")
+    scene.page.wait_for_selector("#result > .cards > article:only-child")
     words = scene.page.input_value("#strategy")
     same = scene.status()
     scene.page.fill("#strategy", "tp8 pp2 dp4 mbs1 sp zero1")
@@ -252,8 +253,11 @@ def main() -> None:
         print(json.dumps({**versions, "chromium": browser.version}), flush=True)
         for line in sys.stdin:
             case = json.loads(line)
-            scene, seen = SCENES[case.pop("scene")](browser, **case)
-            print(json.dumps({**seen, "wrong": scene.wrong}), flush=True)
+            try:
+                scene, seen = SCENES[case.pop("scene")](browser, **case)
+                print(json.dumps({**seen, "wrong": scene.wrong}), flush=True)
+            except Exception:  # a scene that broke off must not end the others
+                print(json.dumps({"wrong": [traceback.format_exc()[-2500:]]}), flush=True)
             for context in browser.contexts:
                 context.close()
 
