@@ -17,9 +17,9 @@ DESCRIPTION: Final = (
 )
 EPILOG: Final = """\
 examples:
-  astra afford --budget 1M --deadline 30d
+  astra afford --budget 1M --deadline 30d --gpus H100 --max-gpus 512
   astra afford llama-3.1-8b --budget 50k --gpus H100,H200
-  astra afford --budget 200k --ratio 100 --market spot
+  astra afford llama-3-8b --budget 200k --market spot --gpus H100
 """
 
 

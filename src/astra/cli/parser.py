@@ -39,7 +39,7 @@ examples:
   astra plan llama-3.1-70b --gpus 512xH100 --batch 1024 --seq 8192 --tokens 1T
   astra estimate llama-2-70b --gpus 64xH100 --strategy "tp8 pp4 dp2 mbs1 sp zero1 recompute=selective"
   astra rent llama-3-70b --tokens 2T --batch 1024 --seq 8192
-  astra afford --budget 1M --deadline 30d      what a budget buys
+  astra afford llama-3-8b --budget 50k         what a budget buys
   astra export plan.json --to megatron         files that start the plan
   astra explain plan.json                      why it is so, and what would bring most
   astra trace plan.json --out step.svg         its simulated step, stage by stage
