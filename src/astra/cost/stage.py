@@ -242,8 +242,10 @@ def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
         expert_shards=expert_shards[:, None],
     )
     one_end = (table.first ^ table.last)[first]
-    apart = np.maximum(some["pp"] - 1, 1) * some["tp"] * some["cp"] * some["dp"]
-    return take(moved._replace(tied_s=tied_s(job, one_end, some["tp"][:, None], apart[:, None])), place)
+    stage_ranks = some["tp"] * some["cp"] * some["dp"]
+    apart = np.maximum(some["pp"] - 1, 1) * stage_ranks
+    exchanged_s = tied_s(job, one_end, some["tp"][:, None], apart[:, None], stage_ranks[:, None])
+    return take(moved._replace(tied_s=exchanged_s), place)
 
 
 def host_s_per_byte(job: Job) -> float:
