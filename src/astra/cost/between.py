@@ -54,7 +54,8 @@ def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints, stage_ranks: Ints
     """
     if not (job.model.tied_embeddings or job.workload.mtp) or job.workload.task == "lora":
         return np.zeros(ends.shape)
-    nbytes = gradient_bytes(job) * job.model.vocab * job.model.hidden / tp
+    each = effects.tied_as_made(job.runtime, job.workload.element_bytes, gradient_bytes(job))
+    nbytes = each * job.model.vocab * job.model.hidden / tp
     two = np.full_like(tp, 2)
     timed = collectives.collective(
         job.pool, "all_reduce", nbytes=nbytes, ranks=two, stride=ranks_apart, leaving=stage_ranks

@@ -109,9 +109,12 @@ def _costed(
     gathered = _parts(fleet, place, job, row)
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     replicas = group.dp * group.cp
-    moved = cost.with_other_groups(
-        job, costs.sync, costs.held, replicas, len(mixed.groups), _slowest_wire(fleet, mixed)
-    )
+    way = _slowest_wire(fleet, mixed)
+    moved = cost.with_other_groups(job, costs.sync, costs.held, replicas, len(mixed.groups), way)
+    if way is not None and _alike(mixed):
+        shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
+        whole = sum(each.dp for each in mixed.groups)
+        moved = cost.with_like_groups(job, costs.sync, costs.held, shards, whole, way)
     costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
@@ -187,6 +190,16 @@ def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
     return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=math.log2(mixed.gpus))
 
 
+def _alike(mixed: MixedStrategy) -> bool:
+    """Whether every group cuts the model alike, so that ranks meet their like in all of them."""
+    return len({(group.cp, group.vp, group.layers, _degrees(group)) for group in mixed.groups}) == 1
+
+
+def _degrees(group: Group) -> tuple[tuple[int, int], ...]:
+    """Of each stage: by how many ranks its layers are split."""
+    return tuple((segment.tp, segment.ep) for segment in group.segments for _ in range(segment.pp))
+
+
 def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
     """Gradients meet over the slowest wire between pools of different groups."""
     if len(mixed.groups) < 2:
@@ -242,7 +255,8 @@ def _transfer_s(fleet: Fleet, group: Group, costed: Sequence[CostedSegment], her
     way = cost.wire(fleet.cluster, fleet.place(a.pool), fleet.place(b.pool))
     job = fleet.job
     nbytes = 2.0 * group.mbs * job.workload.seq / group.cp * job.model.hidden / min(a.tp, b.tp)
-    return float(cost.hop_s(way, nbytes))
+    ends, each = (fleet.place(a.pool), fleet.place(b.pool)), group.dp * group.cp
+    return float(cost.hop_s(way, cost.held_up(fleet.cluster, ends, nbytes, each * a.tp, each * b.tp)))
 
 
 def _placed(
