@@ -347,9 +347,9 @@ def _splits(job: Job, pp: int, vp: int) -> list[tuple[int, ...]]:
     if equal is not None and not job.runtime.can.uneven:
         return [equal]
     found = [equal, split.split(depth, stages, last_layers(job))]
-    work, front, back = split.layer_work(model, job.workload.seq)
+    work, front, _ = split.layer_work(model, job.workload.seq)
     if 1 < stages <= depth and (front > 0 or max(work) > split.ALIKE * min(work)):
-        found.append(split.weighted(work, stages, front, back + job.workload.mtp * (1 + back)))
+        found.append(split.weighted(work, stages, front, last_layers(job)))
     return list(dict.fromkeys(layers for layers in found if layers is not None))
 
 
