@@ -154,6 +154,7 @@ def retention(job: Job) -> Retention:
     return Retention(
         linear_bytes=linear_bytes,
         mlp_bytes=mlp_bytes,
+        scores_bytes=job.runtime.memory.scores_kept_bytes,
         fp8_qkv_bytes=qkv_bytes(job) if job.words.attention == "fp8" else 0.0,
         projection=runtime.memory.keeps_projection,
         activation=effects.keeps_activation(runtime),

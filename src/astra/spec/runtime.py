@@ -117,7 +117,7 @@ class Usual(Spec, frozen=True, kw_only=True):
     unfused: Name = ""  # and where it says that attention is not fused; empty: itself
     precision: Literal["", "bf16", "fp16", "tf32"] = ""  # empty: bf16, or fp16 on a GPU without
     selective: Literal["attention", "half"] = "attention"  # what its selective recompute repeats: half of the layers
-    logs: Literal["allocated", "reserved"] = "allocated"  # what its logs call the peak of memory
+    logs: Literal["allocated", "reserved", "device"] = "allocated"  # what is published of it as the peak of memory
     lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices its recipes adapt
     zero: int = 0
     sp: bool = False  # with tensor parallelism, and hides its communication
@@ -157,6 +157,7 @@ class Memory(Spec, frozen=True, kw_only=True):
 
     logits_kept_bytes: float  # per logit, alive from the loss to its backward
     logits_peak_bytes: float  # per logit, at the worst moment of the loss
+    scores_kept_bytes: float = 4.0  # per score of unfused attention, as of 2-byte tensors: its softmax, and what it is of
     keeps_projection: bool  # the QKV projection stays alive beside its rotated queries and keys
     context_bytes: float  # device memory outside the allocator: CUDA context, NCCL, libraries
     reserved_ratio: float  # allocator's reserved over allocated at the peak
