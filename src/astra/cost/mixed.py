@@ -222,16 +222,17 @@ def with_like_groups(job: Job, moved: Sync, held: Held, shards: Shards, ranks: i
     """Gradients of groups that cut the model alike: ``ranks`` replicas in all, which reduce together.
 
     One ring runs through all of them, held to the slowest pool's network, for which the step waits, and to the wire
-    between pools, which it leaves a server by through the cards of all its members there.
+    between pools, which it leaves a server by through the cards of all its members there. Two servers exchange halves.
     """
     dense, expert = shards.cp * ranks, shards.expert_groups(ranks)
     together = sync(
         job, held, ranks=dense[:, None], stride=shards.tp[:, None],
         expert_ranks=expert[0][:, None], expert_stride=expert[1][:, None],
     )  # fmt: skip
-    members = np.maximum(job.pool.gpus_per_node // shards.tp, 1)[:, None]
+    members = np.clip(job.pool.gpus_per_node // shards.tp, 1, ranks)[:, None]
+    times = np.where(members * 2 >= ranks, 1.0, 2 * (ranks - 1) / ranks)
     owned = gradient_bytes(job) * (held.trained_dense + held.trained_expert)
-    wired_s = 2 * (ranks - 1) * (way.latency_s + owned / (ranks * members * way.bytes_per_s))
+    wired_s = 2 * (ranks - 1) * way.latency_s + times * owned / (members * way.bytes_per_s)
     return together._replace(
         all_reduce_s=np.maximum(together.all_reduce_s, wired_s),
         reduce_scatter_s=np.maximum(together.reduce_scatter_s, wired_s / 2),

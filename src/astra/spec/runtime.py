@@ -40,15 +40,26 @@ AXES: Final = ("tp", "sp", "pp", "vp", "cp", "ep", "etp", "dp")
 class Kernel(Spec, frozen=True, kw_only=True):
     """A memory-bound operator as a runtime runs it, per element of the tensor it is named after."""
 
-    forward_bytes: float  # read and written
+    forward_bytes: float  # read and written, as of 2-byte tensors
     backward_bytes: float
+    forward_fixed: float = 0.0  # the same of kernels that take as long for elements of any width
+    backward_fixed: float = 0.0
     forward_kernels: float = 1
     backward_kernels: float = 1
     fitted_on: Line = ""  # the runs its bytes were fitted on; empty: they were counted
 
     def __post_init__(self) -> None:
         check_not_negative("kernel", forward_bytes=self.forward_bytes, backward_bytes=self.backward_bytes)
+        check_not_negative("kernel", forward_fixed=self.forward_fixed, backward_fixed=self.backward_fixed)
         check_not_negative("kernel", forward_kernels=self.forward_kernels, backward_kernels=self.backward_kernels)
+
+    def forward_at(self, widening: float) -> float:
+        """Bytes of an element, forward, of tensors so many times as wide as 2 bytes."""
+        return widening * self.forward_bytes + self.forward_fixed
+
+    def backward_at(self, widening: float) -> float:
+        """The same, backward."""
+        return widening * self.backward_bytes + self.backward_fixed
 
 
 class Can(Spec, frozen=True, kw_only=True):
