@@ -49,8 +49,8 @@ class Sync(NamedTuple):
 def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints, stage_ranks: Ints) -> Floats:
     """The two copies of a tied embedding table add their gradients after the last backward, once a step.
 
-    ``ends`` are the ranks with one copy of two, in stages of ``stage_ranks``. Megatron, nanotron and DeepSpeed all do so, beside the replicas'
-    reduction and with the whole table, whoever owns its states.
+    ``ends`` are the ranks with one copy of two, in stages of ``stage_ranks``. Megatron, nanotron and DeepSpeed all do
+    so, beside the replicas' reduction and with the whole table, whoever owns its states.
     """
     if not (job.model.tied_embeddings or job.workload.mtp) or job.workload.task == "lora":
         return np.zeros(ends.shape)

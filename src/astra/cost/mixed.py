@@ -223,6 +223,7 @@ def with_like_groups(job: Job, moved: Sync, held: Held, shards: Shards, ranks: i
 
     One ring runs through all of them, held to the slowest pool's network, for which the step waits, and to the wire
     between pools, which it leaves a server by through the cards of all its members there. Two servers exchange halves.
+    ``moved`` is the way by groups, which is taken where it is shorter.
     """
     dense, expert = shards.cp * ranks, shards.expert_groups(ranks)
     together = sync(
@@ -234,9 +235,9 @@ def with_like_groups(job: Job, moved: Sync, held: Held, shards: Shards, ranks: i
     owned = gradient_bytes(job) * (held.trained_dense + held.trained_expert)
     wired_s = 2 * (ranks - 1) * way.latency_s + times * owned / (members * way.bytes_per_s)
     return together._replace(
-        all_reduce_s=np.maximum(together.all_reduce_s, wired_s),
-        reduce_scatter_s=np.maximum(together.reduce_scatter_s, wired_s / 2),
-        all_gather_s=np.maximum(together.all_gather_s, wired_s / 2),
+        all_reduce_s=np.minimum(moved.all_reduce_s, np.maximum(together.all_reduce_s, wired_s)),
+        reduce_scatter_s=np.minimum(moved.reduce_scatter_s, np.maximum(together.reduce_scatter_s, wired_s / 2)),
+        all_gather_s=moved.all_gather_s,
         source=worst(together.source, way.source),
         tied_s=moved.tied_s,
     )

@@ -168,9 +168,7 @@ def card_share(tiers: Sequence[Tier], leaving: Floats) -> Floats:
     return share
 
 
-def collective(
-    pool: Pool, op: str, *, nbytes: Floats, ranks: Ints, stride: Ints, leaving: Ints | None = None
-) -> Timed:
+def collective(pool: Pool, op: str, *, nbytes: Floats, ranks: Ints, stride: Ints, leaving: Ints | None = None) -> Timed:
     """Seconds of one collective per row, with provenance. Columns broadcast.
 
     ``nbytes`` is nccl-tests' size: the buffer of an all-reduce, the whole gathered or scattered buffer, the buffer per

@@ -168,7 +168,9 @@ class Memory(Spec, frozen=True, kw_only=True):
 
     logits_kept_bytes: float  # per logit, alive from the loss to its backward
     logits_peak_bytes: float  # per logit, at the worst moment of the loss
-    scores_kept_bytes: float = 4.0  # per score of unfused attention, as of 2-byte tensors: its softmax, and what it is of
+    scores_kept_bytes: float = (
+        4.0  # per score of unfused attention, as of 2-byte tensors: its softmax, and what it is of
+    )
     keeps_projection: bool  # the QKV projection stays alive beside its rotated queries and keys
     context_bytes: float  # device memory outside the allocator: CUDA context, NCCL, libraries
     reserved_ratio: float  # allocator's reserved over allocated at the peak
@@ -220,6 +222,8 @@ class Runtime(Spec, frozen=True, kw_only=True):
         found |= {f"effects.{name}": effect.fitted_on for name, effect in self.effects.items()}
         for name, kernel in self.kernels.items():
             found |= {f"kernels.{name}.{way}_bytes": kernel.fitted_on for way in ("forward", "backward")}
+            fixed = [way for way in ("forward_fixed", "backward_fixed") if getattr(kernel, way)]
+            found |= {f"kernels.{name}.{way}": kernel.fitted_on for way in fixed}
         return {name: on for name, on in found.items() if on}
 
 

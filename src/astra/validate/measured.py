@@ -11,7 +11,7 @@ from astra.spec.request import PlanRequest
 from astra.spec.runtime import Runtime
 from astra.validate.cells import Row, number, switch, words_of
 
-# Of the first stage or the worst rank: allocated, reserved by the allocator, or all that the driver counts (nvidia-smi).
+# Of the first stage or the worst rank: allocated, reserved by the allocator, or what the driver counts (nvidia-smi).
 Peak = Literal["first", "most", "first reserved", "reserved", "first device", "device"]
 
 _PEAKS: Final[dict[str, tuple[Peak, Peak]]] = {

@@ -22,6 +22,7 @@ from astra.validate.runs import Run, Skipped
 from astra.validate.sources import use_of
 from astra.validate.strategies import refused
 
+JOINED: Final = " + "  # between the GPU types of a run over several pools
 HEADROOM: Final = next(field.default for field in msgspec.structs.fields(Job) if field.name == "headroom")
 Change = Callable[[World], World]
 
@@ -149,7 +150,7 @@ def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | 
         runtime=world.runtime.name,
         model=world.model.name,
         family=family_of(world.model),
-        gpu=" + ".join(pool.device.name for pool in world.cluster.pools),
+        gpu=JOINED.join(pool.device.name for pool in world.cluster.pools),
         gpus=world.cluster.gpus,
         precision=run.precision or world.workload.precision,
         task=world.workload.task,
