@@ -113,8 +113,8 @@ def _costed(
     moved = cost.with_other_groups(job, costs.sync, costs.held, replicas, len(mixed.groups), way)
     if way is not None and _alike(mixed):
         shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
-        whole = sum(each.dp for each in mixed.groups)
-        moved = cost.with_like_groups(job, moved, costs.held, shards, whole, way)
+        in_all = sum(each.dp for each in mixed.groups)
+        moved = cost.with_like_groups(job, moved, costs.held, shards, in_all, way)
     costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
