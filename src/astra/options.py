@@ -62,6 +62,7 @@ class PlanOptions(_Own, _Goal, total=False):
     """The keywords of ``plan``."""
 
     counts: str
+    local_steps: Whole | None
     launchable: bool
     top: Whole
     fix: Restricted

@@ -31,8 +31,8 @@ OUTPUT = "--json --out --quiet --verbose --width --debug"
 BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
-        f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
-        f"{OBJECTIVE} --rank --baseline --pick --vocab --parameters --save-request --export --export-out "
+        f"--help {CLUSTER} --at-most --exact --local-steps {WORKLOAD} --top --fix --forbid --max --min --rules "
+        f"--headroom {OBJECTIVE} --rank --baseline --pick --vocab --parameters --save-request --export --export-out "
         f"--nearest {MONEY} --report {OUTPUT}"
     ),
     "estimate": (
@@ -55,8 +55,8 @@ FLAGS = {
     "explain": f"--help --pick --seconds {BRIEF_OUTPUT}",
     "compare": f"--help --model {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --vocab {BRIEF_OUTPUT}",
     "sweep": (
-        f"--help --over --csv --plot {CLUSTER} --at-most --exact {WORKLOAD} --fix --forbid --max --min --rules "
-        f"--headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
+        f"--help --over --csv --plot {CLUSTER} --at-most --exact --local-steps {WORKLOAD} --fix --forbid --max --min "
+        f"--rules --headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
     ),
     "trace": "--help --pick --out --json --width --debug",
     "model": f"--help --seq {BRIEF_OUTPUT}",

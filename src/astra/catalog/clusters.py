@@ -150,7 +150,7 @@ def _build(file: _File, where: str) -> Cluster:
             pools.append(_pool_of(table, own, where))
     between = None
     if file.between is not None:
-        link = _sourced({"reach": hardware.ANY_REACH, **file.between}, _file_source(where))
+        link = _sourced({"reach": hardware.ANY_REACH, **_line(file.between, line=False)}, _file_source(where))
         with _placed("between"):
             between = decode(Link, link, where="")
     check(bool(pools), "pool", None, "at least one [[pool]] table")
@@ -173,9 +173,16 @@ def _joint(table: dict[str, Any], where: str) -> Joint:
     good = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, str) and end for end in ends)
     check(good and not both, "ends", None, 'pools = ["a", "b"] or zones = ["a", "b"], with names from this file')
     rest = {key: value for key, value in table.items() if key not in ("pools", "zones")}
-    link = _sourced({"reach": hardware.ANY_REACH, **rest}, _file_source(where))
+    link = _sourced({"reach": hardware.ANY_REACH, **_line(rest, line="zones" in table)}, _file_source(where))
     assert isinstance(ends, list)
     return Joint(ends=(ends[0], ends[1]), link=decode(Link, link, where=""))
+
+
+def _line(table: dict[str, Any], *, line: bool) -> dict[str, Any]:
+    """A rate and a total, of which one may be left out: one flow may have all of a line, and zones have one line."""
+    if "total_bytes_per_s" in table:
+        return {"bytes_per_s": table["total_bytes_per_s"], **table}
+    return {**table, "total_bytes_per_s": table["bytes_per_s"]} if line and "bytes_per_s" in table else table
 
 
 def _pool_of(table: _PoolTable, own: _OwnCluster, where: str) -> Pool:

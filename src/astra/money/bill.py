@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from astra.answer import Baseline, Cost, Estimate, PriceTag, Range, Restarts
 from astra.catalog.grid import grid
-from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.stage import gather_parts
+from astra.cost.trained import trained_parameters
 from astra.errors import InputError
-from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds
 from astra.money import rates as money
 from astra.money.objectives import Goal
 from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Floats, Ints
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
-from astra.spec.model import ModelSpec
 from astra.spec.money import ANY_MARKET, Money
 from astra.units import GIB
-
-_ADAPTERS: Final[dict[tuple[ModelSpec, int, str], float]] = {}  # by model, rank and which matrices have them
 
 
 class Outlook(NamedTuple):
@@ -57,21 +51,7 @@ def outlook(options: Money, nbytes: float, gpus: Ints, nodes: Ints, market: str)
 
 def checkpoint_bytes(job: Job) -> float:
     """Weights, master copies and optimizer state of everything that is trained."""
-    trained = float(weights_of.count(job.model).total)
-    if job.workload.task == "lora":
-        key = (job.model, job.workload.lora_rank, job.workload.lora_targets)
-        if key not in _ADAPTERS:
-            _ADAPTERS[key] = _adapters(job)
-        trained = _ADAPTERS[key]
-    return trained * money.CHECKPOINT_BYTES[job.workload.optimizer]
-
-
-def _adapters(job: Job) -> float:
-    """Parameters of the low-rank adapters, on whatever GPUs."""
-    one = {name: np.ones(1, np.int64) for name in ("tp", "cp", "ep", "etp", "mbs")}
-    parts = gather_parts(job, one | {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}).parts
-    keys: list[LayerKind | str] = [*layer_kinds(job.model), EMBEDDING, HEAD]
-    return float(sum(parts[key].adapters[0] for key in keys))
+    return trained_parameters(job) * money.CHECKPOINT_BYTES[job.workload.optimizer]
 
 
 class Hired(NamedTuple):

@@ -49,6 +49,21 @@ def _count(text: str) -> float:
     return parse_count(text, kilo=kilo) or 0.0
 
 
+def inner_steps(most: int) -> kinds.FieldKind:
+    """A number of local steps, or ``auto``."""
+    plain = kinds.whole(2, most)
+
+    def read(value: Any, where: str) -> Any:
+        if isinstance(value, str) and value.strip().lower() == "auto":
+            return "auto"
+        try:
+            return plain.read(value, where)
+        except InputError as error:
+            raise InputError(where, value, want=f"{error.want}, or auto") from None
+
+    return plain._replace(read=read, metavar="N|auto")
+
+
 COUNTS: Final = ("at-most", "exact")
 MIXES: Final = ("some", "all", "none")
 RANKS: Final = ("upper", "expected")
@@ -107,6 +122,12 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
               {"at-most": "use of each pool what helps (default)", "exact": "use every GPU"}, "plan",
               "several pools")
     ] = "at-most"  # fmt: skip
+    local_steps: Annotated[
+        int | str | None,
+        Field(inner_steps(100_000),
+              "also plan groups that train by themselves for so many steps before their weights meet (DiLoCo), which "
+              "costs loss; auto chooses how many", "plan", "several pools")
+    ] = None  # fmt: skip
     launchable: Annotated[
         bool, Field(kinds.switch(), "only what the runtime can run as it is", "plan", "several pools", flag=None)
     ] = False  # fmt: skip

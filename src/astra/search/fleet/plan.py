@@ -16,7 +16,9 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
 from astra.rules.table import Rule
+from astra.search.fleet import sites
 from astra.search.fleet.detail import estimate as estimate_mixed
+from astra.search.fleet.found import search
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
 from astra.search.fleet.pools import Fleet, Limits, check_strategy, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
@@ -119,12 +121,10 @@ def plan_fleet(world: World) -> MixedPlanSet:
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     names = planner.fleet.names
-    alone = {} if exact else {place: planner.alone(place) for place in range(len(names))}
-    known = {names[place]: each for place, each in alone.items() if each is not None}
-    known_s = min((planner.before_s(each) for each in known.values()), default=np.inf)
-    found = planner.best(planner.counts, every=exact, known_s=known_s)
-    better = [each for each in found if not _reported_alone(each, known)]
-    candidates = sorted([*better, *known.values()], key=lambda each: each.estimate.step_s)
+    alone, candidates = search(planner)
+    again = sites.searching(planner)
+    local = sites.asked_for(planner.fleet, wanted.local_steps, again)
+    candidates = sorted([*candidates, *local], key=lambda each: each.estimate.step_s)
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
         raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
@@ -136,7 +136,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
-    unproven = _left_open(planner, best)
+    unproven, between = _left_open(planner, best), sites.remarks(planner.fleet, candidates, again)
     used = [place for place, name in enumerate(names) if name in best.estimate.used]
     worth = Worth(planner, best)
     without = worth.without([] if exact or len(names) < 3 else used)
@@ -161,14 +161,9 @@ def plan_fleet(world: World) -> MixedPlanSet:
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, candidates[0], best, fleet, money),
         left_out=left_out,
+        lines=tuple(between.lines),
+        local_steps=sites.of_asked(local, candidates) or between.local,
     )  # fmt: skip
-
-
-def _reported_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
-    """Whether a plan uses one pool and is no faster than that pool's own plan, which is told anyway."""
-    used = list(each.estimate.used)
-    own = alone.get(used[0])
-    return len(used) == 1 and own is not None and own.estimate.step_s <= each.estimate.step_s * (1 + 1e-6)
 
 
 def _search_record(planner: Planner, feasible: int, seconds: float) -> Search:

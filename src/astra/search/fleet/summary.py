@@ -9,6 +9,7 @@ import msgspec
 
 from astra.answer import PriceTag, Range
 from astra.catalog import runtimes
+from astra.cost.lines import crossings, egress_usd
 from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
 from astra.money.bill import Hired, cost_of, hired
@@ -16,9 +17,10 @@ from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Source
 from astra.rules.can import unable
 from astra.search import detail
+from astra.search.fleet.local import RUN_BY, warning
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
-from astra.spec.mixed import MixedStrategy
+from astra.spec.mixed import MixedStrategy, parse_mixed
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money
 from astra.spec.workload import Workload
@@ -35,6 +37,7 @@ def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstima
         name: hired(msgspec.structs.replace(pools[name], gpus=_whole(used, pools[name].node.gpus)))._replace(used=used)
         for name, used in result.used.items()
     }
+    options = _with_egress(fleet, result, options, tokens)
     tags = {name: tag for name in result.used if (tag := tag_of(options, pools[name])) is not None}
     cost = None
     if len(tags) == len(result.used):
@@ -51,6 +54,16 @@ def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstima
         cost=cost,
         warnings=[*result.warnings, *dict.fromkeys(warnings), *missing],
     )
+
+
+def _with_egress(fleet: Fleet, result: MixedEstimate, options: Money, tokens: float) -> Money:
+    """What is sent over priced links in the whole run, with what the user says of egress."""
+    if "[" not in result.strategy:
+        return options
+    sent = crossings(fleet.cluster, fleet.names, fleet.job, parse_mixed(result.strategy))
+    usd = egress_usd(sent) * tokens / fleet.job.workload.tokens_per_step
+    together = {"egress_tb": 1.0, "usd_per_tb_egress": options.egress_usd + usd}  # as one amount
+    return msgspec.structs.replace(options, **together) if usd else options
 
 
 def _whole(used: int, node: int) -> int:
@@ -139,6 +152,7 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
         wants["the optimizer on the GPU"] = asks.offload and name not in _PROFILES
         wants["GPUs of one vendor"] = asks.vendors > 1 and name != "FlagScale"
         wants["one precision on all GPUs"] = asks.precisions > 1
+        wants[f"gradients that meet at every step (local steps are for {RUN_BY})"] = strategy.local > 1
         wants.update(_profile_lacks(name, asks, chunks=chunks))
     missing = {name: "; ".join(want for want, broken in wants.items() if broken) for name, wants in lacks.items()}
     return [name for name in RUNTIMES if not missing[name]], {name: text for name, text in missing.items() if text}
@@ -205,7 +219,7 @@ def summary(
         stages=list(stages),
         provenance={term: source.word for term, source in known.provenance.items()},
         provenance_worst=max(known.provenance.values()).word,
-        warnings=_warnings(vendors, precisions),
+        warnings=[*_warnings(vendors, precisions), *[warning(len(groups), strategy.local)] * (strategy.local > 1)],
         groups=groups,
         used=used,
         idle={
