@@ -230,6 +230,19 @@ class Nearby(Result, frozen=True, kw_only=True):
     sentence: str
 
 
+class Loss(Result, frozen=True, kw_only=True):
+    """What happens if a node of a pool is lost."""
+
+    pool: str
+    gpus: int  # of that node
+    strategy: str | None  # the next plan; None: nothing fits what is left
+    step_s: float | None
+    times: float | None  # its step over that of the plan before
+    moves_gib: dict[str, float]  # state that the next plan puts on a pool which did not hold it, by pool
+    from_checkpoint_gib: float  # state that was on that node and nowhere else
+    why: str = ""
+
+
 class PlanSet(Result, frozen=True, kw_only=True):
     """The ranked answer to a request."""
 
@@ -246,6 +259,7 @@ class PlanSet(Result, frozen=True, kw_only=True):
     asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.plan`` that give this answer
     nearby: list[Nearby] = []  # a batch, and a number of GPUs, that divide better
     daring: Daring | None = None  # the fastest if it works, where that is another plan than the first
+    lost: list[Loss] = []  # if a node is lost, where that was asked
 
     @property
     def best(self) -> Plan:

@@ -36,6 +36,15 @@ def plan(model: Asked, *, progress: Callable[[float], None] | None = None, **ask
     """
     check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
     world = World.of(requested("plan", model, asked))
+    answer = _planned(world, progress)
+    if not world.request.node_lost:
+        return answer
+    from astra.search.lost import losses  # noqa: PLC0415 - only where it is asked
+
+    return msgspec.structs.replace(answer, lost=losses(world, answer, lambda request: _planned(World.of(request))))
+
+
+def _planned(world: World, progress: Callable[[float], None] | None = None) -> PlanSet:
     if not world.several:
         return plan_pool(world, progress)
     from astra.search.fleet.plan import plan_fleet  # noqa: PLC0415 - one pool does without all of it

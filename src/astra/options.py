@@ -62,6 +62,7 @@ class PlanOptions(_Own, _Goal, total=False):
     """The keywords of ``plan``."""
 
     counts: str
+    node_lost: bool
     local_steps: Whole | None
     launchable: bool
     top: Whole

@@ -38,6 +38,7 @@ VALUES: dict[str, list[Any]] = {
     "assume_network": [True],
     "own": ["64xH100", ["64xH100", "8xA100"], "c.toml", (), None],
     "counts": ["exact"],
+    "node_lost": [True],
     "local_steps": [None, 50, "100", " Auto "],
     "launchable": [True],
     "batch": [1, 1e3, "1k", "4M tokens", "4Mtok", np.int64(512)],

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from astra.report import drawing, explain, money
+from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
 from astra.spec.mixed import short_form
-from astra.units import show_bits, show_count, show_dollars
+from astra.units import show_count, show_dollars
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -90,30 +91,6 @@ def marginal_sentences(planset: MixedPlanSet) -> list[str]:
     ]
 
 
-def line_sentences(planset: MixedPlanSet) -> list[str]:
-    """From which width lines between sites pay, and what local steps would bring."""
-    told = []
-    for line in planset.lines:
-        pays, ends = line.pays_from_bytes_per_s, " and ".join(end for end in line.ends if end)
-        where = f"The line between {ends}" if len([end for end in line.ends if end]) == 2 else "The line between pools"
-        has = f"{where} has {show_bits(line.bytes_per_s)}"
-        if pays is None:
-            told.append(f"{has}: at no width is a plan over it the fastest.")
-        else:
-            told.append(f"{has}; a plan over it is the fastest from {show_bits(pays)} on.")
-    local = planset.local_steps
-    if local is not None:
-        asked = any(plan.strategy == local.strategy for plan in planset.plans)
-        told.append(
-            f"Local steps (DiLoCo), {local.inner_steps} between meetings of the weights, "
-            f"{'take' if asked else 'would take'} {explain.show_step(local.step_s)} a step, {local.times:.2f}x as fast "
-            f"as the best plan without, but are another training: published runs with {local.workers} workers lost "
-            f"{local.penalty} in loss ({local.source})."
-            + ("" if asked else f" --local-steps {local.inner_steps} plans them.")
-        )
-    return told
-
-
 def runs_sentence(estimate: MixedEstimate) -> str:
     """Which runtimes can execute a plan as it is."""
     able = (
@@ -153,6 +130,7 @@ def render_mixed(
         parts += picture(best, columns, every_stage=True)
         parts += [drawing.blank(), drawing.heading("What each pool is worth")]
         parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset), *line_sentences(planset)])
+        parts += drawing.bullets(lost_sentences(planset))
         parts += money.bill(planset)
         if planset.baseline is not None and best.cost is None:
             parts += [drawing.blank(), *drawing.bullets(money.saved_sentences(planset))]
@@ -174,7 +152,7 @@ MORE: Final = (
 def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[RenderableType]:
     """The best plan in a few sentences, what each pool is worth, and what more can be seen."""
     sentences = [explain.certainty(best), " ".join(comparison(planset)), "; ".join(marginal_sentences(planset))]
-    sentences += line_sentences(planset)
+    sentences += [*line_sentences(planset), *lost_sentences(planset)]
     sentences += [money.bill_in_short(best), *money.saved_sentences(planset)]
     sentences.append(_who_in_short(planset, best))
     return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE)]

@@ -139,9 +139,15 @@ class Pool(Spec, frozen=True, kw_only=True):
     zone: Name = ""  # where it stands; links may join zones
     usd_per_gpu_h: float | None = None
     price_source: Line = ""
+    mtbf_gpu_h: float | None = None  # hours between failures of one GPU; None: as of all
+    preemptions_per_node_day: float | None = None  # how often a server is taken away; None: as its market's are
+    available: float = 1.0  # share of the time that it is there
 
     def __post_init__(self) -> None:
         check_names("pool", self)
+        check_positive("pool", mtbf_gpu_h=self.mtbf_gpu_h)
+        check_not_negative("pool", preemptions_per_node_day=self.preemptions_per_node_day)
+        check(0 < self.available <= 1, "pool.available", self.available, "a share of the time above 0, 1 at most")
         check(
             isinstance(self.gpus, int) and 1 <= self.gpus <= 10_000_000,
             "gpus",

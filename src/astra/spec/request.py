@@ -122,6 +122,10 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
               {"at-most": "use of each pool what helps (default)", "exact": "use every GPU"}, "plan",
               "several pools")
     ] = "at-most"  # fmt: skip
+    node_lost: Annotated[
+        bool, Field(kinds.switch(), "also say what happens if a node of each pool is lost: the next plan, and what has "
+                    "to move", "plan", "GPUs")
+    ] = False  # fmt: skip
     local_steps: Annotated[
         int | str | None,
         Field(inner_steps(100_000),

@@ -17,6 +17,7 @@ from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
 from astra.rules.table import Rule
 from astra.search.fleet import sites
+from astra.search.fleet.absences import absences
 from astra.search.fleet.detail import estimate as estimate_mixed
 from astra.search.fleet.found import search
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
@@ -153,6 +154,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
         notes=[
             f"runtime {fleet.job.runtime.title}", *unused, *_limits_of(planner, best), *unproven,
             *_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
+            *absences(fleet, best, alone, without.by_pool),
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
         alone=[_alternative(planner, place, each, best) for place, each in alone.items()],

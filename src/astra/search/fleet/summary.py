@@ -12,6 +12,7 @@ from astra.catalog import runtimes
 from astra.cost.lines import crossings, egress_usd
 from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
+from astra.money import rates
 from astra.money.bill import Hired, cost_of, hired
 from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Source
@@ -20,6 +21,7 @@ from astra.search import detail
 from astra.search.fleet.local import RUN_BY, warning
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
+from astra.spec.cluster import Pool
 from astra.spec.mixed import MixedStrategy, parse_mixed
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money
@@ -40,6 +42,7 @@ def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstima
     options = _with_egress(fleet, result, options, tokens)
     tags = {name: tag for name in result.used if (tag := tag_of(options, pools[name])) is not None}
     cost = None
+    options = _with_risks(pools, machines, tags, options)
     if len(tags) == len(result.used):
         together = Hired(*(sum(column) for column in zip(*machines.values(), strict=True)))
         cost = cost_of(fleet.job, result, options, _joined(tags, machines), together)
@@ -64,6 +67,29 @@ def _with_egress(fleet: Fleet, result: MixedEstimate, options: Money, tokens: fl
     usd = egress_usd(sent) * tokens / fleet.job.workload.tokens_per_step
     together = {"egress_tb": 1.0, "usd_per_tb_egress": options.egress_usd + usd}  # as one amount
     return msgspec.structs.replace(options, **together) if usd else options
+
+
+def _with_risks(
+    pools: Mapping[str, Pool], machines: Mapping[str, Hired], tags: Mapping[str, PriceTag], options: Money
+) -> Money:
+    """Failures and pre-emptions of the job where pools have their own: rates add up, so these are means over pools."""
+    own = [pools[name] for name in machines]
+    if all(pool.mtbf_gpu_h is None and pool.preemptions_per_node_day is None for pool in own):
+        return options
+    usual_h = options.mtbf_gpu_h or rates.MTBF_GPU_S / rates.HOUR_S
+    failures = sum(each.used / (pools[name].mtbf_gpu_h or usual_h) for name, each in machines.items())
+    taken = sum(each.nodes * _taken_per_day(pools[name], tags.get(name), options) for name, each in machines.items())
+    used, nodes = (sum(column) for column in list(zip(*machines.values(), strict=True))[::2])
+    return msgspec.structs.replace(options, mtbf_gpu_h=used / failures, preemptions_per_node_day=taken / nodes)
+
+
+def _taken_per_day(pool: Pool, tag: PriceTag | None, options: Money) -> float:
+    """How often a day a server of a pool is taken away: as the pool says, the user, or its market."""
+    said = (
+        pool.preemptions_per_node_day if pool.preemptions_per_node_day is not None else options.preemptions_per_node_day
+    )
+    usual = rates.PREEMPTIONS_PER_NODE_S * rates.DAY_S if tag is not None and tag.market == "spot" else 0.0
+    return usual if said is None else said
 
 
 def _whole(used: int, node: int) -> int:
