@@ -55,8 +55,8 @@ FLAGS = {
     "explain": f"--help --pick --seconds {BRIEF_OUTPUT}",
     "compare": f"--help --model {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --vocab {BRIEF_OUTPUT}",
     "sweep": (
-        f"--help --over --csv --plot {CLUSTER} --at-most --exact --node-lost --local-steps {WORKLOAD} --fix --forbid --max --min "
-        f"--rules --headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
+        f"--help --over --csv --plot {CLUSTER} --at-most --exact --node-lost --local-steps {WORKLOAD} --fix --forbid "
+        f"--max --min --rules --headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
     ),
     "trace": "--help --pick --out --json --width --debug",
     "model": f"--help --seq {BRIEF_OUTPUT}",

@@ -34,7 +34,6 @@ from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
 from astra.spec.money import Money
-from astra.spec.request import PlanRequest
 from astra.spec.workload import PRECISIONS
 from astra.units import show_seconds
 
@@ -100,22 +99,13 @@ def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, s
     return InputError("precision", wanted, want=f"one that every pool has ({reasons})", fix=fix)
 
 
-def _check_goal(request: PlanRequest) -> None:
-    """Refuse what is only found for one pool."""
-    for name in ("objective", "budget", "deadline"):
-        value = getattr(request, name)
-        if value is not None and value != "fastest":
-            fix = (
-                "With several pools the fastest plan is found, and --tokens adds days and dollars to each; "
-                "astra rent looks for mixes by money."
-            )
-            raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
-
-
 def plan_fleet(world: World) -> MixedPlanSet:
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
     started, wanted, money = time.perf_counter(), world.request, world.money
-    _check_goal(wanted)
+    if world.goal.objective.name != "fastest":
+        from astra.search.fleet.by_goal import plan_goal  # noqa: PLC0415 - few goals are about money
+
+        return plan_goal(world)
     exact = wanted.counts == "exact"
     fleet, left_out = fleet_in(world)
     able(fleet.job, several=True)
@@ -146,7 +136,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=_record(world, fleet),
+        request=record(world, fleet),
         asked=world.resolved.plain("plan"),
         plans=plans,
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
@@ -309,7 +299,7 @@ def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
     return [f"{what} {pools}: the best plan found in the work allowed for this remark, there may be a faster one"]
 
 
-def _record(world: World, fleet: Fleet) -> dict[str, Any]:
+def record(world: World, fleet: Fleet) -> dict[str, Any]:
     """The request as the answer tells it: enough to launch a plan of it."""
     pools = {
         name: {"gpus": pool.gpus, "gpu": pool.device.name, "node": pool.node.name, "zone": pool.zone,
