@@ -39,6 +39,7 @@ VALUES: dict[str, list[Any]] = {
     "own": ["64xH100", ["64xH100", "8xA100"], "c.toml", (), None],
     "counts": ["exact"],
     "node_lost": [True],
+    "by_runtime": [True],
     "local_steps": [None, 50, "100", " Auto "],
     "launchable": [True],
     "batch": [1, 1e3, "1k", "4M tokens", "4Mtok", np.int64(512)],

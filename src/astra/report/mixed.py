@@ -125,6 +125,7 @@ def render_mixed(
         _ranking(planset),
     ]
     parts += drawing.closing(explain.all_warnings(planset), [])
+    parts += _runtimes(planset)
     if full:
         parts += [drawing.blank(), drawing.heading("The best plan"), drawing.text(best.strategy)]
         parts += picture(best, columns, every_stage=True)
@@ -295,6 +296,21 @@ def _ranking(planset: MixedPlanSet) -> RenderableType:
             cells += [show_dollars(estimate.train_usd) if estimate.train_usd is not None else "-"]
         out.add_row(str(plan.rank), *cells)
     return out
+
+
+def _runtimes(planset: MixedPlanSet) -> list[RenderableType]:
+    """The best plan of each runtime, where that was asked."""
+    if not planset.by_runtime:
+        return []
+    out = drawing.table(("runs on", "left"), ("best plan", "wrap"), ("step time", "right"), ("times", "right"),
+                        ("export", "left"))  # fmt: skip
+    for row in planset.by_runtime:
+        if row.strategy is None or row.step_s is None or row.times is None:
+            out.add_row(row.runs_on, row.why, "-", "-", row.target or "-")
+            continue
+        words = "\n".join(short_form(row.strategy))
+        out.add_row(row.runs_on, words, explain.show_step(row.step_s), f"{row.times:.2f}", row.target or "-")
+    return [drawing.blank(), drawing.heading("The best plan of each runtime"), out]
 
 
 def _launch(planset: MixedPlanSet) -> list[RenderableType]:

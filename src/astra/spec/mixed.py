@@ -159,6 +159,15 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         return sum(group.samples for group in self.groups)
 
     @property
+    def shapes(self) -> set[tuple[Any, ...]]:
+        """The unlike pipelines; groups of one shape are plain data parallelism, whatever pools they are on."""
+        return {
+            (group.mbs, group.microbatches, group.cp, group.vp,
+             tuple((one.tp, one.pp, one.ep, one.layers, one.recompute) for one in group.segments))
+            for group in self.groups
+        }  # fmt: skip
+
+    @property
     def gpus_by_pool(self) -> dict[str, int]:
         """GPUs used of each pool."""
         used: dict[str, int] = {}

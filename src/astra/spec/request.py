@@ -126,6 +126,10 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         bool, Field(kinds.switch(), "also say what happens if a node of each pool is lost: the next plan, and what has "
                     "to move", "plan", "GPUs")
     ] = False  # fmt: skip
+    by_runtime: Annotated[
+        bool, Field(kinds.switch(), "also tell the best plan of each runtime that joins pools, in one table", "plan",
+                    "several pools")
+    ] = False  # fmt: skip
     local_steps: Annotated[
         int | str | None,
         Field(inner_steps(100_000),

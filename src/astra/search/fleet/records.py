@@ -68,6 +68,18 @@ class Marginal(Result, frozen=True, kw_only=True):
     strategy: str
 
 
+class RuntimePlan(Result, frozen=True, kw_only=True):
+    """The best plan that a runtime can run as it is."""
+
+    runs_on: str
+    runtime: str  # the profile it is timed by
+    target: str | None  # of astra export, which starts it; None: nothing does
+    strategy: str | None  # None: none was found
+    step_s: float | None
+    times: float | None  # its step over that of the fastest of them
+    why: str = ""
+
+
 class LineRemark(Result, frozen=True, kw_only=True):
     """A line between two sites, and the width from which a plan over it is the fastest."""
 
@@ -98,6 +110,7 @@ class MixedPlanSet(PlanSet, frozen=True, kw_only=True):
     conceivable: Plan  # the best of all
     left_out: dict[str, str]  # pools that no plan can use, and why
     lines: tuple[LineRemark, ...] = ()  # between sites
+    by_runtime: tuple[RuntimePlan, ...] = ()  # where that was asked
     local_steps: LocalSteps | None = None  # offered where they would be faster, or as they were asked for
 
     def __str__(self) -> str:

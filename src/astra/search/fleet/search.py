@@ -324,6 +324,8 @@ class Planner:
         with self.effort.part(1 / 2):
             limit = min(below_s, plain[0].step_s if plain else np.inf)
             groups = self.sharing(counts, every=every, limit=limit)
+        if self.limits.restrictions.alike:
+            groups = [each for each in groups if len(each.strategy.shapes) == 1]
         limit = min([known_s, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
         same_replicas = self.same_replicas(counts, every=every, below=limit)
         launchable = self.cost(plain, most=2)

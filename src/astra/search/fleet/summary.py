@@ -120,10 +120,18 @@ def _joined(tags: dict[str, PriceTag], machines: dict[str, Hired]) -> PriceTag:
 
 
 # Executors whose framework is a runtime of the catalog: what it can train and do is in that file.
-_PROFILES: Final = {"Megatron-LM": "megatron", "FlagScale": "flagscale"}
+_PROFILES: Final = {
+    "Megatron-LM": "megatron", "FlagScale": "flagscale", "PyTorch trainer": "pytorch",
+    "jobs with a gradient bridge": "megatron",
+}  # fmt: skip
 # The executor that starts what is written for a target.
-STARTED_BY: Final = {"megatron": "Megatron-LM", "megatron-bridge": "Megatron-LM", "flagscale": "FlagScale"}
-RUNTIMES: Final = ("Megatron-LM", "torch.distributed.pipelining", "FlagScale", "HexiScale", "Sailor")
+STARTED_BY: Final = {
+    "megatron": "Megatron-LM", "megatron-bridge": "Megatron-LM", "flagscale": "FlagScale", "pytorch": "PyTorch trainer",
+}  # fmt: skip
+RUNTIMES: Final = (
+    "Megatron-LM", "torch.distributed.pipelining", "FlagScale", "PyTorch trainer", "jobs with a gradient bridge",
+    "HexiScale", "Sailor",
+)  # fmt: skip
 _FORKS: Final = ("HexiScale", "Sailor")  # of older code, with ZeRO 1 at most
 
 
@@ -143,7 +151,9 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
     segments = [segment for group in strategy.groups for segment in group.segments]
     one_shape = len({(segment.tp, segment.ep) for segment in segments}) == 1
     one_recompute = len({segment.recompute for segment in segments}) == 1
-    one_group, one_mbs = len(strategy.groups) == 1, len({group.mbs for group in strategy.groups}) == 1
+    one_group, one_mbs = len(strategy.shapes) == 1, len({group.mbs for group in strategy.groups}) == 1
+    inside = [{(one.tp, one.ep, one.recompute) for one in group.segments} for group in strategy.groups]
+    apart = all(len({one.pool for one in group.segments}) == 1 for group in strategy.groups)
     chunks = any(group.vp > 1 for group in strategy.groups)
     shapes = [group.segments for group in strategy.groups]
     ends_differ = any(inside[0].tp != inside[-1].tp for inside in shapes)
@@ -158,9 +168,17 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
             "equal pipelines with equal micro-batches": not one_group,
         },
         "FlagScale": {
-            "one pipeline shape": not one_group,
+            "stages of every replica on each pool": len(strategy.groups) > 1,
             "one cp": len({group.cp for group in strategy.groups}) > 1,
             "the first stage's tp on the last one too (tied embeddings)": asks.model.tied_embeddings and ends_differ,
+        },
+        "PyTorch trainer": {
+            "one tp and recompute setting inside a group": any(len(one) > 1 for one in inside),
+            "tp, pipelines and replicas alone": max(s.ep for s in segments) > 1
+            or max(g.cp for g in strategy.groups) > 1,
+        },
+        "jobs with a gradient bridge": {
+            "several groups, each on a pool of its own": len(strategy.groups) == 1 or not apart,
         },
         "HexiScale": {
             "a Llama-2 model": not asks.model.name.startswith("llama-2"),
@@ -194,7 +212,7 @@ def _profile_lacks(name: str, asks: Fitted, *, chunks: bool) -> dict[str, bool]:
     work = msgspec.structs.replace(asks.workload, precision="bf16")
     return {reason.sentence: True for reason in unable(runtime, asks.model, work)} | {
         "one chunk per stage (no vp)": chunks and "vp" not in can.degrees,
-        f"zero {max(can.zero)} at most": asks.zero > max(can.zero),
+        f"zero {' or '.join(map(str, can.zero))}": asks.zero not in can.zero,
         "the optimizer on the GPU": asks.offload and "optimizer" not in can.offload,
     }
 
@@ -226,7 +244,8 @@ def summary(
     vendors = {jobs[name].pool.device.vendor for name in used}
     precisions: set[str] = {jobs[name].workload.precision for name in used}
     runs_on, needs = runtimes_for(
-        strategy, Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions))
+        strategy,
+        Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions), zero=strategy.zero),
     )
     return MixedEstimate(
         model=job.model.name,
