@@ -235,11 +235,11 @@ class Loss(Result, frozen=True, kw_only=True):
 
     pool: str
     gpus: int  # of that node
-    strategy: str | None  # the next plan; None: nothing fits what is left
-    step_s: float | None
-    times: float | None  # its step over that of the plan before
-    moves_gib: dict[str, float]  # state that the next plan puts on a pool which did not hold it, by pool
-    from_checkpoint_gib: float  # state that was on that node and nowhere else
+    strategy: str | None = None  # the next plan; None: nothing fits what is left
+    step_s: float | None = None
+    times: float | None = None  # its step over that of the plan before
+    moves_gib: dict[str, float] = {}  # state that the next plan puts on a pool which did not hold it, by pool
+    from_checkpoint_gib: float = 0.0  # state that was on that node and nowhere else
     why: str = ""
 
 

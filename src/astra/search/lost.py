@@ -47,22 +47,21 @@ def losses(world: World, answer: PlanSet, plan: Callable[[PlanRequest], PlanSet]
 def _loss(world: World, answer: PlanSet, plan: Callable[[PlanRequest], PlanSet], place: int, name: str) -> Loss:
     pool, before = world.cluster.pools[place], answer.best
     left = _without_node(world.cluster, place)
-    lost = {"pool": name, "gpus": pool.gpus_per_node}
-    nothing = {"strategy": None, "step_s": None, "times": None, "moves_gib": {}, "from_checkpoint_gib": 0.0}
     if left is None:
-        return Loss(**lost, **nothing, why="no GPU is left.")
+        return Loss(pool=name, gpus=pool.gpus_per_node, why="no GPU is left.")
     asked = replace(world.request, gpus=(), node=None, cluster=left, baseline=None, node_lost=False, top=1)
     try:
         found = plan(asked).best
     except NoFeasiblePlan as error:
-        return Loss(**lost, **nothing, why=str(error))
+        return Loss(pool=name, gpus=pool.gpus_per_node, why=str(error))
     state = checkpoint_bytes(world.job)
     was, now = held_by(world, before.strategy, name), held_by(world, found.strategy, name)
     depth = max(world.model.layers, 1)
     moves = {there: len(layers - was.layers.get(there, set())) / depth * state / GIB
              for there, layers in now.layers.items()}  # fmt: skip
     return Loss(
-        **lost,
+        pool=name,
+        gpus=pool.gpus_per_node,
         strategy=found.strategy,
         step_s=found.estimate.step_s,
         times=found.estimate.step_s / before.estimate.step_s,
