@@ -43,6 +43,7 @@ from tests.files.odd import BETWEEN, FILES, PRICES, PROFILED, SKYPILOT, plans
 
 TODAY: Final = dt.date(2026, 11, 16)
 MOST_BYTES: Final = 20_000  # longer inputs find the same faults later
+MOST_ROWS: Final = 6
 
 
 class Target(NamedTuple):
@@ -158,7 +159,8 @@ def _catalogs(text: str) -> None:
 
 
 def _runs(text: str) -> None:
-    for run in read_runs(_file("runs.csv", text)):
+    few = "\n".join(text.split("\n")[:MOST_ROWS])  # each is costed, which takes its time
+    for run in read_runs(_file("runs.csv", few)):
         assert isinstance(run, Skipped) or run.strategy.gpus >= 1
 
 
