@@ -27,7 +27,7 @@ FILE = re.compile(r"<!-- file: (?P<name>[\w.]+) -->\n```\w*\n(?P<text>.*?)^```$"
 def output_of(command: str, folder: Path = ROOT) -> str:
     """What a command prints, with ``astra`` and ``python`` of this environment."""
     words = shlex.split(command)
-    programs = {"astra": [sys.executable, "-m", "astra"], "python": [sys.executable]}
+    programs = {"astra": [sys.executable, "-m", "astra"], "python": [sys.executable], "cat": ["cat"]}
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
         [*programs[words[0]], *words[1:]], check=False, capture_output=True, text=True, cwd=folder, env=environment
@@ -37,13 +37,13 @@ def output_of(command: str, folder: Path = ROOT) -> str:
     return done.stdout.rstrip()
 
 
-def filled(text: str, folder: Path) -> str:
-    """A page with fresh output in its blocks, in their order."""
+def filled(text: str, folder: Path, *, shown: bool = False) -> str:
+    """A page with fresh output in its blocks, in their order; with ``shown`` each begins with its command."""
 
     def fresh(match: re.Match[str]) -> str:
         lines = output_of(match["command"], folder).splitlines()
         body = "\n".join(line.rstrip() for line in (lines[: int(match["first"])] if match["first"] else lines))
-        return f"{match[1]}{body}\n```"
+        return f"{match[1]}{'$ ' + match['command'] + chr(10) if shown else ''}{body}\n```"
 
     return BLOCK.sub(fresh, text)
 
@@ -53,7 +53,7 @@ def filled_in(text: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         for match in FILE.finditer(text):
             (Path(folder) / match["name"]).write_text(match["text"], encoding="utf-8")
-        return filled(text, Path(folder))
+        return filled(text, Path(folder), shown=True)
 
 
 def main() -> None:
