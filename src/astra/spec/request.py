@@ -216,7 +216,10 @@ FIELDS: Final = fields_of(PlanRequest)
 
 def read_request(verb: str, values: Mapping[str, Any], place: Callable[[str], str] = str) -> PlanRequest:
     """The request that some fields make up for a verb; ``place`` says how errors name a field."""
-    return PlanRequest(**read_fields(PlanRequest, values, place, taken=verb))
+    read = read_fields(PlanRequest, values, place, taken=verb)
+    if "model" not in read:
+        raise InputError(place("model"), None, want=_MODEL)
+    return PlanRequest(**read)
 
 
 def _without_nothing(value: Any) -> Any:
