@@ -8,7 +8,19 @@ import sys
 
 import pytest
 
-HEAVY = ("rich", "torch", "scipy", "pandas", "sklearn", "matplotlib", "megatron", "starlette", "uvicorn")
+HEAVY = (
+    "rich",
+    "torch",
+    "scipy",
+    "pandas",
+    "sklearn",
+    "matplotlib",
+    "megatron",
+    "starlette",
+    "uvicorn",
+    "pyarrow",
+    "ray",
+)
 
 
 def loaded(code: str) -> set[str]:
