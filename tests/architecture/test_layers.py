@@ -26,6 +26,7 @@ LAYERS = (
     ("search",),
     ("renting", "api"),
     ("study", "questions"),
+    ("sharing",),
     ("export", "report"),
     ("validate", "lab", "serve"),
     ("cli",),

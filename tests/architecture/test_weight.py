@@ -20,6 +20,7 @@ HEAVY = (
     "uvicorn",
     "pyarrow",
     "ray",
+    "highspy",
 )
 
 

@@ -89,6 +89,21 @@ ENVIRONMENTS: Final = (
             ("schemathesis==4.32.5",),
         ),
     ),
+    # Ray answers studies; the others read their tables.
+    Environment(
+        "ray",
+        (
+            (
+                "--editable",
+                "{root}[ray]",
+                "ray==2.60.0",
+                "pyarrow==26.0.1",
+                "pandas==3.1.1",
+                "polars==2.1.0",
+                "duckdb==2.0.0",
+            ),
+        ),
+    ),
 )
 
 

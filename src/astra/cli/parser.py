@@ -23,6 +23,7 @@ VERBS: Final = (
     "compare",
     "sweep",
     "study",
+    "fleet",
     "trace",
     "model",
     "catalog",
@@ -45,6 +46,7 @@ examples:
   astra explain plan.json                      why it is so, and what would bring most
   astra trace plan.json --out step.svg         its simulated step, stage by stage
   astra study roadmap.toml                     a whole grid of questions, into Parquet
+  astra fleet jobs.toml                        several jobs on shared GPUs: who gets which, and when
   astra serve                                  all of it as a page in the browser
   astra model ./config.json
   astra catalog gpus
