@@ -222,6 +222,11 @@ def read_request(verb: str, values: Mapping[str, Any], place: Callable[[str], st
     return PlanRequest(**read)
 
 
+def as_meant(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a plan with what goes without saying: whoever names a runtime wants plans for it."""
+    return {"launchable": True, **fields} if fields.get("runtime") is not None else dict(fields)
+
+
 def _without_nothing(value: Any) -> Any:
     """Plain data without what is None, which is the default wherever it may stand and has no word in TOML."""
     if isinstance(value, dict):
