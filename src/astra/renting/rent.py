@@ -87,19 +87,33 @@ class Searched(NamedTuple):
     mixed: Mixed
 
 
-def searched(
-    request: PlanRequest, today: dt.date | None = None, progress: Callable[[float], None] | None = None
-) -> Searched:
-    """Every offer in every count, and mixes of two; an error if nothing fits."""
-    options, most = request.money, request.max_gpus
-    shown = offers_of(request, today)
-    world = World.of(_with_usual_goal(request), Cluster(pools=(shown.offers[0].pool,)))
+class Stage(NamedTuple):
+    """What a request may rent, and the job on any of it."""
+
+    world: World
+    shown: Market
+    job_of: JobOf
+
+
+def staged(request: PlanRequest, shown: Market) -> Stage:
+    """A request with what it may rent; an error if its runtime cannot train it."""
+    world = World.of(request, Cluster(pools=(shown.offers[0].pool,)))
     base = world.job
     able(base)
 
     def job_of(offer: Offer, count: int) -> Job:
         return msgspec.structs.replace(base, pool=offer.pool_of(count))
 
+    return Stage(world, shown, job_of)
+
+
+def searched(
+    request: PlanRequest, today: dt.date | None = None, progress: Callable[[float], None] | None = None
+) -> Searched:
+    """Every offer in every count, and mixes of two; an error if nothing fits."""
+    options, most = request.money, request.max_gpus
+    world, shown, job_of = staged(_with_usual_goal(request), offers_of(request, today))
+    base = world.job
     state = search_front(shown.offers, job_of, options, effort=Effort(MOST_EFFORT), progress=progress)
     refined = refine(job_of, options, state.near_front())
     if not refined:

@@ -130,27 +130,27 @@ class FrontSearch:
             return
         offer_search = OfferSearch(job, offer, self._options)
         self.choices += len(offer.counts)
-        if not (flops_bound_s(job, offer.counts) < self._limit_s(offer_search)).any():
+        if not (flops_bound_s(job, offer.counts) < self.limit_s(offer_search)).any():
             self.passed += 1
             return
         self._offer_searches.append(offer_search)
         stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort)
         search_counts: CountSearch | None = None
         while not self._effort.over or not self._best:
-            counts = stream.next(self._limit_s(offer_search)) if search_counts is None else None
+            counts = stream.next(self.limit_s(offer_search)) if search_counts is None else None
             if counts is not None and self._effort.over and self._best:
                 stream.put_back(counts)
                 break
             if counts is not None and (table := self._table(offer_search, stream, counts)) is not None:
                 self.considered += table.space.considered
-                search_counts = CountSearch(job, table, self._limits(offer_search, table), self._effort)
+                search_counts = CountSearch(job, table, self.limits(offer_search, table), self._effort)
             if search_counts is None:
                 return
             before = search_counts.evaluated
             with self._effort.part(self.share):
                 by_count = search_counts.go_on(found=bool(self._best))
             self.evaluated += search_counts.evaluated - before
-            self._add(offer_search, by_count)
+            self.add_counts(offer_search, by_count)
             offer_search.open_s[offer_search.at(by_count.counts)] = by_count.open_s
             if not np.isfinite(by_count.open_s).any():
                 search_counts = None
@@ -161,7 +161,7 @@ class FrontSearch:
         """The grids of some counts with their parts; None where no count may matter."""
         job, offer = offer_search.job, offer_search.offer
         if not stream.whole:
-            limit_s = self._limit_s(offer_search)
+            limit_s = self.limit_s(offer_search)
             space = CountSpace(
                 job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s)
             )
@@ -171,14 +171,14 @@ class FrontSearch:
             if known[0] is job:
                 return known[1]
             least_s = least_by_count(known[1], compute_bound_s(*known))
-            if not (least_s < self._limit_s(offer_search)).any():
+            if not (least_s < self.limit_s(offer_search)).any():
                 self.passed += 1
                 return None
         table = tabulate(job, self._space(job, offer), self._effort)
         self._tables.setdefault(kind, (job, table))
         return table
 
-    def _limits(self, offer_search: OfferSearch, table: CountTable) -> Limits:
+    def limits(self, offer_search: OfferSearch, table: CountTable) -> Limits:
         """The longest step of each count that could be on the front, from the best steps so far."""
         at = offer_search.at(table.space.counts)
 
@@ -186,11 +186,11 @@ class FrontSearch:
             time_s = offer_search.time_of(best_s, at)
             usd = offer_search.usd_of(time_s, at)
             own = front(time_s, usd)
-            return np.minimum(self._limit_s(offer_search), offer_search.dominated_s(time_s[own], usd[own]))[at]
+            return np.minimum(self.limit_s(offer_search), offer_search.dominated_s(time_s[own], usd[own]))[at]
 
         return limits
 
-    def _limit_s(self, offer_search: OfferSearch) -> Floats:
+    def limit_s(self, offer_search: OfferSearch) -> Floats:
         """By count, the step from which the front so far is better."""
         return offer_search.dominated_s(self.times, self.dollars)
 
@@ -202,7 +202,8 @@ class FrontSearch:
         self._spaces.append(CountSpace(job, offer.counts, self._restrictions))
         return self._spaces[-1]
 
-    def _add(self, offer_search: OfferSearch, by_count: BestByCount) -> None:
+    def add_counts(self, offer_search: OfferSearch, by_count: BestByCount) -> None:
+        """Keep what was found for some counts of an offer."""
         at = offer_search.at(by_count.counts)
         time_s = offer_search.time_of(by_count.step_s, at)
         usd = offer_search.usd_of(time_s, at)
@@ -254,14 +255,20 @@ def search_front(
     restrictions: Restrictions | None = None,
     progress: Progress | None = None,
 ) -> FrontSearch:
-    """Try every offer in turns, first those that promise the most for the money: a good front makes the rest short."""
+    """The front of every offer in every count."""
 
     def usd_by_worth(offer: Offer) -> float:
         worth = max(offer.device.flops_per_s.values()) * offer.device.memory_bytes_per_s
         return float(offer.tag.usd_per_gpu_h / worth**0.5)
 
     state = FrontSearch(job_of, options, restrictions, effort)
-    queue = deque(state.turns(offer) for offer in sorted(offers, key=usd_by_worth))
+    in_turns(state, sorted(offers, key=usd_by_worth), progress)
+    return state
+
+
+def in_turns(state: FrontSearch, offers: Sequence[Offer], progress: Progress | None = None) -> None:
+    """Try every offer in turns, first those that promise the most: what is found makes the rest short."""
+    queue = deque(state.turns(offer) for offer in offers)
     while queue:
         state.share = max(1 / len(queue), LEAST_SHARE)
         turns = queue.popleft()
@@ -269,7 +276,6 @@ def search_front(
             queue.append(turns)
         elif progress is not None:
             progress(1 - len(queue) / len(offers))
-    return state
 
 
 def open_notes(state: FrontSearch) -> list[str]:
