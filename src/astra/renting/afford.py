@@ -106,19 +106,21 @@ class _Search:
         as_many = 1.0 if request.deadline is not None else AS_MANY
         state = search_most(
             self._shown.offers, stage.job_of, options, self.caps, effort=Effort(MOST_EFFORT), as_many=as_many,
-            progress=self._watch(),
+            upper=stage.world.upper, progress=self._watch(),
         )  # fmt: skip
-        rows, every = list[Afforded](), state.buys()
-        while every and not rows:  # what the detailed account of memory turns down is left out
+        found, every = list[tuple[Buys, Refined]](), state.buys()
+        while every and not found:  # what the detailed account of memory turns down is left out
             some = [one for one in every if one.steps * as_many >= every[0].steps]
             every = every[len(some) :]
-            bought = {(id(one.found.offer), one.found.gpus): one for one in some}
-            refined = refine(stage.job_of, options, [one.found for one in some])
-            rows = [_row(bought[id(one.parts[0].offer), one.gpus], one, stage.world) for one in refined]
+            refined = refine(stage.job_of, options, [one.found for one in some], upper=stage.world.upper)
+            fitting = {(id(one.parts[0].offer), one.gpus): one for one in refined}
+            keys = [(id(one.found.offer), one.found.gpus) for one in some]
+            found = [(one, fitting[key]) for one, key in zip(some, keys, strict=True) if key in fitting]
         best = None
-        if rows:
-            bar = min(rows[0].tokens / rows[0].tokens_range.low, as_many)
-            best = min((row for row in rows if row.tokens * bar >= rows[0].tokens), key=lambda row: row.days)
+        if found:
+            bar = min(found[0][1].estimate.step_s_range.high / found[0][1].estimate.step_s, as_many)
+            alike = [pair for pair in found if pair[0].steps * bar >= found[0][0].steps]
+            best = _row(*min(alike, key=lambda pair: pair[0].present_s), stage.world)
             self.notes += open_notes(best.model, state)
         self._known[stage.world.model.name] = best
         return best
@@ -157,7 +159,8 @@ def _size(row: Afforded) -> int:
 
 def _row(bought: Buys, found: Refined, world: World) -> Afforded:
     result, spec = found.estimate, world.model
-    tokens = bought.steps * world.workload.global_batch * world.workload.seq
+    longer = result.step_s_range.high / result.step_s if world.upper else 1.0  # than is expected
+    tokens = bought.steps * longer * world.workload.global_batch * world.workload.seq
     low, high = (tokens * result.step_s / end for end in (result.step_s_range.high, result.step_s_range.low))
     parameters = int(weights_of.count(spec).total)
     return Afforded(

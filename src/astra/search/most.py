@@ -33,8 +33,10 @@ class Buys(NamedTuple):
 class MostSearch(FrontSearch):
     """The most steps so far. What makes ``as_many`` times fewer is of interest too."""
 
-    def __init__(self, job_of: JobOf, options: Money, caps: Caps, as_many: float, effort: Effort) -> None:
-        super().__init__(job_of, options, effort=effort)
+    def __init__(
+        self, job_of: JobOf, options: Money, caps: Caps, as_many: float, effort: Effort, *, upper: bool
+    ) -> None:
+        super().__init__(job_of, options, effort=effort, upper=upper)
         self._caps, self._as_many, self.steps = caps, as_many, 0.0
         self._allowed: dict[int, Allowed] = {}
 
@@ -98,11 +100,12 @@ def search_most(
     caps: Caps,
     *,
     effort: Effort,
+    upper: bool,
     as_many: float = 1.0,
     progress: Callable[[float], None] | None = None,
 ) -> MostSearch:
     """What makes the most steps within the caps, and what makes as many."""
-    state = MostSearch(job_of, options, caps, as_many, effort)
+    state = MostSearch(job_of, options, caps, as_many, effort, upper=upper)
     some = [offer for offer in offers if len(offer.counts)]
     promised = {id(offer): state.promised(offer) for offer in some}
     in_turns(state, sorted(some, key=lambda offer: -promised[id(offer)]), progress)

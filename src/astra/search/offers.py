@@ -33,6 +33,7 @@ from astra.search.counts import (
     least_by_count,
     tabulate,
 )
+from astra.search.doubts import Doubts
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy
@@ -55,7 +56,7 @@ class FoundOffer(NamedTuple):
     offer: Offer
     gpus: int
     strategy: Strategy
-    step_s: float
+    step_s: float  # by which it is ranked: the upper end of its interval, or the expected one
     time_s: float  # with start-up and idle time, and with restarts where they are to be judged by
     usd: float  # without egress, which is the same for all
 
@@ -90,7 +91,7 @@ class OfferSearch:
             return time_s * self.usd_per_s[at]
         return run_usd(self._options, self.offer.tag, self._gpus[at], time_s)
 
-    def step_of(self, time_s: Floats) -> Floats:
+    def step_of(self, time_s: Floats | float) -> Floats:
         """The step from which the run takes so long; below zero where start-up alone does."""
         return (time_s - self._fixed_s) / self._step_runs_s
 
@@ -103,8 +104,11 @@ class FrontSearch:
     """The state of one search: the front so far, and what was done."""
 
     def __init__(
-        self, job_of: JobOf, options: Money, restrictions: Restrictions | None = None, effort: Effort | None = None
-    ) -> None:
+        self, job_of: JobOf, options: Money, restrictions: Restrictions | None = None, effort: Effort | None = None,
+        *, upper: bool, most_s: float = np.inf,
+    ) -> None:  # fmt: skip
+        self._upper = upper  # choices are ranked by the upper ends of their steps' intervals
+        self._most_s = most_s  # a run that takes longer is of no interest
         self._job_of, self._options, self._restrictions = job_of, options, restrictions or Restrictions()
         self._effort = effort or Effort()
         self._spaces: list[CountSpace] = []
@@ -143,7 +147,8 @@ class FrontSearch:
                 break
             if counts is not None and (table := self._table(offer_search, stream, counts)) is not None:
                 self.considered += table.space.considered
-                search_counts = CountSearch(job, table, self.limits(offer_search, table), self._effort)
+                limits = self.limits(offer_search, table)
+                search_counts = CountSearch(job, table, limits, self._effort, upper=self._upper)
             if search_counts is None:
                 return
             before = search_counts.evaluated
@@ -170,7 +175,9 @@ class FrontSearch:
         if known := self._tables.get(kind):
             if known[0] is job:
                 return known[1]
-            least_s = least_by_count(known[1], compute_bound_s(*known))
+            doubts = Doubts(job, offer.counts, upper=self._upper)
+            doubt = doubts.least(known[1].space, known[1].grids, known[1].place)
+            least_s = least_by_count(known[1], compute_bound_s(*known) * doubt)
             if not (least_s < self.limit_s(offer_search)).any():
                 self.passed += 1
                 return None
@@ -191,8 +198,9 @@ class FrontSearch:
         return limits
 
     def limit_s(self, offer_search: OfferSearch) -> Floats:
-        """By count, the step from which the front so far is better."""
-        return offer_search.dominated_s(self.times, self.dollars)
+        """By count, the step from which the front so far is better, or the run too long."""
+        dominated_s = offer_search.dominated_s(self.times, self.dollars)
+        return np.minimum(dominated_s, offer_search.step_of(self._most_s * (1 + ROUNDING)))
 
     def _space(self, job: Job, offer: Offer) -> CountSpace:
         for known in self._spaces:
@@ -252,6 +260,8 @@ def search_front(
     options: Money,
     *,
     effort: Effort,
+    upper: bool,
+    most_s: float = np.inf,
     restrictions: Restrictions | None = None,
     progress: Progress | None = None,
 ) -> FrontSearch:
@@ -261,7 +271,7 @@ def search_front(
         worth = max(offer.device.flops_per_s.values()) * offer.device.memory_bytes_per_s
         return float(offer.tag.usd_per_gpu_h / worth**0.5)
 
-    state = FrontSearch(job_of, options, restrictions, effort)
+    state = FrontSearch(job_of, options, restrictions, effort, upper=upper, most_s=most_s)
     in_turns(state, sorted(offers, key=usd_by_worth), progress)
     return state
 
