@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +26,8 @@ from astra.search.offers import FrontSearch
 from astra.search.world import World
 from astra.spec.money import MARKETS, Money
 from astra.units import show_dollars, show_seconds
+
+MOST_STARTUP: Final = 1 / 3  # of the time that is paid for, of what is named first
 
 
 class Answer(NamedTuple):
@@ -98,7 +100,7 @@ def _bar(one: Refined) -> float:
 
 
 def heads(best: Sequence[Refined], like: Sequence[int]) -> dict[str, int]:
-    """The rows to name first: fastest, cheapest, knee. None that runs for less time than it takes to start."""
+    """The rows to name first: fastest, cheapest, knee. None of which much is start-up, if it can be helped."""
     shown = sorted(set(like))
     worth = [place for place in shown if _worth_starting(best[place])] or shown[-1:]
     times, dollars = (np.array([getattr(best[place], name) for place in worth]) for name in ("time_s", "usd"))
@@ -107,13 +109,13 @@ def heads(best: Sequence[Refined], like: Sequence[int]) -> dict[str, int]:
 
 def _worth_starting(one: Refined) -> bool:
     cost = one.estimate.cost
-    return cost is None or cost.days * 86400 >= 2 * cost.startup_s
+    return cost is None or MOST_STARTUP * cost.days * 86400 >= cost.startup_s
 
 
 def chosen_of(best: list[Refined], goal: Goal) -> list[Refined]:
     """What a goal makes of a front: the best first, then the others it allows.
 
-    Nothing that is gone before it has started, if it can be helped; the cheapest of what is as fast for all we know.
+    Nothing of which much is start-up, if it can be helped; the cheapest of what is as fast for all we know.
     """
     like = stand_ins(best)
     worth = [one for place, one in enumerate(best) if _worth_starting(one) and (like[place] == place or _timed(goal))]
@@ -197,8 +199,8 @@ def _notes(found: Answer, options: Money) -> list[str]:
     best, mixed, notes = found.best, found.mixed, list[str]()
     if mixed.cut:
         notes.append(
-            f"{mixed.cut} of the {mixed.planned} mixes planned were not searched to the end: the work allowed for "
-            "mixes was done (--mixes all searches on)."
+            f"Mixes that were not searched to the end, because the work allowed for them was done: {mixed.cut} of "
+            f"{mixed.planned} (--mixes all searches on)."
         )
     offers = [part.offer for one in best for part in one.parts]
     if any(offer.tag.market in MARKETS and offer.tag.available is None for offer in offers):
