@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from itertools import product
 from statistics import NormalDist
 from typing import Final
 
@@ -38,6 +39,7 @@ CROWD: Final = 0.5  # a source of n runs weighs n ** (1 - this)
 BELIEVED: Final = 0.15  # the weight of what is believed before anything is seen:
 ALONE: Final = 3.0  # times that, of a kind no other source has published
 WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
+_MOST_TOKENS: Final = 24  # log2, of a micro-batch on one rank
 _AT_ONCE: Final = 32  # bars whose sums fit a processor's cache
 _BELIEF: Final = tuple(
     math.log(WIDE) * NormalDist().inv_cdf(0.5 + 0.5 * share) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
@@ -130,12 +132,33 @@ def _as_long(tokens: Ints | Floats) -> Floats:
     return np.concatenate([np.exp(-PENALTY["tokens"] * far), np.ones((len(far), 1))], axis=-1)
 
 
+@cache
+def least_factor(kind: Kind) -> float:
+    """The least that any strategy is doubted whose job is of a kind, whatever the kind says of strategies.
+
+    One that splits the context is never doubted less than one that does not.
+    """
+    known = dict(zip(WORDS, runs().known, strict=True))
+    experts = () if kind.model == "dense" else ("experts", "dispatch")
+    names = ("zero", "pipeline", "offload", *experts)
+    words = product(*({getattr(kind, name), *known[name]} for name in names))
+    kinds = [kind._replace(context="whole", **dict(zip(names, some, strict=True))) for some in words]
+    return float(np.exp(log_bars_by_tokens(kinds, np.arange(_MOST_TOKENS)).min()))
+
+
+@lru_cache(maxsize=64)
+def _factors(kind: Kind) -> Floats:
+    """What is known so far of the strategies of jobs that are of one kind but for their strategies."""
+    del kind
+    return np.full(KEYS, np.nan)
+
+
 class Doubt:
     """The upper end of a step's interval over the step itself, for strategies of one job; 1 or more."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._factors = np.full(KEYS, np.nan)
+        self._factors = _factors(kind_at(job, 0))
 
     def of(self, columns: Mapping[str, Column]) -> Floats:
         """The factor of each row of a table."""

@@ -44,7 +44,7 @@ class Kind(NamedTuple):
     network: str  # node, fast, slow or pools
     task: str  # full or lora
     offload: str
-    gpus: float  # log2
+    gpus: float  # log2, of a plan to whole doublings
     tokens: float  # of a micro-batch on one rank, log2
 
 
@@ -112,9 +112,14 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
         network=network_of(job),
         task="lora" if job.workload.task == "lora" else "full",
         offload=CHOICES["offload"][codes["offload"]],
-        gpus=math.log2(job.pool.gpus),
+        gpus=doublings(job.pool.gpus),
         tokens=float(codes["tokens"]),
     )
+
+
+def doublings(gpus: int) -> float:
+    """How many times one GPU was doubled, nearly: bars of like numbers are the same."""
+    return float(round(math.log2(gpus)))
 
 
 def bits_of(precision: str) -> str:

@@ -194,7 +194,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         Literal["upper", "expected"],
         Field(kinds.one_of(*RANKS),
               "plans by the upper end of their step time's interval, which evidence makes short or long "
-              "(default), or by the expected step time", "plan", "goal")
+              "(default), or by the expected step time", "plan rent", "goal")
     ] = "upper"  # fmt: skip
     baseline: Annotated[
         str | None, Field(kinds.word_list("STRATEGY|FILE"),
