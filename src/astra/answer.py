@@ -90,6 +90,7 @@ class Restarts(Result, frozen=True, kw_only=True):
 
     goodput: float  # useful time over elapsed time
     days: float
+    days_range: Range
     usd: float
     usd_range: Range
     interruptions: float  # expected over the whole run

@@ -111,6 +111,7 @@ class RentReport(Result, frozen=True, kw_only=True):
     request: dict[str, Any]
     objective: str
     judged_by: str  # ideal or expected figures
+    ranked_by: str = "upper"  # the upper end of their ranges, or the figures themselves (expected)
     front: list[Choice]  # fastest first
     chosen: list[Choice]  # by the objective, best first; the front itself for pareto
     popular: list[Choice]  # common choices, with what they waste where they are dominated

@@ -92,13 +92,18 @@ def bill_usd(options: Money, tag: PriceTag, machines: Hired, train_s: float) -> 
 
 
 def judged_by(
-    job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None
+    job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None, *, upper: bool = False
 ) -> tuple[float, float]:
-    """Seconds and dollars of the run, with restarts where they are to be judged by; of one step without tokens."""
+    """Seconds and dollars of the run, with restarts where they are to be judged by; of one step without tokens.
+
+    With ``upper`` those of the upper end of the step's interval.
+    """
     machines = machines or hired(job.pool)
+    longer = result.step_s_range.high / result.step_s if upper else 1.0
     if job.workload.tokens is None:
-        return result.step_s, float(money.rent_usd(tag.usd_per_gpu_h, machines.billed, result.step_s))
-    train_s = job.workload.tokens / result.tokens_per_s
+        step_s = result.step_s * longer
+        return step_s, float(money.rent_usd(tag.usd_per_gpu_h, machines.billed, step_s))
+    train_s = job.workload.tokens / result.tokens_per_s * longer
     if options.goodput == "expected":
         useful = float(_outlook_of(job, options, tag, machines).goodput[0])
         train_s = train_s / useful if useful > 0 else float("inf")
@@ -182,9 +187,12 @@ def _expected(
     if useful <= 0:
         return None
     elapsed_s = train_s / useful
+    fixed_s = float(startup_s(options, tag, machines.nodes)) + options.idle_s
+    low, high = ((elapsed_s * end + fixed_s) / money.DAY_S for end in bar)
     return Restarts(
         goodput=useful,
-        days=(elapsed_s + float(startup_s(options, tag, machines.nodes)) + options.idle_s) / money.DAY_S,
+        days=(elapsed_s + fixed_s) / money.DAY_S,
+        days_range=Range(low=low, high=high),
         usd=sum(bill_usd(options, tag, machines, elapsed_s).values()),
         usd_range=_usd_range(options, tag, machines, elapsed_s, bar),
         interruptions=elapsed_s / float(found.mtbf_s[0]),

@@ -59,6 +59,13 @@ def network_words(choice: Choice) -> str:
     return price.fabric.removesuffix(" per GPU") if price.fabric else "assumed"
 
 
+def judged_words(report: RentReport) -> str:
+    """What a front is, and by which figures."""
+    ranked = "the upper ends of their ranges" if report.ranked_by == "upper" else "the middle of their ranges"
+    restarts = "with restarts" if report.judged_by == "expected" else "if nothing fails"
+    return f"nothing beats these in both, by {ranked}, {restarts}"
+
+
 def named(report: RentReport) -> list[Choice]:
     """The choices that have a role."""
     return [choice for choice in report.front if choice.roles]

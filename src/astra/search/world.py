@@ -80,6 +80,11 @@ class World(NamedTuple):
         )
 
     @property
+    def upper(self) -> bool:
+        """Whether plans are ranked by the upper ends of their steps' intervals."""
+        return self.request.rank == "upper"
+
+    @property
     def several(self) -> bool:
         """Whether there is more than one pool."""
         return len(self.cluster.pools) > 1

@@ -25,7 +25,7 @@ from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.start import highest_of
 from astra.cost.step import states
-from astra.evidence.kinds import MIXED, Kind, kind_of
+from astra.evidence.kinds import MIXED, Kind, doublings, kind_of
 from astra.provenance import Floats, Source
 from astra.rules.can import rules_of, unable
 from astra.rules.names import facts_of
@@ -192,7 +192,7 @@ def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
     group = mixed.groups[0]
     segment = group.segments[0]
     job = fleet.jobs[fleet.names.index(segment.pool)]
-    return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=math.log2(mixed.gpus))
+    return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=doublings(mixed.gpus))
 
 
 def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
