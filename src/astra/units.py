@@ -40,8 +40,8 @@ def parse_seconds(text: str) -> float | None:
     """Read ``14d``, ``36h``, ``20min``, ``2w`` or a number of days as seconds; None if it is not a time above zero."""
     plain = text.strip().lower()
     unit = next((unit for unit in _UNIT_S if plain.endswith(unit)), "")
-    value = parse_count(plain.removesuffix(unit))
-    return value * _UNIT_S[unit or "d"] if value else None
+    value = (parse_count(plain.removesuffix(unit)) or 0.0) * _UNIT_S[unit or "d"]
+    return value if 0 < value < math.inf else None
 
 
 def show_seconds(seconds: float) -> str:

@@ -58,6 +58,8 @@ FLAGS = {
         f"--help --over --csv --plot {CLUSTER} --at-most --exact {WORKLOAD} --fix --forbid --max --min --rules "
         f"--headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
     ),
+    "study": "--help --out --engine --workers --address --most --retry --report --json --width --debug",
+    "fleet": "--help --goal --workers --plot --report --json --out --width --debug",
     "trace": "--help --pick --out --json --width --debug",
     "model": f"--help --seq {BRIEF_OUTPUT}",
     "catalog": f"--help {BRIEF_OUTPUT}",

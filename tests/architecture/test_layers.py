@@ -11,7 +11,7 @@ import astra
 SOURCE = Path(astra.__file__).parent
 LAYERS = (
     ("__init__", "units", "errors", "provenance"),
-    ("files", "atomic"),
+    ("files", "atomic", "journal"),
     ("spec",),
     ("columns", "answer", "options"),
     ("answer_money",),
@@ -25,7 +25,8 @@ LAYERS = (
     ("evidence",),
     ("search",),
     ("renting", "api"),
-    ("study",),
+    ("study", "questions"),
+    ("sharing",),
     ("export", "report"),
     ("validate", "lab", "serve"),
     ("cli",),

@@ -31,7 +31,7 @@ from astra.spec.job import Job
 COVERED: Final = 0.8  # share of the steps that a bar holds
 PENALTY: Final = {
     "framework": 4.0, "model": 1.0, "zero": 5.0, "pipeline": 0.7, "context": 0.8, "experts": 2.5, "dispatch": 0.1,
-    "precision": 0.4, "generation": 1.0, "network": 1.0, "task": 1.0, "offload": 5.0,
+    "exchange": 1.5, "precision": 0.4, "generation": 1.0, "network": 1.0, "task": 1.0, "offload": 5.0,
     "gpus": 0.05, "tokens": 0.05,  # for each doubling
 }  # fmt: skip
 NEVER: Final = 4.0  # besides, of a word that no published run has
@@ -66,12 +66,17 @@ def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
 
 
 def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -> Floats:
-    """Bars of kinds, and of those with the context whole where they are wider: splitting makes no prediction surer."""
-    plain = [kind._replace(context="whole") for kind in kinds]
+    """Bars of kinds, or of the same with the context whole and exchanges shown: what they add makes nothing surer."""
+    plain = [_plain(kind) for kind in kinds]
     places = {kind: place for place, kind in enumerate(dict.fromkeys((*kinds, *plain)))}
     own = {kind: place % len(kinds) for place, kind in reversed([*enumerate((*kinds, *plain))])}
     found = bars([*places], np.array([own[kind] for kind in places], np.int64))
     return np.maximum(*(found[[places[kind] for kind in some]] for some in (kinds, plain)))
+
+
+def _plain(kind: Kind) -> Kind:
+    """A kind without what is done on top of the rest."""
+    return kind._replace(context="whole", exchange="shown" if kind.exchange == "hidden" else kind.exchange)
 
 
 def _quantiles(near: Floats, without: str = "") -> Floats:
@@ -173,11 +178,12 @@ class Doubt:
         return np.broadcast_to(factors, (len(columns["tp"]), len(zero)))
 
     def least(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:
-        """The least factor of each row with any schedule, ZeRO stage and offload."""
+        """The least factor of each row with any schedule, ZeRO stage and offload; hidden exchanges are doubted more."""
         found = np.full(len(columns["tp"]), np.inf)
+        shown = {"overlap_ep": np.zeros(1, bool)}
         for word in self._job.runtime.can.schedules:
             schedule = {"schedule": np.array([code("schedule", word)])}
-            found = np.minimum(found, self.of_each({**columns, **schedule}, zero, offload).min(axis=1))
+            found = np.minimum(found, self.of_each({**columns, **schedule, **shown}, zero, offload).min(axis=1))
         return found
 
     def above(self, least: float) -> Doubt:

@@ -246,7 +246,7 @@ def _front(job: Job, chosen: list[Refined], state: FrontSearch) -> _Answer:
 
     ranked = [(job.on(one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
-    rest = max(state.considered - len(ranked), 0)
+    rest = max(state.considered - len(state.found), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
     return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, open_notes(state))
 

@@ -216,7 +216,15 @@ FIELDS: Final = fields_of(PlanRequest)
 
 def read_request(verb: str, values: Mapping[str, Any], place: Callable[[str], str] = str) -> PlanRequest:
     """The request that some fields make up for a verb; ``place`` says how errors name a field."""
-    return PlanRequest(**read_fields(PlanRequest, values, place, taken=verb))
+    read = read_fields(PlanRequest, values, place, taken=verb)
+    if "model" not in read:
+        raise InputError(place("model"), None, want=_MODEL)
+    return PlanRequest(**read)
+
+
+def as_meant(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a plan with what goes without saying: whoever names a runtime wants plans for it."""
+    return {"launchable": True, **fields} if fields.get("runtime") is not None else dict(fields)
 
 
 def _without_nothing(value: Any) -> Any:
