@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ import msgspec
 
 from astra.answer import Estimate, Range, Result
 from astra.errors import AstraError
-from astra.evidence.kinds import MIXED, Kind, kind_of
+from astra.evidence.kinds import MIXED, Kind, doublings, kind_of
 from astra.search.detail import estimate, step_range
 from astra.search.fleet.plan import estimate_fleet
 from astra.search.world import World
@@ -168,7 +167,7 @@ def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | 
 def kind_in(world: World, strategy: Strategy) -> Kind:
     """The kind of a run; over several pools that of the first, over all GPUs."""
     kind = kind_of(world.job, strategy)
-    return kind._replace(network=MIXED, gpus=math.log2(world.cluster.gpus)) if world.several else kind
+    return kind._replace(network=MIXED, gpus=doublings(world.cluster.gpus)) if world.several else kind
 
 
 def _compared(world: World, answer: Estimate, peak_of: str) -> float:
