@@ -206,7 +206,9 @@ def p2p_s(job: Job, nbytes: Floats, apart: Ints, stages: int) -> Floats:
     return collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=ranks, stride=apart).seconds
 
 
-def with_other_groups(job: Job, moved: Sync, held: Held, ranks: int | Ints, groups: int, way: Wire | None) -> Sync:
+def with_other_groups(
+    job: Job, moved: Sync, held: Held, ranks: int | Ints, expert_ranks: int | Ints, groups: int, way: Wire | None
+) -> Sync:
     """Gradients also summed with groups of other shapes.
 
     A rank first sums its gradients inside its group, which leaves it 1/ranks of its shard; that part meets its like in
@@ -215,10 +217,6 @@ def with_other_groups(job: Job, moved: Sync, held: Held, ranks: int | Ints, grou
     """
     if groups <= 1 or way is None:
         return moved
-    owned = gradient_bytes(job) * (held.trained_dense + held.trained_expert) / ranks
+    owned = gradient_bytes(job) * (held.trained_dense / ranks + held.trained_expert / expert_ranks)
     ring_s = 2 * (groups - 1) * way.latency_s + 2 * (groups - 1) / groups * owned / way.bytes_per_s
-    return moved._replace(
-        all_reduce_s=moved.all_reduce_s + ring_s,
-        reduce_scatter_s=moved.reduce_scatter_s + ring_s,
-        source=worst(moved.source, way.source),
-    )
+    return moved._replace(across_s=ring_s, source=worst(moved.source, way.source))

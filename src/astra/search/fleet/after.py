@@ -82,7 +82,7 @@ class After:
             expert_stride=expert_stride,
         )  # fmt: skip
         place = {pair: at for at, pair in enumerate(zip(some.tp.tolist(), some.ep.tolist(), strict=True))}
-        return _Moved(place, update_s, cost.with_other_groups(job, moved, held, replicated, groups, way))
+        return _Moved(place, update_s, cost.with_other_groups(job, moved, held, replicated, expert_ranks, groups, way))
 
     def _make_ends(
         self, pool: int, dp: int, mbs: int, cp: int, groups: int, way: cost.Wire | None

@@ -25,6 +25,7 @@ from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.start import highest_of
 from astra.cost.step import states
 from astra.evidence.kinds import MIXED, Kind, kind_of
+from astra.layers.split import even
 from astra.provenance import Floats, Source
 from astra.rules.can import rules_of, unable
 from astra.rules.names import facts_of
@@ -101,22 +102,19 @@ def _costed(
 ) -> CostedSegment:
     """A segment's ranks, in a pipeline of the same layout on its pool alone."""
     place = fleet.place(segment.pool)
-    whole = fleet.jobs[place]
-    workload = msgspec.structs.replace(whole.workload, global_batch=group.samples)
-    job = msgspec.structs.replace(whole, workload=workload)
-    strategy = as_alone(job, mixed, group, segment)
+    job, strategy = _alone(fleet.jobs[place], mixed, group, segment)
     row = detail.as_row(job, strategy)
     gathered = _parts(fleet, place, job, row)
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
-    replicas = group.dp * group.cp
+    expert_ranks = max(group.dp * group.cp * segment.tp // (strategy.ep * strategy.etp), 1)
     moved = cost.with_other_groups(
-        job, costs.sync, costs.held, replicas, len(mixed.groups), _slowest_wire(fleet, mixed)
+        job, costs.sync, costs.held, group.dp * group.cp, expert_ranks, len(mixed.groups), slowest_wire(fleet, mixed)
     )
     costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
-        job, row.meshes, gathered, row.recomputes, np.zeros((1, row.layout.pp))
+        job, row.meshes, gathered, row.recomputes, between.per_microbatch_s[0]
     )
     by_rank_s = again_s[0][np.array(row.layout.place)].sum(axis=0)
     following_s = step.after_s(update, between)[0, 0]
@@ -125,8 +123,6 @@ def _costed(
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(moved.source.max()))
-    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-    facts |= {"gpus": strategy.gpus, "layers_per_chunk": max(strategy.layers)}
     return CostedSegment(
         job,
         strategy,
@@ -139,17 +135,46 @@ def _costed(
         weight_s[0],
         provenance,
         detail.recomputed_share(job, row) * sum(segment.layers) / max(sum(group.layers), 1),
-        [
-            *violations(from_strategy(strategy), facts, user_rules=user_rules, rules=rules_of(job.runtime)),
-            *(reason.sentence for reason in unable(job.runtime, job.model, job.workload)),
-        ],
+        _broken(job, strategy, group, user_rules),
     )
+
+
+def _alone(whole: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> tuple[Job, Strategy]:
+    """A group's share of the batch on one segment's pool, and the strategy that its pipelines have there."""
+    workload = msgspec.structs.replace(whole.workload, global_batch=group.samples)
+    job = msgspec.structs.replace(whole, workload=workload)
+    if group.plain is None:
+        return job, as_alone(job, mixed, group, segment)
+    strategy = group.plain
+    if strategy.layers == even(sum(strategy.layers), len(strategy.layers)):
+        strategy = replace(strategy, layers=())
+    return part_of(job, strategy.gpus).saying(strategy), strategy
+
+
+def part_of(job: Job, gpus: int) -> Job:
+    """A job on so many GPUs of its pool."""
+    if gpus == job.pool.gpus:
+        return job
+    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=gpus))
+
+
+def _broken(job: Job, strategy: Strategy, group: Group, user_rules: Sequence[Rule]) -> list[str]:
+    """Every rule a segment breaks, as sentences."""
+    if group.plain is not None:
+        return detail.legality(job, strategy, user_rules)
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+    facts |= {"gpus": strategy.gpus, "layers_per_chunk": max(strategy.layers)}
+    return [
+        *violations(from_strategy(strategy), facts, user_rules=user_rules, rules=rules_of(job.runtime)),
+        *(reason.sentence for reason in unable(job.runtime, job.model, job.workload)),
+    ]
 
 
 def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
     """The parts of a strategy's sharding, from those already costed where it is among them."""
-    strategy = row.strategy
-    if fleet.columns and strategy.flash and strategy.sp == (strategy.tp > 1):
+    strategy, joint = row.strategy, fleet.jobs[place]
+    plain = (job.words, job.repeats) == (joint.words, joint.repeats) and strategy.etp == 1
+    if fleet.columns and plain and strategy.flash and strategy.sp == (strategy.tp > 1):
         columns = fleet.columns[place]
         at = columns.shards.row(tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, mbs=strategy.mbs)
         if at is not None:
@@ -184,10 +209,11 @@ def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
     group = mixed.groups[0]
     segment = group.segments[0]
     job = fleet.jobs[fleet.names.index(segment.pool)]
-    return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=math.log2(mixed.gpus))
+    alone = _alone(job, mixed, group, segment)
+    return kind_of(*alone)._replace(network=MIXED, gpus=math.log2(mixed.gpus))
 
 
-def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
+def slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
     """Gradients meet over the slowest wire between pools of different groups."""
     if len(mixed.groups) < 2:
         return None
@@ -212,7 +238,7 @@ class GroupPipeline(NamedTuple):
 def pipeline_of(fleet: Fleet, group: Group, costed: Sequence[CostedSegment]) -> GroupPipeline:
     """The seconds of every virtual stage of a group, each on its own pool."""
     p, v = group.stages, group.vp
-    schedule = usual_schedule(v)
+    schedule = group.schedule
     by_rank = [number for number, part in enumerate(costed) for _ in part.ranks]
     owner = [by_rank[rank] for rank in find(schedule).rank_of(p, v).tolist()]  # of each virtual stage
     sends = [_transfer_s(fleet, group, costed, here, there) if p > 1 else 0.0 for here, there in pairwise(owner)]
@@ -228,7 +254,9 @@ def _simulated(fleet: Fleet, group: Group, costed: Sequence[CostedSegment]) -> t
     """The makespan of one pipeline, and the seconds of each transfer between virtual stages."""
     pipeline = pipeline_of(fleet, group, costed)
     p, v, count = pipeline.shape(group)
-    seconds = step_s(pipeline.schedule, p=p, v=v, m=count, **pipeline.stages._asdict(), blocking_p2p=v == 1)
+    seconds = step_s(
+        pipeline.schedule, p=p, v=v, m=count, **pipeline.stages._asdict(), blocking_p2p=not group.hides_transfers
+    )
     return seconds * group.microbatches / count, pipeline.stages.send_s.tolist()
 
 
@@ -250,7 +278,7 @@ def _placed(
 ) -> list[MixedStage]:
     """Stage records with their pool."""
     out: list[MixedStage] = []
-    stages = find(usual_schedule(group.vp)).place(group.stages, group.vp)
+    stages = find(group.schedule).place(group.stages, group.vp)
     for segment, part in zip(group.segments, costed, strict=True):
         for rank, record in zip(part.ranks, part.stages, strict=True):
             ks = stages[:, rank].tolist()
@@ -258,7 +286,7 @@ def _placed(
             moved = sum((sends[k] if k < len(sends) else 0.0) + (sends[k - 1] if k else 0.0) for k in ks)
             fields = {name: getattr(record, name) for name in StageEstimate.__struct_fields__}
             traffic = record.communication_s | {"pp": group.microbatches * moved}
-            exposed = record.exposed_s | ({"pp": group.microbatches * moved} if group.vp == 1 else {})
+            exposed = record.exposed_s | ({} if group.hides_transfers else {"pp": group.microbatches * moved})
             fields |= {"index": start + len(out), "communication_s": traffic, "exposed_s": exposed}
             out.append(
                 MixedStage(
@@ -281,9 +309,9 @@ def _group_record(
     gpus: dict[str, int] = {}
     for segment in group.segments:
         gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
-    times = [stage.microbatch_s + (stage.transfer_s if group.vp == 1 else 0.0) for stage in stages]
+    times = [stage.microbatch_s + (0.0 if group.hides_transfers else stage.transfer_s) for stage in stages]
     closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
-    closed += 2 * sum(sends) if group.vp > 1 else 0.0  # hidden but for fill and drain
+    closed += 2 * sum(sends) if group.hides_transfers else 0.0  # hidden but for fill and drain
     return GroupEstimate(
         index=number,
         text=str(group),

@@ -17,6 +17,7 @@ from astra.rules.table import Rule
 from astra.search import detail
 from astra.search.bounds import Grids
 from astra.search.engine import among
+from astra.search.fleet.detail import part_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.summary import Fitted, runtimes_for
@@ -50,13 +51,6 @@ def best_alone(
     strategy, result = min(fitting, key=lambda pair: pair[1].step_s)
     plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
     return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
-
-
-def part_of(job: Job, gpus: int) -> Job:
-    """A job on so many GPUs of its pool."""
-    if gpus == job.pool.gpus:
-        return job
-    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=gpus))
 
 
 def read_alone(fleet: Fleet, pool: str, text: str) -> OnePool:

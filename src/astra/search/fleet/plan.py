@@ -220,7 +220,7 @@ def _estimated(fleet: Fleet, text: str, money: Money, user_rules: Sequence[Rule]
             alone = read_alone(fleet, *named)
             check_alone(fleet, alone, user_rules, where)
             return with_run(fleet, estimate_alone(fleet, alone, user_rules=user_rules), money)
-        strategy = parse_mixed(text) if is_mixed(text) else spread(fleet, text, where)
+        strategy = parse_mixed(text, fleet.usual) if is_mixed(text) else spread(fleet, text, where)
         check_strategy(fleet, strategy)
     return with_run(fleet, estimate_mixed(fleet, strategy, user_rules=user_rules), money)
 

@@ -21,7 +21,7 @@ from astra.search.words import joint_words
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.mixed import MixedStrategy, pool_word
-from astra.spec.strategy import OVERLAPS
+from astra.spec.strategy import OVERLAPS, Strategy
 
 T = TypeVar("T")
 ALWAYS: Final[Mapping[str, bool | int | str]] = {
@@ -128,6 +128,10 @@ class Fleet(NamedTuple):
         if name not in self.names:
             raise InputError("strategy", name, want=f"a pool of this cluster: {', '.join(self.names)}")
         return self.names.index(name)
+
+    def usual(self, pool: str, strategy: Strategy) -> dict[str, Any]:
+        """What a strategy on a pool takes unless it says otherwise."""
+        return self.jobs[self.place(pool)].usual(strategy)
 
     @property
     def job(self) -> Job:
