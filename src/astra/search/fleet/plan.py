@@ -151,7 +151,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
         rejects=_rejects(planner, left_open=bool(unproven)),
         notes=[
-            f"runtime {fleet.job.runtime.title}", *unused, *_limits_of(planner, best), *unproven,
+            f"runtime {fleet.job.runtime.title}", *unused, *_limits_of(planner), *unproven,
             *_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
@@ -188,18 +188,17 @@ def _rejects(planner: Planner, *, left_open: bool) -> list[Reject]:
     ]
 
 
-def _limits_of(planner: Planner, best: Costed) -> list[str]:
+def _limits_of(planner: Planner) -> list[str]:
     """What was not searched, so that nobody takes the answer for more than it is."""
-    notes = [
-        "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
-        "a pool alone with all that astra plan has"
-    ]
+    if planner.limits.unsearched:
+        lacking = ", ".join(planner.limits.unsearched)
+        notes = [f"pipelines over several pools are not searched: they need {lacking}, which is not allowed"]
+    else:
+        notes = [
+            "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
+            "groups on one pool with all that astra plan has"
+        ]
     pools = len(planner.counts)
-    if not planner.exact and (pools > MANY_POOLS or (pools > 2 and len(best.estimate.groups) > 1)):
-        notes.append(
-            "what is lost without a pool is an upper bound: the others are planned as groups of their own or alone, "
-            "not again as pipelines over several of them"
-        )
     if pools >= MANY_POOLS:
         notes.append(
             f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind"

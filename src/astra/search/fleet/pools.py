@@ -39,19 +39,15 @@ class Limits:
         self.restrictions = restrictions or Restrictions()
         self.user_rules = tuple(user_rules)
         words = msgspec.structs.asdict(joint_words(job).words)
-        for field, value in {**words, **ALWAYS}.items():
-            if not self.allows(field, value):
-                shown = "on" if value is True else value
-                raise InputError(
-                    f"--fix {field}", None, want=f"{field}={shown}, the only one for pipelines over several pools",
-                    fix="Plan each pool by itself, or leave it out.",
-                )  # fmt: skip
+        self.unsearched = [
+            f"{field}={'on' if value is True else value}"
+            for field, value in {**words, **ALWAYS}.items()
+            if not self.allows(field, value)
+        ]  # what pipelines over several pools must have and may not
         stages = [stage for stage in (1, 0) if stage in job.runtime.can.zero and self.allows("zero", stage)]
         if not stages:
-            raise InputError(
-                "--fix zero", None, want="zero0 or zero1 for pipelines over several pools",
-                fix="Plan each pool by itself for zero 2 and 3.",
-            )  # fmt: skip
+            self.unsearched.append("zero0 or zero1")
+            stages = [1]
         self.zero = stages[0]
         on = {name: name in job.runtime.can.overlap and self.allows(f"overlap_{name}", True) for name in OVERLAPS}
         self.overlap = tuple(name for name in OVERLAPS if on[name] and name not in ("p2p", "ep"))

@@ -8,7 +8,7 @@ simulation's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations, product
+from itertools import combinations
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -19,11 +19,14 @@ from astra.cost.memory import reserved_bytes
 from astra.errors import NoFeasiblePlan
 from astra.partition.problem import Effort
 from astra.partition.solve import end_times
+from astra.search.fleet.dealing import BatchShare, OpenGroup, Sharing
 from astra.search.fleet.detail import estimate
-from astra.search.fleet.frames import BatchShare, Counts, FoundPipeline, Frame, deal
-from astra.search.fleet.lone import best_alone
+from astra.search.fleet.frames import Counts, FoundPipeline, Frame
+from astra.search.fleet.lone import best_alone, estimate_alone
+from astra.search.fleet.menus import Menus
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
+from astra.search.fleet.sharing import GroupSearch
 from astra.search.fleet.space import FrameSpace
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
@@ -32,10 +35,7 @@ SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
-MENU: Final = 2  # pipelines of some pools that may become a group
-VARIED: Final = 4  # of one pool, with few pools
-NEAR: Final = 1.04  # as slow as a group may be against its pool's best: it may share the batch more evenly
-MOST_MET: Final = 64
+MENU: Final = 2  # pipelines over some pools that may become a group
 FULL: Final = 100.0  # effort of costing one strategy in full
 MOST_EFFORT: Final = 16_000.0  # of a search, less than two seconds
 LONE: Final = 1 / 16  # of that, for pipelines of a pool that leave some of it idle, where no plan uses all of it
@@ -70,12 +70,14 @@ class Planner:
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[FoundPipeline]] = {}
+        self.menus = Menus(self.fleet, self.limits, Effort())
+        self.groups = GroupSearch(self.menus)
         self._alone: dict[tuple[int, int], Costed | None] = {}
         self.use(Effort(MOST_EFFORT))
 
     def use(self, effort: Effort) -> None:
         """From here on spend this; what is left open is counted anew."""
-        self.effort = self.frame_space.effort = effort
+        self.effort = self.frame_space.effort = self.menus.effort = effort
         self.left_open: dict[Kind, float] = {}  # seconds that no pipeline of a kind not looked at can beat
 
     def _leave_open(self, kind: Kind, bound_s: float) -> None:
@@ -106,6 +108,8 @@ class Planner:
 
         ``spread``: frames that may come that close to the best are solved too.
         """
+        if self.limits.unsearched:
+            return []
         frames: Iterable[tuple[float, Frame]] = self.frame_space.bounded_frames(
             counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned, below=spread * below
         )
@@ -191,95 +195,50 @@ class Planner:
         return self.frame_space.batch * inside / sum(rates) if inside else 0.0
 
     def menu(self, counts: Counts, mask: int, *, every: bool, best_s: float) -> list[FoundPipeline]:
-        """Pipelines of some pools that may become a group, for their share of the batch by rate."""
+        """Pipelines over some pools that may become a group, for their share of the batch by rate."""
         key = (counts, mask)
         if key not in self._menus:
             if not (share := self.share(counts, mask)):
                 return []
             inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
             with self.effort.part(1 / 3):
-                # A mixed block must beat what is known; a pool by itself is part of many partitions.
-                if mask & (mask - 1):
-                    found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
-                else:
-                    found = self._varied(inside, share, every=every)
+                found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
 
-    def _varied(self, counts: Counts, share: float, *, every: bool) -> list[tuple[float, FoundPipeline]]:
-        """Pipelines of one pool with unlike numbers of samples at a time, so that some shares come out even."""
-        few = len(self.counts) <= MOST_BLOCKS
-        near = NEAR if few and self.frame_space.uniform else 1.0  # unlike layers take long
-        found = self.pipelines(counts, share, keep=MOST_MET, whole=False, every=every, spread=near)
-        if not (found and self._uses_all(found[0][1], counts)):
-            limit = near * found[0][0] if found else np.inf
-            found += self.pipelines(
-                counts, share, keep=MOST_MET, whole=False, every=every, below=limit, aligned=False, spread=near
-            )
-        if not few:  # odd numbers of many pools hardly ever add up to the batch: those that divide it come first
-            return found[:MENU]
-        best: dict[int, tuple[float, FoundPipeline]] = {}
-        for total_s, each in sorted(found, key=lambda entry: entry[0]):
-            best.setdefault(each.samples, (total_s, each))
-        return sorted(best.values(), key=lambda entry: entry[0])[:VARIED]
+    def sharing(self, counts: Counts, *, every: bool, limit: float, bounded: bool = False) -> list[FleetCandidate]:
+        """Strategies with several groups: pools by themselves, or some pools joined and others by themselves.
 
-    def _uses_all(self, found: FoundPipeline, counts: Counts) -> bool:
-        """Whether a pipeline's replicas leave no GPU over."""
-        frame = found.frame
-        used = sum(
-            len(run.layers) * found.shapes[run.pool][run.choice].tp * frame.dp * frame.cp for run in found.pipeline.runs
-        )
-        return used == sum(counts)
-
-    def apart(self, counts: Counts, pools: Sequence[int], *, every: bool) -> list[FleetCandidate]:
-        """Each of some pools by itself, the batch shared."""
-        menus = [self.menu(counts, 1 << pool, every=every, best_s=np.inf) for pool in pools]
-        if len(self.counts) > MOST_BLOCKS:
-            menus = [entries[:1] for entries in menus]
-        made = (self.dealt(chosen) for chosen in product(*menus))
-        return [candidate for candidate in made if candidate is not None]
-
-    def sharing(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
-        """Strategies with several groups: pools by themselves, or some pools mixed and others by themselves."""
+        ``bounded``: a pool is asked for no more shares once the effort is spent.
+        """
+        found = self.groups.best(counts, every=every, limit=limit, bounded=bounded)
         used = [pool for pool, gpus in enumerate(counts) if gpus]
-        out: list[FleetCandidate] = []
-        fewest = len(used) if every else 2 if len(used) <= MOST_BLOCKS else len(used) - 1
-        for size in range(fewest, len(used) + 1):
-            for pools in combinations(used, size):
-                out += self.apart(counts, pools, every=every)
+        best_s = min([limit, *(one.seconds for one in found[:1])])
         largest = len(used) - 1 if len(used) <= MOST_BLOCKS else 2
-        for size in range(2, largest + 1):
-            for block in combinations(used, size):
-                best_s = min([limit, *(candidate.step_s for candidate in out)])
-                mixed = self.menu(counts, sum(1 << pool for pool in block), every=every, best_s=best_s)
-                others = [
-                    self.menu(counts, 1 << pool, every=every, best_s=best_s) for pool in used if pool not in block
-                ]
-                made = (self.dealt(chosen) for chosen in product(mixed, *(entries[:1] for entries in others)))
-                out += [candidate for candidate in made if candidate is not None]
-        return sorted(out, key=lambda entry: entry.step_s)[:KEPT]
+        masks = [sum(1 << pool for pool in some) for size in range(2, largest + 1) for some in combinations(used, size)]
+        joined = [each for mask in masks for each in self.menu(counts, mask, every=every, best_s=best_s)]
+        if joined:
+            blocks = [self._open(each) for each in joined]
+            found = self.groups.best(counts, every=every, limit=limit, blocks=blocks)
+        return [self._shared(one) for one in found]
 
-    def dealt(self, groups: Sequence[FoundPipeline], below: float = np.inf) -> FleetCandidate | None:
-        """Groups with the micro-batches that let the last one end soonest; None if that is not ``below``."""
-        shares, rounds = [], []
-        for found in groups:
-            fixed_s, each_s = found.line()
-            rounds.append(found.round)
-            shares.append(BatchShare(found.samples, fixed_s, each_s * found.round))
-        dealt = deal(shares, self.frame_space.batch, below)
-        if dealt is None:
-            return None
-        seconds, units = dealt
-        parts = [(found, count * size) for found, count, size in zip(groups, units, rounds, strict=True)]
-        return FleetCandidate(seconds + self._end_s(groups), self.strategy(*parts))
+    def _open(self, found: FoundPipeline) -> OpenGroup:
+        """A pipeline over pools as a group whose share of the batch is open."""
+        fixed_s, each_s = found.line()
+        pools = sum(1 << pool for pool in {run.pool for run in found.pipeline.runs})
 
-    def _end_s(self, groups: Sequence[FoundPipeline]) -> float:
-        """The longest end of any stage of groups whose gradients meet over the slowest wire."""
-        used = sorted({run.pool for found in groups for run in found.pipeline.runs})
-        wires = [self.frame_space.wires[a, b] for a in used for b in used if a < b]
-        way = min(wires, key=lambda wire: wire.bytes_per_s) if len(groups) > 1 else None
-        ends = (self.frame_space.ends(found.frame, found.shapes, len(groups), way) for found in groups)
-        return max(max(end_times(end, found.pipeline.runs)) for end, found in zip(ends, groups, strict=True))
+        def end_s(groups: int, way: cost.Wire | None) -> float:
+            return max(end_times(self.frame_space.ends(found.frame, found.shapes, groups, way), found.pipeline.runs))
+
+        return OpenGroup(
+            pools, found.round, BatchShare(found.samples, fixed_s, each_s * found.round), end_s,
+            lambda m: found.group(self.fleet.names, m), lambda _: None,
+        )  # fmt: skip
+
+    def _shared(self, sharing: Sharing) -> FleetCandidate:
+        groups = tuple(part.group(microbatches) for part, microbatches in sharing.groups)
+        strategy = MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap)
+        return FleetCandidate(sharing.seconds, strategy)
 
     def cost(self, candidates: Sequence[FleetCandidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
@@ -292,7 +251,10 @@ class Planner:
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
 
     def _full_estimate(self, strategy: MixedStrategy) -> Costed:
-        text = str(strategy)
+        text, plain = str(strategy), strategy.groups[0].plain
+        if len(strategy.groups) == 1 and plain is not None:
+            alone = OnePool(pool=strategy.groups[0].segments[0].pool, strategy=plain)
+            return Costed(alone, estimate_alone(self.fleet, alone, user_rules=self.user_rules))
         if text not in self._costed:
             self.effort.spend(FULL)
             if strategy.samples != self.frame_space.batch:  # a share that is costed by itself
@@ -306,15 +268,15 @@ class Planner:
         The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat,
         and so is ``known_s``, the pipeline and end of a plan that is known otherwise.
         """
+        groups = self.sharing(counts, every=every, limit=np.inf)
+        limit = min([known_s, *(candidate.step_s for candidate in groups[:1])])
         with self.effort.part(1 / 3):
             plain = self.same_replicas(counts, every=every, uniform=True)
-        with self.effort.part(1 / 2):
-            groups = self.sharing(counts, every=every, limit=plain[0].step_s if plain else np.inf)
-        limit = min([known_s, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
-        same_replicas = self.same_replicas(counts, every=every, below=limit)
+        limit = min([limit, *(SHOWN * candidate.step_s for candidate in plain[:1])])
+        same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit)
         launchable = self.cost(plain, most=2)
         costed = {
-            str(each.strategy): each for each in (*self.cost([*same_replicas[:2], *groups[:2]], most=4), *launchable)
+            str(each.strategy): each for each in (*self.cost(same_replicas[:3]), *self.cost(groups[:3]), *launchable)
         }
         return sorted(costed.values(), key=lambda each: each.estimate.step_s)
 
@@ -322,7 +284,8 @@ class Planner:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
         have = self.counts[pool] if gpus is None else gpus
         if (pool, have) not in self._alone:
-            lone = best_alone(self.fleet, pool, have, self.limits.restrictions, self.user_rules)
+            met = self.menus.look(pool, have, self.frame_space.batch)
+            lone = None if met is None else best_alone(self.fleet, pool, met, self.user_rules)
             found = [Costed(*lone)] if lone is not None else []
             counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
             if not found:

@@ -42,7 +42,6 @@ def _pipeline(fleet: Fleet, strategy: MixedStrategy, number: int) -> SimulatedPi
     records = [record for part in costed for record in part.stages]
     update_s = np.array([record.optimizer_s for record in records])
     after_s = np.concatenate([part.after_s for part in costed])
-    blocking = not group.hides_transfers
     limits = [part.job.limit_bytes / GIB for part in costed for _ in part.ranks]
     return SimulatedPipeline(
         found.schedule,
