@@ -16,8 +16,8 @@ from astra.cost import effects
 from astra.cost.state import Held, Holding, gradient_bytes
 from astra.layers.operators import once
 from astra.network import collectives
-from astra.provenance import Bools, Codes, Floats, Ints, Timed, worst
-from astra.spec.job import Job
+from astra.provenance import Bools, Codes, Floats, Ints, Source, Timed, worst
+from astra.spec.job import Beside, Job
 
 
 class Replicas(NamedTuple):
@@ -93,6 +93,24 @@ def sync(
     source = worst(*(way.source.max(axis=0) for way in found))
     reduced, scattered, gathered = (way.seconds.sum(axis=0) for way in found)
     return Sync(reduced, scattered, gathered, source, nothing, nothing)
+
+
+def with_other_groups(
+    job: Job, moved: Sync, held: Held, ranks: Ints, expert_ranks: Ints, beside: Beside | None
+) -> Sync:
+    """Gradients also summed with groups of other pipelines.
+
+    A rank first sums its gradients inside its group, which leaves it 1/ranks of its shard; that part meets its like in
+    the other groups in a ring over the slowest wire. Groups with fewer GPUs own larger parts, so unequal shards make
+    the small group the slow one. Each group updates its own copy of the weights.
+    """
+    if beside is None:
+        return moved._replace(across_s=np.zeros_like(moved.across_s))
+    owned = gradient_bytes(job) * (held.trained_dense / ranks + held.trained_expert / expert_ranks)
+    times = 2 * (beside.groups - 1)
+    ring_s = times * beside.latency_s + times / beside.groups * owned / beside.bytes_per_s
+    source = worst(moved.source, np.full(moved.source.shape, Source.ASSUMED, np.int8))
+    return moved._replace(across_s=ring_s, source=source)
 
 
 def replicas(

@@ -7,23 +7,23 @@ what the first stage adds (embedding), then what the last one adds (head and los
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from astra.columns import Column
-from astra.cost.between import Sync
 from astra.cost.stage import Gathered, StageMemory, StageTimes, expert_groups, gather_parts
-from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
+from astra.cost.state import Held, Holding, local, static_bytes
 from astra.errors import InputError
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.split import StageKinds, kinds
 from astra.network import collectives
 from astra.network.curves import load, ramped
-from astra.provenance import Floats, Ints, Source, worst
+from astra.provenance import Floats, Ints, Source
 from astra.spec.cluster import Cluster, Link, Pool
-from astra.spec.job import Job
+from astra.spec.job import Beside, Job
 
 _ONE = np.array(1)
 
@@ -191,6 +191,20 @@ def wire(cluster: Cluster, here: int, there: int) -> Wire:
     return Wire(min(rates), max(link.latency_s for link in links), Source.ASSUMED)
 
 
+def slowest(cluster: Cluster, pools: Sequence[int]) -> Wire | None:
+    """The slowest wire between any of some pools, or inside the only one; None if a single GPU has none."""
+    pairs = [(a, b) for a in pools for b in pools if a < b or len(pools) == 1]
+    wires = [wire(cluster, a, b) for a, b in pairs if outer(cluster.pools[a]) or a != b]
+    return min(wires, key=lambda way: way.bytes_per_s, default=None)
+
+
+def beside(groups: int, way: Wire | None) -> Beside | None:
+    """What a job's pipelines have beside them where groups share a batch."""
+    if groups <= 1 or way is None:
+        return None
+    return Beside(groups=groups, bytes_per_s=way.bytes_per_s, latency_s=way.latency_s)
+
+
 def hop_s(way: Wire, nbytes: Floats | float) -> Floats:
     """One activation, or its gradient, between ranks of two pools.
 
@@ -204,19 +218,3 @@ def p2p_s(job: Job, nbytes: Floats, apart: Ints, stages: int) -> Floats:
     """One activation to the neighbouring stage of the same pool, in a pipeline of so many."""
     ranks = np.full(nbytes.shape, stages)
     return collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=ranks, stride=apart).seconds
-
-
-def with_other_groups(
-    job: Job, moved: Sync, held: Held, ranks: int | Ints, expert_ranks: int | Ints, groups: int, way: Wire | None
-) -> Sync:
-    """Gradients also summed with groups of other shapes.
-
-    A rank first sums its gradients inside its group, which leaves it 1/ranks of its shard; that part meets its like in
-    the other groups in a ring over the slowest wire. Groups with fewer GPUs own larger parts, so unequal shards make
-    the small group the slow one. Each group updates its own copy of the weights.
-    """
-    if groups <= 1 or way is None:
-        return moved
-    owned = gradient_bytes(job) * (held.trained_dense / ranks + held.trained_expert / expert_ranks)
-    ring_s = 2 * (groups - 1) * way.latency_s + 2 * (groups - 1) / groups * owned / way.bytes_per_s
-    return moved._replace(across_s=ring_s, source=worst(moved.source, way.source))

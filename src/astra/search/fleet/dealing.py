@@ -3,7 +3,7 @@
 Every pool may be used in several ways, each one or more groups, or not at all; a pipeline over several pools is a way
 to use all of them. Groups take whole numbers of micro-batches that add up to the batch, so that the last one ends
 soonest. That is exact: the time of a group is a line in its micro-batches, and a choice of ways is left out only if
-its groups could not do the batch in time even if micro-batches could be divided.
+its groups could not do the batch in time.
 """
 
 from __future__ import annotations
@@ -119,12 +119,16 @@ class OpenGroup(NamedTuple):
     group: Callable[[int], Group]  # of so many micro-batches
     better: Callable[[int], OpenGroup | None]  # the same for so many with a better split of its layers, if there is one
 
+    def line(self, groups: int, way: Wire | None) -> BatchShare:
+        """Its time with what follows the pipeline."""
+        return self.share._replace(fixed_s=self.share.fixed_s + self.end_s(groups, way))
+
 
 Way = tuple[OpenGroup, ...]  # a way to use some pools
 
 
 class Sharing(NamedTuple):
-    """Groups with their micro-batches; seconds of the longest pipeline and of the longest end."""
+    """Groups with their micro-batches; seconds of the one that ends last, with what follows its pipeline."""
 
     seconds: float
     groups: tuple[tuple[OpenGroup, int], ...]
@@ -138,27 +142,30 @@ class Dealer:
     ) -> None:
         self._batch, self._wire, self._keep = batch, wire, keep
         self._limit_s, self._found, self.deals = below, dict[tuple[int, ...], Sharing](), 0
-        self._least_end_s = min((part.end_s(1, None) for way in ways for part in way), default=0.0)
-        pools = sorted({_lowest(way) for way in ways})
-        self._ways = [[way for way in ways if _lowest(way) == pool] for pool in pools]
+        able = {1 << pool: 0.0 for pool in range(_pools(tuple(part for way in ways for part in way)).bit_length())}
+        for way in ways:
+            for part in way:
+                able[part.pools & -part.pools] += part.share.samples / part.share.unit_s
+        order = sorted(able, key=lambda bit: -able[bit])  # the same whatever the order in which pools are given
+        first = {id(way): min(order.index(bit) for bit in order if _pools(way) & bit) for way in ways}
+        self._ways = [[way for way in ways if first[id(way)] == place] for place in range(len(order))]
 
     def best(self, every: int = 0) -> list[Sharing]:
         """The best of all choices, best first; ``every``: bits of pools that must be used."""
         self._every = every
         self._rank()
-        self._choose(0, (), 0, 0.0)
+        self._choose(0, (), 0, 0)
         return sorted(self._found.values(), key=lambda one: one.seconds)[: self._keep]
 
     def _rank(self) -> None:
         """What each way could do in time, most first, and the most that the pools from each on could do."""
-        limit_s = self._limit_s - self._least_end_s
-        able = [sorted(((_able(way, limit_s, self._batch), n) for n, way in enumerate(ways)), reverse=True)
+        able = [sorted(((_able(way, self._limit_s, self._batch), -n) for n, way in enumerate(ways)), reverse=True)
                 for ways in self._ways]  # fmt: skip
-        self._able = [[(samples, self._ways[pool][n]) for samples, n in some] for pool, some in enumerate(able)]
-        most = [some[0][0] if some else 0.0 for some in able]
+        self._able = [[(samples, self._ways[pool][-n]) for samples, n in some] for pool, some in enumerate(able)]
+        most = [some[0][0] if some else 0 for some in able]
         self._rest = [sum(most[pool:]) for pool in range(len(most) + 1)]
 
-    def _choose(self, pool: int, chosen: Way, used: int, samples: float) -> None:
+    def _choose(self, pool: int, chosen: Way, used: int, samples: int) -> None:
         if samples + self._rest[pool] < self._batch or self.deals >= MOST_DEALS:
             return
         if pool == len(self._ways):
@@ -176,14 +183,13 @@ class Dealer:
     def _deal(self, groups: Way) -> None:
         """Share the batch among some groups, and remember it if it is among the best."""
         way = self._wire(_pools(groups)) if len(groups) > 1 else None
-        end_s = max(part.end_s(len(groups), way) for part in groups)
         self.deals += 1
-        dealt = deal([part.share for part in groups], self._batch, self._limit_s - end_s)
+        dealt = deal([part.line(len(groups), way) for part in groups], self._batch, self._limit_s)
         if dealt is None:
             return
         seconds, units = dealt
         parts = tuple((part, count * part.round) for part, count in zip(groups, units, strict=True))
-        self._found[tuple(map(id, groups))] = Sharing(seconds + end_s, parts)
+        self._found[tuple(map(id, groups))] = Sharing(seconds, parts)
         if len(self._found) >= self._keep:
             kept = sorted(self._found.items(), key=lambda item: item[1].seconds)[: self._keep]
             self._found, self._limit_s = dict(kept), kept[-1][1].seconds
@@ -198,17 +204,29 @@ def _pools(way: Way) -> int:
     return bits
 
 
-def _lowest(way: Way) -> int:
-    bits = _pools(way)
-    return bits & -bits
-
-
-def _able(way: Way, seconds: float, batch: int) -> float:
-    """Samples that groups could do in time if micro-batches could be divided; 0 if one has no time for any."""
-    total = 0.0
+def _able(way: Way, seconds: float, batch: int) -> int:
+    """Samples that groups can do in time, with none beside them; 0 if one has no time for any."""
+    total = 0
     for part in way:
-        share = part.share
+        share = part.line(len(way), None)
         if share.fixed_s + share.unit_s > seconds * _SLACK:
-            return 0.0
-        total += min(share.samples * (seconds - share.fixed_s) / share.unit_s, float(batch))
-    return total * _SLACK
+            return 0
+        units = (seconds - share.fixed_s) / share.unit_s * _SLACK
+        total += share.samples * min(floor(min(units, 1e9)), batch // share.samples)
+    return total
+
+
+def undominated(groups: Sequence[OpenGroup], wire: Wire | None) -> list[OpenGroup]:
+    """Of groups of the same GPUs those that no other is better than, whatever their share and whoever is beside."""
+    lines = [(group.line(1, None), group.line(2, wire)) for group in groups]
+    figures = [(one.samples, one.unit_s / one.samples, one.fixed_s, two.fixed_s) for one, two in lines]
+    kept = []
+    for place, (samples, *own) in enumerate(figures):
+        better = (
+            samples % other == 0 and all(a <= b for a, b in zip(rest, own, strict=True)) and (rest != own or at < place)
+            for at, (other, *rest) in enumerate(figures)
+            if at != place
+        )
+        if not any(better):
+            kept.append(groups[place])
+    return kept

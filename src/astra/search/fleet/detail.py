@@ -64,17 +64,18 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     """The record of one strategy; the caller has checked it with ``check_strategy``."""
     groups = [costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
-    longest = max(seconds for seconds, _ in pipelines)
-    last_s = max(float(part.after_s.max()) for costed in groups for part in costed)
+    ends_s = [max(float(part.after_s.max()) for part in costed) for costed in groups]
+    done_s = [seconds + end_s for (seconds, _), end_s in zip(pipelines, ends_s, strict=True)]
+    slowest = done_s.index(max(done_s))
     stages: list[MixedStage] = []
     records: list[GroupEstimate] = []
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
         placed = _placed(number, group, costed, sends, start=len(stages))
         stages += placed
-        records.append(_group_record(number, group, placed, sends, seconds, longest))
-    slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
+        records.append(_group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number]))
     waits = 1 + straggling(fleet, strategy)
-    total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
+    last = pipelines[slowest][0], ends_s[slowest]
+    total_s, alone_s = (float(step.seconds(fleet.job, *last, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return summary(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
@@ -102,15 +103,12 @@ def _costed(
 ) -> CostedSegment:
     """A segment's ranks, in a pipeline of the same layout on its pool alone."""
     place = fleet.place(segment.pool)
-    job, strategy = _alone(fleet.jobs[place], mixed, group, segment)
+    beside = cost.beside(len(mixed.groups), slowest_wire(fleet, mixed))
+    whole = msgspec.structs.replace(fleet.jobs[place], beside=beside)
+    job, strategy = _alone(whole, mixed, group, segment)
     row = detail.as_row(job, strategy)
     gathered = _parts(fleet, place, job, row)
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
-    expert_ranks = max(group.dp * group.cp * segment.tp // (strategy.ep * strategy.etp), 1)
-    moved = cost.with_other_groups(
-        job, costs.sync, costs.held, group.dp * group.cp, expert_ranks, len(mixed.groups), slowest_wire(fleet, mixed)
-    )
-    costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
@@ -122,7 +120,7 @@ def _costed(
     answer = detail.CostedRow(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0, highest)
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
-    provenance["dp"] = Source(int(moved.source.max()))
+    provenance["dp"] = Source(int(costs.sync.source.max()))
     return CostedSegment(
         job,
         strategy,
@@ -217,9 +215,7 @@ def slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
     """Gradients meet over the slowest wire between pools of different groups."""
     if len(mixed.groups) < 2:
         return None
-    pools = sorted({fleet.place(name) for name in mixed.gpus_by_pool})
-    wires = [cost.wire(fleet.cluster, a, b) for a in pools for b in pools if a < b or len(pools) == 1]
-    return min(wires, key=lambda way: way.bytes_per_s)
+    return cost.slowest(fleet.cluster, sorted({fleet.place(name) for name in mixed.gpus_by_pool}))
 
 
 class GroupPipeline(NamedTuple):
@@ -304,7 +300,7 @@ def _placed(
 
 
 def _group_record(
-    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, longest: float
+    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, waits_s: float
 ) -> GroupEstimate:
     gpus: dict[str, int] = {}
     for segment in group.segments:
@@ -322,7 +318,7 @@ def _group_record(
         gpus=gpus,
         pipeline_s=seconds,
         closed_form_s=closed,
-        waits_s=longest - seconds,
+        waits_s=waits_s,
     )
 
 

@@ -12,12 +12,13 @@ from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from astra.cost import mixed as cost
 from astra.cost import step
+from astra.cost.between import with_other_groups
 from astra.cost.stage import Gathered, parts_of, stage_costs
 from astra.cost.step import states
-from astra.partition.problem import Effort
 from astra.search.bounds import Grids
 from astra.search.detail import as_row, layers_of, legality, simulated
 from astra.search.engine import Candidate, among
@@ -32,8 +33,6 @@ from astra.spec.strategy import Strategy, replace
 
 KEEP: Final = 5  # strategies of a share, each with other tp, pp or ep; as many as ``astra plan`` takes by default
 WITHIN: Final = 1.06  # of the best of them: a slower one may share the batch more evenly
-SEARCH: Final = 600.0  # effort of one search
-GRIDS: Final = 20.0  # and grids of it in a unit
 COARSE: Final = 4  # parts of a share that is met roughly
 FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
 
@@ -58,9 +57,10 @@ class Found(NamedTuple):
 class Menus:
     """What each pool of a fleet can do by itself with a share of the batch."""
 
-    def __init__(self, fleet: Fleet, limits: Limits, effort: Effort) -> None:
-        self.fleet, self.limits, self.effort = fleet, limits, effort
+    def __init__(self, fleet: Fleet, limits: Limits) -> None:
+        self.fleet, self.limits = fleet, limits
         self.batch = fleet.job.workload.global_batch
+        self.wire = cost.slowest(fleet.cluster, range(len(fleet.jobs)))
         self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
         self._found: dict[tuple[int, int, int], Found | None] = {}
 
@@ -76,13 +76,18 @@ class Menus:
         """Whether groups for a share were looked for."""
         return (pool, gpus, share) in self._found
 
-    def look(self, pool: int, gpus: int, share: int) -> Found | None:
-        """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits."""
+    def look(self, pool: int, gpus: int, share: int, below_s: float = inf) -> Found | None:
+        """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits.
+
+        With less than the whole batch there is another group, at the other end of the slowest wire.
+
+        ``below_s``: the step that they must beat by themselves.
+        """
         key = (pool, gpus, share)
         if key not in self._found:
             here = self._groups.setdefault(key[:2], {})
             best_s = min((self.step_s(part, share) for part in here.values()), default=inf)
-            found = self._found[key] = self._search(pool, gpus, share, WITHIN * best_s)
+            found = self._found[key] = self._search(pool, gpus, share, min(WITHIN * best_s, below_s))
             for one in [] if found is None else found.candidates:
                 if str(one.strategy) not in here:
                     way = PlainWay(pool, found.job, one.strategy, found.timed)
@@ -90,18 +95,20 @@ class Menus:
         return self._found[key]
 
     def step_s(self, part: OpenGroup, share: float) -> float:
-        """A group by itself with a share of the batch, as if micro-batches could be divided."""
+        """A group with a share of the batch beside another, as if micro-batches could be divided."""
         line, host_s = part.share, self.fleet.job.runtime.host.step_s
-        return line.fixed_s + line.unit_s * share / line.samples + part.end_s(1, None) + host_s
+        end_s = part.end_s(2, self.wire) if share < self.batch else part.end_s(1, None)
+        return line.fixed_s + line.unit_s * share / line.samples + end_s + host_s
 
     def _search(self, pool: int, gpus: int, share: int, below_s: float) -> Found | None:
         """What the planner for one GPU type puts first."""
         whole = with_batch(part_of(self.fleet.jobs[pool], gpus), share)
-        whole = settled(msgspec.structs.replace(whole, settled=None, repeats=None), self.limits.restrictions)
+        beside = cost.beside(2, self.wire) if share < self.batch else None
+        whole = msgspec.structs.replace(whole, settled=None, repeats=None, beside=beside)
+        whole = settled(whole, self.limits.restrictions)
         for job, limits, _ in attempts(whole, self.limits.restrictions):
             grids = Grids(job, limits, self.limits.user_rules)
             found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
-            self.effort.spend(SEARCH + len(grids.space.strategies) / GRIDS)
             if found.candidates or below_s < inf:
                 return Found(job, found.candidates, grids.timed)
         return None
@@ -145,7 +152,7 @@ def open_group(fleet: Fleet, way: PlainWay, limits: Limits) -> OpenGroup:
 
     def better(microbatches: int) -> OpenGroup | None:
         job = with_batch(way.job, microbatches * strategy.dp * strategy.mbs)
-        step_s = float(step.seconds(job, line.pipeline_s(microbatches), line.end_s(1, None)))
+        step_s = float(step.seconds(job, line.pipeline_s(microbatches), line.own_end_s))
         best, _ = polished(job, strategy, step_s, limits.user_rules, way.timed)
         return None if best == strategy else open_group(fleet, PlainWay(way.pool, job, best, way.timed), limits)
 
@@ -161,7 +168,8 @@ class _Line:
         self.job, self.row = said, as_row(said, strategy)
         self.parts = parts_of(said, self.row.meshes.columns, way.timed if said is way.job else ())
         self.costs = stage_costs(said, self.row.meshes, self.parts, every_rank=True)
-        self.exchanged_s = states(said, self.row.meshes, self.costs, self.row.shardings)[2].per_microbatch_s[0, 0]
+        _, update, between = states(said, self.row.meshes, self.costs, self.row.shardings)
+        self.exchanged_s, self.own_end_s = between.per_microbatch_s[0, 0], float(step.after_s(update, between).max())
         self.microbatches = said.workload.global_batch // (strategy.dp * strategy.mbs)
         self.round = self._round()
         self.end_s = lru_cache(maxsize=64)(self._end_s)
@@ -186,8 +194,8 @@ class _Line:
 
     def _end_s(self, groups: int, way: cost.Wire | None) -> float:
         strategy, costs = self.strategy, self.costs
-        ranks = strategy.dp * strategy.cp
-        expert_ranks = max(ranks * strategy.tp // (strategy.ep * strategy.etp), 1)
-        moved = cost.with_other_groups(self.job, costs.sync, costs.held, ranks, expert_ranks, groups, way)
+        ranks = np.array(strategy.dp * strategy.cp)
+        expert_ranks = np.maximum(ranks * strategy.tp // (strategy.ep * strategy.etp), 1)
+        moved = with_other_groups(self.job, costs.sync, costs.held, ranks, expert_ranks, cost.beside(groups, way))
         _, update, between = states(self.job, self.row.meshes, costs._replace(sync=moved), self.row.shardings)
         return float(step.after_s(update, between).max())

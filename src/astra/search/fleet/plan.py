@@ -18,7 +18,7 @@ from astra.money.bill import against
 from astra.rules.table import Rule
 from astra.search.fleet.detail import estimate as estimate_mixed
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
-from astra.search.fleet.pools import Fleet, Limits, check_strategy, make_fleet
+from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner
 from astra.search.fleet.spread import spread
@@ -72,7 +72,7 @@ def fleet_of(cluster: Cluster, job: Job, *, exact: bool) -> tuple[Fleet, dict[st
     known = {name for pool in pools for name in (pool.name, pool.zone)}
     joints = tuple(joint for joint in cluster.joints if known.issuperset(joint.ends))
     kept = msgspec.structs.replace(cluster, pools=tuple(pools), joints=joints)
-    return make_fleet(kept, jobs), left_out
+    return joined_fleet(make_fleet(kept, jobs)), left_out
 
 
 def fleet_in(world: World) -> tuple[Fleet, dict[str, str]]:
@@ -151,7 +151,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
         rejects=_rejects(planner, left_open=bool(unproven)),
         notes=[
-            f"runtime {fleet.job.runtime.title}", *unused, *_limits_of(planner), *unproven,
+            f"runtime {fleet.job.runtime.title}", *_joined(fleet), *unused, *_limits_of(planner), *unproven,
             *_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
@@ -185,6 +185,14 @@ def _rejects(planner: Planner, *, left_open: bool) -> list[Reject]:
         sentence += ", or left open (see the notes)"
     return [
         Reject(reason="bound", sentence=sentence, strategies=planner.frame_space.frames - planner.frame_space.solved)
+    ]
+
+
+def _joined(fleet: Fleet) -> list[str]:
+    """Pools that were given apart and are one."""
+    return [
+        f"{' and '.join(parts)} have the same servers in one network: they are one pool, {name}"
+        for name, parts in fleet.joined.items()
     ]
 
 

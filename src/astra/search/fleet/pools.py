@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -118,6 +119,7 @@ class Fleet(NamedTuple):
     jobs: tuple[Job, ...]
     names: tuple[str, ...]
     columns: tuple[cost.PoolColumns, ...] = ()  # parts already costed, by pool
+    joined: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # pools that were given apart, by what they are now
 
     def place(self, name: str) -> int:
         """Which pool a word means."""
@@ -145,6 +147,40 @@ def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
             word, number = f"{base}#{number}", number + 1
         names.append(word)
     return Fleet(cluster, tuple(jobs), tuple(names))
+
+
+def joined_fleet(fleet: Fleet) -> Fleet:
+    """The fleet with pools of the same servers, in whole nodes and in one network, as one pool each."""
+    cluster, same = fleet.cluster, list[list[int]]()
+    for place in range(len(cluster.pools)):
+        alike = next((some for some in same if _one_network(cluster, some[0], place)), None)
+        if alike is None:
+            same.append([place])
+        else:
+            alike.append(place)
+    if len(same) == len(cluster.pools):
+        return fleet
+    pools = [
+        msgspec.structs.replace(cluster.pools[some[0]], gpus=sum(cluster.pools[place].gpus for place in some))
+        for some in same
+    ]
+    kept = {name for pool in pools for name in (pool.name, pool.zone)}
+    joints = tuple(joint for joint in cluster.joints if kept.issuperset(joint.ends))
+    jobs = [msgspec.structs.replace(fleet.jobs[some[0]], pool=pool) for some, pool in zip(same, pools, strict=True)]
+    names = tuple(fleet.names[some[0]] for some in same)
+    joined = {fleet.names[some[0]]: tuple(fleet.names[place] for place in some) for some in same if len(some) > 1}
+    return Fleet(msgspec.structs.replace(cluster, pools=tuple(pools), joints=joints), tuple(jobs), names, (), joined)
+
+
+def _one_network(cluster: Cluster, here: int, there: int) -> bool:
+    """Whether two pools are parts of one: the same servers at the same price, joined as their own nodes are."""
+    one, other = cluster.pools[here], cluster.pools[there]
+    same = msgspec.structs.replace(other, gpus=one.gpus, name=one.name) == one
+    whole = one.gpus % one.node.gpus == 0 and other.gpus % other.node.gpus == 0
+    link, own = cluster.joined_by(here, there), cost.outer(one)
+    others = [place for place in range(len(cluster.pools)) if place not in (here, there)]
+    alike = all(cluster.joined_by(here, place) == cluster.joined_by(there, place) for place in others)
+    return same and whole and own is not None and link in (None, own) and alike
 
 
 def check_strategy(fleet: Fleet, strategy: MixedStrategy) -> None:

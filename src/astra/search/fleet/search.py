@@ -70,14 +70,14 @@ class Planner:
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[FoundPipeline]] = {}
-        self.menus = Menus(self.fleet, self.limits, Effort())
+        self.menus = Menus(self.fleet, self.limits)
         self.groups = GroupSearch(self.menus)
         self._alone: dict[tuple[int, int], Costed | None] = {}
         self.use(Effort(MOST_EFFORT))
 
     def use(self, effort: Effort) -> None:
         """From here on spend this; what is left open is counted anew."""
-        self.effort = self.frame_space.effort = self.menus.effort = effort
+        self.effort = self.frame_space.effort = effort
         self.left_open: dict[Kind, float] = {}  # seconds that no pipeline of a kind not looked at can beat
 
     def _leave_open(self, kind: Kind, bound_s: float) -> None:
@@ -211,7 +211,7 @@ class Planner:
 
         ``bounded``: a pool is asked for no more shares once the effort is spent.
         """
-        found = self.groups.best(counts, every=every, limit=limit, bounded=bounded)
+        found = self.groups.best(counts, every=every, limit=limit, effort=self.effort if bounded else None)
         used = [pool for pool, gpus in enumerate(counts) if gpus]
         best_s = min([limit, *(one.seconds for one in found[:1])])
         largest = len(used) - 1 if len(used) <= MOST_BLOCKS else 2

@@ -8,13 +8,15 @@ plan away.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations, product
 from typing import Final
 
 import numpy as np
 
 from astra.cost import mixed as cost
-from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way
+from astra.partition.problem import Effort
+from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way, undominated
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.menus import Found, Menus, exact_shares, odd_part
 
@@ -22,6 +24,9 @@ KEPT: Final = 3  # plans of several groups that are costed in full
 SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to be divided
 FEW_GPUS: Final = 64  # a pool that may be cut over groups
 CUT: Final = 3  # groups of each part of a pool that is cut
+ROUNDS: Final = 3  # of looking for shares that come out more even
+NEAREST: Final = 4  # shares of each pool that are looked at in a round
+SEARCH: Final = 1000.0  # effort of asking for one share
 SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
 
 
@@ -30,30 +35,58 @@ class GroupSearch:
 
     def __init__(self, menus: Menus) -> None:
         self.menus, self.fleet, self.batch = menus, menus.fleet, menus.batch
-        places = range(len(self.fleet.jobs))
-        cluster = self.fleet.cluster
-        self._wires = {(a, b): cost.wire(cluster, a, b) for a in places for b in places if cost.outer(cluster.pools[a])}
+        self.wire = lru_cache(maxsize=256)(self._wire)
 
     def best(
-        self, counts: Counts, *, every: bool, limit: float, blocks: Sequence[OpenGroup] = (), bounded: bool = False
-    ) -> list[Sharing]:
+        self, counts: Counts, *, every: bool, limit: float, blocks: Sequence[OpenGroup] = (),
+        effort: Effort | None = None,
+    ) -> list[Sharing]:  # fmt: skip
         """The best ways to share the batch below a limit, best first; ``blocks`` are groups over several pools.
 
-        ``bounded``: nothing is asked for once the effort is spent.
+        ``effort``: nothing is asked for once it is spent.
         """
-        self._bounded = bounded
-        rates = self.rates(counts)
-        pools = tuple(rates)
-        must = sum(1 << pool for pool, gpus in enumerate(counts) if gpus) if every else 0
-        found: list[Sharing] = []
-        for some in [pools] if every else by_rate(rates):
-            least_s = self.batch / sum(rates[pool] for pool in some) if some else np.inf
-            if SLACK * least_s >= min([limit, *(one.seconds for one in found[:1])]):
+        self._effort = effort
+        rates, found = self.rates(counts), list[Sharing]()
+        for some in [tuple(rates)] if every else by_rate(rates):
+            own = {pool: rates[pool] for pool in some}
+            if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
                 break
-            if self._look(counts, {pool: rates[pool] for pool in some}, every=every) or not found:
-                ways = [(block,) for block in blocks] + self._ways(counts, pools, every=every)
-                found = Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit).best(must)
+            if self._look(counts, own, every=every) or not found:
+                found = self._dealt(counts, rates, blocks, every=every, limit=limit)
+            for _ in range(ROUNDS if found else 0):
+                best_s = found[0].seconds
+                if not self._look_near(counts, own, best_s):
+                    break
+                found = self._dealt(counts, rates, blocks, every=every, limit=limit)
+                if found[0].seconds >= best_s:
+                    break
         return self._polished(found)
+
+    def _dealt(
+        self, counts: Counts, pools: Iterable[int], blocks: Sequence[OpenGroup], *, every: bool, limit: float
+    ) -> list[Sharing]:
+        """The best of all groups that are known."""
+        must = sum(1 << pool for pool, gpus in enumerate(counts) if gpus) if every else 0
+        ways: list[Way] = [(block,) for block in blocks]
+        ways += self._ways(counts, list(pools), every=every)
+        return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit).best(must)
+
+    def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
+        """Ask for shares that let all pools end sooner than the best known, and say whether any was new.
+
+        With more than a pool can do in that time, or with less than the others leave, nothing ends sooner.
+        """
+        most = {pool: min(int(best_s * rate / SLACK), self.batch) for pool, rate in rates.items()}
+        spare, new = sum(most.values()) - self.batch, 0
+        host_s = self.fleet.job.runtime.host.step_s
+        for pool, able in most.items():
+            gpus = counts[pool]
+            waits = 1 + self.fleet.jobs[pool].straggling_on(gpus)
+            window = range(max(able - spare, 1), able + 1)
+            open_shares = [share for share in window if not self.menus.asked(pool, gpus, share)]
+            for share in sorted(open_shares, key=lambda share: (-(share & -share), share))[:NEAREST]:
+                new += self._asked(pool, gpus, share, (best_s + host_s) * waits) is not None
+        return new > 0
 
     def rates(self, counts: Counts) -> dict[int, float]:
         """Samples per second of each pool that can train the model by itself."""
@@ -78,11 +111,13 @@ class GroupSearch:
             self._asked(*one)
         return bool(new)
 
-    def _asked(self, pool: int, gpus: int, share: int) -> Found | None:
+    def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf) -> Found | None:
         """What a pool can do with a share of the batch."""
-        if self._bounded and self.menus.effort.over and not self.menus.asked(pool, gpus, share):
-            return None
-        return self.menus.look(pool, gpus, share)
+        if self._effort is not None and not self.menus.asked(pool, gpus, share):
+            if self._effort.over:
+                return None
+            self._effort.spend(SEARCH)
+        return self.menus.look(pool, gpus, share, below_s)
 
     def _sizes(self, pool: int, gpus: int, *, every: bool) -> list[int]:
         """Numbers of GPUs of a pool that groups are made of: all of it, fewer that divide better, and parts of it."""
@@ -113,7 +148,7 @@ class GroupSearch:
         ways: list[Way] = []
         for pool in pools:
             for gpus in [counts[pool]] if every else self.menus.sizes(pool, counts[pool]):
-                ways += [(group,) for group in self.menus.known(pool, gpus)]
+                ways += [(group,) for group in undominated(self.menus.known(pool, gpus), self.menus.wire)]
             for pair in self._cuts(pool, counts[pool]):
                 parts = (self._quickest(pool, gpus) for gpus in pair)
                 ways += list(product(*parts))
@@ -121,14 +156,12 @@ class GroupSearch:
 
     def _quickest(self, pool: int, gpus: int) -> list[OpenGroup]:
         """A few groups of a part of a pool."""
-        groups = self.menus.known(pool, gpus)
+        groups = undominated(self.menus.known(pool, gpus), self.menus.wire)
         return sorted(groups, key=lambda group: group.share.unit_s / group.share.samples)[:CUT]
 
-    def wire(self, pools: int) -> cost.Wire | None:
+    def _wire(self, pools: int) -> cost.Wire | None:
         """The slowest wire that gradients of groups on some pools meet over."""
-        used = [place for place in range(len(self.fleet.jobs)) if pools >> place & 1]
-        pairs = [(a, b) for a in used for b in used if a < b or len(used) == 1]
-        return min((self._wires[pair] for pair in pairs if pair in self._wires), key=_rate, default=None)
+        return cost.slowest(self.fleet.cluster, [n for n in range(len(self.fleet.jobs)) if pools >> n & 1])
 
     def _polished(self, found: list[Sharing]) -> list[Sharing]:
         """The best of them with better splits of the layers where there are any."""
@@ -144,10 +177,6 @@ class GroupSearch:
         ways = [way for some in again.values() for way in some]
         below = best.seconds * (1 + 1e-9)
         return (Dealer(ways, self.batch, self.wire, keep=1, below=below).best() or [best]) + rest
-
-
-def _rate(wire: cost.Wire) -> float:
-    return wire.bytes_per_s
 
 
 def by_rate(rates: Mapping[int, float]) -> list[tuple[int, ...]]:
