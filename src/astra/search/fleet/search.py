@@ -207,20 +207,20 @@ class Planner:
         return self._menus[key]
 
     def sharing(self, counts: Counts, *, every: bool, limit: float, bounded: bool = False) -> list[FleetCandidate]:
-        """Strategies with several groups: pools by themselves, or some pools joined and others by themselves.
+        """Strategies of groups on one pool each; ``bounded``: no more shares are asked for once the effort is spent."""
+        effort = self.effort if bounded else None
+        return [self._shared(one) for one in self.groups.best(counts, every=every, limit=limit, effort=effort)]
 
-        ``bounded``: a pool is asked for no more shares once the effort is spent.
-        """
-        found = self.groups.best(counts, every=every, limit=limit, effort=self.effort if bounded else None)
+    def joined(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
+        """Strategies of groups below a limit in which some pools are joined in pipelines and others by themselves."""
         used = [pool for pool, gpus in enumerate(counts) if gpus]
-        best_s = min([limit, *(one.seconds for one in found[:1])])
         largest = len(used) - 1 if len(used) <= MOST_BLOCKS else 2
         masks = [sum(1 << pool for pool in some) for size in range(2, largest + 1) for some in combinations(used, size)]
-        joined = [each for mask in masks for each in self.menu(counts, mask, every=every, best_s=best_s)]
-        if joined:
-            blocks = [self._open(each) for each in joined]
-            found = self.groups.best(counts, every=every, limit=limit, blocks=blocks)
-        return [self._shared(one) for one in found]
+        found = [each for mask in masks for each in self.menu(counts, mask, every=every, best_s=limit)]
+        if not found:
+            return []
+        blocks = [self._open(each) for each in found]
+        return [self._shared(one) for one in self.groups.dealt(counts, blocks, every=every, limit=limit)]
 
     def _open(self, found: FoundPipeline) -> OpenGroup:
         """A pipeline over pools as a group whose share of the batch is open."""
@@ -270,14 +270,15 @@ class Planner:
         """
         groups = self.sharing(counts, every=every, limit=np.inf)
         limit = min([known_s, *(candidate.step_s for candidate in groups[:1])])
-        with self.effort.part(1 / 3):
+        with self.effort.part(1 / 4):
             plain = self.same_replicas(counts, every=every, uniform=True)
-        limit = min([limit, *(SHOWN * candidate.step_s for candidate in plain[:1])])
-        same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit)
-        launchable = self.cost(plain, most=2)
-        costed = {
-            str(each.strategy): each for each in (*self.cost(same_replicas[:3]), *self.cost(groups[:3]), *launchable)
-        }
+        limit = min([limit, *(candidate.step_s for candidate in plain[:1])])
+        with self.effort.part(2 / 3):
+            same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit)
+        limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
+        joined = self.joined(counts, every=every, limit=limit)
+        kinds = (same_replicas[:3], groups[:3], joined[:2], plain[:2])
+        costed = {str(each.strategy): each for some in kinds for each in self.cost(some)}
         return sorted(costed.values(), key=lambda each: each.estimate.step_s)
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:

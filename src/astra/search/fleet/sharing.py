@@ -37,14 +37,8 @@ class GroupSearch:
         self.menus, self.fleet, self.batch = menus, menus.fleet, menus.batch
         self.wire = lru_cache(maxsize=256)(self._wire)
 
-    def best(
-        self, counts: Counts, *, every: bool, limit: float, blocks: Sequence[OpenGroup] = (),
-        effort: Effort | None = None,
-    ) -> list[Sharing]:  # fmt: skip
-        """The best ways to share the batch below a limit, best first; ``blocks`` are groups over several pools.
-
-        ``effort``: nothing is asked for once it is spent.
-        """
+    def best(self, counts: Counts, *, every: bool, limit: float, effort: Effort | None = None) -> list[Sharing]:
+        """The best ways to share the batch below a limit, best first; nothing is asked for once ``effort`` is spent."""
         self._effort = effort
         rates, found = self.rates(counts), list[Sharing]()
         for some in [tuple(rates)] if every else by_rate(rates):
@@ -52,23 +46,22 @@ class GroupSearch:
             if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
                 break
             if self._look(counts, own, every=every) or not found:
-                found = self._dealt(counts, rates, blocks, every=every, limit=limit)
+                found = self.dealt(counts, (), every=every, limit=limit)
             for _ in range(ROUNDS if found else 0):
                 best_s = found[0].seconds
                 if not self._look_near(counts, own, best_s):
                     break
-                found = self._dealt(counts, rates, blocks, every=every, limit=limit)
+                found = self.dealt(counts, (), every=every, limit=limit)
                 if found[0].seconds >= best_s:
                     break
         return self._polished(found)
 
-    def _dealt(
-        self, counts: Counts, pools: Iterable[int], blocks: Sequence[OpenGroup], *, every: bool, limit: float
-    ) -> list[Sharing]:
-        """The best of all groups that are known."""
-        must = sum(1 << pool for pool, gpus in enumerate(counts) if gpus) if every else 0
+    def dealt(self, counts: Counts, blocks: Sequence[OpenGroup], *, every: bool, limit: float) -> list[Sharing]:
+        """The best of all groups that are known, and of ``blocks``, which are groups over several pools."""
+        used = [pool for pool, gpus in enumerate(counts) if gpus]
         ways: list[Way] = [(block,) for block in blocks]
-        ways += self._ways(counts, list(pools), every=every)
+        ways += self._ways(counts, used, every=every)
+        must = sum(1 << pool for pool in used) if every else 0
         return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit).best(must)
 
     def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
@@ -89,12 +82,14 @@ class GroupSearch:
         return new > 0
 
     def rates(self, counts: Counts) -> dict[int, float]:
-        """Samples per second of each pool that can train the model by itself."""
+        """Samples per second of each pool that can train the model by itself, at best."""
         found = {}
         for pool, gpus in enumerate(counts):
-            alone = self._asked(pool, gpus, self.batch) if gpus else None
-            if alone is not None:
-                found[pool] = self.batch / alone.candidates[0].step_s
+            if gpus and self._asked(pool, gpus, self.batch) is not None:
+                if self.batch % gpus:  # a share that its GPUs divide may run at a better rate
+                    self._asked(pool, gpus, max(self.menus.near(gpus, self.batch), default=self.batch))
+                known = self.menus.known(pool, gpus)
+                found[pool] = self.batch / min(self.menus.step_s(group, self.batch) for group in known)
         return found
 
     def _look(self, counts: Counts, rates: Mapping[int, float], *, every: bool) -> bool:

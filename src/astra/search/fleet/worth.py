@@ -81,7 +81,9 @@ class Worth:
         below = min([below, *(one.step_s for one in groups[:1])])
         several = sum(gpus > 0 for gpus in counts) > 1
         found = planner.same_replicas(counts, below=below, fewer=fewer) if several else []
-        return planner.cost([*groups[:1], *found[:1]], most=2)
+        below = min([below, *(one.step_s for one in found[:1])])
+        joined = planner.joined(counts, every=False, limit=below)
+        return planner.cost([*groups[:1], *found[:1], *joined[:1]], most=3)
 
     def _using(self, pool: int) -> Costed | None:
         """The best plan that uses a pool, wanted or not; with many pools, of those with one shape for all stages."""
