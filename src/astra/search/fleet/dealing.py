@@ -19,7 +19,7 @@ from astra.provenance import Floats
 from astra.spec.mixed import Group
 
 _SLACK: Final = 1 + 1e-12
-MOST_DEALS: Final = 3000  # of one search
+MOST_DEALS: Final = 800  # of one search
 
 
 class BatchShare(NamedTuple):
@@ -149,18 +149,23 @@ class Dealer:
         order = sorted(able, key=lambda bit: -able[bit])  # the same whatever the order in which pools are given
         first = {id(way): min(order.index(bit) for bit in order if _pools(way) & bit) for way in ways}
         self._ways = [[way for way in ways if first[id(way)] == place] for place in range(len(order))]
+        self._lines = [[[part.line(len(way), None) for part in way] for way in some] for some in self._ways]
 
     def best(self, every: int = 0) -> list[Sharing]:
         """The best of all choices, best first; ``every``: bits of pools that must be used."""
         self._every = every
         self._rank()
+        for ways in self._ways if not every else []:
+            for way in ways:  # what a single pool can do is the first limit
+                self._deal(way)
+        self.deals = 0
         self._choose(0, (), 0, 0)
         return sorted(self._found.values(), key=lambda one: one.seconds)[: self._keep]
 
     def _rank(self) -> None:
         """What each way could do in time, most first, and the most that the pools from each on could do."""
         able = [sorted(((_able(way, self._limit_s, self._batch), -n) for n, way in enumerate(ways)), reverse=True)
-                for ways in self._ways]  # fmt: skip
+                for ways in self._lines]  # fmt: skip
         self._able = [[(samples, self._ways[pool][-n]) for samples, n in some] for pool, some in enumerate(able)]
         most = [some[0][0] if some else 0 for some in able]
         self._rest = [sum(most[pool:]) for pool in range(len(most) + 1)]
@@ -193,7 +198,7 @@ class Dealer:
         if len(self._found) >= self._keep:
             kept = sorted(self._found.items(), key=lambda item: item[1].seconds)[: self._keep]
             self._found, self._limit_s = dict(kept), kept[-1][1].seconds
-            self._rank()
+            self._rank()  # may be used while it is walked: what is left of an old order is only longer
 
 
 def _pools(way: Way) -> int:
@@ -204,11 +209,10 @@ def _pools(way: Way) -> int:
     return bits
 
 
-def _able(way: Way, seconds: float, batch: int) -> int:
+def _able(way: Sequence[BatchShare], seconds: float, batch: int) -> int:
     """Samples that groups can do in time, with none beside them; 0 if one has no time for any."""
     total = 0
-    for part in way:
-        share = part.line(len(way), None)
+    for share in way:
         if share.fixed_s + share.unit_s > seconds * _SLACK:
             return 0
         units = (seconds - share.fixed_s) / share.unit_s * _SLACK

@@ -143,10 +143,14 @@ def _alone(whole: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
     job = msgspec.structs.replace(whole, workload=workload)
     if group.plain is None:
         return job, as_alone(job, mixed, group, segment)
-    strategy = group.plain
-    if strategy.layers == even(sum(strategy.layers), len(strategy.layers)):
-        strategy = replace(strategy, layers=())
+    strategy = without_even(group.plain)
     return part_of(job, strategy.gpus).saying(strategy), strategy
+
+
+def without_even(strategy: Strategy) -> Strategy:
+    """A strategy that says its layers only where its stages differ."""
+    plain = strategy.layers == even(sum(strategy.layers), len(strategy.layers))
+    return replace(strategy, layers=()) if plain else strategy
 
 
 def part_of(job: Job, gpus: int) -> Job:

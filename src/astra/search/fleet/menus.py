@@ -68,6 +68,11 @@ class Menus:
         """The groups on some GPUs of a pool that were found for any share."""
         return list(self._groups.get((pool, gpus), {}).values())
 
+    @property
+    def groups(self) -> int:
+        """How many were found."""
+        return sum(map(len, self._groups.values()))
+
     def sizes(self, pool: int, most: int) -> list[int]:
         """Numbers of GPUs of a pool that something was looked for on."""
         return sorted({gpus for place, gpus in self._groups if place == pool and gpus <= most}, reverse=True)

@@ -208,6 +208,8 @@ def _limits_of(planner: Planner) -> list[str]:
         ]
     pools = len(planner.counts)
     if pools >= MANY_POOLS:
+        if not planner.exact:
+            notes.append("what is lost without a pool is an upper bound: of groups that were found with it")
         notes.append(
             f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind"
         )
@@ -256,7 +258,7 @@ def _marginal(planner: Planner, best: Costed, more: Remarks) -> list[Marginal]:
             strategy=str(each.strategy),
         )
         for place, each in more.by_pool.items()
-        if each is not None
+        if each is not None and (place not in more.cut or each.estimate.step_s < best.estimate.step_s)
     ]
 
 
@@ -316,7 +318,7 @@ def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
     if not remarks.cut:
         return []
     pools = ", ".join(names[place] for place in remarks.cut)
-    return [f"{what} {pools}: the best plan found in the work allowed for this remark, there may be a faster one"]
+    return [f"{what} {pools}: not all was looked at in the work allowed for this remark, plan it to know"]
 
 
 def _record(world: World, fleet: Fleet) -> dict[str, Any]:

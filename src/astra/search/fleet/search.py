@@ -20,7 +20,7 @@ from astra.errors import NoFeasiblePlan
 from astra.partition.problem import Effort
 from astra.partition.solve import end_times
 from astra.search.fleet.dealing import BatchShare, OpenGroup, Sharing
-from astra.search.fleet.detail import estimate
+from astra.search.fleet.detail import estimate, without_even
 from astra.search.fleet.frames import Counts, FoundPipeline, Frame
 from astra.search.fleet.lone import best_alone, estimate_alone
 from astra.search.fleet.menus import Menus
@@ -38,7 +38,6 @@ CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's bes
 MENU: Final = 2  # pipelines over some pools that may become a group
 FULL: Final = 100.0  # effort of costing one strategy in full
 MOST_EFFORT: Final = 16_000.0  # of a search, less than two seconds
-LONE: Final = 1 / 16  # of that, for pipelines of a pool that leave some of it idle, where no plan uses all of it
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]
@@ -211,6 +210,10 @@ class Planner:
         effort = self.effort if bounded else None
         return [self._shared(one) for one in self.groups.best(counts, every=every, limit=limit, effort=effort)]
 
+    def known(self, counts: Counts) -> list[FleetCandidate]:
+        """The best strategies of groups that were looked for already."""
+        return [self._shared(one) for one in self.groups.dealt(counts, (), every=False, limit=np.inf)]
+
     def joined(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
         """Strategies of groups below a limit in which some pools are joined in pipelines and others by themselves."""
         used = [pool for pool, gpus in enumerate(counts) if gpus]
@@ -253,7 +256,7 @@ class Planner:
     def _full_estimate(self, strategy: MixedStrategy) -> Costed:
         text, plain = str(strategy), strategy.groups[0].plain
         if len(strategy.groups) == 1 and plain is not None:
-            alone = OnePool(pool=strategy.groups[0].segments[0].pool, strategy=plain)
+            alone = OnePool(pool=strategy.groups[0].segments[0].pool, strategy=without_even(plain))
             return Costed(alone, estimate_alone(self.fleet, alone, user_rules=self.user_rules))
         if text not in self._costed:
             self.effort.spend(FULL)
@@ -288,12 +291,9 @@ class Planner:
             met = self.menus.look(pool, have, self.frame_space.batch)
             lone = None if met is None else best_alone(self.fleet, pool, met, self.user_rules)
             found = [Costed(*lone)] if lone is not None else []
-            counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
             if not found:
-                left_open = dict(self.left_open)  # the same pipelines are looked at again among those over pools
-                with self.effort.part(LONE):
-                    found = self.cost(self.same_replicas(counts), most=1)
-                self.left_open = left_open
+                counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
+                found = self.cost(self.sharing(counts, every=False, limit=np.inf), most=1)
             self._alone[pool, have] = min(found, key=lambda each: each.estimate.step_s, default=None)
         return self._alone[pool, have]
 

@@ -23,9 +23,10 @@ from astra.search.fleet.menus import Found, Menus, exact_shares, odd_part
 KEPT: Final = 3  # plans of several groups that are costed in full
 SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to be divided
 FEW_GPUS: Final = 64  # a pool that may be cut over groups
+MOST_SETS: Final = 16  # of pools that shares are asked for
 CUT: Final = 3  # groups of each part of a pool that is cut
 ROUNDS: Final = 3  # of looking for shares that come out more even
-NEAREST: Final = 4  # shares of each pool that are looked at in a round
+NEAREST: Final = 6  # shares of all pools together that are looked at in a round, and one more of each
 SEARCH: Final = 1000.0  # effort of asking for one share
 SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
 
@@ -36,12 +37,13 @@ class GroupSearch:
     def __init__(self, menus: Menus) -> None:
         self.menus, self.fleet, self.batch = menus, menus.fleet, menus.batch
         self.wire = lru_cache(maxsize=256)(self._wire)
+        self._effort: Effort | None = None
 
     def best(self, counts: Counts, *, every: bool, limit: float, effort: Effort | None = None) -> list[Sharing]:
         """The best ways to share the batch below a limit, best first; nothing is asked for once ``effort`` is spent."""
         self._effort = effort
-        rates, found = self.rates(counts), list[Sharing]()
-        for some in [tuple(rates)] if every else by_rate(rates):
+        rates, found = self.rates(counts, every=every), list[Sharing]()
+        for some in [tuple(rates)] if every else by_rate(rates)[:MOST_SETS]:
             own = {pool: rates[pool] for pool in some}
             if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
                 break
@@ -51,9 +53,10 @@ class GroupSearch:
                 best_s = found[0].seconds
                 if not self._look_near(counts, own, best_s):
                     break
-                found = self.dealt(counts, (), every=every, limit=limit)
-                if found[0].seconds >= best_s:
+                again = self.dealt(counts, (), every=every, limit=best_s)
+                if not again:
                     break
+                found = again
         return self._polished(found)
 
     def dealt(self, counts: Counts, blocks: Sequence[OpenGroup], *, every: bool, limit: float) -> list[Sharing]:
@@ -65,35 +68,39 @@ class GroupSearch:
         return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit).best(must)
 
     def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
-        """Ask for shares that let all pools end sooner than the best known, and say whether any was new.
+        """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
 
         With more than a pool can do in that time, or with less than the others leave, nothing ends sooner.
         """
         most = {pool: min(int(best_s * rate / SLACK), self.batch) for pool, rate in rates.items()}
-        spare, new = sum(most.values()) - self.batch, 0
+        spare, before = sum(most.values()) - self.batch, self.menus.groups
         host_s = self.fleet.job.runtime.host.step_s
         for pool, able in most.items():
             gpus = counts[pool]
             waits = 1 + self.fleet.jobs[pool].straggling_on(gpus)
             window = range(max(able - spare, 1), able + 1)
             open_shares = [share for share in window if not self.menus.asked(pool, gpus, share)]
-            for share in sorted(open_shares, key=lambda share: (-(share & -share), share))[:NEAREST]:
-                new += self._asked(pool, gpus, share, (best_s + host_s) * waits) is not None
-        return new > 0
+            for share in sorted(open_shares, key=lambda share: (-(share & -share), share))[: NEAREST // len(most) + 1]:
+                self._asked(pool, gpus, share, (best_s + host_s) * waits)
+        return self.menus.groups > before
 
-    def rates(self, counts: Counts) -> dict[int, float]:
+    def rates(self, counts: Counts, *, every: bool) -> dict[int, float]:
         """Samples per second of each pool that can train the model by itself, at best."""
         found = {}
         for pool, gpus in enumerate(counts):
-            if gpus and self._asked(pool, gpus, self.batch) is not None:
-                if self.batch % gpus:  # a share that its GPUs divide may run at a better rate
-                    self._asked(pool, gpus, max(self.menus.near(gpus, self.batch), default=self.batch))
-                known = self.menus.known(pool, gpus)
+            if not gpus:
+                continue
+            self._asked(pool, gpus, self.batch)
+            for size in self._sizes(pool, gpus, every=every) if self.batch % gpus else ():
+                # A share that its GPUs divide may be all that runs, or run at a better rate.
+                self._asked(pool, size, max(self.menus.near(size, self.batch), default=self.batch))
+            known = [group for size in self.menus.sizes(pool, gpus) for group in self.menus.known(pool, size)]
+            if known:
                 found[pool] = self.batch / min(self.menus.step_s(group, self.batch) for group in known)
         return found
 
     def _look(self, counts: Counts, rates: Mapping[int, float], *, every: bool) -> bool:
-        """Ask for the shares that fall to some pools, and say whether any was new."""
+        """Ask for the shares that fall to some pools, and say whether groups were found that were not known."""
         wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
         exact = exact_shares(list(wanted.values()), self.batch)
         asked = {(pool, counts[pool], share) for pool, share in zip(wanted, exact, strict=True)}
@@ -101,10 +108,10 @@ class GroupSearch:
             for gpus in self._sizes(pool, counts[pool], every=every):
                 part = share * gpus / counts[pool]
                 asked |= {(pool, gpus, near) for near in self.menus.near(gpus, part)}
-        new = [one for one in sorted(asked) if not self.menus.asked(*one)]
-        for one in new:
+        before = self.menus.groups
+        for one in sorted(asked):
             self._asked(*one)
-        return bool(new)
+        return self.menus.groups > before
 
     def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf) -> Found | None:
         """What a pool can do with a share of the batch."""

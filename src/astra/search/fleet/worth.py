@@ -60,7 +60,9 @@ class Worth:
         counts = tuple(0 if place == pool else gpus for place, gpus in enumerate(planner.counts))
         others = [place for place, gpus in enumerate(counts) if gpus]
         alone = [each for place in others if (each := planner.alone(place)) is not None]
-        return min([*alone, *self._planned(counts, np.inf)], key=_step_s, default=None)
+        if len(planner.counts) < MANY_POOLS:
+            return min([*alone, *self._planned(counts, np.inf)], key=_step_s, default=None)
+        return min([*alone, *planner.cost(planner.known(counts), most=1)], key=_step_s, default=None)
 
     def _one_more(self, pool: int) -> Costed | None:
         """The best plan with one more node of a pool, which is the best plan itself where that brings nothing."""
