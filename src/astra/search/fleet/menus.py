@@ -33,6 +33,7 @@ from astra.spec.strategy import Strategy, replace
 
 KEEP: Final = 5  # strategies of a share, each with other tp, pp or ep; as many as ``astra plan`` takes by default
 WITHIN: Final = 1.06  # of the best of them: a slower one may share the batch more evenly
+OPENED: Final = 2_000  # grids whose search takes as long as opening one
 COARSE: Final = 4  # parts of a share that is met roughly
 FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
 
@@ -63,6 +64,7 @@ class Menus:
         self.wire = cost.slowest(fleet.cluster, range(len(fleet.jobs)))
         self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
         self._found: dict[tuple[int, int, int], Found | None] = {}
+        self.spent = 0  # grids of strategies that were searched
 
     def known(self, pool: int, gpus: int) -> list[OpenGroup]:
         """The groups on some GPUs of a pool that were found for any share."""
@@ -114,6 +116,7 @@ class Menus:
         for job, limits, _ in attempts(whole, self.limits.restrictions):
             grids = Grids(job, limits, self.limits.user_rules)
             found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
+            self.spent += OPENED + len(grids.space.strategies)
             if found.candidates or below_s < inf:
                 return Found(job, found.candidates, grids.timed)
         return None

@@ -26,7 +26,7 @@ from astra.search.fleet.lone import best_alone, estimate_alone
 from astra.search.fleet.menus import Menus
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
-from astra.search.fleet.sharing import GroupSearch
+from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
 from astra.search.fleet.space import FrameSpace
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
@@ -205,10 +205,12 @@ class Planner:
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
 
-    def sharing(self, counts: Counts, *, every: bool, limit: float, bounded: bool = False) -> list[FleetCandidate]:
-        """Strategies of groups on one pool each; ``bounded``: no more shares are asked for once the effort is spent."""
-        effort = self.effort if bounded else None
-        return [self._shared(one) for one in self.groups.best(counts, every=every, limit=limit, effort=effort)]
+    def sharing(self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS) -> list[FleetCandidate]:
+        """Strategies of groups on one pool each, looked for in ``most`` grids of strategies."""
+        found = self.groups.best(counts, every=every, limit=limit, most=most)
+        if self.groups.left_open:
+            self._leave_open("groups", 0.0)
+        return [self._shared(one) for one in found]
 
     def known(self, counts: Counts) -> list[FleetCandidate]:
         """The best strategies of groups that were looked for already."""

@@ -15,10 +15,9 @@ from typing import Final
 import numpy as np
 
 from astra.cost import mixed as cost
-from astra.partition.problem import Effort
 from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way, undominated
 from astra.search.fleet.frames import Counts
-from astra.search.fleet.menus import Found, Menus, exact_shares, odd_part
+from astra.search.fleet.menus import Menus, exact_shares, odd_part
 
 KEPT: Final = 3  # plans of several groups that are costed in full
 SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to be divided
@@ -27,7 +26,7 @@ MOST_SETS: Final = 16  # of pools that shares are asked for
 CUT: Final = 3  # groups of each part of a pool that is cut
 ROUNDS: Final = 3  # of looking for shares that come out more even
 NEAREST: Final = 6  # shares of all pools together that are looked at in a round, and one more of each
-SEARCH: Final = 1000.0  # effort of asking for one share
+MOST_GRIDS: Final = 500_000  # of strategies that are searched: of few experts and few GPUs less than a second
 SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
 
 
@@ -37,11 +36,13 @@ class GroupSearch:
     def __init__(self, menus: Menus) -> None:
         self.menus, self.fleet, self.batch = menus, menus.fleet, menus.batch
         self.wire = lru_cache(maxsize=256)(self._wire)
-        self._effort: Effort | None = None
 
-    def best(self, counts: Counts, *, every: bool, limit: float, effort: Effort | None = None) -> list[Sharing]:
-        """The best ways to share the batch below a limit, best first; nothing is asked for once ``effort`` is spent."""
-        self._effort = effort
+    def best(self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS) -> list[Sharing]:
+        """The best ways to share the batch below a limit, best first.
+
+        Once ``most`` grids of strategies were searched, nothing is asked for but each pool's share by rate.
+        """
+        self._until, self.left_open = self.menus.spent + most, False
         rates, found = self.rates(counts, every=every), list[Sharing]()
         for some in [tuple(rates)] if every else by_rate(rates)[:MOST_SETS]:
             own = {pool: rates[pool] for pool in some}
@@ -90,7 +91,7 @@ class GroupSearch:
         for pool, gpus in enumerate(counts):
             if not gpus:
                 continue
-            self._asked(pool, gpus, self.batch)
+            self._asked(pool, gpus, self.batch, needed=True)
             for size in self._sizes(pool, gpus, every=every) if self.batch % gpus else ():
                 # A share that its GPUs divide may be all that runs, or run at a better rate.
                 self._asked(pool, size, max(self.menus.near(size, self.batch), default=self.batch))
@@ -103,23 +104,23 @@ class GroupSearch:
         """Ask for the shares that fall to some pools, and say whether groups were found that were not known."""
         wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
         exact = exact_shares(list(wanted.values()), self.batch)
-        asked = {(pool, counts[pool], share) for pool, share in zip(wanted, exact, strict=True)}
+        before, asked = self.menus.groups, set[tuple[int, int, int]]()
+        for pool, share in zip(wanted, exact, strict=True):
+            self._asked(pool, counts[pool], share, needed=len(rates) == sum(gpus > 0 for gpus in counts))
         for pool, share in wanted.items():
             for gpus in self._sizes(pool, counts[pool], every=every):
                 part = share * gpus / counts[pool]
                 asked |= {(pool, gpus, near) for near in self.menus.near(gpus, part)}
-        before = self.menus.groups
         for one in sorted(asked):
             self._asked(*one)
         return self.menus.groups > before
 
-    def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf) -> Found | None:
-        """What a pool can do with a share of the batch."""
-        if self._effort is not None and not self.menus.asked(pool, gpus, share):
-            if self._effort.over:
-                return None
-            self._effort.spend(SEARCH)
-        return self.menus.look(pool, gpus, share, below_s)
+    def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf, *, needed: bool = False) -> None:
+        """Ask what a pool can do with a share of the batch, as far as the work allowed goes or where it is needed."""
+        if needed or self.menus.spent < self._until or self.menus.asked(pool, gpus, share):
+            self.menus.look(pool, gpus, share, below_s)
+        else:
+            self.left_open = True
 
     def _sizes(self, pool: int, gpus: int, *, every: bool) -> list[int]:
         """Numbers of GPUs of a pool that groups are made of: all of it, fewer that divide better, and parts of it."""

@@ -15,7 +15,8 @@ from astra.partition.problem import Effort
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.search import MANY_POOLS, Costed, Planner
 
-MOST_EFFORT: Final = 8_000.0  # of all remarks, half a second
+MOST_EFFORT: Final = 4_000.0  # of all remarks, a quarter of a second
+MOST_GRIDS: Final = 20_000  # of strategies that are searched for one of them
 
 
 class Remarks(NamedTuple):
@@ -37,8 +38,9 @@ class Worth:
         effort, out, cut = self.planner.effort, {}, []
         for pool in pools:
             with effort.part(1 / 3):
+                self.planner.left_open = {}
                 out[pool] = ask(pool)
-                if effort.over:
+                if self.planner.left_open:
                     cut.append(pool)
         return Remarks(out, cut)
 
@@ -79,7 +81,7 @@ class Worth:
         ``fewer`` GPUs are known to give nothing better.
         """
         planner = self.planner
-        groups = planner.sharing(counts, every=False, limit=below, bounded=True)
+        groups = planner.sharing(counts, every=False, limit=below, most=MOST_GRIDS)
         below = min([below, *(one.step_s for one in groups[:1])])
         several = sum(gpus > 0 for gpus in counts) > 1
         found = planner.same_replicas(counts, below=below, fewer=fewer) if several else []
