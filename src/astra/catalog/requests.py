@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from astra.catalog.plan_files import upgraded
 from astra.catalog.toml import write_toml
 from astra.errors import InputError
 from astra.files import parse_json, parse_toml, read_text
@@ -40,17 +41,17 @@ def _from_toml(path: Path) -> dict[str, Any] | None:
     if text is None or ("model" not in fields and _SHAPE & set(fields)):
         return None  # the shape of a model
     _check_names(fields, str(path))
-    return {name: _placed(name, value, path.parent) for name, value in fields.items()}
+    return {name: placed(name, value, path.parent) for name, value in fields.items()}
 
 
 def _from_json(path: Path) -> dict[str, Any] | None:
     text = _text(path, "plan")
     if text is None or not _ANSWER.match(text):
         return None  # a model's config.json
-    record = parse_json(text, str(path))
+    record = upgraded(parse_json(text, str(path)))
     schema, asked = str(record["schema"]), record.get("asked")
     if schema.partition("/")[0] not in _ANSWERS or not isinstance(asked, dict) or not asked:
-        fix = "Plan files of this version have it, under asked."
+        fix = "Plan files have it, under asked; this one was cut or edited."
         raise InputError(str(path), schema, want="a plan file that carries its request", fix=fix)
     _check_names(asked, f"{path}: asked")
     return asked
@@ -70,7 +71,7 @@ def _check_names(fields: Mapping[str, Any], where: str) -> None:
             raise unknown_field(name, fields_of(PlanRequest), f"{where}: {name[:80]}")
 
 
-def _placed(name: str, value: Any, folder: Path) -> Any:
+def placed(name: str, value: Any, folder: Path) -> Any:
     """Paths in a file are from its folder, where there is such a file."""
     if name == "money" and isinstance(value, dict):
         return {key: _relative_to(each, folder) if key == "prices" else each for key, each in value.items()}

@@ -47,17 +47,20 @@ class Sync(NamedTuple):
     across_s: Floats  # what a rank owns, with its like in groups of other pipelines: once a step, whatever ZeRO does
 
 
-def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints) -> Floats:
+def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints, stage_ranks: Ints) -> Floats:
     """The two copies of a tied embedding table add their gradients after the last backward, once a step.
 
-    ``ends`` are the ranks with one copy of two. Megatron, nanotron and DeepSpeed all do so, beside the replicas'
-    reduction and with the whole table, whoever owns its states.
+    ``ends`` are the ranks with one copy of two, in stages of ``stage_ranks``. Megatron, nanotron and DeepSpeed all do
+    so, beside the replicas' reduction and with the whole table, whoever owns its states.
     """
     if not (job.model.tied_embeddings or job.workload.mtp) or job.workload.task == "lora":
         return np.zeros(ends.shape)
-    nbytes = gradient_bytes(job) * job.model.vocab * job.model.hidden / tp
+    each = effects.tied_as_made(job.runtime, job.workload.element_bytes, gradient_bytes(job))
+    nbytes = each * job.model.vocab * job.model.hidden / tp
     two = np.full_like(tp, 2)
-    timed = collectives.collective(job.pool, "all_reduce", nbytes=nbytes, ranks=two, stride=ranks_apart)
+    timed = collectives.collective(
+        job.pool, "all_reduce", nbytes=nbytes, ranks=two, stride=ranks_apart, leaving=stage_ranks
+    )
     return np.where(ends, timed.seconds, 0.0)
 
 
@@ -107,8 +110,8 @@ def with_other_groups(
     if beside is None:
         return moved._replace(across_s=np.zeros_like(moved.across_s))
     owned = gradient_bytes(job) * (held.trained_dense / ranks + held.trained_expert / expert_ranks)
-    times = 2 * (beside.groups - 1)
-    ring_s = times * beside.latency_s + times / beside.groups * owned / beside.bytes_per_s
+    times, moved_s = 2 * (beside.groups - 1), np.maximum(owned / beside.bytes_per_s, beside.line_s)
+    ring_s = times * beside.latency_s + times / beside.groups * moved_s
     source = worst(moved.source, np.full(moved.source.shape, Source.ASSUMED, np.int8))
     return moved._replace(across_s=ring_s, source=source)
 

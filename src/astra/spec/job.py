@@ -69,6 +69,7 @@ class Beside(Spec, frozen=True, kw_only=True):
     groups: int  # with its own
     bytes_per_s: float  # of one GPU
     latency_s: float
+    line_s: float = 0.0  # in which a line that has a total carries the gradients once
 
 
 class Job(Spec, frozen=True, kw_only=True):
@@ -86,6 +87,10 @@ class Job(Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check(0 <= self.headroom < 1, "headroom", self.headroom, "a fraction of memory between 0 and 1, such as 0.08")
         self.pool.device.peak(self.workload.precision)
+
+    def on(self, gpus: int) -> Job:
+        """The same job on another number of GPUs."""
+        return replace(self, pool=replace(self.pool, gpus=gpus))
 
     @property
     def usable_bytes(self) -> float:

@@ -83,7 +83,9 @@ class After:
         )  # fmt: skip
         place = {pair: at for at, pair in enumerate(zip(some.tp.tolist(), some.ep.tolist(), strict=True))}
         return _Moved(
-            place, update_s, with_other_groups(job, moved, held, replicated, expert_ranks, cost.beside(groups, way))
+            place,
+            update_s,
+            with_other_groups(job, moved, held, replicated, expert_ranks, cost.beside(job, groups, way)),
         )
 
     def _make_ends(

@@ -18,15 +18,17 @@ from astra.answer import StageEstimate
 from astra.columns import code, from_strategy
 from astra.cost import mixed as cost
 from astra.cost import step
+from astra.cost.between import with_other_groups
+from astra.cost.lines import busiest_s, crossings
 from astra.cost.memory import activations, peak
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.start import highest_of
 from astra.cost.step import states
-from astra.evidence.kinds import MIXED, Kind, kind_of
+from astra.evidence.kinds import MIXED, Kind, doublings, kind_of
 from astra.layers.split import even
-from astra.provenance import Floats, Source
+from astra.provenance import Floats, Ints, Source
 from astra.rules.can import rules_of, unable
 from astra.rules.names import facts_of
 from astra.rules.table import Rule, violations
@@ -58,14 +60,17 @@ class CostedSegment(NamedTuple):
     provenance: dict[str, Source]
     recomputed: float
     violations: list[str]
+    met_s: float = 0.0  # a step's part of the weights' meeting after local steps
 
 
 def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
     """The record of one strategy; the caller has checked it with ``check_strategy``."""
     groups = [costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
-    ends_s = [max(float(part.after_s.max()) for part in costed) for costed in groups]
-    done_s = [seconds + end_s for (seconds, _), end_s in zip(pipelines, ends_s, strict=True)]
+    line_s = busiest_s(crossings(fleet.cluster, fleet.names, fleet.job, strategy))
+    ends_s = [max(float(part.after_s.max() + part.met_s) for part in costed) for costed in groups]
+    longest = [max(line_s, seconds) for seconds, _ in pipelines]
+    done_s = [seconds + end_s for seconds, end_s in zip(longest, ends_s, strict=True)]
     slowest = done_s.index(max(done_s))
     stages: list[MixedStage] = []
     records: list[GroupEstimate] = []
@@ -74,9 +79,11 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
         stages += placed
         records.append(_group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number]))
     waits = 1 + straggling(fleet, strategy)
-    last = pipelines[slowest][0], ends_s[slowest]
+    last = longest[slowest], ends_s[slowest]
+    met_s = max(part.met_s for part in groups[slowest])
     total_s, alone_s = (float(step.seconds(fleet.job, *last, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
+    around |= {"local": met_s} if met_s else {}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return summary(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
 
@@ -103,12 +110,23 @@ def _costed(
 ) -> CostedSegment:
     """A segment's ranks, in a pipeline of the same layout on its pool alone."""
     place = fleet.place(segment.pool)
-    beside = cost.beside(len(mixed.groups), slowest_wire(fleet, mixed))
-    whole = msgspec.structs.replace(fleet.jobs[place], beside=beside)
-    job, strategy = _alone(whole, mixed, group, segment)
+    way, groups = slowest_wire(fleet, mixed), len(mixed.groups)
+    job, strategy = _alone(fleet.jobs[place], mixed, group, segment)
+    if mixed.local == 1:
+        job = msgspec.structs.replace(job, beside=cost.beside(job, groups, way))
     row = detail.as_row(job, strategy)
     gathered = _parts(fleet, place, job, row)
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
+    met_s = 0.0
+    if mixed.local > 1 and way is not None:  # once in so many steps, with nothing to hide behind
+        seldom = cost.beside(job, groups, way.every(mixed.local))
+        ranks, expert_ranks = replicas_of(strategy)
+        moved = with_other_groups(job, costs.sync, costs.held, ranks, expert_ranks, seldom)
+        met_s = float(moved.across_s.max())
+    if way is not None and mixed.local == 1 and _alike(mixed):
+        shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
+        replicas = sum(each.dp for each in mixed.groups)
+        costs = costs._replace(sync=cost.with_like_groups(job, costs.sync, costs.held, shards, replicas, way))
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
@@ -134,6 +152,7 @@ def _costed(
         provenance,
         detail.recomputed_share(job, row) * sum(segment.layers) / max(sum(group.layers), 1),
         _broken(job, strategy, group, user_rules),
+        met_s,
     )
 
 
@@ -145,6 +164,12 @@ def _alone(whole: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         return job, as_alone(job, mixed, group, segment)
     strategy = without_even(group.plain)
     return part_of(job, strategy.gpus).saying(strategy), strategy
+
+
+def replicas_of(strategy: Strategy) -> tuple[Ints, Ints]:
+    """Ranks that hold the same parameters, and the same experts."""
+    ranks = np.array(strategy.dp * strategy.cp)
+    return ranks, np.maximum(ranks * strategy.tp // (strategy.ep * strategy.etp), 1)
 
 
 def without_even(strategy: Strategy) -> Strategy:
@@ -212,14 +237,24 @@ def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
     segment = group.segments[0]
     job = fleet.jobs[fleet.names.index(segment.pool)]
     alone = _alone(job, mixed, group, segment)
-    return kind_of(*alone)._replace(network=MIXED, gpus=math.log2(mixed.gpus))
+    return kind_of(*alone)._replace(network=MIXED, gpus=doublings(mixed.gpus))
+
+
+def _alike(mixed: MixedStrategy) -> bool:
+    """Whether every group cuts the model alike, so that ranks meet their like in all of them."""
+    return len({(group.cp, group.vp, group.layers, _degrees(group)) for group in mixed.groups}) == 1
+
+
+def _degrees(group: Group) -> tuple[tuple[int, int], ...]:
+    """Of each stage: by how many ranks its layers are split."""
+    return tuple((segment.tp, segment.ep) for segment in group.segments for _ in range(segment.pp))
 
 
 def slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
     """Gradients meet over the slowest wire between pools of different groups."""
     if len(mixed.groups) < 2:
         return None
-    return cost.slowest(fleet.cluster, sorted({fleet.place(name) for name in mixed.gpus_by_pool}))
+    return cost.slowest_between(fleet.cluster, sorted({fleet.place(name) for name in mixed.gpus_by_pool}))
 
 
 class GroupPipeline(NamedTuple):
@@ -270,7 +305,9 @@ def _transfer_s(fleet: Fleet, group: Group, costed: Sequence[CostedSegment], her
     way = cost.wire(fleet.cluster, fleet.place(a.pool), fleet.place(b.pool))
     job = fleet.job
     nbytes = 2.0 * group.mbs * job.workload.seq / group.cp * job.model.hidden / min(a.tp, b.tp)
-    return float(cost.hop_s(way, nbytes))
+    ends, each = (fleet.place(a.pool), fleet.place(b.pool)), group.dp * group.cp
+    together = each * nbytes * min(a.tp, b.tp)
+    return float(cost.hop_s(way, cost.held_up(fleet.cluster, ends, nbytes, each * a.tp, each * b.tp), together))
 
 
 def _placed(

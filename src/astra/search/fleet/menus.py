@@ -7,12 +7,12 @@ new is that its batch is open: a pipeline's time is a line in its micro-batches,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 
 from astra.cost import mixed as cost
 from astra.cost import step
@@ -23,7 +23,7 @@ from astra.search.bounds import Grids
 from astra.search.detail import as_row, layers_of, legality, simulated
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
-from astra.search.fleet.detail import part_of
+from astra.search.fleet.detail import part_of, replicas_of
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.splits import polished
 from astra.search.words import attempts, settled
@@ -58,13 +58,25 @@ class Found(NamedTuple):
 class Menus:
     """What each pool of a fleet can do by itself with a share of the batch."""
 
-    def __init__(self, fleet: Fleet, limits: Limits) -> None:
-        self.fleet, self.limits = fleet, limits
+    def __init__(self, fleet: Fleet, limits: Limits, local: int = 1) -> None:
+        self.fleet, self.limits, self.local = fleet, limits, local
         self.batch = fleet.job.workload.global_batch
-        self.wire = cost.slowest(fleet.cluster, range(len(fleet.jobs)))
+        self.wire = self.between(range(len(fleet.jobs)))
         self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
         self._found: dict[tuple[int, int, int], Found | None] = {}
         self.spent = 0  # grids of strategies that were searched
+
+    def over(self, fleet: Fleet, local: int) -> Menus:
+        """The same groups with other lines between the pools, and so many local steps."""
+        other = copy(self)
+        other.fleet, other.local = fleet, local
+        other.wire = other.between(range(len(fleet.jobs)))
+        return other
+
+    def between(self, pools: Sequence[int]) -> cost.Wire | None:
+        """The slowest wire between some pools; groups that meet seldom have as many times the width."""
+        found = cost.slowest_between(self.fleet.cluster, pools)
+        return None if found is None else found.every(self.local)
 
     def known(self, pool: int, gpus: int) -> list[OpenGroup]:
         """The groups on some GPUs of a pool that were found for any share."""
@@ -110,7 +122,7 @@ class Menus:
     def _search(self, pool: int, gpus: int, share: int, below_s: float) -> Found | None:
         """What the planner for one GPU type puts first."""
         whole = with_batch(part_of(self.fleet.jobs[pool], gpus), share)
-        beside = cost.beside(2, self.wire) if share < self.batch else None
+        beside = cost.beside(whole, 2, self.wire) if share < self.batch else None
         whole = msgspec.structs.replace(whole, settled=None, repeats=None, beside=beside)
         whole = settled(whole, self.limits.restrictions)
         for job, limits, _ in attempts(whole, self.limits.restrictions):
@@ -202,8 +214,7 @@ class _Line:
 
     def _end_s(self, groups: int, way: cost.Wire | None) -> float:
         strategy, costs = self.strategy, self.costs
-        ranks = np.array(strategy.dp * strategy.cp)
-        expert_ranks = np.maximum(ranks * strategy.tp // (strategy.ep * strategy.etp), 1)
-        moved = with_other_groups(self.job, costs.sync, costs.held, ranks, expert_ranks, cost.beside(groups, way))
+        beside = cost.beside(self.job, groups, way)
+        moved = with_other_groups(self.job, costs.sync, costs.held, *replicas_of(strategy), beside)
         _, update, between = states(self.job, self.row.meshes, costs._replace(sync=moved), self.row.shardings)
         return float(step.after_s(update, between).max())

@@ -139,6 +139,11 @@ class Fleet(NamedTuple):
 
 def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
     """Pools with distinct one-word names."""
+    return Fleet(cluster, tuple(jobs), names_of(cluster))
+
+
+def names_of(cluster: Cluster) -> tuple[str, ...]:
+    """The pools' names as distinct words."""
     names: list[str] = []
     for pool in cluster.pools:
         word, number = pool_word(pool.name or pool.device.name), 2
@@ -146,7 +151,7 @@ def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
         while word in names:
             word, number = f"{base}#{number}", number + 1
         names.append(word)
-    return Fleet(cluster, tuple(jobs), tuple(names))
+    return tuple(names)
 
 
 def joined_fleet(fleet: Fleet) -> Fleet:

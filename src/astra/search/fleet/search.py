@@ -8,6 +8,7 @@ simulation's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from itertools import combinations
 from typing import Final, Literal, NamedTuple
 
@@ -28,6 +29,7 @@ from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
 from astra.search.fleet.space import FrameSpace
+from astra.spec.cluster import Cluster
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
 
@@ -61,18 +63,29 @@ class Costed(NamedTuple):
 class Planner:
     """One fleet, planned for different numbers of GPUs."""
 
-    def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None) -> None:
-        self.exact, self.limits = exact, limits or Limits(fleet.job)
+    def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None, local: int = 1) -> None:
+        self.exact, self.limits, self.local = exact, limits or Limits(fleet.job), local
         self.user_rules = self.limits.user_rules
         self.frame_space = FrameSpace(fleet, self.limits)
         self.fleet = fleet._replace(columns=tuple(way.columns for way in self.frame_space.ways))
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[FoundPipeline]] = {}
-        self.menus = Menus(self.fleet, self.limits)
+        self.menus = Menus(self.fleet, self.limits, local)
         self.groups = GroupSearch(self.menus)
         self._alone: dict[tuple[int, int], Costed | None] = {}
         self.use(Effort(MOST_EFFORT))
+
+    def over(self, cluster: Cluster, local: int) -> Planner:
+        """The same pools with other lines between them, and so many local steps; what a pool costs is kept."""
+        other = copy(self)
+        other.fleet, other.local = self.fleet._replace(cluster=cluster), local
+        other.frame_space = self.frame_space.over(cluster)
+        other._costed, other._menus = {}, {}
+        other.menus = self.menus.over(other.fleet, local)
+        other.groups = GroupSearch(other.menus)
+        other.use(Effort(MOST_EFFORT))
+        return other
 
     def use(self, effort: Effort) -> None:
         """From here on spend this; what is left open is counted anew."""
@@ -132,7 +145,7 @@ class Planner:
                 self._leave_open(kind, bound_s)
             if solved is None:
                 continue
-            total_s = self._reported_s(solved) if whole else solved.total_s
+            total_s = self._reported_s(solved, spread * limit) if whole else solved.total_s
             found.append((total_s, solved))
             limit = min(limit, total_s)
         return sorted(found, key=lambda entry: entry[0])[:keep]
@@ -161,9 +174,9 @@ class Planner:
                 close.append((max(least_s, bound_s) + end_s, frame))
         return sorted(close, key=lambda entry: entry[0]), found
 
-    def _reported_s(self, found: FoundPipeline) -> float:
+    def _reported_s(self, found: FoundPipeline, below: float = np.inf) -> float:
         """A pipeline's time in the search; simulated where transfers stall it, which no closed form knows."""
-        if not found.late or found.frame.microbatches != int(found.frame.microbatches):
+        if not found.late or found.total_s >= below or found.frame.microbatches != int(found.frame.microbatches):
             return found.total_s
         costed = self._full_estimate(self.strategy((found, int(found.frame.microbatches))))
         return max(found.total_s, self.before_s(costed))
@@ -171,7 +184,8 @@ class Planner:
     def strategy(self, *parts: tuple[FoundPipeline, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
         groups = tuple(found.group(self.fleet.names, m) for found, m in parts)
-        return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap)
+        local = self.local if len(groups) > 1 else 1
+        return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
 
     def same_replicas(self, counts: Counts, **how: bool | float | int | Counts) -> list[FleetCandidate]:
         """Strategies whose replicas are all the same pipeline."""
@@ -242,7 +256,8 @@ class Planner:
 
     def _shared(self, sharing: Sharing) -> FleetCandidate:
         groups = tuple(part.group(microbatches) for part, microbatches in sharing.groups)
-        strategy = MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap)
+        local = self.local if len(groups) > 1 else 1
+        strategy = MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
         return FleetCandidate(sharing.seconds, strategy)
 
     def cost(self, candidates: Sequence[FleetCandidate], most: int = KEPT) -> list[Costed]:
@@ -267,21 +282,24 @@ class Planner:
             self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
         return self._costed[text]
 
-    def best(self, counts: Counts, *, every: bool, known_s: float = np.inf) -> list[Costed]:
+    def best(self, counts: Counts, *, every: bool, known_s: float = np.inf, below_s: float = np.inf) -> list[Costed]:
         """Plans for some GPUs, best first; some with one shape for all stages, as most runtimes want.
 
         The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat,
-        and so is ``known_s``, the pipeline and end of a plan that is known otherwise.
+        and so is ``known_s``, the pipeline and end of a plan that is known otherwise. Whatever does not end before
+        ``below_s`` is of no interest.
         """
-        groups = self.sharing(counts, every=every, limit=np.inf)
+        groups = self.sharing(counts, every=every, limit=below_s)
+        if self.limits.restrictions.alike:
+            groups = [each for each in groups if len(each.strategy.shapes) == 1]
         limit = min([known_s, *(candidate.step_s for candidate in groups[:1])])
         with self.effort.part(1 / 4):
-            plain = self.same_replicas(counts, every=every, uniform=True)
+            plain = self.same_replicas(counts, every=every, uniform=True, below=below_s)
         limit = min([limit, *(candidate.step_s for candidate in plain[:1])])
         with self.effort.part(2 / 3):
             same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit)
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
-        joined = self.joined(counts, every=every, limit=limit)
+        joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
         kinds = (same_replicas[:3], groups[:3], joined[:2], plain[:2])
         costed = {str(each.strategy): each for some in kinds for each in self.cost(some)}
         return sorted(costed.values(), key=lambda each: each.estimate.step_s)

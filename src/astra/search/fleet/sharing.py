@@ -164,7 +164,7 @@ class GroupSearch:
 
     def _wire(self, pools: int) -> cost.Wire | None:
         """The slowest wire that gradients of groups on some pools meet over."""
-        return cost.slowest(self.fleet.cluster, [n for n in range(len(self.fleet.jobs)) if pools >> n & 1])
+        return self.menus.between([n for n in range(len(self.fleet.jobs)) if pools >> n & 1])
 
     def _polished(self, found: list[Sharing]) -> list[Sharing]:
         """The best of them with better splits of the layers where there are any."""
