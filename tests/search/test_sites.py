@@ -10,7 +10,6 @@ from msgspec.structs import replace
 import astra
 from astra.catalog.clusters import read_cluster
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
-from astra.search.fleet.sites import widened
 from astra.spec.cluster import Cluster
 from astra.spec.mixed import parse_mixed
 
@@ -91,7 +90,7 @@ def test_another_site_pays_from_the_width_that_is_told(tmp_path: Any) -> None:
     assert line.bytes_per_s == TEN_GIGABIT
     assert line.pays_from_bytes_per_s is not None
     for times, used in ((0.95, 1), (1.05, 2)):
-        wider = widened(cluster, times * line.pays_from_bytes_per_s / TEN_GIGABIT)
+        wider = cluster.widened(times * line.pays_from_bytes_per_s / TEN_GIGABIT)
         again = planned(wider)
         assert sites_used(again) == used
         assert again.lines[0].pays_from_bytes_per_s == pytest.approx(line.pays_from_bytes_per_s, rel=0.02)
