@@ -79,9 +79,7 @@ def test_the_source_archive_makes_the_same_wheel(made: tuple[Path, Path], tmp_pa
     assert _tracked("src") | {"README.md", "LICENSE", "pyproject.toml"} <= {
         str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()
     }
-    _run(
-        [str(python_of("release")), "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), str(source)]
-    )
+    _run([str(python_of("release")), "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), str(source)])
     (again,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(again) as one, zipfile.ZipFile(made[0]) as other:
         assert {item.filename: item.CRC for item in one.infolist()} == {
@@ -130,11 +128,20 @@ def test_the_oldest_versions_answer_as_the_newest(
 def test_every_supported_python_answers_alike(
     version: str, made: tuple[Path, Path], newest: dict[str, Any], tmp_path: Path
 ) -> None:
-    named = [path for path in os.environ.get("ASTRA_PYTHONS", "").split(":") if path.endswith(version)]
-    interpreter = named[0] if named else shutil.which(f"python{version}")
+    interpreter = _interpreter(version)
     if interpreter is None:
         pytest.skip(f"there is no python{version} here")
     assert_alike(_answers(_installed(interpreter, made[0], tmp_path / "venv"), tmp_path / "work"), newest)
+
+
+def _interpreter(version: str) -> str | None:
+    """A Python of a version: named, on the path, or of pyenv, whose names on the path may lead nowhere."""
+    named = [path for path in os.environ.get("ASTRA_PYTHONS", "").split(":") if path.endswith(version)]
+    kept = sorted(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")))
+    for path in (*named, shutil.which(f"python{version}"), *kept):
+        if path and subprocess.run([path, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
 
 
 def assert_alike(one: Any, other: Any, path: str = "") -> None:
