@@ -18,12 +18,14 @@ MONTH_S: Final = 365.25 * DAY_S / 12
 
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "b": 3, "g": 3, "t": 4, "p": 5}
 _UNIT_S: Final = {"min": 60.0, "h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
-_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]?)\s*", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]?)", re.IGNORECASE)
+_MOST_LETTERS: Final = 400  # of a number, which the pattern could look at again and again
 
 
 def parse_count(text: str, kilo: float = 1000.0) -> float | None:
     """Read ``1T``, ``400k``, ``15.6e12`` or ``1_000``; None if it is not a count."""
-    match = _NUMBER.fullmatch(text.replace("_", "").replace(",", ""))
+    plain = text.strip().replace("_", "").replace(",", "")
+    match = _NUMBER.fullmatch(plain) if len(plain) <= _MOST_LETTERS else None
     if match is None or match.group(2).lower() not in _POWERS:
         return None
     value = float(match.group(1)) * kilo ** _POWERS[match.group(2).lower()]

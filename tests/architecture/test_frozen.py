@@ -14,7 +14,7 @@ PUBLIC = """
 AffordReport MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec Money NoCoverage
 NoFeasiblePlan afford
 NodeType Plan PlanRequest PlanSet Pool RentReport Strategy Workload __version__ describe_model estimate parse_strategy
-plan rent
+plan rent export import_ load
 """
 CLUSTER = "--gpus --cluster --node"
 WORKLOAD = (
@@ -42,13 +42,13 @@ FLAGS = {
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq --precision "
         "--optimizer --task "
-        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request "
-        f"--export --pick --export-out --report {OUTPUT}"
+        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} --rank {MONEY} --save-request "
+        f"--export --pick --export-out --csv --plot --report {OUTPUT}"
     ),
     "afford": (
         "--help --ratio --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq "
         "--precision --optimizer --task --lora-rank --lora-targets --imbalance --mtp --runtime --headroom "
-        f"{OBJECTIVE} {MONEY} {OUTPUT}"
+        f"{OBJECTIVE} --rank {MONEY} --csv --plot {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import astra
 from astra.errors import AstraError, InputError
 from astra.spec.request import read_request
-from astra.units import parse_seconds
+from astra.units import parse_count, parse_seconds
 from tests.fuzz.targets import TARGETS
 
 # By target: texts that ended in something else than an answer or an error of ours.
@@ -25,6 +26,13 @@ def test_what_was_found_is_read_or_refused(target: str, text: str) -> None:
         TARGETS[target].read(text)
     except AstraError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("text", ["1" + " " * 50_000 + "x", " " * 50_000 + "1k" + "\r\n" * 50_000, "9" * 50_000])
+def test_a_long_text_is_no_number_soon(text: str) -> None:
+    began = time.process_time()
+    assert parse_count(text) == (1000.0 if "k" in text else None)
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("text", ["1e308", "1e308d", "1e306min", "0", "0d", "d"])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.columns import Column
-from astra.cost.between import Sync
+from astra.cost.between import Sync, sync
 from astra.cost.stage import Gathered, StageMemory, StageTimes, expert_groups, gather_parts
 from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
 from astra.cost.trained import trained_parameters
@@ -211,6 +211,18 @@ def slowest(wires: Sequence[Wire]) -> Wire:
     return Wire(min(rates), max(latencies), max(sources), min(totals))
 
 
+def held_up(cluster: Cluster, ends: tuple[int, int], nbytes: Floats | float, *ranks: Floats | float) -> Floats:
+    """Bytes as they count on a GPU's part of its server's card, of which stages of few ranks have more than that.
+
+    ``ends`` are two pools and ``ranks`` those of the stage on each side; the side with less for each rank decides.
+    """
+    shares = [
+        collectives.card_share(collectives.tiers_of(cluster.pools[place]), np.asarray(count, np.float64))
+        for place, count in zip(ends, ranks, strict=True)
+    ]
+    return np.asarray(nbytes / np.minimum(*shares), np.float64)
+
+
 def hop_s(way: Wire, nbytes: Floats | float, together: float = 0.0) -> Floats:
     """One activation, or its gradient, between ranks of two pools.
 
@@ -226,6 +238,33 @@ def p2p_s(job: Job, nbytes: Floats, apart: Ints, stages: int) -> Floats:
     """One activation to the neighbouring stage of the same pool, in a pipeline of so many."""
     ranks = np.full(nbytes.shape, stages)
     return collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=ranks, stride=apart).seconds
+
+
+def with_like_groups(job: Job, moved: Sync, held: Held, shards: Shards, ranks: int, way: Wire) -> Sync:
+    """Gradients of groups that cut the model alike: ``ranks`` replicas in all, which reduce together.
+
+    One ring runs through all of them, held to the slowest pool's network, for which the step waits, and to the wire
+    between pools, which it leaves a server by through the cards of all its members there. Two servers exchange halves.
+    ``moved`` is the way by groups, which is taken where it is shorter.
+    """
+    dense, expert = shards.cp * ranks, shards.expert_groups(ranks)
+    together = sync(
+        job, held, ranks=dense[:, None], stride=shards.tp[:, None],
+        expert_ranks=expert[0][:, None], expert_stride=expert[1][:, None],
+    )  # fmt: skip
+    members = np.clip(job.pool.gpus_per_node // shards.tp, 1, ranks)[:, None]
+    times = np.where(members * 2 >= ranks, 1.0, 2 * (ranks - 1) / ranks)
+    owned = gradient_bytes(job) * (held.trained_dense + held.trained_expert)
+    whole = 0.0 if np.isinf(way.total_bytes_per_s) else gradient_bytes(job) * trained_parameters(job)
+    moved_s = np.maximum(owned / (members * way.bytes_per_s), whole / way.total_bytes_per_s)
+    wired_s = 2 * (ranks - 1) * way.latency_s + times * moved_s
+    return together._replace(
+        all_reduce_s=np.minimum(moved.all_reduce_s, np.maximum(together.all_reduce_s, wired_s)),
+        reduce_scatter_s=np.minimum(moved.reduce_scatter_s, np.maximum(together.reduce_scatter_s, wired_s / 2)),
+        all_gather_s=moved.all_gather_s,
+        source=worst(together.source, way.source),
+        tied_s=moved.tied_s,
+    )
 
 
 def ring_s(job: Job, held: Held, ranks: int | Ints, groups: int, way: Wire) -> Floats:

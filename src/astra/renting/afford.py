@@ -62,6 +62,7 @@ def afford(
     law.
     """
     check(isinstance(ratio, int | float) and 0 < ratio < 1e6, "ratio", ratio, "tokens for each parameter, above zero")
+    check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
     for name in ("tokens", "objective"):
         if name in asked:
             raise InputError(name, asked[name], want=f"no {name}: how many tokens is what is looked for")

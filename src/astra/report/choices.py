@@ -109,6 +109,11 @@ def usd_range_of(choice: Choice, by: str) -> Range:
     return choice.cost.expected.usd_range if by == "expected" and choice.cost.expected else choice.cost.usd_range
 
 
+def days_range_of(choice: Choice, by: str) -> Range:
+    """The range of the days."""
+    return choice.cost.expected.days_range if by == "expected" and choice.cost.expected else choice.cost.days_range
+
+
 def mark_of(choice: Choice) -> str:
     """The letter of the first of its roles."""
     return next((mark for role, mark in MARKS.items() if role in choice.roles), " ")

@@ -49,7 +49,7 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
 
 def joint_words(job: Job) -> Job:
     """The job with the words of pipelines over several pools, whose text has none: plain ones, gradients as usual."""
-    grads: Any = job.recipe()["grads"]
+    grads: Any = job.recipe(pipelined=True)["grads"]
     return msgspec.structs.replace(job, settled=Words(grads=grads), repeats=())
 
 

@@ -119,6 +119,10 @@ def _costed(
         met_s = float(cost.ring_s(job, costs.held, replicas, len(mixed.groups), way.every(mixed.local)).max())
         way = None
     moved = cost.with_other_groups(job, costs.sync, costs.held, replicas, len(mixed.groups), way)
+    if way is not None and _alike(mixed):
+        shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
+        whole = sum(each.dp for each in mixed.groups)
+        moved = cost.with_like_groups(job, moved, costs.held, shards, whole, way)
     costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
@@ -195,6 +199,16 @@ def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
     return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=doublings(mixed.gpus))
 
 
+def _alike(mixed: MixedStrategy) -> bool:
+    """Whether every group cuts the model alike, so that ranks meet their like in all of them."""
+    return len({(group.cp, group.vp, group.layers, _degrees(group)) for group in mixed.groups}) == 1
+
+
+def _degrees(group: Group) -> tuple[tuple[int, int], ...]:
+    """Of each stage: by how many ranks its layers are split."""
+    return tuple((segment.tp, segment.ep) for segment in group.segments for _ in range(segment.pp))
+
+
 def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
     """Gradients meet over the slowest wire between pools of different groups."""
     if len(mixed.groups) < 2:
@@ -250,7 +264,9 @@ def _transfer_s(fleet: Fleet, group: Group, costed: Sequence[CostedSegment], her
     way = cost.wire(fleet.cluster, fleet.place(a.pool), fleet.place(b.pool))
     job = fleet.job
     nbytes = 2.0 * group.mbs * job.workload.seq / group.cp * job.model.hidden / min(a.tp, b.tp)
-    return float(cost.hop_s(way, nbytes, group.dp * group.cp * nbytes * min(a.tp, b.tp)))
+    ends, each = (fleet.place(a.pool), fleet.place(b.pool)), group.dp * group.cp
+    together = each * nbytes * min(a.tp, b.tp)
+    return float(cost.hop_s(way, cost.held_up(fleet.cluster, ends, nbytes, each * a.tp, each * b.tp), together))
 
 
 def _placed(

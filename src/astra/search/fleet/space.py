@@ -161,8 +161,9 @@ class FrameSpace(Framing):
         for (a, b), way in self.wires.items():
             here, there = (np.array([shape.tp for shape in shapes[place]], np.float64) for place in (a, b))
             nbytes = whole / np.minimum(here[:, None], there[None, :])
-            together = frame.dp * frame.cp * whole
-            hops[a, b] = cost.hop_s(way, nbytes, together) if frame.vp == 1 else np.zeros(nbytes.shape)
+            each = frame.dp * frame.cp
+            nbytes = cost.held_up(self.fleet.cluster, (a, b), nbytes, each * here[:, None], each * there[None, :])
+            hops[a, b] = cost.hop_s(way, nbytes, each * whole) if frame.vp == 1 else np.zeros(nbytes.shape)
         most = min(sum(max((choice.stages for choice in pool), default=0) for pool in pools), self.depth // frame.vp)
         places = np.arange((min(most, span) if span else most) + 1)
         m, v = frame.microbatches, frame.vp
@@ -262,8 +263,9 @@ class FrameSpace(Framing):
             apart = np.array([one.tp * frame.cp * frame.dp])
             return float(cost.p2p_s(job, columns.stream_bytes[[one.row]], apart, frame.stages or 2)[0])
         whole = 2.0 * frame.mbs * self.fleet.job.workload.seq / frame.cp * self.model.hidden
-        together = frame.dp * frame.cp * whole
-        return float(cost.hop_s(self.wires[a, b], whole / min(one.tp, other.tp), together))
+        nbytes, each = whole / min(one.tp, other.tp), frame.dp * frame.cp
+        nbytes = cost.held_up(self.fleet.cluster, (a, b), nbytes, each * one.tp, each * other.tp)
+        return float(cost.hop_s(self.wires[a, b], nbytes, each * whole))
 
     def solve(
         self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0, quick: bool = False
