@@ -125,6 +125,34 @@ def filled(browser: Browser, base: str, **_: Any) -> Seen:
                    "links": page.locator("#fleet [data-part=links]").nth(0).input_value()}  # fmt: skip
 
 
+def studied(browser: Browser, base: str, **_: Any) -> Seen:
+    """Why a plan is as it is, a sweep, what a budget buys, and what joins two pools."""
+    scene = Scene(browser, base)
+    scene.answered()
+    page = scene.page
+    page.locator("[data-do=explain]").first.click()
+    page.wait_for_selector("#compared:not([hidden])", timeout=60000)
+    why = page.text_content("#compared")
+    page.fill("#model", "llama-2-7b")
+    page.check("input[name=verb][value=sweep]")
+    page.fill("#over", "gpus=8..32")
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('3 points')", timeout=60000)
+    page.reload()
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('3 points')", timeout=60000)
+    charts = page.locator("#result svg").count()
+    page.check("input[name=verb][value=afford]")
+    page.fill("#budget", "100")
+    page.fill("#rent-gpus", "H100")
+    page.fill("#max-gpus", "8")
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes(' models')", timeout=60000)
+    bought = page.text_content("#result")
+    page.goto(base + "?model=llama-2-7b&pool=8xH100-SXM5-80GB&pool=8xA100-SXM4-80GB&between=1")
+    slow = scene.answered()
+    page.fill("#between", "50")
+    quick = scene.until_other(slow)
+    return scene, {"why": why, "charts": charts, "bought": bought, "slow": slow, "quick": quick, "address": page.url}
+
+
 def compared(browser: Browser, base: str, **_: Any) -> Seen:
     """Two plans of an answer, and then one of another answer with the first."""
     scene = Scene(browser, base)

@@ -70,6 +70,15 @@ def test_a_control_that_moves_moves_the_answer_and_the_address_holds_it(play: An
     assert "batch=8" in seen["address"]
 
 
+def test_sweeps_budgets_explanations_and_what_joins_pools(play: Any) -> None:
+    seen = play("studied")
+    assert "What a single change would bring" in seen["why"]
+    assert seen["charts"] == 1
+    assert "Most tokens for llama-2-7b" in seen["bought"]
+    assert seen["slow"] != seen["quick"]
+    assert "between=50" in seen["address"]
+
+
 def test_the_form_asks_for_what_it_says(play: Any) -> None:
     seen = play("filled")
     assert "llama-2-7b on 64xH100" in seen["one"]
