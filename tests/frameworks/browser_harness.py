@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
-ANSWERED = "#result:not([aria-busy]) article"
+ANSWERED = "#result:not([aria-busy]) #answer-title"
 
 
 class Scene:
@@ -267,7 +267,7 @@ def accessible(browser: Browser, base: str, query: str, scheme: str, width: int,
 
 
 SCENES = {scene.__name__: scene for scene in (
-    opened, moved, filled, compared, kept, wrong, front, dropped, tried, accessible)}  # fmt: skip
+    opened, moved, filled, studied, compared, kept, wrong, front, dropped, tried, accessible)}  # fmt: skip
 
 
 def main() -> None:
