@@ -79,7 +79,9 @@ def test_the_source_archive_makes_the_same_wheel(made: tuple[Path, Path], tmp_pa
     assert _tracked("src") | {"README.md", "LICENSE", "pyproject.toml"} <= {
         str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()
     }
-    _run([str(python_of("release")), "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), str(source)])
+    _run(
+        [str(python_of("release")), "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), str(source)]
+    )
     (again,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(again) as one, zipfile.ZipFile(made[0]) as other:
         assert {item.filename: item.CRC for item in one.infolist()} == {

@@ -83,7 +83,9 @@ def _strategy(text: str) -> None:
 
 
 def _rules(text: str) -> None:
-    legality(job(), parse_strategy("tp2 dp4 mbs1 sp zero1 recompute=selective"), rules_of(text.split("\n"), "site.rules"))
+    legality(
+        job(), parse_strategy("tp2 dp4 mbs1 sp zero1 recompute=selective"), rules_of(text.split("\n"), "site.rules")
+    )
 
 
 def _restrictions(text: str) -> None:

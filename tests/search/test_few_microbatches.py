@@ -17,4 +17,6 @@ def test_an_interleaved_pipeline_that_is_not_filled_is_searched() -> None:
     found = astra.plan("llama-3.1-8b", **ASKED, fix=FEW)
     assert found.search.evaluated > 0
     assert found.best.estimate.microbatches == 2
-    assert found.best.estimate.step_s <= astra.estimate("llama-3.1-8b", **ASKED, strategy=str(strategy)).step_s * (1 + 1e-9)
+    assert found.best.estimate.step_s <= astra.estimate("llama-3.1-8b", **ASKED, strategy=str(strategy)).step_s * (
+        1 + 1e-9
+    )
