@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 import astra
-from astra.errors import AstraError, InputError
+from astra.errors import InputError
 from astra.spec.request import read_request
 from astra.units import parse_count, parse_seconds
 from tests.fuzz.targets import TARGETS
@@ -22,10 +22,7 @@ FOUND: Final[tuple[tuple[str, str], ...]] = (
 
 @pytest.mark.parametrize(("target", "text"), FOUND)
 def test_what_was_found_is_read_or_refused(target: str, text: str) -> None:
-    try:
-        TARGETS[target].read(text)
-    except AstraError as error:
-        assert str(error)
+    assert TARGETS[target].refusal(text) != ""
 
 
 @pytest.mark.parametrize("text", ["1" + " " * 50_000 + "x", " " * 50_000 + "1k" + "\r\n" * 50_000, "9" * 50_000])
