@@ -80,3 +80,9 @@ def show_dollars(dollars: float) -> str:
     if abs(dollars) >= 1e4:
         return f"${dollars / 1e3:,.1f}k"
     return f"${dollars:,.2f}" if abs(dollars) < 100 else f"${dollars:,.0f}"
+
+
+def show_bits(bytes_per_s: float) -> str:
+    """The rate of a line, which is told in bits: ``10 Gb/s``, ``350 Mb/s``."""
+    bits = 8 * bytes_per_s
+    return f"{bits / 1e9:.3g} Gb/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mb/s"

@@ -11,7 +11,7 @@ import astra
 SOURCE = Path(astra.__file__).parent
 LAYERS = (
     ("__init__", "units", "errors", "provenance"),
-    ("files", "atomic"),
+    ("files", "atomic", "journal"),
     ("spec",),
     ("columns", "answer", "options"),
     ("answer_money",),
@@ -25,7 +25,8 @@ LAYERS = (
     ("evidence",),
     ("search",),
     ("renting", "api"),
-    ("study",),
+    ("study", "questions"),
+    ("sharing",),
     ("export", "report"),
     ("validate", "lab", "serve"),
     ("cli",),
@@ -33,7 +34,8 @@ LAYERS = (
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 # Results draw themselves: their methods load the drawing when called, never before.
-LAZY = {("answer", "report"), ("answer_money", "report"), ("search", "report"), ("api", "report")}
+LAZY = {("answer", "report"), ("answer_money", "report"), ("search", "report"), ("api", "report"),
+        ("study", "report")}  # fmt: skip
 
 
 def files() -> list[Path]:

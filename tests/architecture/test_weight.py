@@ -8,7 +8,20 @@ import sys
 
 import pytest
 
-HEAVY = ("rich", "torch", "scipy", "pandas", "sklearn", "matplotlib", "megatron", "starlette", "uvicorn")
+HEAVY = (
+    "rich",
+    "torch",
+    "scipy",
+    "pandas",
+    "sklearn",
+    "matplotlib",
+    "megatron",
+    "starlette",
+    "uvicorn",
+    "pyarrow",
+    "ray",
+    "highspy",
+)
 
 
 def loaded(code: str) -> set[str]:

@@ -181,12 +181,6 @@ def test_a_plain_baseline_that_leaves_gpus_out_is_told_how_to_name_its_pool() ->
         astra.plan("llama-2-13b", gpus=GPUS, batch=64, seq=4096, baseline="tp8 pp2 dp1")
 
 
-@pytest.mark.parametrize(("name", "value"), [("objective", "cheapest"), ("budget", "1M"), ("deadline", "3d")])
-def test_objectives_of_money_are_for_one_pool(name: str, value: str) -> None:
-    with pytest.raises(InputError, match="one pool of GPUs"):
-        astra.plan("llama-2-13b", gpus=GPUS, batch=64, seq=4096, tokens="1T", **{name: value})  # type: ignore[arg-type]
-
-
 def test_the_record_of_a_plan_is_enough_to_launch_it() -> None:
     answer = planned()
     record = answer.to_dict()

@@ -41,7 +41,7 @@ def _from_toml(path: Path) -> dict[str, Any] | None:
     if text is None or ("model" not in fields and _SHAPE & set(fields)):
         return None  # the shape of a model
     _check_names(fields, str(path))
-    return {name: _placed(name, value, path.parent) for name, value in fields.items()}
+    return {name: placed(name, value, path.parent) for name, value in fields.items()}
 
 
 def _from_json(path: Path) -> dict[str, Any] | None:
@@ -71,7 +71,7 @@ def _check_names(fields: Mapping[str, Any], where: str) -> None:
             raise unknown_field(name, fields_of(PlanRequest), f"{where}: {name[:80]}")
 
 
-def _placed(name: str, value: Any, folder: Path) -> Any:
+def placed(name: str, value: Any, folder: Path) -> Any:
     """Paths in a file are from its folder, where there is such a file."""
     if name == "money" and isinstance(value, dict):
         return {key: _relative_to(each, folder) if key == "prices" else each for key, each in value.items()}

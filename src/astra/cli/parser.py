@@ -22,6 +22,8 @@ VERBS: Final = (
     "explain",
     "compare",
     "sweep",
+    "study",
+    "fleet",
     "trace",
     "model",
     "catalog",
@@ -43,6 +45,8 @@ examples:
   astra export plan.json --to megatron         files that start the plan
   astra explain plan.json                      why it is so, and what would bring most
   astra trace plan.json --out step.svg         its simulated step, stage by stage
+  astra study roadmap.toml                     a whole grid of questions, into Parquet
+  astra fleet jobs.toml                        several jobs on shared GPUs: who gets which, and when
   astra serve                                  all of it as a page in the browser
   astra model ./config.json
   astra catalog gpus

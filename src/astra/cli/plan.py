@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astra.cli import options, output, source
 from astra.cli.output import Answer
 from astra.errors import InputError, NoFeasiblePlan
+from astra.spec.request import as_meant
 from astra.spec.strategy import DEGREES
 
 if TYPE_CHECKING:
@@ -67,9 +68,7 @@ def run(args: argparse.Namespace) -> Answer:
     if not {"model", "gpus", "cluster"} & fields.keys():
         fields |= {"model": DEFAULT_MODEL, "gpus": (DEFAULT_GPUS,)}
         notes.append(f"No model was named, so this plans {DEFAULT_MODEL} on {DEFAULT_GPUS}; see astra plan --help.")
-    if "runtime" in fields:  # whoever names a runtime wants plans for it
-        fields.setdefault("launchable", True)
-    request, assumed = options.resolve("plan", fields, args.save_request)
+    request, assumed = options.resolve("plan", as_meant(fields), args.save_request)
     notes += assumed
     planset = _with_notes(_search(request), notes)
     written = _export(planset, args) if args.export is not None else []

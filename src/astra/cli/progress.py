@@ -1,4 +1,4 @@
-"""A progress bar that appears on stderr only when a search is slow and somebody is watching."""
+"""Progress on stderr: a bar that appears only when a search is slow and somebody is watching, and that of a study."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from astra.questions.run import Progress as StudyProgressed
+
 PATIENCE_S: Final = 1.0
+LINES_S: Final = 30.0  # between lines where nobody watches
 
 
 class SearchProgress:
@@ -54,6 +57,53 @@ class SearchProgress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+class StudyProgress:
+    """How far a study is and the time left: a bar where somebody watches, else a line now and then."""
+
+    def __init__(self, stream: TextIO | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock, self._said_s = stream, clock, clock()
+        self._bar: Progress | None = None
+
+    def __call__(self, progress: StudyProgressed) -> None:
+        """Tell how far it is."""
+        if self._stream is None:
+            return
+        told = _told(progress)
+        if self._stream.isatty():
+            self._bar = self._bar or self._start(self._stream)
+            share = progress.done / progress.questions
+            self._bar.update(self._bar.task_ids[0], completed=share, description=told)
+        elif self._clock() - self._said_s >= LINES_S:
+            self._said_s = self._clock()
+            print(f"astra: {told}", file=self._stream, flush=True)
+
+    def _start(self, stream: TextIO) -> Progress:
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+
+        bar = Progress(TextColumn("{task.description}"), BarColumn(), console=Console(file=stream), transient=True)
+        bar.add_task("", total=1.0)
+        bar.start()
+        return bar
+
+    def __enter__(self) -> StudyProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _told(progress: StudyProgressed) -> str:
+    from astra.units import show_seconds  # noqa: PLC0415
+
+    left_s = progress.left_s
+    pace = "" if left_s is None else f", {progress.now / progress.seconds:.1f} a second, {show_seconds(left_s)} left"
+    return f"{progress.done:,} of {progress.questions:,} questions{pace}"
 
 
 def watched() -> bool:

@@ -46,17 +46,20 @@ class Sync(NamedTuple):
     tied_s: Floats  # of a table whose copies stand on the first and on the last stage
 
 
-def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints) -> Floats:
+def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints, stage_ranks: Ints) -> Floats:
     """The two copies of a tied embedding table add their gradients after the last backward, once a step.
 
-    ``ends`` are the ranks with one copy of two. Megatron, nanotron and DeepSpeed all do so, beside the replicas'
-    reduction and with the whole table, whoever owns its states.
+    ``ends`` are the ranks with one copy of two, in stages of ``stage_ranks``. Megatron, nanotron and DeepSpeed all do
+    so, beside the replicas' reduction and with the whole table, whoever owns its states.
     """
     if not (job.model.tied_embeddings or job.workload.mtp) or job.workload.task == "lora":
         return np.zeros(ends.shape)
-    nbytes = gradient_bytes(job) * job.model.vocab * job.model.hidden / tp
+    each = effects.tied_as_made(job.runtime, job.workload.element_bytes, gradient_bytes(job))
+    nbytes = each * job.model.vocab * job.model.hidden / tp
     two = np.full_like(tp, 2)
-    timed = collectives.collective(job.pool, "all_reduce", nbytes=nbytes, ranks=two, stride=ranks_apart)
+    timed = collectives.collective(
+        job.pool, "all_reduce", nbytes=nbytes, ranks=two, stride=ranks_apart, leaving=stage_ranks
+    )
     return np.where(ends, timed.seconds, 0.0)
 
 

@@ -19,7 +19,8 @@ SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 def _uneven_meshes(launch: Launch) -> bool:
-    return len({(mesh.tp, mesh.cp, mesh.ep, mesh.dp, mesh.etp, mesh.recompute) for mesh in launch.meshes}) > 1
+    return len({(mesh.tp, mesh.cp, mesh.ep, 0 if launch.beside else mesh.dp, mesh.etp, mesh.recompute)
+                for mesh in launch.meshes}) > 1  # fmt: skip
 
 
 class Megatron:

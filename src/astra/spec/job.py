@@ -78,6 +78,10 @@ class Job(Spec, frozen=True, kw_only=True):
         check(0 <= self.headroom < 1, "headroom", self.headroom, "a fraction of memory between 0 and 1, such as 0.08")
         self.pool.device.peak(self.workload.precision)
 
+    def on(self, gpus: int) -> Job:
+        """The same job on another number of GPUs."""
+        return replace(self, pool=replace(self.pool, gpus=gpus))
+
     @property
     def usable_bytes(self) -> float:
         """Device memory the allocator can take: all that is visible, less what the context holds."""

@@ -25,6 +25,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._#-]{0,79}")
 _MOST_LETTERS: Final = 70  # of a name in its word; a number may follow
 _DEGREE: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
 _GROUP: Final = re.compile(r"\[([^\[\]]*)\]")
+_LOCAL: Final = re.compile(r"local=([0-9]{1,9})")
 _SWITCHES: Final = {"nosp": ("sp", False), "flash=off": ("flash", False)}
 _EXAMPLE: Final = "[dp8 mbs1 m16: H100 tp4 pp4 layers=12*4 + A100 tp8 pp4 layers=8*4]"
 
@@ -136,8 +137,11 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     overlap: tuple[str, ...] = _USUAL  # each where the segment and its runtime can; chunks always overlap transfers
     sp: bool = True  # sequence parallelism where tp is above 1
     flash: bool = True
+    local: int = 1  # steps that groups take by themselves before their weights meet (DiLoCo); 1: every gradient meets
 
     def __post_init__(self) -> None:
+        _check_count("strategy.local", self.local)
+        check(self.local == 1 or len(self.groups) > 1, "strategy.local", self.local, "several groups for local steps")
         check(0 < len(self.groups) <= MOST_GROUPS, "strategy", len(self.groups), f"1 to {MOST_GROUPS} groups")
         check(self.zero in (0, 1), "strategy.zero", self.zero, "0 or 1: pools do not share deeper ZeRO stages")
         unknown = [name for name in self.overlap if name not in OVERLAPS]
@@ -153,6 +157,15 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     def samples(self) -> int:
         """Global batch."""
         return sum(group.samples for group in self.groups)
+
+    @property
+    def shapes(self) -> set[tuple[Any, ...]]:
+        """The unlike pipelines; groups of one shape are plain data parallelism, whatever pools they are on."""
+        return {
+            (group.mbs, group.microbatches, group.cp, group.vp,
+             tuple((one.tp, one.pp, one.ep, one.layers, one.recompute) for one in group.segments))
+            for group in self.groups
+        }  # fmt: skip
 
     @property
     def gpus_by_pool(self) -> dict[str, int]:
@@ -180,7 +193,8 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         return [" ".join(words)] * bool(words) + [line for group in self.groups for line in group.short()]
 
     def _rare(self) -> list[str]:
-        return ["nosp"] * (not self.sp) + ["flash=off"] * (not self.flash)
+        words = ["nosp"] * (not self.sp) + ["flash=off"] * (not self.flash)
+        return words + [f"local={self.local}"] * (self.local > 1)
 
 
 class OnePool(Spec, frozen=True, kw_only=True):
@@ -243,8 +257,11 @@ def parse_mixed(text: str) -> MixedStrategy:
             key, value = "overlap", names  # type: ignore[assignment]
         elif word in _SWITCHES:
             key, value = _SWITCHES[word]
+        elif (local := _LOCAL.fullmatch(word)) is not None:
+            key, value = "local", int(local.group(1))
         else:
-            raise InputError("strategy", word, want="zero0 or zero1, overlap=..., nosp, flash=off, groups in brackets")
+            want = "zero0 or zero1, overlap=..., nosp, flash=off, local=..., groups in brackets"
+            raise InputError("strategy", word, want=want)
         _once(fields, key, value, word)
     return MixedStrategy(groups=groups, **fields)
 

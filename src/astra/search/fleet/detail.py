@@ -18,13 +18,14 @@ from astra.answer import StageEstimate
 from astra.columns import code, from_strategy
 from astra.cost import mixed as cost
 from astra.cost import step
+from astra.cost.lines import busiest_s, crossings
 from astra.cost.memory import activations, peak
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.start import highest_of
 from astra.cost.step import states
-from astra.evidence.kinds import MIXED, Kind, kind_of
+from astra.evidence.kinds import MIXED, Kind, doublings, kind_of
 from astra.provenance import Floats, Source
 from astra.rules.can import rules_of, unable
 from astra.rules.names import facts_of
@@ -57,13 +58,15 @@ class CostedSegment(NamedTuple):
     provenance: dict[str, Source]
     recomputed: float
     violations: list[str]
+    met_s: float = 0.0  # a step's part of the weights' meeting after local steps
 
 
 def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
     """The record of one strategy; the caller has checked it with ``check_strategy``."""
     groups = [costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
-    longest = max(seconds for seconds, _ in pipelines)
+    line_s = busiest_s(crossings(fleet.cluster, fleet.names, fleet.job, strategy))
+    longest = max(line_s, *(seconds for seconds, _ in pipelines))
     last_s = max(float(part.after_s.max()) for costed in groups for part in costed)
     stages: list[MixedStage] = []
     records: list[GroupEstimate] = []
@@ -73,8 +76,10 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
         records.append(_group_record(number, group, placed, sends, seconds, longest))
     slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
     waits = 1 + straggling(fleet, strategy)
-    total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
+    met_s = max(part.met_s for costed in groups for part in costed)
+    total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s + met_s, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
+    around |= {"local": met_s} if met_s else {}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return summary(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
 
@@ -108,10 +113,16 @@ def _costed(
     row = detail.as_row(job, strategy)
     gathered = _parts(fleet, place, job, row)
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
-    replicas = group.dp * group.cp
-    moved = cost.with_other_groups(
-        job, costs.sync, costs.held, replicas, len(mixed.groups), _slowest_wire(fleet, mixed)
-    )
+    replicas, way = group.dp * group.cp, _slowest_wire(fleet, mixed)
+    met_s = 0.0
+    if mixed.local > 1 and way is not None:  # once in so many steps, with nothing to hide behind
+        met_s = float(cost.ring_s(job, costs.held, replicas, len(mixed.groups), way.every(mixed.local)).max())
+        way = None
+    moved = cost.with_other_groups(job, costs.sync, costs.held, replicas, len(mixed.groups), way)
+    if way is not None and _alike(mixed):
+        shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
+        whole = sum(each.dp for each in mixed.groups)
+        moved = cost.with_like_groups(job, moved, costs.held, shards, whole, way)
     costs = costs._replace(sync=moved)
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
@@ -143,6 +154,7 @@ def _costed(
             *violations(from_strategy(strategy), facts, user_rules=user_rules, rules=rules_of(job.runtime)),
             *(reason.sentence for reason in unable(job.runtime, job.model, job.workload)),
         ],
+        met_s,
     )
 
 
@@ -184,7 +196,17 @@ def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
     group = mixed.groups[0]
     segment = group.segments[0]
     job = fleet.jobs[fleet.names.index(segment.pool)]
-    return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=math.log2(mixed.gpus))
+    return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=doublings(mixed.gpus))
+
+
+def _alike(mixed: MixedStrategy) -> bool:
+    """Whether every group cuts the model alike, so that ranks meet their like in all of them."""
+    return len({(group.cp, group.vp, group.layers, _degrees(group)) for group in mixed.groups}) == 1
+
+
+def _degrees(group: Group) -> tuple[tuple[int, int], ...]:
+    """Of each stage: by how many ranks its layers are split."""
+    return tuple((segment.tp, segment.ep) for segment in group.segments for _ in range(segment.pp))
 
 
 def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
@@ -193,7 +215,7 @@ def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
         return None
     pools = sorted({fleet.place(name) for name in mixed.gpus_by_pool})
     wires = [cost.wire(fleet.cluster, a, b) for a in pools for b in pools if a < b or len(pools) == 1]
-    return min(wires, key=lambda way: way.bytes_per_s)
+    return cost.slowest(wires)
 
 
 class GroupPipeline(NamedTuple):
@@ -242,7 +264,9 @@ def _transfer_s(fleet: Fleet, group: Group, costed: Sequence[CostedSegment], her
     way = cost.wire(fleet.cluster, fleet.place(a.pool), fleet.place(b.pool))
     job = fleet.job
     nbytes = 2.0 * group.mbs * job.workload.seq / group.cp * job.model.hidden / min(a.tp, b.tp)
-    return float(cost.hop_s(way, nbytes))
+    ends, each = (fleet.place(a.pool), fleet.place(b.pool)), group.dp * group.cp
+    together = each * nbytes * min(a.tp, b.tp)
+    return float(cost.hop_s(way, cost.held_up(fleet.cluster, ends, nbytes, each * a.tp, each * b.tp), together))
 
 
 def _placed(

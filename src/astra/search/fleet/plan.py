@@ -16,7 +16,10 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
 from astra.rules.table import Rule
+from astra.search.fleet import sites
+from astra.search.fleet.absences import absences
 from astra.search.fleet.detail import estimate as estimate_mixed
+from astra.search.fleet.found import search
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
 from astra.search.fleet.pools import Fleet, Limits, check_strategy, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
@@ -31,7 +34,6 @@ from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
 from astra.spec.money import Money
-from astra.spec.request import PlanRequest
 from astra.spec.workload import PRECISIONS
 from astra.units import show_seconds
 
@@ -97,34 +99,23 @@ def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, s
     return InputError("precision", wanted, want=f"one that every pool has ({reasons})", fix=fix)
 
 
-def _check_goal(request: PlanRequest) -> None:
-    """Refuse what is only found for one pool."""
-    for name in ("objective", "budget", "deadline"):
-        value = getattr(request, name)
-        if value is not None and value != "fastest":
-            fix = (
-                "With several pools the fastest plan is found, and --tokens adds days and dollars to each; "
-                "astra rent looks for mixes by money."
-            )
-            raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
-
-
 def plan_fleet(world: World) -> MixedPlanSet:
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
     started, wanted, money = time.perf_counter(), world.request, world.money
-    _check_goal(wanted)
+    if world.goal.objective.name != "fastest":
+        from astra.search.fleet.by_goal import plan_goal  # noqa: PLC0415 - few goals are about money
+
+        return plan_goal(world)
     exact = wanted.counts == "exact"
     fleet, left_out = fleet_in(world)
     able(fleet.job, several=True)
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     names = planner.fleet.names
-    alone = {} if exact else {place: planner.alone(place) for place in range(len(names))}
-    known = {names[place]: each for place, each in alone.items() if each is not None}
-    known_s = min((planner.before_s(each) for each in known.values()), default=np.inf)
-    found = planner.best(planner.counts, every=exact, known_s=known_s)
-    better = [each for each in found if not _reported_alone(each, known)]
-    candidates = sorted([*better, *known.values()], key=lambda each: each.estimate.step_s)
+    alone, candidates = search(planner)
+    again = sites.searching(planner)
+    local = sites.asked_for(planner.fleet, wanted.local_steps, again)
+    candidates = sorted([*candidates, *local], key=lambda each: each.estimate.step_s)
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
         raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
@@ -136,7 +127,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
-    unproven = _left_open(planner, best)
+    unproven, between = _left_open(planner, best), sites.remarks(planner.fleet, candidates, again)
     used = [place for place, name in enumerate(names) if name in best.estimate.used]
     worth = Worth(planner, best)
     without = worth.without([] if exact or len(names) < 3 else used)
@@ -145,7 +136,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=_record(world, fleet),
+        request=record(world, fleet),
         asked=world.resolved.plain("plan"),
         plans=plans,
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
@@ -153,6 +144,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
         notes=[
             f"runtime {fleet.job.runtime.title}", *unused, *_limits_of(planner, best), *unproven,
             *_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
+            *absences(fleet, best, alone, without.by_pool),
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
         alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
@@ -161,14 +153,9 @@ def plan_fleet(world: World) -> MixedPlanSet:
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, candidates[0], best, fleet, money),
         left_out=left_out,
+        lines=tuple(between.lines),
+        local_steps=sites.of_asked(local, candidates) or between.local,
     )  # fmt: skip
-
-
-def _reported_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
-    """Whether a plan uses one pool and is no faster than that pool's own plan, which is told anyway."""
-    used = list(each.estimate.used)
-    own = alone.get(used[0])
-    return len(used) == 1 and own is not None and own.estimate.step_s <= each.estimate.step_s * (1 + 1e-6)
 
 
 def _search_record(planner: Planner, feasible: int, seconds: float) -> Search:
@@ -312,7 +299,7 @@ def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
     return [f"{what} {pools}: the best plan found in the work allowed for this remark, there may be a faster one"]
 
 
-def _record(world: World, fleet: Fleet) -> dict[str, Any]:
+def record(world: World, fleet: Fleet) -> dict[str, Any]:
     """The request as the answer tells it: enough to launch a plan of it."""
     pools = {
         name: {"gpus": pool.gpus, "gpu": pool.device.name, "node": pool.node.name, "zone": pool.zone,

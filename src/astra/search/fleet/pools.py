@@ -137,6 +137,11 @@ class Fleet(NamedTuple):
 
 def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
     """Pools with distinct one-word names."""
+    return Fleet(cluster, tuple(jobs), names_of(cluster))
+
+
+def names_of(cluster: Cluster) -> tuple[str, ...]:
+    """The pools' names as distinct words."""
     names: list[str] = []
     for pool in cluster.pools:
         word, number = pool_word(pool.name or pool.device.name), 2
@@ -144,7 +149,7 @@ def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
         while word in names:
             word, number = f"{base}#{number}", number + 1
         names.append(word)
-    return Fleet(cluster, tuple(jobs), tuple(names))
+    return tuple(names)
 
 
 def check_strategy(fleet: Fleet, strategy: MixedStrategy) -> None:

@@ -8,6 +8,7 @@ simulation's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from itertools import combinations, product
 from typing import Final, Literal, NamedTuple
 
@@ -25,6 +26,7 @@ from astra.search.fleet.lone import best_alone
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.space import FrameSpace
+from astra.spec.cluster import Cluster
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
 
@@ -62,8 +64,8 @@ class Costed(NamedTuple):
 class Planner:
     """One fleet, planned for different numbers of GPUs."""
 
-    def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None) -> None:
-        self.exact, self.limits = exact, limits or Limits(fleet.job)
+    def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None, local: int = 1) -> None:
+        self.exact, self.limits, self.local = exact, limits or Limits(fleet.job), local
         self.user_rules = self.limits.user_rules
         self.frame_space = FrameSpace(fleet, self.limits)
         self.fleet = fleet._replace(columns=tuple(way.columns for way in self.frame_space.ways))
@@ -72,6 +74,15 @@ class Planner:
         self._menus: dict[tuple[Counts, int], list[FoundPipeline]] = {}
         self._alone: dict[tuple[int, int], Costed | None] = {}
         self.use(Effort(MOST_EFFORT))
+
+    def over(self, cluster: Cluster, local: int) -> Planner:
+        """The same pools with other lines between them, and so many local steps; what a pool costs is kept."""
+        other = copy(self)
+        other.fleet, other.local = self.fleet._replace(cluster=cluster), local
+        other.frame_space = self.frame_space.over(cluster)
+        other._costed, other._menus = {}, {}
+        other.use(Effort(MOST_EFFORT))
+        return other
 
     def use(self, effort: Effort) -> None:
         """From here on spend this; what is left open is counted anew."""
@@ -129,7 +140,7 @@ class Planner:
                 self._leave_open(kind, bound_s)
             if solved is None:
                 continue
-            total_s = self._reported_s(solved) if whole else solved.total_s
+            total_s = self._reported_s(solved, spread * limit) if whole else solved.total_s
             found.append((total_s, solved))
             limit = min(limit, total_s)
         return sorted(found, key=lambda entry: entry[0])[:keep]
@@ -158,9 +169,9 @@ class Planner:
                 close.append((max(least_s, bound_s) + end_s, frame))
         return sorted(close, key=lambda entry: entry[0]), found
 
-    def _reported_s(self, found: FoundPipeline) -> float:
+    def _reported_s(self, found: FoundPipeline, below: float = np.inf) -> float:
         """A pipeline's time in the search; simulated where transfers stall it, which no closed form knows."""
-        if not found.late or found.frame.microbatches != int(found.frame.microbatches):
+        if not found.late or found.total_s >= below or found.frame.microbatches != int(found.frame.microbatches):
             return found.total_s
         costed = self._full_estimate(self.strategy((found, int(found.frame.microbatches))))
         return max(found.total_s, self.before_s(costed))
@@ -168,7 +179,8 @@ class Planner:
     def strategy(self, *parts: tuple[FoundPipeline, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
         groups = tuple(found.group(self.fleet.names, m) for found, m in parts)
-        return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap)
+        local = self.local if len(groups) > 1 else 1
+        return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
 
     def same_replicas(self, counts: Counts, **how: bool | float | int | Counts) -> list[FleetCandidate]:
         """Strategies whose replicas are all the same pipeline."""
@@ -277,7 +289,7 @@ class Planner:
         """The longest end of any stage of groups whose gradients meet over the slowest wire."""
         used = sorted({run.pool for found in groups for run in found.pipeline.runs})
         wires = [self.frame_space.wires[a, b] for a in used for b in used if a < b]
-        way = min(wires, key=lambda wire: wire.bytes_per_s) if len(groups) > 1 else None
+        way = cost.slowest(wires).every(self.local) if len(groups) > 1 else None
         ends = (self.frame_space.ends(found.frame, found.shapes, len(groups), way) for found in groups)
         return max(max(end_times(end, found.pipeline.runs)) for end, found in zip(ends, groups, strict=True))
 
@@ -300,16 +312,20 @@ class Planner:
             self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
         return self._costed[text]
 
-    def best(self, counts: Counts, *, every: bool, known_s: float = np.inf) -> list[Costed]:
+    def best(self, counts: Counts, *, every: bool, known_s: float = np.inf, below_s: float = np.inf) -> list[Costed]:
         """Plans for some GPUs, best first; some with one shape for all stages, as most runtimes want.
 
         The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat,
-        and so is ``known_s``, the pipeline and end of a plan that is known otherwise.
+        and so is ``known_s``, the pipeline and end of a plan that is known otherwise. Whatever does not end before
+        ``below_s`` is of no interest.
         """
         with self.effort.part(1 / 3):
-            plain = self.same_replicas(counts, every=every, uniform=True)
+            plain = self.same_replicas(counts, every=every, uniform=True, below=below_s)
         with self.effort.part(1 / 2):
-            groups = self.sharing(counts, every=every, limit=plain[0].step_s if plain else np.inf)
+            limit = min(below_s, plain[0].step_s if plain else np.inf)
+            groups = self.sharing(counts, every=every, limit=limit)
+        if self.limits.restrictions.alike:
+            groups = [each for each in groups if len(each.strategy.shapes) == 1]
         limit = min([known_s, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
         same_replicas = self.same_replicas(counts, every=every, below=limit)
         launchable = self.cost(plain, most=2)

@@ -1,0 +1,1 @@
+"""Studies: a declared grid of requests, each planned in full by an engine, kept in a journal and in Parquet."""

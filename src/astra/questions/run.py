@@ -1,0 +1,188 @@
+"""A study from its questions to its tables: what is in the journal is done, the rest is asked.
+
+A question is done when its line is in the journal. Tables and summary are made from the journal alone, so they do not
+depend on which engine answered, in which order, or in how many runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import islice
+from typing import Final, NamedTuple
+
+import msgspec
+
+from astra.atomic import write_file
+from astra.errors import AstraError, InputError, OutputError
+from astra.journal import Journal, Place
+from astra.questions.answering import FAILED, Answer, Line
+from astra.questions.declared import Study
+from astra.questions.engines import Engine
+from astra.questions.question import Question, fingerprint, questions_of
+from astra.questions.records import StudyReport
+from astra.questions.summary import MOST_POINTS, Summary
+from astra.questions.tables import (
+    PLAN_COLUMNS,
+    PLANS_FILE,
+    QUESTION_COLUMNS,
+    QUESTIONS_FILE,
+    Table,
+    arrow,
+    plan_rows,
+    question_row,
+)
+
+JOURNAL_FILE: Final = "journal.jsonl"
+
+
+class Progress(NamedTuple):
+    """How far a study is."""
+
+    done: int  # with those of earlier runs
+    questions: int
+    now: int  # done by this run
+    seconds: float  # of this run
+
+    @property
+    def left_s(self) -> float | None:
+        """The time left, at the pace of this run."""
+        return self.seconds / self.now * (self.questions - self.done) if self.now else None
+
+
+Told = Callable[[Progress], None]
+
+
+class Results:
+    """A folder of results: the journal, and where each answer stands in it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        _make(folder)
+        self._journal = Journal(os.path.join(folder, JOURNAL_FILE))
+        self._places: dict[str, Place] = {}
+        self._failed: set[str] = set()
+        for number, place in enumerate(self._journal.places, start=1):
+            self._note(self._read(place, number), place)
+
+    def _read(self, place: Place, number: int) -> Line:
+        try:
+            return msgspec.json.decode(self._journal.line(place), type=Line)
+        except msgspec.MsgspecError as error:
+            where = f"{self._journal.path}: line {number}"
+            fix = "Take that line out, and its question is asked again."
+            raise InputError(where, None, want=f"an answer as this version writes it ({error})", fix=fix) from None
+
+    def _note(self, line: Line, place: Place) -> None:
+        self._places[line.key] = place  # one asked again counts as it was answered last
+        (self._failed.add if line.answer.status == FAILED else self._failed.discard)(line.key)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def failed(self, key: str) -> bool:
+        """Whether an answer is that of a bug or a lost worker."""
+        return key in self._failed
+
+    def keep(self, line: bytes) -> None:
+        """Keep an answer."""
+        read = msgspec.json.decode(line, type=Line)
+        found, ours = {"version": read.answer.version, "catalog": read.answer.catalog}, fingerprint()
+        if found != ours:
+            raise AstraError(f"a worker has another Astra ({found}) than this one ({ours}): install the same there.")
+        self._note(read, self._journal.append(line))
+
+    def answer(self, key: str) -> Answer:
+        """The answer to a question that has one."""
+        line: Line = msgspec.json.decode(self._journal.line(self._places[key]), type=Line)
+        return line.answer
+
+    def close(self) -> None:
+        """Have all of it on disk, and let others write."""
+        self._journal.__exit__(None, None, None)
+
+
+def _make(folder: str) -> None:
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise OutputError(f"{folder} is a file; --out names the folder of the results.")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: {error.strerror or error}.") from None
+
+
+def run(
+    study: Study, results: Results, engine: Engine, *, most: int | None = None, retry: bool = False,
+    told: Told = lambda progress: None,
+) -> StudyReport:  # fmt: skip
+    """Ask what is not answered yet (``most`` at most; with ``retry`` also what failed), and write the tables."""
+    arrow()
+    began_s, before = time.monotonic(), 0
+    open_: dict[str, Question] = {}
+    for question in questions_of(study):
+        if question.key in results and not (retry and results.failed(question.key)):
+            before += 1
+        else:
+            open_.setdefault(question.key, question)
+    now = again = 0
+    asked = open_ if most is None else dict(islice(open_.items(), most))
+    with closing(engine):
+        for given in engine.answers(iter(asked.values())):
+            results.keep(given.line)
+            now, again = now + 1, again + given.tries - 1
+            told(Progress(before + now, before + len(open_), now, time.monotonic() - began_s))
+    seconds = time.monotonic() - began_s
+    summary, files = written(study, results)
+    answered = sum(summary.statuses.values())
+    few = len(summary.points) <= MOST_POINTS
+    return StudyReport(
+        title=study.title,
+        folder=results.folder,
+        files=files,
+        fingerprint=fingerprint(),
+        axes={axis: [setting.name for setting in settings] for axis, settings in study.axes.items()},
+        engine=engine.name,
+        workers=engine.workers,
+        questions=study.size,
+        answered=answered,
+        before=before,
+        again=again,
+        statuses=summary.statuses,
+        plans=summary.plans,
+        seconds=seconds,
+        questions_per_s=now / seconds if now else 0.0,
+        best=summary.best(),
+        problems=summary.problems(),
+        points=summary.points if few else [],
+        notes=_notes(study.size - answered, few),
+    )
+
+
+def _notes(left: int, few: bool) -> list[str]:
+    notes = [f"{left:,} questions are not answered yet: the same command goes on with them"] if left else []
+    return notes if few else [*notes, f"more than {MOST_POINTS:,} questions: they are in the tables alone"]
+
+
+def answers_of(study: Study, results: Results) -> Iterator[tuple[Question, Answer]]:
+    """Every question that has an answer, in the order of the study."""
+    for question in questions_of(study):
+        if question.key in results:
+            yield question, results.answer(question.key)
+
+
+def written(study: Study, results: Results) -> tuple[Summary, list[str]]:
+    """Write the tables of all answers there are; the summary, and the paths."""
+    summary, questions, plans = Summary(), Table(QUESTION_COLUMNS), Table(PLAN_COLUMNS)
+    for question, answer in answers_of(study, results):
+        summary.add(question, answer)
+        questions.add([question_row(question, answer)])
+        plans.add(plan_rows(question, answer))
+    paths = [os.path.join(results.folder, name) for name in (QUESTIONS_FILE, PLANS_FILE)]
+    for path, table in zip(paths, (questions, plans), strict=True):
+        write_file(path, table.content())
+    return summary, paths

@@ -1,0 +1,212 @@
+"""A shared fleet as text, as a Gantt picture and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from astra.report import drawing
+from astra.report.charts import COLORS, Curve, Dot, Panel, charts, spread_ticks
+from astra.report.markup import label, picture, quoted, tag
+from astra.report.page import bullets, facts, page, paragraph, section, table, wide
+from astra.report.plan_page import footer
+from astra.sharing.records import FleetReport, PoolUse, SharedJob
+from astra.units import DAY_S, show_count, show_dollars, show_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+GOALS: Final = {
+    "completion": "jobs done soonest, by their weights",
+    "dollars": "the least money",
+    "deadlines": "the least lateness, by weights",
+}
+HEADS: Final = ("job", "model", "tokens", "pool", "GPUs", "nodes", "from", "to", "deadline", "cost", "tokens/s", "MFU")
+WIDTH: Final = 1000.0
+LEFT: Final = 110.0
+RIGHT: Final = 24.0
+HIGH: Final = 220.0  # of the largest pool
+LEAST: Final = 44.0
+
+
+def render_fleet(report: FleetReport, width: int | None = None, color: bool | None = None) -> str:
+    """The answer in a terminal."""
+    out = drawing.table(*[(name, "left" if name in ("job", "model", "pool", "nodes") else "right") for name in HEADS])
+    for job in report.jobs:
+        out.add_row(*_cells(job))
+    parts: list[RenderableType] = [
+        drawing.text((report.title, "bold"), f": {GOALS[report.goal]}"),
+        drawing.prose((_about(report), "dim")),
+        drawing.blank(),
+        out,
+        drawing.blank(),
+        *drawing.bullets([*map(_use, report.pools), proof(report)]),
+        *drawing.closing(_late(report), report.notes),
+    ]
+    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
+
+
+def _about(report: FleetReport) -> str:
+    return (
+        f"all done after {show_seconds(report.end_s)} for {show_dollars(report.usd)}; {len(report.jobs)} jobs on "
+        f"{' + '.join(f'{pool.gpus} {pool.gpu}' for pool in report.pools)}; {report.planned} plans"
+    )
+
+
+def _cells(job: SharedJob) -> list[str]:
+    return [
+        job.name,
+        job.model,
+        show_count(job.tokens),
+        job.pool,
+        f"{job.gpus:,}",
+        ranges(job.nodes),
+        _day(job.start_s),
+        _day(job.end_s),
+        "-" if job.deadline_s is None else _day(job.deadline_s),
+        show_dollars(job.usd),
+        f"{job.tokens_per_s:,.0f}",
+        f"{job.mfu:.0%}",
+    ]
+
+
+def _day(seconds: float) -> str:
+    return f"day {seconds / DAY_S:,.1f}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """Whole numbers in order as ``0-7, 12``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+def _use(pool: PoolUse) -> str:
+    return f"{pool.name}: {pool.gpus:,} {pool.gpu} in servers of {pool.node_gpus}, busy for {pool.busy:.0%} of the time"
+
+
+def proof(report: FleetReport) -> str:
+    """How good the schedule is, as a sentence."""
+    if report.proven:
+        return f"no schedule of these plans is better ({report.solver})"
+    return f"no schedule of these plans is better by more than {report.gap:.1%} ({report.solver})"
+
+
+def _late(report: FleetReport) -> list[str]:
+    return [f"{job.name} ends {show_seconds(job.late_s)} behind its deadline" for job in report.jobs if job.late_s]
+
+
+def gantt_svg(report: FleetReport) -> str:
+    """Nodes of every pool by time, and who has them."""
+    most = max(pool.gpus // pool.node_gpus for pool in report.pools)
+    until_s = max([report.end_s, *(job.deadline_s for job in report.jobs if job.deadline_s is not None)])
+    until_s = min(until_s, 2 * report.end_s)
+    parts = [label(f"{report.title}: {GOALS[report.goal]}", 12, 20, class_="bold", font_size=14),
+             label(_about(report), 12, 38, class_="faint")]  # fmt: skip
+    y = 58.0
+    for pool in report.pools:
+        nodes = pool.gpus // pool.node_gpus
+        high = max(HIGH * nodes / most, LEAST)
+        parts += [label(pool.name, 12, y + 14, class_="bold"), label(f"{pool.gpus:,} {pool.gpu}"[:16], 12, y + 30,
+                                                                     class_="small faint")]  # fmt: skip
+        parts.append(tag("rect", x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=high, class_="bubble"))
+        parts += _bars(report, pool, y, high / nodes, until_s)
+        y += high + 14
+    parts += _axis(until_s, 58.0, y)
+    parts += _deadlines(report, 58.0, y, until_s)
+    parts.append(
+        label("Each bar is a job on its nodes; a dashed line is a deadline.", 12, y + 34, class_="small faint")
+    )
+    return picture(WIDTH, y + 44, f"Who has which GPUs when: {report.title}", *parts)
+
+
+def _x(at_s: float, until_s: float) -> float:
+    return LEFT + min(at_s / until_s, 1.0) * (WIDTH - LEFT - RIGHT)
+
+
+def _bars(report: FleetReport, pool: PoolUse, top: float, each: float, until_s: float) -> Iterator[str]:
+    for place, job in enumerate(report.jobs):
+        if job.pool != pool.name:
+            continue
+        x, end = _x(job.start_s, until_s), _x(job.end_s, until_s)
+        told = f"{job.name}: {job.gpus} {pool.gpu}, {_day(job.start_s)} to {_day(job.end_s)}, {job.strategy}"
+        for number, (low, high) in enumerate(_blocks(job.nodes)):
+            y, tall = top + low * each, (high - low + 1) * each
+            yield tag("rect", tag("title", quoted(told)), x=x, y=y, width=max(end - x - 0.6, 1.0),
+                      height=max(tall - 0.6, 1.0), class_=COLORS[place % len(COLORS)])  # fmt: skip
+            if number == 0 and end - x > 8 * len(job.name) and tall > 13:
+                yield label(job.name, (x + end) / 2, y + tall / 2 + 4, class_="mid on bold")
+            elif number == 0:
+                yield label(job.name, min(end + 4, WIDTH - 60), y + max(tall / 2, 4) + 4, class_="small")
+
+
+def _blocks(nodes: list[int]) -> Iterator[tuple[int, int]]:
+    for part in ranges(nodes).split(", "):
+        low, _, high = part.partition("-")
+        yield int(low), int(high or low)
+
+
+def _axis(until_s: float, top: float, foot: float) -> Iterator[str]:
+    days = until_s / DAY_S
+    step = next(each for each in (0.1, 0.2, 0.5, 1, 2, 5, 7, 14, 30, 60, 90, 180, 365, 1e9) if days / each <= 12)
+    ticks = [(_x(number * step * DAY_S, until_s), f"{number * step:g}") for number in range(int(days / step) + 1)]
+    for x, words in spread_ticks(ticks):
+        yield tag("line", x1=x, x2=x, y1=top, y2=foot - 8, class_="rule")
+        yield label(words, x, foot + 6, class_="small mid faint")
+    yield label("days", WIDTH - RIGHT, foot + 20, class_="small end faint")
+
+
+def _deadlines(report: FleetReport, top: float, foot: float, until_s: float) -> Iterator[str]:
+    for place, job in enumerate(report.jobs):
+        if job.deadline_s is not None and job.deadline_s <= until_s:
+            x = _x(job.deadline_s, until_s)
+            yield tag("line", x1=x, x2=x, y1=top, y2=foot - 8, stroke=f"var(--{COLORS[place % len(COLORS)]})",
+                      stroke_width=2, stroke_dasharray="5 4")  # fmt: skip
+            yield label(f"{job.name} due", x - 4, top + 12 + 13 * (place % 8), class_="small end")
+
+
+def curves_svg(report: FleetReport) -> str:
+    """How long each job would take on how many GPUs; chosen points are marked."""
+    gpus = sorted({point.gpus for point in report.curves})
+    ticks = [(float(place), f"{count:,}") for place, count in enumerate(gpus)]
+    places = {count: float(place) for place, count in enumerate(gpus)}
+    curves = []
+    for name in dict.fromkeys((point.job, point.pool) for point in report.curves):
+        own = sorted((p for p in report.curves if (p.job, p.pool) == name), key=lambda point: point.gpus)
+        dots = [
+            Dot(places[p.gpus], p.seconds / DAY_S, p.seconds / DAY_S, p.seconds / DAY_S,
+                f"{p.job} on {p.gpus} of {p.pool}: {show_seconds(p.seconds)}, {show_dollars(p.usd)}; {p.strategy}",
+                "*" if p.chosen else "")
+            for p in own
+        ]  # fmt: skip
+        curves.append(Curve(f"{name[0]} on {name[1]}", dots))
+    return charts("Days by GPUs", [Panel("days", curves, ticks, lambda y: f"{y:g}", log=True)], "GPUs", ["* chosen"])
+
+
+def fleet_page(report: FleetReport) -> str:
+    """The answer as one page to show."""
+    left = tuple(HEADS.index(name) for name in ("job", "model", "pool", "nodes"))
+    figures = (
+        ("all done after", show_seconds(report.end_s), ""),
+        ("cost", show_dollars(report.usd), "as expected, with restarts"),
+        ("goal", GOALS[report.goal], proof(report)),
+        ("late", show_seconds(report.late_s) if report.late_s else "nobody", "weighted" if report.late_s else ""),
+    )
+    strategies = [(job.name, f"{job.gpus:,} of {job.pool}", job.strategy) for job in report.jobs]
+    return page(
+        report.title,
+        tag("h1", quoted(report.title)),
+        paragraph(_about(report), "lead"),
+        facts(figures),
+        bullets(_late(report), "warn"),
+        section("Who has which GPUs, and when", wide(gantt_svg(report)),
+                table(HEADS, map(_cells, report.jobs), left=left), bullets(map(_use, report.pools)), key="schedule"),
+        section("How jobs scale", wide(curves_svg(report)), key="curves"),
+        section("How to run them", table(("job", "on", "strategy"), strategies, left=(0, 1, 2)), key="plans"),
+        section("Notes", bullets(report.notes, "faint"), key="notes"),
+        footer(report.version, {"solver": report.solver}),
+    )  # fmt: skip
