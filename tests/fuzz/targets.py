@@ -27,10 +27,12 @@ from astra.export.reading import from_record, read_record
 from astra.export.rented import plan_of_choice, read_rented
 from astra.files import parse_json
 from astra.layers import weights
+from astra.questions.declared import read_study
 from astra.rules.restrictions import parse_restrictions
 from astra.rules.written import rules_of
 from astra.search.detail import legality
 from astra.search.world import World
+from astra.sharing.declared import read_sharing
 from astra.spec.job import Job
 from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
 from astra.spec.request import FIELDS, read_request, tokens_of
@@ -41,6 +43,39 @@ from tests.catalog.test_huggingface import DEEPSEEK, GLM4_MOE, GPT_OSS, LLAMA
 from tests.export.test_corpus import CORPUS
 from tests.files.odd import BETWEEN, FILES, PRICES, PROFILED, SKYPILOT, plans
 
+STUDY: Final = """\
+title = "two models"
+models = ["llama-2-7b", "llama-3-8b"]
+fleets = ["8xH100", ["8xH100", "8xA100-80"]]
+goals = ["fastest", "cheapest"]
+[workloads]
+short = { batch = 64, seq = 2048 }
+long = { batch = 8, seq = "16k" }
+[prices]
+list = {}
+spot = { market = "spot" }
+[request]
+tokens = "10B"
+"""
+JOBS: Final = """\
+goal = "completion"
+[pools]
+h100 = "32xH100"
+a100 = { gpus = "16xA100-80", usd_per_gpu_h = 1.1 }
+[jobs.chat]
+model = "llama-3-8b"
+tokens = "30B"
+deadline = "30d"
+min_gpus = 8
+pools = ["h100"]
+[jobs.small]
+model = "llama-2-7b"
+tokens = "1B"
+weight = 3
+start = "2d"
+[request]
+batch = 64
+"""
 TODAY: Final = dt.date(2026, 11, 16)
 MOST_BYTES: Final = 20_000  # longer inputs find the same faults later
 MOST_ROWS: Final = 6
@@ -150,6 +185,17 @@ def _request(text: str) -> None:
     assert World.of(read_request("plan", again)).resolved.plain("plan") == asked
 
 
+def _study(text: str) -> None:
+    study = read_study(str(_file("study.toml", text)))
+    assert study.size >= 1
+
+
+def _sharing(text: str) -> None:
+    sharing = read_sharing(str(_file("jobs.toml", text)))
+    assert sharing.jobs
+    assert all(pool.nodes >= 1 for pool in sharing.pools.values())
+
+
 def _cluster(text: str) -> None:
     read_cluster(_file("cluster.toml", text))
 
@@ -249,6 +295,8 @@ TARGETS: Final[dict[str, Target]] = {
         'model = "llama-3-8b"\ngpus = ["8xH100", "8xA100"]\nbatch = "4M tokens"\nrules = ["tp > 4"]\n'
         'objective = "cheapest"\n',
     )),
+    "study": Target(_study, _texts(STUDY)),
+    "sharing": Target(_sharing, _texts(JOBS)),
     "cluster": Target(_cluster, lambda: (*_odd("cluster.toml")(), BETWEEN)),
     "profile": Target(_profile, _odd("profile.json")),
     "prices": Target(_prices, _texts(PRICES)),
