@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import astra
 from astra.api import make_job
 from astra.search.detail import legality
 
-ASKED = {"gpus": "24xH100", "batch": 8, "seq": 2048, "runtime": "torchtitan"}
+ASKED: dict[str, Any] = {"gpus": "24xH100", "batch": 8, "seq": 2048, "runtime": "torchtitan"}
 FEW = ["tp=1", "pp=6", "vp=2", "cp=1", "mbs=1"]  # dp4: two micro-batches for six stages
 
 
