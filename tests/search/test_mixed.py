@@ -19,8 +19,8 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.partition.ends import least_end
 from astra.partition.solve import StageRun
 from astra.search.detail import estimate as estimate_one
+from astra.search.fleet.dealing import BatchShare, deal
 from astra.search.fleet.detail import estimate
-from astra.search.fleet.frames import BatchShare, deal
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
