@@ -1,8 +1,9 @@
-"""Fill the output blocks of the README and the cookbook by running the commands they name: ``python docs/update_readme.py``.
+"""Fill the output blocks of the README and the cookbook: ``python docs/update_readme.py``.
 
 A block is ``<!-- run: COMMAND [| first N] -->`` followed by a fenced block; everything inside the fence is
 replaced by what the command prints. Nothing in those blocks is typed by hand. The commands of the cookbook are run one
-after another in a folder of their own, with the files that ``<!-- file: NAME -->`` blocks hold; the site runs them again.
+after another in a folder of their own, with the files that ``<!-- file: NAME -->`` blocks hold; the site runs them
+again.
 """
 
 from __future__ import annotations

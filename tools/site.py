@@ -1,8 +1,8 @@
 """What the site has besides the pages of ``docs``: a hook of MkDocs (``mkdocs.yml``, ``make docs``).
 
 Links to the source (``../src/astra/cost/step.py#seconds``) become links to the function's page, which is made for every
-module that is linked to; a name that is not there fails the strict build. Commands of blocks marked ``run`` are run, and
-what they print is shown. The contributing guide, the changelog, the security policy and the decisions become pages.
+module that is linked to; a name that is not there fails the strict build. Commands of blocks marked ``run`` are run,
+and what they print is shown. The contributing guide, the changelog, the security policy and the decisions become pages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def as_references(text: str) -> str:
 
 
 def from_the_root(text: str) -> str:
-    """A page of the root as one of ``docs``: links to ``docs/`` are to pages beside it, others of the repository are text."""
+    """A page of the root as one of ``docs``: links to ``docs/`` are to pages beside it."""
     text = re.sub(r"\]\((?:\./)?src/", "](../src/", text.replace("](docs/", "]("))
     for page, name in PAGES.items():
         text = text.replace(f"]({name}", f"]({page}")

@@ -1,8 +1,9 @@
 """Fuzz the parsers: ``make fuzz``, or ``python -m tests.fuzz [TARGET ...] --seconds 60 [--record FILE]``.
 
 Each target runs in a process of its own under Atheris (libFuzzer), guided by the branches it reaches in Astra. Inputs
-that reached something new are kept in ``.fuzz/TARGET``, and the next run goes on from there. Whatever is not an answer or
-one of our own errors is written to ``.fuzz/found`` and printed; the exit code is then 1. ``--record`` adds the counts to a file.
+that reached something new are kept in ``.fuzz/TARGET``, and the next run goes on from there. Whatever is not an answer
+or one of our own errors is written to ``.fuzz/found`` and printed; the exit code is then 1. ``--record`` adds the
+counts to a file.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def fuzz(name: str, seconds: int) -> dict[str, Any]:
     words = [sys.executable, "-m", "tests.fuzz.child", name, str(report), str(FOUND), str(corpus)]
     words += [f"-max_total_time={seconds}", f"-timeout={SLOWEST_S}", f"-rss_limit_mb={MOST_MB}"]
     words += [f"-max_len={MOST_BYTES}", "-verbosity=0", f"-artifact_prefix={FOUND / name}-"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, errors="replace", env=_environment())
+    done = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, errors="replace", env=_environment(), check=False
+    )
     row: dict[str, Any] = {"inputs": 0, "refused": 0}
     if report.exists():
         row = json.loads(report.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """One target under Atheris: ``python -m tests.fuzz.child TARGET REPORT FOUND CORPUS [libFuzzer's flags]``.
 
-A fault is written down once by its place in the source, and fuzzing goes on; a hang or too much memory ends the process.
+A fault is written down once by its place in the source, and fuzzing goes on; a hang or too much memory ends it.
 """
 
 from __future__ import annotations

@@ -21,16 +21,18 @@ from astra.catalog.huggingface import from_config
 from astra.catalog.prices import parse_prices, to_csv
 from astra.catalog.prices_import import import_prices
 from astra.catalog.requests import read_request_file, write_request
-from astra.errors import InputError
+from astra.errors import AstraError, InputError
 from astra.export.imports import import_text
 from astra.export.reading import from_record, read_record
 from astra.export.rented import plan_of_choice, read_rented
 from astra.files import parse_json
 from astra.layers import weights
+from astra.questions.declared import read_study
 from astra.rules.restrictions import parse_restrictions
 from astra.rules.written import rules_of
 from astra.search.detail import legality
 from astra.search.world import World
+from astra.sharing.declared import read_sharing
 from astra.spec.job import Job
 from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
 from astra.spec.request import FIELDS, read_request, tokens_of
@@ -41,6 +43,39 @@ from tests.catalog.test_huggingface import DEEPSEEK, GLM4_MOE, GPT_OSS, LLAMA
 from tests.export.test_corpus import CORPUS
 from tests.files.odd import BETWEEN, FILES, PRICES, PROFILED, SKYPILOT, plans
 
+STUDY: Final = """\
+title = "two models"
+models = ["llama-2-7b", "llama-3-8b"]
+fleets = ["8xH100", ["8xH100", "8xA100-80"]]
+goals = ["fastest", "cheapest"]
+[workloads]
+short = { batch = 64, seq = 2048 }
+long = { batch = 8, seq = "16k" }
+[prices]
+list = {}
+spot = { market = "spot" }
+[request]
+tokens = "10B"
+"""
+JOBS: Final = """\
+goal = "completion"
+[pools]
+h100 = "32xH100"
+a100 = { gpus = "16xA100-80", usd_per_gpu_h = 1.1 }
+[jobs.chat]
+model = "llama-3-8b"
+tokens = "30B"
+deadline = "30d"
+min_gpus = 8
+pools = ["h100"]
+[jobs.small]
+model = "llama-2-7b"
+tokens = "1B"
+weight = 3
+start = "2d"
+[request]
+batch = 64
+"""
 TODAY: Final = dt.date(2026, 11, 16)
 MOST_BYTES: Final = 20_000  # longer inputs find the same faults later
 MOST_ROWS: Final = 6
@@ -51,6 +86,14 @@ class Target(NamedTuple):
 
     read: Callable[[str], object]
     seeds: Callable[[], tuple[str, ...]]
+
+    def refusal(self, text: str) -> str | None:
+        """The sentence by which a text is refused; None if it is read."""
+        try:
+            self.read(text)
+        except AstraError as error:
+            return str(error)
+        return None
 
 
 @cache
@@ -83,7 +126,9 @@ def _strategy(text: str) -> None:
 
 
 def _rules(text: str) -> None:
-    legality(job(), parse_strategy("tp2 dp4 mbs1 sp zero1 recompute=selective"), rules_of(text.split("\n"), "site.rules"))
+    legality(
+        job(), parse_strategy("tp2 dp4 mbs1 sp zero1 recompute=selective"), rules_of(text.split("\n"), "site.rules")
+    )
 
 
 def _restrictions(text: str) -> None:
@@ -138,6 +183,17 @@ def _request(text: str) -> None:
     again = read_request_file(str(_file("again.toml", write_request(asked, "plan"))))
     assert again is not None
     assert World.of(read_request("plan", again)).resolved.plain("plan") == asked
+
+
+def _study(text: str) -> None:
+    study = read_study(str(_file("study.toml", text)))
+    assert study.size >= 1
+
+
+def _sharing(text: str) -> None:
+    sharing = read_sharing(str(_file("jobs.toml", text)))
+    assert sharing.jobs
+    assert all(pool.nodes >= 1 for pool in sharing.pools.values())
 
 
 def _cluster(text: str) -> None:
@@ -218,21 +274,29 @@ def _configs() -> tuple[str, ...]:
 TARGETS: Final[dict[str, Target]] = {
     "strategy": Target(_strategy, _texts(
         "tp8 pp4 vp5 dp16 mbs1 sp zero1 recompute=selective",
-        "tp4 cp2 pp2 dp4 ep8 etp1 mbs2 zero3 recompute=full:block:4 offload=optimizer overlap=grad,param schedule=zbv",
-        "tp1 pp4 vp2 dp2 mbs1 recompute=selective:moe_act,layernorm dispatch=deepep graphs=full layers=2*3,3*4,2 moments=bf16",
+        "tp4 cp2 pp2 dp4 ep8 etp1 mbs2 zero3 recompute=full:block:4 offload=optimizer overlap=grad,param "
+        "schedule=zbv",
+        "tp1 pp4 vp2 dp2 mbs1 recompute=selective:moe_act,layernorm dispatch=deepep graphs=full layers=2*3,3*4,2 "
+        "moments=bf16",
         "[dp8 mbs1 m4: a tp4 pp2 layers=19,20 recompute=full + b tp2 pp2 layers=20*2] zero1 overlap=grad nosp",
         "a: tp2 dp4 mbs1 zero1",
     )),
     "rules": Target(_rules, _odd(".rules")),
-    "restrictions": Target(_restrictions, _texts("fix tp=8\nforbid cp\nmaximum pp=8\nminimum dp=2", "fix tp=2,4\nforbid recompute=full\nfix sp=on")),
+    "restrictions": Target(_restrictions, _texts(
+        "fix tp=8\nforbid cp\nmaximum pp=8\nminimum dp=2", "fix tp=2,4\nforbid recompute=full\nfix sp=on",
+    )),
     "units": Target(_units, _texts("1T", "400k", "15.6e12", "4M tokens", "14d", "36h", "20min", "1_000", "20k")),
     "gpus": Target(_gpus, _texts("512xH100", "64 x A100-80", "8xH100,16xA100", "16xH100@aws-p5.48xlarge")),
     "config": Target(_config, _configs),
     "model": Target(_model, _odd("model.toml")),
     "request": Target(_request, _texts(
-        'model = "llama-2-7b"\ngpus = ["16xH100"]\nbatch = 64\nseq = 2048\nfix = ["tp=2"]\ntokens = "1T"\n[money]\nmarket = "spot"\n',
-        'model = "llama-3-8b"\ngpus = ["8xH100", "8xA100"]\nbatch = "4M tokens"\nrules = ["tp > 4"]\nobjective = "cheapest"\n',
+        'model = "llama-2-7b"\ngpus = ["16xH100"]\nbatch = 64\nseq = 2048\nfix = ["tp=2"]\ntokens = "1T"\n'
+        '[money]\nmarket = "spot"\n',
+        'model = "llama-3-8b"\ngpus = ["8xH100", "8xA100"]\nbatch = "4M tokens"\nrules = ["tp > 4"]\n'
+        'objective = "cheapest"\n',
     )),
+    "study": Target(_study, _texts(STUDY)),
+    "sharing": Target(_sharing, _texts(JOBS)),
     "cluster": Target(_cluster, lambda: (*_odd("cluster.toml")(), BETWEEN)),
     "profile": Target(_profile, _odd("profile.json")),
     "prices": Target(_prices, _texts(PRICES)),

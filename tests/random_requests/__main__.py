@@ -1,6 +1,7 @@
 """Random requests with their laws checked: ``make random``, or ``python -m tests.random_requests --seconds 600``.
 
-Every request has a number, by which it is drawn; ``--first`` says where to begin. ``--record`` adds the counts to a file.
+Every request has a number, by which it is drawn; ``--first`` says where to begin. ``--record`` adds the counts to a
+file.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     row = run(args.first, args.requests, args.seconds, args.jobs)
-    print(f"{row['requests']:,} requests, {row['answered']:,} answered, {row['strategies_held_against_plans']:,} "
-          f"strategies held against plans, {row['requests_per_s']} per second, {len(row['broken'])} broken")  # fmt: skip
+    held, rate = row["strategies_held_against_plans"], row["requests_per_s"]
+    print(f"{row['requests']:,} requests, {row['answered']:,} answered, {held:,} strategies held against plans, "
+          f"{rate} per second, {len(row['broken'])} broken")  # fmt: skip
     if args.record:
         runs = json.loads(args.record.read_text(encoding="utf-8"))["runs"] if args.record.exists() else []
         args.record.write_text(json.dumps({"runs": [*runs, row]}, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """Plan files of earlier versions, brought to the form that this version writes.
 
-Within ``astra.plan/1`` fields are only ever added, so a file of an earlier version lacks some and has no wrong ones. What is
-needed to go on with a plan and is missing is made from what the file has, by one step for each such field.
+Within ``astra.plan/1`` fields are only ever added, so a file of an earlier version lacks some and has no wrong ones.
+What is needed to go on with a plan and is missing is made from what the file has, by one step for each such field.
 """
 
 from __future__ import annotations

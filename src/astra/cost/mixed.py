@@ -277,12 +277,16 @@ def with_like_groups(job: Job, moved: Sync, held: Held, shards: Shards, ranks: i
     whole = 0.0 if np.isinf(way.total_bytes_per_s) else gradient_bytes(job) * trained_parameters(job)
     moved_s = np.maximum(owned / (members * way.bytes_per_s), whole / way.total_bytes_per_s)
     wired_s = 2 * (ranks - 1) * way.latency_s + times * moved_s
+    scatter_s = np.maximum(together.reduce_scatter_s, wired_s / 2)
+    # A line also carries the updated weights there and back; cards of servers are counted where they are gathered.
+    line_s = times / 2 * whole / way.total_bytes_per_s * job.workload.element_bytes / gradient_bytes(job)
+    gather_s = np.maximum(moved.all_gather_s, line_s)
+    by_groups_s = moved.reduce_scatter_s + moved.across_s
+    sooner = scatter_s + gather_s < by_groups_s + moved.all_gather_s
     return together._replace(
         all_reduce_s=np.minimum(moved.all_reduce_s + moved.across_s, np.maximum(together.all_reduce_s, wired_s)),
-        reduce_scatter_s=np.minimum(
-            moved.reduce_scatter_s + moved.across_s, np.maximum(together.reduce_scatter_s, wired_s / 2)
-        ),
-        all_gather_s=moved.all_gather_s,
+        reduce_scatter_s=np.where(sooner, scatter_s, by_groups_s),
+        all_gather_s=np.where(sooner, gather_s, moved.all_gather_s),
         source=worst(together.source, way.source),
         tied_s=moved.tied_s,
     )

@@ -3,8 +3,8 @@
 A group of g micro-batches passes through chunk 0, then chunk 1, and so on, before the next group starts. Megatron-LM
 (core/pipeline_parallel/schedules.py @d98e8a6) takes g = p unless told otherwise, and demands p <= g <= m with a last
 group that is full or holds at least p; where p does not divide m, the smallest such g is used here
-(``--microbatch-group-size-per-virtual-pipeline-stage``). PyTorch also runs fewer micro-batches than stages, in one round of
-all of them (ScheduleInterleaved1F1B: ``max(1, m // p)`` rounds); Megatron's rules refuse that.
+(``--microbatch-group-size-per-virtual-pipeline-stage``). PyTorch also runs fewer micro-batches than stages, in one
+round of all of them (ScheduleInterleaved1F1B: ``max(1, m // p)`` rounds); Megatron's rules refuse that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from astra.schedule.base import Schedule, one_forward_one_backward
 
 
 def group_size(p: Ints, m: Ints) -> Ints:
-    """Micro-batches per group: p if that divides m, else the smallest size that leaves no group below p; all if fewer."""
+    """Micro-batches per group: p if that divides m, else the least that leaves no group below p; all if fewer."""
     p, m = np.broadcast_arrays(np.asarray(p, dtype=np.int64), np.asarray(m, dtype=np.int64))
     groups = np.maximum(m // p, 1)
     size = np.maximum(-(-m // groups), p)

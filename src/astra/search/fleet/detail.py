@@ -120,13 +120,12 @@ def _costed(
     met_s = 0.0
     if mixed.local > 1 and way is not None:  # once in so many steps, with nothing to hide behind
         seldom = cost.beside(job, groups, way.every(mixed.local))
-        ranks, expert_ranks = replicas_of(strategy)
-        moved = with_other_groups(job, costs.sync, costs.held, ranks, expert_ranks, seldom)
+        moved = with_other_groups(job, costs.sync, costs.held, *replicas_of(strategy), seldom)
         met_s = float(moved.across_s.max())
     if way is not None and mixed.local == 1 and _alike(mixed):
         shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
-        replicas = sum(each.dp for each in mixed.groups)
-        costs = costs._replace(sync=cost.with_like_groups(job, costs.sync, costs.held, shards, replicas, way))
+        in_all = sum(each.dp for each in mixed.groups)
+        costs = costs._replace(sync=cost.with_like_groups(job, costs.sync, costs.held, shards, in_all, way))
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(

@@ -115,7 +115,8 @@ def plan_fleet(world: World) -> MixedPlanSet:
     alone, candidates = search(planner)
     again = sites.searching(planner)
     local = sites.asked_for(planner.fleet, wanted.local_steps, again)
-    candidates = sorted([*candidates, *local], key=lambda each: each.estimate.step_s)
+    between = sites.remarks(planner.fleet, candidates, again)
+    candidates = sorted([*candidates, *local, *between.sooner], key=lambda each: each.estimate.step_s)
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
         raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
@@ -127,7 +128,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
-    unproven, between = _left_open(planner, best), sites.remarks(planner.fleet, candidates, again)
+    unproven = _left_open(planner, best)
     used = [place for place, name in enumerate(names) if name in best.estimate.used]
     worth = Worth(planner, best)
     without = worth.without([] if exact or len(names) < 3 else used)
