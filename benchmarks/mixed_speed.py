@@ -1,7 +1,8 @@
 """How fast plans over several pools are, and how the time grows. Run: python benchmarks/mixed_speed.py [--save].
 
 Targets: two or three pools of about 1,024 GPUs under 1 s for dense models and 3 s for experts, latent attention and
-encoder-decoders, five odd pools under 3 s, eight pools of 100,000 under 8 s; memory under 300 MB. Beside: the Astra paper's 81 s for mixed types (arXiv 2502.13480); Metis 311 to 315 s and Sailor 0.1 to 0.5 s for
+encoder-decoders, five odd pools under 3 s, eight pools of 100,000 under 8 s; memory under 300 MB.
+Beside: the Astra paper's 81 s for mixed types (arXiv 2502.13480); Metis 311 to 315 s and Sailor 0.1 to 0.5 s for
 16 + 16 GPUs; Sailor 6 to 7 s and FlashFlex 110 s for 128 + 384 GPUs (measured with Sailor's harness).
 ``--save`` writes benchmarks/results/<date>_mixed_speed.json, which is tracked.
 """

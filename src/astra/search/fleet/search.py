@@ -187,7 +187,7 @@ class Planner:
         local = self.local if len(groups) > 1 else 1
         return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
 
-    def same_replicas(self, counts: Counts, **how: bool | float | int | Counts) -> list[FleetCandidate]:
+    def same_replicas(self, counts: Counts, **how: bool | float | int | Counts | None) -> list[FleetCandidate]:
         """Strategies whose replicas are all the same pipeline."""
         found = self.pipelines(counts, self.frame_space.batch, keep=KEPT, **how)  # type: ignore[arg-type]
         return [FleetCandidate(total, self.strategy((each, int(each.frame.microbatches)))) for total, each in found]

@@ -105,12 +105,11 @@ class GroupSearch:
         wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
         exact = exact_shares(list(wanted.values()), self.batch)
         before, asked = self.menus.groups, set[tuple[int, int, int]]()
-        for pool, share in zip(wanted, exact, strict=True):
-            self._asked(pool, counts[pool], share, needed=len(rates) == sum(gpus > 0 for gpus in counts))
+        for pool, part in zip(wanted, exact, strict=True):
+            self._asked(pool, counts[pool], part, needed=len(rates) == sum(gpus > 0 for gpus in counts))
         for pool, share in wanted.items():
             for gpus in self._sizes(pool, counts[pool], every=every):
-                part = share * gpus / counts[pool]
-                asked |= {(pool, gpus, near) for near in self.menus.near(gpus, part)}
+                asked |= {(pool, gpus, near) for near in self.menus.near(gpus, share * gpus / counts[pool])}
         for one in sorted(asked):
             self._asked(*one)
         return self.menus.groups > before
@@ -174,7 +173,9 @@ class GroupSearch:
         improved = [(group, group.better(count)) for group, count in best.groups]
         if not any(better for _, better in improved):
             return found
-        again = {group.pools: [(group,)] + ([(better,)] if better else []) for group, better in improved}
+        again: dict[int, list[Way]] = {
+            group.pools: [(group,), *([(better,)] if better else [])] for group, better in improved
+        }
         if len(again) < len(improved):  # a pool that is cut
             again = {0: [tuple(better or group for group, better in improved)]}
         ways = [way for some in again.values() for way in some]
