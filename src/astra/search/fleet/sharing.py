@@ -68,6 +68,24 @@ class GroupSearch:
         must = sum(1 << pool for pool in used) if every else 0
         return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit).best(must)
 
+    def alike(self, counts: Counts) -> list[Sharing]:
+        """The best groups that cut the model alike, as if they had nothing to exchange between pools.
+
+        They reduce together, for which only the full estimate has a price.
+        """
+        shapes: dict[tuple[object, ...], list[OpenGroup]] = {}
+        for pool, gpus in enumerate(counts):
+            for group in self.menus.known(pool, gpus) if gpus else []:
+                one = group.group(group.round).plain
+                if one is not None:
+                    shapes.setdefault((one.tp, one.cp, one.ep, one.etp, one.vp, one.layers), []).append(group)
+        found: list[Sharing] = []
+        for groups in shapes.values():
+            if len({group.pools for group in groups}) > 1:
+                ways: list[Way] = [(group,) for group in groups]
+                found += Dealer(ways, self.batch, lambda _: None, keep=1, below=np.inf).best()
+        return sorted(found, key=lambda one: one.seconds)[:KEPT]
+
     def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
         """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
 
