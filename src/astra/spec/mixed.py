@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
+from msgspec.structs import replace
+
 from astra.errors import InputError
 from astra.spec.record import Spec, check
 from astra.spec.strategy import (
@@ -209,7 +211,8 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         """The unlike pipelines; groups of one shape are plain data parallelism, whatever pools they are on."""
         return {
             (group.mbs, group.microbatches, group.cp, group.vp,
-             tuple((one.tp, one.pp, one.ep, one.layers, one.recompute) for one in group.segments))
+             tuple((one.tp, one.pp, one.ep, one.layers, one.recompute) for one in group.segments),
+             group.plain and str(replace(group.plain, dp=1)))
             for group in self.groups
         }  # fmt: skip
 
@@ -230,7 +233,7 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     def __str__(self) -> str:
         words = [f"zero{self.zero}", f"overlap={','.join(self.overlap) or 'none'}", *self._rare()]
         if all(group.plain is not None for group in self.groups):
-            words = []  # each of them says its own
+            words = self._seldom()  # each of them says its own
         return " ".join([*words, *map(str, self.groups)])
 
     def short(self, usual: Collection[str] = ()) -> list[str]:
@@ -242,7 +245,10 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
 
     def _rare(self) -> list[str]:
         words = ["nosp"] * (not self.sp) + ["flash=off"] * (not self.flash)
-        return words + [f"local={self.local}"] * (self.local > 1)
+        return words + self._seldom()
+
+    def _seldom(self) -> list[str]:
+        return [f"local={self.local}"] * (self.local > 1)
 
 
 class OnePool(Spec, frozen=True, kw_only=True):

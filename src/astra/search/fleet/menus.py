@@ -71,6 +71,9 @@ class Menus:
         other = copy(self)
         other.fleet, other.local = fleet, local
         other.wire = other.between(range(len(fleet.jobs)))
+        # Groups that are known stay so; which share is worth a look depends on the line, but for the whole batch.
+        other._groups = {key: dict(groups) for key, groups in self._groups.items()}
+        other._found = {key: found for key, found in self._found.items() if key[2] == self.batch}
         return other
 
     def between(self, pools: Sequence[int]) -> cost.Wire | None:
