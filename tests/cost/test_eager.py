@@ -25,8 +25,13 @@ def layer(row: dict[str, Any]) -> Part:
     sizes = {"hidden": row["hidden"], "ffn": 4 * row["hidden"], "heads": row["heads"], "kv_heads": row["heads"]}
     sizes |= {"head_dim": row["hidden"] // row["heads"], "max_seq": row["seq"], "learned_positions": row["seq"]}
     model = msgspec.structs.replace(find_model("gpt2"), layers=4, **sizes)
-    asked = {"batch": 8 * row["batch"], "seq": row["seq"], "precision": row["precision"], "runtime": "deepspeed"}
-    job = World.of(PlanRequest(model=model, gpus="8xH200", **asked)).job
+    asked: dict[str, Any] = {
+        "batch": 8 * row["batch"],
+        "seq": row["seq"],
+        "precision": row["precision"],
+        "runtime": "deepspeed",
+    }
+    job = World.of(PlanRequest(model=model, gpus=("8xH200",), **asked)).job
     one, no = np.array([1]), np.array([False])
     degrees = {"tp": np.array([row["tp"]]), "mbs": np.array([row["batch"]]), "cp": one, "ep": one, "etp": one}
     gathered = gather_parts(job, degrees | {"sp": no, "flash": no, "overlap_tp": no})

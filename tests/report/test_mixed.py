@@ -20,6 +20,7 @@ from astra.search.fleet.records import (
     MixedEstimate,
     MixedPlanSet,
     MixedStage,
+    RuntimePlan,
 )
 
 DOCS = Path(__file__).parents[2] / "docs" / "mixed.md"
@@ -98,7 +99,7 @@ def test_every_added_field_is_documented() -> None:
     page = DOCS.read_text(encoding="utf-8")
     records = {
         MixedPlanSet: astra.PlanSet, MixedEstimate: astra.Estimate, MixedStage: None, GroupEstimate: None,
-        Alternative: None, Marginal: None, LineRemark: None, LocalSteps: None,
+        Alternative: None, Marginal: None, LineRemark: None, LocalSteps: None, RuntimePlan: None,
     }  # fmt: skip
     for record, base in records.items():
         known = set(base.__struct_fields__) if base else set(StageEstimate.__struct_fields__)

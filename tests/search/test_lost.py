@@ -35,7 +35,7 @@ def test_a_broken_server_helps() -> None:
 def fleet(tmp_path: Any, more: str) -> Any:
     file = tmp_path / "fleet.toml"
     file.write_text(
-        f'[[pool]]\ngpu = "H100"\ncount = 8\nname = "a"\n[[pool]]\ngpu = "H100"\ncount = 8\nname = "b"\n{more}'
+        f'[[pool]]\ngpu = "H100"\ncount = 8\nname = "a"\n[[pool]]\ngpu = "H200"\ncount = 8\nname = "b"\n{more}'
     )
     return read_cluster(file)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,8 +19,8 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.partition.ends import least_end
 from astra.partition.solve import StageRun
 from astra.search.detail import estimate as estimate_one
+from astra.search.fleet.dealing import BatchShare, deal
 from astra.search.fleet.detail import estimate
-from astra.search.fleet.frames import BatchShare, deal
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
@@ -267,7 +268,7 @@ def test_gradients_between_groups_cost_more_over_a_slow_network() -> None:
 
 
 def test_pools_that_are_alike_reduce_gradients_as_one_pool_does() -> None:
-    work = {"batch": 64, "seq": 1024, "runtime": "deepspeed", "precision": "fp16"}
+    work: dict[str, Any] = {"batch": 64, "seq": 1024, "runtime": "deepspeed", "precision": "fp16"}
     plain = "tp1 dp16 mbs1 zero0 overlap=none grads=fp32 flash=off"
     t4, node = hardware.device("T4"), hardware.node_type("aws-g4dn.12xlarge")
     whole, *parts = (astra.Pool(device=t4, node=node, gpus=gpus, name=f"T4-{gpus}") for gpus in (16, 12, 4))

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from astra.sharing.problem import GOALS
+from astra.sharing.problem import GOALS, Problem, Task, Way, nodes_of, placed, total
 from tests.sharing import brute_force
 
 pytest.importorskip("highspy", reason="[fleet] is not installed; make test installs it")
 from astra.sharing.solve import solve
 
-SEEDS = range(12)
+SEEDS = range(8)
 
 
 @pytest.mark.parametrize("goal", GOALS)
@@ -24,3 +24,32 @@ def test_nothing_is_better_than_what_is_found(seed: int, goal: str) -> None:
     assert found.values == pytest.approx(best, rel=1e-6, abs=1e-5)
     for bound, value in zip(found.bounds, found.values, strict=True):
         assert bound <= value * (1 + 1e-9) + 1e-6, "a bound is below what there is"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_larger_problems_have_room_and_honest_bounds(seed: int) -> None:
+    draw = random.Random(100 + seed)
+    problem = brute_force.drawn(draw, 6)
+    found = solve(problem, GOALS["completion"])
+    ways = tuple(task.ways[run.way] for task, run in zip(problem.tasks, found.schedule, strict=True))
+    starts = [run.start_s for run in found.schedule]
+    assert brute_force.fits(problem, ways, starts, list(range(6)))
+    assert all(start_s >= task.ready_s for start_s, task in zip(starts, problem.tasks, strict=True))
+    assert [len(nodes) for nodes in nodes_of(problem, found.schedule)] == [way.nodes for way in ways]
+    bound = found.bounds[-1]
+    for _ in range(500):  # no schedule that can be thought of is below the bound
+        order = draw.sample(range(6), 6)
+        other = placed(problem, [draw.randrange(len(task.ways)) for task in problem.tasks], order)
+        late, done = (total(problem, other, cost) for cost in GOALS["completion"])
+        assert late >= found.bounds[0] * (1 - 1e-9)
+        assert late > found.values[0] or done >= bound * (1 - 1e-9)
+
+
+def test_a_problem_whose_answer_is_known() -> None:
+    """Two equal jobs on one node: the one that weighs more goes first (Smith's rule)."""
+    way = Way(0, 1, 10.0, 1.0)
+    problem = Problem((Task((way,), weight=1.0), Task((way,), weight=2.0)), (1,))
+    found = solve(problem, GOALS["completion"])
+    assert [run.start_s for run in found.schedule] == [10.0, 0.0]
+    assert found.values == (0.0, 2 * 10.0 + 20.0)
+    assert found.proven

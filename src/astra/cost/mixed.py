@@ -25,7 +25,7 @@ from astra.network import collectives
 from astra.network.curves import load, ramped
 from astra.provenance import Floats, Ints, Source, worst
 from astra.spec.cluster import Cluster, Link, Pool
-from astra.spec.job import Job
+from astra.spec.job import Beside, Job
 
 _ONE = np.array(1)
 
@@ -211,6 +211,25 @@ def slowest(wires: Sequence[Wire]) -> Wire:
     return Wire(min(rates), max(latencies), max(sources), min(totals))
 
 
+def slowest_between(cluster: Cluster, pools: Sequence[int]) -> Wire | None:
+    """The slowest wire between any of some pools, or inside the only one; None if a single GPU has none."""
+    pairs = [(a, b) for a in pools for b in pools if a < b or len(pools) == 1]
+    wires = [wire(cluster, a, b) for a, b in pairs if outer(cluster.pools[a]) or a != b]
+    return slowest(wires) if wires else None
+
+
+def beside(job: Job, groups: int, way: Wire | None) -> Beside | None:
+    """What a job's pipelines have beside them where groups share a batch.
+
+    The parts of all ranks are the model once, whatever its shards: a line carries that for every neighbour in the ring.
+    """
+    if groups <= 1 or way is None:
+        return None
+    whole = 0.0 if np.isinf(way.total_bytes_per_s) else gradient_bytes(job) * trained_parameters(job)
+    line_s = float(whole / way.total_bytes_per_s)
+    return Beside(groups=groups, bytes_per_s=way.bytes_per_s, latency_s=way.latency_s, line_s=line_s)
+
+
 def held_up(cluster: Cluster, ends: tuple[int, int], nbytes: Floats | float, *ranks: Floats | float) -> Floats:
     """Bytes as they count on a GPU's part of its server's card, of which stages of few ranks have more than that.
 
@@ -258,36 +277,16 @@ def with_like_groups(job: Job, moved: Sync, held: Held, shards: Shards, ranks: i
     whole = 0.0 if np.isinf(way.total_bytes_per_s) else gradient_bytes(job) * trained_parameters(job)
     moved_s = np.maximum(owned / (members * way.bytes_per_s), whole / way.total_bytes_per_s)
     wired_s = 2 * (ranks - 1) * way.latency_s + times * moved_s
+    scatter_s = np.maximum(together.reduce_scatter_s, wired_s / 2)
+    # A line also carries the updated weights there and back; cards of servers are counted where they are gathered.
+    line_s = times / 2 * whole / way.total_bytes_per_s * job.workload.element_bytes / gradient_bytes(job)
+    gather_s = np.maximum(moved.all_gather_s, line_s)
+    by_groups_s = moved.reduce_scatter_s + moved.across_s
+    sooner = scatter_s + gather_s < by_groups_s + moved.all_gather_s
     return together._replace(
-        all_reduce_s=np.minimum(moved.all_reduce_s, np.maximum(together.all_reduce_s, wired_s)),
-        reduce_scatter_s=np.minimum(moved.reduce_scatter_s, np.maximum(together.reduce_scatter_s, wired_s / 2)),
-        all_gather_s=moved.all_gather_s,
+        all_reduce_s=np.minimum(moved.all_reduce_s + moved.across_s, np.maximum(together.all_reduce_s, wired_s)),
+        reduce_scatter_s=np.where(sooner, scatter_s, by_groups_s),
+        all_gather_s=np.where(sooner, gather_s, moved.all_gather_s),
         source=worst(together.source, way.source),
         tied_s=moved.tied_s,
-    )
-
-
-def ring_s(job: Job, held: Held, ranks: int | Ints, groups: int, way: Wire) -> Floats:
-    """Gradients summed with those of groups of other shapes.
-
-    A rank first sums its gradients inside its group, which leaves it 1/ranks of its shard; that part meets its like in
-    the other groups in a ring over the slowest wire. Groups with fewer GPUs own larger parts, so unequal shards make
-    the small group the slow one. The parts of all ranks are the model once, whatever its shards: a line carries that
-    for every neighbour in the ring.
-    """
-    owned = gradient_bytes(job) * (held.trained_dense + held.trained_expert) / ranks
-    whole = 0.0 if np.isinf(way.total_bytes_per_s) else gradient_bytes(job) * trained_parameters(job)
-    moved_s = np.maximum(owned / way.bytes_per_s, whole / way.total_bytes_per_s)
-    return np.asarray(2 * (groups - 1) * way.latency_s + 2 * (groups - 1) / groups * moved_s)
-
-
-def with_other_groups(job: Job, moved: Sync, held: Held, ranks: int | Ints, groups: int, way: Wire | None) -> Sync:
-    """Gradients also summed with groups of other shapes; each group updates its own copy of the weights."""
-    if groups <= 1 or way is None:
-        return moved
-    met_s = ring_s(job, held, ranks, groups, way)
-    return moved._replace(
-        all_reduce_s=moved.all_reduce_s + met_s,
-        reduce_scatter_s=moved.reduce_scatter_s + met_s,
-        source=worst(moved.source, way.source),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from astra.columns import Columns, distinct, take
 from astra.cost import effects
-from astra.cost.between import Sync, p2p, sync, tied_s
+from astra.cost.between import Sync, p2p, sync, tied_s, with_other_groups
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import (
     Gathered,
@@ -242,6 +242,9 @@ def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
         shards=shards[:, None],
         expert_shards=expert_shards[:, None],
     )
+    if job.beside is not None:
+        ranks = (some["dp"] * some["cp"])[:, None]
+        moved = with_other_groups(job, moved, take(held, first), ranks, expert_ranks[:, None], job.beside)
     one_end = (table.first ^ table.last)[first]
     stage_ranks = some["tp"] * some["cp"] * some["dp"]
     apart = np.maximum(some["pp"] - 1, 1) * stage_ranks

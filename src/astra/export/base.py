@@ -241,7 +241,7 @@ def header(launch: Launch, verified: str) -> list[str]:
     gpus = " + ".join(f"{mesh.gpus}x{mesh.pool.device.name}" for mesh in launch.meshes)
     lines = [
         f"Plan of Astra {launch.version}: {launch.model.name} on {gpus}{timing}.",
-        f"Strategy: {launch.strategy}",
+        *(f"Strategy: {part.strategy}" for part in launch.groups or (launch,)),
         f"Verified with {verified}.",
     ]
     return [comment(line) for line in lines]

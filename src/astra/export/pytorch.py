@@ -9,7 +9,7 @@ from typing import Any, Final
 from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
 from astra.export.quoting import python
 from astra.export.readme import readme
-from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
+from astra.export.torchrun import HERE, RENDEZVOUS, host_order, node_sizes, torchrun
 from astra.spec.mixed import pool_word
 from astra.spec.model import ModelSpec, Rotary
 
@@ -177,5 +177,6 @@ def rotary(turning: Rotary) -> dict[str, Any]:
 
 
 def _script(launch: Launch) -> str:
-    lines = ["#!/usr/bin/env bash", *header(launch, PyTorch.verified), "set -euo pipefail", "", RENDEZVOUS, HERE, ""]
+    lines = ["#!/usr/bin/env bash", *header(launch, PyTorch.verified), *host_order(launch), "set -euo pipefail", ""]
+    lines += [RENDEZVOUS, *node_sizes(launch), HERE, ""]
     return joined([*lines, torchrun(launch, '"$HERE/train.py"', '"$@"')])

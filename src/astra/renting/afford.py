@@ -93,7 +93,7 @@ class _Search:
         if name not in self._known:
             try:
                 self.most(name, runtime=None)
-            except InputError:
+            except (InputError, NoFeasiblePlan):
                 self._known[name] = None
         return self._known[name]
 

@@ -27,6 +27,7 @@ LEFT: Final = 110.0
 RIGHT: Final = 24.0
 HIGH: Final = 220.0  # of the largest pool
 LEAST: Final = 44.0
+TOP: Final = 58.0
 
 
 def render_fleet(report: FleetReport, width: int | None = None, color: bool | None = None) -> str:
@@ -103,25 +104,24 @@ def _late(report: FleetReport) -> list[str]:
 def gantt_svg(report: FleetReport) -> str:
     """Nodes of every pool by time, and who has them."""
     most = max(pool.gpus // pool.node_gpus for pool in report.pools)
-    until_s = max([report.end_s, *(job.deadline_s for job in report.jobs if job.deadline_s is not None)])
-    until_s = min(until_s, 2 * report.end_s)
-    parts = [label(f"{report.title}: {GOALS[report.goal]}", 12, 20, class_="bold", font_size=14),
-             label(_about(report), 12, 38, class_="faint")]  # fmt: skip
-    y = 58.0
+    due_s = [job.deadline_s for job in report.jobs if job.deadline_s is not None]
+    until_s = max([report.end_s, *(each for each in due_s if each <= 1.3 * report.end_s)])
+    lanes, bars, y = list[str](), list[str](), TOP
     for pool in report.pools:
         nodes = pool.gpus // pool.node_gpus
         high = max(HIGH * nodes / most, LEAST)
-        parts += [label(pool.name, 12, y + 14, class_="bold"), label(f"{pool.gpus:,} {pool.gpu}"[:16], 12, y + 30,
-                                                                     class_="small faint")]  # fmt: skip
-        parts.append(tag("rect", x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=high, class_="bubble"))
-        parts += _bars(report, pool, y, high / nodes, until_s)
+        lanes += [label(pool.name, 12, y + 14, class_="bold"), label(f"{pool.gpus:,} GPUs", 12, y + 30, class_="small"),
+                  tag("rect", x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=high, class_="bubble")]  # fmt: skip
+        bars += _bars(report, pool, y, high / nodes, until_s)
+        bars += _deadlines(report, pool, (y, y + high), until_s)
         y += high + 14
-    parts += _axis(until_s, 58.0, y)
-    parts += _deadlines(report, 58.0, y, until_s)
-    parts.append(
-        label("Each bar is a job on its nodes; a dashed line is a deadline.", 12, y + 34, class_="small faint")
-    )
-    return picture(WIDTH, y + 44, f"Who has which GPUs when: {report.title}", *parts)
+    told = "Each bar is a job on its nodes; a dashed line is a deadline."
+    return picture(
+        WIDTH, y + 44, f"Who has which GPUs when: {report.title}",
+        label(f"{report.title}: {GOALS[report.goal]}", 12, 20, class_="bold", font_size=14),
+        label(_about(report), 12, 38, class_="faint"),
+        *lanes, *_axis(until_s, TOP, y), *bars, label(told, 12, y + 34, class_="small faint"),
+    )  # fmt: skip
 
 
 def _x(at_s: float, until_s: float) -> float:
@@ -160,13 +160,14 @@ def _axis(until_s: float, top: float, foot: float) -> Iterator[str]:
     yield label("days", WIDTH - RIGHT, foot + 20, class_="small end faint")
 
 
-def _deadlines(report: FleetReport, top: float, foot: float, until_s: float) -> Iterator[str]:
-    for place, job in enumerate(report.jobs):
+def _deadlines(report: FleetReport, pool: PoolUse, lane: tuple[float, float], until_s: float) -> Iterator[str]:
+    own = [(place, job) for place, job in enumerate(report.jobs) if job.pool == pool.name]
+    for line, (place, job) in enumerate(own):
         if job.deadline_s is not None and job.deadline_s <= until_s:
             x = _x(job.deadline_s, until_s)
-            yield tag("line", x1=x, x2=x, y1=top, y2=foot - 8, stroke=f"var(--{COLORS[place % len(COLORS)]})",
+            yield tag("line", x1=x, x2=x, y1=lane[0], y2=lane[1], stroke=f"var(--{COLORS[place % len(COLORS)]})",
                       stroke_width=2, stroke_dasharray="5 4")  # fmt: skip
-            yield label(f"{job.name} due", x - 4, top + 12 + 13 * (place % 8), class_="small end")
+            yield label(f"{job.name} due", x - 4, lane[0] + 12 + 13 * (line % 8), class_="small end")
 
 
 def curves_svg(report: FleetReport) -> str:

@@ -90,6 +90,7 @@ def _tools(plan: Plan) -> str:
         "div",
         tag("button", "Compare", type="button", data_do="compare", aria_pressed="false", aria_label=f"Compare: {name}"),
         tag("button", "Edit the strategy", type="button", data_do="edit", aria_label=f"Edit the strategy: {name}"),
+        tag("button", "Why?", type="button", data_do="explain", aria_label=f"Why is {name} as it is?"),
         class_="tools",
     )
 

@@ -83,19 +83,23 @@ def _least(low: int, high: int, enough: Callable[[int], bool]) -> int | None:
 
 
 def _fewer_tokens(sharing: Sharing, curves: Curves, late: dict[str, float]) -> list[str]:
-    """The largest share of the late jobs' tokens that would do."""
+    """The largest shares of the late jobs' tokens that would do: of all alike, then of one after another."""
 
-    def enough(missing: int) -> bool:
-        share = dict.fromkeys(late, 1 - missing / _SHARES)
-        return possible(problem_of(sharing, curves, sharing.pools, share))
+    def enough(shares: dict[str, float]) -> bool:
+        return possible(problem_of(sharing, curves, sharing.pools, shares))
 
-    missing = _least(1, _SHARES - 1, enough)
+    missing = _least(1, _SHARES - 1, lambda parts: enough(dict.fromkeys(late, 1 - parts / _SHARES)))
     if missing is None:
         return ["fewer tokens: no share of them would do"]
+    shares = dict.fromkeys(late, 1 - missing / _SHARES)
+    for name in late if len(late) > 1 else ():
+        own = _least(0, missing, lambda parts, name=name: enough({**shares, name: 1 - parts / _SHARES}))  # type: ignore[misc]
+        shares[name] = 1 - (missing if own is None else own) / _SHARES
     tokens = {job.name: job.tokens for job in sharing.jobs}
     told = ", ".join(
-        f"{name} {show_count(_rounded(tokens[name] * (1 - missing / _SHARES)))} instead of {show_count(tokens[name])}"
-        for name in late
+        f"{name} {show_count(_rounded(tokens[name] * share))} instead of {show_count(tokens[name])}"
+        for name, share in shares.items()
+        if share < 1
     )
     return [f"fewer tokens: {told}"]
 

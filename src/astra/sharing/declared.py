@@ -123,8 +123,6 @@ class _Reader(NamedTuple):
         read_fields(Money, money, lambda key: f"{place}.{key}")
         with _at(place):
             pool = parse_gpus(text)
-            if pool.gpus > pool.node.gpus and pool.gpus % pool.node.gpus:
-                raise InputError("gpus", text, want=f"whole servers of {pool.node.gpus} GPUs")
         return SharedPool(name, pool, placed("money", money, self.folder))
 
     def job(self, name: str, entry: Any, shared: Mapping[str, Any], pools: Mapping[str, SharedPool]) -> Job:

@@ -20,10 +20,9 @@ from astra.errors import InputError
 from astra.provenance import Floats
 from astra.sharing.problem import Cost, Problem, Run, Schedule, Task, completion, lateness, placed, total
 
-SLOTS: Final = (32, 64, 128)  # of the grid, finer while the proof is not close
 CLOSE: Final = 2e-3  # a proof that is close enough
-MOST_VARIABLES: Final = 40_000
-_NODES: Final = 2_000  # of the solver's tree: effort is counted, so that answers are the same anywhere
+MOST_VARIABLES: Final = {32: 20_000, 64: 6_000, 128: 600}  # of a grid of so many slots, finer while that proves more
+_NODES: Final = 400  # of the solver's tree: effort is counted, so that answers are the same anywhere
 _SAME: Final = 1e-9
 _ORDERS: Final = 5  # tasks whose orders are all tried in real time
 
@@ -99,11 +98,11 @@ def _best(stage: _Stage, known: Schedule) -> tuple[Schedule, float, int]:
     problem, counted = stage.problem, stage.counted
     bound, used = math.fsum(map(stage.least, problem.tasks)), 0
     value = total(problem, known, stage.cost)
-    for slots in SLOTS:
+    for slots, most in MOST_VARIABLES.items():
         if stage.near(value, bound) or not counted:
             break
         grid = _Grid.of(stage, known, slots)
-        if len(grid.variables) > MOST_VARIABLES:
+        if len(grid.variables) > most:
             break
         used = slots
         below, _ = grid.solved(up=False)
@@ -203,7 +202,11 @@ class _Grid(NamedTuple):
     def of(cls, stage: _Stage, known: Schedule, slots: int) -> _Grid:
         """Every start that may be in a schedule no worse than the known one."""
         until_s = _latest(stage, known)
-        slot_s = max(until_s.values()) / slots
+        last_s = max(until_s.values())
+        slot_s = _slot(
+            last_s / slots, [way.seconds for each in stage.counted for way in stage.problem.tasks[each].ways]
+        )
+        slots = math.ceil(last_s / slot_s)
         variables = []
         for number in stage.counted:
             task = stage.problem.tasks[number]
@@ -268,6 +271,17 @@ class _Grid(NamedTuple):
             rows=rows,
             values=values,
         )
+
+
+def _slot(about_s: float, durations: list[float]) -> float:
+    """A slot of about this length that durations fill best: what is cut off when they are rounded down is least."""
+    fair = [seconds / max(math.floor(seconds / about_s), 1) for seconds in durations]
+    close = [slot_s for slot_s in fair if slot_s <= 1.5 * about_s]
+
+    def cut_off(slot_s: float) -> float:
+        return math.fsum(1 - math.floor(seconds / slot_s + _SAME) * slot_s / seconds for seconds in durations)
+
+    return min([about_s, *sorted(close)], key=lambda slot_s: (cut_off(slot_s), -slot_s))
 
 
 def _latest(stage: _Stage, known: Schedule) -> dict[int, float]:

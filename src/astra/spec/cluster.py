@@ -86,6 +86,13 @@ class Link(Spec, frozen=True, kw_only=True):
         check_not_negative("link", usd_per_gb=self.usd_per_gb)
         check(self.oversubscription >= 1, "link.oversubscription", self.oversubscription, "1 or more (7 means 1:7)")
 
+    def widened(self, times: float) -> Link:
+        """A line so many times as wide; what is no line stays as it is."""
+        if self.total_bytes_per_s is None:
+            return self
+        rates = {"bytes_per_s": self.bytes_per_s * times, "total_bytes_per_s": self.total_bytes_per_s * times}
+        return msgspec.structs.replace(self, **rates)
+
 
 class Sweep(Spec, frozen=True, kw_only=True):
     """One collective of one kind of group, timed over sizes: ``ranks`` members that are ``stride`` apart."""
@@ -229,6 +236,12 @@ class Cluster(Spec, frozen=True, kw_only=True):
                 if frozenset(joint.ends) == frozenset(ends) and all(ends):
                     return joint.link, ends
         return self.between, ("", "in") if here < there else ("in", "")
+
+    def widened(self, times: float) -> Cluster:
+        """The same pools with lines so many times as wide."""
+        joints = tuple(msgspec.structs.replace(joint, link=joint.link.widened(times)) for joint in self.joints)
+        between = self.between and self.between.widened(times)
+        return msgspec.structs.replace(self, joints=joints, between=between)
 
     @property
     def lines(self) -> tuple[tuple[int, int], ...]:

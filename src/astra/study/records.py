@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from astra.answer import Estimate, Range, Result, Table
 
@@ -101,7 +101,7 @@ class Sweep(Table, frozen=True, kw_only=True):
     gpus: str
     over: list[str]  # what is swept, the one that is charted first
     points: list[SweepPoint]
-    request: dict[str, object]  # what does not change, resolved
+    request: dict[str, Any]  # what does not change, resolved
     notes: list[str]
 
     def __repr__(self) -> str:

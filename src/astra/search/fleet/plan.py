@@ -21,7 +21,7 @@ from astra.search.fleet.absences import absences
 from astra.search.fleet.detail import estimate as estimate_mixed
 from astra.search.fleet.found import search
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
-from astra.search.fleet.pools import Fleet, Limits, check_strategy, make_fleet
+from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner
 from astra.search.fleet.spread import spread
@@ -74,7 +74,7 @@ def fleet_of(cluster: Cluster, job: Job, *, exact: bool) -> tuple[Fleet, dict[st
     known = {name for pool in pools for name in (pool.name, pool.zone)}
     joints = tuple(joint for joint in cluster.joints if known.issuperset(joint.ends))
     kept = msgspec.structs.replace(cluster, pools=tuple(pools), joints=joints)
-    return make_fleet(kept, jobs), left_out
+    return joined_fleet(make_fleet(kept, jobs)), left_out
 
 
 def fleet_in(world: World) -> tuple[Fleet, dict[str, str]]:
@@ -115,7 +115,8 @@ def plan_fleet(world: World) -> MixedPlanSet:
     alone, candidates = search(planner)
     again = sites.searching(planner)
     local = sites.asked_for(planner.fleet, wanted.local_steps, again)
-    candidates = sorted([*candidates, *local], key=lambda each: each.estimate.step_s)
+    between = sites.remarks(planner.fleet, candidates, again)
+    candidates = sorted([*candidates, *local, *between.sooner], key=lambda each: each.estimate.step_s)
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
         raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
@@ -127,7 +128,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
-    unproven, between = _left_open(planner, best), sites.remarks(planner.fleet, candidates, again)
+    unproven = _left_open(planner, best)
     used = [place for place, name in enumerate(names) if name in best.estimate.used]
     worth = Worth(planner, best)
     without = worth.without([] if exact or len(names) < 3 else used)
@@ -142,7 +143,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
         rejects=_rejects(planner, left_open=bool(unproven)),
         notes=[
-            f"runtime {fleet.job.runtime.title}", *unused, *_limits_of(planner, best), *unproven,
+            f"runtime {fleet.job.runtime.title}", *_joined(fleet), *unused, *_limits_of(planner), *unproven,
             *_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
             *absences(fleet, best, alone, without.by_pool),
         ],
@@ -175,19 +176,28 @@ def _rejects(planner: Planner, *, left_open: bool) -> list[Reject]:
     ]
 
 
-def _limits_of(planner: Planner, best: Costed) -> list[str]:
-    """What was not searched, so that nobody takes the answer for more than it is."""
-    notes = [
-        "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
-        "a pool alone with all that astra plan has"
+def _joined(fleet: Fleet) -> list[str]:
+    """Pools that were given apart and are one."""
+    return [
+        f"{' and '.join(parts)} have the same servers in one network: they are one pool, {name}"
+        for name, parts in fleet.joined.items()
     ]
+
+
+def _limits_of(planner: Planner) -> list[str]:
+    """What was not searched, so that nobody takes the answer for more than it is."""
+    if planner.limits.unsearched:
+        lacking = ", ".join(planner.limits.unsearched)
+        notes = [f"pipelines over several pools are not searched: they need {lacking}, which is not allowed"]
+    else:
+        notes = [
+            "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
+            "groups on one pool with all that astra plan has"
+        ]
     pools = len(planner.counts)
-    if not planner.exact and (pools > MANY_POOLS or (pools > 2 and len(best.estimate.groups) > 1)):
-        notes.append(
-            "what is lost without a pool is an upper bound: the others are planned as groups of their own or alone, "
-            "not again as pipelines over several of them"
-        )
     if pools >= MANY_POOLS:
+        if not planner.exact:
+            notes.append("what is lost without a pool is an upper bound: of groups that were found with it")
         notes.append(
             f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind"
         )
@@ -207,7 +217,7 @@ def _estimated(fleet: Fleet, text: str, money: Money, user_rules: Sequence[Rule]
             alone = read_alone(fleet, *named)
             check_alone(fleet, alone, user_rules, where)
             return with_run(fleet, estimate_alone(fleet, alone, user_rules=user_rules), money)
-        strategy = parse_mixed(text) if is_mixed(text) else spread(fleet, text, where)
+        strategy = parse_mixed(text, fleet.usual) if is_mixed(text) else spread(fleet, text, where)
         check_strategy(fleet, strategy)
     return with_run(fleet, estimate_mixed(fleet, strategy, user_rules=user_rules), money)
 
@@ -236,7 +246,7 @@ def _marginal(planner: Planner, best: Costed, more: Remarks) -> list[Marginal]:
             strategy=str(each.strategy),
         )
         for place, each in more.by_pool.items()
-        if each is not None
+        if each is not None and (place not in more.cut or each.estimate.step_s < best.estimate.step_s)
     ]
 
 
@@ -296,7 +306,7 @@ def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
     if not remarks.cut:
         return []
     pools = ", ".join(names[place] for place in remarks.cut)
-    return [f"{what} {pools}: the best plan found in the work allowed for this remark, there may be a faster one"]
+    return [f"{what} {pools}: not all was looked at in the work allowed for this remark, plan it to know"]
 
 
 def record(world: World, fleet: Fleet) -> dict[str, Any]:

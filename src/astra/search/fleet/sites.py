@@ -39,18 +39,6 @@ def searching(planner: Planner) -> Search:
     return lambda cluster, local: search(planner.over(cluster, local), better=True).candidates
 
 
-def widened(cluster: Cluster, times: float) -> Cluster:
-    """The same pools with lines so many times as wide."""
-    joints = tuple(replace(joint, link=_wider(joint.link, times)) for joint in cluster.joints)
-    return replace(cluster, joints=joints, between=cluster.between and _wider(cluster.between, times))
-
-
-def _wider(link: Link, times: float) -> Link:
-    if link.total_bytes_per_s is None:
-        return link
-    return replace(link, bytes_per_s=link.bytes_per_s * times, total_bytes_per_s=link.total_bytes_per_s * times)
-
-
 def crosses(fleet: Fleet, each: Costed) -> bool:
     """Whether a plan sends anything over a line."""
     if not isinstance(each.strategy, MixedStrategy):
@@ -64,37 +52,45 @@ class SiteRemarks(NamedTuple):
 
     lines: list[LineRemark]
     local: LocalSteps | None
+    sooner: list[Costed]  # plans over a line, met on the way, that beat all that were found for it as it is
 
 
 def remarks(fleet: Fleet, candidates: Sequence[Costed], again: Search) -> SiteRemarks:
     """From which width each line pays, and the local steps that would be faster; nothing where there is no line."""
-    if not fleet.cluster.lines:
-        return SiteRemarks([], None)
-    wide = again(widened(fleet.cluster, WIDEST), 1)
-    return SiteRemarks(_pays_from(fleet, candidates, wide, again), _offered(fleet, candidates[0], wide))
+    if not fleet.cluster.lines or not candidates:
+        return SiteRemarks([], None, [])
+    wide = again(fleet.cluster.widened(WIDEST), 1)
+    lines, over = _pays_from(fleet, candidates, wide, again)
+    timed = [Costed(strategy, estimate(fleet, strategy)) for strategy in over]
+    sooner = [each for each in timed if each.estimate.step_s < candidates[0].estimate.step_s and each.estimate.fits]
+    best = min([candidates[0], *sooner], key=lambda each: each.estimate.step_s)
+    return SiteRemarks(lines, _offered(fleet, best, wide), sooner)
 
 
-def _pays_from(fleet: Fleet, candidates: Sequence[Costed], wide: Sequence[Costed], again: Search) -> list[LineRemark]:
-    """The widths of the lines, all in proportion, from which some plan over them is the fastest."""
+def _pays_from(
+    fleet: Fleet, candidates: Sequence[Costed], wide: Sequence[Costed], again: Search
+) -> tuple[list[LineRemark], list[MixedStrategy]]:
+    """The widths of the lines, all in proportion, from which some plan over them is the fastest; and such plans."""
     known = [each for each in candidates if not _is_local(each)]
     within_s = min((each.estimate.step_s for each in known if not crosses(fleet, each)), default=None)
     if within_s is None:  # no site can do it alone
-        return []
+        return [], []
     over = _crossing(fleet, [*known, *wide])
     times = None
     for _ in range(ROUNDS):
         times = _least(fleet, over.values(), within_s)
         if times is None:
             break
-        new = _crossing(fleet, again(widened(fleet.cluster, BELOW * times), 1), below_s=within_s)
+        new = _crossing(fleet, again(fleet.cluster.widened(BELOW * times), 1), below_s=within_s)
         if not new.keys() - over.keys():
             break
         over |= new
-    return [
+    lines = [
         LineRemark(ends=list(ends), bytes_per_s=link.total_bytes_per_s, pays_from_bytes_per_s=_of(link, times))
         for ends, link in _lines(fleet.cluster)
         if link.total_bytes_per_s is not None
     ]
+    return lines, list(over.values())
 
 
 def _of(link: Link, times: float | None) -> float | None:
@@ -126,7 +122,7 @@ def _least(fleet: Fleet, over: Iterable[object], within_s: float) -> float | Non
     best: float | None = None
 
     def sooner(strategy: MixedStrategy, times: float) -> bool:
-        return estimate(fleet._replace(cluster=widened(fleet.cluster, times)), strategy).step_s < within_s
+        return estimate(fleet._replace(cluster=fleet.cluster.widened(times)), strategy).step_s < within_s
 
     for strategy in over:
         if not isinstance(strategy, MixedStrategy):

@@ -263,8 +263,8 @@ class FrameSpace(Framing):
             apart = np.array([one.tp * frame.cp * frame.dp])
             return float(cost.p2p_s(job, columns.stream_bytes[[one.row]], apart, frame.stages or 2)[0])
         whole = 2.0 * frame.mbs * self.fleet.job.workload.seq / frame.cp * self.model.hidden
-        nbytes, each = whole / min(one.tp, other.tp), frame.dp * frame.cp
-        nbytes = cost.held_up(self.fleet.cluster, (a, b), nbytes, each * one.tp, each * other.tp)
+        sent, each = whole / min(one.tp, other.tp), frame.dp * frame.cp
+        nbytes = cost.held_up(self.fleet.cluster, (a, b), sent, each * one.tp, each * other.tp)
         return float(cost.hop_s(self.wires[a, b], nbytes, each * whole))
 
     def solve(

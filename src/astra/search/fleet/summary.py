@@ -251,6 +251,7 @@ def summary(
         model=job.model.name,
         gpus=" + ".join(f"{count}x{jobs[name].pool.device.name}" for name, count in used.items()),
         strategy=str(strategy),
+        as_usual=_as_usual(fleet, strategy),
         runtime=job.runtime.name,
         legal=not known.violations,
         violations=known.violations,
@@ -278,6 +279,14 @@ def summary(
         **_rates(fleet, strategy, total_s, known.again),
         **_memory(fleet, stages),
     )
+
+
+def _as_usual(fleet: Fleet, strategy: MixedStrategy) -> tuple[str, ...]:
+    """The fields that every strategy on one pool would have so by itself: their short text leaves them out."""
+    plain = [(group.segments[0].pool, group.plain) for group in strategy.groups if group.plain is not None]
+    jobs = dict(zip(fleet.names, fleet.jobs, strict=True))
+    chosen = [jobs[pool].chosen(one) for pool, one in plain]
+    return tuple(name for name in (chosen[0] if chosen else ()) if all(name in one for one in chosen))
 
 
 def _rates(fleet: Fleet, strategy: MixedStrategy, total_s: float, again: float) -> dict[str, Any]:
