@@ -28,7 +28,7 @@ Alone = tuple[OnePool, MixedEstimate]
 def best_alone(fleet: Fleet, place: int, found: Found, user_rules: Sequence[Rule] = ()) -> Alone | None:
     """What ``astra plan`` with that pool by itself puts first, of what its search found; None if nothing fits."""
     job, candidates, timed = found
-    strategies = best_splits(job, candidates, user_rules, timed)  # which tells itself what a better split may make best
+    strategies = best_splits(job, candidates, user_rules, timed)
     results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
     fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
     if not fitting:
