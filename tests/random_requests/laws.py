@@ -182,13 +182,15 @@ def _unbeaten(record: Record, draw: Random) -> int:
 
 
 def _rented(record: Record) -> None:
-    """Along the front time grows and dollars fall; bills add up."""
+    """Along the front time grows and dollars fall, by what choices are ranked by; bills add up."""
     for choice in record["front"]:
         cost = choice["cost"]
         assert close(sum(cost["parts"].values()), cost["usd"]), "the parts of the bill"
         assert sum(part["gpus"] for part in choice["parts"]) == choice["gpus"] <= record["asked"]["max_gpus"]
         assert choice["peak_reserved_gib"] <= choice["memory_limit_gib"], "a choice that does not fit"
-    figures = [choice["cost"]["expected"] or choice["cost"] for choice in record["front"]]
-    for fast, slow in pairwise(figures):
-        assert fast["days"] <= slow["days"], "the front is not in order"
-        assert fast["usd"] >= slow["usd"] * (1 - SLACK), "a choice of the front is dominated"
+    costs = [choice["cost"]["expected"] or choice["cost"] for choice in record["front"]]
+    upper = record["ranked_by"] == "upper"
+    figures = [[cost[f"{name}_range"]["high"] if upper else cost[name] for name in ("days", "usd")] for cost in costs]
+    for (fast_days, more_usd), (slow_days, less_usd) in pairwise(figures):
+        assert fast_days <= slow_days * (1 + SLACK), "the front is not in order"
+        assert more_usd >= less_usd * (1 - SLACK), "a choice of the front is dominated"

@@ -203,13 +203,17 @@ class _Reader:
             raise self._wrong("plain values: anchors, tags and the like are not read")
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
-        if len(text) > _MOST_DIGITS:
-            return text
+        return _plain(text)
+
+
+def _plain(text: str) -> int | float | str:
+    """A number, or the text that it is."""
+    if len(text) <= _MOST_DIGITS:
         if _INT.fullmatch(text):
             return int(text.replace("_", ""))
         if _FLOAT.fullmatch(text) and re.search(r"[0-9]", text):
             return float(text.replace("_", ""))
-        return text
+    return text
 
 
 def _without_comment(line: str) -> str:

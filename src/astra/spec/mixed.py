@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec.structs import replace
@@ -325,8 +326,7 @@ def parse_mixed(text: str, usual: Usual | None = None) -> MixedStrategy:
 def _parse_plain(microbatches: int, body: str, usual: Usual | None) -> Group:
     """A strategy on one pool behind its micro-batches."""
     pool, _, words = body.strip().partition(" ")
-    known = {} if usual is None else {"usual": lambda strategy: usual(pool, strategy)}
-    strategy = parse_strategy(words, **known)
+    strategy = parse_strategy(words) if usual is None else parse_strategy(words, usual=partial(usual, pool))
     check(bool(strategy.layers), "strategy", body.strip(), "layers=... of every stage, such as layers=10*8")
     return plain_group(pool, strategy, microbatches)
 
