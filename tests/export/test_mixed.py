@@ -17,6 +17,7 @@ from astra.export.base import CannotExport, Mesh, refusals
 from astra.export.imports import import_text
 from astra.export.nearest_mixed import nearest_of_file
 from astra.export.reading import from_record
+from astra.spec.mixed import MixedStrategy, parse_mixed
 from tests.export.launching import given, job_of, run_script, write
 
 MEGATRON, FLAGSCALE = EXPORTERS["megatron"], EXPORTERS["flagscale"]
@@ -112,6 +113,28 @@ def test_unlike_groups_are_for_the_trainer(record: dict[str, Any]) -> None:
     found = import_text(TRAINER.files(launch)["train.py"], name="train.py")
     assert str(found.words) == UNLIKE
     assert (found.gpus, found.global_batch) == (16, 128)
+
+
+SHARDED = (
+    "[m6: H100-SXM5-80GB tp1 pp2 dp4 mbs4 zero3 recompute=full overlap=grad,param reshard=never layers=15,17]"
+    " [m4: A100-SXM4-80GB tp2 pp1 dp4 mbs2 sp zero3 recompute=none overlap=grad,param reshard=never layers=32]"
+)
+
+
+def test_sharded_groups_are_read_back_from_the_trainer() -> None:
+    asked: dict[str, Any] = {"gpus": ["8xH100", "8xA100-80"], "batch": 128, "seq": 4096, "runtime": "pytorch"}
+    found = json.loads(astra.plan("llama-2-7b", **asked).to_json())
+    launch, _ = from_record(with_strategy(found, SHARDED))
+    assert refusals(TRAINER, launch) == []
+    back = import_text(TRAINER.files(launch)["train.py"], name="train.py").words
+    wanted = parse_mixed(SHARDED)
+    assert isinstance(back, MixedStrategy)
+    for one, other in zip(back.groups, wanted.groups, strict=True):
+        assert one.plain is not None
+        assert (one.segments, one.dp, one.mbs, one.microbatches) == (
+            other.segments, other.dp, other.mbs, other.microbatches,
+        )  # fmt: skip
+        assert (one.plain.zero, one.plain.reshard) == (3, "never")
 
 
 def test_like_groups_are_plain_data_parallelism(record: dict[str, Any], tmp_path: Any) -> None:

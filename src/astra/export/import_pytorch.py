@@ -8,11 +8,11 @@ from typing import Any
 from astra.errors import InputError
 from astra.export.imported import ImportedLaunch
 from astra.export.pytorch import template_names
-from astra.spec.mixed import Group, MixedStrategy, Segment
+from astra.spec.mixed import Group, MixedStrategy, Segment, plain_group
 from astra.spec.model import ModelSpec
 from astra.spec.names import as_name
 from astra.spec.record import decode
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import Strategy, replace
 from astra.spec.workload import Workload
 
 
@@ -84,13 +84,15 @@ def _mixed(found: dict[str, Any], strategy: Strategy, name: str) -> MixedStrateg
 
 def _group(told: dict[str, Any], one: Strategy, layers: tuple[int, ...], pools: tuple[tuple[str, int], ...]) -> Group:
     """The pipelines of a group; stages lie on its pools in turn."""
+    m = told["SAMPLES"] // (one.dp * one.mbs)
+    if one.zero > 1 and len(pools) == 1:
+        return plain_group(pools[0][0], replace(one, layers=layers), m)
     segments, first = [], 0
     for pool, stages in pools:
         cut = [layers[chunk * one.pp + first : chunk * one.pp + first + stages] for chunk in range(one.vp)]
         own = tuple(count for part in cut for count in part)
         segments.append(Segment(pool=pool, tp=one.tp, pp=stages, layers=own, recompute=one.recompute))
         first += stages
-    m = told["SAMPLES"] // (one.dp * one.mbs)
     return Group(dp=one.dp, mbs=one.mbs, vp=one.vp, microbatches=m, segments=tuple(segments))
 
 
