@@ -7,6 +7,10 @@
 #   make gate BASE=main    the answers of two states of Astra compared: equal, moved or broken
 #   make test-frameworks   exports through the real frameworks, in cached environments under .venvs
 #   make contract   every runtime x model x GPUs x task: all plans shown are exported, recorded
+#   make docs    the documentation as a site in site/, every command of the cookbook run, every warning an error
+#   make fuzz    every parser under a coverage-guided fuzzer, SECONDS=20 each; what is found is in .fuzz/found
+#   make random  random requests with their laws checked, SECONDS=60    make dist  wheel and sdist in dist/
+#   make lock    requirements.lock anew     make audit  known faults of what it names (needs the network)
 
 # The first interpreter that is new enough; PYTHON=... chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -16,12 +20,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 ARGS ?=
 BASE ?= main
+SECONDS ?=
+TOOLS := .venvs
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test explore test-frameworks contract check format bench gate modules clean venv-without-ensurepip
+.PHONY: help plan test explore test-frameworks contract check format bench gate modules docs fuzz random dist lock audit \
+	clean venv-without-ensurepip
 
 help:
-	@sed -n '2,10s/^# *//p' Makefile
+	@sed -n '2,14s/^# *//p' Makefile
 
 plan: $(VENV)/.installed
 	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
@@ -59,8 +66,34 @@ gate: $(VENV)/.installed-dev
 modules: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.modules $(ARGS)
 
+# Each of these has an environment of its own, made once (tests/frameworks/install.py).
+docs: $(VENV)/.installed-dev
+	$(BIN)/python tests/frameworks/install.py docs
+	NO_MKDOCS_2_WARNING=1 $(TOOLS)/docs/bin/python -m mkdocs build --strict $(ARGS)
+
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python tests/frameworks/install.py fuzz
+	$(TOOLS)/fuzz/bin/python -m tests.fuzz --seconds $(or $(SECONDS),20) $(ARGS)
+
+random: $(VENV)/.installed-dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.random_requests --seconds $(or $(SECONDS),60) $(ARGS)
+
+dist: $(VENV)/.installed-dev
+	$(BIN)/python tests/frameworks/install.py release
+	rm -rf dist
+	$(TOOLS)/release/bin/python -m build --no-isolation $(ARGS)
+
+lock: $(VENV)/.installed-dev
+	$(BIN)/python tests/frameworks/install.py release
+	$(TOOLS)/release/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --generate-hashes \
+		--upgrade --quiet --custom-compile-command "make lock" --default-index https://pypi.org/simple --output-file requirements.lock
+
+audit: $(VENV)/.installed-dev
+	$(BIN)/python tests/frameworks/install.py release
+	$(TOOLS)/release/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip --strict
+
 clean:
-	rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs .fuzz site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from astra.catalog import hardware, models, runtimes
 from astra.rules.can import unable
-from astra.spec.workload import Workload
+from astra.spec.workload import Precision, Workload
 
 TARGET_S, TARGET_MB = 5.0, 500.0
 GIVEN_UP_S, WAITED_S = 60, 600  # of processor time, and of the clock
@@ -34,7 +34,7 @@ REFUSED = 0.1  # of the requests are left as drawn, though no runtime or GPU can
 COUNTS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 31, 32, 48, 64, 96, 100, 128, 192, 256, 384, 512, 1000, 1024, 2048, 4096)
 BATCHES = (1, 2, 3, 7, 8, 16, 30, 32, 60, 64, 100, 128, 256, 480, 512, 1000, 1024, 1536, 2048, 4096)
 SEQUENCES = (512, 1000, 1024, 2048, 3000, 4096, 8192, 16384, 32768, 131072)
-PRECISIONS = ("bf16", "bf16", "bf16", "fp16", "fp8", "tf32")
+PRECISIONS: tuple[Precision, ...] = ("bf16", "bf16", "bf16", "fp16", "fp8", "tf32")
 OBJECTIVES = ("cheapest", "pareto", "dollars-per-token", "fastest")
 KINDS = ("plan", "fleet", "rent")
 

@@ -1,21 +1,23 @@
 """Astra: plan the training of large language models on the GPUs you have.
 
 ``astra.plan`` finds the best strategies, ``astra.estimate`` costs one you have, ``astra.rent`` says which GPUs to rent
-for it, ``astra.afford`` what a budget buys, ``astra.describe_model`` what was understood of a model. They are loaded on
-first use: importing astra is light.
+for it, ``astra.afford`` what a budget buys, ``astra.describe_model`` what was understood of a model. ``astra.export``
+writes the files that start a plan, ``astra.import_`` reads what others run, ``astra.load`` reads an answer back. They
+are loaded on first use: importing astra is light.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from astra.answer import Estimate, Plan, PlanSet
     from astra.answer_money import AffordReport, RentReport
     from astra.api import describe_model, estimate, plan
     from astra.errors import AstraError, InputError, NoCoverage, NoFeasiblePlan
+    from astra.export.python import export, import_, load
     from astra.renting.afford import afford
     from astra.renting.rent import rent
     from astra.spec.cluster import Cluster, Device, Link, NodeType, Pool
@@ -31,6 +33,8 @@ _HOMES = {
     "describe_model": "astra.api",
     "rent": "astra.renting.rent",
     "afford": "astra.renting.afford",
+    "import_": "astra.export.python",
+    "load": "astra.export.python",
     "AffordReport": "astra.answer_money",
     "Money": "astra.spec.money",
     "RentReport": "astra.answer_money",
@@ -83,6 +87,9 @@ __all__ = [
     "afford",
     "describe_model",
     "estimate",
+    "export",
+    "import_",
+    "load",
     "parse_strategy",
     "plan",
     "rent",
@@ -93,6 +100,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its home the first time it is used."""
     import importlib  # noqa: PLC0415
 
+    if name == "export":  # a package that can be called
+        return importlib.import_module("astra.export")
     if name not in _HOMES:
         raise AttributeError(f"module 'astra' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

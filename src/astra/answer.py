@@ -5,9 +5,14 @@ Seconds are per optimizer step unless a name says otherwise; memory is in GiB pe
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+from astra.spec.mixed import short_form
+
+if TYPE_CHECKING:
+    from astra.report.pictures import Picture
 
 ESTIMATE_SCHEMA: Final = "astra.estimate/1"
 PLAN_SCHEMA: Final = "astra.plan/1"
@@ -25,6 +30,34 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> str:
         """Indented JSON text."""
         return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
+
+
+class Table(Result, frozen=True, kw_only=True):
+    """Base of the answers that have rows."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row for each plan, choice, model or point, as plain columns with their units in their names."""
+        from astra.report.frames import records  # noqa: PLC0415
+
+        return records(self)
+
+    def to_pandas(self) -> Any:
+        """The rows as a data frame of pandas, where that is installed."""
+        from astra.report.frames import frame  # noqa: PLC0415
+
+        return frame(self, "pandas")
+
+    def to_polars(self) -> Any:
+        """The rows as a data frame of polars, where that is installed."""
+        from astra.report.frames import frame  # noqa: PLC0415
+
+        return frame(self, "polars")
+
+    def plot(self) -> Picture:
+        """The answer as a picture, which a notebook shows and which saves itself as SVG, HTML or PNG."""
+        from astra.report.pictures import Picture, picture_of  # noqa: PLC0415
+
+        return Picture(picture_of(self))
 
 
 def _plain(value: object) -> object:
@@ -90,6 +123,7 @@ class Restarts(Result, frozen=True, kw_only=True):
 
     goodput: float  # useful time over elapsed time
     days: float
+    days_range: Range
     usd: float
     usd_range: Range
     interruptions: float  # expected over the whole run
@@ -156,6 +190,10 @@ class Estimate(Result, frozen=True, kw_only=True):
     price_source: str | None = None
     cost: Cost | None = None
 
+    def __repr__(self) -> str:
+        fits, words = "" if self.fits else ", does not fit", " ".join(short_form(self.strategy, self.as_usual))
+        return f"<Estimate {self.model} on {self.gpus}: {words}, {self.step_s:.4g} s, {self.mfu:.1%} MFU{fits}>"
+
     def __str__(self) -> str:
         from astra.report.text import render_estimate  # noqa: PLC0415
 
@@ -176,6 +214,10 @@ class Plan(Result, frozen=True, kw_only=True):
     strategy: str
     estimate: Estimate
     lost_by: str = ""  # against the best plan: which term costs it the most
+
+    def __repr__(self) -> str:
+        words = " ".join(short_form(self.strategy, self.estimate.as_usual))
+        return f"<Plan #{self.rank}: {words}, {self.estimate.step_s:.4g} s>"
 
 
 class Daring(Result, frozen=True, kw_only=True):
@@ -230,7 +272,20 @@ class Nearby(Result, frozen=True, kw_only=True):
     sentence: str
 
 
-class PlanSet(Result, frozen=True, kw_only=True):
+class Loss(Result, frozen=True, kw_only=True):
+    """What happens if a node of a pool is lost."""
+
+    pool: str
+    gpus: int  # of that node
+    strategy: str | None = None  # the next plan; None: nothing fits what is left
+    step_s: float | None = None
+    times: float | None = None  # its step over that of the plan before
+    moves_gib: dict[str, float] = {}  # state that the next plan puts on a pool which did not hold it, by pool
+    from_checkpoint_gib: float = 0.0  # state that was on that node and nowhere else
+    why: str = ""
+
+
+class PlanSet(Table, frozen=True, kw_only=True):
     """The ranked answer to a request."""
 
     schema: str = PLAN_SCHEMA
@@ -246,11 +301,19 @@ class PlanSet(Result, frozen=True, kw_only=True):
     asked: dict[str, Any] = {}  # the whole request, resolved: the keywords of ``astra.plan`` that give this answer
     nearby: list[Nearby] = []  # a batch, and a number of GPUs, that divide better
     daring: Daring | None = None  # the fastest if it works, where that is another plan than the first
+    lost: list[Loss] = []  # if a node is lost, where that was asked
 
     @property
     def best(self) -> Plan:
         """The first plan."""
         return self.plans[0]
+
+    def __repr__(self) -> str:
+        if not self.plans:
+            return "<PlanSet: nothing is legal and fits>"
+        best, many = self.best.estimate, f"{len(self.plans)} plan{'s' if len(self.plans) > 1 else ''}"
+        words = " ".join(short_form(best.strategy, best.as_usual))
+        return f"<PlanSet {best.model} on {best.gpus}: {many}, {words}, {best.step_s:.4g} s, {best.mfu:.1%} MFU>"
 
     def __str__(self) -> str:
         from astra.report.text import render_plans  # noqa: PLC0415
@@ -274,6 +337,9 @@ class ModelReport(Result, frozen=True, kw_only=True):
     flops_per_token: dict[str, float]
     source: str
     date: str
+
+    def __repr__(self) -> str:
+        return f"<ModelReport {self.name}: {self.parameters['total']:,} parameters>"
 
     def __str__(self) -> str:
         from astra.report.text import render_model  # noqa: PLC0415

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from astra.answer import Cost, PriceTag, Range, Result
+from astra.answer import Cost, PriceTag, Range, Result, Table
 
 RENT_SCHEMA: Final = "astra.rent/1"
 AFFORD_SCHEMA: Final = "astra.afford/1"
@@ -58,6 +58,9 @@ class Choice(Result, frozen=True, kw_only=True):
     as_usual: tuple[str, ...] = ()  # as in an estimate
     like: str = ""  # the cheaper choice shown in its place: as fast for all that is known, or worth starting
 
+    def __repr__(self) -> str:
+        return f"<Choice {self.name}: {self.cost.days:.3g} days, ${self.cost.usd:,.0f}>"
+
 
 class Unused(Result, frozen=True, kw_only=True):
     """Offers that were not considered, or could not be."""
@@ -102,7 +105,7 @@ class BreakEven(Result, frozen=True, kw_only=True):
     even_use: float | None  # from this share of use on owning is cheaper; null: never, or nothing to compare with
 
 
-class RentReport(Result, frozen=True, kw_only=True):
+class RentReport(Table, frozen=True, kw_only=True):
     """What to rent: every trade of time for money worth making."""
 
     schema: str = RENT_SCHEMA
@@ -111,6 +114,7 @@ class RentReport(Result, frozen=True, kw_only=True):
     request: dict[str, Any]
     objective: str
     judged_by: str  # ideal or expected figures
+    ranked_by: str = "upper"  # the upper end of their ranges, or the figures themselves (expected)
     front: list[Choice]  # fastest first
     chosen: list[Choice]  # by the objective, best first; the front itself for pareto
     popular: list[Choice]  # common choices, with what they waste where they are dominated
@@ -126,6 +130,17 @@ class RentReport(Result, frozen=True, kw_only=True):
     def role(self, name: str) -> Choice:
         """The cheapest, fastest or knee of the front."""
         return next(choice for choice in self.front if name in choice.roles)
+
+    def __repr__(self) -> str:
+        first = self.chosen[0] if self.objective != "pareto" else self.role("knee")
+        return (
+            f"<RentReport {self.request['model']}: {len(self.front)} choices; {first.name}, {first.cost.days:.3g} days>"
+        )
+
+    def _repr_html_(self) -> str:
+        from astra.report.html import rent_html  # noqa: PLC0415
+
+        return rent_html(self)
 
     def __str__(self) -> str:
         from astra.report.money import render_rent  # noqa: PLC0415
@@ -150,7 +165,7 @@ class Afforded(Result, frozen=True, kw_only=True):
     price: PriceTag
 
 
-class AffordReport(Result, frozen=True, kw_only=True):
+class AffordReport(Table, frozen=True, kw_only=True):
     """What a budget buys."""
 
     schema: str = AFFORD_SCHEMA
@@ -166,6 +181,14 @@ class AffordReport(Result, frozen=True, kw_only=True):
     asked: dict[str, Any] = msgspec.field(
         default_factory=dict
     )  # the keywords of ``astra.rent`` that it was looked for with
+
+    def __repr__(self) -> str:
+        return f"<AffordReport ${self.budget_usd:,.0f} in {self.deadline_days:.4g} days: {len(self.rows)} models>"
+
+    def _repr_html_(self) -> str:
+        from astra.report.html import afford_html  # noqa: PLC0415
+
+        return afford_html(self)
 
     def __str__(self) -> str:
         from astra.report.afford import render_afford  # noqa: PLC0415

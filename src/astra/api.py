@@ -17,7 +17,7 @@ from astra.search.world import World, seq_of
 from astra.spec.job import Job
 from astra.spec.mixed import is_mixed
 from astra.spec.record import check
-from astra.spec.request import FIELDS, requested
+from astra.spec.request import FIELDS, PlanRequest, requested
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,6 +36,25 @@ def plan(model: Asked, *, progress: Callable[[float], None] | None = None, **ask
     """
     check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
     world = World.of(requested("plan", model, asked))
+    answer = _planned(world, progress)
+    if world.request.node_lost:
+        from astra.search.lost import losses  # noqa: PLC0415 - only where it is asked
+
+        answer = msgspec.structs.replace(answer, lost=losses(world, answer, _plan_of))
+    if world.request.by_runtime:
+        if not world.several:
+            raise InputError("by_runtime", True, want="several pools", fix="One pool is planned with --runtime NAME.")
+        from astra.search.fleet.runtimes import by_runtime  # noqa: PLC0415 - only where it is asked
+
+        answer = msgspec.structs.replace(answer, by_runtime=tuple(by_runtime(world.request, _plan_of)))
+    return answer
+
+
+def _plan_of(request: PlanRequest) -> PlanSet:
+    return _planned(World.of(request))
+
+
+def _planned(world: World, progress: Callable[[float], None] | None = None) -> PlanSet:
     if not world.several:
         return plan_pool(world, progress)
     from astra.search.fleet.plan import plan_fleet  # noqa: PLC0415 - one pool does without all of it

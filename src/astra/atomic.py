@@ -60,14 +60,14 @@ def write_folder(folder: str, files: Mapping[str, str], *, overwrite: bool = Fal
     try:
         with _staging(path.parent) as staging:
             made = Path(staging) / "new"
-            made.mkdir()
+            os.mkdir(made)
             for name, text in files.items():
                 _write(made / name, text)
                 if text.startswith("#!"):
-                    (made / name).chmod((made / name).stat().st_mode | 0o111)
+                    os.chmod(made / name, os.stat(made / name).st_mode | 0o111)
             _settle(made)
             if path.is_dir():
-                made.chmod(stat.S_IMODE(path.stat().st_mode))
+                os.chmod(made, stat.S_IMODE(os.stat(path).st_mode))
             _check_replaced(folder, files)  # once more: a file may have come in meanwhile
             _swap(made, path, Path(staging) / "old")
             _settle(path.parent)

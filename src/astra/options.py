@@ -62,6 +62,9 @@ class PlanOptions(_Own, _Goal, total=False):
     """The keywords of ``plan``."""
 
     counts: str
+    node_lost: bool
+    by_runtime: bool
+    local_steps: Whole | None
     launchable: bool
     top: Whole
     fix: Restricted

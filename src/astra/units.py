@@ -18,12 +18,14 @@ MONTH_S: Final = 365.25 * DAY_S / 12
 
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "b": 3, "g": 3, "t": 4, "p": 5}
 _UNIT_S: Final = {"min": 60.0, "h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
-_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]?)\s*", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]?)", re.IGNORECASE)
+_MOST_LETTERS: Final = 400  # of a number, which the pattern could look at again and again
 
 
 def parse_count(text: str, kilo: float = 1000.0) -> float | None:
     """Read ``1T``, ``400k``, ``15.6e12`` or ``1_000``; None if it is not a count."""
-    match = _NUMBER.fullmatch(text.replace("_", "").replace(",", ""))
+    plain = text.strip().replace("_", "").replace(",", "")
+    match = _NUMBER.fullmatch(plain) if len(plain) <= _MOST_LETTERS else None
     if match is None or match.group(2).lower() not in _POWERS:
         return None
     value = float(match.group(1)) * kilo ** _POWERS[match.group(2).lower()]
@@ -40,8 +42,8 @@ def parse_seconds(text: str) -> float | None:
     """Read ``14d``, ``36h``, ``20min``, ``2w`` or a number of days as seconds; None if it is not a time above zero."""
     plain = text.strip().lower()
     unit = next((unit for unit in _UNIT_S if plain.endswith(unit)), "")
-    value = parse_count(plain.removesuffix(unit))
-    return value * _UNIT_S[unit or "d"] if value else None
+    value = (parse_count(plain.removesuffix(unit)) or 0.0) * _UNIT_S[unit or "d"]
+    return value if 0 < value < math.inf else None
 
 
 def show_seconds(seconds: float) -> str:
@@ -78,3 +80,9 @@ def show_dollars(dollars: float) -> str:
     if abs(dollars) >= 1e4:
         return f"${dollars / 1e3:,.1f}k"
     return f"${dollars:,.2f}" if abs(dollars) < 100 else f"${dollars:,.0f}"
+
+
+def show_bits(bytes_per_s: float) -> str:
+    """The rate of a line, which is told in bits: ``10 Gb/s``, ``350 Mb/s``."""
+    bits = 8 * bytes_per_s
+    return f"{bits / 1e9:.3g} Gb/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mb/s"

@@ -12,6 +12,7 @@ from astra.answer import (
     Baseline,
     Cost,
     Estimate,
+    Loss,
     ModelReport,
     Plan,
     PlanSet,
@@ -50,7 +51,7 @@ from astra.validate.replay import ReplayedRun
 from astra.validate.score import Confusion, Pick, RunGroup, Validation
 
 ROOT = Path(__file__).parents[2]
-RECORDS = [PlanSet, Plan, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
+RECORDS = [PlanSet, Plan, Loss, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
 RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
 RECORDS += [StepTimeline, Lane, Span, Moment]
 RECORDS += [study.Explanation, study.Changed, study.Known, study.Comparison, study.Side, study.TermDifference]

@@ -14,7 +14,7 @@ PUBLIC = """
 AffordReport MLA AstraError Cluster Device Estimate InputError Link MoE ModelReport ModelSpec Money NoCoverage
 NoFeasiblePlan afford
 NodeType Plan PlanRequest PlanSet Pool RentReport Strategy Workload __version__ describe_model estimate parse_strategy
-plan rent
+plan rent export import_ load
 """
 CLUSTER = "--gpus --cluster --node"
 WORKLOAD = (
@@ -31,9 +31,9 @@ OUTPUT = "--json --out --quiet --verbose --width --debug"
 BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
-        f"--help {CLUSTER} --at-most --exact {WORKLOAD} --top --fix --forbid --max --min --rules --headroom "
-        f"{OBJECTIVE} --rank --baseline --pick --vocab --parameters --save-request --export --export-out "
-        f"--nearest {MONEY} --report {OUTPUT}"
+        f"--help {CLUSTER} --at-most --exact --node-lost --by-runtime --local-steps {WORKLOAD} --top --fix --forbid "
+        f"--max --min --rules --headroom {OBJECTIVE} --rank --baseline --pick --vocab --parameters --save-request "
+        f"--export --export-out --nearest {MONEY} --report {OUTPUT}"
     ),
     "estimate": (
         f"--help --from --pick --vocab --parameters --strategy {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} "
@@ -42,21 +42,21 @@ FLAGS = {
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq --precision "
         "--optimizer --task "
-        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} {MONEY} --save-request "
-        f"--export --pick --export-out --report {OUTPUT}"
+        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} --rank {MONEY} --save-request "
+        f"--export --pick --export-out --csv --plot --report {OUTPUT}"
     ),
     "afford": (
         "--help --ratio --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq "
         "--precision --optimizer --task --lora-rank --lora-targets --imbalance --mtp --runtime --headroom "
-        f"{OBJECTIVE} {MONEY} {OUTPUT}"
+        f"{OBJECTIVE} --rank {MONEY} --csv --plot {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",
     "explain": f"--help --pick --seconds {BRIEF_OUTPUT}",
     "compare": f"--help --model {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --vocab {BRIEF_OUTPUT}",
     "sweep": (
-        f"--help --over --csv --plot {CLUSTER} --at-most --exact {WORKLOAD} --fix --forbid --max --min --rules "
-        f"--headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
+        f"--help --over --csv --plot {CLUSTER} --at-most --exact --node-lost --by-runtime --local-steps {WORKLOAD} "
+        f"--fix --forbid --max --min --rules --headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
     ),
     "study": "--help --out --engine --workers --address --most --retry --report --json --width --debug",
     "fleet": "--help --goal --workers --plot --report --json --out --width --debug",

@@ -34,7 +34,8 @@ LAYERS = (
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 # Results draw themselves: their methods load the drawing when called, never before.
-LAZY = {("answer", "report"), ("answer_money", "report"), ("search", "report"), ("api", "report")}
+LAZY = {("answer", "report"), ("answer_money", "report"), ("search", "report"), ("api", "report"),
+        ("study", "report")}  # fmt: skip
 
 
 def files() -> list[Path]:

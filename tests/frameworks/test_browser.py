@@ -18,6 +18,8 @@ CONFIG = {
     "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16,
     "intermediate_size": 5632, "vocab_size": 32000, "_name_or_path": "my/own-model",
 }  # fmt: skip
+SWEEP = "?verb=sweep&model=llama-2-7b&over=gpus=8..32"
+AFFORD = "?verb=afford&model=llama-3.2-1b&budget=100&rent-gpus=H100&max-gpus=8"
 RENT = "?verb=rent&model=llama-2-7b&tokens=100B&rent-gpus=H100,A100-80&max-gpus=64"
 
 
@@ -68,6 +70,15 @@ def test_a_control_that_moves_moves_the_answer_and_the_address_holds_it(play: An
     assert seen["settled"] == seen["reloaded"], "the last answer is the one that stays"
     assert seen["batches"] == "8"
     assert "batch=8" in seen["address"]
+
+
+def test_sweeps_budgets_explanations_and_what_joins_pools(play: Any) -> None:
+    seen = play("studied")
+    assert "What a single change would bring" in seen["why"]
+    assert seen["charts"] == 1
+    assert "Most tokens for llama-2-7b" in seen["bought"]
+    assert seen["slow"] != seen["quick"]
+    assert "between=50" in seen["address"]
 
 
 def test_the_form_asks_for_what_it_says(play: Any) -> None:
@@ -128,7 +139,9 @@ def test_a_strategy_is_changed_by_hand(play: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1300, 390])
-@pytest.mark.parametrize("query", ["", RENT, "?verb=estimate", "?batch=-3", "?pool=16xH100&pool=16xA100-80"])
+@pytest.mark.parametrize(
+    "query", ["", RENT, SWEEP, AFFORD, "?verb=estimate", "?batch=-3", "?pool=16xH100&pool=16xA100-80"]
+)
 def test_nothing_serious_keeps_anybody_out(play: Any, query: str, scheme: str, width: int) -> None:
     seen = play("accessible", query=query, scheme=scheme, width=width)
     assert seen["serious"] == []

@@ -50,6 +50,15 @@ STRATEGIES = [
     "pp2 dp2 mbs1 zero3 reshard=never overlap=grad,param layers=1,3",
 ]
 ALONE = "mbs2 zero0 overlap=grad"
+# Groups with their samples of the batch of 16: other degrees, stages, micro-batches and numbers of them.
+GROUPS = [
+    {"dp2 mbs2 zero0 overlap=grad": 12, "mbs1 zero0 overlap=grad": 4},
+    {"tp2 mbs3 sp zero0 overlap=grad": 12, "pp2 mbs1 zero0 overlap=grad layers=1,3": 4},
+    {"tp2 pp2 mbs2 zero0 overlap=grad layers=3,1": 10, "dp2 mbs1 zero0 overlap=grad recompute=full": 6},
+    {"dp2 mbs1 zero3 reshard=always overlap=grad,param": 10, "tp2 mbs3 zero3 reshard=always overlap=grad,param": 6},
+    {"tp2 dp2 mbs1 sp zero3 reshard=never overlap=grad,param": 8, "pp2 vp2 mbs2 zero3 overlap=grad,param,p2p": 8},
+    {"mbs4 zero0 overlap=grad": 8, "mbs1 zero0 overlap=grad": 3, "dp1 mbs5 zero0 overlap=grad": 5},
+]  # fmt: skip
 
 
 class Step(NamedTuple):
@@ -113,6 +122,33 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Step]:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_plan_trains_as_one_process_does(alone: list[Step], strategy: str, tmp_path: Path) -> None:
     same(train(tmp_path, launch_of(strategy)), alone)
+
+
+def grouped(groups: dict[str, int], model: ModelSpec = LLAMA) -> Launch:
+    """A plan of unlike groups, as it is read from a plan file."""
+    launches = [launch_of(text, model, batch=samples) for text, samples in groups.items()]
+    whole = replace(launches[0].workload, global_batch=sum(groups.values()))
+    meshes = tuple(mesh for launch in launches for mesh in launch.meshes)
+    return launches[0]._replace(workload=whole, meshes=meshes, groups=tuple(launches))
+
+
+@pytest.mark.parametrize("groups", GROUPS, ids=str)
+def test_unlike_groups_train_as_one_process_does(alone: list[Step], groups: dict[str, int], tmp_path: Path) -> None:
+    same(train(tmp_path, grouped(groups)), alone)
+
+
+def test_unlike_groups_of_a_tied_model(tmp_path: Path) -> None:
+    one = train(tmp_path / "one", launch_of(ALONE, GPT))
+    groups = {"tp2 mbs3 sp zero0 overlap=grad": 9, "dp1 mbs7 zero0 overlap=grad": 7}
+    same(train(tmp_path / "groups", grouped(groups, GPT)), one)
+
+
+def test_a_checkpoint_of_groups_goes_on_in_others(alone: list[Step], tmp_path: Path) -> None:
+    saved = tmp_path / "checkpoints"
+    first = grouped({"tp2 mbs3 sp zero0 overlap=grad": 12, "pp2 mbs1 zero0 overlap=grad layers=1,3": 4})
+    train(tmp_path / "first", first, "--steps", "3", "--save", str(saved), "--save-every", "2")
+    then = grouped({"dp2 mbs2 zero0 overlap=grad": 4, "mbs4 zero0 overlap=grad": 12})
+    same(train(tmp_path / "then", then, "--steps", "3", "--load", str(saved / "step-2")), alone[2:])
 
 
 @pytest.mark.parametrize("model", [GPT, QWEN], ids=["gpt", "qwen"])

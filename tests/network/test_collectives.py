@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from astra.catalog import hardware
 from astra.errors import InputError, UnknownName
 from astra.network import collectives
 from astra.network.collectives import OPS, collective, host_transfer_s, overlap_slowdown
@@ -235,6 +236,30 @@ def test_a_group_uses_the_links_of_all_its_members() -> None:
         busbw(h100(nic=12.5e9), "all_gather", 64 * GIB, 8, 8),
     )
     assert whole == pytest.approx(8 * lone, rel=0.02)
+
+
+def test_ranks_of_a_stage_share_the_one_card_of_a_server_on_ethernet() -> None:
+    far, near = link(ANY, "tcp", 0.3e9, 5e-5), link(8, "nvswitch", 450e9, 5e-6)
+    lone, all_of_it = (seconds(pool_of(near, far), "send_recv", GIB, 16, stride) for stride in (1, 8))
+    assert all_of_it == pytest.approx(8 * lone, rel=0.02)  # a stage of 8 ranks has an eighth of the card for each
+    assert seconds(pool_of(near, far), "send_recv", GIB, 4, 64) == all_of_it
+    own = pool_of(near, link(ANY, "infiniband", 0.3e9, 5e-5))  # a card for each GPU
+    assert seconds(own, "send_recv", GIB, 16, 1) == seconds(own, "send_recv", GIB, 16, 8)
+    few, many = (
+        collective(pool_of(near, far), "all_reduce", nbytes=np.array([GIB]), ranks=np.array([2]),
+                   stride=np.array([64]), leaving=np.array([ranks])).seconds[0]
+        for ranks in (2, 8)
+    )  # fmt: skip
+    assert many == pytest.approx(4 * few, rel=0.02)
+
+
+def test_all_reduces_of_t4s_through_host_memory() -> None:
+    pool = Pool(device=hardware.device("T4"), node=hardware.node_type("aws-g4dn.12xlarge"), gpus=4)
+    # MccRee177/AMP src/known_cost: a layer's forward on 1, 2 and 4 T4s of a g4dn.12xlarge, of 2 MiB twice
+    alone_s, forward_s = 5.44e-3, {2: 5.96e-3, 4: 5.57e-3}
+    for ranks, both_s in forward_s.items():
+        sent_s = 2 * seconds(pool, "all_reduce", 2 * MIB, ranks)
+        assert alone_s / ranks + sent_s == pytest.approx(both_s, rel=0.15)
 
 
 def test_only_crowded_crossings_feel_oversubscription() -> None:

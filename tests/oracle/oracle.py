@@ -147,7 +147,7 @@ class Oracle:
         """Settings of the overlaps and flash attention: each on if it may be (both if a rule speaks of it), or all."""
         can = self.job.runtime.can
         has = {f"overlap_{n}": (False, True) if n in can.overlap else (False,) for n in OVERLAPS}
-        has["overlap_ep"] = (False, True) if self.job.model.moe and self.job.recipe()["overlap_ep"] else (False,)
+        has["overlap_ep"] = (False, True) if self.job.model.moe and "ep" in can.overlap else (False,)
         has["flash"] = (False, True) if can.unfused else (True,)
         options = {name: self.allowed(name, settings) for name, settings in has.items()}
         chosen = {name: both if every or name in self.spoken else both[-1:] for name, both in options.items()}

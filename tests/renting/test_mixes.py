@@ -45,7 +45,7 @@ def asked(folder: Path, prices: dict[str, float], mixes: Which = "all", **money:
     options = Money(**{"prices": str(path), "providers": ("Acme",), "startup_s": 0.0, "goodput": "ideal", **money})
     return rent(
         MODEL, tokens=TOKENS, batch=BATCH, seq=SEQ, gpus=",".join(prices), max_gpus=MOST, money=options,
-        today=dt.date(2026, 11, 15), mixes=mixes, assume_network=True,
+        today=dt.date(2026, 11, 15), mixes=mixes, assume_network=True, rank="expected",
     )  # fmt: skip
 
 

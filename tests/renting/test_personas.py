@@ -41,7 +41,7 @@ EVERYONE = (researcher, fine_tuner, start_up, platform_lead)
 
 def judged(choice: Choice) -> tuple[float, float]:
     assert choice.cost.expected is not None
-    return choice.cost.expected.days, choice.cost.expected.usd
+    return choice.cost.expected.days_range.high, choice.cost.expected.usd_range.high
 
 
 @pytest.mark.parametrize("answer", EVERYONE, ids=lambda answer: answer.__name__)
@@ -50,7 +50,7 @@ def test_what_is_named_first_can_be_followed(answer: object) -> None:
     for choice in report.front:
         if choice.roles:
             assert choice.nodes == 1 or choice.cost.price.fabric, "no network is made up"
-            assert choice.cost.days * 86400 >= 2 * choice.cost.startup_s, "it trains longer than it starts"
+            assert choice.cost.days * 86400 >= 3 * choice.cost.startup_s, "start-up is at most a third of it"
             assert judged(choice)[0] <= 366
             assert choice.cost.price.source
     shown = [choice for choice in report.front if not choice.like or choice.roles]
@@ -62,7 +62,7 @@ def test_what_is_named_first_can_be_followed(answer: object) -> None:
 def test_a_researcher_stays_far_below_the_budget_where_more_buys_nothing() -> None:
     chosen = researcher().chosen[0]
     assert judged(chosen)[1] < 2_500, "more machines would stand and start"
-    assert chosen.cost.parts["startup"] <= 0.5 * chosen.cost.usd
+    assert chosen.cost.parts["startup"] <= chosen.cost.usd / 3
     assert judged(researcher().role("cheapest"))[1] < 300
 
 
@@ -74,12 +74,10 @@ def test_a_fine_tuner_rents_one_server() -> None:
 
 def test_a_start_up_meets_its_deadline_at_the_upper_end_too() -> None:
     chosen = start_up().chosen[0]
-    high = chosen.step_s_range.high / chosen.step_s
-    assert judged(chosen)[0] * high <= 30
-    assert judged(chosen)[1] * high <= 2e6
-    cheapest = min(judged(choice)[1] for choice in start_up().front if judged(choice)[0] <= 30)
-    assert judged(chosen)[1] <= 1.05 * cheapest, "and hardly pays for being sure"
-    assert not any("past the deadline" in warning for warning in start_up().warnings)
+    assert judged(chosen)[0] <= 30
+    assert judged(chosen)[1] <= 2e6
+    assert judged(chosen)[1] == min(judged(choice)[1] for choice in start_up().front if judged(choice)[0] <= 30)
+    assert not any("within doubt" in warning for warning in start_up().warnings)
 
 
 def test_a_platform_lead_sees_own_and_rented_in_one_front_with_the_break_even() -> None:
@@ -98,4 +96,5 @@ def test_a_platform_lead_sees_own_and_rented_in_one_front_with_the_break_even() 
     assert max(choice.gpus for choice in mine) <= 256, "no more than there are"
     assert all(choice.cost.startup_s == 0 for choice in mine)
     kwh = mine[0].cost.kwh
-    assert kwh == pytest.approx(1.275 * 1.2 * mine[0].gpus * judged(mine[0])[0] * 24)
+    assert mine[0].cost.expected is not None
+    assert kwh == pytest.approx(1.275 * 1.2 * mine[0].gpus * mine[0].cost.expected.days * 24)

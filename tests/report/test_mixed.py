@@ -14,10 +14,13 @@ from astra.report.mixed import chain, comparison, marginal_sentences, render_est
 from astra.search.fleet.records import (
     Alternative,
     GroupEstimate,
+    LineRemark,
+    LocalSteps,
     Marginal,
     MixedEstimate,
     MixedPlanSet,
     MixedStage,
+    RuntimePlan,
 )
 
 DOCS = Path(__file__).parents[2] / "docs" / "mixed.md"
@@ -96,7 +99,7 @@ def test_every_added_field_is_documented() -> None:
     page = DOCS.read_text(encoding="utf-8")
     records = {
         MixedPlanSet: astra.PlanSet, MixedEstimate: astra.Estimate, MixedStage: None, GroupEstimate: None,
-        Alternative: None, Marginal: None,
+        Alternative: None, Marginal: None, LineRemark: None, LocalSteps: None, RuntimePlan: None,
     }  # fmt: skip
     for record, base in records.items():
         known = set(base.__struct_fields__) if base else set(StageEstimate.__struct_fields__)

@@ -14,7 +14,8 @@ TAG = PriceTag(
     date="2026-11-01", source="acme.example", age_days=14,
 )  # fmt: skip
 EXPECTED = Restarts(
-    goodput=0.8, days=12.5, usd=125_000, usd_range=Range(low=1e5, high=1.5e5), interruptions=7.0, mtbf_h=40.0,
+    goodput=0.8, days=12.5, days_range=Range(low=11.0, high=14.0), usd=125_000, usd_range=Range(low=1e5, high=1.5e5),
+    interruptions=7.0, mtbf_h=40.0,
     checkpoint_gib=900.0, checkpoint_write_s=30.0, checkpoint_interval_s=3000.0, restart_s=900.0,
     sources=["failures: some paper"],
 )  # fmt: skip

@@ -67,7 +67,7 @@ class Page(HTMLParser):
 def answered(kind: str) -> PlanSet | RentReport:
     if kind == "rent":
         return astra.rent("llama-2-7b", gpus="H100,A100-80", max_gpus=64, tokens=1e11, batch=256, mixes="none")
-    gpus: dict[str, Any] = {"plan": "16xH100", "fleet": ["8xH100", "8xA100-80"], "pareto": "16xH100"}
+    gpus: dict[str, Any] = {"plan": "16xH100", "fleet": ["8xH100", "8xA100-80"], "pareto": "64xH100"}
     goal: dict[str, Any] = {"objective": "pareto"} if kind == "pareto" else {}
     return astra.plan("llama-2-13b", gpus=gpus[kind], batch=64, seq=2048, tokens=1e11, **goal)
 

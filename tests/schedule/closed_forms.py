@@ -67,10 +67,13 @@ def interleaved_s(shape: PipelineShape) -> Floats:
     """Rounds of the slowest rank and a bubble of (p-1)/v stages (Narayanan et al. 2021, section 2.2).
 
     Equal stages, sends at most as long as a chunk's forward and backward: exact, but for blocking sends with p not
-    dividing m, where it is a lower bound, as for longer sends.
+    dividing m, where it is a lower bound, as for longer sends. Fewer micro-batches than stages never fill it: the first
+    goes through every chunk and back, the others follow a chunk behind each other.
     """
-    compute_s = shape.m * shape.slowest_s + (shape.work_s - shape.slowest_s) / shape.v
+    full_s = shape.m * shape.slowest_s + (shape.work_s - shape.slowest_s) / shape.v
+    compute_s = np.where(shape.m < shape.p, shape.work_s + (shape.m - 1) * shape.slowest_s / shape.v, full_s)
     sends_s = np.where(shape.blocking, _standing_s(shape), _fill_and_drain_s(shape))
+    sends_s = np.where(shape.m < shape.p, 2 * (shape.p * shape.v - 1) * shape.send_s, sends_s)
     return compute_s + np.where(shape.p > 1, sends_s, 0.0)
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from astra.api import make_job
+from astra.columns import from_strategy
 from astra.errors import InputError
+from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.counts import (
@@ -17,7 +19,6 @@ from astra.search.counts import (
     compute_bound_s,
     flops_bound_s,
     least_by_count,
-    on,
     search_counts,
     tabulate,
 )
@@ -64,7 +65,7 @@ def test_every_count_gets_the_plan_the_planner_finds(name: str) -> None:
     compute_s = least_by_count(table, compute_bound_s(job, table))
     assert np.isfinite(by_count.step_s).any()
     for place, gpus in enumerate(counts.tolist()):
-        found = search(on(job, gpus), restrictions, keep=1).candidates
+        found = search(job.on(gpus), restrictions, keep=1).candidates
         best_s = found[0].step_s if found else np.inf
         assert by_count.step_s[place] == pytest.approx(best_s, rel=1e-9)
         strategy = by_count.strategies[place]
@@ -74,6 +75,19 @@ def test_every_count_gets_the_plan_the_planner_finds(name: str) -> None:
             assert bound_s[place] <= best_s
             assert compute_s[place] <= best_s
             assert flops_bound_s(job, counts)[place] <= best_s
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_and_the_one_of_the_least_upper_end(name: str) -> None:
+    """Ranked by upper ends, every count gets the plan that the planner names first."""
+    job, counts, restrictions = case(name)
+    table = tabulate(job, CountSpace(job, counts, restrictions))
+    by_count = CountSearch(job, table, without_limit, Effort(), upper=True).go_on()
+    for place, gpus in enumerate(counts.tolist()):
+        doubt = Doubt(job.on(gpus))
+        found = search(job.on(gpus), restrictions, keep=1, doubt=doubt).candidates
+        best_s = found[0].step_s * float(doubt.of(from_strategy(found[0].strategy))[0]) if found else np.inf
+        assert by_count.step_s[place] == pytest.approx(best_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("gpu", ["H100", "B200", "MI300X", "A100-80", "L40S", "H20", "GB200", "RTX4090"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,14 +12,15 @@ import pytest
 
 import astra
 from astra import api
+from astra.catalog import hardware
 from astra.catalog.clusters import parse_cluster
 from astra.catalog.models import model as find_model
 from astra.errors import InputError, NoFeasiblePlan
 from astra.partition.ends import least_end
 from astra.partition.solve import StageRun
 from astra.search.detail import estimate as estimate_one
+from astra.search.fleet.dealing import BatchShare, deal
 from astra.search.fleet.detail import estimate
-from astra.search.fleet.frames import BatchShare, deal
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
@@ -232,7 +234,6 @@ def test_more_pools_than_layers() -> None:
         (["8xH100", "8xZ100"], "known name"),
         ([], "either --gpus"),
         ([f"{8 * n}xH100" for n in range(1, 10)], "at most 8 pools"),
-        (["8xH100", "12xA100-80"], "whole nodes"),
     ],
 )
 def test_bad_pools_are_refused(gpus: list[str], wanted: str) -> None:
@@ -264,6 +265,19 @@ def test_gradients_between_groups_cost_more_over_a_slow_network() -> None:
         steps.append(astra.estimate("llama-2-13b", cluster=joined, batch=64, seq=4096, strategy=text).step_s)
     assert steps == sorted(steps)
     assert steps[-1] > steps[0] + 1.0
+
+
+def test_pools_that_are_alike_reduce_gradients_as_one_pool_does() -> None:
+    work: dict[str, Any] = {"batch": 64, "seq": 1024, "runtime": "deepspeed", "precision": "fp16"}
+    plain = "tp1 dp16 mbs1 zero0 overlap=none grads=fp32 flash=off"
+    t4, node = hardware.device("T4"), hardware.node_type("aws-g4dn.12xlarge")
+    whole, *parts = (astra.Pool(device=t4, node=node, gpus=gpus, name=f"T4-{gpus}") for gpus in (16, 12, 4))
+    one, two = (
+        astra.estimate("gpt2-medium", cluster=astra.Cluster(pools=tuple(pools)), strategy=plain, **work)
+        for pools in ([whole], parts)
+    )
+    assert one.breakdown["dp communication"] > 0.2 * one.step_s
+    assert two.step_s == pytest.approx(one.step_s, rel=0.03)
 
 
 def test_the_smaller_group_owns_larger_parts_of_the_gradients() -> None:

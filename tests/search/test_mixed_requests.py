@@ -54,7 +54,7 @@ def segments(answer: MixedPlanSet) -> list[Segment]:
         ({"fix": ["cp=2"]}, lambda a: {g.cp for g in groups(a)} == {2}),
         ({"fix": ["recompute=full"]}, lambda a: {s.recompute for s in segments(a)} == {"full"}),
         ({"fix": ["recompute=selective"]}, lambda a: {s.recompute for s in segments(a)} == {"selective"}),
-        ({"forbid": ["sp"]}, lambda a: {s.tp for s in segments(a)} == {1}),
+        ({"forbid": ["sp"]}, lambda a: not any(" sp " in plan.strategy for plan in a.plans)),
         ({"fix": ["zero=0"]}, lambda a: all("zero0" in plan.strategy for plan in a.plans)),
         ({"forbid": ["overlap=grad"]}, lambda a: not any("=grad," in plan.strategy for plan in a.plans)),
     ],
@@ -66,8 +66,7 @@ def test_restrictions_hold_in_every_plan(how: dict[str, list[str]], holds: Calla
     assert groups(answer)
     assert holds(answer)
     assert answer.request["restrictions"]
-    # Plans are found by the closed form and told by the simulator.
-    assert answer.conceivable.estimate.step_s >= free.conceivable.estimate.step_s * 0.97
+    assert answer.conceivable.estimate.step_s >= free.conceivable.estimate.step_s * (1 - 1e-9)
 
 
 def test_rules_hold_in_every_plan(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_rules_hold_in_every_plan(tmp_path: Path) -> None:
             assert segment.tp * group.dp <= 8
             assert group.stages * segment.tp <= 8
     assert groups(answer)
-    assert planned().conceivable.estimate.step_s <= answer.conceivable.estimate.step_s * 1.03
+    assert planned().conceivable.estimate.step_s <= answer.conceivable.estimate.step_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -87,13 +86,16 @@ def test_rules_hold_in_every_plan(tmp_path: Path) -> None:
     [
         ("zero=3", "zero0 or zero1"),
         ("offload=optimizer", "offload=none"),
-        ("etp=2", "etp=1"),
         ("flash=off", "flash=on"),
     ],
 )
-def test_what_pipelines_over_pools_have_not_is_refused(fix: str, wanted: str) -> None:
-    with pytest.raises(InputError, match=wanted):
-        astra.plan("llama-2-13b", gpus=GPUS, batch=64, seq=4096, fix=[fix])
+def test_what_pipelines_over_pools_have_not_is_open_in_groups(fix: str, wanted: str) -> None:
+    answer = planned(fix)
+    assert any(f"they need {wanted}" in note for note in answer.notes)
+    field, value = fix.split("=")
+    plain = [group.plain for group in groups(answer)]
+    assert plain
+    assert all(one is not None and str(getattr(one, field)) in (value, "False") for one in plain)
 
 
 def test_restrictions_that_leave_nothing() -> None:
@@ -179,12 +181,6 @@ def test_what_is_saved_against_a_baseline(baseline: str) -> None:
 def test_a_plain_baseline_that_leaves_gpus_out_is_told_how_to_name_its_pool() -> None:
     with pytest.raises(InputError, match=r"H100-SXM5-80GB: tp8 pp2 dp1"):
         astra.plan("llama-2-13b", gpus=GPUS, batch=64, seq=4096, baseline="tp8 pp2 dp1")
-
-
-@pytest.mark.parametrize(("name", "value"), [("objective", "cheapest"), ("budget", "1M"), ("deadline", "3d")])
-def test_objectives_of_money_are_for_one_pool(name: str, value: str) -> None:
-    with pytest.raises(InputError, match="one pool of GPUs"):
-        astra.plan("llama-2-13b", gpus=GPUS, batch=64, seq=4096, tokens="1T", **{name: value})  # type: ignore[arg-type]
 
 
 def test_the_record_of_a_plan_is_enough_to_launch_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import astra
@@ -67,3 +69,10 @@ def test_no_restriction_improves_the_upper_end() -> None:
     for fix in ("zero=3", "zero=2", "cp=1", "pp=1", "tp=8", "vp=1"):
         kept = astra.plan("llama-3-70b", fix=fix, **asked).best.estimate.step_s_range.high  # type: ignore[arg-type]
         assert free <= kept * (1 + 1e-9), fix
+
+
+def test_no_plan_hides_exchanges_of_layers_that_are_recomputed_in_full() -> None:
+    """A rule over a switch and a recompute binds the search: the five best must not all be illegal."""
+    asked: dict[str, Any] = {"gpus": "16xL4", "batch": 16, "seq": 32768, "runtime": "megatron-bridge"}
+    found = astra.plan("qwen3-30b-a3b", **asked, rank="expected")
+    assert all(plan.estimate.legal and plan.estimate.fits for plan in found.plans)

@@ -15,7 +15,7 @@ import pytest
 import astra
 from astra.cli import main
 from astra.errors import AstraError
-from astra.serve.answers import ANSWERS, answered
+from astra.serve.answers import ANSWERS, OPENED, answered
 from astra.serve.asked import PATHS
 from astra.serve.openapi import description
 from astra.spec.money import MONEY_FIELDS
@@ -207,3 +207,46 @@ def test_the_description_has_every_field_of_every_verb() -> None:
         for example in item.get("post", {}).get("requestBody", {}).get("content", {}).values():
             for one in example["examples"].values():
                 assert answered(path.removeprefix("/api/"), json.dumps(one["value"]).encode()).status == 200
+
+
+def test_studies_are_those_of_the_command_line() -> None:
+    bought = ask("afford", {"model": "llama-3.2-1b", "budget": "20", "gpus": "H100", "max_gpus": 8})
+    assert bought == json.loads(astra.afford("llama-3.2-1b", budget="20", gpus="H100", max_gpus=8).to_json())
+    swept = ask("sweep", {"request": ASKED, "over": ["batch=32,64", "precision=bf16,fp8"]})
+    assert [point["at"] for point in swept["points"]][:2] == [
+        {"batch": "32", "precision": "bf16"}, {"batch": "64", "precision": "bf16"},
+    ]  # fmt: skip
+    best = ask("plan", {**ASKED, "batch": 64})["plans"][0]["estimate"]
+    assert swept["points"][1]["step_s"] == best["step_s"]
+    why = ask("explain", {"request": ASKED, "pick": 2})
+    assert (why["rank"], why["next"] is None) == (2, False)
+    assert why["changes"]
+    assert refusal("afford", {"model": "llama-2-7b"})["where"] == "budget"
+    assert refusal("afford", {"budget": 5, "tokens": "1B"})["where"] == "tokens"
+    assert refusal("sweep", {"request": ASKED, "over": ["gpus=1..1000000", "batch=1,2"]})["where"] == "over"
+    assert refusal("sweep", {"request": ASKED, "over": 3})["where"] == "over"
+    assert refusal("explain", {"request": ASKED, "pick": 99})["where"] == "pick"
+
+
+@pytest.mark.parametrize("verb", ["afford", "sweep", "explain"])
+def test_views_of_studies_are_whole(verb: str) -> None:
+    requests: dict[str, Any] = {
+        "afford": {"model": "llama-3.2-1b", "budget": "20", "gpus": "H100", "max_gpus": 8},
+        "sweep": {"request": ASKED, "over": ["batch=32,64"]},
+        "explain": {"request": ASKED},
+    }
+    found = answered("view", json.dumps({"verb": verb, "request": requests[verb]}).encode())
+    assert found.status == 200
+    text = found.content.decode()
+    assert "<script" not in text
+    for name in ("table", "h2", "ul", "svg"):
+        assert text.count(f"<{name}") == text.count(f"</{name}>")
+
+
+def test_what_the_page_opens_with_is_there_before_it_is_asked() -> None:
+    """The request of ``warm_up`` is the one that the controls of the page make up."""
+    page = (Path(astra.__file__).parent / "serve" / "static" / "index.html").read_text(encoding="utf-8")
+    for name in ("model", "batch", "seq", "tokens"):
+        control = re.search(rf'<input id="{name}"[^>]*value="([^"]*)"', page)
+        assert control is not None
+        assert OPENED[name] == control.group(1)

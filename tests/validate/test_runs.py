@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from astra.catalog import runtimes
+from astra.catalog.hardware import node_type
 from astra.errors import InputError
 from astra.search.world import World
 from astra.spec.strategy import parse_strategy
@@ -87,6 +88,8 @@ def test_suspect_and_disturbed_times_are_set_aside_but_replayed() -> None:
     assert "clean=0" in run(notes="q=A; clean=0 (64 nodes)").aside
     assert run(oom="1", measured_step_time_s="").measured.oom is True
     assert run(notes="q=A; mem = peak on world rank 0").measured.peak_of == "first"
+    assert run(notes="q=A; peak of rank 0 by nvidia-smi").measured.peak_of == "first device"
+    assert run(framework="deepspeed").measured.peak_of == "device"
 
 
 def test_equal_requests_are_one_object() -> None:
@@ -159,9 +162,11 @@ def test_a_limited_gpu_is_slower_and_keeps_its_memory() -> None:
 
 
 def test_a_node_named_has_the_links_of_the_catalog() -> None:
-    named, told = (pool_of("T4", 16.0, 16, 4, f"PCIe3{more}", "50Gb/s Ethernet") for more in (" (g4dn.12xlarge)", ""))
-    assert named.node.links[0].bytes_per_s == 6.25e9
-    assert told.node.links[0].bytes_per_s == 15.75e9
+    named = pool_of("T4", 16.0, 16, 4, "PCIe4 (g4dn.12xlarge)", "50Gb/s Ethernet")
+    told = pool_of("T4", 16.0, 16, 4, "PCIe4", "50Gb/s Ethernet")
+    assert told.node.links[0].bytes_per_s == 31.5e9
+    assert named.node.links[0] == node_type("aws-g4dn.12xlarge").links[0]
+    assert named.node.measured
 
 
 def test_what_a_framework_does_unless_asked_fills_what_a_table_leaves_open() -> None:

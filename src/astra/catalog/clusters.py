@@ -24,6 +24,7 @@ _FORM: Final = re.compile(r"\s*([0-9]+)(?:\s*[x×*]\s*|\s+)([^@]*?)\s*(?:@\s*([^
 _NUMBER_FIRST: Final = re.compile(r"\s*([-+.0-9][-+.0-9e_]*|nan|[-+]?inf)\s*[x×*]", re.IGNORECASE)  # noqa: RUF001
 _REVERSED: Final = re.compile(r"\s*(.*?)\s*[x×*:]\s*([0-9]+)\s*", re.IGNORECASE)  # noqa: RUF001
 _MOST_DIGITS: Final = 8
+_RISKS: Final = ("mtbf_gpu_h", "preemptions_per_node_day", "available")
 _MOST_BEFORE_NUMBER: Final = 70  # letters of a GPU's name in that of its second pool
 _MOST_GPUS: Final = 10_000_000
 _COUNTS: Final = f"a whole number of GPUs between 1 and {_MOST_GPUS:,}"
@@ -31,20 +32,31 @@ _COUNTS: Final = f"a whole number of GPUs between 1 and {_MOST_GPUS:,}"
 
 def parse_gpus(text: str, node: str | None = None) -> Pool:
     """The pool that ``512xH100`` or ``512xH100@aws-p5.48xlarge`` means; ``node`` may be given apart."""
+    return _pool(*_asked(text, node))
+
+
+def _asked(text: str, node: str | None = None) -> tuple[Device, NodeType, int]:
+    """The GPU, its server and how many, as a text says."""
     count, gpu, named = _split(text)
     device = hardware.device(gpu)
     if named and node and hardware.find("nodes", named) != hardware.find("nodes", node):
         raise InputError("node", node, want=f"one node type; {text.strip()!r} names another")
     chosen = named or node
-    kind = hardware.node_type(chosen) if chosen else hardware.default_node(device)
-    return _pool(device, kind, count)
+    return device, hardware.node_type(chosen) if chosen else hardware.default_node(device), count
 
 
-def parse_cluster(text: str) -> Cluster:
-    """One pool, or several joined by ``+`` or commas: ``64xH100+64xA100``."""
+def parse_cluster(text: str, node: str | None = None) -> Cluster:
+    """One pool, or several joined by ``+`` or commas: ``64xH100+64xA100``; a broken server is a pool of its own."""
     if not isinstance(text, str):
         raise InputError("gpus", text, want=_WANTED)
-    return Cluster(pools=_named([parse_gpus(part) for part in re.split(r"[+,]", text)]))
+    pools = [pool for part in re.split(r"[+,]", text) for pool in _whole_and_broken(*_asked(part, node))]
+    return Cluster(pools=_named(pools))
+
+
+def _whole_and_broken(device: Device, node: NodeType, count: int) -> list[Pool]:
+    """So many GPUs as whole servers and, where some of the last one are missing, what is left of it."""
+    rest = count % node.gpus if count > node.gpus else 0
+    return [_pool(device, node, part) for part in (count - rest, rest) if part]
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -63,6 +75,9 @@ class _PoolTable(Spec, frozen=True, kw_only=True):
     zone: Name = ""
     usd_per_gpu_h: float | None = None
     price_source: Line = ""
+    mtbf_gpu_h: float | None = None
+    preemptions_per_node_day: float | None = None
+    available: float = 1.0
 
     def __post_init__(self) -> None:
         check_names("pool", self)
@@ -147,10 +162,10 @@ def _build(file: _File, where: str) -> Cluster:
     pools = []
     for number, table in enumerate(file.pool):
         with _placed(f"pool[{number}]"):
-            pools.append(_pool_of(table, own, where))
+            pools += _pools_of(table, own, where)
     between = None
     if file.between is not None:
-        link = _sourced({"reach": hardware.ANY_REACH, **file.between}, _file_source(where))
+        link = _sourced({"reach": hardware.ANY_REACH, **_line(file.between, line=False)}, _file_source(where))
         with _placed("between"):
             between = decode(Link, link, where="")
     check(bool(pools), "pool", None, "at least one [[pool]] table")
@@ -173,12 +188,20 @@ def _joint(table: dict[str, Any], where: str) -> Joint:
     good = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, str) and end for end in ends)
     check(good and not both, "ends", None, 'pools = ["a", "b"] or zones = ["a", "b"], with names from this file')
     rest = {key: value for key, value in table.items() if key not in ("pools", "zones")}
-    link = _sourced({"reach": hardware.ANY_REACH, **rest}, _file_source(where))
+    link = _sourced({"reach": hardware.ANY_REACH, **_line(rest, line="zones" in table)}, _file_source(where))
     assert isinstance(ends, list)
     return Joint(ends=(ends[0], ends[1]), link=decode(Link, link, where=""))
 
 
-def _pool_of(table: _PoolTable, own: _OwnCluster, where: str) -> Pool:
+def _line(table: dict[str, Any], *, line: bool) -> dict[str, Any]:
+    """A rate and a total, of which one may be left out: one flow may have all of a line, and zones have one line."""
+    if "total_bytes_per_s" in table:
+        return {"bytes_per_s": table["total_bytes_per_s"], **table}
+    return {**table, "total_bytes_per_s": table["bytes_per_s"]} if line and "bytes_per_s" in table else table
+
+
+def _pools_of(table: _PoolTable, own: _OwnCluster, where: str) -> list[Pool]:
+    """The pool of a table; what is left of a broken server is one of its own, as ``NAME #2``."""
     check(bool(table.gpu or table.node), "gpu", None, "the GPU's name, or a node type's in node")
     check(1 <= table.count <= _MOST_GPUS, "count", table.count, _COUNTS)
     if table.node:
@@ -187,12 +210,13 @@ def _pool_of(table: _PoolTable, own: _OwnCluster, where: str) -> Pool:
     else:
         device = own.device(table.gpu)
         node = own.default_node(device)
-    pool = _pool(device, node, table.count)
     price_source = table.price_source
     if table.usd_per_gpu_h is not None and not price_source:
         price_source = _file_source(where)
-    pool = msgspec.structs.replace(pool, zone=table.zone)
-    return msgspec.structs.replace(pool, name=table.name, usd_per_gpu_h=table.usd_per_gpu_h, price_source=price_source)
+    said = {name: getattr(table, name) for name in ("zone", "usd_per_gpu_h", *_RISKS)} | {"price_source": price_source}
+    names = [table.name, f"{table.name} #2" if table.name else ""]
+    pools = _whole_and_broken(device, node, table.count)
+    return [msgspec.structs.replace(pool, name=name, **said) for pool, name in zip(pools, names, strict=False)]
 
 
 def _split(text: object) -> tuple[int, str, str]:

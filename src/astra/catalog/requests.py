@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from astra.catalog.plan_files import upgraded
 from astra.catalog.toml import write_toml
 from astra.errors import InputError
 from astra.files import parse_json, parse_toml, read_text
@@ -47,10 +48,10 @@ def _from_json(path: Path) -> dict[str, Any] | None:
     text = _text(path, "plan")
     if text is None or not _ANSWER.match(text):
         return None  # a model's config.json
-    record = parse_json(text, str(path))
+    record = upgraded(parse_json(text, str(path)))
     schema, asked = str(record["schema"]), record.get("asked")
     if schema.partition("/")[0] not in _ANSWERS or not isinstance(asked, dict) or not asked:
-        fix = "Plan files of this version have it, under asked."
+        fix = "Plan files have it, under asked; this one was cut or edited."
         raise InputError(str(path), schema, want="a plan file that carries its request", fix=fix)
     _check_names(asked, f"{path}: asked")
     return asked

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
-from astra.cli import options
+from astra.cli import options, output
 from astra.cli.output import Answer
 from astra.errors import InputError
 from astra.spec import kinds
+
+if TYPE_CHECKING:
+    from astra.answer_money import AffordReport
 
 HELP: Final = "what a budget buys: tokens, models, GPUs"
 DESCRIPTION: Final = (
@@ -29,21 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ratio", metavar="N", type=options.reader(kinds.number(0, 1e6, above=True), "--ratio"),
                         default=None, help="tokens for each parameter (default 20, as Chinchilla)")  # fmt: skip
     options.add_fields(parser, "rent")
+    options.add_files(parser)
     options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Search, and keep the answer ready to be drawn."""
+    output.check_files(args)
     fields: dict[str, Any] = options.asked(args, "rent")
     if fields.get("budget") is None:
         raise InputError("--budget", None, want="the dollars to spend", fix="Such as --budget 1M.")
     for name in ("tokens", "objective"):
         if name in fields:
             raise InputError(f"--{name}", fields[name], want="nothing: how many tokens is what is looked for")
-    from astra.renting.afford import RATIO, afford  # noqa: PLC0415
-
     model = fields.pop("model", None)
-    report = afford(model, ratio=RATIO if args.ratio is None else args.ratio, **fields)
+    if args.ratio is not None:
+        fields["ratio"] = args.ratio
+    report = _search(model, fields)
+    output.write_files(args, report)
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.afford import render_afford  # noqa: PLC0415
@@ -51,3 +58,13 @@ def run(args: argparse.Namespace) -> Answer:
         return render_afford(report, width, color, brief=args.quiet)
 
     return Answer(draw, report.to_json)
+
+
+def _search(model: str | None, fields: dict[str, Any]) -> AffordReport:
+    from astra.cli import progress  # noqa: PLC0415
+    from astra.renting.afford import afford  # noqa: PLC0415
+
+    if not progress.watched():
+        return afford(model, **fields)
+    with progress.SearchProgress(sys.stderr) as bar:
+        return afford(model, progress=bar, **fields)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
 from astra.cli.output import Answer
-from astra.errors import InputError, visible
+from astra.errors import visible
 
 if TYPE_CHECKING:
     from astra.export.base import Exporter, Launch
@@ -48,19 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Read, check, write; the answer says what was written."""
-    from astra.export.nearest_mixed import nearest_of_file  # noqa: PLC0415
-    from astra.export.reading import from_record, read_record, world_of  # noqa: PLC0415
+    from astra.export.python import exported  # noqa: PLC0415
+    from astra.export.reading import read_record  # noqa: PLC0415
     from astra.export.rented import plan_of_choice, read_rented  # noqa: PLC0415
 
     exporter = target(args.to, "--to")
     rented = read_rented(args.plan)
     plans = read_record(args.plan) if rented is None else plan_of_choice(rented, args.rank, args.plan)
-    rank, instead = (args.rank or 1) if rented is None else 1, None
-    if args.nearest and world_of(plans, args.plan).several:
-        rank, instead = nearest_of_file(plans, rank, exporter, where=args.plan)
-    launch, job = from_record(plans, rank, where=args.plan)
-    record = write(launch, job, exporter.name, folder=args.folder, nearest=args.nearest, overwrite=args.overwrite)
-    record["nearest"] = instead or record["nearest"]
+    record = exported(
+        plans, exporter.name, args.plan, rank=(args.rank or 1) if rented is None else 1, folder=args.folder,
+        nearest=args.nearest, overwrite=args.overwrite, flag="--out",
+    )  # fmt: skip
     return Answer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
 
 
@@ -76,18 +74,10 @@ def write(
     flag: str = "--out",
 ) -> dict[str, Any]:  # fmt: skip
     """Export one plan; the record of what was done. ``flag`` is the one by which the user names the folder."""
-    from astra.atomic import check_folder, write_folder  # noqa: PLC0415
-    from astra.export.making import make  # noqa: PLC0415
-    from astra.export.quoting import file_name  # noqa: PLC0415
+    from astra.export import python  # noqa: PLC0415
 
-    exporter = target(to, "--to")
-    if folder is not None and not folder.strip():
-        raise InputError(flag, folder, want="a folder name")
-    place = folder if folder is not None else f"{file_name(launch.model.name)}-{to}"
-    check_folder(place, overwrite=overwrite, flag=flag)
-    made = make(launch, job, exporter, nearest=nearest)
-    files = write_folder(place, made.files, overwrite=overwrite, flag=flag)
-    return {"schema": made.record["schema"], "target": to, "folder": place, "files": files, **made.record}
+    target(to, "--to")
+    return python.write(launch, job, to, folder=folder, nearest=nearest, overwrite=overwrite, flag=flag)
 
 
 def render(record: dict[str, Any]) -> str:

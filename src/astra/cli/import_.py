@@ -14,6 +14,7 @@ from astra.spec.request import PlanRequest
 
 if TYPE_CHECKING:
     from astra.export.imported import ImportedLaunch
+    from astra.spec.mixed import MixedStrategy
     from astra.spec.strategy import Strategy
 
 IMPORT_SCHEMA: Final = "astra.import/1"
@@ -99,7 +100,7 @@ def _count(fields: Mapping[str, Any]) -> int | None:
     return total or None
 
 
-def fill(fields: dict[str, Any], file: str, choice: source.Choice, notes: list[str]) -> Strategy:
+def fill(fields: dict[str, Any], file: str, choice: source.Choice, notes: list[str]) -> Strategy | MixedStrategy:
     """Put what a file says where the request says nothing; the strategy of the file."""
     found = read(file, fields, choice)
     if fields.get("model") is None and found.lacks_vocab:
@@ -119,7 +120,7 @@ def fill(fields: dict[str, Any], file: str, choice: source.Choice, notes: list[s
     notes.append(f"The strategy was read from {file} ({found.framework}); runtime {fields['runtime']}.")
     notes += [f"Not used of it: {setting}." for setting in found.ignored]
     notes += [f"Not understood: {setting}." for setting in found.unknown]
-    return found.strategy
+    return found.words
 
 
 def to_record(found: ImportedLaunch, file: str) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def to_record(found: ImportedLaunch, file: str) -> dict[str, Any]:
         "schema": IMPORT_SCHEMA,
         "file": file,
         "framework": found.framework,
-        "strategy": str(found.strategy),
+        "strategy": str(found.words),
         "gpus": found.gpus,
         "workload": {
             "global_batch": found.global_batch,

@@ -186,6 +186,12 @@ def save(asked: Mapping[str, Any], verb: str, path: str | None) -> list[str]:
     return [f"The request is in {path}."]
 
 
+def add_files(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Files of an answer beside its record."""
+    parser.add_argument("--csv", metavar="FILE", help="also write the rows as CSV")
+    parser.add_argument("--plot", metavar="FILE", help="also draw them, as .svg, .html or .png ([plot])")
+
+
 def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bool = True, page: bool = False) -> None:
     """Where the answer goes and how much of it is shown; without ``file``, the verb has an ``--out`` of its own."""
     group = parser.add_argument_group("output")

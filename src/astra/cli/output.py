@@ -8,9 +8,12 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from astra.errors import InputError, OutputError, visible, visible_lines
+
+if TYPE_CHECKING:
+    from astra.answer import Table
 
 _COLOR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _HIDDEN: Final = re.compile(r"[^\n\x20-\x7e]")
@@ -37,7 +40,7 @@ def emit(answer: Answer, args: argparse.Namespace) -> int:
         color = wants_color(sys.stdout)
         drawn = harmless(answer.text(args.width, color), color=color)
         write_stdout(encodable(drawn, getattr(sys.stdout, "encoding", None)))
-    written = [path for path in (args.out, getattr(args, "page", None)) if path]
+    written = [path for path in (args.out, *(getattr(args, name, None) for name in ("page", "csv", "plot"))) if path]
     if not getattr(args, "quiet", False) and sys.stderr is not None:
         for path in written:
             print(f"astra: wrote {visible(path)}", file=sys.stderr)
@@ -138,6 +141,30 @@ def check_page(path: str | None) -> None:
     if path is not None and not path.lower().endswith((".html", ".htm")):
         raise InputError("--report", path, want="a name that ends in .html")
     check_destination(path)
+
+
+PLOTS: Final = (".svg", ".html", ".png")
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """Say before the work is done when rows or a picture cannot be written there."""
+    for flag, path, endings in (("--csv", args.csv, (".csv",)), ("--plot", args.plot, PLOTS)):
+        if path is not None and not path.lower().endswith(endings):
+            raise InputError(flag, path, want=f"a name that ends in {' or '.join(endings)}")
+        check_destination(path)
+
+
+def write_files(args: argparse.Namespace, answer: Table) -> list[str]:
+    """The rows and the picture of an answer, where they are asked for; the names of what was written."""
+    if args.csv is not None:
+        from astra.report.frames import records, written  # noqa: PLC0415
+
+        write_file(args.csv, written(records(answer)))
+    if args.plot is not None:
+        from astra.report.pictures import drawn  # noqa: PLC0415
+
+        write_file(args.plot, drawn(answer, args.plot, "--plot"))
+    return [path for path in (args.csv, args.plot) if path is not None]
 
 
 def write_file(path: str, content: str | bytes) -> None:

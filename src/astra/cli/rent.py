@@ -41,12 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="which row of the front (default: what is chosen, or the best trade)")  # fmt: skip
     launch.add_argument("--export-out", metavar="DIR", help="folder for --export (default MODEL-TARGET)")
     options.add_save(parser)
+    options.add_files(parser)
     options.add_output(parser, page=True)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Search, and keep the answer ready to be drawn."""
     output.check_page(args.page)
+    output.check_files(args)
     fields = options.asked(args, "rent")
     if "tokens" not in fields:
         raise InputError("--tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
@@ -65,6 +67,8 @@ def run(args: argparse.Namespace) -> Answer:
         from astra.report.rent_page import rent_page  # noqa: PLC0415
 
         output.write_file(args.page, rent_page(report))
+
+    output.write_files(args, report)
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.money import render_rent  # noqa: PLC0415

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options
-from astra.cli.output import Answer, check_destination, write_file
+from astra.cli.output import Answer, check_files, write_files
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ examples:
   astra sweep llama-2-70b --gpus 64xH100 --over batch=256,512 --over precision=bf16,fp8 --plot scaling.svg
   astra sweep plan.json --over memory=0.9,1,1.1 --csv memory.csv
 """
-_PLOTS: Final = (".svg", ".html", ".png")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser, optional=True)
     group = parser.add_argument_group("sweep")
     group.add_argument("--over", metavar="NAME=VALUES", action="append", default=[], help="what to sweep; see below")
-    group.add_argument("--csv", metavar="FILE", help="also write the points as CSV")
-    group.add_argument("--plot", metavar="FILE", help="also write charts, as .svg, .html or .png ([plot])")
+    options.add_files(group)
     options.add_fields(parser, "plan", without=("top", "baseline"))
     options.add_output(parser, detail=False)
 
@@ -49,20 +47,17 @@ def run(args: argparse.Namespace) -> Answer:
     from astra.study.sweep import read_axes  # noqa: PLC0415
 
     axes = read_axes(args.over)
-    for flag, path, endings in (("--csv", args.csv, (".csv",)), ("--plot", args.plot, _PLOTS)):
-        if path is not None and not path.lower().endswith(endings):
-            raise InputError(flag, path, want=f"a name that ends in {' or '.join(endings)}")
-        check_destination(path)
+    check_files(args)
     fields = options.asked(args, "plan")
     if len(fields.get("gpus", ())) > 1 and any(axis.name == "gpus" for axis in axes):
         raise InputError("--over", "gpus", want="one pool of GPUs whose number is swept")
     found = _swept(options.request("plan", fields), axes)
-    written = _written(found, args)
+    write_files(args, found)
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.sweep import render_sweep  # noqa: PLC0415
 
-        return render_sweep(found, width, color) + "".join(f"Wrote {path}.\n" for path in written)
+        return render_sweep(found, width, color)
 
     return Answer(draw, found.to_json)
 
@@ -75,25 +70,3 @@ def _swept(request: PlanRequest, axes: list[Axis]) -> Sweep:
         return swept(request, axes)
     with progress.SearchProgress(sys.stderr, title="planning points") as bar:
         return swept(request, axes, progress=bar)
-
-
-def _written(found: Sweep, args: argparse.Namespace) -> list[str]:
-    from astra.report import sweep  # noqa: PLC0415
-
-    if args.csv is not None:
-        write_file(args.csv, sweep.sweep_csv(found))
-    if args.plot is not None:
-        write_file(args.plot, _drawn(found, args.plot.lower()))
-    return [path for path in (args.csv, args.plot) if path is not None]
-
-
-def _drawn(found: Sweep, path: str) -> str | bytes:
-    from astra.report import sweep  # noqa: PLC0415
-
-    if path.endswith(".html"):
-        return sweep.sweep_page(found)
-    if path.endswith(".svg"):
-        return sweep.sweep_svg(found) + "\n"
-    from astra.report.raster import png  # noqa: PLC0415
-
-    return png(sweep.sweep_svg(found), "--plot")

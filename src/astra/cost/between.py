@@ -16,8 +16,8 @@ from astra.cost import effects
 from astra.cost.state import Held, Holding, gradient_bytes
 from astra.layers.operators import once
 from astra.network import collectives
-from astra.provenance import Bools, Codes, Floats, Ints, Timed, worst
-from astra.spec.job import Job
+from astra.provenance import Bools, Codes, Floats, Ints, Source, Timed, worst
+from astra.spec.job import Beside, Job
 
 
 class Replicas(NamedTuple):
@@ -44,19 +44,23 @@ class Sync(NamedTuple):
     all_gather_s: Floats
     source: Codes
     tied_s: Floats  # of a table whose copies stand on the first and on the last stage
+    across_s: Floats  # what a rank owns, with its like in groups of other pipelines: once a step, whatever ZeRO does
 
 
-def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints) -> Floats:
+def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints, stage_ranks: Ints) -> Floats:
     """The two copies of a tied embedding table add their gradients after the last backward, once a step.
 
-    ``ends`` are the ranks with one copy of two. Megatron, nanotron and DeepSpeed all do so, beside the replicas'
-    reduction and with the whole table, whoever owns its states.
+    ``ends`` are the ranks with one copy of two, in stages of ``stage_ranks``. Megatron, nanotron and DeepSpeed all do
+    so, beside the replicas' reduction and with the whole table, whoever owns its states.
     """
     if not (job.model.tied_embeddings or job.workload.mtp) or job.workload.task == "lora":
         return np.zeros(ends.shape)
-    nbytes = gradient_bytes(job) * job.model.vocab * job.model.hidden / tp
+    each = effects.tied_as_made(job.runtime, job.workload.element_bytes, gradient_bytes(job))
+    nbytes = each * job.model.vocab * job.model.hidden / tp
     two = np.full_like(tp, 2)
-    timed = collectives.collective(job.pool, "all_reduce", nbytes=nbytes, ranks=two, stride=ranks_apart)
+    timed = collectives.collective(
+        job.pool, "all_reduce", nbytes=nbytes, ranks=two, stride=ranks_apart, leaving=stage_ranks
+    )
     return np.where(ends, timed.seconds, 0.0)
 
 
@@ -82,7 +86,7 @@ def sync(
     several = [group for group in several if np.any(group[0])]
     nothing = np.zeros(shape)
     if not several:
-        return Sync(nothing, nothing, nothing, np.zeros(shape, np.int8), nothing)
+        return Sync(nothing, nothing, nothing, np.zeros(shape, np.int8), nothing, nothing)
     params, members, within, apart = (
         np.stack([np.broadcast_to(column, shape) for column in columns]) for columns in zip(*several, strict=True)
     )
@@ -91,7 +95,25 @@ def sync(
         found = _in_groups(job, found, operations, params, members, within, apart)
     source = worst(*(way.source.max(axis=0) for way in found))
     reduced, scattered, gathered = (way.seconds.sum(axis=0) for way in found)
-    return Sync(reduced, scattered, gathered, source, nothing)
+    return Sync(reduced, scattered, gathered, source, nothing, nothing)
+
+
+def with_other_groups(
+    job: Job, moved: Sync, held: Held, ranks: Ints, expert_ranks: Ints, beside: Beside | None
+) -> Sync:
+    """Gradients also summed with groups of other pipelines.
+
+    A rank first sums its gradients inside its group, which leaves it 1/ranks of its shard; that part meets its like in
+    the other groups in a ring over the slowest wire. Groups with fewer GPUs own larger parts, so unequal shards make
+    the small group the slow one. Each group updates its own copy of the weights.
+    """
+    if beside is None:
+        return moved._replace(across_s=np.zeros_like(moved.across_s))
+    owned = gradient_bytes(job) * (held.trained_dense / ranks + held.trained_expert / expert_ranks)
+    times, moved_s = 2 * (beside.groups - 1), np.maximum(owned / beside.bytes_per_s, beside.line_s)
+    ring_s = times * beside.latency_s + times / beside.groups * moved_s
+    source = worst(moved.source, np.full(moved.source.shape, Source.ASSUMED, np.int8))
+    return moved._replace(across_s=ring_s, source=source)
 
 
 def replicas(
@@ -113,6 +135,8 @@ def replicas(
     """
     zero, kept, once_reduced = how.zero, how.kept, how.whole_gradients
     reduce_s = np.where(zero >= 1, moved.reduce_scatter_s, moved.all_reduce_s)
+    reduce_s = reduce_s + np.where(once_reduced, moved.across_s, 0.0)
+    across_s = np.where(once_reduced, 0.0, moved.across_s)
     gather_s = np.where(zero >= 1, moved.all_gather_s, 0.0)
     slowdown = collectives.overlap_slowdown(job.pool, "cluster")
 
@@ -132,8 +156,9 @@ def replicas(
     once = np.where(once_reduced, gradient_exposed, 0.0) + np.where(again | held_on, 0.0, weight_exposed)
     reductions = np.where(once_reduced, 1, microbatches)
     gathers = np.where(again, 2 * microbatches, np.where(held_on, microbatches, 1))
-    busy = reduce_s * reductions + gather_s * gathers + moved.tied_s
-    return Replicas(busy, once + moved.tied_s, each, moved.source)
+    after_s = moved.tied_s + across_s
+    busy = reduce_s * reductions + gather_s * gathers + after_s
+    return Replicas(busy, once + after_s, each, moved.source)
 
 
 def _gathered_bytes(job: Job) -> float:

@@ -66,6 +66,11 @@ def pipelined_collective_s(runtime: Runtime, across: Bools) -> Floats:
     return np.where(across, runtime.amount("pipelined_collective_s"), 0.0)
 
 
+def tied_as_made(runtime: Runtime, made: float, reduced: float) -> float:
+    """Of a gradient that the copies of a tied table exchange: as backward makes it, or as replicas reduce it."""
+    return made if runtime.amount("tied_as_made") else reduced
+
+
 def keeps_activation(runtime: Runtime) -> bool:
     """Whether a gate's activation stays alive beside its input and the product."""
     return runtime.amount("keeps_activation") > 0

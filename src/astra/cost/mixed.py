@@ -7,14 +7,16 @@ what the first stage adds (embedding), then what the last one adds (head and los
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from astra.columns import Column
-from astra.cost.between import Sync
+from astra.cost.between import Sync, sync
 from astra.cost.stage import Gathered, StageMemory, StageTimes, expert_groups, gather_parts
 from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
+from astra.cost.trained import trained_parameters
 from astra.errors import InputError
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
@@ -23,7 +25,7 @@ from astra.network import collectives
 from astra.network.curves import load, ramped
 from astra.provenance import Floats, Ints, Source, worst
 from astra.spec.cluster import Cluster, Link, Pool
-from astra.spec.job import Job
+from astra.spec.job import Beside, Job
 
 _ONE = np.array(1)
 
@@ -168,11 +170,20 @@ def from_the_end(job: Job, by_sort: Floats) -> Floats:
 
 
 class Wire(NamedTuple):
-    """A link between pools as one GPU sees it."""
+    """A link between pools as one GPU sees it, and what all of them have together where it is one line."""
 
     bytes_per_s: float
     latency_s: float
     source: Source
+    total_bytes_per_s: float = np.inf
+
+    def every(self, steps: int) -> Wire:
+        """As seen by what is sent once in so many steps."""
+        return self._replace(
+            bytes_per_s=self.bytes_per_s * steps,
+            latency_s=self.latency_s / steps,
+            total_bytes_per_s=self.total_bytes_per_s * steps,
+        )
 
 
 def outer(pool: Pool) -> Link | None:
@@ -188,16 +199,58 @@ def wire(cluster: Cluster, here: int, there: int) -> Wire:
         raise InputError("cluster.between", None, want="a link that joins the pools", fix="Add a [between] table.")
     fractions = load().rules.send_fraction
     rates = [fractions.get(link.kind, 0.8) * link.bytes_per_s / link.oversubscription for link in links]
-    return Wire(min(rates), max(link.latency_s for link in links), Source.ASSUMED)
+    joint = cluster.joined_by(here, there)
+    total = np.inf if joint is None or joint.total_bytes_per_s is None else joint.total_bytes_per_s
+    total *= 1.0 if joint is None else fractions.get(joint.kind, 0.8)
+    return Wire(min(rates), max(link.latency_s for link in links), Source.ASSUMED, total)
 
 
-def hop_s(way: Wire, nbytes: Floats | float) -> Floats:
+def slowest(wires: Sequence[Wire]) -> Wire:
+    """What a ring over several wires is held to: the least of each."""
+    rates, latencies, sources, totals = zip(*wires, strict=True)
+    return Wire(min(rates), max(latencies), max(sources), min(totals))
+
+
+def slowest_between(cluster: Cluster, pools: Sequence[int]) -> Wire | None:
+    """The slowest wire between any of some pools, or inside the only one; None if a single GPU has none."""
+    pairs = [(a, b) for a in pools for b in pools if a < b or len(pools) == 1]
+    wires = [wire(cluster, a, b) for a, b in pairs if outer(cluster.pools[a]) or a != b]
+    return slowest(wires) if wires else None
+
+
+def beside(job: Job, groups: int, way: Wire | None) -> Beside | None:
+    """What a job's pipelines have beside them where groups share a batch.
+
+    The parts of all ranks are the model once, whatever its shards: a line carries that for every neighbour in the ring.
+    """
+    if groups <= 1 or way is None:
+        return None
+    whole = 0.0 if np.isinf(way.total_bytes_per_s) else gradient_bytes(job) * trained_parameters(job)
+    line_s = float(whole / way.total_bytes_per_s)
+    return Beside(groups=groups, bytes_per_s=way.bytes_per_s, latency_s=way.latency_s, line_s=line_s)
+
+
+def held_up(cluster: Cluster, ends: tuple[int, int], nbytes: Floats | float, *ranks: Floats | float) -> Floats:
+    """Bytes as they count on a GPU's part of its server's card, of which stages of few ranks have more than that.
+
+    ``ends`` are two pools and ``ranks`` those of the stage on each side; the side with less for each rank decides.
+    """
+    shares = [
+        collectives.card_share(collectives.tiers_of(cluster.pools[place]), np.asarray(count, np.float64))
+        for place, count in zip(ends, ranks, strict=True)
+    ]
+    return np.asarray(nbytes / np.minimum(*shares), np.float64)
+
+
+def hop_s(way: Wire, nbytes: Floats | float, together: float = 0.0) -> Floats:
     """One activation, or its gradient, between ranks of two pools.
 
-    ``nbytes`` is what the side with fewer ranks sends or receives: it is the bottleneck.
+    ``nbytes`` is what the side with fewer ranks sends or receives: it is the bottleneck. ``together`` is what all
+    pipelines send at that moment, which is what a line carries.
     """
     size = np.asarray(nbytes, np.float64)
-    return ramped(np.full(size.shape, way.latency_s), size / way.bytes_per_s, load().rules.send_ramp_far)
+    moved_s = np.maximum(size / way.bytes_per_s, together / way.total_bytes_per_s)
+    return ramped(np.full(size.shape, way.latency_s), moved_s, load().rules.send_ramp_far)
 
 
 def p2p_s(job: Job, nbytes: Floats, apart: Ints, stages: int) -> Floats:
@@ -206,19 +259,34 @@ def p2p_s(job: Job, nbytes: Floats, apart: Ints, stages: int) -> Floats:
     return collectives.collective(job.pool, "send_recv", nbytes=nbytes, ranks=ranks, stride=apart).seconds
 
 
-def with_other_groups(job: Job, moved: Sync, held: Held, ranks: int | Ints, groups: int, way: Wire | None) -> Sync:
-    """Gradients also summed with groups of other shapes.
+def with_like_groups(job: Job, moved: Sync, held: Held, shards: Shards, ranks: int, way: Wire) -> Sync:
+    """Gradients of groups that cut the model alike: ``ranks`` replicas in all, which reduce together.
 
-    A rank first sums its gradients inside its group, which leaves it 1/ranks of its shard; that part meets its like in
-    the other groups in a ring over the slowest wire. Groups with fewer GPUs own larger parts, so unequal shards make
-    the small group the slow one. Each group updates its own copy of the weights.
+    One ring runs through all of them, held to the slowest pool's network, for which the step waits, and to the wire
+    between pools, which it leaves a server by through the cards of all its members there. Two servers exchange halves.
+    ``moved`` is the way by groups, which is taken where it is shorter.
     """
-    if groups <= 1 or way is None:
-        return moved
-    owned = gradient_bytes(job) * (held.trained_dense + held.trained_expert) / ranks
-    ring_s = 2 * (groups - 1) * way.latency_s + 2 * (groups - 1) / groups * owned / way.bytes_per_s
-    return moved._replace(
-        all_reduce_s=moved.all_reduce_s + ring_s,
-        reduce_scatter_s=moved.reduce_scatter_s + ring_s,
-        source=worst(moved.source, way.source),
+    dense, expert = shards.cp * ranks, shards.expert_groups(ranks)
+    together = sync(
+        job, held, ranks=dense[:, None], stride=shards.tp[:, None],
+        expert_ranks=expert[0][:, None], expert_stride=expert[1][:, None],
+    )  # fmt: skip
+    members = np.clip(job.pool.gpus_per_node // shards.tp, 1, ranks)[:, None]
+    times = np.where(members * 2 >= ranks, 1.0, 2 * (ranks - 1) / ranks)
+    owned = gradient_bytes(job) * (held.trained_dense + held.trained_expert)
+    whole = 0.0 if np.isinf(way.total_bytes_per_s) else gradient_bytes(job) * trained_parameters(job)
+    moved_s = np.maximum(owned / (members * way.bytes_per_s), whole / way.total_bytes_per_s)
+    wired_s = 2 * (ranks - 1) * way.latency_s + times * moved_s
+    scatter_s = np.maximum(together.reduce_scatter_s, wired_s / 2)
+    # A line also carries the updated weights there and back; cards of servers are counted where they are gathered.
+    line_s = times / 2 * whole / way.total_bytes_per_s * job.workload.element_bytes / gradient_bytes(job)
+    gather_s = np.maximum(moved.all_gather_s, line_s)
+    by_groups_s = moved.reduce_scatter_s + moved.across_s
+    sooner = scatter_s + gather_s < by_groups_s + moved.all_gather_s
+    return together._replace(
+        all_reduce_s=np.minimum(moved.all_reduce_s + moved.across_s, np.maximum(together.all_reduce_s, wired_s)),
+        reduce_scatter_s=np.where(sooner, scatter_s, by_groups_s),
+        all_gather_s=np.where(sooner, gather_s, moved.all_gather_s),
+        source=worst(together.source, way.source),
+        tied_s=moved.tied_s,
     )

@@ -321,7 +321,8 @@ def _attention(job: Job, shard: Shard, attention: Attention, way: str) -> tuple[
     if shard.flash.all():
         return fused
     softmax = runtime.kernels["softmax"]
-    per_score = job.workload.widening * (softmax.forward_bytes if way == "fwd" else softmax.backward_bytes)
+    bytes_at = softmax.forward_at if way == "fwd" else softmax.backward_at
+    per_score = bytes_at(job.workload.widening)
     unfused = _ring(device, shard, attention, kernel="unfused", direction=way, precision=half, softmax_bytes=per_score)
     seconds = np.where(shard.flash, fused[0], np.maximum(fused[0], unfused[0]))
     return seconds, np.where(shard.flash, fused[1], unfused[1]).astype(np.int8)
@@ -361,11 +362,11 @@ def _streams(job: Job, streams: tuple[Stream, ...], rows: int) -> tuple[tuple[Fl
     for stream in streams:
         kernel = kernel_of(runtime, stream.kernel)
         widening = 1.0 if stream.kernel in FP32_KERNELS else job.workload.widening
-        elements, times = stream.elements * (stream.launches * widening), stream.launches * stream.groups
+        elements, times = stream.elements * stream.launches, stream.launches * stream.groups
         if stream.way != "backward":
-            run("forward", elements, times, kernel.forward_bytes, kernel.forward_kernels)
+            run("forward", elements, times, kernel.forward_at(widening), kernel.forward_kernels)
         if stream.way in ("both", "backward"):
-            run("backward", elements, times, kernel.backward_bytes, kernel.backward_kernels)
+            run("backward", elements, times, kernel.backward_at(widening), kernel.backward_kernels)
     forward, backward = (
         operators.streaming(job.pool.device, nbytes=nbytes[way], kernels=kernels[way]) for way in nbytes
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from astra.columns import Columns, distinct, take
 from astra.cost import effects
-from astra.cost.between import Sync, p2p, sync, tied_s
+from astra.cost.between import Sync, p2p, sync, tied_s, with_other_groups
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import (
     Gathered,
@@ -154,6 +154,7 @@ def retention(job: Job) -> Retention:
     return Retention(
         linear_bytes=linear_bytes,
         mlp_bytes=mlp_bytes,
+        scores_bytes=job.runtime.memory.scores_kept_bytes,
         fp8_qkv_bytes=qkv_bytes(job) if job.words.attention == "fp8" else 0.0,
         projection=runtime.memory.keeps_projection,
         activation=effects.keeps_activation(runtime),
@@ -241,9 +242,14 @@ def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
         shards=shards[:, None],
         expert_shards=expert_shards[:, None],
     )
+    if job.beside is not None:
+        ranks = (some["dp"] * some["cp"])[:, None]
+        moved = with_other_groups(job, moved, take(held, first), ranks, expert_ranks[:, None], job.beside)
     one_end = (table.first ^ table.last)[first]
-    apart = np.maximum(some["pp"] - 1, 1) * some["tp"] * some["cp"] * some["dp"]
-    return take(moved._replace(tied_s=tied_s(job, one_end, some["tp"][:, None], apart[:, None])), place)
+    stage_ranks = some["tp"] * some["cp"] * some["dp"]
+    apart = np.maximum(some["pp"] - 1, 1) * stage_ranks
+    exchanged_s = tied_s(job, one_end, some["tp"][:, None], apart[:, None], stage_ranks[:, None])
+    return take(moved._replace(tied_s=exchanged_s), place)
 
 
 def host_s_per_byte(job: Job) -> float:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from itertools import product
 from statistics import NormalDist
 from typing import Final
 
@@ -30,7 +31,7 @@ from astra.spec.job import Job
 COVERED: Final = 0.8  # share of the steps that a bar holds
 PENALTY: Final = {
     "framework": 4.0, "model": 1.0, "zero": 5.0, "pipeline": 0.7, "context": 0.8, "experts": 2.5, "dispatch": 0.1,
-    "precision": 0.4, "generation": 1.0, "network": 1.0, "task": 1.0, "offload": 5.0,
+    "exchange": 1.5, "precision": 0.4, "generation": 1.0, "network": 1.0, "task": 1.0, "offload": 5.0,
     "gpus": 0.05, "tokens": 0.05,  # for each doubling
 }  # fmt: skip
 NEVER: Final = 4.0  # besides, of a word that no published run has
@@ -38,6 +39,7 @@ CROWD: Final = 0.5  # a source of n runs weighs n ** (1 - this)
 BELIEVED: Final = 0.15  # the weight of what is believed before anything is seen:
 ALONE: Final = 3.0  # times that, of a kind no other source has published
 WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
+_MOST_TOKENS: Final = 24  # log2, of a micro-batch on one rank
 _AT_ONCE: Final = 32  # bars whose sums fit a processor's cache
 _BELIEF: Final = tuple(
     math.log(WIDE) * NormalDist().inv_cdf(0.5 + 0.5 * share) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
@@ -64,12 +66,17 @@ def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
 
 
 def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -> Floats:
-    """Bars of kinds, and of those with the context whole where they are wider: splitting makes no prediction surer."""
-    plain = [kind._replace(context="whole") for kind in kinds]
+    """Bars of kinds, or of the same with the context whole and exchanges shown: what they add makes nothing surer."""
+    plain = [_plain(kind) for kind in kinds]
     places = {kind: place for place, kind in enumerate(dict.fromkeys((*kinds, *plain)))}
     own = {kind: place % len(kinds) for place, kind in reversed([*enumerate((*kinds, *plain))])}
     found = bars([*places], np.array([own[kind] for kind in places], np.int64))
     return np.maximum(*(found[[places[kind] for kind in some]] for some in (kinds, plain)))
+
+
+def _plain(kind: Kind) -> Kind:
+    """A kind without what is done on top of the rest."""
+    return kind._replace(context="whole", exchange="shown" if kind.exchange == "hidden" else kind.exchange)
 
 
 def _quantiles(near: Floats, without: str = "") -> Floats:
@@ -125,12 +132,33 @@ def _as_long(tokens: Ints | Floats) -> Floats:
     return np.concatenate([np.exp(-PENALTY["tokens"] * far), np.ones((len(far), 1))], axis=-1)
 
 
+@cache
+def least_factor(kind: Kind) -> float:
+    """The least that any strategy is doubted whose job is of a kind, whatever the kind says of strategies.
+
+    One that splits the context is never doubted less than one that does not.
+    """
+    known = dict(zip(WORDS, runs().known, strict=True))
+    experts = () if kind.model == "dense" else ("experts", "dispatch")
+    names = ("zero", "pipeline", "offload", *experts)
+    words = product(*({getattr(kind, name), *known[name]} for name in names))
+    kinds = [kind._replace(context="whole", **dict(zip(names, some, strict=True))) for some in words]
+    return float(np.exp(log_bars_by_tokens(kinds, np.arange(_MOST_TOKENS)).min()))
+
+
+@lru_cache(maxsize=64)
+def _factors(kind: Kind) -> Floats:
+    """What is known so far of the strategies of jobs that are of one kind but for their strategies."""
+    del kind
+    return np.full(KEYS, np.nan)
+
+
 class Doubt:
     """The upper end of a step's interval over the step itself, for strategies of one job; 1 or more."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._factors = np.full(KEYS, np.nan)
+        self._factors = _factors(kind_at(job, 0))
 
     def of(self, columns: Mapping[str, Column]) -> Floats:
         """The factor of each row of a table."""
@@ -150,11 +178,12 @@ class Doubt:
         return np.broadcast_to(factors, (len(columns["tp"]), len(zero)))
 
     def least(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:
-        """The least factor of each row with any schedule, ZeRO stage and offload."""
+        """The least factor of each row with any schedule, ZeRO stage and offload; hidden exchanges are doubted more."""
         found = np.full(len(columns["tp"]), np.inf)
+        shown = {"overlap_ep": np.zeros(1, bool)}
         for word in self._job.runtime.can.schedules:
             schedule = {"schedule": np.array([code("schedule", word)])}
-            found = np.minimum(found, self.of_each({**columns, **schedule}, zero, offload).min(axis=1))
+            found = np.minimum(found, self.of_each({**columns, **schedule, **shown}, zero, offload).min(axis=1))
         return found
 
     def above(self, least: float) -> Doubt:

@@ -38,22 +38,25 @@ class Kind(NamedTuple):
     context: str  # whole or split
     experts: str  # none, whole or split
     dispatch: str  # of tokens to experts: a copy for each, or one for each rank or node
+    exchange: str  # of tokens with other ranks' experts: none, shown, or hidden behind another micro-batch
     precision: str  # 16, 8, 4 or 32 bits
     generation: str  # of the GPU
     network: str  # node, fast, slow or pools
     task: str  # full or lora
     offload: str
-    gpus: float  # log2
+    gpus: float  # log2, of a plan to whole doublings
     tokens: float  # of a micro-batch on one rank, log2
 
 
-WORDS: Final = Kind._fields[:12]
-NUMBERS: Final = Kind._fields[12:]
+WORDS: Final = Kind._fields[:13]
+NUMBERS: Final = Kind._fields[13:]
 # Runs that agree in these are of one kind; GPUs, precision, network and scale only make them nearer or farther.
-STRUCTURE: Final = ("framework", "model", "zero", "pipeline", "context", "experts", "task", "offload")
+STRUCTURE: Final = ("framework", "model", "zero", "pipeline", "context", "experts", "exchange", "task", "offload")
 # What differs between strategies of a job, and how many values it has; the tokens last.
 TOKENS: Final = 64
-_DIGITS: Final = {"zero": 4, "pipeline": 8, "context": 2, "experts": 2, "dispatch": 4, "offload": 2, "tokens": TOKENS}
+_DIGITS: Final = {
+    "zero": 4, "pipeline": 8, "context": 2, "experts": 2, "dispatch": 4, "exchange": 2, "offload": 2, "tokens": TOKENS,
+}  # fmt: skip
 KEYS: Final = math.prod(_DIGITS.values())
 
 
@@ -75,6 +78,7 @@ def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
         "context": columns["cp"] > 1,
         "experts": columns["ep"] > 1,
         "dispatch": columns.get("dispatch", code("dispatch", job.words.dispatch)) * (columns["ep"] > 1),
+        "exchange": columns["overlap_ep"] & (columns["ep"] > 1),
         "offload": columns["offload"],
         "tokens": np.round(np.log2(np.maximum(tokens, 1))),
     }
@@ -102,14 +106,20 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
         context=("whole", "split")[codes["context"]],
         experts="none" if job.model.moe is None else ("whole", "split")[codes["experts"]],
         dispatch=_DISPATCHES[CHOICES["dispatch"][codes["dispatch"]]] if codes["experts"] else "none",
+        exchange=("shown", "hidden")[codes["exchange"]] if codes["experts"] else "none",
         precision=bits_of(job.workload.precision),
         generation=job.pool.device.generation or job.pool.device.arch.lower(),
         network=network_of(job),
         task="lora" if job.workload.task == "lora" else "full",
         offload=CHOICES["offload"][codes["offload"]],
-        gpus=math.log2(job.pool.gpus),
+        gpus=doublings(job.pool.gpus),
         tokens=float(codes["tokens"]),
     )
+
+
+def doublings(gpus: int) -> float:
+    """How many times one GPU was doubled, nearly: bars of like numbers are the same."""
+    return float(round(math.log2(gpus)))
 
 
 def bits_of(precision: str) -> str:

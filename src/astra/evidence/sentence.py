@@ -23,6 +23,7 @@ _PHRASES: Final = {
     ("context", "split"): "context parallelism",
     ("experts", "split"): "expert parallelism",
     ("experts", "whole"): "every expert on every rank",
+    ("exchange", "hidden"): "exchanges of experts hidden behind another micro-batch",
     ("task", "lora"): "LoRA",
     ("offload", "optimizer"): "optimizer offload",
 }

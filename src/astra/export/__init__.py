@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+import sys
+from types import ModuleType
+from typing import Any, Final
 
 from astra.export.accelerate import Accelerate
 from astra.export.base import Exporter, by_name
@@ -26,3 +28,16 @@ EXPORTERS: Final[dict[str, Exporter]] = by_name(
     SkyPilot(),
     Kubernetes(),
 )
+
+
+class _Callable(ModuleType):
+    """``astra.export(plans, "megatron")`` beside ``astra.export.reading``: the package is the function too."""
+
+    def __call__(self, *given: Any, **named: Any) -> dict[str, Any]:
+        """Write the files that start a plan; see ``astra.export.python.export``."""
+        from astra.export.python import export  # noqa: PLC0415
+
+        return export(*given, **named)
+
+
+sys.modules[__name__].__class__ = _Callable

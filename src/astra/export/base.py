@@ -61,12 +61,14 @@ class Launch(NamedTuple):
     workload: Workload
     strategy: Strategy
     layers: tuple[int, ...]  # of each virtual stage, in pipeline order; never empty
-    meshes: tuple[Mesh, ...]  # in pipeline order
+    meshes: tuple[Mesh, ...]  # in the order of their ranks: in pipeline order, group by group
     runtime: str = "megatron"
     version: str = ""  # of Astra
     step_s: float | None = None  # as estimated
     figures: PlanFigures = PlanFigures()
     warnings: tuple[str, ...] = ()  # about the plan
+    groups: tuple[Launch, ...] = ()  # of unlike replicas, each with its share of the batch; the first is this one
+    beside: bool = False  # pools hold replicas of the same stages, not stages of the same replicas
 
     @property
     def pool(self) -> Pool:
@@ -186,7 +188,13 @@ def limits_broken(exporter: Exporter, launch: Launch) -> list[Reason]:
 def reasons(exporter: Exporter, launch: Launch) -> list[Reason]:
     """Everything that keeps a target from expressing a plan."""
     runtime = runtime_of(exporter, launch)
-    able = may(runtime, launch.strategy, launch.model, launch.workload, launch.pool, layers=launch.layers)
+    able = [
+        reason
+        for part in launch.groups or (launch,)
+        for reason in may(runtime, part.strategy, part.model, part.workload, part.pool, layers=part.layers)
+    ]
+    if launch.groups and not getattr(exporter, "takes_groups", False):
+        able.append(Reason("groups", "its groups of pipelines take unequal shares of the batch"))
     return list(dict.fromkeys((*able, *limits_broken(exporter, launch))))
 
 
@@ -233,7 +241,7 @@ def header(launch: Launch, verified: str) -> list[str]:
     gpus = " + ".join(f"{mesh.gpus}x{mesh.pool.device.name}" for mesh in launch.meshes)
     lines = [
         f"Plan of Astra {launch.version}: {launch.model.name} on {gpus}{timing}.",
-        f"Strategy: {launch.strategy}",
+        *(f"Strategy: {part.strategy}" for part in launch.groups or (launch,)),
         f"Verified with {verified}.",
     ]
     return [comment(line) for line in lines]

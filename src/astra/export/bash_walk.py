@@ -90,6 +90,8 @@ class Run:
             name = function_name(lines[place])
             if name is not None:
                 opening = place if after_brace(lines[place].words, none=0) else place + 1
+                if opening == len(lines):
+                    raise InputError("script", name, want="a function with what it does")
                 end = brace_end(lines, opening)
                 opened = lines[opening]._replace(words=lines[opening].words[after_brace(lines[opening].words) :])
                 self.functions[name] = [*([opened] if opened.words else []), *lines[opening + 1 : end]]

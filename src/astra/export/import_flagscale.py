@@ -8,6 +8,7 @@ from typing import Any, Final
 from astra.errors import InputError
 from astra.export.import_megatron import from_words
 from astra.export.imported import Asked, ImportedLaunch, section
+from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
 
 _SECTIONS: Final = ("system", "model", "data")
 _OTHER_MODEL: Final = ("freeze_LM", "freeze_ViT", "vision_model_type", "img_h", "vision_pattern", "action_horizon")
@@ -21,10 +22,15 @@ def read_flagscale(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         raise InputError(f"{asked.name}: model", None, want=want)
     words = ["train.py", *(word for part in parts.values() for word in flag_words(part))]
     hetero = parts["system"].get("hetero")
+    meshes = _meshes(hetero)
+    unlike = len({tuple(mesh[:4]) for mesh in meshes}) > 1
     if isinstance(hetero, Mapping):
-        words += _one_mesh(hetero, asked.name)
+        words += _first_mesh(hetero)
     words += _ffn(parts["model"])
-    found = from_words(words, {}, asked._replace(gpus=asked.gpus or _mesh_gpus(hetero)))
+    gpus = _as_the_first(meshes) if unlike else asked.gpus or _mesh_gpus(meshes)
+    found = from_words(words, {}, asked._replace(gpus=gpus))
+    if unlike and isinstance(hetero, Mapping):
+        found = found._replace(mixed=_mixed(found, meshes, hetero, asked.name), gpus=_mesh_gpus(meshes) or found.gpus)
     vision = next((key for key in _OTHER_MODEL if key in parts["model"] or key in parts["data"]), None)
     if vision is not None:
         told = (*found.ignored, f"{vision}: a model that is not a plain decoder")
@@ -72,16 +78,48 @@ def _meshes(hetero: object) -> list[list[int]]:
     return [flat[at : at + 5] for at in range(0, len(flat), 5)]
 
 
-def _mesh_gpus(hetero: object) -> int | None:
-    return sum(tp * cp * dp * pp for tp, cp, _, dp, pp in _meshes(hetero)) or None
+def _mesh_gpus(meshes: list[list[int]]) -> int | None:
+    return sum(tp * cp * dp * pp for tp, cp, _, dp, pp in meshes) or None
 
 
-def _one_mesh(hetero: Mapping[str, Any], name: str) -> list[str]:
-    """Degrees of meshes that are all alike; stages of different degrees are no plain strategy."""
+def _as_the_first(meshes: list[list[int]]) -> int:
+    """GPUs of a pipeline as long, all of whose stages are like the first one."""
+    tp, cp, _, dp, _ = meshes[0]
+    return tp * cp * dp * sum(mesh[4] for mesh in meshes)
+
+
+def _mixed(found: ImportedLaunch, meshes: list[list[int]], hetero: Mapping[str, Any], name: str) -> MixedStrategy:
+    """One group of pipelines whose runs of stages have degrees of their own."""
+    where, strategy = f"{name}: hetero_process_meshes", found.strategy
+    if len({(mesh[1], mesh[3]) for mesh in meshes}) > 1:
+        raise InputError(where, str(meshes)[:80], want="meshes with the same cp and dp: a pipeline has one of each")
+    types, split = hetero.get("hetero_device_types"), hetero.get("hetero_pipeline_layer_split")
+    if not isinstance(types, list) or len(types) != len(meshes):
+        raise InputError(f"{name}: hetero_device_types", None, want="a GPU for each mesh")
+    stages = sum(mesh[4] for mesh in meshes)
+    if not isinstance(split, list) or len(split) != stages or not all(type(one) is int for one in split):
+        raise InputError(f"{name}: hetero_pipeline_layer_split", None, want=f"layers of each of the {stages} stages")
+    if found.global_batch is None:
+        raise InputError(f"{name}: global_batch_size", None, want="the samples of a step")
+    segments, first = [], 0
+    for word, (tp, _, ep, _, pp) in zip(types, meshes, strict=True):
+        layers = tuple(split[first : first + pp])
+        segments.append(
+            Segment(pool=pool_word(str(word)), tp=tp, pp=pp, ep=ep, layers=layers, recompute=strategy.recompute)
+        )
+        first += pp
+    (_, cp, _, dp, _), mbs = meshes[0], strategy.mbs
+    each, left = divmod(found.global_batch, dp * mbs)
+    if left:
+        raise InputError(f"{name}: global_batch_size", found.global_batch, want=f"a multiple of dp*mbs = {dp * mbs}")
+    group = Group(dp=dp, mbs=mbs, cp=cp, microbatches=each, segments=tuple(segments))
+    hidden = tuple(word for word in strategy.overlap if word != "p2p")
+    return MixedStrategy(groups=(group,), zero=min(strategy.zero, 1), overlap=hidden)
+
+
+def _first_mesh(hetero: Mapping[str, Any]) -> list[str]:
+    """Degrees of the first mesh, over as many stages as all have."""
     meshes = _meshes(hetero)
-    if len({tuple(mesh[:4]) for mesh in meshes}) > 1:
-        want = "meshes with the same tp, cp, ep and dp: a strategy on one GPU type has one of each"
-        raise InputError(f"{name}: hetero_process_meshes", str(meshes)[:80], want=want)
     if not meshes:
         return []
     tp, cp, ep, _, _ = meshes[0]

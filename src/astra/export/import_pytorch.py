@@ -8,6 +8,7 @@ from typing import Any
 from astra.errors import InputError
 from astra.export.imported import ImportedLaunch
 from astra.export.pytorch import template_names
+from astra.spec.mixed import Group, MixedStrategy, Segment
 from astra.spec.model import ModelSpec
 from astra.spec.names import as_name
 from astra.spec.record import decode
@@ -25,10 +26,12 @@ def read_constants(tree: ast.Module, name: str) -> ImportedLaunch | None:
     strategy: Strategy = decode(Strategy, _strategy(found, name), where=name)
     told = {"global_batch": found["GLOBAL_BATCH"], "seq": found["SEQ"], "precision": found["PRECISION"]}
     workload: Workload = decode(Workload, told, where=name)
+    mixed = _mixed(found, strategy, name) if found["GROUPS"] else None
     return ImportedLaunch(
         framework="pytorch",
         strategy=strategy,
-        gpus=strategy.gpus,
+        mixed=mixed,
+        gpus=strategy.gpus if mixed is None else mixed.gpus,
         global_batch=workload.global_batch,
         seq=workload.seq,
         precision=workload.precision,
@@ -66,6 +69,29 @@ def _strategy(found: dict[str, Any], name: str) -> dict[str, Any]:
     uneven = layers if len(set(layers)) > 1 else ()
     told = {word: found[constant] for constant, word in words.items()}
     return told | {"pp": pp, "vp": vp, "overlap": hidden, "layers": uneven}
+
+
+def _mixed(found: dict[str, Any], strategy: Strategy, name: str) -> MixedStrategy:
+    """Groups of replicas, each on the pools it was planned for."""
+    where = f"{name}: GROUPS"
+    try:
+        told = [(each, decode(Strategy, _strategy(found | each, name), where=where)) for each in found["GROUPS"]]
+        groups = tuple(_group(each, one, each["LAYERS"], tuple(each["POOLS"])) for each, one in told)
+    except (TypeError, KeyError, ValueError):
+        raise InputError(where, None, want="groups as astra export --to pytorch writes them") from None
+    return MixedStrategy(groups=groups, zero=min(strategy.zero, 1), overlap=("grad", "param"))
+
+
+def _group(told: dict[str, Any], one: Strategy, layers: tuple[int, ...], pools: tuple[tuple[str, int], ...]) -> Group:
+    """The pipelines of a group; stages lie on its pools in turn."""
+    segments, first = [], 0
+    for pool, stages in pools:
+        cut = [layers[chunk * one.pp + first : chunk * one.pp + first + stages] for chunk in range(one.vp)]
+        own = tuple(count for part in cut for count in part)
+        segments.append(Segment(pool=pool, tp=one.tp, pp=stages, layers=own, recompute=one.recompute))
+        first += stages
+    m = told["SAMPLES"] // (one.dp * one.mbs)
+    return Group(dp=one.dp, mbs=one.mbs, vp=one.vp, microbatches=m, segments=tuple(segments))
 
 
 def _model(found: dict[str, Any], name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from astra.errors import InputError
 from astra.files import read_text
+from astra.spec.mixed import MixedStrategy
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
@@ -30,6 +31,12 @@ class ImportedLaunch(NamedTuple):
     task: str = "pretrain"
     lora_rank: int | None = None
     lacks_vocab: bool = False  # the whole shape is there but the size of the vocabulary
+    mixed: MixedStrategy | None = None  # over several pools; ``strategy`` is then that of its first stages
+
+    @property
+    def words(self) -> Strategy | MixedStrategy:
+        """The strategy, on one pool or on several."""
+        return self.mixed or self.strategy
 
 
 class Asked(NamedTuple):

@@ -11,15 +11,16 @@ from astra.cost.start import built_without_memory
 from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
 from astra.export.megatron_model import Flag, model_flags, positions_known
 from astra.export.megatron_words import LIMITS, aware, fp8_format, fp8_scaling, graph_modules, instances
-from astra.export.quoting import comment, shell, shell_array
+from astra.export.quoting import shell, shell_array
 from astra.export.readme import readme
-from astra.export.torchrun import RENDEZVOUS, node_sizes, torchrun
+from astra.export.torchrun import RENDEZVOUS, host_order, node_sizes, torchrun
 
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 def _uneven_meshes(launch: Launch) -> bool:
-    return len({(mesh.tp, mesh.cp, mesh.ep, mesh.dp, mesh.etp, mesh.recompute) for mesh in launch.meshes}) > 1
+    return len({(mesh.tp, mesh.cp, mesh.ep, 0 if launch.beside else mesh.dp, mesh.etp, mesh.recompute)
+                for mesh in launch.meshes}) > 1  # fmt: skip
 
 
 class Megatron:
@@ -256,16 +257,3 @@ def script(launch: Launch) -> str:
     program = "pretrain_gpt.py" if launch.model.state_space is None else "pretrain_hybrid.py"
     lines += [torchrun(launch, f'"$MEGATRON_DIR/{program}"', f'{expanded} "$@"')]
     return joined(lines)
-
-
-def host_order(launch: Launch) -> list[str]:
-    """For mixed GPUs: Megatron numbers ranks by node, so nodes must be started in pipeline order."""
-    if not launch.mixed:
-        return []
-    lines, first = ["# Node order (NODE_RANK) decides which GPUs hold which stages:"], 0
-    for mesh in launch.meshes:
-        nodes = -(-mesh.gpus // mesh.pool.gpus_per_node)
-        figures = f"  nodes {first} to {first + nodes - 1}: {mesh.pool.device.name}, {mesh.pool.gpus_per_node} each"
-        lines.append(comment(figures))
-        first += nodes
-    return lines

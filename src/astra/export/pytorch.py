@@ -6,15 +6,21 @@ import re
 from functools import cache
 from typing import Any, Final
 
-from astra.export.base import Launch, Left, header, joined, one_pool, template
+from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
 from astra.export.quoting import python
 from astra.export.readme import readme
-from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
+from astra.export.torchrun import HERE, RENDEZVOUS, host_order, node_sizes, torchrun
+from astra.spec.mixed import pool_word
 from astra.spec.model import ModelSpec, Rotary
 
 BEGIN: Final = "# --- The plan ---"
 END: Final = "# --- End of the plan ---"
 _CONSTANT: Final = re.compile(r"([A-Z_]+)(: [^=]+)? = .*?(  # .*)?")
+
+
+def _uneven_groups(launch: Launch) -> bool:
+    parts = launch.groups or (launch,)
+    return any(len({(mesh.tp, mesh.cp, mesh.ep, mesh.recompute) for mesh in part.meshes}) > 1 for part in parts)
 
 
 class PyTorch:
@@ -24,7 +30,13 @@ class PyTorch:
     title = "a plain PyTorch trainer"
     verified = "torch 2.13.0: run by torchrun on 1 to 4 CPU processes, the losses those of one"
     runtime = "pytorch"
-    limits = (one_pool("torchrun"),)
+    takes_groups = True
+    limits = (
+        Limit("tp", "a group of replicas has one tp and recompute setting for every stage", _uneven_groups),
+        Limit("zero", "all groups of replicas share their state alike",
+              lambda it: len({(one.strategy.zero, one.strategy.shard, one.strategy.reshard) for one in it.groups}) > 1),
+        WHOLE_NODES,
+    )  # fmt: skip
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The trainer, a launch script and how to start it."""
@@ -96,23 +108,37 @@ def constants(launch: Launch) -> dict[str, Any]:
     strategy, workload = launch.strategy, launch.workload
     tokens = workload.tokens
     return {
+        **_of_group(launch),
+        "ZERO": strategy.zero,
+        "SHARD": strategy.shard,
+        "RESHARD": strategy.reshard,
+        "GLOBAL_BATCH": workload.global_batch,
+        "SEQ": workload.seq,
+        "PRECISION": workload.precision,
+        "GROUPS": tuple(
+            _of_group(part)
+            | {"SAMPLES": part.workload.global_batch}
+            | {"POOLS": tuple((pool_word(mesh.pool.name or mesh.pool.device.name), mesh.pp) for mesh in part.meshes)}
+            for part in launch.groups
+        ),
+        "STEPS": max(1, round(tokens / workload.tokens_per_step)) if tokens is not None else 1000,
+        "SAVE_EVERY": launch.save_interval,
+        **_shape(launch.model),
+    }
+
+
+def _of_group(launch: Launch) -> dict[str, Any]:
+    """What a group of replicas decides."""
+    strategy = launch.strategy
+    return {
         "TP": strategy.tp,
         "SP": strategy.sp,
         "PP": strategy.pp,
         "SCHEDULE": strategy.schedule,
         "LAYERS": launch.layers,
         "DP": strategy.dp,
-        "ZERO": strategy.zero,
-        "SHARD": strategy.shard,
-        "RESHARD": strategy.reshard,
         "RECOMPUTE": strategy.recompute,
         "MICRO_BATCH": strategy.mbs,
-        "GLOBAL_BATCH": workload.global_batch,
-        "SEQ": workload.seq,
-        "PRECISION": workload.precision,
-        "STEPS": max(1, round(tokens / workload.tokens_per_step)) if tokens is not None else 1000,
-        "SAVE_EVERY": launch.save_interval,
-        **_shape(launch.model),
     }
 
 
@@ -153,5 +179,6 @@ def rotary(turning: Rotary) -> dict[str, Any]:
 
 
 def _script(launch: Launch) -> str:
-    lines = ["#!/usr/bin/env bash", *header(launch, PyTorch.verified), "set -euo pipefail", "", RENDEZVOUS, HERE, ""]
+    lines = ["#!/usr/bin/env bash", *header(launch, PyTorch.verified), *host_order(launch), "set -euo pipefail", ""]
+    lines += [RENDEZVOUS, *node_sizes(launch), HERE, ""]
     return joined([*lines, torchrun(launch, '"$HERE/train.py"', '"$@"')])

@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from astra.answer import PLAN_SCHEMA
+from astra.catalog.plan_files import upgraded
 from astra.errors import InputError
 from astra.export.base import Launch, Mesh
 from astra.export.figures import figures_of
@@ -37,11 +38,11 @@ def read_record(path: str | PathLike[str]) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise InputError(shown, None, want="the record of a plan, a JSON object", fix=_AGAIN)
     check_schema(record, shown)
-    return record
+    return upgraded(record)
 
 
 def check_schema(record: Mapping[str, Any], where: str) -> None:
-    """Only plans of this version; others are told what to do."""
+    """Only plans of a format that is known; others are told what to do."""
     schema = record.get("schema")
     if schema == PLAN_SCHEMA:
         return

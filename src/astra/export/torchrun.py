@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from astra.export.base import Launch
+from astra.export.quoting import comment
 
 # A launcher (Slurm, SkyPilot, Kubernetes) or a person sets these on every node.
 RENDEZVOUS: Final = """\
@@ -42,3 +43,16 @@ HERE: Final = 'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"'
 def adapters(launch: Launch) -> list[str]:
     """The rank of LoRA adapters, for a training script of the user's."""
     return [f"export LORA_RANK={launch.workload.lora_rank}"] if launch.workload.task == "lora" else []
+
+
+def host_order(launch: Launch) -> list[str]:
+    """For mixed GPUs: ranks are numbered by node, so nodes must be started in the order of the plan."""
+    if not launch.mixed:
+        return []
+    lines, first = ["# Node order (NODE_RANK) decides which GPUs hold which stages:"], 0
+    for mesh in launch.meshes:
+        nodes = -(-mesh.gpus // mesh.pool.gpus_per_node)
+        figures = f"  nodes {first} to {first + nodes - 1}: {mesh.pool.device.name}, {mesh.pool.gpus_per_node} each"
+        lines.append(comment(figures))
+        first += nodes
+    return lines

@@ -15,6 +15,7 @@ from astra.errors import InputError
 _MOST_LINES: Final = 20_000
 _MOST_DEPTH: Final = 40
 _MOST_DOCUMENTS: Final = 64
+_MOST_DIGITS: Final = 64  # of a number, which the pattern could look at again and again
 _KEY: Final = re.compile(
     r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#:,\[\]{}&*!|>'"%@`-][^#:\n]*?|-?[\w./-]+)\s*:(?=\s|$)"""
 )
@@ -202,11 +203,17 @@ class _Reader:
             raise self._wrong("plain values: anchors, tags and the like are not read")
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
+        return _plain(text)
+
+
+def _plain(text: str) -> int | float | str:
+    """A number, or the text that it is."""
+    if len(text) <= _MOST_DIGITS:
         if _INT.fullmatch(text):
             return int(text.replace("_", ""))
         if _FLOAT.fullmatch(text) and re.search(r"[0-9]", text):
             return float(text.replace("_", ""))
-        return text
+    return text
 
 
 def _without_comment(line: str) -> str:

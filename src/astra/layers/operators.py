@@ -25,6 +25,7 @@ class Retention(NamedTuple):
 
     linear_bytes: float = 2.0  # per element of a tensor kept as a GEMM input: 2, or 1 in fp8
     mlp_bytes: float = 2.0  # the same in feed-forward blocks; none where frozen matrices have no adapter
+    scores_bytes: float = 4.0  # per score of unfused attention
     fp8_qkv_bytes: float = 0.0  # per element of queries, keys and values of attention in fp8; 0: it is in bf16
     projection: bool = False  # the QKV projection stays alive beside its rotated queries and keys
     activation: bool = False  # a gate's activation stays alive beside its input and the product

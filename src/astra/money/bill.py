@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from astra.answer import Baseline, Cost, Estimate, PriceTag, Range, Restarts
 from astra.catalog.grid import grid
-from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.stage import gather_parts
+from astra.cost.trained import trained_parameters
 from astra.errors import InputError
-from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds
 from astra.money import rates as money
 from astra.money.objectives import Goal
 from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Floats, Ints
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
-from astra.spec.model import ModelSpec
 from astra.spec.money import ANY_MARKET, Money
 from astra.units import GIB
-
-_ADAPTERS: Final[dict[tuple[ModelSpec, int, str], float]] = {}  # by model, rank and which matrices have them
 
 
 class Outlook(NamedTuple):
@@ -57,21 +51,7 @@ def outlook(options: Money, nbytes: float, gpus: Ints, nodes: Ints, market: str)
 
 def checkpoint_bytes(job: Job) -> float:
     """Weights, master copies and optimizer state of everything that is trained."""
-    trained = float(weights_of.count(job.model).total)
-    if job.workload.task == "lora":
-        key = (job.model, job.workload.lora_rank, job.workload.lora_targets)
-        if key not in _ADAPTERS:
-            _ADAPTERS[key] = _adapters(job)
-        trained = _ADAPTERS[key]
-    return trained * money.CHECKPOINT_BYTES[job.workload.optimizer]
-
-
-def _adapters(job: Job) -> float:
-    """Parameters of the low-rank adapters, on whatever GPUs."""
-    one = {name: np.ones(1, np.int64) for name in ("tp", "cp", "ep", "etp", "mbs")}
-    parts = gather_parts(job, one | {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}).parts
-    keys: list[LayerKind | str] = [*layer_kinds(job.model), EMBEDDING, HEAD]
-    return float(sum(parts[key].adapters[0] for key in keys))
+    return trained_parameters(job) * money.CHECKPOINT_BYTES[job.workload.optimizer]
 
 
 class Hired(NamedTuple):
@@ -112,13 +92,18 @@ def bill_usd(options: Money, tag: PriceTag, machines: Hired, train_s: float) -> 
 
 
 def judged_by(
-    job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None
+    job: Job, result: Estimate, options: Money, tag: PriceTag, machines: Hired | None = None, *, upper: bool = False
 ) -> tuple[float, float]:
-    """Seconds and dollars of the run, with restarts where they are to be judged by; of one step without tokens."""
+    """Seconds and dollars of the run, with restarts where they are to be judged by; of one step without tokens.
+
+    With ``upper`` those of the upper end of the step's interval.
+    """
     machines = machines or hired(job.pool)
+    longer = result.step_s_range.high / result.step_s if upper else 1.0
     if job.workload.tokens is None:
-        return result.step_s, float(money.rent_usd(tag.usd_per_gpu_h, machines.billed, result.step_s))
-    train_s = job.workload.tokens / result.tokens_per_s
+        step_s = result.step_s * longer
+        return step_s, float(money.rent_usd(tag.usd_per_gpu_h, machines.billed, step_s))
+    train_s = job.workload.tokens / result.tokens_per_s * longer
     if options.goodput == "expected":
         useful = float(_outlook_of(job, options, tag, machines).goodput[0])
         train_s = train_s / useful if useful > 0 else float("inf")
@@ -202,9 +187,12 @@ def _expected(
     if useful <= 0:
         return None
     elapsed_s = train_s / useful
+    fixed_s = float(startup_s(options, tag, machines.nodes)) + options.idle_s
+    low, high = ((elapsed_s * end + fixed_s) / money.DAY_S for end in bar)
     return Restarts(
         goodput=useful,
-        days=(elapsed_s + float(startup_s(options, tag, machines.nodes)) + options.idle_s) / money.DAY_S,
+        days=(elapsed_s + fixed_s) / money.DAY_S,
+        days_range=Range(low=low, high=high),
         usd=sum(bill_usd(options, tag, machines, elapsed_s).values()),
         usd_range=_usd_range(options, tag, machines, elapsed_s, bar),
         interruptions=elapsed_s / float(found.mtbf_s[0]),

@@ -33,10 +33,14 @@ DRAWN_SOURCE: Final = "99% of the board's power, as measured on an H200 (benchma
 # A bf16 weight, its fp32 master copy and the optimizer's fp32 moments, per trained parameter.
 CHECKPOINT_BYTES: Final = {"adam": 2 + 4 + 8.0, "sgd": 2 + 4 + 4.0}
 
-# No public figure: ten minutes to boot and pull an image, five to open the data, compile and load a checkpoint.
+# Ten minutes to be given the machines, to boot and to pull an image, five to open the data, compile and load a
+# checkpoint. Of the first part, one to twenty minutes are told by those who sell GPUs.
 STARTUP_S: Final = 15 * 60.0
 STARTUP_DOUBLING_S: Final = 2 * 60.0  # the slowest of more machines is slower
-STARTUP_SOURCE: Final = "assumed: 15 minutes, and 2 more for each doubling of the nodes (--startup)"
+STARTUP_SOURCE: Final = (
+    "assumed: 15 minutes, and 2 more for each doubling of the nodes (--startup). Sellers tell of 1 to 20 minutes until "
+    "machines are there (io.net, 2026: its own 1 to 2, AWS 5 to 15, Google Cloud 10 to 20)"
+)
 
 Number = npt.ArrayLike
 Numbers = npt.NDArray[np.float64]

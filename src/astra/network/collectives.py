@@ -29,6 +29,7 @@ OVERLAP_SOURCE: Final = Source.ASSUMED
 _SAME_LINK: Final = 0.02  # a link within 2% of the measured one is the measured one
 _IN_SERVER: Final = frozenset({"nvswitch", "rack", "nvlink-mesh", "xgmi", "pcie"})
 _RDMA: Final = frozenset({"infiniband", "roce", "efa"})
+_ONE_CARD: Final = "tcp"  # GPUs of a server send through its one card; of other networks each has a card of its own
 _COHERENT_BYTES_PER_S: Final = 200e9  # a host link faster than any PCIe is NVLink-C2C
 
 
@@ -64,11 +65,13 @@ def across_s(
     tiers: Sequence[Tier],
     near: tuple[float, float],
     rules: CurveRules,
+    card: Floats | float = 1.0,
 ) -> Floats:
     """Seconds of a group that spans several domains of ``tiers[0]``.
 
     ``near`` is what a ring and an all-reduce reach inside a domain. A domain with m members leaves through m links:
-    sibling groups use the others, so a link's rate is per GPU and a group's rate is m times that.
+    sibling groups use the others, so a link's rate is per GPU and a group's rate is m times that; ``card`` times where
+    some of them are silent.
     """
     members, domains = spans(tiers, ranks, stride)
     if op == "all_to_all":
@@ -83,7 +86,7 @@ def across_s(
         rings_s = rings_s + rules.ring_step * (domains[index - 1] - domains[index]) * latency_s
         # A ring leaves through the links of one domain; all groups together share what the tier above has.
         doors = np.minimum(members[0], inner / tier.oversubscription)
-        exit_rate = rules.link_fraction[tier.kind] * tier.bytes_per_s * doors
+        exit_rate = rules.link_fraction[tier.kind] * tier.bytes_per_s * doors * card
         ring_rate = np.where(crossed, np.minimum(ring_rate, exit_rate), ring_rate)
         if op != "all_reduce":
             continue
@@ -158,26 +161,36 @@ def _measured_as(name: str, relative: str, generation: str, tier: Tier) -> tuple
     return measured_as(load(), name, relative, generation, tier)
 
 
-def collective(pool: Pool, op: str, *, nbytes: Floats, ranks: Ints, stride: Ints) -> Timed:
+def card_share(tiers: Sequence[Tier], leaving: Floats) -> Floats:
+    """What a GPU has of its server's card over an equal part of it, where so many GPUs of a server send at once."""
+    whole = tiers[0].reach if len(tiers) > 1 and tiers[1].kind == _ONE_CARD else 1.0
+    share: Floats = whole / np.clip(leaving, 1.0, whole)
+    return share
+
+
+def collective(pool: Pool, op: str, *, nbytes: Floats, ranks: Ints, stride: Ints, leaving: Ints | None = None) -> Timed:
     """Seconds of one collective per row, with provenance. Columns broadcast.
 
     ``nbytes`` is nccl-tests' size: the buffer of an all-reduce, the whole gathered or scattered buffer, the buffer per
     rank of an all-to-all, the message of a send. Members of a group are ``stride`` apart in global rank order. A
-    send_recv takes the farthest hop between neighbours of the group.
+    send_recv takes the farthest hop between neighbours of the group. ``leaving`` are the ranks next to each other whose
+    groups are at work at once: in a send those of a stage, else all.
     """
     if op not in OPS:
         raise UnknownName("collective", op, OPS)
-    size, n, apart = np.broadcast_arrays(
-        np.asarray(nbytes, np.float64), np.asarray(ranks, np.float64), np.asarray(stride, np.float64)
+    together = stride if op == "send_recv" else np.inf
+    size, n, apart, at_once = (
+        np.asarray(column, np.float64)
+        for column in np.broadcast_arrays(nbytes, ranks, stride, together if leaving is None else leaving)
     )
     _check(size, n, apart)
-    timed = _modelled(pool, op, size, n, apart)
+    timed = _modelled(pool, op, size, n, apart, at_once)
     if not pool.node.measured:
         return timed
     return corrected(pool.node, op, size, n, apart, timed, lambda *group: _modelled(pool, op, *group).seconds)
 
 
-def _modelled(pool: Pool, op: str, size: Floats, n: Floats, apart: Floats) -> Timed:
+def _modelled(pool: Pool, op: str, size: Floats, n: Floats, apart: Floats, leaving: Floats | None = None) -> Timed:
     """From the tiers a group spans alone."""
     tiers = tiers_of(pool)
     if not tiers:
@@ -185,13 +198,14 @@ def _modelled(pool: Pool, op: str, size: Floats, n: Floats, apart: Floats) -> Ti
             raise InputError(f"node {pool.node.name}.links", 0, want="a tier that joins the GPUs of a group")
         return Timed(np.zeros(n.shape), np.zeros(n.shape, np.int8))
     members, domains = spans(tiers, n, apart)
+    card = card_share(tiers, np.full(n.shape, np.inf) if leaving is None else leaving)
     if op == "send_recv":
-        seconds, source = _send(pool, tiers, size, apart, domains)
+        seconds, source = _send(tiers, size, apart, domains, card)
     else:
         seconds, source, near = _within(pool, op, tiers[0], size, members[0])
         far = domains[0] > 1
         if far.any():
-            outside = across_s(op, size, n, apart, tiers, near, load().rules)
+            outside = across_s(op, size, n, apart, tiers, near, load().rules, card)
             # Whatever the network does, the members of one domain still exchange as much among themselves.
             seconds = np.where(far, np.maximum(outside, seconds), seconds)
             source = np.where(far, _across_source(tiers, domains), source)
@@ -236,7 +250,7 @@ def _across_source(tiers: Sequence[Tier], domains: Sequence[Floats]) -> Codes:
 
 
 def _send(
-    pool: Pool, tiers: Sequence[Tier], size: Floats, stride: Floats, domains: Sequence[Floats]
+    tiers: Sequence[Tier], size: Floats, stride: Floats, domains: Sequence[Floats], card: Floats
 ) -> tuple[Floats, Codes]:
     """A message to the next rank over the outermost tier that the group spans."""
     rules, first = load().rules, tiers[0]
@@ -250,9 +264,10 @@ def _send(
     rates: Floats = np.full(size.shape, np.inf)
     for index in range(1, len(tiers)):
         tier, crossed = tiers[index], domains[index - 1] > 1
-        # A GPU has its own NIC; above an oversubscribed tier it shares with those of the pod that send over it too.
+        # A GPU has its own card, or its share of the server's; above an oversubscribed tier it shares with those of the
+        # pod that send over it too.
         sharing = np.clip(tiers[index - 1].reach // stride, 1, tier.oversubscription) / tier.oversubscription
-        rates = np.minimum(rates, tier.bytes_per_s * sharing)
+        rates = np.minimum(rates, tier.bytes_per_s * sharing * card)
         wire_s = size / (rules.send_fraction[tier.kind] * rates)
         hop_s = ramped(np.full(size.shape, tier.latency_s), wire_s, rules.send_ramp_far)
         seconds = np.where(crossed, np.maximum(hop_s, seconds), seconds)

@@ -1,30 +1,33 @@
 """``afford``: what a budget buys: the most tokens for a model, the largest model for a rule, the best of models.
 
-The most tokens of a model are a fixed point. On the front of N tokens, the choice that trains the most tokens M within
-the caps gives the next N. Where M = N nothing can do more: what could train more than N within the caps takes less time
-and money than they allow for N, so that it, or what dominates it, is on that front and would have made M larger.
+How long the caps let an offer train does not depend on the model, so that one search for each model answers
+(``search.most``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, Final
 
 import msgspec
 
 import astra
 from astra.answer import Range
-from astra.answer_money import Afforded, AffordReport, Choice
+from astra.answer_money import Afforded, AffordReport
 from astra.catalog.models import model as find_model
 from astra.catalog.models import model_names
 from astra.errors import InputError, NoFeasiblePlan
 from astra.layers import weights as weights_of
+from astra.money.caps import Caps
 from astra.money.objectives import seconds_of
-from astra.renting.rent import HORIZON_S, searched
-from astra.renting.report import choice_of
-from astra.search.front import front_of
-from astra.spec.money import Money
+from astra.partition.problem import Effort
+from astra.renting.rent import HORIZON_S, offers_of, staged
+from astra.search.front import Refined, refine
+from astra.search.most import Buys, open_notes, search_most
+from astra.search.offers import MOST_EFFORT
+from astra.search.world import World
 from astra.spec.record import check
 from astra.spec.request import PlanRequest, requested
 
@@ -40,17 +43,7 @@ MOST_BETWEEN: Final = 2  # more models tried where the rule binds
 SIZES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)  # models to try, by the size that the rule and the money suggest
 USUAL: Final = "llama-3.1-8b"  # to find what a FLOP costs, where no model is named
 FLOPS_PER_USD: Final = 0.4 * 1e15 * 3600 / 3.0  # a first guess: 40% of an H100 at $3
-MOST_ROUNDS, CLOSE = 4, 0.005
 AS_MANY: Final = 1.1  # tokens that anyone would give for an earlier end, where the error bar is wider still
-
-
-class _Buys(NamedTuple):
-    """What the caps allow with one choice."""
-
-    choice: Choice
-    tokens: float
-    days: float
-    usd: float
 
 
 def afford(
@@ -69,25 +62,74 @@ def afford(
     law.
     """
     check(isinstance(ratio, int | float) and 0 < ratio < 1e6, "ratio", ratio, "tokens for each parameter, above zero")
+    check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
     for name in ("tokens", "objective"):
         if name in asked:
             raise InputError(name, asked[name], want=f"no {name}: how many tokens is what is looked for")
     request = requested("rent", model or USUAL, {"mixes": "none", **asked, "budget": budget})
     usd, limit_s = float(request.budget or 0.0), HORIZON_S if deadline is None else seconds_of(deadline)
     request = msgspec.structs.replace(request, budget=None, deadline=deadline)
-    first = _most(request, usd, limit_s)
-    rows = [] if first is None or model is None else [first]
+    search = _Search(request, Caps(usd, limit_s), progress)
+    first = search.most(request.model)
     spent = 6 * first.parameters * first.tokens if first is not None else FLOPS_PER_USD * usd
-    names = [name for name in _near(math.sqrt(spent / (6 * ratio))) if name not in {row.model for row in rows}]
-    for place, name in enumerate(names):
-        row = first if first is not None and name == first.model else _try(request, name, usd, limit_s)
-        rows += [row] if row is not None else []
-        if progress is not None:
-            progress((place + 1) / len(names))
-    rows += _between(rows, ratio, lambda name: _try(request, name, usd, limit_s))
+    named = [first] if model is not None and first is not None else []
+    others = [search.other(name) for name in _near(math.sqrt(spent / (6 * ratio)))]
+    rows = list({row.model: row for row in [*named, *others] if row is not None}.values())
+    rows += _between(rows, ratio, search.other)
     if not rows:
         raise NoFeasiblePlan("Nothing can be trained for this money in this time: give more of either, or other GPUs.")
-    return _report(rows, model is not None and first is not None, usd, limit_s, ratio, request)
+    return _report(rows, named[0].model if named else "", search, ratio)
+
+
+class _Search:
+    """The most tokens of one model after another, of the same offers within the same caps."""
+
+    def __init__(self, request: PlanRequest, caps: Caps, progress: Callable[[float], None] | None) -> None:
+        self.request, self.caps, self.notes = request, caps, list[str]()
+        self._shown, self._progress, self._known = offers_of(request), progress, dict[str, Afforded | None]()
+
+    def other(self, name: str) -> Afforded | None:
+        """Another model, in whatever runtime; None where it cannot be trained so."""
+        if name not in self._known:
+            try:
+                self.most(name, runtime=None)
+            except (InputError, NoFeasiblePlan):
+                self._known[name] = None
+        return self._known[name]
+
+    def most(self, model: Any, **other: Any) -> Afforded | None:
+        """The most tokens within the caps; None if nothing can be trained.
+
+        Without a deadline, the quickest of what trains as many tokens for all that is known.
+        """
+        request, options = msgspec.structs.replace(self.request, model=model, **other), self.request.money
+        stage = staged(request, self._shown)
+        as_many = 1.0 if request.deadline is not None else AS_MANY
+        state = search_most(
+            self._shown.offers, stage.job_of, options, self.caps, effort=Effort(MOST_EFFORT), as_many=as_many,
+            upper=stage.world.upper, progress=self._watch(),
+        )  # fmt: skip
+        found, every = list[tuple[Buys, Refined]](), state.buys()
+        while every and not found:  # what the detailed account of memory turns down is left out
+            some = [one for one in every if one.steps * as_many >= every[0].steps]
+            every = every[len(some) :]
+            refined = refine(stage.job_of, options, [one.found for one in some], upper=stage.world.upper)
+            fitting = {(id(one.parts[0].offer), one.gpus): one for one in refined}
+            keys = [(id(one.found.offer), one.found.gpus) for one in some]
+            found = [(one, fitting[key]) for one, key in zip(some, keys, strict=True) if key in fitting]
+        best = None
+        if found:
+            bar = min(found[0][1].estimate.step_s_range.high / found[0][1].estimate.step_s, as_many)
+            alike = [pair for pair in found if pair[0].steps * bar >= found[0][0].steps]
+            best = _row(*min(alike, key=lambda pair: pair[0].present_s), stage.world)
+            self.notes += open_notes(best.model, state)
+        self._known[stage.world.model.name] = best
+        return best
+
+    def _watch(self) -> Callable[[float], None] | None:
+        """What is told of one model's search, as a share of all."""
+        told, done = self._progress, len(self._known)
+        return None if told is None else lambda part: told(min((done + part) / (1 + len(SIZES) + MOST_BETWEEN), 1.0))
 
 
 def _between(rows: list[Afforded], ratio: float, tried: Callable[[str], Afforded | None]) -> list[Afforded]:
@@ -116,80 +158,25 @@ def _size(row: Afforded) -> int:
     return row.parameters
 
 
-def _try(request: PlanRequest, name: str, usd: float, limit_s: float) -> Afforded | None:
-    """Another model; None where it cannot be trained so."""
-    try:
-        return _most(msgspec.structs.replace(request, model=name, runtime=None), usd, limit_s)
-    except InputError:
-        return None
-
-
-def _most(request: PlanRequest, usd: float, limit_s: float) -> Afforded | None:
-    """The most tokens of a model within the caps, by the fixed point; None if nothing can be trained."""
-    spec = find_model(request.model)
-    counts = weights_of.count(spec)
-    tokens, best = FLOPS_PER_USD * usd / (6 * counts.active), None
-    for _ in range(MOST_ROUNDS):
-        try:
-            found_all = searched(msgspec.structs.replace(request, tokens=max(tokens, 1.0)))
-            front = [choice_of(one, []) for one in front_of([*found_all.refined, *found_all.mixed.refined])]
-        except NoFeasiblePlan:  # it fits nowhere
-            return None
-        found = max((_buys(choice, request.money, usd, limit_s) for choice in front), key=lambda one: one.tokens)
-        if best is None or found.tokens > best.tokens:
-            best = found if request.deadline is not None else _as_many(front, request.money, usd, limit_s, found)
-        if found.tokens <= 0:
-            tokens /= 16
-        elif abs(found.tokens / tokens - 1) < CLOSE:
-            break
-        else:
-            tokens = found.tokens
-    if best is None or best.tokens <= 0:
-        return None
-    return _row(best, spec.name, int(counts.total), moe=spec.moe is not None)
-
-
-def _as_many(front: list[Choice], options: Money, usd: float, limit_s: float, most: _Buys) -> _Buys:
-    """The quickest of what trains as many tokens for all that is known."""
-    bar = min(most.choice.step_s_range.high / most.choice.step_s, AS_MANY)
-    every = [_buys(choice, options, usd, limit_s) for choice in front]
-    return min((one for one in every if one.tokens * bar >= most.tokens), key=lambda one: one.days)
-
-
-def _buys(choice: Choice, options: Money, usd: float, limit_s: float) -> _Buys:
-    """The tokens a choice trains until the money or the time is spent; the bill is in its own steps."""
-    cost, price = choice.cost, choice.cost.price
-    usd_per_s = cost.gpus * price.usd_per_gpu_h / 3600 + options.storage_usd_per_s
-    paid_s = (usd - options.egress_usd) / usd_per_s
-    if price.step_s > 0:
-        paid_s = math.floor(paid_s / price.step_s + 1e-9) * price.step_s
-    present_s = min(paid_s, limit_s) if paid_s >= price.minimum_s else 0.0
-    useful = cost.expected.goodput if cost.expected is not None and options.goodput == "expected" else 1.0
-    train_s = max(present_s - cost.startup_s - options.idle_s, 0.0) * useful
-    billed_s = max(present_s, price.minimum_s)
-    if price.step_s > 0:
-        billed_s = math.ceil(billed_s / price.step_s - 1e-9) * price.step_s
-    gpus_usd = cost.gpus * price.usd_per_gpu_h * billed_s / 3600
-    total = gpus_usd + options.storage_usd_per_s * present_s + options.egress_usd
-    return _Buys(choice, train_s * choice.tokens_per_s, present_s / 86400, total)
-
-
-def _row(best: _Buys, name: str, parameters: int, *, moe: bool) -> Afforded:
-    choice = best.choice
-    low, high = (best.tokens * choice.step_s / end for end in (choice.step_s_range.high, choice.step_s_range.low))
+def _row(bought: Buys, found: Refined, world: World) -> Afforded:
+    result, spec = found.estimate, world.model
+    longer = result.step_s_range.high / result.step_s if world.upper else 1.0  # than is expected
+    tokens = bought.steps * longer * world.workload.global_batch * world.workload.seq
+    low, high = (tokens * result.step_s / end for end in (result.step_s_range.high, result.step_s_range.low))
+    parameters = int(weights_of.count(spec).total)
     return Afforded(
-        model=name,
+        model=spec.name,
         parameters=parameters,
-        tokens=best.tokens,
+        tokens=tokens,
         tokens_range=Range(low=low, high=high),
-        tokens_per_parameter=best.tokens / parameters,
-        loss=None if moe else loss(parameters, best.tokens),
-        choice=choice.name,
-        gpus=choice.gpus,
-        days=best.days,
-        usd=best.usd,
-        strategy=choice.strategy,
-        price=choice.cost.price,
+        tokens_per_parameter=tokens / parameters,
+        loss=None if spec.moe is not None else loss(parameters, tokens),
+        choice=found.name,
+        gpus=found.gpus,
+        days=bought.present_s / 86400,
+        usd=bought.usd,
+        strategy=result.strategy,
+        price=found.parts[0].offer.tag,
     )
 
 
@@ -198,6 +185,7 @@ def loss(parameters: float, tokens: float) -> float:
     return float(LAW["E"] + LAW["A"] / parameters ** LAW["a"] + LAW["B"] / tokens ** LAW["b"])
 
 
+@cache
 def _dense() -> list[tuple[float, str, str]]:
     """Dense decoders of text in the catalog: parameters, date and name."""
     known = []
@@ -222,11 +210,8 @@ def _near(parameters: float) -> list[str]:
     return list(found)
 
 
-def _report(
-    rows: list[Afforded], named: bool, usd: float, limit_s: float, ratio: float, request: PlanRequest
-) -> AffordReport:
+def _report(rows: list[Afforded], named: str, search: _Search, ratio: float) -> AffordReport:
     """The record, models by size."""
-    asked = rows[0] if named else None
     ranked = sorted(rows, key=lambda row: row.parameters)
     allowed = [row for row in ranked if row.tokens_per_parameter >= ratio]
     judged = [row for row in ranked if row.loss is not None]
@@ -241,13 +226,13 @@ def _report(
         notes.append("No model shown is small enough for the rule: name a smaller one.")
     return AffordReport(
         version=astra.__version__,
-        budget_usd=usd,
-        deadline_days=limit_s / 86400,
+        budget_usd=search.caps.usd,
+        deadline_days=search.caps.seconds / 86400,
         ratio=ratio,
         rows=ranked,
-        most=asked.model if asked is not None else "",
+        most=named,
         largest=allowed[-1].model if allowed else "",
         best=least,
-        notes=notes,
-        asked=msgspec.structs.replace(request, budget=usd).plain("rent"),
+        notes=[*search.notes, *notes],
+        asked=msgspec.structs.replace(search.request, budget=search.caps.usd).plain("rent"),
     )

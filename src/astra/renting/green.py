@@ -19,7 +19,9 @@ from astra.search.offers import MOST_EFFORT, JobOf, search_front
 from astra.spec.money import Money
 
 
-def least(offers: list[Offer], job_of: JobOf, options: Money, goal: Goal, horizon_s: float) -> list[Refined]:
+def least(
+    offers: list[Offer], job_of: JobOf, options: Money, goal: Goal, horizon_s: float, *, upper: bool
+) -> list[Refined]:
     """Choices within the time, the least energy or CO2 first; offers whose grid is not known have no CO2."""
     column, twins = goal.objective.columns[0], dict[int, Offer]()
     priced = []
@@ -33,13 +35,15 @@ def least(offers: list[Offer], job_of: JobOf, options: Money, goal: Goal, horizo
         fix = "Give --g-co2-per-kwh, or --regions and --providers of clouds whose grid is known (docs/money.md)."
         raise InputError("objective", goal.objective.name, want="offers whose grid is known", fix=fix)
     plain = msgspec.structs.replace(options, storage_tb=0.0, egress_tb=0.0)
-    state = search_front(priced, job_of, plain, effort=Effort(MOST_EFFORT))
-    found = refine(job_of, options, [one._replace(offer=twins[id(one.offer)]) for one in state.near_front()])
+    state = search_front(priced, job_of, plain, effort=Effort(MOST_EFFORT), upper=upper)
+    near = [one._replace(offer=twins[id(one.offer)]) for one in state.near_front()]
+    found = refine(job_of, options, near, upper=upper)
     limit_s = goal.most_s if np.isfinite(goal.most_s) else horizon_s
     within = [one for one in found if one.time_s <= limit_s and one.usd <= goal.most_usd]
     if not within:
         raise NoFeasiblePlan("Nothing ends in this time: give a later --deadline, or more GPUs.")
-    return sorted(within, key=lambda one: (getattr(one.estimate.cost, column), one.time_s))
+    # Energy grows as the time does.
+    return sorted(within, key=lambda one: (getattr(one.estimate.cost, column) * one.time_s / one.middle_s, one.time_s))
 
 
 def _per_gpu_h(offer: Offer, options: Money, column: str) -> float | None:

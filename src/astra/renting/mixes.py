@@ -24,9 +24,13 @@ import numpy as np
 from astra.answer import PriceTag
 from astra.answer_money import MixSearch
 from astra.cost import step
-from astra.layers.kinds import layer_kinds
+from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.mixed import PoolColumns
+from astra.evidence.bars import least_factor
+from astra.evidence.kinds import MIXED, kind_at
+from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.split import kinds
-from astra.money.bill import Hired, cost_of, judged_by, startup_s
+from astra.money.bill import Hired, startup_s
 from astra.money.front import first_dominated
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
@@ -35,7 +39,7 @@ from astra.search.bounds import products_s
 from astra.search.counts import attention_s
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.search import Planner
-from astra.search.front import OfferPart, Refined, front_of
+from astra.search.front import OfferPart, Refined, front_of, refined_of
 from astra.search.offers import JobOf, steps_of, waiting
 from astra.spec.cluster import Cluster
 from astra.spec.job import STRAGGLING, Job
@@ -77,12 +81,14 @@ class Mixed(NamedTuple):
 
 
 def mix(
-    offers: Sequence[Offer], job_of: JobOf, options: Money, singles: Sequence[Refined], most: int, which: Which = "some"
-) -> Mixed:
+    offers: Sequence[Offer], job_of: JobOf, options: Money, singles: Sequence[Refined], most: int,
+    which: Which = "some", *, upper: bool, most_s: float = np.inf,
+) -> Mixed:  # fmt: skip
     """Every mix of the offers against the front of single types; ``most`` GPUs in all."""
     if which == "none" or not singles:
         return Mixed([], 0, 0, 0)
-    table = _Table(job_of, options, front_of(singles), Effort() if which == "all" else Effort(MOST_EFFORT))
+    table = _Table(job_of, options, front_of(singles), Effort() if which == "all" else Effort(MOST_EFFORT),
+                   upper=upper, most_s=most_s)  # fmt: skip
     considered, found = 0, []
     may = np.inf if which == "all" else 0 if table.experts else MOST_PLANNED
     for pair in _pairs(offers):
@@ -125,8 +131,11 @@ def _sizes(first: Offer, second: Offer, most: int, precision: str) -> tuple[Ints
 class _Table:
     """The front of single types and the lower bounds of mixes."""
 
-    def __init__(self, job_of: JobOf, options: Money, best: Sequence[Refined], effort: Effort) -> None:
+    def __init__(
+        self, job_of: JobOf, options: Money, best: Sequence[Refined], effort: Effort, *, upper: bool, most_s: float
+    ) -> None:
         self._job_of, self._options, self.effort = job_of, options, effort
+        self._upper, self._most_s = upper, most_s
         self._times = np.array([one.time_s for one in best])
         self._dollars = np.array([one.usd for one in best]) - options.egress_usd
         self._work: dict[tuple[str, str], Floats] = {}
@@ -155,7 +164,8 @@ class _Table:
         usd_per_h = one * first.tag.usd_per_gpu_h + other * second.tag.usd_per_gpu_h
         usd_per_s = usd_per_h / 3600 + self._options.storage_usd_per_s
         start_s = startup_s(self._options, first.tag, nodes)
-        time_s = first_dominated(usd_per_s, self._times, self._dollars) - self._options.idle_s - start_s
+        time_s = np.minimum(first_dominated(usd_per_s, self._times, self._dollars), self._most_s)
+        time_s = time_s - self._options.idle_s - start_s
         slower = waiting(job, self._options, one + other, nodes, first.tag.market)
         limit: Floats = time_s / slower / steps_of(job)
         return limit
@@ -163,8 +173,10 @@ class _Table:
     def possible(self, first: Offer, second: Offer, one: Ints, other: Ints, *, closely: bool) -> list[Mix]:
         """Mixes of two offers that no bound rules out; the work at peak FLOP/s is tried before the work by parts."""
         limit_s = self.limit_s(first, second, one, other)
-        for work in (self._at_peak, self._by_parts) if closely else (self._at_peak,):
+        for work in (self._at_peak, self._by_device, self._by_parts)[: 3 if closely else 1]:
             least_s = self._least_s(first, second, one, other, work(first), work(second))
+            if work != self._at_peak:
+                least_s = least_s * self._doubt(first, second, one + other)
             kept = least_s < limit_s
             one, other, limit_s, least_s = one[kept], other[kept], limit_s[kept], least_s[kept]
             if not len(one):
@@ -183,22 +195,45 @@ class _Table:
         nodes = one / first.node.gpus + other / second.node.gpus
         return step.least_seconds(job, busy_s, 1 + STRAGGLING * np.log2(np.maximum(nodes, 1)))
 
+    def _doubt(self, first: Offer, second: Offer, gpus: Ints) -> Floats:
+        """The least that any plan of a mix is doubted, by its GPUs; 1 where expected steps are ranked by."""
+        if not self._upper:
+            return np.ones(len(gpus))
+        kinds = [kind_at(self._job(offer), 0)._replace(network=MIXED) for offer in (first, second)]
+        doublings, place = np.unique(np.round(np.log2(gpus)), return_inverse=True)
+        least = [min(least_factor(kind._replace(gpus=float(size))) for kind in kinds) for size in doublings]
+        return np.array(least)[place]
+
     def _at_peak(self, offer: Offer) -> Floats:
         job, one = self._job(offer), np.array([1])
         work_s = np.concatenate([products_s(job, one), attention_s(job, one)])
         return work_s[work_s > 0]
 
+    def _by_device(self, offer: Offer) -> Floats:
+        """As ``_by_parts``, of compute alone: the same for a GPU in every server with as many of them."""
+        key = offer.device.name, str(offer.node.links[0].reach if offer.node.links else 1)
+        if key not in self._work:
+            job, columns = self._job(offer), self._planner(offer).fleet.columns[0]
+            sorts: list[LayerKind | str] = [*kinds(job.model), EMBEDDING, HEAD]
+            parts, place = columns.gathered.parts, columns.gathered.place
+            busy = [(parts[sort].forward.compute_s + parts[sort].backward.compute_s)[place] for sort in sorts]
+            self._work[key] = self._least_work(job, columns, np.stack(busy, axis=1))
+        return self._work[key]
+
     def _by_parts(self, offer: Offer) -> Floats:
         """[kind] seconds one GPU needs for a step's work, each kind with the sharding that is best for it."""
         key = offer.device.name, offer.node.name
         if key not in self._work:
-            job = self._job(offer)
             columns = self._planner(offer).fleet.columns[0]
-            tp, cp, _, mbs = columns.shards
-            gpu_s = columns.work_s * (tp * cp / mbs * job.workload.global_batch)[:, None]
-            layers = [layer_kinds(job.model).count(kind) for kind in kinds(job.model)]
-            self._work[key] = gpu_s.min(axis=0, initial=np.inf) * np.array([*layers, 1, 1])
+            self._work[key] = self._least_work(self._job(offer), columns, columns.work_s)
         return self._work[key]
+
+    def _least_work(self, job: Job, columns: PoolColumns, work_s: Floats) -> Floats:
+        """[kind] GPU-seconds of a step, from [sharding, kind] seconds of a micro-batch."""
+        tp, cp, _, mbs = columns.shards
+        gpu_s = work_s * (tp * cp / mbs * job.workload.global_batch)[:, None]
+        layers = [layer_kinds(job.model).count(kind) for kind in kinds(job.model)]
+        return np.asarray(gpu_s.min(axis=0, initial=np.inf) * np.array([*layers, 1, 1]))
 
     def plan(self, one: Mix) -> tuple[Refined | None, bool]:
         """The better of the best pipeline over both types and the best pair of groups, as simulated.
@@ -226,9 +261,11 @@ class _Table:
         if not costed:
             return None
         tag, machines = _mean_price(one.parts), Hired(a + b, a + b, sum(part.nodes for part in one.parts))
-        result = costed[0].estimate
-        priced = msgspec.structs.replace(result, cost=cost_of(job, result, self._options, tag, machines))
-        return Refined(one.parts, priced, *judged_by(job, result, self._options, tag, machines))
+        made = [
+            refined_of(job, each.estimate, self._options, tag, one.parts, machines, upper=self._upper)
+            for each in costed
+        ]
+        return min(made, key=lambda each: each.time_s)
 
 
 def _mean_price(parts: Sequence[OfferPart]) -> PriceTag:

@@ -14,7 +14,7 @@ import numpy as np
 from astra.answer_money import RentReport, Unused
 from astra.catalog.clusters import parse_cluster, read_cluster
 from astra.errors import InputError, NoFeasiblePlan
-from astra.money.objectives import Goal, is_green
+from astra.money.objectives import is_green
 from astra.money.offers import ANY, Market, Offer, Wanted, market, wanted_gpus
 from astra.partition.problem import Effort
 from astra.renting.green import least
@@ -63,16 +63,16 @@ def rent(
         raise InputError("tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
     found = searched(request, today, progress)
     world, shown, state, mixed = found.world, found.shown, found.state, found.mixed
-    best, late = within_horizon(front_of([*found.refined, *mixed.refined]), world.goal)
+    best = front_of([*found.refined, *mixed.refined])
     if is_green(world.goal):
         owned = [offer for offer in shown.offers if offer.tag.market not in MARKETS]
         every = [*(offer for offer in shown.mixable if len(offer.counts)), *owned]  # a dearer offer may be greener
-        chosen = least(every, found.job_of, world.money, world.goal, HORIZON_S)
+        chosen = least(every, found.job_of, world.money, world.goal, HORIZON_S, upper=world.upper)
     else:
         chosen = chosen_of(best, world.goal)
-    popular, remarks = _popular(shown.offers, state, found.job_of, world.money)
+    popular, remarks = _popular(shown.offers, state, found.job_of, world.money, upper=world.upper)
     left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
-    notes = [*left_open, *remarks, *late]
+    notes = [*left_open, *remarks]
     return report_of(Answer(best, chosen, popular, shown, state, mixed, notes), world, started)
 
 
@@ -87,34 +87,52 @@ class Searched(NamedTuple):
     mixed: Mixed
 
 
-def searched(
-    request: PlanRequest, today: dt.date | None = None, progress: Callable[[float], None] | None = None
-) -> Searched:
-    """Every offer in every count, and mixes of two; an error if nothing fits."""
-    options, most = request.money, request.max_gpus
-    shown = offers_of(request, today)
-    world = World.of(_with_usual_goal(request), Cluster(pools=(shown.offers[0].pool,)))
+class Stage(NamedTuple):
+    """What a request may rent, and the job on any of it."""
+
+    world: World
+    shown: Market
+    job_of: JobOf
+
+
+def staged(request: PlanRequest, shown: Market) -> Stage:
+    """A request with what it may rent; an error if its runtime cannot train it."""
+    world = World.of(request, Cluster(pools=(shown.offers[0].pool,)))
     base = world.job
     able(base)
 
     def job_of(offer: Offer, count: int) -> Job:
         return msgspec.structs.replace(base, pool=offer.pool_of(count))
 
-    state = search_front(shown.offers, job_of, options, effort=Effort(MOST_EFFORT), progress=progress)
-    refined = refine(job_of, options, state.near_front())
-    if not refined:
+    return Stage(world, shown, job_of)
+
+
+def searched(
+    request: PlanRequest, today: dt.date | None = None, progress: Callable[[float], None] | None = None
+) -> Searched:
+    """Every offer in every count, and mixes of two; an error if nothing fits."""
+    options, most = request.money, request.max_gpus
+    world, shown, job_of = staged(_with_usual_goal(request), offers_of(request, today))
+    base, goal = world.job, world.goal
+    horizon_s = max(HORIZON_S, goal.cap if goal.objective.name == "deadline" else 0.0)
+
+    def search(most_s: float) -> FrontSearch:
+        return search_front(
+            shown.offers, job_of, options, effort=Effort(MOST_EFFORT), upper=world.upper, most_s=most_s,
+            progress=progress,
+        )  # fmt: skip
+
+    state = search(horizon_s)
+    refined = refine(job_of, options, state.near_front(), upper=world.upper)
+    within = [one for one in refined if one.time_s <= horizon_s]
+    if not within:  # it takes longer than anybody waits, or fits nowhere
+        horizon_s, state = np.inf, search(np.inf)
+        within = front_of(refine(job_of, options, state.near_front(), upper=world.upper))[:1]
+    if not within:
         raise NoFeasiblePlan(_nothing(base, shown, most))
     joined = request.mixes if "pp" in base.runtime.can.degrees else "none"  # pools are joined by pipelines
-    mixed = mix(shown.mixable, job_of, options, refined, most, joined)
-    return Searched(world, shown, state, job_of, refined, mixed)
-
-
-def within_horizon(best: list[Refined], goal: Goal) -> tuple[list[Refined], list[str]]:
-    """What ends within a year, or within the deadline if that is later; the fastest in any case."""
-    horizon_s = max(HORIZON_S, goal.cap if goal.objective.name == "deadline" else 0.0)
-    kept = [one for one in best if one.time_s <= horizon_s] or best[:1]
-    late = len(best) - len(kept)
-    return kept, [f"{late} cheaper choices take more than a year (--deadline 2000d shows them)."] if late else []
+    mixed = mix(shown.mixable, job_of, options, within, most, joined, upper=world.upper, most_s=horizon_s)
+    return Searched(world, shown, state, job_of, within, mixed)
 
 
 def offers_of(request: PlanRequest, today: dt.date | None = None) -> Market:
@@ -145,7 +163,7 @@ def _with_usual_goal(request: PlanRequest) -> PlanRequest:
 
 
 def _popular(
-    offers: Sequence[Offer], state: FrontSearch, job_of: JobOf, options: Money
+    offers: Sequence[Offer], state: FrontSearch, job_of: JobOf, options: Money, *, upper: bool
 ) -> tuple[list[Refined], list[str]]:
     """What many would rent without looking: a common GPU in a common number, from a large provider.
 
@@ -170,7 +188,7 @@ def _popular(
                 )
                 continue
             with effort.part(1 / 2):
-                by_count = best_on(job_of(offer, sizes[-1]), effort, found=bool(chosen))
+                by_count = best_on(job_of(offer, sizes[-1]), effort, upper=upper, found=bool(chosen))
             if by_count.strategies[0] is None:
                 if np.isfinite(by_count.open_s[0]):
                     notes.append(f"{sizes[-1]}x{gpu}, a common choice: nothing was found in the work allowed for it.")
@@ -183,7 +201,7 @@ def _popular(
             step_s = float(by_count.step_s[0])
             one = FoundOffer(offer, sizes[-1], by_count.strategies[0], step_s, step_s, np.inf)
         chosen.append(one)
-    return refine(job_of, options, chosen), notes
+    return refine(job_of, options, chosen, upper=upper), notes
 
 
 def _fame(provider: str) -> int:

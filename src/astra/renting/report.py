@@ -27,7 +27,7 @@ from astra.search.world import World
 from astra.spec.money import MARKETS, Money
 from astra.units import show_dollars, show_seconds
 
-HARDLY: Final = 1.05  # as much dearer or slower as anyone would take for being sure
+MOST_STARTUP: Final = 1 / 3  # of the time that is paid for, of what is named first
 
 
 class Answer(NamedTuple):
@@ -45,6 +45,7 @@ class Answer(NamedTuple):
 def report_of(found: Answer, world: World, started: float) -> RentReport:
     """The record of an answer."""
     best, goal = found.best, world.goal
+    judged = "expected" if world.money.goodput == "expected" else "ideal"
     like, roles = stand_ins(best), dict[int, list[str]]()
     named = heads(best, like)
     like = [max(place, named["fastest"]) for place in like]
@@ -65,14 +66,15 @@ def report_of(found: Answer, world: World, started: float) -> RentReport:
         request=_record(world, found.shown),
         asked=world.resolved.plain("rent"),
         objective=goal.objective.name,
-        judged_by="expected" if world.money.goodput == "expected" else "ideal",
+        judged_by=judged,
+        ranked_by=world.request.rank,
         front=choices,
         chosen=[choices[best.index(one)] if one in best else choice_of(one, ["chosen"]) for one in found.chosen],
         popular=[choice_of(one, [], None if one.name in on_front else _waste(one, best)) for one in found.popular],
         unused=found.shown.unused,
         search=_search_record(found, started),
         notes=[*found.remarks, *_notes(found, world.money)],
-        warnings=_warnings([*best, *found.popular], found.chosen, best, goal),
+        warnings=_warnings([*best, *found.popular], found.chosen, goal, judged),
         own=_break_even(found.shown, world.money),
     )
 
@@ -98,7 +100,7 @@ def _bar(one: Refined) -> float:
 
 
 def heads(best: Sequence[Refined], like: Sequence[int]) -> dict[str, int]:
-    """The rows to name first: fastest, cheapest, knee. None that runs for less time than it takes to start."""
+    """The rows to name first: fastest, cheapest, knee. None of which much is start-up, if it can be helped."""
     shown = sorted(set(like))
     worth = [place for place in shown if _worth_starting(best[place])] or shown[-1:]
     times, dollars = (np.array([getattr(best[place], name) for place in worth]) for name in ("time_s", "usd"))
@@ -107,42 +109,24 @@ def heads(best: Sequence[Refined], like: Sequence[int]) -> dict[str, int]:
 
 def _worth_starting(one: Refined) -> bool:
     cost = one.estimate.cost
-    return cost is None or cost.days * 86400 >= 2 * cost.startup_s
+    return cost is None or MOST_STARTUP * cost.days * 86400 >= cost.startup_s
 
 
 def chosen_of(best: list[Refined], goal: Goal) -> list[Refined]:
     """What a goal makes of a front: the best first, then the others it allows.
 
-    Nothing that is gone before it has started, if it can be helped; the cheapest of what is as fast for all we know;
-    and what keeps a cap at the upper end of its error bar too, where that costs or takes hardly more.
+    Nothing of which much is start-up, if it can be helped; the cheapest of what is as fast for all we know.
     """
     like = stand_ins(best)
     worth = [one for place, one in enumerate(best) if _worth_starting(one) and (like[place] == place or _timed(goal))]
     try:
-        allowed = choose(worth or best, goal)
+        return choose(worth or best, goal)
     except NoFeasiblePlan:
-        allowed = choose(best, goal)
-    first = allowed[0]
-    sure = [one for one in allowed if within(one, goal) and _hardly_worse(one, first, goal)]
-    return [sure[0], *(one for one in allowed if one is not sure[0])] if sure else allowed
+        return choose(best, goal)
 
 
 def _timed(goal: Goal) -> bool:
     return goal.objective.name == "deadline" or goal.objective.direction == "front"
-
-
-def _hardly_worse(one: Refined, first: Refined, goal: Goal) -> bool:
-    worse = one.usd / first.usd if goal.objective.name == "deadline" else one.time_s / first.time_s
-    return bool(goal.objective.cap) and worse <= HARDLY
-
-
-def within(one: Refined, goal: Goal) -> bool:
-    """Whether a choice keeps the caps also at the upper end of its error bar."""
-    high = _high(one)
-    limits = {"usd": goal.most_usd, "time_s": np.inf}
-    if goal.objective.cap:
-        limits[goal.objective.cap] = min(limits[goal.objective.cap], goal.cap)
-    return one.usd * high <= limits["usd"] and one.time_s * high <= limits["time_s"]
 
 
 def _search_record(found: Answer, started: float) -> RentSearch:
@@ -207,7 +191,7 @@ def _waste(one: Refined, best: list[Refined]) -> Waste | None:
     if not better:
         return None
     instead = min(better, key=lambda other: other.usd)
-    days, usd = (one.time_s - instead.time_s) / 86400, one.usd - instead.usd
+    days, usd = (one.middle_s - instead.middle_s) / 86400, one.middle_usd - instead.middle_usd
     return Waste(instead=instead.name, days=days, usd=usd, usd_range=shared_range(one.estimate, usd))
 
 
@@ -215,8 +199,8 @@ def _notes(found: Answer, options: Money) -> list[str]:
     best, mixed, notes = found.best, found.mixed, list[str]()
     if mixed.cut:
         notes.append(
-            f"{mixed.cut} of the {mixed.planned} mixes planned were not searched to the end: the work allowed for "
-            "mixes was done (--mixes all searches on)."
+            f"Mixes that were not searched to the end, because the work allowed for them was done: {mixed.cut} of "
+            f"{mixed.planned} (--mixes all searches on)."
         )
     offers = [part.offer for one in best for part in one.parts]
     if any(offer.tag.market in MARKETS and offer.tag.available is None for offer in offers):
@@ -266,26 +250,21 @@ def _commitments(best: Sequence[Refined]) -> list[str]:
     ]
 
 
-def _warnings(shown: list[Refined], chosen: list[Refined], best: list[Refined], goal: Goal) -> list[str]:
+def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal, judged: str) -> list[str]:
+    """Old prices, and caps that the choice crosses at the upper end of its error bar."""
     warnings = [stale_warning(part.offer.tag) for one in shown for part in one.parts]
-    top = chosen[0]
-    high = top.estimate.step_s_range.high / top.estimate.step_s
-    budget = goal.cap if goal.objective.name == "budget" else goal.most_usd
-    if top.usd * high > budget:
-        sure = [one for one in best if one.usd * _high(one) <= budget]
-        instead = f" {sure[0].name} stays within it ({show_seconds(sure[0].time_s)})." if sure else ""
-        most = show_dollars(top.usd * high)
-        warnings.append(f"At the upper end of its error bar the chosen plan costs {most}, above the budget.{instead}")
-    if goal.objective.name == "deadline" and top.time_s * high > goal.cap:
-        sure = [one for one in best if one.time_s * _high(one) <= goal.cap]
-        instead = f" {sure[-1].name} is within it for {show_dollars(sure[-1].usd)}." if sure else ""
-        most = show_seconds(top.time_s * high)
-        warnings.append(f"At the upper end of its error bar the chosen plan takes {most}, past the deadline.{instead}")
+    top, cost = chosen[0], chosen[0].estimate.cost
+    if cost is not None:
+        told = cost.expected if judged == "expected" and cost.expected is not None else cost
+        budget = goal.cap if goal.objective.name == "budget" else goal.most_usd
+        limit_s = goal.cap if goal.objective.name == "deadline" else goal.most_s
+        usd, seconds = told.usd_range.high, told.days_range.high * 86400
+        may = f"{top.name} is expected to keep it, and may not: at the upper end of its error bar it"
+        if usd > budget:
+            warnings.append(f"The budget is within doubt. {may} costs {show_dollars(usd)}.")
+        if seconds > limit_s:
+            warnings.append(f"The deadline is within doubt. {may} takes {show_seconds(seconds)}.")
     return [warning for warning in dict.fromkeys(warnings) if warning]
-
-
-def _high(one: Refined) -> float:
-    return one.estimate.step_s_range.high / one.estimate.step_s
 
 
 def _break_even(shown: Market, options: Money) -> list[BreakEven]:

@@ -59,6 +59,13 @@ def network_words(choice: Choice) -> str:
     return price.fabric.removesuffix(" per GPU") if price.fabric else "assumed"
 
 
+def judged_words(report: RentReport) -> str:
+    """What a front is, and by which figures."""
+    ranked = "the upper ends of their ranges" if report.ranked_by == "upper" else "the middle of their ranges"
+    restarts = "with restarts" if report.judged_by == "expected" else "if nothing fails"
+    return f"nothing beats these in both, by {ranked}, {restarts}"
+
+
 def named(report: RentReport) -> list[Choice]:
     """The choices that have a role."""
     return [choice for choice in report.front if choice.roles]
@@ -100,6 +107,11 @@ def usd_of(choice: Choice, by: str) -> float:
 def usd_range_of(choice: Choice, by: str) -> Range:
     """Their range."""
     return choice.cost.expected.usd_range if by == "expected" and choice.cost.expected else choice.cost.usd_range
+
+
+def days_range_of(choice: Choice, by: str) -> Range:
+    """The range of the days."""
+    return choice.cost.expected.days_range if by == "expected" and choice.cost.expected else choice.cost.days_range
 
 
 def mark_of(choice: Choice) -> str:

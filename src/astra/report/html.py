@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from astra.answer import Estimate, Plan, PlanSet
+from astra.answer_money import AffordReport, RentReport
 from astra.report import explain
+from astra.report.afford import sentences
+from astra.report.choices import days_of, usd_of, usd_range_of, usd_spread
 from astra.report.markup import quoted
-from astra.units import show_dollars, show_seconds
+from astra.report.money import advice
+from astra.study.records import Sweep
+from astra.units import show_count, show_dollars, show_seconds
 
 _CELL: Final = "padding:2px 10px;text-align:{side};border-bottom:1px solid #8884"
 _COLOR: Final = {"compute": "#3a9d5d", "communication": "#d9a21b", "idle": "#c8553d", "other": "#4f7cac"}
@@ -41,6 +47,63 @@ def estimate_html(estimate: Estimate) -> str:
         *estimate.warnings,
     ]
     return _page(estimate, [Plan(rank=1, strategy=estimate.strategy, estimate=estimate)], remarks)
+
+
+def rent_html(report: RentReport) -> str:
+    """What to rent: the sentences, the front as a picture, and the choices."""
+    by, rows = report.judged_by, []
+    for number, choice in enumerate(report.front, start=1):
+        if not choice.like:
+            cost = choice.cost.price
+            rows.append((str(number), choice.name, f"{cost.usd_per_gpu_h:.2f}", f"{days_of(choice, by):,.2f}",
+                         show_dollars(usd_of(choice, by)), usd_spread(usd_range_of(choice, by)),
+                         " ".join(choice.roles)))  # fmt: skip
+    heads = ("#", "choice", "$/GPU-h", "days", "cost", "range", "")
+    return _block(f"What to rent for {report.request['model']}", _table(heads, rows, (1, 6)), report.plot().svg,
+                  [*advice(report), *report.warnings])  # fmt: skip
+
+
+def afford_html(report: AffordReport) -> str:
+    """What a budget buys: the sentences, the models, and tokens and loss by their size."""
+    rows = [
+        (row.model, show_count(row.parameters), show_count(row.tokens), f"{row.tokens_per_parameter:.3g}",
+         "-" if row.loss is None else f"{row.loss:.3f}", f"{row.days:,.1f}", show_dollars(row.usd), row.choice)
+        for row in report.rows
+    ]  # fmt: skip
+    heads = ("model", "parameters", "tokens", "per parameter", "loss", "days", "cost", "on")
+    return _block(f"What {show_dollars(report.budget_usd)} buys", _table(heads, rows, (0, 7)), report.plot().svg,
+                  [*sentences(report), *report.notes])  # fmt: skip
+
+
+def sweep_html(found: Sweep) -> str:
+    """The charts of a sweep, and its points."""
+    heads = (*found.over, "tokens/s", "MFU", "best plan")
+    rows = [
+        (*(point.at[name] for name in found.over),
+         "-" if point.tokens_per_s is None else f"{point.tokens_per_s:,.0f}",
+         "-" if point.mfu is None else f"{point.mfu:.1%}", point.strategy or point.why)
+        for point in found.points
+    ]  # fmt: skip
+    return _block(
+        f"{found.model} on {found.gpus}", _table(heads, rows, (len(heads) - 1,)), found.plot().svg, found.notes
+    )
+
+
+def _block(title: str, table: str, svg: str, remarks: Sequence[str]) -> str:
+    listed = "".join(f"<li>{quoted(remark)}</li>" for remark in remarks if remark)
+    return (
+        '<div style="font-family:sans-serif;font-size:90%;max-width:70em">'
+        f"<b>{quoted(title)}</b>{svg}{table}"
+        f'<ul style="margin:.4em 0;padding-left:1.4em">{listed}</ul></div>'
+    )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    head = "".join(_cell(name, tag="th", left=place in left) for place, name in enumerate(heads))
+    body = "".join(
+        f"<tr>{''.join(_cell(cell, left=place in left) for place, cell in enumerate(row))}</tr>" for row in rows
+    )
+    return f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def _page(best: Estimate, plans: list[Plan], remarks: list[str]) -> str:

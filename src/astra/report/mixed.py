@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from astra.report import drawing, explain, money
+from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
 from astra.spec.mixed import short_form
@@ -124,11 +125,13 @@ def render_mixed(
         _ranking(planset),
     ]
     parts += drawing.closing(explain.all_warnings(planset), [])
+    parts += _runtimes(planset)
     if full:
         parts += [drawing.blank(), drawing.heading("The best plan"), drawing.text(best.strategy)]
         parts += picture(best, columns, every_stage=True)
         parts += [drawing.blank(), drawing.heading("What each pool is worth")]
-        parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset)])
+        parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset), *line_sentences(planset)])
+        parts += drawing.bullets(lost_sentences(planset))
         parts += money.bill(planset)
         if planset.baseline is not None and best.cost is None:
             parts += [drawing.blank(), *drawing.bullets(money.saved_sentences(planset))]
@@ -150,6 +153,7 @@ MORE: Final = (
 def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[RenderableType]:
     """The best plan in a few sentences, what each pool is worth, and what more can be seen."""
     sentences = [explain.certainty(best), " ".join(comparison(planset)), "; ".join(marginal_sentences(planset))]
+    sentences += [*line_sentences(planset), *lost_sentences(planset)]
     sentences += [money.bill_in_short(best), *money.saved_sentences(planset)]
     sentences.append(_who_in_short(planset, best))
     return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE)]
@@ -292,6 +296,21 @@ def _ranking(planset: MixedPlanSet) -> RenderableType:
             cells += [show_dollars(estimate.train_usd) if estimate.train_usd is not None else "-"]
         out.add_row(str(plan.rank), *cells)
     return out
+
+
+def _runtimes(planset: MixedPlanSet) -> list[RenderableType]:
+    """The best plan of each runtime, where that was asked."""
+    if not planset.by_runtime:
+        return []
+    out = drawing.table(("runs on", "left"), ("best plan", "wrap"), ("step time", "right"), ("times", "right"),
+                        ("export", "left"))  # fmt: skip
+    for row in planset.by_runtime:
+        if row.strategy is None or row.step_s is None or row.times is None:
+            out.add_row(row.runs_on, row.why, "-", "-", row.target or "-")
+            continue
+        words = "\n".join(short_form(row.strategy))
+        out.add_row(row.runs_on, words, explain.show_step(row.step_s), f"{row.times:.2f}", row.target or "-")
+    return [drawing.blank(), drawing.heading("The best plan of each runtime"), out]
 
 
 def _launch(planset: MixedPlanSet) -> list[RenderableType]:

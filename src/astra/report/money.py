@@ -12,6 +12,7 @@ from astra.report.choices import (
     days_of,
     energy_words,
     front_table,
+    judged_words,
     mark_of,
     named,
     own_words,
@@ -41,9 +42,7 @@ def render_rent(
     """
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
-    parts += [
-        drawing.heading("Time against money", f"nothing beats these in both; judged by {report.judged_by} figures")
-    ]
+    parts += [drawing.heading("Time against money", judged_words(report))]
     shown = [choice for choice in report.front if full or not choice.like]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
     parts.append(
@@ -169,8 +168,8 @@ def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]
     if not hidden:
         return []
     words = (
-        f"{hidden} more: dearer, and faster by less than their error bar or gone in less time than they take to start "
-        "(-v shows them)."
+        f"{hidden} more: dearer, and faster by less than their error bar or with start-up for over a third of their "
+        "time (-v shows them)."
     )
     return [drawing.prose((words, "dim"))]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
-from astra.report.choices import days_of, network_words, seller, usd_of, usd_range_of
+from astra.report.choices import days_of, judged_words, network_words, seller, usd_of, usd_range_of
 from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
@@ -27,7 +27,7 @@ def rent_page(report: RentReport) -> str:
         paragraph(about, "faint"),
         section("The answer", _headline(report), bullets(money.advice(report)), bullets(report.warnings, "warn"),
                 key="answer"),
-        section("Time against money", paragraph(f"Nothing beats these in both; judged by {report.judged_by} figures."),
+        section("Time against money", paragraph(f"{judged_words(report).capitalize()}."),
                 wide(front_svg(spots(report), title)), _front(report), key="front"),
         section("Evidence and doubt", *_evidence(report), key="evidence"),
         section("Common choices", _popular(report), key="popular"),

@@ -1,14 +1,11 @@
-"""A sweep as a table, as CSV and as charts with the changes of strategy marked."""
+"""A sweep as a table and as charts with the changes of strategy marked."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from astra.errors import visible
 from astra.report import drawing, explain
 from astra.report.charts import Curve, Dot, Panel, charts
 from astra.report.explanation import short_strategy
@@ -29,10 +26,6 @@ TITLES: Final = {
     "memory": "memory per GPU, times",
     "price": "dollars per GPU and hour",
 }
-COLUMNS: Final = (
-    "strategy", "gpus_used", "step_s", "step_s_low", "step_s_high", "tokens_per_s", "mfu", "peak_reserved_gib",
-    "usd_per_billion_tokens", "new_strategy", "why",
-)  # fmt: skip
 
 
 def render_sweep(found: Sweep, width: int | None = None, color: bool | None = None) -> str:
@@ -71,28 +64,6 @@ def _cells(found: Sweep, point: SweepPoint, *, priced: bool) -> list[str]:
         "*" if point.new_strategy else "",
         short_strategy(point.strategy),
     ]
-
-
-def sweep_csv(found: Sweep) -> str:
-    """One line per point; text that a spreadsheet would take for a formula is kept text."""
-    page_ = io.StringIO()
-    writer = csv.writer(page_, lineterminator="\n")
-    writer.writerow([*found.over, *COLUMNS])
-    for point in found.points:
-        between = point.step_s_range
-        row: list[object] = [point.at[name] for name in found.over]
-        row += [point.strategy or "", point.gpus, point.step_s, between and between.low, between and between.high]
-        row += [point.tokens_per_s, point.mfu, point.peak_reserved_gib, point.usd_per_billion_tokens]
-        row += [int(point.new_strategy), point.why]
-        writer.writerow([_cell(value) for value in row])
-    return page_.getvalue()
-
-
-def _cell(value: object) -> object:
-    if not isinstance(value, str):
-        return "" if value is None else value
-    shown = visible(value)
-    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 
 
 def sweep_svg(found: Sweep) -> str:

@@ -36,6 +36,7 @@ _WORDS: Final[dict[str, TermWords]] = {
     "ep": TermWords("expert all-to-all", "communication", ("a smaller ep", "an ep that stays inside a node")),
     "pp": TermWords("pipeline transfers", "communication", ("fewer stages (pp)", "overlap=p2p with vp")),
     "dp": TermWords("data-parallel comm.", "communication", ("a larger batch", "overlap=grad,param", "faster links")),
+    "local": TermWords("meeting after local steps", "communication", ("more local steps", "a wider line")),
     "optimizer": TermWords("optimizer step", "other", ("a distributed optimizer (zero1) over more ranks",)),
     "offload": TermWords("optimizer offload", "communication", ("keeping the optimizer on the GPU if it fits",)),
     "other": TermWords("everything else", "other"),

@@ -38,6 +38,10 @@ def render_plans(
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
     if not brief and planset.nearby:
         parts += [drawing.blank(), *drawing.bullets([near.sentence for near in planset.nearby])]
+    if planset.lost:
+        from astra.report.sites import lost_sentences  # noqa: PLC0415 - few ask
+
+        parts += [drawing.blank(), *drawing.bullets(lost_sentences(planset))]
     if full:
         if planset.plans:
             parts += _best(planset.best.estimate, columns)

@@ -9,7 +9,7 @@ from astra.answer import Estimate, Plan, PlanSet
 from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
 from astra.report.bars import memory_bars, time_table
-from astra.report.choices import days_of, network_words, usd_of, usd_range_of
+from astra.report.choices import days_of, judged_words, network_words, usd_of, usd_range_of
 from astra.report.front_svg import front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, paragraph, table, wide
@@ -90,6 +90,7 @@ def _tools(plan: Plan) -> str:
         "div",
         tag("button", "Compare", type="button", data_do="compare", aria_pressed="false", aria_label=f"Compare: {name}"),
         tag("button", "Edit the strategy", type="button", data_do="edit", aria_label=f"Edit the strategy: {name}"),
+        tag("button", "Why?", type="button", data_do="explain", aria_label=f"Why is {name} as it is?"),
         class_="tools",
     )
 
@@ -112,7 +113,7 @@ def rent_view(report: RentReport) -> str:
     return "".join(
         [
             tag("h2", quoted(title), id="answer-title"),
-            paragraph(f"Nothing beats these in both time and money; judged by {report.judged_by} figures.", "faint"),
+            paragraph(f"{judged_words(report).capitalize()}.", "faint"),
             bullets(money.advice(report)),
             bullets(report.warnings, "warn"),
             wide(front_svg(spots(report, "#choice-"), title)),

@@ -29,6 +29,9 @@ _TRUTHS: Final = {"on": True, "off": False, "true": True, "false": False, "yes":
 _OFF: Final[Mapping[str, Value]] = {field.name: field.off for field in STRATEGY_FIELDS if field.off is not None}
 
 
+_GROUPS: Final = "groups"  # no field of a strategy, but of how several pools share the batch
+
+
 class Restrictions(Spec, frozen=True, kw_only=True):
     """Values each field may take; a field that is not named is free."""
 
@@ -36,6 +39,7 @@ class Restrictions(Spec, frozen=True, kw_only=True):
     forbidden: dict[str, tuple[bool | int | str, ...]] = msgspec.field(default_factory=dict)
     maxima: dict[str, int] = msgspec.field(default_factory=dict)
     minima: dict[str, int] = msgspec.field(default_factory=dict)
+    alike: bool = False  # over several pools, all replicas are: no groups of unlike ones
 
     def __post_init__(self) -> None:
         for option, group in (("fix", self.fixed), ("forbid", self.forbidden)):
@@ -74,10 +78,11 @@ class Restrictions(Spec, frozen=True, kw_only=True):
         lines = [f"{field} is {_listed(values)}" for field, values in self.fixed.items()]
         lines += [f"{field} is not {_listed(values)}" for field, values in self.forbidden.items()]
         lines += [f"{field} is at most {bound}" for field, bound in self.maxima.items()]
-        return lines + [f"{field} is at least {bound}" for field, bound in self.minima.items()]
+        lines += [f"{field} is at least {bound}" for field, bound in self.minima.items()]
+        return lines + ["there are no groups of unlike replicas"] * self.alike
 
     def __bool__(self) -> bool:
-        return bool(self.fixed or self.forbidden or self.maxima or self.minima)
+        return bool(self.fixed or self.forbidden or self.maxima or self.minima or self.alike)
 
     def _check_possible(self, field: str) -> None:
         """Refuse restrictions that leave a field without any value."""
@@ -114,7 +119,8 @@ def parse_restrictions(
         for field, values in _parse_fix(text).items():
             _once("fix", field, fixed, values)
     forbidden: dict[str, tuple[Value, ...]] = {}
-    for text in forbid:
+    kept = [text for text in forbid if text.strip().lower() != _GROUPS]
+    for text in kept:
         field, equals, words = _split("forbid", text)
         if not equals:
             for switched, off in _switched_off(field).items():
@@ -130,6 +136,7 @@ def parse_restrictions(
         forbidden=forbidden,
         maxima=_parse_bounds("max", maximum),
         minima=_parse_bounds("min", minimum),
+        alike=len(kept) < len(forbid),
     )
 
 

@@ -3,7 +3,8 @@
 A group of g micro-batches passes through chunk 0, then chunk 1, and so on, before the next group starts. Megatron-LM
 (core/pipeline_parallel/schedules.py @d98e8a6) takes g = p unless told otherwise, and demands p <= g <= m with a last
 group that is full or holds at least p; where p does not divide m, the smallest such g is used here
-(``--microbatch-group-size-per-virtual-pipeline-stage``).
+(``--microbatch-group-size-per-virtual-pipeline-stage``). PyTorch also runs fewer micro-batches than stages, in one
+round of all of them (ScheduleInterleaved1F1B: ``max(1, m // p)`` rounds); Megatron's rules refuse that.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from astra.schedule.base import Schedule, one_forward_one_backward
 
 
 def group_size(p: Ints, m: Ints) -> Ints:
-    """Micro-batches per group: p if that divides m, else the smallest size that leaves no group below p."""
+    """Micro-batches per group: p if that divides m, else the least that leaves no group below p; all if fewer."""
     p, m = np.broadcast_arrays(np.asarray(p, dtype=np.int64), np.asarray(m, dtype=np.int64))
     groups = np.maximum(m // p, 1)
     size = np.maximum(-(-m // groups), p)
     while True:
         short = (groups > 1) & (m - (groups - 1) * size < p)
         if not short.any():
-            return np.asarray(size)
+            return np.asarray(np.minimum(size, np.maximum(m, 1)))
         groups = groups - short
         size = np.maximum(-(-m // groups), p)
 
@@ -61,14 +62,14 @@ def in_flight(p: Ints, v: Ints, m: Ints, rank: Ints) -> Ints:
 
 
 def _legal(p: Ints, v: Ints, m: Ints) -> Bools:
-    return np.asarray((m >= p) & (v >= 1))
+    return np.asarray((m >= 1) & (v >= 1))
 
 
 SCHEDULE: Final = Schedule(
     name="interleaved",
     source="Narayanan et al. 2021 (arXiv 2104.04473); order of NVIDIA/Megatron-LM @d98e8a6",
     splits_backward=False,
-    want="at least as many micro-batches as stages",
+    want="a micro-batch and a chunk",
     legal=_legal,
     order=order,
     in_flight=in_flight,

@@ -8,12 +8,12 @@ import numpy as np
 
 from astra.answer import PriceTag
 from astra.errors import NoFeasiblePlan
+from astra.evidence.bars import Doubt
 from astra.money.objectives import Goal
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
-from astra.search.counts import on
 from astra.search.engine import search
 from astra.search.front import Refined, choose, front_of, refine
 from astra.search.offers import MOST_EFFORT, FoundOffer, FrontSearch, Progress, search_front
@@ -27,6 +27,7 @@ def parts_of(
     options: Money,
     tag: PriceTag,
     *,
+    upper: bool,
     restrictions: Restrictions,
     user_rules: Sequence[Rule] = (),
     progress: Progress | None = None,
@@ -38,19 +39,20 @@ def parts_of(
 
     def job_of(offer: Offer, gpus: int) -> Job:
         del offer
-        return on(job, gpus)
+        return job.on(gpus)
 
     if user_rules:  # rules may speak of the number of GPUs, so each is searched by itself
-        state = FrontSearch(job_of, options, restrictions)
+        state = FrontSearch(job_of, options, restrictions, upper=upper)
         for gpus in offer.counts.tolist():
-            _add(state, offer, on(job, gpus), restrictions, user_rules)
+            _add(state, offer, job.on(gpus), restrictions, user_rules, upper=upper)
         near = state.found
     else:
         state = search_front(
-            [offer], job_of, options, effort=Effort(MOST_EFFORT), restrictions=restrictions, progress=progress
-        )
+            [offer], job_of, options, effort=Effort(MOST_EFFORT), upper=upper, restrictions=restrictions,
+            progress=progress,
+        )  # fmt: skip
         near = state.near_front()
-    refined = refine(job_of, options, near)
+    refined = refine(job_of, options, near, upper=upper)
     if not refined:
         raise NoFeasiblePlan(
             f"{job.model.name}: no strategy fits on {job.pool.gpus}x{job.pool.device.name} or any part of them. "
@@ -65,9 +67,11 @@ def use_notes(job: Job, chosen: Refined) -> list[str]:
     return [f"uses {gpus:,} of the {job.pool.gpus:,} GPUs"] if gpus < job.pool.gpus else []
 
 
-def _add(state: FrontSearch, offer: Offer, job: Job, restrictions: Restrictions, rules: Sequence[Rule]) -> None:
+def _add(
+    state: FrontSearch, offer: Offer, job: Job, restrictions: Restrictions, rules: Sequence[Rule], *, upper: bool
+) -> None:
     """Search one count and put what is found into the account."""
-    found = search(job, restrictions, user_rules=rules, keep=1)
+    found = search(job, restrictions, user_rules=rules, keep=1, doubt=Doubt(job) if upper else None)
     state.considered += found.considered
     state.evaluated += found.evaluated
     for best in found.candidates:

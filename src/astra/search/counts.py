@@ -14,7 +14,6 @@ from copy import copy
 from typing import Final, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from astra.columns import Column, Columns, distinct, joined, take
 from astra.cost import effects, memory, step
@@ -41,6 +40,7 @@ from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.bounds import grids_may_fit, may_fit, products_s
 from astra.search.degrees import degrees, expert_degrees
+from astra.search.doubts import Doubts
 from astra.search.engine import Leaders
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
 from astra.search.space import Space, cross, facts_in
@@ -63,7 +63,7 @@ class BestByCount(NamedTuple):
     """What was found for each count; infinite where nothing fits or nothing could matter."""
 
     counts: Ints
-    step_s: Floats
+    step_s: Floats  # by which it was ranked: the upper end of its interval, or the expected one
     strategies: list[Strategy | None]
     evaluated: int  # strategies costed in full
     open_s: Floats  # the least bound of what the effort did not reach; infinite where nothing was left
@@ -158,11 +158,6 @@ def tabulate(job: Job, space: CountSpace, effort: Effort | None = None) -> Count
     return CountTable(space, grids, place, gathered, bound_s, waits)
 
 
-def on(job: Job, gpus: int) -> Job:
-    """The same job on another number of GPUs."""
-    return replace(job, pool=replace(job.pool, gpus=gpus))
-
-
 def grid_bound_s(job: Job, space: CountSpace, grids: Ints, gathered: Gathered) -> Floats:
     """No pipeline of a grid is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
 
@@ -214,10 +209,11 @@ def search_counts(job: Job, table: CountTable, limits: Limits) -> BestByCount:
     return CountSearch(job, table, limits, Effort()).go_on()
 
 
-def best_on(job: Job, effort: Effort, *, found: bool = False) -> BestByCount:
+def best_on(job: Job, effort: Effort, *, upper: bool, found: bool = False) -> BestByCount:
     """The best strategy on the GPUs of a job alone, as ``CountSearch.go_on`` finds it."""
     table = tabulate(job, CountSpace(job, np.array([job.pool.gpus])), effort)
-    return CountSearch(job, table, lambda best_s: np.full(len(best_s), np.inf), effort).go_on(found=found)
+    search = CountSearch(job, table, lambda best_s: np.full(len(best_s), np.inf), effort, upper=upper)
+    return search.go_on(found=found)
 
 
 class _Waiting(NamedTuple):
@@ -231,14 +227,21 @@ class _Waiting(NamedTuple):
 
 
 class CountSearch(Leaders):
-    """The best plan of each count so far, and what is still to be looked at."""
+    """The best plan of each count so far, and what is still to be looked at.
 
-    def __init__(self, job: Job, table: CountTable, limits: Limits, effort: Effort) -> None:
+    With ``upper`` all steps, bounds and limits are those of the upper ends of the steps' intervals.
+    """
+
+    def __init__(self, job: Job, table: CountTable, limits: Limits, effort: Effort, *, upper: bool = False) -> None:
         super().__init__(job, table.space, keep=AT_ONCE)
         self.table, self._limits, self._effort = table, limits, effort
         self._waiting: list[_Waiting] = []
-        rows = np.flatnonzero((table.bound_s < self.limit_s(table.place)) & (not table.space.empty))
-        gpu_seconds = table.bound_s[rows] * table.space.counts[table.place[rows]]
+        self._doubts = Doubts(job, table.space.counts, upper=upper)
+        self._least_s = table.bound_s.copy()
+        rows = np.flatnonzero((self._least_s < self.limit_s(table.place)) & (not table.space.empty))
+        self._least_s[rows] *= self._doubts.least(table.space, table.grids[rows], table.place[rows])
+        rows = rows[self._least_s[rows] < self.limit_s(table.place[rows])]
+        gpu_seconds = self._least_s[rows] * table.space.counts[table.place[rows]]
         self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")]))
 
     def go_on(self, *, found: bool = False) -> BestByCount:
@@ -260,7 +263,7 @@ class CountSearch(Leaders):
         """By count, the least bound of what is still to be looked at."""
         open_s = np.full(len(self.table.space.counts), np.inf)
         rows = np.concatenate([np.zeros(0, np.int64), *self._todo])
-        left = [(self.table.bound_s[rows], self.table.place[rows]), *((w.bound_s, w.place) for w in self._waiting)]
+        left = [(self._least_s[rows], self.table.place[rows]), *((w.bound_s, w.place) for w in self._waiting)]
         for bound_s, place in left:
             kept = bound_s < self.limit_s(place)
             np.minimum.at(open_s, place[kept], bound_s[kept])
@@ -282,7 +285,7 @@ class CountSearch(Leaders):
     def cost_grids(self, rows: Ints) -> None:
         """Expand the grids that may matter to meshes and cost those that may, best first."""
         table = self.table
-        rows = rows[table.bound_s[rows] < self.limit_s(table.place[rows])]
+        rows = rows[self._least_s[rows] < self.limit_s(table.place[rows])]
         self._effort.spend(len(rows) / GRIDS)
         rows = rows[grids_may_fit(self.job, table.space, table.grids[rows])]
         meshes, _, grid = table.space.expand(table.grids[rows]) if len(rows) else (None, None, None)
@@ -292,7 +295,8 @@ class CountSearch(Leaders):
         at = np.searchsorted(table.grids, grid)
         place, parts = table.place[at], table.gathered.take(at)
         costs = stage_costs(self.job, meshes, parts)
-        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs), table.waits[place])
+        doubts = self._doubts.of_each(meshes.columns, self.space.shardings, place)
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs), table.waits[place]) * doubts.min(axis=1)
         open_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
         fits = self.least_reserved(meshes, costs) <= self.job.limit_bytes
         possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))
@@ -310,6 +314,7 @@ class CountSearch(Leaders):
         states = step.states(self.job, *left, self.space.shardings)
         room = memory.fits(self.job, self.least_allowed(*left, states[0]))
         needed_s = needed_bound_s(self.job, *left, self.space.recomputes, states, table.waits[place[again]])
+        needed_s = needed_s * doubts[again]
         least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
         self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))
@@ -346,7 +351,9 @@ class CountSearch(Leaders):
         """
         shardings = self.space.shardings
         waits = self.table.waits[place]  # the job is that of the largest count
+        doubts = self._doubts.of_each(meshes.columns, shardings, place)
         result = evaluate(self.job, meshes, costs, recomputes, shardings, waits)
+        result = result._replace(bound_s=result.bound_s * doubts[:, None, :])
         if self.space.late_rules:
             known = self._without_refused(meshes, result.known, recomputes, first=True)
             result = result._replace(known=known)
@@ -354,9 +361,9 @@ class CountSearch(Leaders):
         self.evaluated += int(result.known.sum())
         self._effort.spend(result.known.sum() / STRATEGIES)
         if fits.any():
-            each = np.broadcast_to(waits[:, None], (len(meshes), len(shardings)))
+            each = waits[:, None] * doubts
             entries = entries_of(result, fits, meshes, parts, recomputes, shardings, place, each, first=first)
             self.contest.enter(entries, parts)
         if recomputes.recompute[0]:  # no recompute bounds every recompute, also where it is not allowed itself
-            return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, shardings, waits).bound_s.min(axis=1))
+            return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, shardings, waits).bound_s.min(axis=1)) * doubts
         return np.where(fits.any(axis=1), np.inf, result.bound_s.min(axis=1))

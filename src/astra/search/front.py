@@ -8,10 +8,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from astra.answer import Estimate
+from astra.answer import Estimate, PriceTag
 from astra.cost.stage import SHARD_COLUMNS, gather_parts
 from astra.errors import InputError, NoFeasiblePlan
-from astra.money.bill import cost_of, judged_by
+from astra.money.bill import Hired, cost_of, judged_by
 from astra.money.front import front
 from astra.money.objectives import Goal
 from astra.money.offers import Offer
@@ -35,12 +35,18 @@ class OfferPart(NamedTuple):
 
 
 class Refined(NamedTuple):
-    """A choice as simulated, with its bill; times and dollars are those it is judged by, of the whole run."""
+    """A choice as simulated, with its bill.
+
+    Times and dollars are of the whole run: those it is ranked by, and those of the expected step, which are the same
+    where that ranks.
+    """
 
     parts: tuple[OfferPart, ...]  # one, or two for a mix
     estimate: Estimate
     time_s: float
     usd: float
+    middle_s: float
+    middle_usd: float
 
     @property
     def gpus(self) -> int:
@@ -56,15 +62,23 @@ class Refined(NamedTuple):
         return f"{types} {own.get(tag.market, f'from {tag.provider}{market}')}"
 
 
-def refine(job_of: JobOf, options: Money, found: Sequence[FoundOffer]) -> list[Refined]:
+def refine(job_of: JobOf, options: Money, found: Sequence[FoundOffer], *, upper: bool) -> list[Refined]:
     """Simulate choices; those the detailed account of memory turns down are left out."""
-    out = []
-    for one, job, result in _estimates(job_of, found):
-        if result.fits and result.legal:
-            priced = msgspec.structs.replace(result, cost=cost_of(job, result, options, one.offer.tag))
-            judged = judged_by(job, result, options, one.offer.tag)
-            out.append(Refined((OfferPart(one.offer, one.gpus),), priced, *judged))
-    return out
+    return [
+        refined_of(job, result, options, one.offer.tag, (OfferPart(one.offer, one.gpus),), upper=upper)
+        for one, job, result in _estimates(job_of, found)
+        if result.fits and result.legal
+    ]
+
+
+def refined_of(
+    job: Job, result: Estimate, options: Money, tag: PriceTag, parts: tuple[OfferPart, ...],
+    machines: Hired | None = None, *, upper: bool,
+) -> Refined:  # fmt: skip
+    """An estimate with its bill, and the figures it is ranked by; ``machines`` are those of several pools."""
+    priced = msgspec.structs.replace(result, cost=cost_of(job, result, options, tag, machines))
+    ends = [judged_by(job, result, options, tag, machines, upper=end) for end in (upper, False)]
+    return Refined(parts, priced, *ends[0], *ends[1])
 
 
 def _estimates(job_of: JobOf, found: Sequence[FoundOffer]) -> Iterator[tuple[FoundOffer, Job, Estimate]]:
@@ -88,7 +102,19 @@ def front_of(choices: Sequence[Refined]) -> list[Refined]:
 
 
 def choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
-    """The choices the goal allows, best first; if it allows none, an error that says what would be possible."""
+    """The choices the goal allows, best first; if it allows none, an error that says what would be possible.
+
+    Where none keeps the caps by what it is ranked by, those that are expected to.
+    """
+    try:
+        return _choose(choices, goal)
+    except NoFeasiblePlan:
+        middle = [one._replace(time_s=one.middle_s, usd=one.middle_usd) for one in choices]
+        return [choices[middle.index(one)] for one in _choose(middle, goal)]
+
+
+def _choose(choices: Sequence[Refined], goal: Goal) -> list[Refined]:
+    """By the figures they are ranked by."""
     table = {"time_s": np.array([one.time_s for one in choices]), "usd": np.array([one.usd for one in choices])}
     table["usd_per_token"] = table["usd"] / np.array([tokens_of(one) for one in choices])
     for name in ("kwh", "kg_co2"):

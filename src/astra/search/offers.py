@@ -33,6 +33,7 @@ from astra.search.counts import (
     least_by_count,
     tabulate,
 )
+from astra.search.doubts import Doubts
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy
@@ -55,7 +56,7 @@ class FoundOffer(NamedTuple):
     offer: Offer
     gpus: int
     strategy: Strategy
-    step_s: float
+    step_s: float  # by which it is ranked: the upper end of its interval, or the expected one
     time_s: float  # with start-up and idle time, and with restarts where they are to be judged by
     usd: float  # without egress, which is the same for all
 
@@ -90,7 +91,7 @@ class OfferSearch:
             return time_s * self.usd_per_s[at]
         return run_usd(self._options, self.offer.tag, self._gpus[at], time_s)
 
-    def step_of(self, time_s: Floats) -> Floats:
+    def step_of(self, time_s: Floats | float) -> Floats:
         """The step from which the run takes so long; below zero where start-up alone does."""
         return (time_s - self._fixed_s) / self._step_runs_s
 
@@ -103,8 +104,11 @@ class FrontSearch:
     """The state of one search: the front so far, and what was done."""
 
     def __init__(
-        self, job_of: JobOf, options: Money, restrictions: Restrictions | None = None, effort: Effort | None = None
-    ) -> None:
+        self, job_of: JobOf, options: Money, restrictions: Restrictions | None = None, effort: Effort | None = None,
+        *, upper: bool, most_s: float = np.inf,
+    ) -> None:  # fmt: skip
+        self._upper = upper  # choices are ranked by the upper ends of their steps' intervals
+        self._most_s = most_s  # a run that takes longer is of no interest
         self._job_of, self._options, self._restrictions = job_of, options, restrictions or Restrictions()
         self._effort = effort or Effort()
         self._spaces: list[CountSpace] = []
@@ -130,27 +134,28 @@ class FrontSearch:
             return
         offer_search = OfferSearch(job, offer, self._options)
         self.choices += len(offer.counts)
-        if not (flops_bound_s(job, offer.counts) < self._limit_s(offer_search)).any():
+        if not (flops_bound_s(job, offer.counts) < self.limit_s(offer_search)).any():
             self.passed += 1
             return
         self._offer_searches.append(offer_search)
         stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort)
         search_counts: CountSearch | None = None
         while not self._effort.over or not self._best:
-            counts = stream.next(self._limit_s(offer_search)) if search_counts is None else None
+            counts = stream.next(self.limit_s(offer_search)) if search_counts is None else None
             if counts is not None and self._effort.over and self._best:
                 stream.put_back(counts)
                 break
             if counts is not None and (table := self._table(offer_search, stream, counts)) is not None:
                 self.considered += table.space.considered
-                search_counts = CountSearch(job, table, self._limits(offer_search, table), self._effort)
+                limits = self.limits(offer_search, table)
+                search_counts = CountSearch(job, table, limits, self._effort, upper=self._upper)
             if search_counts is None:
                 return
             before = search_counts.evaluated
             with self._effort.part(self.share):
                 by_count = search_counts.go_on(found=bool(self._best))
             self.evaluated += search_counts.evaluated - before
-            self._add(offer_search, by_count)
+            self.add_counts(offer_search, by_count)
             offer_search.open_s[offer_search.at(by_count.counts)] = by_count.open_s
             if not np.isfinite(by_count.open_s).any():
                 search_counts = None
@@ -161,7 +166,7 @@ class FrontSearch:
         """The grids of some counts with their parts; None where no count may matter."""
         job, offer = offer_search.job, offer_search.offer
         if not stream.whole:
-            limit_s = self._limit_s(offer_search)
+            limit_s = self.limit_s(offer_search)
             space = CountSpace(
                 job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s)
             )
@@ -170,15 +175,17 @@ class FrontSearch:
         if known := self._tables.get(kind):
             if known[0] is job:
                 return known[1]
-            least_s = least_by_count(known[1], compute_bound_s(*known))
-            if not (least_s < self._limit_s(offer_search)).any():
+            doubts = Doubts(job, offer.counts, upper=self._upper)
+            doubt = doubts.least(known[1].space, known[1].grids, known[1].place)
+            least_s = least_by_count(known[1], compute_bound_s(*known) * doubt)
+            if not (least_s < self.limit_s(offer_search)).any():
                 self.passed += 1
                 return None
         table = tabulate(job, self._space(job, offer), self._effort)
         self._tables.setdefault(kind, (job, table))
         return table
 
-    def _limits(self, offer_search: OfferSearch, table: CountTable) -> Limits:
+    def limits(self, offer_search: OfferSearch, table: CountTable) -> Limits:
         """The longest step of each count that could be on the front, from the best steps so far."""
         at = offer_search.at(table.space.counts)
 
@@ -186,13 +193,14 @@ class FrontSearch:
             time_s = offer_search.time_of(best_s, at)
             usd = offer_search.usd_of(time_s, at)
             own = front(time_s, usd)
-            return np.minimum(self._limit_s(offer_search), offer_search.dominated_s(time_s[own], usd[own]))[at]
+            return np.minimum(self.limit_s(offer_search), offer_search.dominated_s(time_s[own], usd[own]))[at]
 
         return limits
 
-    def _limit_s(self, offer_search: OfferSearch) -> Floats:
-        """By count, the step from which the front so far is better."""
-        return offer_search.dominated_s(self.times, self.dollars)
+    def limit_s(self, offer_search: OfferSearch) -> Floats:
+        """By count, the step from which the front so far is better, or the run too long."""
+        dominated_s = offer_search.dominated_s(self.times, self.dollars)
+        return np.minimum(dominated_s, offer_search.step_of(self._most_s * (1 + ROUNDING)))
 
     def _space(self, job: Job, offer: Offer) -> CountSpace:
         for known in self._spaces:
@@ -202,7 +210,8 @@ class FrontSearch:
         self._spaces.append(CountSpace(job, offer.counts, self._restrictions))
         return self._spaces[-1]
 
-    def _add(self, offer_search: OfferSearch, by_count: BestByCount) -> None:
+    def add_counts(self, offer_search: OfferSearch, by_count: BestByCount) -> None:
+        """Keep what was found for some counts of an offer."""
         at = offer_search.at(by_count.counts)
         time_s = offer_search.time_of(by_count.step_s, at)
         usd = offer_search.usd_of(time_s, at)
@@ -251,17 +260,25 @@ def search_front(
     options: Money,
     *,
     effort: Effort,
+    upper: bool,
+    most_s: float = np.inf,
     restrictions: Restrictions | None = None,
     progress: Progress | None = None,
 ) -> FrontSearch:
-    """Try every offer in turns, first those that promise the most for the money: a good front makes the rest short."""
+    """The front of every offer in every count."""
 
     def usd_by_worth(offer: Offer) -> float:
         worth = max(offer.device.flops_per_s.values()) * offer.device.memory_bytes_per_s
         return float(offer.tag.usd_per_gpu_h / worth**0.5)
 
-    state = FrontSearch(job_of, options, restrictions, effort)
-    queue = deque(state.turns(offer) for offer in sorted(offers, key=usd_by_worth))
+    state = FrontSearch(job_of, options, restrictions, effort, upper=upper, most_s=most_s)
+    in_turns(state, sorted(offers, key=usd_by_worth), progress)
+    return state
+
+
+def in_turns(state: FrontSearch, offers: Sequence[Offer], progress: Progress | None = None) -> None:
+    """Try every offer in turns, first those that promise the most: what is found makes the rest short."""
+    queue = deque(state.turns(offer) for offer in offers)
     while queue:
         state.share = max(1 / len(queue), LEAST_SHARE)
         turns = queue.popleft()
@@ -269,7 +286,6 @@ def search_front(
             queue.append(turns)
         elif progress is not None:
             progress(1 - len(queue) / len(offers))
-    return state
 
 
 def open_notes(state: FrontSearch) -> list[str]:

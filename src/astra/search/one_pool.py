@@ -188,16 +188,16 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     job = settled(world.job, restrictions)
     if goal.objective.name != "fastest" and tag is not None:
         from astra.search.budget import parts_of, use_notes  # noqa: PLC0415 - few goals are about money
-        from astra.search.counts import on  # noqa: PLC0415
         from astra.search.offers import open_notes  # noqa: PLC0415
 
         chosen, state = parts_of(
-            job, goal, world.money, tag, restrictions=restrictions, user_rules=rules, progress=progress
-        )
+            job, goal, world.money, tag, upper=world.upper, restrictions=restrictions, user_rules=rules,
+            progress=progress,
+        )  # fmt: skip
         if goal.objective.direction == "front":
             return _front(job, chosen, state)
         notes = [*use_notes(job, chosen[0]), *open_notes(state)]
-        job = on(job, chosen[0].gpus)
+        job = job.on(chosen[0].gpus)
     (job, _, more), found, ranked = _ranked(world, job, world.request.top, progress)
     plans = [(job, strategy, result) for strategy, result in ranked]
     notes += more
@@ -210,7 +210,7 @@ def _ranked(
     world: World, job: Job, top: int, progress: Progress | None = None
 ) -> tuple[Attempt, SearchOutcome, list[tuple[Strategy, Estimate]]]:
     """The first attempt at a job that something fits in, its search, and the best of it as they are told."""
-    rules, upper = world.rules, world.request.rank == "upper"
+    rules, upper = world.rules, world.upper
     tried = attempts(job, world.restrictions)
     for attempt in tried:
         job, doubt = attempt.job, Doubt(attempt.job) if upper else None
@@ -242,12 +242,11 @@ def _first(world: World) -> Estimate:
 
 def _front(job: Job, chosen: list[Refined], state: FrontSearch) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
-    from astra.search.counts import on  # noqa: PLC0415 - as above
-    from astra.search.offers import open_notes  # noqa: PLC0415
+    from astra.search.offers import open_notes  # noqa: PLC0415 - as above
 
-    ranked = [(on(job, one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
+    ranked = [(job.on(one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
-    rest = max(state.considered - len(ranked), 0)
+    rest = max(state.considered - len(state.found), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
     return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, open_notes(state))
 

@@ -119,7 +119,7 @@ class Space:
         can = self.job.runtime.can
         has: dict[str, tuple[bool, ...]] = {"flash": (False, True) if can.unfused else (True,)}
         hides = {f"overlap_{name}": (False, True) if name in can.overlap else (False,) for name in OVERLAPS}
-        hides["overlap_ep"] = (False, True) if hides_experts(self.job, self.restrictions) else (False,)
+        hides["overlap_ep"] = (False, True) if hides_experts(self.job) else (False,)
         return {name: (hides | has)[name] for name in FLAGS}
 
     def _joint_rules(self) -> list[Rule]:
@@ -128,6 +128,7 @@ class Space:
         flags = np.array(self._flag_sets, dtype=bool).reshape(-1, len(FLAGS))
         columns: dict[str, Column] = {name: flags[:, place] for place, name in enumerate(FLAGS)}
         columns, _ = cross(columns, self.shardings._asdict())
+        columns, _ = cross(columns, recompute_columns(self.job, self._all_recomputes))
         found = []
         for rule in able_rules(self.job.runtime):
             if not rule.needs & LATE or not rule.needs - LATE - {*self.facts}:
@@ -347,9 +348,9 @@ def _splits(job: Job, pp: int, vp: int) -> list[tuple[int, ...]]:
     if equal is not None and not job.runtime.can.uneven:
         return [equal]
     found = [equal, split.split(depth, stages, last_layers(job))]
-    work, front, back = split.layer_work(model, job.workload.seq)
+    work, front, _ = split.layer_work(model, job.workload.seq)
     if 1 < stages <= depth and (front > 0 or max(work) > split.ALIKE * min(work)):
-        found.append(split.weighted(work, stages, front, back + job.workload.mtp * (1 + back)))
+        found.append(split.weighted(work, stages, front, last_layers(job)))
     return list(dict.fromkeys(layers for layers in found if layers is not None))
 
 

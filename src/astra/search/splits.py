@@ -23,6 +23,7 @@ from astra.rules.table import Rule
 from astra.schedule import find
 from astra.search.detail import as_row, layers_of, legality
 from astra.search.engine import Candidate
+from astra.search.space import last_layers
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
 
@@ -49,12 +50,12 @@ def best_splits(
 
 def _unequal(job: Job, strategy: Strategy) -> float:
     """What ranks with as much to do each would save of the fullest one's work."""
-    work, front, back = layer_work(job.model, job.workload.seq)
+    work, front, _ = layer_work(job.model, job.workload.seq)
     ends = np.cumsum((0, *layers_of(job, strategy)))
     passed = np.concatenate(([0.0], np.cumsum(work)))[ends]
     chunks = np.diff(passed)
     chunks[0] += front
-    chunks[-1] += back
+    chunks[-1] += last_layers(job)
     ranks = chunks[np.array(find(strategy.schedule).place(strategy.pp, strategy.vp))].sum(axis=0)
     return 1.0 - float(ranks.mean() / ranks.max())
 

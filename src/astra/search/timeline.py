@@ -160,9 +160,13 @@ def told(result: Estimate, pipelines: Sequence[SimulatedPipeline], *, host_s: fl
     """The record of pipelines that run side by side and end a step together."""
     runs = [one.run() for one in pipelines]
     ends_s = max(run.total_s for run in runs)
-    after_s = max(float(np.max(one.reduction_s + one.update_s)) for one in pipelines)
-    tail = (ends_s, ends_s + after_s, ends_s + after_s + host_s, result.step_s)
-    lanes = [_lane(one, run, rank, tail) for one, run in zip(pipelines, runs, strict=True) for rank in range(one.p)]
+    afters_s = [float(np.max(one.reduction_s + one.update_s)) for one in pipelines]
+    done_s = max(run.total_s + after_s for run, after_s in zip(runs, afters_s, strict=True))
+    lanes = [
+        _lane(one, run, rank, (run.total_s, done_s, done_s + host_s, result.step_s))
+        for one, run in zip(pipelines, runs, strict=True)
+        for rank in range(one.p)
+    ]
     return StepTimeline(
         model=result.model,
         gpus=result.gpus,

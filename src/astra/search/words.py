@@ -49,7 +49,7 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
 
 def joint_words(job: Job) -> Job:
     """The job with the words of pipelines over several pools, whose text has none: plain ones, gradients as usual."""
-    grads: Any = job.recipe()["grads"]
+    grads: Any = job.recipe(pipelined=True)["grads"]
     return msgspec.structs.replace(job, settled=Words(grads=grads), repeats=())
 
 
@@ -66,10 +66,9 @@ def word_facts(job: Job) -> dict[str, Any]:
     return {**codes, "shard": words.shard}
 
 
-def hides_experts(job: Job, restrictions: Restrictions) -> bool:
-    """Whether expert exchanges are put beside another micro-batch where that can be."""
-    wanted = bool(job.recipe()["overlap_ep"]) or True in restrictions.fixed.get("overlap_ep", ())
-    return wanted and job.model.moe is not None and "ep" in job.runtime.can.overlap
+def hides_experts(job: Job) -> bool:
+    """Whether expert exchanges can be put beside another micro-batch."""
+    return job.model.moe is not None and "ep" in job.runtime.can.overlap
 
 
 def module_choices(job: Job, restrictions: Restrictions) -> list[tuple[str, ...]]:

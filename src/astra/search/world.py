@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from astra.catalog import runtimes
-from astra.catalog.clusters import parse_cluster, parse_gpus, read_cluster
+from astra.catalog.clusters import parse_cluster, read_cluster
 from astra.catalog.models import is_known
 from astra.catalog.models import model as find_model
 from astra.errors import InputError
@@ -78,6 +78,11 @@ class World(NamedTuple):
             restrictions=parse_restrictions(request.fix, request.forbid, request.maximum, request.minimum),
             rented=cluster is not None,
         )
+
+    @property
+    def upper(self) -> bool:
+        """Whether plans are ranked by the upper ends of their steps' intervals."""
+        return self.request.rank == "upper"
 
     @property
     def several(self) -> bool:
@@ -163,7 +168,7 @@ def cluster_of(request: PlanRequest) -> Cluster:
             return read_cluster(Path(cluster))
     if cluster is not None:
         return cluster
-    return Cluster(pools=(parse_gpus(gpus[0], node=node),)) if len(gpus) == 1 else parse_cluster("+".join(gpus))
+    return parse_cluster("+".join(gpus), node)
 
 
 @contextmanager

@@ -24,25 +24,29 @@ from astra.files import parse_json
 from astra.renting.rent import rent
 from astra.report.plan_page import plan_page
 from astra.report.rent_page import rent_page
+from astra.report.study_view import afford_view, explanation_view, sweep_view
 from astra.report.timeline import timeline_svg
 from astra.report.view import comparison_view, estimate_view, plan_view, rent_view
 from astra.search.timeline import StepTimeline, timeline_of
 from astra.search.world import World
 from astra.serve.asked import flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
 from astra.serve.shelf import shelf
+from astra.serve.studies import MOST_PICK, afforded, explanation, picked, swept_over
 from astra.spec.mixed import is_mixed
 from astra.spec.request import PlanRequest
 from astra.spec.strategy import parse_strategy
 from astra.study.compare import compared
 from astra.study.hardware import on, with_gpus
-from astra.study.records import Comparison, Side
+from astra.study.records import Comparison, Explanation, Side
 
 JSON: Final = "application/json"
 HTML: Final = "text/html; charset=utf-8"
 SVG: Final = "image/svg+xml"
 ZIP: Final = "application/zip"
 UNANSWERABLE: Final = 422
-_MOST_PICK: Final = 100
+VIEWED: Final = ("plan", "rent", "estimate", "compare", "afford", "sweep", "explain")
+# What the page asks when it is opened.
+OPENED: Final = {"model": "llama-2-70b", "batch": "1024", "seq": "4096", "tokens": "1T", "gpus": ["64xH100-SXM5-80GB"]}
 _SINCE: Final = (1980, 1, 1, 0, 0, 0)  # zip has no earlier time; every export of a plan is the same file
 
 
@@ -132,14 +136,22 @@ def _compare(body: object) -> Document:
 
 def _view(body: object) -> Document:
     parts = parts_of(body, "verb", "request")
-    verb, request = one_of(parts, "verb", ("plan", "rent", "estimate", "compare")), parts.get("request")
+    verb, request = one_of(parts, "verb", VIEWED), parts.get("request")
     shown: dict[str, Callable[[], str]] = {
         "plan": lambda: plan_view(planned(request)),
         "rent": lambda: rent_view(_rented(request)),
         "estimate": lambda: estimate_view(api.estimate(request_of("estimate", request))),
         "compare": lambda: comparison_view(_compared(request)),
+        "afford": lambda: afford_view(afforded(request)),
+        "sweep": lambda: sweep_view(swept_over(request)),
+        "explain": lambda: explanation_view(_explained(request)),
     }
     return Document(200, HTML, shown[verb]().encode())
+
+
+def _explained(body: object) -> Explanation:
+    request, pick = picked(body)
+    return explanation(planned(request), pick)
 
 
 def _report(body: object) -> Document:
@@ -169,7 +181,7 @@ def _trace(body: object) -> Document:
 def _export(body: object) -> Document:
     parts = parts_of(body, "request", "target", "pick", "nearest")
     exporter = target(text_of(parts, "target"), "target")
-    pick, nearest = whole_of(parts, "pick", 1, _MOST_PICK), flag_of(parts, "nearest")
+    pick, nearest = whole_of(parts, "pick", 1, MOST_PICK), flag_of(parts, "nearest")
     record = planned(parts.get("request")).to_dict()
     if nearest and world_of(record, "plan").several:
         pick, _ = nearest_of_file(record, pick, exporter, where="plan")
@@ -209,6 +221,9 @@ ANSWERS: Final[dict[str, Callable[[object], Document]]] = {
     "estimate": _estimate,
     "rent": _rent,
     "compare": _compare,
+    "afford": lambda body: json_of(afforded(body)),
+    "sweep": lambda body: json_of(swept_over(body)),
+    "explain": lambda body: json_of(_explained(body)),
     "view": _view,
     "report": _report,
     "trace": _trace,
@@ -233,6 +248,6 @@ def answered(kind: str, body: bytes) -> Document:
 
 
 def warm_up() -> None:
-    """Load what the first answer would have to wait for."""
-    api.plan("llama-2-7b", gpus="16xH100", batch=64, seq=2048)
+    """Load what the first answer would have to wait for, and have the answer that the page opens with."""
     shelf()
+    plan_view(planned(OPENED))

@@ -24,7 +24,9 @@ from astra.serve.workers import Full, TooLong, Workers
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-ASKED: Final = ("plan", "estimate", "rent", "compare", "view", "report", "trace", "export", "import")
+LONG: Final = ("rent", "afford", "sweep", "explain")  # several searches, or one that takes seconds
+ASKED: Final = ("plan", "estimate", "rent", "afford", "sweep", "explain", "compare", "view", "report", "trace",
+                "export", "import")  # fmt: skip
 GONE: Final = 499  # nobody reads it
 _JSON: Final = "application/json"
 
@@ -98,7 +100,7 @@ async def _work(request: Request, kind: str, body: bytes, limits: Limits) -> Res
         raise HTTPException(503, "the server has its hands full; ask again in a moment", {"Retry-After": "2"}) from None
     except TooLong:
         sentence = f"the search took longer than {limits.seconds:g} s, which is all this server gives to one"
-        raise HTTPException(503, f"{sentence}; run it by astra {kind if kind in ASKED[:3] else 'plan'}") from None
+        raise HTTPException(503, f"{sentence}; run it by astra {kind if kind in ASKED[:6] else 'plan'}") from None
     except WorkerDied:
         raise HTTPException(500) from None
     finally:
@@ -117,7 +119,7 @@ async def _left(request: Request) -> None:
 
 
 def is_long(kind: str, body: bytes) -> bool:
-    """Whether a search is of the kind that takes seconds: something to rent, several pools, an objective of money."""
+    """Whether a search is of the kind that takes seconds: several in one, several pools, an objective of money."""
     try:
         sent = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -125,7 +127,7 @@ def is_long(kind: str, body: bytes) -> bool:
     if not isinstance(sent, dict):
         return False
     asked = sent.get("request", sent)
-    if kind == "rent" or sent.get("verb") == "rent":
+    if kind in LONG or sent.get("verb") in LONG:
         return True
     if kind not in ("plan", "view", "report", "export") or not isinstance(asked, dict):
         return False

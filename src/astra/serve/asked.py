@@ -23,13 +23,13 @@ def request_of(verb: str, fields: object) -> PlanRequest:
         raise InputError("model", None, want="the model to train", fix="Such as llama-2-70b.")
     if verb == "rent" and table.get("tokens") is None:
         raise InputError("tokens", None, want="the tokens to train", fix="Such as 2T.")
-    _check_no_path(table)
+    check_no_path(table)
     return read_request(verb, table)
 
 
-def _check_no_path(fields: Mapping[str, Any]) -> None:
+def check_no_path(fields: Mapping[str, Any]) -> None:
     """Where the command line would take the path of a file, a client sends what is in it."""
-    model = fields["model"]
+    model = fields.get("model")
     if isinstance(model, str) and known_name(model) is None:
         raise UnknownName("model", model, model_names(), fix=_DROP)
     if isinstance(fields.get("cluster"), str):

@@ -9,10 +9,10 @@ import msgspec
 
 from astra import __version__
 from astra.answer import Estimate, ModelReport, PlanSet, Result
-from astra.answer_money import RentReport
+from astra.answer_money import AffordReport, RentReport
 from astra.spec.model import ModelSpec
 from astra.spec.request import FIELDS, PlanRequest
-from astra.study.records import Comparison
+from astra.study.records import Comparison, Explanation, Sweep
 
 _REF: Final = "#/components/schemas/{name}"
 _ERRORS: Final = {
@@ -38,6 +38,7 @@ _ABOUT: Final = (
     "Plans, estimates and what to rent, as the same records that `--json` writes (docs/json.md). Requests are the "
     "fields of docs/requests.md; a model, a cluster and rules are sent themselves, never as the path of a file."
 )
+_LOOKED_FOR: Final = ("tokens", "objective")  # by what a budget buys
 _STRATEGY: Final = "tp4 pp1 dp2 mbs1 sp zero1"
 _ON_GPUS: Final = {"model": "llama-2-7b", "gpus": ["8xH100"], "batch": 64, "seq": 2048, "tokens": "100B"}
 _RENTED: Final = {"model": "llama-2-7b", "gpus": "H100", "tokens": "10B", "max_gpus": 16, "mixes": "none"}
@@ -50,6 +51,9 @@ _EXAMPLES: Final[dict[str, list[Any]]] = {
     "plan": [_ON_GPUS],
     "estimate": [_TRIED],
     "rent": [_RENTED],
+    "afford": [{"model": "llama-3.2-1b", "budget": "20", "gpus": "H100", "max_gpus": 8}],
+    "sweep": [{"request": _ON_GPUS, "over": ["batch=32,64"]}],
+    "explain": [{"request": _ON_GPUS, "pick": 1}],
     "compare": [{"first": _TRIED, "second": {**_ON_GPUS, "strategy": "tp2 pp1 dp4 mbs1 sp zero1"}}],
     "view": [{"verb": "plan", "request": _ON_GPUS}, {"verb": "rent", "request": _RENTED}],
     "report": [{"verb": "plan", "request": _ON_GPUS}],
@@ -69,11 +73,14 @@ class Imported(Result, frozen=True, kw_only=True):
 @lru_cache(maxsize=1)
 def description() -> dict[str, Any]:
     """The whole API, as OpenAPI 3.1."""
-    records = [PlanRequest, PlanSet, Estimate, RentReport, Comparison, Imported]
+    records = [PlanRequest, PlanSet, Estimate, RentReport, Comparison, Imported, AffordReport, Sweep, Explanation]
     _, schemas = msgspec.json.schema_components(records, schema_hook=_anything, ref_template=_REF)
     whole = schemas.pop("PlanRequest")
     for verb, name in (("plan", "AskPlan"), ("estimate", "AskEstimate"), ("rent", "AskRent")):
         schemas[name] = _fields(whole, verb)
+    bought = {name: kind for name, kind in schemas["AskRent"]["properties"].items() if name not in _LOOKED_FOR}
+    ratio = {"type": "number", "exclusiveMinimum": 0, "maximum": 999999, "description": "tokens for each parameter"}
+    schemas["AskAfford"] = _object({**bought, "ratio": ratio}, ["budget"])
     schemas["Error"] = _object({name: {"type": "string"} for name in ("error", "where", "want", "fix")})
     return {
         "openapi": "3.1.0",
@@ -91,9 +98,15 @@ def _paths() -> dict[str, Any]:
     ask = {verb: {"$ref": _REF.format(name=f"Ask{verb.title()}")} for verb in ("plan", "estimate", "rent")}
     either = {"anyOf": [ask["plan"], ask["rent"]]}
     both = _object({"first": ask["estimate"], "second": ask["estimate"]})
-    shown = _object({"verb": _words("plan", "rent", "estimate", "compare"),
-                     "request": {"anyOf": [*ask.values(), both]}}, needed=["request"])  # fmt: skip
     pick = {"type": "integer", "minimum": 1, "maximum": 100, "default": 1}
+    bought = {"$ref": _REF.format(name="AskAfford")}
+    texts = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}
+    over, why = (
+        _object({"request": ask["plan"], "over": texts}),
+        _object({"request": ask["plan"], "pick": pick}, ["request"]),
+    )
+    shown = _object({"verb": _words("plan", "rent", "estimate", "compare", "afford", "sweep", "explain"),
+                     "request": {"anyOf": [*ask.values(), both, bought, over, why]}}, needed=["request"])  # fmt: skip
     export = _object({"request": ask["plan"], "target": {"type": "string"}, "pick": pick,
                       "nearest": {"type": "boolean", "default": False}}, needed=["request", "target"])  # fmt: skip
     config = _object({"text": {"type": "string"}, "name": {"type": "string", "default": "config.json"}}, ["text"])
@@ -104,6 +117,9 @@ def _paths() -> dict[str, Any]:
         "/api/rent": _post(
             "rent", "What to rent: every trade of time for money worth making", ask["rent"], "RentReport"
         ),
+        "/api/afford": _post("afford", "What a budget buys: tokens, models, GPUs", bought, "AffordReport"),
+        "/api/sweep": _post("sweep", "How the best plan moves with a number", over, "astra.study.records.Sweep"),
+        "/api/explain": _post("explain", "Why a plan is as it is, and what would change it", why, "Explanation"),
         "/api/compare": _post("compare", "Two strategies side by side, term by term", both, "Comparison"),
         "/api/view": _post("view", "An answer as part of a page", shown, "", "text/html"),
         "/api/report": _post("report", "An answer as a page of its own to show", report, "", "text/html"),

@@ -67,20 +67,31 @@ class Device(Spec, frozen=True, kw_only=True):
 
 
 class Link(Spec, frozen=True, kw_only=True):
-    """One network tier as one GPU sees it, one direction."""
+    """One network tier as one GPU sees it, one direction; a line between sites is one for all of them together."""
 
     reach: int  # GPUs joined by this tier (a power of the topology, not of the job)
     kind: Literal["nvswitch", "nvlink-mesh", "xgmi", "pcie", "infiniband", "roce", "efa", "tcp", "rack"]
     bytes_per_s: float
     latency_s: float
     oversubscription: float = 1.0  # 7 means 1:7
+    total_bytes_per_s: float | None = None  # of all GPUs together, where the tier is one line; None: each has its own
+    usd_per_gb: float = 0.0  # of what is sent, either way (egress)
     source: Line
 
     def __post_init__(self) -> None:
         check_names("link", self)
         check(self.reach >= 2, "link.reach", self.reach, "2 GPUs or more", "Drop the tier if a node has one GPU.")
         check_positive("link", bytes_per_s=self.bytes_per_s, latency_s=self.latency_s)
+        check_positive("link", total_bytes_per_s=self.total_bytes_per_s)
+        check_not_negative("link", usd_per_gb=self.usd_per_gb)
         check(self.oversubscription >= 1, "link.oversubscription", self.oversubscription, "1 or more (7 means 1:7)")
+
+    def widened(self, times: float) -> Link:
+        """A line so many times as wide; what is no line stays as it is."""
+        if self.total_bytes_per_s is None:
+            return self
+        rates = {"bytes_per_s": self.bytes_per_s * times, "total_bytes_per_s": self.total_bytes_per_s * times}
+        return msgspec.structs.replace(self, **rates)
 
 
 class Sweep(Spec, frozen=True, kw_only=True):
@@ -135,9 +146,15 @@ class Pool(Spec, frozen=True, kw_only=True):
     zone: Name = ""  # where it stands; links may join zones
     usd_per_gpu_h: float | None = None
     price_source: Line = ""
+    mtbf_gpu_h: float | None = None  # hours between failures of one GPU; None: as of all
+    preemptions_per_node_day: float | None = None  # how often a server is taken away; None: as its market's are
+    available: float = 1.0  # share of the time that it is there
 
     def __post_init__(self) -> None:
         check_names("pool", self)
+        check_positive("pool", mtbf_gpu_h=self.mtbf_gpu_h)
+        check_not_negative("pool", preemptions_per_node_day=self.preemptions_per_node_day)
+        check(0 < self.available <= 1, "pool.available", self.available, "a share of the time above 0, 1 at most")
         check(
             isinstance(self.gpus, int) and 1 <= self.gpus <= 10_000_000,
             "gpus",
@@ -209,12 +226,29 @@ class Cluster(Spec, frozen=True, kw_only=True):
 
     def joined_by(self, here: int, there: int) -> Link | None:
         """What joins two pools: their own link, that of their zones, or the common one; None if nothing is said."""
+        return self.crossed(here, there)[0]
+
+    def crossed(self, here: int, there: int) -> tuple[Link | None, tuple[str, str]]:
+        """What joins two pools, and its ends in the direction of the second: pools that share a line share both."""
         one, other = self.pools[here], self.pools[there]
-        for pair in (frozenset((one.name, other.name)), frozenset((one.zone, other.zone))):
+        for ends in ((one.name, other.name), (one.zone, other.zone)):
             for joint in self.joints:
-                if frozenset(joint.ends) == pair and all(pair):
-                    return joint.link
-        return self.between
+                if frozenset(joint.ends) == frozenset(ends) and all(ends):
+                    return joint.link, ends
+        return self.between, ("", "in") if here < there else ("in", "")
+
+    def widened(self, times: float) -> Cluster:
+        """The same pools with lines so many times as wide."""
+        joints = tuple(msgspec.structs.replace(joint, link=joint.link.widened(times)) for joint in self.joints)
+        between = self.between and self.between.widened(times)
+        return msgspec.structs.replace(self, joints=joints, between=between)
+
+    @property
+    def lines(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of pools with one line between them, which all their GPUs share."""
+        places = range(len(self.pools))
+        pairs = [(here, there) for here in places for there in places if here < there]
+        return tuple(pair for pair in pairs if (link := self.joined_by(*pair)) and link.total_bytes_per_s is not None)
 
     @property
     def gpus(self) -> int:

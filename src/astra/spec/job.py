@@ -63,6 +63,15 @@ def fp8_attention(model: ModelSpec, device: Device, workload: Workload) -> bool:
 STRAGGLING: Final = 0.0035
 
 
+class Beside(Spec, frozen=True, kw_only=True):
+    """Groups of other pipelines that a job sums its gradients with, and the slowest wire between any of them."""
+
+    groups: int  # with its own
+    bytes_per_s: float  # of one GPU
+    latency_s: float
+    line_s: float = 0.0  # in which a line that has a total carries the gradients once
+
+
 class Job(Spec, frozen=True, kw_only=True):
     """A model, the GPUs, the work and who runs it."""
 
@@ -73,10 +82,15 @@ class Job(Spec, frozen=True, kw_only=True):
     headroom: float = 0.08  # fraction of usable memory a recommended plan leaves free
     settled: Words | None = None  # what all of its strategies say alike; None: as is usual
     repeats: tuple[str, ...] | None = None  # modules that its strategies may recompute; None: any
+    beside: Beside | None = None  # where its pipelines are one group of several that share a batch
 
     def __post_init__(self) -> None:
         check(0 <= self.headroom < 1, "headroom", self.headroom, "a fraction of memory between 0 and 1, such as 0.08")
         self.pool.device.peak(self.workload.precision)
+
+    def on(self, gpus: int) -> Job:
+        """The same job on another number of GPUs."""
+        return replace(self, pool=replace(self.pool, gpus=gpus))
 
     @property
     def usable_bytes(self) -> float:

@@ -79,6 +79,22 @@ def number(
     return FieldKind(read, unit)
 
 
+def share() -> FieldKind:
+    """A fraction above zero, at most all: ``0.7`` or ``70%``."""
+    kind = fraction(below=math.nextafter(1.0, 2.0))
+
+    def read(value: Any, where: str) -> float:
+        try:
+            found: float = kind.read(value, where)
+        except InputError:
+            found = 0.0
+        if found <= 0:
+            raise InputError(where, value, want="a fraction above 0, at most 1, such as 0.7 or 70%")
+        return found
+
+    return FieldKind(read, "F")
+
+
 def fraction(below: float) -> FieldKind:
     """A fraction: ``0.08`` or ``8%``."""
 

@@ -4,19 +4,33 @@
 
 A bracket is a *group*: ``dp`` equal pipelines that each take ``m`` micro-batches of ``mbs`` samples. Its *segments*,
 joined by ``+`` in pipeline order, are runs of stages on one pool, each with its own tensor-parallel degree, recompute
-and layers. Several brackets share the batch. A plan that leaves all pools but one idle may be a plain strategy behind
-the pool's name: ``H100: tp8 pp4 dp16 mbs1 sp zero2``.
+and layers. Several brackets share the batch. A group on one pool may be any strategy that this pool could have by
+itself, behind its micro-batches: ``[m64: H100 tp8 pp16 vp4 cp2 dp8 mbs1 sp zero1 layers=1,2*62,1]``. A plan that leaves
+all pools but one idle may be a plain strategy behind the pool's name: ``H100: tp8 pp4 dp16 mbs1 sp zero2``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, Literal
+
+from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.spec.record import Spec, check
-from astra.spec.strategy import MAX_DEGREE, OVERLAPS, RECOMPUTES, Strategy, pack, parse_strategy, unpack, words_of
+from astra.spec.strategy import (
+    MAX_DEGREE,
+    OVERLAPS,
+    RECOMPUTES,
+    Strategy,
+    pack,
+    parse_strategy,
+    unpack,
+    usual_schedule,
+    words_of,
+)
 
 MOST_GROUPS: Final = 16
 MOST_SEGMENTS: Final = 64
@@ -25,6 +39,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._#-]{0,79}")
 _MOST_LETTERS: Final = 70  # of a name in its word; a number may follow
 _DEGREE: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
 _GROUP: Final = re.compile(r"\[([^\[\]]*)\]")
+_LOCAL: Final = re.compile(r"local=([0-9]{1,9})")
 _SWITCHES: Final = {"nosp": ("sp", False), "flash=off": ("flash", False)}
 _EXAMPLE: Final = "[dp8 mbs1 m16: H100 tp4 pp4 layers=12*4 + A100 tp8 pp4 layers=8*4]"
 
@@ -77,8 +92,13 @@ class Group(Spec, frozen=True, kw_only=True):
     mbs: int = 1
     cp: int = 1
     vp: int = 1  # chunks per stage; above 1 the schedule is interleaved
+    plain: Strategy | None = None  # on one pool, with all that a strategy there may have; see ``plain_group``
 
     def __post_init__(self) -> None:
+        if self.plain is not None:
+            fields = _of_plain(self.segments[0].pool, self.plain, self.microbatches)
+            agrees = all(getattr(self, name) == value for name, value in fields.items())
+            check(agrees, "group.plain", str(self.plain), "the degrees and layers of the group")
         for name in ("dp", "microbatches", "mbs", "cp", "vp"):
             _check_count(f"group.{name}", getattr(self, name))
         check(0 < len(self.segments) <= MOST_SEGMENTS, "group", len(self.segments), f"1 to {MOST_SEGMENTS} segments")
@@ -94,6 +114,16 @@ class Group(Spec, frozen=True, kw_only=True):
     def stages(self) -> int:
         """Pipeline stages."""
         return sum(segment.pp for segment in self.segments)
+
+    @property
+    def schedule(self) -> str:
+        """Of its pipelines."""
+        return usual_schedule(self.vp) if self.plain is None else self.plain.schedule
+
+    @property
+    def hides_transfers(self) -> bool:
+        """Whether stages go on while they send."""
+        return self.vp > 1 if self.plain is None else "p2p" in self.plain.overlap
 
     @property
     def samples(self) -> int:
@@ -115,10 +145,15 @@ class Group(Spec, frozen=True, kw_only=True):
         return self.dp * self.cp * segment.tp * segment.pp
 
     def __str__(self) -> str:
+        if self.plain is not None:
+            return f"[m{self.microbatches}: {self.segments[0].pool} {self.plain}]"
         return f"[{self._head()}: {' + '.join(map(str, self.segments))}]"
 
-    def short(self) -> list[str]:
+    def short(self, usual: Collection[str] = ()) -> list[str]:
         """The same without what is as usual: a line for what its pipelines share, then one for each segment."""
+        if self.plain is not None:
+            degrees, rest = self.plain.short(usual)
+            return [f"[m{self.microbatches}:", f" {self.segments[0].pool} {degrees}", f" {rest}]"]
         lines = [segment.short() for segment in self.segments]
         return [f"[{self._head()}:", *(f" {line} +" for line in lines[:-1]), f" {lines[-1]}]"]
 
@@ -126,6 +161,20 @@ class Group(Spec, frozen=True, kw_only=True):
         words = [f"dp{self.dp}", f"mbs{self.mbs}", f"m{self.microbatches}"]
         words += [f"cp{self.cp}"] * (self.cp > 1) + [f"vp{self.vp}"] * (self.vp > 1)
         return " ".join(words)
+
+
+def plain_group(pool: str, strategy: Strategy, microbatches: int) -> Group:
+    """A group whose pipelines are those of a strategy on one pool, which must say its layers."""
+    return Group(**_of_plain(pool, strategy, microbatches), plain=strategy)
+
+
+def _of_plain(pool: str, strategy: Strategy, microbatches: int) -> dict[str, Any]:
+    """The fields of a group that its strategy decides."""
+    segment = Segment(
+        pool=pool, tp=strategy.tp, pp=strategy.pp, ep=strategy.ep, layers=strategy.layers, recompute=strategy.recompute
+    )
+    fields = {name: getattr(strategy, name) for name in ("dp", "mbs", "cp", "vp")}
+    return {**fields, "microbatches": microbatches, "segments": (segment,)}
 
 
 class MixedStrategy(Spec, frozen=True, kw_only=True):
@@ -136,8 +185,11 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     overlap: tuple[str, ...] = _USUAL  # each where the segment and its runtime can; chunks always overlap transfers
     sp: bool = True  # sequence parallelism where tp is above 1
     flash: bool = True
+    local: int = 1  # steps that groups take by themselves before their weights meet (DiLoCo); 1: every gradient meets
 
     def __post_init__(self) -> None:
+        _check_count("strategy.local", self.local)
+        check(self.local == 1 or len(self.groups) > 1, "strategy.local", self.local, "several groups for local steps")
         check(0 < len(self.groups) <= MOST_GROUPS, "strategy", len(self.groups), f"1 to {MOST_GROUPS} groups")
         check(self.zero in (0, 1), "strategy.zero", self.zero, "0 or 1: pools do not share deeper ZeRO stages")
         unknown = [name for name in self.overlap if name not in OVERLAPS]
@@ -155,6 +207,16 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         return sum(group.samples for group in self.groups)
 
     @property
+    def shapes(self) -> set[tuple[Any, ...]]:
+        """The unlike pipelines; groups of one shape are plain data parallelism, whatever pools they are on."""
+        return {
+            (group.mbs, group.microbatches, group.cp, group.vp,
+             tuple((one.tp, one.pp, one.ep, one.layers, one.recompute) for one in group.segments),
+             group.plain and str(replace(group.plain, dp=1)))
+            for group in self.groups
+        }  # fmt: skip
+
+    @property
     def gpus_by_pool(self) -> dict[str, int]:
         """GPUs used of each pool."""
         used: dict[str, int] = {}
@@ -170,17 +232,23 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         words = [f"zero{self.zero}", f"overlap={','.join(self.overlap) or 'none'}", *self._rare()]
+        if all(group.plain is not None for group in self.groups):
+            words = self._seldom()  # each of them says its own
         return " ".join([*words, *map(str, self.groups)])
 
-    def short(self) -> list[str]:
+    def short(self, usual: Collection[str] = ()) -> list[str]:
         """The same without what is as usual, in lines."""
         words = [f"zero{self.zero}"] * (self.zero != 1)
         words += [f"overlap={','.join(self.overlap) or 'none'}"] * (self.overlap != _USUAL)
         words += self._rare()
-        return [" ".join(words)] * bool(words) + [line for group in self.groups for line in group.short()]
+        return [" ".join(words)] * bool(words) + [line for group in self.groups for line in group.short(usual)]
 
     def _rare(self) -> list[str]:
-        return ["nosp"] * (not self.sp) + ["flash=off"] * (not self.flash)
+        words = ["nosp"] * (not self.sp) + ["flash=off"] * (not self.flash)
+        return words + self._seldom()
+
+    def _seldom(self) -> list[str]:
+        return [f"local={self.local}"] * (self.local > 1)
 
 
 class OnePool(Spec, frozen=True, kw_only=True):
@@ -216,7 +284,7 @@ def short_form(text: str, usual: Collection[str] = ()) -> list[str]:
     ``usual`` are the fields that the runtime would choose so by itself (``Estimate.as_usual``).
     """
     if "[" in text:
-        return parse_mixed(text).short()
+        return parse_mixed(text).short(usual)
     alone = on_one_pool(text)
     degrees, rest = parse_strategy(text if alone is None else alone[1]).short(usual)
     return [degrees if alone is None else f"{alone[0]}: {degrees}", rest]
@@ -227,9 +295,12 @@ def is_mixed(text: str) -> bool:
     return "[" in text or on_one_pool(text) is not None
 
 
-def parse_mixed(text: str) -> MixedStrategy:
-    """Read the text form; what is left out takes its default."""
-    groups = tuple(_parse_group(match.group(1)) for match in _GROUP.finditer(text))
+Usual = Callable[[str, Strategy], Mapping[str, Any]]  # a pool and a strategy on it -> the words that it leaves out
+
+
+def parse_mixed(text: str, usual: Usual | None = None) -> MixedStrategy:
+    """Read the text form; what is left out takes its default, and in a strategy on one pool what is ``usual`` there."""
+    groups = tuple(_parse_group(match.group(1), usual) for match in _GROUP.finditer(text))
     rest = _GROUP.sub(" ", text)
     if not groups or "[" in rest or "]" in rest:
         raise InputError("strategy", text, want=f"groups in brackets, such as {_EXAMPLE}")
@@ -243,14 +314,28 @@ def parse_mixed(text: str) -> MixedStrategy:
             key, value = "overlap", names  # type: ignore[assignment]
         elif word in _SWITCHES:
             key, value = _SWITCHES[word]
+        elif (local := _LOCAL.fullmatch(word)) is not None:
+            key, value = "local", int(local.group(1))
         else:
-            raise InputError("strategy", word, want="zero0 or zero1, overlap=..., nosp, flash=off, groups in brackets")
+            want = "zero0 or zero1, overlap=..., nosp, flash=off, local=..., groups in brackets"
+            raise InputError("strategy", word, want=want)
         _once(fields, key, value, word)
     return MixedStrategy(groups=groups, **fields)
 
 
-def _parse_group(text: str) -> Group:
+def _parse_plain(microbatches: int, body: str, usual: Usual | None) -> Group:
+    """A strategy on one pool behind its micro-batches."""
+    pool, _, words = body.strip().partition(" ")
+    strategy = parse_strategy(words) if usual is None else parse_strategy(words, usual=partial(usual, pool))
+    check(bool(strategy.layers), "strategy", body.strip(), "layers=... of every stage, such as layers=10*8")
+    return plain_group(pool, strategy, microbatches)
+
+
+def _parse_group(text: str, usual: Usual | None) -> Group:
     head, colon, body = text.partition(":")
+    only = _DEGREE.fullmatch(head.strip())
+    if only is not None and only.group(1) == "m":
+        return _parse_plain(int(only.group(2)), body, usual)
     if not colon:
         raise InputError("strategy", f"[{text}]", want=f"degrees, a colon and segments, such as {_EXAMPLE}")
     fields: dict[str, Any] = {}

@@ -77,7 +77,7 @@ class Money(Fielded, frozen=True, kw_only=True):
         float, Field(kinds.number(0, 100, above=True), "over which a purchase is spread")
     ] = 4.0  # fmt: skip
     use: Annotated[
-        float, Field(kinds.number(0, 1, above=True), "owned hardware: share of its life in which it trains")
+        float, Field(kinds.share(), "owned hardware: share of its life in which it trains")
     ] = 1.0  # fmt: skip
     staff_usd_per_gpu_year: Annotated[
         float, Field(_AMOUNT, "owned hardware: people, space and upkeep", flag="--staff-usd")

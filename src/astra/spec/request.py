@@ -49,6 +49,21 @@ def _count(text: str) -> float:
     return parse_count(text, kilo=kilo) or 0.0
 
 
+def inner_steps(most: int) -> kinds.FieldKind:
+    """A number of local steps, or ``auto``."""
+    plain = kinds.whole(2, most)
+
+    def read(value: Any, where: str) -> Any:
+        if isinstance(value, str) and value.strip().lower() == "auto":
+            return "auto"
+        try:
+            return plain.read(value, where)
+        except InputError as error:
+            raise InputError(where, value, want=f"{error.want}, or auto") from None
+
+    return plain._replace(read=read, metavar="N|auto")
+
+
 COUNTS: Final = ("at-most", "exact")
 MIXES: Final = ("some", "all", "none")
 RANKS: Final = ("upper", "expected")
@@ -107,6 +122,20 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
               {"at-most": "use of each pool what helps (default)", "exact": "use every GPU"}, "plan",
               "several pools")
     ] = "at-most"  # fmt: skip
+    node_lost: Annotated[
+        bool, Field(kinds.switch(), "also say what happens if a node of each pool is lost: the next plan, and what has "
+                    "to move", "plan", "GPUs")
+    ] = False  # fmt: skip
+    by_runtime: Annotated[
+        bool, Field(kinds.switch(), "also tell the best plan of each runtime that joins pools, in one table", "plan",
+                    "several pools")
+    ] = False  # fmt: skip
+    local_steps: Annotated[
+        int | str | None,
+        Field(inner_steps(100_000),
+              "also plan groups that train by themselves for so many steps before their weights meet (DiLoCo), which "
+              "costs loss; auto chooses how many", "plan", "several pools")
+    ] = None  # fmt: skip
     launchable: Annotated[
         bool, Field(kinds.switch(), "only what the runtime can run as it is", "plan", "several pools", flag=None)
     ] = False  # fmt: skip
@@ -194,7 +223,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         Literal["upper", "expected"],
         Field(kinds.one_of(*RANKS),
               "plans by the upper end of their step time's interval, which evidence makes short or long "
-              "(default), or by the expected step time", "plan", "goal")
+              "(default), or by the expected step time", "plan rent", "goal")
     ] = "upper"  # fmt: skip
     baseline: Annotated[
         str | None, Field(kinds.word_list("STRATEGY|FILE"),
@@ -216,7 +245,10 @@ FIELDS: Final = fields_of(PlanRequest)
 
 def read_request(verb: str, values: Mapping[str, Any], place: Callable[[str], str] = str) -> PlanRequest:
     """The request that some fields make up for a verb; ``place`` says how errors name a field."""
-    return PlanRequest(**read_fields(PlanRequest, values, place, taken=verb))
+    read = read_fields(PlanRequest, values, place, taken=verb)
+    if "model" not in read:
+        raise InputError(place("model"), None, want=_MODEL)
+    return PlanRequest(**read)
 
 
 def as_meant(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,15 +40,26 @@ AXES: Final = ("tp", "sp", "pp", "vp", "cp", "ep", "etp", "dp")
 class Kernel(Spec, frozen=True, kw_only=True):
     """A memory-bound operator as a runtime runs it, per element of the tensor it is named after."""
 
-    forward_bytes: float  # read and written
+    forward_bytes: float  # read and written, as of 2-byte tensors
     backward_bytes: float
+    forward_fixed: float = 0.0  # the same of kernels that take as long for elements of any width
+    backward_fixed: float = 0.0
     forward_kernels: float = 1
     backward_kernels: float = 1
     fitted_on: Line = ""  # the runs its bytes were fitted on; empty: they were counted
 
     def __post_init__(self) -> None:
         check_not_negative("kernel", forward_bytes=self.forward_bytes, backward_bytes=self.backward_bytes)
+        check_not_negative("kernel", forward_fixed=self.forward_fixed, backward_fixed=self.backward_fixed)
         check_not_negative("kernel", forward_kernels=self.forward_kernels, backward_kernels=self.backward_kernels)
+
+    def forward_at(self, widening: float) -> float:
+        """Bytes of an element, forward, of tensors so many times as wide as 2 bytes."""
+        return widening * self.forward_bytes + self.forward_fixed
+
+    def backward_at(self, widening: float) -> float:
+        """The same, backward."""
+        return widening * self.backward_bytes + self.backward_fixed
 
 
 class Can(Spec, frozen=True, kw_only=True):
@@ -117,7 +128,7 @@ class Usual(Spec, frozen=True, kw_only=True):
     unfused: Name = ""  # and where it says that attention is not fused; empty: itself
     precision: Literal["", "bf16", "fp16", "tf32"] = ""  # empty: bf16, or fp16 on a GPU without
     selective: Literal["attention", "half"] = "attention"  # what its selective recompute repeats: half of the layers
-    logs: Literal["allocated", "reserved"] = "allocated"  # what its logs call the peak of memory
+    logs: Literal["allocated", "reserved", "device"] = "allocated"  # what is published of it as the peak of memory
     lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices its recipes adapt
     zero: int = 0
     sp: bool = False  # with tensor parallelism, and hides its communication
@@ -157,6 +168,9 @@ class Memory(Spec, frozen=True, kw_only=True):
 
     logits_kept_bytes: float  # per logit, alive from the loss to its backward
     logits_peak_bytes: float  # per logit, at the worst moment of the loss
+    scores_kept_bytes: float = (
+        4.0  # per score of unfused attention, as of 2-byte tensors: its softmax, and what it is of
+    )
     keeps_projection: bool  # the QKV projection stays alive beside its rotated queries and keys
     context_bytes: float  # device memory outside the allocator: CUDA context, NCCL, libraries
     reserved_ratio: float  # allocator's reserved over allocated at the peak
@@ -208,6 +222,8 @@ class Runtime(Spec, frozen=True, kw_only=True):
         found |= {f"effects.{name}": effect.fitted_on for name, effect in self.effects.items()}
         for name, kernel in self.kernels.items():
             found |= {f"kernels.{name}.{way}_bytes": kernel.fitted_on for way in ("forward", "backward")}
+            fixed = [way for way in ("forward_fixed", "backward_fixed") if getattr(kernel, way)]
+            found |= {f"kernels.{name}.{way}": kernel.fitted_on for way in fixed}
         return {name: on for name, on in found.items() if on}
 
 

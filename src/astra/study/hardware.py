@@ -32,7 +32,8 @@ def with_links(cluster: Cluster, times: float, where: Where) -> Cluster:
     """Links inside servers, or all that leave them, with so many times their bytes per second."""
 
     def faster(link: Link) -> Link:
-        return replace(link, bytes_per_s=link.bytes_per_s * times)
+        total = link.total_bytes_per_s and link.total_bytes_per_s * times
+        return replace(link, bytes_per_s=link.bytes_per_s * times, total_bytes_per_s=total)
 
     def changed(pool: Pool) -> Pool:
         node = pool.node
@@ -40,10 +41,10 @@ def with_links(cluster: Cluster, times: float, where: Where) -> Cluster:
         return replace(pool, node=replace(node, links=links))
 
     found = _each(cluster, changed)
-    if where == "node" or cluster.between is None:
+    if where == "node":
         return found
     joints = tuple(replace(joint, link=faster(joint.link)) for joint in cluster.joints)
-    return replace(found, between=faster(cluster.between), joints=joints)
+    return replace(found, between=cluster.between and faster(cluster.between), joints=joints)
 
 
 def has_links(cluster: Cluster, where: Where) -> bool:

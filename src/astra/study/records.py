@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from astra.answer import Estimate, Range, Result
+from astra.answer import Estimate, Range, Result, Table
 
 COMPARISON_SCHEMA: Final = "astra.comparison/1"
 EXPLANATION_SCHEMA: Final = "astra.explanation/1"
@@ -93,7 +93,7 @@ class SweepPoint(Result, frozen=True, kw_only=True):
     why: str
 
 
-class Sweep(Result, frozen=True, kw_only=True):
+class Sweep(Table, frozen=True, kw_only=True):
     """How the best plan moves with one or two numbers."""
 
     schema: str = SWEEP_SCHEMA
@@ -101,5 +101,18 @@ class Sweep(Result, frozen=True, kw_only=True):
     gpus: str
     over: list[str]  # what is swept, the one that is charted first
     points: list[SweepPoint]
-    request: dict[str, object]  # what does not change, resolved
+    request: dict[str, Any]  # what does not change, resolved
     notes: list[str]
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.model} on {self.gpus} over {' and '.join(self.over)}: {len(self.points)} points>"
+
+    def _repr_html_(self) -> str:
+        from astra.report.html import sweep_html  # noqa: PLC0415
+
+        return sweep_html(self)
+
+    def __str__(self) -> str:
+        from astra.report.sweep import render_sweep  # noqa: PLC0415
+
+        return render_sweep(self)

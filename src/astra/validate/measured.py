@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal, NamedTuple
 
 from astra.layers.weights import forward_flops_per_token
@@ -10,9 +11,13 @@ from astra.spec.request import PlanRequest
 from astra.spec.runtime import Runtime
 from astra.validate.cells import Row, number, switch, words_of
 
-# Allocated on the first stage or the worst rank; reserved by the allocator on the first stage or the worst rank.
-Peak = Literal["first", "most", "first reserved", "reserved"]
+# Of the first stage or the worst rank: allocated, reserved by the allocator, or what the driver counts (nvidia-smi).
+Peak = Literal["first", "most", "first reserved", "reserved", "first device", "device"]
 
+_PEAKS: Final[dict[str, tuple[Peak, Peak]]] = {
+    "allocated": ("first", "most"), "reserved": ("first reserved", "reserved"), "device": ("first device", "device"),
+}  # fmt: skip
+_DRIVER: Final = re.compile(r"nvidia-smi|nvml|device memory used|total used", re.IGNORECASE)
 _SUSPECT: Final = ("DO NOT USE", "SUSPECT", "INCONSISTENT")
 _FILLED: Final = "shape not filled"  # by the survey; a row that is replayed has one
 
@@ -42,8 +47,8 @@ def measured_of(
         filled.append("step time from TFLOP/s, counted as 3 forward passes with causal attention")
     oom = switch(words_of(row, "oom"))
     first = "rank 0" in notes.lower()
-    reserved = runtime.usual.logs == "reserved"
-    of: Peak = ("first reserved" if first else "reserved") if reserved else "first" if first else "most"
+    logs = "device" if _DRIVER.search(notes) else runtime.usual.logs
+    of: Peak = _PEAKS[logs][not first]
     peak = number(row, "measured_peak_mem_gb")
     return Measured(None if oom else step, peak, of, oom), _aside(notes, step, oom)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -10,17 +9,19 @@ import msgspec
 
 from astra.answer import Estimate, Range, Result
 from astra.errors import AstraError
-from astra.evidence.kinds import MIXED, Kind, kind_of
+from astra.evidence.kinds import MIXED, Kind, doublings, kind_of
 from astra.search.detail import estimate, step_range
 from astra.search.fleet.plan import estimate_fleet
 from astra.search.world import World
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
+from astra.units import GIB
 from astra.validate.runs import Run, Skipped
 from astra.validate.sources import use_of
 from astra.validate.strategies import refused
 
+JOINED: Final = " + "  # between the GPU types of a run over several pools
 HEADROOM: Final = next(field.default for field in msgspec.structs.fields(Job) if field.name == "headroom")
 Change = Callable[[World], World]
 
@@ -137,7 +138,7 @@ def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | 
         measured_step_s=measured.step_s,
         predicted_peak_gib=[stage.peak_allocated_gib for stage in answer.stages],
         measured_peak_gib=measured.peak_gib,
-        compared_peak_gib=_compared(answer, measured.peak_of) if measured.peak_gib else None,
+        compared_peak_gib=_compared(world, answer, measured.peak_of) if measured.peak_gib else None,
         fits=answer.fits and not stops,
         recommended=answer.peak_reserved_gib <= answer.memory_usable_gib * (1 - HEADROOM) and answer.fits and not stops,
         ran_out_of_memory=measured.oom,
@@ -148,7 +149,7 @@ def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | 
         runtime=world.runtime.name,
         model=world.model.name,
         family=family_of(world.model),
-        gpu=" + ".join(pool.device.name for pool in world.cluster.pools),
+        gpu=JOINED.join(pool.device.name for pool in world.cluster.pools),
         gpus=world.cluster.gpus,
         precision=run.precision or world.workload.precision,
         task=world.workload.task,
@@ -166,14 +167,15 @@ def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | 
 def kind_in(world: World, strategy: Strategy) -> Kind:
     """The kind of a run; over several pools that of the first, over all GPUs."""
     kind = kind_of(world.job, strategy)
-    return kind._replace(network=MIXED, gpus=math.log2(world.cluster.gpus)) if world.several else kind
+    return kind._replace(network=MIXED, gpus=doublings(world.cluster.gpus)) if world.several else kind
 
 
-def _compared(answer: Estimate, peak_of: str) -> float:
-    if peak_of.startswith("first"):
-        first = answer.stages[0]
-        return first.peak_reserved_gib if peak_of == "first reserved" else first.peak_allocated_gib
-    return answer.peak_reserved_gib if peak_of == "reserved" else answer.peak_allocated_gib
+def _compared(world: World, answer: Estimate, peak_of: str) -> float:
+    """The figure that was measured: of which rank, and who counted it."""
+    of = answer.stages[0] if peak_of.startswith("first") else answer
+    if peak_of.endswith("device"):
+        return of.peak_reserved_gib + world.runtime.memory.context_bytes / GIB
+    return of.peak_reserved_gib if peak_of.endswith("reserved") else of.peak_allocated_gib
 
 
 def family_of(model: ModelSpec) -> str:

@@ -19,9 +19,10 @@ from astra.answer import Result
 from astra.catalog.hardware import catalog_hash
 from astra.evidence.coverage import unseen
 from astra.provenance import Floats
-from astra.validate.replay import ReplayedRun
+from astra.validate.replay import JOINED, ReplayedRun
 
 SCHEMA: Final = "astra.validate/1"
+SEVERAL: Final = "several pools"
 LEAST_STRATEGIES: Final = 4  # in a group that is picked from
 SCALES: Final = ((8, "1-8 GPUs"), (64, "9-64 GPUs"), (512, "65-512 GPUs"))
 WORST: Final = 10
@@ -325,6 +326,7 @@ def _picks(groups: Sequence[RunGroup]) -> list[Pick]:
     others = [group for group in groups if group.use != "simulated"]
     if 0 < len(others) < len(groups):
         parts[_without(groups)] = others
+    parts[SEVERAL] = [group for group in groups if JOINED in group.gpu]
     parts |= {name: [group for group in groups if group.source == name] for name in sorted({g.source for g in groups})}
     return [_pick(name, part) for name, part in parts.items() if part]
 

@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.rules.table import RULES
+from astra.search.words import joint_words, said
 from astra.search.world import World
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime, Usual
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import Strategy, replace
 from astra.validate.cells import switch
 from astra.validate.unstated import least_recompute, recipe_words
 
@@ -90,6 +91,8 @@ def strategy_of(world: World, degrees: Degrees, settings: RunSettings) -> tuple[
         layers = split_by_parameters(model, degrees.pp)
     unstated = fields.pop("unstated", False)
     strategy = recipe_words(world.job, Strategy(**fields, layers=layers), settings.precision, settings.version, filled)
+    if world.several:
+        strategy = replace(strategy, **said(joint_words(world.job), strategy.ep))
     return least_recompute(world, strategy, filled) if unstated else strategy, filled
 
 

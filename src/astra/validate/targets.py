@@ -17,7 +17,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from astra.validate.score import Errors, Validation
+from astra.catalog.runtimes import runtime
+from astra.validate.replay import JOINED, ReplayedRun
+from astra.validate.score import SEVERAL, Errors, Validation
 
 REHEARSED: Final = "rehearsed.csv"
 NO_REASON: Final = "no explanation yet"
@@ -130,6 +132,8 @@ def _left_out() -> Iterator[Target]:
         return
     yield _most(f"{name}, mean", 0.10, stored["all"].mean, f" of {stored['all'].runs:,}")
     yield _most(f"{name}, median", 0.06, stored["all"].median)
+    sources = [errors.mean for source, errors in stored.items() if source != "all"]
+    yield _most(f"{name}, mean over sources", 0.09, float(np.mean(sources)), f" of {len(sources)}")
 
 
 def _published(found: Validation) -> Iterator[Target]:
@@ -137,6 +141,8 @@ def _published(found: Validation) -> Iterator[Target]:
     if (test := lines.get("test")) and test.step:
         yield _most("published runs never fitted on, mean", 0.10, test.step.mean, f" of {test.step.runs:,}")
         yield _most("published runs never fitted on, median", 0.06, test.step.median)
+    yield from _kinds(found.rows)
+    yield from _several(found)
     if (fit := lines.get("fit")) and fit.step:
         yield _most("published runs that may be fitted on, mean", 0.05, fit.step.mean)
     if fitting := _timed(found.fitting):
@@ -147,6 +153,28 @@ def _published(found: Validation) -> Iterator[Target]:
         yield _least("the pick, of the best measured", 0.97, pick.quality, f"{pick.quality:.3f}")
         three = pick.quality_of_three
         yield Target("the best measured of the first three, of the best measured", "no target", f"{three:.3f}", None)
+
+
+def _kinds(rows: Sequence[ReplayedRun]) -> Iterator[Target]:
+    """Of the runs never fitted on: experts, and dense models on Megatron, where most people train."""
+    unseen = [row for row in rows if row.use == "test" and not row.not_scored and row.measured_step_s]
+    experts = [row for row in unseen if row.evidence == "moe"]
+    dense = [row for row in unseen if row.evidence == "dense" and runtime(row.runtime).framework == "megatron"]
+    for name, bound, some in (("with experts", 0.12, experts), ("of dense models on Megatron", 0.06, dense)):
+        if some:
+            errors = [abs((row.predicted_step_s or 0.0) / (row.measured_step_s or 1.0) - 1.0) for row in some]
+            yield _most(f"the same, {name}, mean", bound, float(np.mean(errors)), f" of {len(errors):,}")
+
+
+def _several(found: Validation) -> Iterator[Target]:
+    """Runs over several pools: how far off, in what order, and what the pick loses."""
+    errors = [abs(row.error) for row in found.rows if row.error is not None and JOINED in row.gpu]
+    pick = next((pick for pick in found.picks if pick.name == SEVERAL), None)
+    if errors and pick:
+        yield _most("runs over several pools, mean", 0.15, float(np.mean(errors)), f" of {len(errors):,}")
+        order = pick.rank_correlation
+        yield _least("the same, rank correlation", 0.80, order, f"{order:.3f}")
+        yield _most("the same, what the pick loses", 0.05, pick.regret)
 
 
 def _timed(parts: Mapping[str, Part]) -> Part | None:

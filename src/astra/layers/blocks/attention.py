@@ -146,7 +146,7 @@ def _kept(
     tokens, stream_elements = shard.tokens, shard.stream_tokens * model.hidden
     qkv_bytes = qkv_kept_bytes(model, shard, heads)
     context_bytes = BF16 * tokens * heads.queries * heads.dim_v
-    scores_bytes = np.where(shard.flash, 4 * tokens * heads.queries, _score_bytes(core))
+    scores_bytes = np.where(shard.flash, 4 * tokens * heads.queries, _score_bytes(shard, core))
     streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * norms_each(model, kind)
     selective = streams_kept + qkv_bytes + context_bytes * (shard.linear_bytes / BF16) + kept_more
     unfused_bytes = np.where(shard.flash, 0.0, scores_bytes)
@@ -172,9 +172,9 @@ def qkv_kept_bytes(model: ModelSpec, shard: Shard, heads: Heads) -> Floats:
     return nbytes
 
 
-def _score_bytes(core: Attention) -> Floats:
-    """Softmax output of unfused attention, kept in bf16, with the scores it was made from."""
-    return 2 * BF16 * core.batch * core.heads * core.seq_q * core.seq_kv
+def _score_bytes(shard: Shard, core: Attention) -> Floats:
+    """What unfused attention keeps of its scores."""
+    return shard.keeps.scores_bytes * core.batch * core.heads * core.seq_q * core.seq_kv
 
 
 def tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:

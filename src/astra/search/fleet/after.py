@@ -10,7 +10,7 @@ import numpy as np
 
 from astra.columns import distinct, take
 from astra.cost import mixed as cost
-from astra.cost.between import Sync, replicas, sync
+from astra.cost.between import Sync, replicas, sync, with_other_groups
 from astra.cost.state import Held, Holding, optimizer_s
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
@@ -82,7 +82,11 @@ class After:
             expert_stride=expert_stride,
         )  # fmt: skip
         place = {pair: at for at, pair in enumerate(zip(some.tp.tolist(), some.ep.tolist(), strict=True))}
-        return _Moved(place, update_s, cost.with_other_groups(job, moved, held, replicated, groups, way))
+        return _Moved(
+            place,
+            update_s,
+            with_other_groups(job, moved, held, replicated, expert_ranks, cost.beside(job, groups, way)),
+        )
 
     def _make_ends(
         self, pool: int, dp: int, mbs: int, cp: int, groups: int, way: cost.Wire | None

@@ -18,14 +18,17 @@ from astra.answer import StageEstimate
 from astra.columns import code, from_strategy
 from astra.cost import mixed as cost
 from astra.cost import step
+from astra.cost.between import with_other_groups
+from astra.cost.lines import busiest_s, crossings
 from astra.cost.memory import activations, peak
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.start import highest_of
 from astra.cost.step import states
-from astra.evidence.kinds import MIXED, Kind, kind_of
-from astra.provenance import Floats, Source
+from astra.evidence.kinds import MIXED, Kind, doublings, kind_of
+from astra.layers.split import even
+from astra.provenance import Floats, Ints, Source
 from astra.rules.can import rules_of, unable
 from astra.rules.names import facts_of
 from astra.rules.table import Rule, violations
@@ -57,24 +60,30 @@ class CostedSegment(NamedTuple):
     provenance: dict[str, Source]
     recomputed: float
     violations: list[str]
+    met_s: float = 0.0  # a step's part of the weights' meeting after local steps
 
 
 def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
     """The record of one strategy; the caller has checked it with ``check_strategy``."""
     groups = [costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
-    longest = max(seconds for seconds, _ in pipelines)
-    last_s = max(float(part.after_s.max()) for costed in groups for part in costed)
+    line_s = busiest_s(crossings(fleet.cluster, fleet.names, fleet.job, strategy))
+    ends_s = [max(float(part.after_s.max() + part.met_s) for part in costed) for costed in groups]
+    longest = [max(line_s, seconds) for seconds, _ in pipelines]
+    done_s = [seconds + end_s for seconds, end_s in zip(longest, ends_s, strict=True)]
+    slowest = done_s.index(max(done_s))
     stages: list[MixedStage] = []
     records: list[GroupEstimate] = []
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
         placed = _placed(number, group, costed, sends, start=len(stages))
         stages += placed
-        records.append(_group_record(number, group, placed, sends, seconds, longest))
-    slowest = max(range(len(records)), key=lambda number: records[number].pipeline_s)
+        records.append(_group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number]))
     waits = 1 + straggling(fleet, strategy)
-    total_s, alone_s = (float(step.seconds(fleet.job, longest, last_s, share)) for share in (waits, 1.0))
+    last = longest[slowest], ends_s[slowest]
+    met_s = max(part.met_s for part in groups[slowest])
+    total_s, alone_s = (float(step.seconds(fleet.job, *last, share)) for share in (waits, 1.0))
     around = {"host": fleet.job.runtime.host.step_s, "stragglers": total_s - alone_s}
+    around |= {"local": met_s} if met_s else {}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return summary(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
 
@@ -101,22 +110,26 @@ def _costed(
 ) -> CostedSegment:
     """A segment's ranks, in a pipeline of the same layout on its pool alone."""
     place = fleet.place(segment.pool)
-    whole = fleet.jobs[place]
-    workload = msgspec.structs.replace(whole.workload, global_batch=group.samples)
-    job = msgspec.structs.replace(whole, workload=workload)
-    strategy = as_alone(job, mixed, group, segment)
+    way, groups = slowest_wire(fleet, mixed), len(mixed.groups)
+    job, strategy = _alone(fleet.jobs[place], mixed, group, segment)
+    if mixed.local == 1:
+        job = msgspec.structs.replace(job, beside=cost.beside(job, groups, way))
     row = detail.as_row(job, strategy)
     gathered = _parts(fleet, place, job, row)
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
-    replicas = group.dp * group.cp
-    moved = cost.with_other_groups(
-        job, costs.sync, costs.held, replicas, len(mixed.groups), _slowest_wire(fleet, mixed)
-    )
-    costs = costs._replace(sync=moved)
+    met_s = 0.0
+    if mixed.local > 1 and way is not None:  # once in so many steps, with nothing to hide behind
+        seldom = cost.beside(job, groups, way.every(mixed.local))
+        moved = with_other_groups(job, costs.sync, costs.held, *replicas_of(strategy), seldom)
+        met_s = float(moved.across_s.max())
+    if way is not None and mixed.local == 1 and _alike(mixed):
+        shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
+        in_all = sum(each.dp for each in mixed.groups)
+        costs = costs._replace(sync=cost.with_like_groups(job, costs.sync, costs.held, shards, in_all, way))
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
-        job, row.meshes, gathered, row.recomputes, np.zeros((1, row.layout.pp))
+        job, row.meshes, gathered, row.recomputes, between.per_microbatch_s[0]
     )
     by_rank_s = again_s[0][np.array(row.layout.place)].sum(axis=0)
     following_s = step.after_s(update, between)[0, 0]
@@ -124,9 +137,7 @@ def _costed(
     answer = detail.CostedRow(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0, highest)
     records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
-    provenance["dp"] = Source(int(moved.source.max()))
-    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-    facts |= {"gpus": strategy.gpus, "layers_per_chunk": max(strategy.layers)}
+    provenance["dp"] = Source(int(costs.sync.source.max()))
     return CostedSegment(
         job,
         strategy,
@@ -139,17 +150,57 @@ def _costed(
         weight_s[0],
         provenance,
         detail.recomputed_share(job, row) * sum(segment.layers) / max(sum(group.layers), 1),
-        [
-            *violations(from_strategy(strategy), facts, user_rules=user_rules, rules=rules_of(job.runtime)),
-            *(reason.sentence for reason in unable(job.runtime, job.model, job.workload)),
-        ],
+        _broken(job, strategy, group, user_rules),
+        met_s,
     )
+
+
+def _alone(whole: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> tuple[Job, Strategy]:
+    """A group's share of the batch on one segment's pool, and the strategy that its pipelines have there."""
+    workload = msgspec.structs.replace(whole.workload, global_batch=group.samples)
+    job = msgspec.structs.replace(whole, workload=workload)
+    if group.plain is None:
+        return job, as_alone(job, mixed, group, segment)
+    strategy = without_even(group.plain)
+    return part_of(job, strategy.gpus).saying(strategy), strategy
+
+
+def replicas_of(strategy: Strategy) -> tuple[Ints, Ints]:
+    """Ranks that hold the same parameters, and the same experts."""
+    ranks = np.array(strategy.dp * strategy.cp)
+    return ranks, np.maximum(ranks * strategy.tp // (strategy.ep * strategy.etp), 1)
+
+
+def without_even(strategy: Strategy) -> Strategy:
+    """A strategy that says its layers only where its stages differ."""
+    plain = strategy.layers == even(sum(strategy.layers), len(strategy.layers))
+    return replace(strategy, layers=()) if plain else strategy
+
+
+def part_of(job: Job, gpus: int) -> Job:
+    """A job on so many GPUs of its pool."""
+    if gpus == job.pool.gpus:
+        return job
+    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=gpus))
+
+
+def _broken(job: Job, strategy: Strategy, group: Group, user_rules: Sequence[Rule]) -> list[str]:
+    """Every rule a segment breaks, as sentences."""
+    if group.plain is not None:
+        return detail.legality(job, strategy, user_rules)
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+    facts |= {"gpus": strategy.gpus, "layers_per_chunk": max(strategy.layers)}
+    return [
+        *violations(from_strategy(strategy), facts, user_rules=user_rules, rules=rules_of(job.runtime)),
+        *(reason.sentence for reason in unable(job.runtime, job.model, job.workload)),
+    ]
 
 
 def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
     """The parts of a strategy's sharding, from those already costed where it is among them."""
-    strategy = row.strategy
-    if fleet.columns and strategy.flash and strategy.sp == (strategy.tp > 1):
+    strategy, joint = row.strategy, fleet.jobs[place]
+    plain = (job.words, job.repeats) == (joint.words, joint.repeats) and strategy.etp == 1
+    if fleet.columns and plain and strategy.flash and strategy.sp == (strategy.tp > 1):
         columns = fleet.columns[place]
         at = columns.shards.row(tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, mbs=strategy.mbs)
         if at is not None:
@@ -184,16 +235,25 @@ def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
     group = mixed.groups[0]
     segment = group.segments[0]
     job = fleet.jobs[fleet.names.index(segment.pool)]
-    return kind_of(job, as_alone(job, mixed, group, segment))._replace(network=MIXED, gpus=math.log2(mixed.gpus))
+    alone = _alone(job, mixed, group, segment)
+    return kind_of(*alone)._replace(network=MIXED, gpus=doublings(mixed.gpus))
 
 
-def _slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
+def _alike(mixed: MixedStrategy) -> bool:
+    """Whether every group cuts the model alike, so that ranks meet their like in all of them."""
+    return len({(group.cp, group.vp, group.layers, _degrees(group)) for group in mixed.groups}) == 1
+
+
+def _degrees(group: Group) -> tuple[tuple[int, int], ...]:
+    """Of each stage: by how many ranks its layers are split."""
+    return tuple((segment.tp, segment.ep) for segment in group.segments for _ in range(segment.pp))
+
+
+def slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:
     """Gradients meet over the slowest wire between pools of different groups."""
     if len(mixed.groups) < 2:
         return None
-    pools = sorted({fleet.place(name) for name in mixed.gpus_by_pool})
-    wires = [cost.wire(fleet.cluster, a, b) for a in pools for b in pools if a < b or len(pools) == 1]
-    return min(wires, key=lambda way: way.bytes_per_s)
+    return cost.slowest_between(fleet.cluster, sorted({fleet.place(name) for name in mixed.gpus_by_pool}))
 
 
 class GroupPipeline(NamedTuple):
@@ -212,7 +272,7 @@ class GroupPipeline(NamedTuple):
 def pipeline_of(fleet: Fleet, group: Group, costed: Sequence[CostedSegment]) -> GroupPipeline:
     """The seconds of every virtual stage of a group, each on its own pool."""
     p, v = group.stages, group.vp
-    schedule = usual_schedule(v)
+    schedule = group.schedule
     by_rank = [number for number, part in enumerate(costed) for _ in part.ranks]
     owner = [by_rank[rank] for rank in find(schedule).rank_of(p, v).tolist()]  # of each virtual stage
     sends = [_transfer_s(fleet, group, costed, here, there) if p > 1 else 0.0 for here, there in pairwise(owner)]
@@ -228,7 +288,9 @@ def _simulated(fleet: Fleet, group: Group, costed: Sequence[CostedSegment]) -> t
     """The makespan of one pipeline, and the seconds of each transfer between virtual stages."""
     pipeline = pipeline_of(fleet, group, costed)
     p, v, count = pipeline.shape(group)
-    seconds = step_s(pipeline.schedule, p=p, v=v, m=count, **pipeline.stages._asdict(), blocking_p2p=v == 1)
+    seconds = step_s(
+        pipeline.schedule, p=p, v=v, m=count, **pipeline.stages._asdict(), blocking_p2p=not group.hides_transfers
+    )
     return seconds * group.microbatches / count, pipeline.stages.send_s.tolist()
 
 
@@ -242,7 +304,9 @@ def _transfer_s(fleet: Fleet, group: Group, costed: Sequence[CostedSegment], her
     way = cost.wire(fleet.cluster, fleet.place(a.pool), fleet.place(b.pool))
     job = fleet.job
     nbytes = 2.0 * group.mbs * job.workload.seq / group.cp * job.model.hidden / min(a.tp, b.tp)
-    return float(cost.hop_s(way, nbytes))
+    ends, each = (fleet.place(a.pool), fleet.place(b.pool)), group.dp * group.cp
+    together = each * nbytes * min(a.tp, b.tp)
+    return float(cost.hop_s(way, cost.held_up(fleet.cluster, ends, nbytes, each * a.tp, each * b.tp), together))
 
 
 def _placed(
@@ -250,7 +314,7 @@ def _placed(
 ) -> list[MixedStage]:
     """Stage records with their pool."""
     out: list[MixedStage] = []
-    stages = find(usual_schedule(group.vp)).place(group.stages, group.vp)
+    stages = find(group.schedule).place(group.stages, group.vp)
     for segment, part in zip(group.segments, costed, strict=True):
         for rank, record in zip(part.ranks, part.stages, strict=True):
             ks = stages[:, rank].tolist()
@@ -258,7 +322,7 @@ def _placed(
             moved = sum((sends[k] if k < len(sends) else 0.0) + (sends[k - 1] if k else 0.0) for k in ks)
             fields = {name: getattr(record, name) for name in StageEstimate.__struct_fields__}
             traffic = record.communication_s | {"pp": group.microbatches * moved}
-            exposed = record.exposed_s | ({"pp": group.microbatches * moved} if group.vp == 1 else {})
+            exposed = record.exposed_s | ({} if group.hides_transfers else {"pp": group.microbatches * moved})
             fields |= {"index": start + len(out), "communication_s": traffic, "exposed_s": exposed}
             out.append(
                 MixedStage(
@@ -276,14 +340,14 @@ def _placed(
 
 
 def _group_record(
-    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, longest: float
+    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, waits_s: float
 ) -> GroupEstimate:
     gpus: dict[str, int] = {}
     for segment in group.segments:
         gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
-    times = [stage.microbatch_s + (stage.transfer_s if group.vp == 1 else 0.0) for stage in stages]
+    times = [stage.microbatch_s + (0.0 if group.hides_transfers else stage.transfer_s) for stage in stages]
     closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
-    closed += 2 * sum(sends) if group.vp > 1 else 0.0  # hidden but for fill and drain
+    closed += 2 * sum(sends) if group.hides_transfers else 0.0  # hidden but for fill and drain
     return GroupEstimate(
         index=number,
         text=str(group),
@@ -294,7 +358,7 @@ def _group_record(
         gpus=gpus,
         pipeline_s=seconds,
         closed_form_s=closed,
-        waits_s=longest - seconds,
+        waits_s=waits_s,
     )
 
 

@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
-
-import msgspec
 
 from astra.answer import Estimate, StageEstimate
 from astra.cost.stage import Gathered, parts_of, stage_costs
 from astra.cost.step import states
 from astra.errors import InputError
 from astra.layers.kinds import layer_kinds
-from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search import detail
-from astra.search.bounds import Grids
-from astra.search.engine import among
+from astra.search.fleet.detail import part_of
+from astra.search.fleet.menus import Found
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.summary import Fitted, runtimes_for
-from astra.search.splits import NEAR, best_splits
-from astra.search.words import attempts, settled
+from astra.search.splits import best_splits
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
 from astra.spec.strategy import Strategy
 from astra.units import GIB
 
-KEEP: Final = 5  # strategies that are looked at, as many as ``astra plan`` takes by default
+Alone = tuple[OnePool, MixedEstimate]
 
 
-def best_alone(
-    fleet: Fleet, place: int, gpus: int, restrictions: Restrictions, user_rules: Sequence[Rule] = ()
-) -> tuple[OnePool, MixedEstimate] | None:
-    """What ``astra plan`` with that pool by itself puts first; None if nothing is legal and fits."""
-    whole = settled(msgspec.structs.replace(part_of(fleet.jobs[place], gpus), settled=None, repeats=None), restrictions)
-    for job, limits, _ in attempts(whole, restrictions):
-        found = among(Grids(job, limits, user_rules), keep=KEEP, within=1 + NEAR)
-        if found.candidates:
-            break
-    else:
-        return None
-    timed = found.grids.timed
-    strategies = best_splits(job, found.candidates, user_rules, timed)
+def best_alone(fleet: Fleet, place: int, found: Found, user_rules: Sequence[Rule] = ()) -> Alone | None:
+    """What ``astra plan`` with that pool by itself puts first, of what its search found; None if nothing fits."""
+    job, candidates, timed = found
+    strategies = best_splits(job, candidates, user_rules, timed)
     results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
     fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
     if not fitting:
@@ -50,13 +36,6 @@ def best_alone(
     strategy, result = min(fitting, key=lambda pair: pair[1].step_s)
     plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
     return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
-
-
-def part_of(job: Job, gpus: int) -> Job:
-    """A job on so many GPUs of its pool."""
-    if gpus == job.pool.gpus:
-        return job
-    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=gpus))
 
 
 def read_alone(fleet: Fleet, pool: str, text: str) -> OnePool:

@@ -16,9 +16,12 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
 from astra.rules.table import Rule
+from astra.search.fleet import sites
+from astra.search.fleet.absences import absences
 from astra.search.fleet.detail import estimate as estimate_mixed
+from astra.search.fleet.found import search
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
-from astra.search.fleet.pools import Fleet, Limits, check_strategy, make_fleet
+from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner
 from astra.search.fleet.spread import spread
@@ -31,7 +34,6 @@ from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
 from astra.spec.money import Money
-from astra.spec.request import PlanRequest
 from astra.spec.workload import PRECISIONS
 from astra.units import show_seconds
 
@@ -72,7 +74,7 @@ def fleet_of(cluster: Cluster, job: Job, *, exact: bool) -> tuple[Fleet, dict[st
     known = {name for pool in pools for name in (pool.name, pool.zone)}
     joints = tuple(joint for joint in cluster.joints if known.issuperset(joint.ends))
     kept = msgspec.structs.replace(cluster, pools=tuple(pools), joints=joints)
-    return make_fleet(kept, jobs), left_out
+    return joined_fleet(make_fleet(kept, jobs)), left_out
 
 
 def fleet_in(world: World) -> tuple[Fleet, dict[str, str]]:
@@ -97,34 +99,24 @@ def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, s
     return InputError("precision", wanted, want=f"one that every pool has ({reasons})", fix=fix)
 
 
-def _check_goal(request: PlanRequest) -> None:
-    """Refuse what is only found for one pool."""
-    for name in ("objective", "budget", "deadline"):
-        value = getattr(request, name)
-        if value is not None and value != "fastest":
-            fix = (
-                "With several pools the fastest plan is found, and --tokens adds days and dollars to each; "
-                "astra rent looks for mixes by money."
-            )
-            raise InputError(name, value, want="one pool of GPUs for this", fix=fix)
-
-
 def plan_fleet(world: World) -> MixedPlanSet:
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
     started, wanted, money = time.perf_counter(), world.request, world.money
-    _check_goal(wanted)
+    if world.goal.objective.name != "fastest":
+        from astra.search.fleet.by_goal import plan_goal  # noqa: PLC0415 - few goals are about money
+
+        return plan_goal(world)
     exact = wanted.counts == "exact"
     fleet, left_out = fleet_in(world)
     able(fleet.job, several=True)
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     names = planner.fleet.names
-    alone = {} if exact else {place: planner.alone(place) for place in range(len(names))}
-    known = {names[place]: each for place, each in alone.items() if each is not None}
-    known_s = min((planner.before_s(each) for each in known.values()), default=np.inf)
-    found = planner.best(planner.counts, every=exact, known_s=known_s)
-    better = [each for each in found if not _reported_alone(each, known)]
-    candidates = sorted([*better, *known.values()], key=lambda each: each.estimate.step_s)
+    alone, candidates = search(planner)
+    again = sites.searching(planner)
+    local = sites.asked_for(planner.fleet, wanted.local_steps, again)
+    between = sites.remarks(planner.fleet, candidates, again)
+    candidates = sorted([*candidates, *local, *between.sooner], key=lambda each: each.estimate.step_s)
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
         raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
@@ -145,14 +137,15 @@ def plan_fleet(world: World) -> MixedPlanSet:
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
-        request=_record(world, fleet),
+        request=record(world, fleet),
         asked=world.resolved.plain("plan"),
         plans=plans,
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
         rejects=_rejects(planner, left_open=bool(unproven)),
         notes=[
-            f"runtime {fleet.job.runtime.title}", *unused, *_limits_of(planner, best), *unproven,
+            f"runtime {fleet.job.runtime.title}", *_joined(fleet), *unused, *_limits_of(planner), *unproven,
             *_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
+            *absences(fleet, best, alone, without.by_pool),
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
         alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
@@ -161,14 +154,9 @@ def plan_fleet(world: World) -> MixedPlanSet:
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, candidates[0], best, fleet, money),
         left_out=left_out,
+        lines=tuple(between.lines),
+        local_steps=sites.of_asked(local, candidates) or between.local,
     )  # fmt: skip
-
-
-def _reported_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
-    """Whether a plan uses one pool and is no faster than that pool's own plan, which is told anyway."""
-    used = list(each.estimate.used)
-    own = alone.get(used[0])
-    return len(used) == 1 and own is not None and own.estimate.step_s <= each.estimate.step_s * (1 + 1e-6)
 
 
 def _search_record(planner: Planner, feasible: int, seconds: float) -> Search:
@@ -188,19 +176,28 @@ def _rejects(planner: Planner, *, left_open: bool) -> list[Reject]:
     ]
 
 
-def _limits_of(planner: Planner, best: Costed) -> list[str]:
-    """What was not searched, so that nobody takes the answer for more than it is."""
-    notes = [
-        "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
-        "a pool alone with all that astra plan has"
+def _joined(fleet: Fleet) -> list[str]:
+    """Pools that were given apart and are one."""
+    return [
+        f"{' and '.join(parts)} have the same servers in one network: they are one pool, {name}"
+        for name, parts in fleet.joined.items()
     ]
+
+
+def _limits_of(planner: Planner) -> list[str]:
+    """What was not searched, so that nobody takes the answer for more than it is."""
+    if planner.limits.unsearched:
+        lacking = ", ".join(planner.limits.unsearched)
+        notes = [f"pipelines over several pools are not searched: they need {lacking}, which is not allowed"]
+    else:
+        notes = [
+            "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
+            "groups on one pool with all that astra plan has"
+        ]
     pools = len(planner.counts)
-    if not planner.exact and (pools > MANY_POOLS or (pools > 2 and len(best.estimate.groups) > 1)):
-        notes.append(
-            "what is lost without a pool is an upper bound: the others are planned as groups of their own or alone, "
-            "not again as pipelines over several of them"
-        )
     if pools >= MANY_POOLS:
+        if not planner.exact:
+            notes.append("what is lost without a pool is an upper bound: of groups that were found with it")
         notes.append(
             f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind"
         )
@@ -220,7 +217,7 @@ def _estimated(fleet: Fleet, text: str, money: Money, user_rules: Sequence[Rule]
             alone = read_alone(fleet, *named)
             check_alone(fleet, alone, user_rules, where)
             return with_run(fleet, estimate_alone(fleet, alone, user_rules=user_rules), money)
-        strategy = parse_mixed(text) if is_mixed(text) else spread(fleet, text, where)
+        strategy = parse_mixed(text, fleet.usual) if is_mixed(text) else spread(fleet, text, where)
         check_strategy(fleet, strategy)
     return with_run(fleet, estimate_mixed(fleet, strategy, user_rules=user_rules), money)
 
@@ -249,7 +246,7 @@ def _marginal(planner: Planner, best: Costed, more: Remarks) -> list[Marginal]:
             strategy=str(each.strategy),
         )
         for place, each in more.by_pool.items()
-        if each is not None
+        if each is not None and (place not in more.cut or each.estimate.step_s < best.estimate.step_s)
     ]
 
 
@@ -309,10 +306,10 @@ def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
     if not remarks.cut:
         return []
     pools = ", ".join(names[place] for place in remarks.cut)
-    return [f"{what} {pools}: the best plan found in the work allowed for this remark, there may be a faster one"]
+    return [f"{what} {pools}: not all was looked at in the work allowed for this remark, plan it to know"]
 
 
-def _record(world: World, fleet: Fleet) -> dict[str, Any]:
+def record(world: World, fleet: Fleet) -> dict[str, Any]:
     """The request as the answer tells it: enough to launch a plan of it."""
     pools = {
         name: {"gpus": pool.gpus, "gpu": pool.device.name, "node": pool.node.name, "zone": pool.zone,

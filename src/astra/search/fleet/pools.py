@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ from astra.search.words import joint_words
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.mixed import MixedStrategy, pool_word
-from astra.spec.strategy import OVERLAPS
+from astra.spec.strategy import OVERLAPS, Strategy
 
 T = TypeVar("T")
 ALWAYS: Final[Mapping[str, bool | int | str]] = {
@@ -39,19 +40,15 @@ class Limits:
         self.restrictions = restrictions or Restrictions()
         self.user_rules = tuple(user_rules)
         words = msgspec.structs.asdict(joint_words(job).words)
-        for field, value in {**words, **ALWAYS}.items():
-            if not self.allows(field, value):
-                shown = "on" if value is True else value
-                raise InputError(
-                    f"--fix {field}", None, want=f"{field}={shown}, the only one for pipelines over several pools",
-                    fix="Plan each pool by itself, or leave it out.",
-                )  # fmt: skip
+        self.unsearched = [
+            f"{field}={'on' if value is True else value}"
+            for field, value in {**words, **ALWAYS}.items()
+            if not self.allows(field, value)
+        ]  # what pipelines over several pools must have and may not
         stages = [stage for stage in (1, 0) if stage in job.runtime.can.zero and self.allows("zero", stage)]
         if not stages:
-            raise InputError(
-                "--fix zero", None, want="zero0 or zero1 for pipelines over several pools",
-                fix="Plan each pool by itself for zero 2 and 3.",
-            )  # fmt: skip
+            self.unsearched.append("zero0 or zero1")
+            stages = [1]
         self.zero = stages[0]
         on = {name: name in job.runtime.can.overlap and self.allows(f"overlap_{name}", True) for name in OVERLAPS}
         self.overlap = tuple(name for name in OVERLAPS if on[name] and name not in ("p2p", "ep"))
@@ -122,12 +119,17 @@ class Fleet(NamedTuple):
     jobs: tuple[Job, ...]
     names: tuple[str, ...]
     columns: tuple[cost.PoolColumns, ...] = ()  # parts already costed, by pool
+    joined: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # pools that were given apart, by what they are now
 
     def place(self, name: str) -> int:
         """Which pool a word means."""
         if name not in self.names:
             raise InputError("strategy", name, want=f"a pool of this cluster: {', '.join(self.names)}")
         return self.names.index(name)
+
+    def usual(self, pool: str, strategy: Strategy) -> dict[str, Any]:
+        """What a strategy on a pool takes unless it says otherwise."""
+        return self.jobs[self.place(pool)].usual(strategy)
 
     @property
     def job(self) -> Job:
@@ -137,6 +139,11 @@ class Fleet(NamedTuple):
 
 def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
     """Pools with distinct one-word names."""
+    return Fleet(cluster, tuple(jobs), names_of(cluster))
+
+
+def names_of(cluster: Cluster) -> tuple[str, ...]:
+    """The pools' names as distinct words."""
     names: list[str] = []
     for pool in cluster.pools:
         word, number = pool_word(pool.name or pool.device.name), 2
@@ -144,7 +151,41 @@ def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
         while word in names:
             word, number = f"{base}#{number}", number + 1
         names.append(word)
-    return Fleet(cluster, tuple(jobs), tuple(names))
+    return tuple(names)
+
+
+def joined_fleet(fleet: Fleet) -> Fleet:
+    """The fleet with pools of the same servers, in whole nodes and in one network, as one pool each."""
+    cluster, same = fleet.cluster, list[list[int]]()
+    for place in range(len(cluster.pools)):
+        alike = next((some for some in same if _one_network(cluster, some[0], place)), None)
+        if alike is None:
+            same.append([place])
+        else:
+            alike.append(place)
+    if len(same) == len(cluster.pools):
+        return fleet
+    pools = [
+        msgspec.structs.replace(cluster.pools[some[0]], gpus=sum(cluster.pools[place].gpus for place in some))
+        for some in same
+    ]
+    kept = {name for pool in pools for name in (pool.name, pool.zone)}
+    joints = tuple(joint for joint in cluster.joints if kept.issuperset(joint.ends))
+    jobs = [msgspec.structs.replace(fleet.jobs[some[0]], pool=pool) for some, pool in zip(same, pools, strict=True)]
+    names = tuple(fleet.names[some[0]] for some in same)
+    joined = {fleet.names[some[0]]: tuple(fleet.names[place] for place in some) for some in same if len(some) > 1}
+    return Fleet(msgspec.structs.replace(cluster, pools=tuple(pools), joints=joints), tuple(jobs), names, (), joined)
+
+
+def _one_network(cluster: Cluster, here: int, there: int) -> bool:
+    """Whether two pools are parts of one: the same servers at the same price, joined as their own nodes are."""
+    one, other = cluster.pools[here], cluster.pools[there]
+    same = msgspec.structs.replace(other, gpus=one.gpus, name=one.name) == one
+    whole = one.gpus % one.node.gpus == 0 and other.gpus % other.node.gpus == 0
+    link, own = cluster.joined_by(here, there), cost.outer(one)
+    others = [place for place in range(len(cluster.pools)) if place not in (here, there)]
+    alike = all(cluster.joined_by(here, place) == cluster.joined_by(there, place) for place in others)
+    return same and whole and own is not None and link in (None, own) and alike
 
 
 def check_strategy(fleet: Fleet, strategy: MixedStrategy) -> None:

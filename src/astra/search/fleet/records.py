@@ -68,6 +68,38 @@ class Marginal(Result, frozen=True, kw_only=True):
     strategy: str
 
 
+class RuntimePlan(Result, frozen=True, kw_only=True):
+    """The best plan that a runtime can run as it is."""
+
+    runs_on: str
+    runtime: str  # the profile it is timed by
+    target: str | None  # of astra export, which starts it; None: nothing does
+    strategy: str | None  # None: none was found
+    step_s: float | None
+    times: float | None  # its step over that of the fastest of them
+    why: str = ""
+
+
+class LineRemark(Result, frozen=True, kw_only=True):
+    """A line between two sites, and the width from which a plan over it is the fastest."""
+
+    ends: list[str]
+    bytes_per_s: float  # as it is, of all GPUs together
+    pays_from_bytes_per_s: float | None  # None: no width makes a plan over it the fastest
+
+
+class LocalSteps(Result, frozen=True, kw_only=True):
+    """Groups that train by themselves for some steps before their weights meet (DiLoCo): another training."""
+
+    inner_steps: int
+    workers: int
+    strategy: str
+    step_s: float
+    times: float  # speed over the best plan
+    penalty: str  # in evaluation loss, as published
+    source: str
+
+
 class MixedPlanSet(PlanSet, frozen=True, kw_only=True):
     """The ranked answer for several pools."""
 
@@ -77,6 +109,9 @@ class MixedPlanSet(PlanSet, frozen=True, kw_only=True):
     launchable: Plan | None  # the best that the chosen runtime can run as it is
     conceivable: Plan  # the best of all
     left_out: dict[str, str]  # pools that no plan can use, and why
+    lines: tuple[LineRemark, ...] = ()  # between sites
+    by_runtime: tuple[RuntimePlan, ...] = ()  # where that was asked
+    local_steps: LocalSteps | None = None  # offered where they would be faster, or as they were asked for
 
     def __str__(self) -> str:
         from astra.report.mixed import render_mixed  # noqa: PLC0415

@@ -8,7 +8,8 @@ simulation's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations, product
+from copy import copy
+from itertools import combinations
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -19,12 +20,16 @@ from astra.cost.memory import reserved_bytes
 from astra.errors import NoFeasiblePlan
 from astra.partition.problem import Effort
 from astra.partition.solve import end_times
-from astra.search.fleet.detail import estimate
-from astra.search.fleet.frames import BatchShare, Counts, FoundPipeline, Frame, deal
-from astra.search.fleet.lone import best_alone
+from astra.search.fleet.dealing import BatchShare, OpenGroup, Sharing
+from astra.search.fleet.detail import estimate, without_even
+from astra.search.fleet.frames import Counts, FoundPipeline, Frame
+from astra.search.fleet.lone import best_alone, estimate_alone
+from astra.search.fleet.menus import Menus
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
+from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
 from astra.search.fleet.space import FrameSpace
+from astra.spec.cluster import Cluster
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
 
@@ -32,13 +37,9 @@ SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
-MENU: Final = 2  # pipelines of some pools that may become a group
-VARIED: Final = 4  # of one pool, with few pools
-NEAR: Final = 1.04  # as slow as a group may be against its pool's best: it may share the batch more evenly
-MOST_MET: Final = 64
+MENU: Final = 2  # pipelines over some pools that may become a group
 FULL: Final = 100.0  # effort of costing one strategy in full
 MOST_EFFORT: Final = 16_000.0  # of a search, less than two seconds
-LONE: Final = 1 / 16  # of that, for pipelines of a pool that leave some of it idle, where no plan uses all of it
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]
@@ -62,16 +63,29 @@ class Costed(NamedTuple):
 class Planner:
     """One fleet, planned for different numbers of GPUs."""
 
-    def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None) -> None:
-        self.exact, self.limits = exact, limits or Limits(fleet.job)
+    def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None, local: int = 1) -> None:
+        self.exact, self.limits, self.local = exact, limits or Limits(fleet.job), local
         self.user_rules = self.limits.user_rules
         self.frame_space = FrameSpace(fleet, self.limits)
         self.fleet = fleet._replace(columns=tuple(way.columns for way in self.frame_space.ways))
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[FoundPipeline]] = {}
+        self.menus = Menus(self.fleet, self.limits, local)
+        self.groups = GroupSearch(self.menus)
         self._alone: dict[tuple[int, int], Costed | None] = {}
         self.use(Effort(MOST_EFFORT))
+
+    def over(self, cluster: Cluster, local: int) -> Planner:
+        """The same pools with other lines between them, and so many local steps; what a pool costs is kept."""
+        other = copy(self)
+        other.fleet, other.local = self.fleet._replace(cluster=cluster), local
+        other.frame_space = self.frame_space.over(cluster)
+        other._costed, other._menus = {}, {}
+        other.menus = self.menus.over(other.fleet, local)
+        other.groups = GroupSearch(other.menus)
+        other.use(Effort(MOST_EFFORT))
+        return other
 
     def use(self, effort: Effort) -> None:
         """From here on spend this; what is left open is counted anew."""
@@ -106,6 +120,8 @@ class Planner:
 
         ``spread``: frames that may come that close to the best are solved too.
         """
+        if self.limits.unsearched:
+            return []
         frames: Iterable[tuple[float, Frame]] = self.frame_space.bounded_frames(
             counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned, below=spread * below
         )
@@ -129,7 +145,7 @@ class Planner:
                 self._leave_open(kind, bound_s)
             if solved is None:
                 continue
-            total_s = self._reported_s(solved) if whole else solved.total_s
+            total_s = self._reported_s(solved, spread * limit) if whole else solved.total_s
             found.append((total_s, solved))
             limit = min(limit, total_s)
         return sorted(found, key=lambda entry: entry[0])[:keep]
@@ -158,9 +174,9 @@ class Planner:
                 close.append((max(least_s, bound_s) + end_s, frame))
         return sorted(close, key=lambda entry: entry[0]), found
 
-    def _reported_s(self, found: FoundPipeline) -> float:
+    def _reported_s(self, found: FoundPipeline, below: float = np.inf) -> float:
         """A pipeline's time in the search; simulated where transfers stall it, which no closed form knows."""
-        if not found.late or found.frame.microbatches != int(found.frame.microbatches):
+        if not found.late or found.total_s >= below or found.frame.microbatches != int(found.frame.microbatches):
             return found.total_s
         costed = self._full_estimate(self.strategy((found, int(found.frame.microbatches))))
         return max(found.total_s, self.before_s(costed))
@@ -168,9 +184,10 @@ class Planner:
     def strategy(self, *parts: tuple[FoundPipeline, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
         groups = tuple(found.group(self.fleet.names, m) for found, m in parts)
-        return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap)
+        local = self.local if len(groups) > 1 else 1
+        return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
 
-    def same_replicas(self, counts: Counts, **how: bool | float | int | Counts) -> list[FleetCandidate]:
+    def same_replicas(self, counts: Counts, **how: bool | float | int | Counts | None) -> list[FleetCandidate]:
         """Strategies whose replicas are all the same pipeline."""
         found = self.pipelines(counts, self.frame_space.batch, keep=KEPT, **how)  # type: ignore[arg-type]
         return [FleetCandidate(total, self.strategy((each, int(each.frame.microbatches)))) for total, each in found]
@@ -191,95 +208,57 @@ class Planner:
         return self.frame_space.batch * inside / sum(rates) if inside else 0.0
 
     def menu(self, counts: Counts, mask: int, *, every: bool, best_s: float) -> list[FoundPipeline]:
-        """Pipelines of some pools that may become a group, for their share of the batch by rate."""
+        """Pipelines over some pools that may become a group, for their share of the batch by rate."""
         key = (counts, mask)
         if key not in self._menus:
             if not (share := self.share(counts, mask)):
                 return []
             inside = tuple(gpus if mask >> pool & 1 else 0 for pool, gpus in enumerate(counts))
             with self.effort.part(1 / 3):
-                # A mixed block must beat what is known; a pool by itself is part of many partitions.
-                if mask & (mask - 1):
-                    found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
-                else:
-                    found = self._varied(inside, share, every=every)
+                found = self.pipelines(inside, share, keep=MENU, whole=False, every=every, below=best_s)
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
 
-    def _varied(self, counts: Counts, share: float, *, every: bool) -> list[tuple[float, FoundPipeline]]:
-        """Pipelines of one pool with unlike numbers of samples at a time, so that some shares come out even."""
-        few = len(self.counts) <= MOST_BLOCKS
-        near = NEAR if few and self.frame_space.uniform else 1.0  # unlike layers take long
-        found = self.pipelines(counts, share, keep=MOST_MET, whole=False, every=every, spread=near)
-        if not (found and self._uses_all(found[0][1], counts)):
-            limit = near * found[0][0] if found else np.inf
-            found += self.pipelines(
-                counts, share, keep=MOST_MET, whole=False, every=every, below=limit, aligned=False, spread=near
-            )
-        if not few:  # odd numbers of many pools hardly ever add up to the batch: those that divide it come first
-            return found[:MENU]
-        best: dict[int, tuple[float, FoundPipeline]] = {}
-        for total_s, each in sorted(found, key=lambda entry: entry[0]):
-            best.setdefault(each.samples, (total_s, each))
-        return sorted(best.values(), key=lambda entry: entry[0])[:VARIED]
+    def sharing(self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS) -> list[FleetCandidate]:
+        """Strategies of groups on one pool each, looked for in ``most`` grids of strategies."""
+        found = self.groups.best(counts, every=every, limit=limit, most=most)
+        if self.groups.left_open:
+            self._leave_open("groups", 0.0)
+        return [self._shared(one) for one in found]
 
-    def _uses_all(self, found: FoundPipeline, counts: Counts) -> bool:
-        """Whether a pipeline's replicas leave no GPU over."""
-        frame = found.frame
-        used = sum(
-            len(run.layers) * found.shapes[run.pool][run.choice].tp * frame.dp * frame.cp for run in found.pipeline.runs
-        )
-        return used == sum(counts)
+    def known(self, counts: Counts) -> list[FleetCandidate]:
+        """The best strategies of groups that were looked for already."""
+        return [self._shared(one) for one in self.groups.dealt(counts, (), every=False, limit=np.inf)]
 
-    def apart(self, counts: Counts, pools: Sequence[int], *, every: bool) -> list[FleetCandidate]:
-        """Each of some pools by itself, the batch shared."""
-        menus = [self.menu(counts, 1 << pool, every=every, best_s=np.inf) for pool in pools]
-        if len(self.counts) > MOST_BLOCKS:
-            menus = [entries[:1] for entries in menus]
-        made = (self.dealt(chosen) for chosen in product(*menus))
-        return [candidate for candidate in made if candidate is not None]
-
-    def sharing(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
-        """Strategies with several groups: pools by themselves, or some pools mixed and others by themselves."""
+    def joined(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
+        """Strategies of groups below a limit in which some pools are joined in pipelines and others by themselves."""
         used = [pool for pool, gpus in enumerate(counts) if gpus]
-        out: list[FleetCandidate] = []
-        fewest = len(used) if every else 2 if len(used) <= MOST_BLOCKS else len(used) - 1
-        for size in range(fewest, len(used) + 1):
-            for pools in combinations(used, size):
-                out += self.apart(counts, pools, every=every)
         largest = len(used) - 1 if len(used) <= MOST_BLOCKS else 2
-        for size in range(2, largest + 1):
-            for block in combinations(used, size):
-                best_s = min([limit, *(candidate.step_s for candidate in out)])
-                mixed = self.menu(counts, sum(1 << pool for pool in block), every=every, best_s=best_s)
-                others = [
-                    self.menu(counts, 1 << pool, every=every, best_s=best_s) for pool in used if pool not in block
-                ]
-                made = (self.dealt(chosen) for chosen in product(mixed, *(entries[:1] for entries in others)))
-                out += [candidate for candidate in made if candidate is not None]
-        return sorted(out, key=lambda entry: entry.step_s)[:KEPT]
+        masks = [sum(1 << pool for pool in some) for size in range(2, largest + 1) for some in combinations(used, size)]
+        found = [each for mask in masks for each in self.menu(counts, mask, every=every, best_s=limit)]
+        if not found:
+            return []
+        blocks = [self._open(each) for each in found]
+        return [self._shared(one) for one in self.groups.dealt(counts, blocks, every=every, limit=limit)]
 
-    def dealt(self, groups: Sequence[FoundPipeline], below: float = np.inf) -> FleetCandidate | None:
-        """Groups with the micro-batches that let the last one end soonest; None if that is not ``below``."""
-        shares, rounds = [], []
-        for found in groups:
-            fixed_s, each_s = found.line()
-            rounds.append(found.round)
-            shares.append(BatchShare(found.samples, fixed_s, each_s * found.round))
-        dealt = deal(shares, self.frame_space.batch, below)
-        if dealt is None:
-            return None
-        seconds, units = dealt
-        parts = [(found, count * size) for found, count, size in zip(groups, units, rounds, strict=True)]
-        return FleetCandidate(seconds + self._end_s(groups), self.strategy(*parts))
+    def _open(self, found: FoundPipeline) -> OpenGroup:
+        """A pipeline over pools as a group whose share of the batch is open."""
+        fixed_s, each_s = found.line()
+        pools = sum(1 << pool for pool in {run.pool for run in found.pipeline.runs})
 
-    def _end_s(self, groups: Sequence[FoundPipeline]) -> float:
-        """The longest end of any stage of groups whose gradients meet over the slowest wire."""
-        used = sorted({run.pool for found in groups for run in found.pipeline.runs})
-        wires = [self.frame_space.wires[a, b] for a in used for b in used if a < b]
-        way = min(wires, key=lambda wire: wire.bytes_per_s) if len(groups) > 1 else None
-        ends = (self.frame_space.ends(found.frame, found.shapes, len(groups), way) for found in groups)
-        return max(max(end_times(end, found.pipeline.runs)) for end, found in zip(ends, groups, strict=True))
+        def end_s(groups: int, way: cost.Wire | None) -> float:
+            return max(end_times(self.frame_space.ends(found.frame, found.shapes, groups, way), found.pipeline.runs))
+
+        return OpenGroup(
+            pools, found.round, BatchShare(found.samples, fixed_s, each_s * found.round), end_s,
+            lambda m: found.group(self.fleet.names, m), lambda _: None,
+        )  # fmt: skip
+
+    def _shared(self, sharing: Sharing) -> FleetCandidate:
+        groups = tuple(part.group(microbatches) for part, microbatches in sharing.groups)
+        local = self.local if len(groups) > 1 else 1
+        strategy = MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
+        return FleetCandidate(sharing.seconds, strategy)
 
     def cost(self, candidates: Sequence[FleetCandidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
@@ -292,7 +271,10 @@ class Planner:
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
 
     def _full_estimate(self, strategy: MixedStrategy) -> Costed:
-        text = str(strategy)
+        text, plain = str(strategy), strategy.groups[0].plain
+        if len(strategy.groups) == 1 and plain is not None:
+            alone = OnePool(pool=strategy.groups[0].segments[0].pool, strategy=without_even(plain))
+            return Costed(alone, estimate_alone(self.fleet, alone, user_rules=self.user_rules))
         if text not in self._costed:
             self.effort.spend(FULL)
             if strategy.samples != self.frame_space.batch:  # a share that is costed by itself
@@ -300,36 +282,39 @@ class Planner:
             self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
         return self._costed[text]
 
-    def best(self, counts: Counts, *, every: bool, known_s: float = np.inf) -> list[Costed]:
+    def best(self, counts: Counts, *, every: bool, known_s: float = np.inf, below_s: float = np.inf) -> list[Costed]:
         """Plans for some GPUs, best first; some with one shape for all stages, as most runtimes want.
 
         The quick searches come first: what they find is the limit that pipelines with degrees of their own must beat,
-        and so is ``known_s``, the pipeline and end of a plan that is known otherwise.
+        and so is ``known_s``, the pipeline and end of a plan that is known otherwise. Whatever does not end before
+        ``below_s`` is of no interest.
         """
-        with self.effort.part(1 / 3):
-            plain = self.same_replicas(counts, every=every, uniform=True)
-        with self.effort.part(1 / 2):
-            groups = self.sharing(counts, every=every, limit=plain[0].step_s if plain else np.inf)
-        limit = min([known_s, *(SHOWN * candidate.step_s for candidate in (*plain[:1], *groups[:1]))])
-        same_replicas = self.same_replicas(counts, every=every, below=limit)
-        launchable = self.cost(plain, most=2)
-        costed = {
-            str(each.strategy): each for each in (*self.cost([*same_replicas[:2], *groups[:2]], most=4), *launchable)
-        }
+        groups = self.sharing(counts, every=every, limit=below_s)
+        if self.limits.restrictions.alike:
+            groups = [each for each in groups if len(each.strategy.shapes) == 1]
+        limit = min([known_s, *(candidate.step_s for candidate in groups[:1])])
+        with self.effort.part(1 / 4):
+            plain = self.same_replicas(counts, every=every, uniform=True, below=below_s)
+        limit = min([limit, *(candidate.step_s for candidate in plain[:1])])
+        with self.effort.part(2 / 3):
+            same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit)
+        limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
+        joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
+        alike = [] if every else [self._shared(one) for one in self.groups.alike(counts)]
+        kinds = (same_replicas[:3], groups[:3], joined[:2], plain[:2], [one for one in alike if one.step_s < limit])
+        costed = {str(each.strategy): each for some in kinds for each in self.cost(some)}
         return sorted(costed.values(), key=lambda each: each.estimate.step_s)
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
         have = self.counts[pool] if gpus is None else gpus
         if (pool, have) not in self._alone:
-            lone = best_alone(self.fleet, pool, have, self.limits.restrictions, self.user_rules)
+            met = self.menus.look(pool, have, self.frame_space.batch)
+            lone = None if met is None else best_alone(self.fleet, pool, met, self.user_rules)
             found = [Costed(*lone)] if lone is not None else []
-            counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
             if not found:
-                left_open = dict(self.left_open)  # the same pipelines are looked at again among those over pools
-                with self.effort.part(LONE):
-                    found = self.cost(self.same_replicas(counts), most=1)
-                self.left_open = left_open
+                counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
+                found = self.cost(self.sharing(counts, every=False, limit=np.inf), most=1)
             self._alone[pool, have] = min(found, key=lambda each: each.estimate.step_s, default=None)
         return self._alone[pool, have]
 

@@ -6,8 +6,10 @@ bound from its pools' rates, so frames are visited best first and most are never
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from itertools import product
+from copy import copy
+from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
@@ -26,6 +28,7 @@ from astra.search.fleet.bounds import best_first
 from astra.search.fleet.frames import BoundedFrame, Counts, FoundPipeline, Frame, FrameShape, Framing, in_units
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.ways import again_s
+from astra.spec.cluster import Cluster
 from astra.spec.strategy import RECOMPUTES
 
 FRAME: Final = 40.0  # effort of opening one
@@ -46,6 +49,13 @@ class FrameSpace(Framing):
         self.solved = 0
         self.frames = 0
         self.effort = Effort()
+
+    def over(self, cluster: Cluster) -> FrameSpace:
+        """The same pools with other links between them."""
+        other = copy(self)
+        other.fleet = self.fleet._replace(cluster=cluster)
+        other.wires = {(a, b): cost.wire(cluster, a, b) for a, b in self.wires}
+        return other
 
     def spans(self, counts: Counts, frame: Frame) -> list[int]:
         """Numbers of stages up to which transfers inside a pool take the same links, the most stages last.
@@ -151,7 +161,9 @@ class FrameSpace(Framing):
         for (a, b), way in self.wires.items():
             here, there = (np.array([shape.tp for shape in shapes[place]], np.float64) for place in (a, b))
             nbytes = whole / np.minimum(here[:, None], there[None, :])
-            hops[a, b] = cost.hop_s(way, nbytes) if frame.vp == 1 else np.zeros(nbytes.shape)
+            each = frame.dp * frame.cp
+            nbytes = cost.held_up(self.fleet.cluster, (a, b), nbytes, each * here[:, None], each * there[None, :])
+            hops[a, b] = cost.hop_s(way, nbytes, each * whole) if frame.vp == 1 else np.zeros(nbytes.shape)
         most = min(sum(max((choice.stages for choice in pool), default=0) for pool in pools), self.depth // frame.vp)
         places = np.arange((min(most, span) if span else most) + 1)
         m, v = frame.microbatches, frame.vp
@@ -225,7 +237,16 @@ class FrameSpace(Framing):
         fill_s = 2 * sum(sends)
         slot_s = min(pipeline.stage_s) / (3 * frame.vp)  # a forward of one chunk, about
         late = bool(sends) and max(sends) > slot_s
-        return FoundPipeline(pipeline.value_s, fill_s, total_s + fill_s, frame, pipeline, shapes, late)
+        total_s = max(total_s + fill_s, self._line_s(frame, pipeline))
+        return FoundPipeline(pipeline.value_s, fill_s, total_s, frame, pipeline, shapes, late)
+
+    def _line_s(self, frame: Frame, pipeline: Pipeline) -> float:
+        """Seconds in which the busiest line between two pools carries what crosses it, one way."""
+        owners = [run.pool for run in pipeline.runs] * frame.vp
+        crossed = Counter(frozenset(pair) for pair in pairwise(owners) if pair[0] != pair[1])
+        sent = 2.0 * frame.mbs * self.fleet.job.workload.seq * self.model.hidden * frame.dp * frame.microbatches
+        ways = {pair: self.wires[min(pair), max(pair)] for pair in crossed}
+        return max((count * sent / ways[pair].total_bytes_per_s for pair, count in crossed.items()), default=0.0)
 
     def _sends(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[FrameShape, ...], ...]) -> list[float]:
         """Seconds of each transfer between virtual stages, where they are hidden but for fill and drain."""
@@ -242,7 +263,9 @@ class FrameSpace(Framing):
             apart = np.array([one.tp * frame.cp * frame.dp])
             return float(cost.p2p_s(job, columns.stream_bytes[[one.row]], apart, frame.stages or 2)[0])
         whole = 2.0 * frame.mbs * self.fleet.job.workload.seq / frame.cp * self.model.hidden
-        return float(cost.hop_s(self.wires[a, b], whole / min(one.tp, other.tp)))
+        sent, each = whole / min(one.tp, other.tp), frame.dp * frame.cp
+        nbytes = cost.held_up(self.fleet.cluster, (a, b), sent, each * one.tp, each * other.tp)
+        return float(cost.hop_s(self.wires[a, b], nbytes, each * whole))
 
     def solve(
         self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0, quick: bool = False

@@ -9,16 +9,20 @@ import msgspec
 
 from astra.answer import PriceTag, Range
 from astra.catalog import runtimes
+from astra.cost.lines import crossings, egress_usd
 from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
+from astra.money import rates
 from astra.money.bill import Hired, cost_of, hired
 from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Source
 from astra.rules.can import unable
 from astra.search import detail
+from astra.search.fleet.local import RUN_BY, warning
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
-from astra.spec.mixed import MixedStrategy
+from astra.spec.cluster import Pool
+from astra.spec.mixed import MixedStrategy, parse_mixed
 from astra.spec.model import ModelSpec
 from astra.spec.money import Money
 from astra.spec.workload import Workload
@@ -35,8 +39,10 @@ def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstima
         name: hired(msgspec.structs.replace(pools[name], gpus=_whole(used, pools[name].node.gpus)))._replace(used=used)
         for name, used in result.used.items()
     }
+    options = _with_egress(fleet, result, options, tokens)
     tags = {name: tag for name in result.used if (tag := tag_of(options, pools[name])) is not None}
     cost = None
+    options = _with_risks(pools, machines, tags, options)
     if len(tags) == len(result.used):
         together = Hired(*(sum(column) for column in zip(*machines.values(), strict=True)))
         cost = cost_of(fleet.job, result, options, _joined(tags, machines), together)
@@ -51,6 +57,39 @@ def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstima
         cost=cost,
         warnings=[*result.warnings, *dict.fromkeys(warnings), *missing],
     )
+
+
+def _with_egress(fleet: Fleet, result: MixedEstimate, options: Money, tokens: float) -> Money:
+    """What is sent over priced links in the whole run, with what the user says of egress."""
+    if "[" not in result.strategy:
+        return options
+    sent = crossings(fleet.cluster, fleet.names, fleet.job, parse_mixed(result.strategy))
+    usd = egress_usd(sent) * tokens / fleet.job.workload.tokens_per_step
+    together = {"egress_tb": 1.0, "usd_per_tb_egress": options.egress_usd + usd}  # as one amount
+    return msgspec.structs.replace(options, **together) if usd else options
+
+
+def _with_risks(
+    pools: Mapping[str, Pool], machines: Mapping[str, Hired], tags: Mapping[str, PriceTag], options: Money
+) -> Money:
+    """Failures and pre-emptions of the job where pools have their own: rates add up, so these are means over pools."""
+    own = [pools[name] for name in machines]
+    if all(pool.mtbf_gpu_h is None and pool.preemptions_per_node_day is None for pool in own):
+        return options
+    usual_h = options.mtbf_gpu_h or rates.MTBF_GPU_S / rates.HOUR_S
+    failures = sum(each.used / (pools[name].mtbf_gpu_h or usual_h) for name, each in machines.items())
+    taken = sum(each.nodes * _taken_per_day(pools[name], tags.get(name), options) for name, each in machines.items())
+    used, nodes = (sum(column) for column in list(zip(*machines.values(), strict=True))[::2])
+    return msgspec.structs.replace(options, mtbf_gpu_h=used / failures, preemptions_per_node_day=taken / nodes)
+
+
+def _taken_per_day(pool: Pool, tag: PriceTag | None, options: Money) -> float:
+    """How often a day a server of a pool is taken away: as the pool says, the user, or its market."""
+    said = (
+        pool.preemptions_per_node_day if pool.preemptions_per_node_day is not None else options.preemptions_per_node_day
+    )
+    usual = rates.PREEMPTIONS_PER_NODE_S * rates.DAY_S if tag is not None and tag.market == "spot" else 0.0
+    return usual if said is None else said
 
 
 def _whole(used: int, node: int) -> int:
@@ -81,10 +120,18 @@ def _joined(tags: dict[str, PriceTag], machines: dict[str, Hired]) -> PriceTag:
 
 
 # Executors whose framework is a runtime of the catalog: what it can train and do is in that file.
-_PROFILES: Final = {"Megatron-LM": "megatron", "FlagScale": "flagscale"}
+_PROFILES: Final = {
+    "Megatron-LM": "megatron", "FlagScale": "flagscale", "PyTorch trainer": "pytorch",
+    "jobs with a gradient bridge": "megatron",
+}  # fmt: skip
 # The executor that starts what is written for a target.
-STARTED_BY: Final = {"megatron": "Megatron-LM", "megatron-bridge": "Megatron-LM", "flagscale": "FlagScale"}
-RUNTIMES: Final = ("Megatron-LM", "torch.distributed.pipelining", "FlagScale", "HexiScale", "Sailor")
+STARTED_BY: Final = {
+    "megatron": "Megatron-LM", "megatron-bridge": "Megatron-LM", "flagscale": "FlagScale", "pytorch": "PyTorch trainer",
+}  # fmt: skip
+RUNTIMES: Final = (
+    "Megatron-LM", "torch.distributed.pipelining", "FlagScale", "PyTorch trainer", "jobs with a gradient bridge",
+    "HexiScale", "Sailor",
+)  # fmt: skip
 _FORKS: Final = ("HexiScale", "Sailor")  # of older code, with ZeRO 1 at most
 
 
@@ -104,7 +151,9 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
     segments = [segment for group in strategy.groups for segment in group.segments]
     one_shape = len({(segment.tp, segment.ep) for segment in segments}) == 1
     one_recompute = len({segment.recompute for segment in segments}) == 1
-    one_group, one_mbs = len(strategy.groups) == 1, len({group.mbs for group in strategy.groups}) == 1
+    one_group, one_mbs = len(strategy.shapes) == 1, len({group.mbs for group in strategy.groups}) == 1
+    inside = [{(one.tp, one.ep, one.recompute) for one in group.segments} for group in strategy.groups]
+    apart = all(len({one.pool for one in group.segments}) == 1 for group in strategy.groups)
     chunks = any(group.vp > 1 for group in strategy.groups)
     shapes = [group.segments for group in strategy.groups]
     ends_differ = any(inside[0].tp != inside[-1].tp for inside in shapes)
@@ -119,9 +168,17 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
             "equal pipelines with equal micro-batches": not one_group,
         },
         "FlagScale": {
-            "one pipeline shape": not one_group,
+            "stages of every replica on each pool": len(strategy.groups) > 1,
             "one cp": len({group.cp for group in strategy.groups}) > 1,
             "the first stage's tp on the last one too (tied embeddings)": asks.model.tied_embeddings and ends_differ,
+        },
+        "PyTorch trainer": {
+            "one tp and recompute setting inside a group": any(len(one) > 1 for one in inside),
+            "tp, pipelines and replicas alone": max(s.ep for s in segments) > 1
+            or max(g.cp for g in strategy.groups) > 1,
+        },
+        "jobs with a gradient bridge": {
+            "several groups, each on a pool of its own": len(strategy.groups) == 1 or not apart,
         },
         "HexiScale": {
             "a Llama-2 model": not asks.model.name.startswith("llama-2"),
@@ -139,9 +196,15 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
         wants["the optimizer on the GPU"] = asks.offload and name not in _PROFILES
         wants["GPUs of one vendor"] = asks.vendors > 1 and name != "FlagScale"
         wants["one precision on all GPUs"] = asks.precisions > 1
+        wants[f"gradients that meet at every step (local steps are for {RUN_BY})"] = strategy.local > 1
         wants.update(_profile_lacks(name, asks, chunks=chunks))
     missing = {name: "; ".join(want for want, broken in wants.items() if broken) for name, wants in lacks.items()}
     return [name for name in RUNTIMES if not missing[name]], {name: text for name, text in missing.items() if text}
+
+
+def _zero(strategy: MixedStrategy) -> int:
+    """The deepest ZeRO stage of any group."""
+    return max(strategy.zero if group.plain is None else group.plain.zero for group in strategy.groups)
 
 
 def _profile_lacks(name: str, asks: Fitted, *, chunks: bool) -> dict[str, bool]:
@@ -154,7 +217,7 @@ def _profile_lacks(name: str, asks: Fitted, *, chunks: bool) -> dict[str, bool]:
     work = msgspec.structs.replace(asks.workload, precision="bf16")
     return {reason.sentence: True for reason in unable(runtime, asks.model, work)} | {
         "one chunk per stage (no vp)": chunks and "vp" not in can.degrees,
-        f"zero {max(can.zero)} at most": asks.zero > max(can.zero),
+        f"zero {' or '.join(map(str, can.zero))}": asks.zero not in can.zero,
         "the optimizer on the GPU": asks.offload and "optimizer" not in can.offload,
     }
 
@@ -186,12 +249,14 @@ def summary(
     vendors = {jobs[name].pool.device.vendor for name in used}
     precisions: set[str] = {jobs[name].workload.precision for name in used}
     runs_on, needs = runtimes_for(
-        strategy, Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions))
+        strategy,
+        Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions), zero=_zero(strategy)),
     )
     return MixedEstimate(
         model=job.model.name,
         gpus=" + ".join(f"{count}x{jobs[name].pool.device.name}" for name, count in used.items()),
         strategy=str(strategy),
+        as_usual=_as_usual(fleet, strategy),
         runtime=job.runtime.name,
         legal=not known.violations,
         violations=known.violations,
@@ -205,7 +270,7 @@ def summary(
         stages=list(stages),
         provenance={term: source.word for term, source in known.provenance.items()},
         provenance_worst=max(known.provenance.values()).word,
-        warnings=_warnings(vendors, precisions),
+        warnings=[*_warnings(vendors, precisions), *[warning(len(groups), strategy.local)] * (strategy.local > 1)],
         groups=groups,
         used=used,
         idle={
@@ -219,6 +284,14 @@ def summary(
         **_rates(fleet, strategy, total_s, known.again),
         **_memory(fleet, stages),
     )
+
+
+def _as_usual(fleet: Fleet, strategy: MixedStrategy) -> tuple[str, ...]:
+    """The fields that every strategy on one pool would have so by itself: their short text leaves them out."""
+    plain = [(group.segments[0].pool, group.plain) for group in strategy.groups if group.plain is not None]
+    jobs = dict(zip(fleet.names, fleet.jobs, strict=True))
+    chosen = [jobs[pool].chosen(one) for pool, one in plain]
+    return tuple(name for name in (chosen[0] if chosen else ()) if all(name in one for one in chosen))
 
 
 def _rates(fleet: Fleet, strategy: MixedStrategy, total_s: float, again: float) -> dict[str, Any]:

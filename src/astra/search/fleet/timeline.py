@@ -6,8 +6,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.errors import InputError
-from astra.search.fleet.detail import costed_group, estimate, pipeline_of
-from astra.search.fleet.lone import part_of, read_alone
+from astra.search.fleet.detail import costed_group, estimate, part_of, pipeline_of
+from astra.search.fleet.lone import read_alone
 from astra.search.fleet.plan import fleet_in
 from astra.search.fleet.pools import Fleet, check_strategy
 from astra.search.timeline import SimulatedPipeline, StepTimeline, on_one_pool, told
@@ -44,5 +44,15 @@ def _pipeline(fleet: Fleet, strategy: MixedStrategy, number: int) -> SimulatedPi
     after_s = np.concatenate([part.after_s for part in costed])
     limits = [part.job.limit_bytes / GIB for part in costed for _ in part.ranks]
     return SimulatedPipeline(
-        found.schedule, p, v, m, found.stages, v == 1, after_s - update_s, update_s, records, limits, number
+        found.schedule,
+        p,
+        v,
+        m,
+        found.stages,
+        not group.hides_transfers,
+        after_s - update_s,
+        update_s,
+        records,
+        limits,
+        number,
     )

@@ -7,17 +7,16 @@ a remark whose part of it was spent tells the best plan met, and the answer says
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations, product
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.partition.problem import Effort
-from astra.search.fleet.frames import Counts, FoundPipeline
-from astra.search.fleet.search import MANY_POOLS, MOST_BLOCKS, Costed, Planner
+from astra.search.fleet.frames import Counts
+from astra.search.fleet.search import MANY_POOLS, Costed, Planner
 
-WORTH_TELLING: Final = 0.99  # of what is known without a pool: a loss is told in whole percents
-MOST_EFFORT: Final = 4_000.0  # of all remarks, less than a second
+MOST_EFFORT: Final = 4_000.0  # of all remarks, a quarter of a second
+MOST_GRIDS: Final = 20_000  # of strategies that are searched for one of them
 
 
 class Remarks(NamedTuple):
@@ -39,8 +38,9 @@ class Worth:
         effort, out, cut = self.planner.effort, {}, []
         for pool in pools:
             with effort.part(1 / 3):
+                self.planner.left_open = {}
                 out[pool] = ask(pool)
-                if effort.over:
+                if self.planner.left_open:
                     cut.append(pool)
         return Remarks(out, cut)
 
@@ -57,66 +57,37 @@ class Worth:
         return self._each(pools, self._using)
 
     def _without(self, pool: int) -> Costed | None:
-        """The best plan on all other pools; pipelines over pools are searched where the best is one, unless many."""
+        """The best plan on all other pools."""
         planner = self.planner
         counts = tuple(0 if place == pool else gpus for place, gpus in enumerate(planner.counts))
         others = [place for place, gpus in enumerate(counts) if gpus]
-        if len(others) == 1:
-            return planner.alone(others[0])
-        found = [each for size in (len(others) - 1, len(others)) for some in combinations(others, size)
-                 for each in planner.apart(planner.counts, some, every=False)]  # fmt: skip
-        found.sort(key=lambda entry: entry.step_s)
-        if (len(self.best.estimate.groups) == 1 or not found) and len(others) < MANY_POOLS:
-            found += planner.same_replicas(counts, below=WORTH_TELLING * found[0].step_s if found else np.inf)
-        costed = planner.cost(found, most=1)
-        costed += [each for place in others if (each := planner.alone(place)) is not None]
-        return min(costed, key=lambda each: each.estimate.step_s, default=None)
+        alone = [each for place in others if (each := planner.alone(place)) is not None]
+        if len(planner.counts) < MANY_POOLS:
+            return min([*alone, *self._planned(counts, np.inf)], key=_step_s, default=None)
+        return min([*alone, *planner.cost(planner.known(counts), most=1)], key=_step_s, default=None)
 
-    def _one_more(self, pool: int) -> Costed:
+    def _one_more(self, pool: int) -> Costed | None:
         """The best plan with one more node of a pool, which is the best plan itself where that brings nothing."""
         planner, best = self.planner, self.best
         node = planner.fleet.cluster.pools[pool].node.gpus
+        if planner.counts[pool] % node:  # a part of a node has no next one
+            return None
         counts = tuple(gpus + (node if place == pool else 0) for place, gpus in enumerate(planner.counts))
-        before_s = planner.before_s(best)
-        found = planner.cost(planner.same_replicas(counts, below=before_s, fewer=planner.counts), most=1)
-        # Or as groups: the pool's own pipelines anew, those of the others as they are.
-        used = [place for place, gpus in enumerate(counts) if gpus]
-        menus = [self._grown(pool, counts) if place == pool
-                 else planner.menu(planner.counts, 1 << place, every=False, best_s=np.inf)[:1]
-                 for place in used]  # fmt: skip
-        dealt = [each for chosen in product(*menus) if (each := planner.dealt(chosen, before_s)) is not None]
-        found += planner.cost([each for each in dealt if each.step_s < before_s], most=1)
-        alone = planner.alone(pool)
-        whole = counts[pool] % node == 0  # a part of a node has no next one
-        # A pool by itself gains at most in proportion, so that most need not be planned again.
-        if (
-            whole
-            and alone is not None
-            and alone.estimate.step_s * planner.counts[pool] / counts[pool] < 1.02 * best.estimate.step_s
-        ):
-            more = planner.alone(pool, counts[pool])
-            found += [more] if more is not None else []
-        return min([best, *found], key=lambda each: each.estimate.step_s)
+        return min([best, *self._planned(counts, planner.before_s(best), fewer=planner.counts)], key=_step_s)
 
-    def _grown(self, pool: int, counts: Counts) -> list[FoundPipeline]:
-        """The pool's best pipelines for its share that more GPUs than it has make possible."""
+    def _planned(self, counts: Counts, below: float, fewer: Counts | None = None) -> list[Costed]:
+        """The best plans of some GPUs that beat a limit, as the planner finds them: groups, then pipelines over pools.
+
+        ``fewer`` GPUs are known to give nothing better.
+        """
         planner = self.planner
-        old, new = (tuple(n if place == pool else 0 for place, n in enumerate(some))
-                    for some in (planner.counts, counts))  # fmt: skip
-        share = planner.share(counts, 1 << pool)
-        limit = np.inf
-        for each in planner.menu(planner.counts, 1 << pool, every=False, best_s=np.inf):
-            fixed_s, each_s = each.line()
-            units = share / (each.frame.dp * each.frame.mbs)
-            limit = min(limit, fixed_s + units * each_s + each.total_s - each.value_s - each.fill_s)
-        found: list[tuple[float, FoundPipeline]] = []
-        few = len(planner.counts) <= MOST_BLOCKS  # odd numbers of many pools hardly ever add up to the batch
-        for aligned in (True, False) if few else (True,):
-            found += planner.pipelines(
-                new, share, keep=1, whole=False, below=min([limit, *(total_s for total_s, _ in found)]), fewer=old,
-                aligned=aligned,
-            )  # fmt: skip
-        return [each for _, each in found[-1:]]
+        groups = planner.sharing(counts, every=False, limit=below, most=MOST_GRIDS)
+        below = min([below, *(one.step_s for one in groups[:1])])
+        several = sum(gpus > 0 for gpus in counts) > 1
+        found = planner.same_replicas(counts, below=below, fewer=fewer) if several else []
+        below = min([below, *(one.step_s for one in found[:1])])
+        joined = planner.joined(counts, every=False, limit=below)
+        return planner.cost([*groups[:1], *found[:1], *joined[:1]], most=3)
 
     def _using(self, pool: int) -> Costed | None:
         """The best plan that uses a pool, wanted or not; with many pools, of those with one shape for all stages."""
@@ -124,3 +95,7 @@ class Worth:
         many = len(planner.counts) >= MANY_POOLS
         found = planner.cost(planner.same_replicas(planner.counts, must=1 << pool, uniform=many), most=1)
         return found[0] if found else None
+
+
+def _step_s(costed: Costed) -> float:
+    return costed.estimate.step_s

@@ -17,6 +17,12 @@ export class Fleet {
     this.shelf = shelf;
     this.changed = changed;
     this.made = 0;
+    this.joined = document.getElementById("between");
+  }
+
+  // GB/s per GPU between pools, where there are several and it is said.
+  between() {
+    return this.place.children.length > 1 ? this.joined.value.trim() : "";
   }
 
   // "64xH100-SXM5-80GB@node~50": the number after ~ is GB/s of the network, per GPU.
@@ -105,6 +111,7 @@ export class Fleet {
       this.part(row, "remove").setAttribute("aria-label", `Remove pool ${index + 1}`);
       this.name(row);
     });
+    document.getElementById("between-set").hidden = rows.length < 2;
   }
 
   name(row) {
@@ -124,7 +131,7 @@ export class Fleet {
   // Pools by name, or the whole cluster where a network is one's own.
   fields() {
     const texts = this.texts();
-    return texts.some((text) => text.includes("~")) ? { cluster: this.cluster() } : { gpus: texts };
+    return this.between() || texts.some((text) => text.includes("~")) ? { cluster: this.cluster() } : { gpus: texts };
   }
 
   cluster() {
@@ -138,6 +145,9 @@ export class Fleet {
       const name = seen[device.name] > 1 ? `${device.name}-${seen[device.name]}` : device.name;
       return { device, node, gpus: Number(this.part(row, "count").value), name };
     });
-    return { pools };
+    if (!this.between()) return { pools };
+    // The slowest of the pools' own networks at another speed.
+    const outer = pools.map((pool) => pool.node.links.at(-1)).reduce((one, other) => (one.bytes_per_s < other.bytes_per_s ? one : other));
+    return { pools, between: { ...outer, bytes_per_s: Number(this.between()) * GB } };
   }
 }

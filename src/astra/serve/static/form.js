@@ -3,6 +3,7 @@
 import { Fleet } from "./fleet.js";
 
 const USUAL = { gpus: ["64xH100"] };
+const VERBS = ["plan", "rent", "estimate", "sweep", "afford"];
 
 const packed = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text))).replaceAll("+", "-").replaceAll("/", "_");
 const unpacked = (text) => new TextDecoder().decode(Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0)));
@@ -90,9 +91,9 @@ export class Form {
   fields(verb = this.verb) {
     const found = {};
     for (const control of this.controls()) {
-      const takes = control.dataset.verbs?.split(" ") ?? ["plan", "rent", "estimate"];
+      const takes = control.dataset.verbs?.split(" ") ?? VERBS;
       const text = control.value.trim();
-      if (!takes.includes(verb) || !text) continue;
+      if (!(takes.includes(verb) || (verb === "sweep" && takes.includes("plan"))) || !text) continue;
       const { list, field, usual } = control.dataset;
       if (usual === text) continue;
       const value = list ? text.split(list).map((word) => word.trim()).filter(Boolean) : text;
@@ -100,8 +101,14 @@ export class Form {
       else found[field] = /^(top|max_gpus)$/.test(field) && /^\d+$/.test(text) ? Number(text) : value;
     }
     if (this.spec) found.model = this.spec.model;
-    if (verb !== "rent") Object.assign(found, this.fleet.fields());
+    if (!["rent", "afford"].includes(verb)) Object.assign(found, this.fleet.fields());
     return found;
+  }
+
+  // What the server is sent: the fields, and beside them what is swept.
+  asked(verb = this.verb) {
+    const { over, ...request } = this.fields(verb);
+    return verb === "sweep" ? { request, over: over ?? [] } : request;
   }
 
   query() {
@@ -113,6 +120,7 @@ export class Form {
     }
     if (this.spec) found.set("spec", packed(JSON.stringify(this.spec.model)));
     for (const text of this.fleet.texts()) found.append("pool", text);
+    if (this.fleet.between()) found.set("between", this.fleet.between());
     return found.toString().replaceAll("%40", "@").replaceAll("%7E", "~");
   }
 
@@ -122,7 +130,8 @@ export class Form {
     for (const control of this.controls()) control.value = found.get(control.id) ?? this.usual.get(control);
     const pools = found.getAll("pool");
     this.fleet.set(pools.length ? pools.slice(0, 16) : USUAL.gpus);
-    this.verb = ["plan", "rent", "estimate"].includes(found.get("verb")) ? found.get("verb") : "plan";
+    this.fleet.joined.value = found.get("between") ?? "";
+    this.verb = VERBS.includes(found.get("verb")) ? found.get("verb") : "plan";
     try {
       return found.has("spec") ? JSON.parse(unpacked(found.get("spec"))) : null;
     } catch {
@@ -135,7 +144,7 @@ export class Form {
     for (const control of this.form.querySelectorAll("[aria-invalid]")) control.removeAttribute("aria-invalid");
     const name = where.split(/[\s:]/)[0];
     const direct = this.controls().find((control) => control.dataset.field === name && !control.closest("[hidden]"));
-    const fleet = { gpus: "count", gpu: "gpu", node: "node", cluster: "links", pool: "count" }[name.split(".")[0]];
+    const fleet = { gpus: "count", gpu: "gpu", node: "node", cluster: "links", pool: "count", between: "links" }[name.split(".")[0]];
     const control = direct ?? (fleet && this.form.querySelector(`#fleet [data-part=${fleet}]`));
     control?.setAttribute("aria-invalid", "true");
   }

@@ -4,7 +4,7 @@ import { Refusal, keep, post, shelf } from "./api.js";
 import { Form } from "./form.js";
 
 const place = (id) => document.getElementById(id);
-const WAIT_MS = { plan: 120, estimate: 120, rent: 400 };
+const WAIT_MS = { plan: 120, estimate: 120, rent: 400, sweep: 400, afford: 400 };
 let form, timer, asking, drawing, pinned;
 
 const quiet = (error) => {
@@ -35,7 +35,7 @@ async function ask() {
   history.replaceState(null, "", `?${form.query()}${location.hash}`);
   place("result").setAttribute("aria-busy", "true");
   try {
-    const html = await (await post("view", { verb, request: form.fields() }, signal)).text();
+    const html = await (await post("view", { verb, request: form.asked() }, signal)).text();
     if (signal.aborted) return;
     show(html);
   } catch (error) {
@@ -58,6 +58,7 @@ function show(html) {
   const cards = [...result.querySelectorAll("article[data-pick]")];
   place("pick").replaceChildren(...cards.map((card) => new Option(`#${card.dataset.pick}`, card.dataset.pick)));
   place("keep").hidden = form.verb === "estimate";
+  for (const button of result.querySelectorAll("[data-do=explain]")) button.hidden = form.verb !== "plan";
   tell();
   mark();
   drawing?.abort();
@@ -69,9 +70,9 @@ function tell() {
   const card = place("result").querySelector("article");
   const figure = (name) => [...(card?.querySelectorAll("dt") ?? [])].find((term) => term.textContent === name)?.nextElementSibling.firstChild.textContent;
   const title = place("answer-title")?.textContent ?? "";
-  const said = form.verb === "rent"
+  const said = place("answer-title")?.dataset.said ?? (form.verb === "rent"
     ? `${place("result").querySelectorAll("article").length} choices`
-    : card ? `${figure("step time")} per step, ${figure("tokens per second")} tokens per second, MFU ${figure("MFU")}` : "no plan";
+    : card ? `${figure("step time")} per step, ${figure("tokens per second")} tokens per second, MFU ${figure("MFU")}` : "no plan");
   place("status").textContent = `${title}: ${said}.`;
   place("status").classList.add("said");
   document.title = `${title} · Astra`;
@@ -134,7 +135,25 @@ async function compare(card) {
   place("compared").scrollIntoView({ block: "start" });
 }
 
+// Why a plan is as it is: changes are planned anew, which takes seconds.
+async function explain(button) {
+  const card = button.closest("article");
+  button.disabled = true;
+  button.textContent = "Planning changes …";
+  try {
+    const body = { verb: "explain", request: { request: form.fields("plan"), pick: Number(card.dataset.pick) } };
+    place("compared").innerHTML = await (await post("view", body)).text();
+    place("compared").hidden = false;
+    place("compared").focus();
+    place("compared").scrollIntoView({ block: "start" });
+  } finally {
+    button.disabled = false;
+    button.textContent = "Why?";
+  }
+}
+
 const DO = {
+  explain,
   compare: (button) => compare(button.closest("article")),
   edit: async (button) => {
     place("strategy").value = button.closest("article").dataset.strategy;
@@ -154,7 +173,7 @@ const DO = {
 
 const KEEP = {
   report: () => keep("report", { verb: form.verb, request: form.fields() }, "report.html"),
-  record: () => keep(form.verb, form.fields(), `${form.verb}.json`),
+  record: () => keep(form.verb, form.asked(), `${form.verb}.json`),
   export: () => keep("export", { request: form.fields(), target: place("target").value, pick: Number(place("pick").value), nearest: place("nearest").checked }, "plan.zip"),
 };
 

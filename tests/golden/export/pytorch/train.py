@@ -5,6 +5,7 @@
 """Train a decoder as planned: PyTorch alone, one process for each GPU, started by torchrun.
 
 Tensor parallelism is DTensor's, pipelines are torch.distributed.pipelining's, replicas share state by fully_shard.
+Groups of replicas may differ in all of these and in their share of the batch: their gradients meet, weighed by it.
 Tokens are random unless --data names a file of them. Every plan of a model begins with the same weights and reads
 the same samples: its losses are those of one GPU.
 """
@@ -38,14 +39,17 @@ PP = 2  # pipeline ranks
 SCHEDULE = '1f1b'  # or gpipe, interleaved
 LAYERS = (17, 19)  # of each stage; stages go round the pipeline ranks
 DP = 4  # replicas
+RECOMPUTE = 'none'  # full: every layer is computed again in backward
+MICRO_BATCH = 1  # samples at a time
 ZERO = 3  # 3: they share weights, gradients and optimizer; 0: each has all of them
 SHARD = 0  # as many replicas share; 0: all
 RESHARD = 'never'  # never: gathered weights stay until the step's end
-RECOMPUTE = 'none'  # full: every layer is computed again in backward
-MICRO_BATCH = 1  # samples at a time
 GLOBAL_BATCH = 1024  # samples of a step
 SEQ = 4096  # tokens of a sample
 PRECISION = 'bf16'  # products; weights, their gradients and the optimizer are fp32. Or tf32: all of it
+# Groups of replicas in the order of their ranks, each with its own of the first eight constants, its samples of a step
+# and the GPUs it is meant for (names and pipeline ranks). The first has those above. Empty: all replicas are alike.
+GROUPS: tuple[dict[str, Any], ...] = ()
 STEPS = 238419
 SAVE_EVERY = 1000  # steps between checkpoints
 # The model
@@ -71,7 +75,12 @@ ROTARY: dict[str, Any] | None = {'base': 1000000.0, 'fraction': 1.0, 'scaling': 
 # --- End of the plan ---
 
 Turn = tuple[torch.Tensor, torch.Tensor] | None  # cosines and sines of rotary positions
-WORLD, MICRO_BATCHES = TP * PP * DP, GLOBAL_BATCH // (DP * MICRO_BATCH)
+RANK, SIZES = int(os.environ.get("RANK", "0")), [one["TP"] * one["PP"] * one["DP"] for one in GROUPS] or [TP * PP * DP]
+WORLD, FIRSTS = sum(SIZES), [sum(SIZES[:place]) for place in range(len(SIZES))]
+GROUP = sum(first <= RANK for first in FIRSTS) - 1  # of this process; from here on the constants are those of its group
+SAMPLES = GLOBAL_BATCH
+globals().update(GROUPS[GROUP] if GROUPS else {})
+MICRO_BATCHES = SAMPLES // (DP * MICRO_BATCH)
 SHARDS = (SHARD or DP) if ZERO == 3 else 1  # ranks that weights, gradients and optimizer are divided among
 REPLICAS = DP // SHARDS
 CUDA = torch.cuda.is_available()
@@ -289,7 +298,8 @@ class Samples:
     """The samples of a replica: of a file of tokens, one after another, or random ones."""
 
     def __init__(self, path: str, kind: str, replica: int) -> None:
-        self.first, self.tokens = replica * (GLOBAL_BATCH // DP), None
+        before = sum(one["SAMPLES"] for one in GROUPS[:GROUP])
+        self.first, self.tokens = before + replica * (SAMPLES // DP), None
         if path:
             dtype = getattr(torch, kind)
             self.tokens = torch.from_file(path, size=os.path.getsize(path) // dtype.itemsize, dtype=dtype)
@@ -306,8 +316,67 @@ class Samples:
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets of a step."""
         start = step * GLOBAL_BATCH + self.first
-        rows = torch.stack([self.sample(start + row) for row in range(GLOBAL_BATCH // DP)]).to(DEVICE)
+        rows = torch.stack([self.sample(start + row) for row in range(SAMPLES // DP)]).to(DEVICE)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+class Bridge:
+    """Where gradients of groups meet: ranks of unlike groups that hold the same part of the model, one of each.
+
+    A gradient is gathered inside its group and cut into lanes, one for each such set of ranks; every lane sums its cut,
+    and shares it with the ranks of its own stage.
+    """
+
+    def __init__(self) -> None:
+        parts = ["embedding", *(f"layers.{number}" for number in range(sum(LAYERS))), "head"]
+        self.holders = {part: tuple(holder(one, part) for one in GROUPS) for part in parts}
+        widths = [one["TP"] * one["DP"] for one in GROUPS]
+        self.stages = {(place, stage): dist.new_group(self.ranks(place, stage))
+                       for place, one in enumerate(GROUPS) for stage in range(one["PP"])}  # fmt: skip
+        self.lanes = {stages: [dist.new_group([self.ranks(place, stage)[lane] for place, stage in enumerate(stages)])
+                               for lane in range(min(widths))]
+                      for stages in sorted(set(self.holders.values()))}  # fmt: skip
+
+    def ranks(self, place: int, stage: int) -> list[int]:
+        """Of a stage of a group."""
+        width = GROUPS[place]["TP"] * GROUPS[place]["DP"]
+        return [FIRSTS[place] + stage * width + number for number in range(width)]
+
+    def meet(self, stages: list[Stage], rank: int) -> None:
+        """Gradients of this process become those of the whole batch."""
+        here = self.ranks(GROUP, rank)
+        held = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
+        for part, holders in self.holders.items():
+            lanes = self.lanes[holders]
+            for name in sorted(name for name in held if name.startswith(f"{part}.")):
+                whole = held[name].grad.full_tensor().mul_(SAMPLES / GLOBAL_BATCH)
+                cuts = list(whole.view(-1).tensor_split(len(lanes)))
+                mine = here.index(RANK)
+                if mine < len(lanes):
+                    dist.all_reduce(cuts[mine], group=lanes[mine])
+                for lane, cut_of in enumerate(cuts):
+                    dist.broadcast(cut_of, here[lane], group=self.stages[GROUP, rank])
+                held[name].grad.to_local().copy_(own(whole, held[name]))
+
+
+def holder(group: dict[str, Any], part: str) -> int:
+    """The pipeline rank of a group that holds a part of the model."""
+    if part in ("embedding", "head"):
+        return 0 if part == "embedding" else group["PP"] - 1
+    number, layers = int(part.removeprefix("layers.")), group["LAYERS"]
+    stage = sum(sum(layers[: place + 1]) <= number for place in range(len(layers)))
+    return stage % group["PP"]
+
+
+def own(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
+    """What this process has of a parameter, of the whole: first tensor parallelism divides it, then its shards."""
+    mesh = parameter.device_mesh
+    places = dict(zip(mesh.mesh_dim_names, parameter.placements, strict=True))
+    for name, place in ((name, places[name]) for name in ("tp", "shard") if name in places):
+        if not place.is_replicate():
+            cuts, rank = whole.chunk(mesh[name].size(), place.dim), mesh[name].get_local_rank()
+            whole = cuts[rank] if rank < len(cuts) else whole.narrow(place.dim, 0, 0)
+    return whole
 
 
 class Trainer:
@@ -315,6 +384,7 @@ class Trainer:
 
     def __init__(self, mesh: DeviceMesh, rate: float, compiler: str) -> None:
         self.rank, turn = mesh["pp"].get_local_rank(), rotary()
+        self.bridge = Bridge() if GROUPS else None
         indices = range(self.rank, len(LAYERS), PP)  # with several chunks a rank every PP-th is its own
         self.stages = [Stage(index, mesh, turn) for index in indices]
         self.optimizers = [optimizer_of(stage, rate) for stage in self.stages]
@@ -352,9 +422,11 @@ class Trainer:
         """One step of the optimizer; the mean loss of the batch and the norm of its gradients."""
         with parallel.loss_parallel() if TP > 1 else torch.enable_grad():
             loss = self.gradients(inputs, targets)
+        if self.bridge is not None:
+            self.bridge.meet(self.stages, self.rank)
         grads = [(p.grad.to_local(), copies(p)) for stage in self.stages for p in stage.parameters()]
         square = sum(grad.float().square().sum() / count for grad, count in grads)
-        sums = torch.stack((loss / (TP * DP), square / REPLICAS))
+        sums = torch.stack((loss / (TP * DP) * SAMPLES / GLOBAL_BATCH, square / (REPLICAS * len(SIZES))))
         dist.all_reduce(sums)
         norm = sums[1].sqrt()
         torch._foreach_mul_([grad for grad, _ in grads], (most / (norm + 1e-6)).clamp(max=1.0))
@@ -398,6 +470,24 @@ def rate_at(step: int, steps: int, most: float) -> float:
     return most * (0.55 + 0.45 * math.cos(math.pi * (step - begins) / max(1, steps - begins)))
 
 
+def degrees() -> list[tuple[int, int, int]]:
+    """Of tensor parallelism, pipelines and replicas in each group."""
+    return [(one["TP"], one["PP"], one["DP"]) for one in GROUPS] or [(TP, PP, DP)]
+
+
+def meshes() -> list[DeviceMesh]:
+    """The ranks of each group; every process makes all of them, as process groups must be."""
+    names, found = ("pp", "replicate", "shard", "tp"), []
+    if not GROUPS:
+        return [init_device_mesh(DEVICE.type, (PP, REPLICAS, SHARDS, TP), mesh_dim_names=names)]
+    dist.init_process_group("nccl" if CUDA else "gloo")
+    for first, size, (tp, pp, dp) in zip(FIRSTS, SIZES, degrees(), strict=True):
+        shards = (SHARD or dp) if ZERO == 3 else 1
+        ranks = torch.arange(first, first + size).view(pp, dp // shards, shards, tp)
+        found.append(DeviceMesh(DEVICE.type, ranks, mesh_dim_names=names))
+    return found
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -417,16 +507,18 @@ def main() -> None:
     """Train."""
     given, started = arguments(), int(os.environ.get("WORLD_SIZE", "1"))
     if started != WORLD:
-        sys.exit(f"This plan is for {WORLD} processes (tp {TP} x pp {PP} x dp {DP}), but {started} were started.")
+        made = " + ".join(f"tp {tp} x pp {pp} x dp {dp}" for tp, pp, dp in degrees())
+        sys.exit(f"This plan is for {WORLD} processes ({made}), but {started} were started.")
     if CUDA:
         torch.cuda.set_device(DEVICE)
         torch.set_float32_matmul_precision("high")  # TF32
-    mesh = init_device_mesh(DEVICE.type, (PP, REPLICAS, SHARDS, TP), mesh_dim_names=("pp", "replicate", "shard", "tp"))
+    mesh = meshes()[GROUP]
     replica = mesh["replicate"].get_local_rank() * SHARDS + mesh["shard"].get_local_rank()
     trainer, samples = Trainer(mesh, given.lr, given.compile), Samples(given.data, given.token_type, replica)
     first = 0
+    group = [dist.new_group(list(range(at, at + size))) for at, size in zip(FIRSTS, SIZES, strict=True)][GROUP]
     if given.load:
-        dcp.load(trainer.state(), checkpoint_id=given.load)
+        dcp.load(trainer.state(), checkpoint_id=given.load, process_group=group)
         first = int(os.path.basename(os.path.normpath(given.load)).removeprefix("step-"))
     for step in range(first, given.steps):
         began = time.perf_counter()
@@ -438,8 +530,9 @@ def main() -> None:
             speed = GLOBAL_BATCH * SEQ / took
             told = f"step {step + 1} loss {loss:.6f} norm {norm:.4f} {took:.3f} s {speed:,.0f} tokens/s"
             print(f"{told} peak {peak.item() / 2**30:.2f} GiB", flush=True)
-        if given.save and (step + 1) % given.save_every == 0:
-            dcp.save(trainer.state(), checkpoint_id=os.path.join(given.save, f"step-{step + 1}"))
+        if given.save and (step + 1) % given.save_every == 0 and GROUP == 0:  # the others have the same
+            folder = os.path.join(given.save, f"step-{step + 1}")
+            dcp.save(trainer.state(), checkpoint_id=folder, process_group=group)
     dist.barrier()  # nobody leaves while another still listens
     dist.destroy_process_group()
 

@@ -1,0 +1,137 @@
+"""An answer as one picture: drawn as SVG, so that nothing has to be installed to look at it."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from os import PathLike
+from typing import Final
+
+from astra.answer import PlanSet, Table
+from astra.answer_money import AffordReport, RentReport
+from astra.atomic import write_file
+from astra.errors import InputError
+from astra.report import explain
+from astra.report.charts import Curve, Dot, Panel, charts
+from astra.report.front_svg import Spot, front_svg
+from astra.report.markup import label, picture, quoted, tag
+from astra.report.page import page, wide
+from astra.report.raster import png
+from astra.report.rent_page import spots
+from astra.report.sweep import sweep_page, sweep_svg
+from astra.spec.kinds import path_text
+from astra.spec.mixed import short_form
+from astra.study.records import Sweep
+from astra.units import show_count
+
+WIDTH, ROW, TOP, LEFT = 900.0, 40.0, 64.0, 12.0
+ENDINGS: Final = (".svg", ".html", ".png")
+
+
+class Picture:
+    """An SVG; notebooks show it."""
+
+    def __init__(self, svg: str) -> None:
+        self.svg = svg
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return f"<Picture, {len(self.svg):,} characters of SVG: save(path) writes it>"
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it as SVG, as a page (.html) or, with the extra ``plot``, as PNG: as the name ends."""
+        shown = path_text(path, "path", "the path of a file to write")
+        write_file(shown, _as(self.svg, "", shown, "path"))
+
+
+@singledispatch
+def picture_of(answer: Table) -> str:
+    """The picture of an answer."""
+    raise InputError("plot", type(answer).__name__, want="plans, something to rent, what a budget buys, or a sweep")
+
+
+@picture_of.register
+def _of_plans(answer: PlanSet) -> str:
+    """The front where that was asked for; else a bar for each plan, of what its step goes to."""
+    title = f"{answer.best.estimate.model} on {answer.best.estimate.gpus}" if answer.plans else "No plan"
+    costs = [(plan, plan.estimate.cost) for plan in answer.plans]
+    if answer.objective == "pareto" and len(costs) > 1:
+        found = [
+            Spot(cost.days, cost.usd, plan.estimate.gpus, f"#{plan.rank}", cost.usd_range.low, cost.usd_range.high)
+            for plan, cost in costs
+            if cost is not None
+        ]
+        return front_svg(found, title)
+    longest_s = max((plan.estimate.step_s_range.high for plan in answer.plans), default=1.0)
+    parts, groups = [label(title, LEFT, 20, class_="bold", font_size=14)], list[str]()
+    for place, plan in enumerate(answer.plans):
+        one, y, x = plan.estimate, TOP + place * ROW, LEFT
+        words = " ".join(short_form(plan.strategy, one.as_usual))
+        parts.append(label(f"#{plan.rank}  {words}: {explain.show_step(one.step_s)}, {one.mfu:.1%} MFU", LEFT, y - 5))
+        for share in explain.shares(one):
+            wide_ = (WIDTH - 2 * LEFT) * share.seconds / longest_s
+            told = tag("title", quoted(f"{share.label}: {explain.show_step(share.seconds)}"))
+            parts.append(tag("rect", told, x=x, y=y, width=max(wide_, 0.0), height=14, class_=share.group))
+            x, groups = x + wide_, [*groups, share.group]
+        high = LEFT + (WIDTH - 2 * LEFT) * one.step_s_range.high / longest_s
+        parts.append(tag("line", x1=x, x2=high, y1=y + 7, y2=y + 7, class_="rule"))
+    x = LEFT
+    for group in dict.fromkeys(groups):
+        parts += [tag("rect", x=x, y=30, width=12, height=12, class_=group), label(group, x + 18, 40)]
+        x += 34 + 8 * len(group)
+    parts.append(label("line: to the upper end of the interval", WIDTH - LEFT, 40, class_="small end faint"))
+    return picture(WIDTH, TOP + ROW * len(answer.plans), title, *parts)
+
+
+@picture_of.register
+def _of_choices(answer: RentReport) -> str:
+    return front_svg(spots(answer), f"What to rent for {answer.request['model']}")
+
+
+@picture_of.register
+def _of_models(answer: AffordReport) -> str:
+    """Tokens and loss against parameters."""
+    ranked = answer.rows
+    ticks = [(float(place), row.model) for place, row in enumerate(ranked)]
+    names = {answer.most: "M", answer.largest: "L", answer.best: "*"}
+
+    def dots(middle: list[float], low: list[float], high: list[float]) -> list[Dot]:
+        told = [f"{row.model}: {show_count(row.tokens)} tokens on {row.choice}" for row in ranked]
+        marks = [names.get(row.model, "") for row in ranked]
+        return [
+            Dot(float(place), *ends, words, mark)
+            for place, (ends, words, mark) in enumerate(
+                zip(zip(middle, low, high, strict=True), told, marks, strict=True)
+            )
+        ]
+
+    ranges = [row.tokens_range for row in ranked]
+    tokens = dots([row.tokens for row in ranked], [each.low for each in ranges], [each.high for each in ranges])
+    panels = [Panel("tokens", [Curve("", tokens)], ticks, show_count, log=True)]
+    if all(row.loss is not None for row in ranked):
+        losses = [row.loss or 0.0 for row in ranked]
+        panels.append(Panel("loss by the law", [Curve("", dots(losses, losses, losses))], ticks, lambda y: f"{y:.3f}"))
+    notes = ["M most tokens for the model asked for, L largest by the rule, * least loss"]
+    return charts(f"What ${answer.budget_usd:,.0f} buys", panels, "models, by size", notes)
+
+
+@picture_of.register
+def _of_points(answer: Sweep) -> str:
+    return sweep_svg(answer)
+
+
+def drawn(answer: Table, path: str, where: str) -> str | bytes:
+    """The picture as its name ends; ``where`` is the option that names it."""
+    if isinstance(answer, Sweep) and path.lower().endswith(".html"):
+        return sweep_page(answer)
+    return _as(picture_of(answer), "", path, where)
+
+
+def _as(svg: str, title: str, path: str, where: str) -> str | bytes:
+    ending = path.lower().rpartition(".")[2]
+    if f".{ending}" not in ENDINGS:
+        raise InputError(where, path, want=f"a name that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    if ending == "png":
+        return png(svg, where)
+    return svg + "\n" if ending == "svg" else page(title or "Astra", wide(svg))

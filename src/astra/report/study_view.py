@@ -1,0 +1,101 @@
+"""What a budget buys, sweeps and explanations as parts of a page that asks again."""
+
+from __future__ import annotations
+
+from astra.answer_money import AffordReport
+from astra.report.afford import sentences
+from astra.report.explanation import change_sentence, short_strategy
+from astra.report.markup import quoted, tag
+from astra.report.page import bullets, paragraph, table, wide
+from astra.report.pictures import picture_of
+from astra.report.study_text import figures_line, memory_difference, term_rows, verdict
+from astra.report.sweep import sweep_svg
+from astra.study.records import Explanation, Sweep
+from astra.units import show_count, show_dollars
+
+
+def _title(words: str, said: str) -> str:
+    return tag("h2", quoted(words), id="answer-title", data_said=said)
+
+
+def afford_view(report: AffordReport) -> str:
+    """The sentences, tokens and loss by size, and the models."""
+    rows = [
+        (row.model, show_count(row.parameters), show_count(row.tokens),
+         f"{show_count(row.tokens_range.low)} to {show_count(row.tokens_range.high)}",
+         f"{row.tokens_per_parameter:.3g}", "-" if row.loss is None else f"{row.loss:.3f}", f"{row.days:,.1f}",
+         show_dollars(row.usd), row.choice)
+        for row in report.rows
+    ]  # fmt: skip
+    heads = ("model", "parameters", "tokens", "range", "per parameter", "loss", "days", "cost", "on")
+    return "".join(
+        [
+            _title(f"What {show_dollars(report.budget_usd)} buys", f"{len(rows)} models"),
+            bullets(sentences(report)),
+            wide(picture_of(report)),
+            table(heads, rows, left=(0, 8)),
+            bullets(report.notes, "faint"),
+        ]
+    )
+
+
+def sweep_view(found: Sweep) -> str:
+    """The charts and the points."""
+    heads = (*found.over, "tokens/s", "MFU", "GiB", "$/billion", "", "best plan")
+    rows = [
+        (*(point.at[name] for name in found.over),
+         "-" if point.tokens_per_s is None else f"{point.tokens_per_s:,.0f}",
+         "-" if point.mfu is None else f"{point.mfu:.1%}",
+         "-" if point.peak_reserved_gib is None else f"{point.peak_reserved_gib:.1f}",
+         "-" if point.usd_per_billion_tokens is None else show_dollars(point.usd_per_billion_tokens),
+         "new" if point.new_strategy else "", short_strategy(point.strategy) if point.strategy else point.why)
+        for point in found.points
+    ]  # fmt: skip
+    return "".join(
+        [
+            _title(f"{found.model} on {found.gpus}, over {' and '.join(found.over)}", f"{len(rows)} points"),
+            wide(sweep_svg(found)),
+            table(heads, rows, left=(len(heads) - 2, len(heads) - 1)),
+            bullets(found.notes, "faint"),
+        ]
+    )
+
+
+def explanation_view(found: Explanation) -> str:
+    """Why a plan is as it is."""
+    changes = [
+        (one.change, f"{one.gain:+.1%}", f"{one.tokens_per_s:,.0f}", short_strategy(one.strategy or ""))
+        for one in found.changes
+        if one.gain is not None and one.tokens_per_s is not None
+    ]
+    impossible = [change_sentence(one) for one in found.changes if one.gain is None]
+    skipped = f"No time for: {'; '.join(found.skipped)}." if found.skipped else ""
+    other = []
+    if found.next is not None:
+        terms = [(name, f"{a:.4g}", f"{b:.4g}", f"{more:+.4g}") for name, a, b, more in term_rows(found.next)]
+        other = [
+            tag("h3", quoted(f"Against {found.next.second.name}")),
+            paragraph(verdict(found.next)),
+            table(("term", "this", "other", "other - this"), terms),
+            paragraph(memory_difference(found.next)),
+        ]
+    known = [(one.figure, one.value, one.how) for one in found.known]
+    return "".join(
+        [
+            tag("h2", quoted(f"Why plan {found.rank} is as it is"), id="compared-title"),
+            tag("p", tag("code", quoted(found.estimate.strategy))),
+            paragraph(figures_line(found.estimate)),
+            bullets(found.warnings, "warn"),
+            tag("h3", "What the step's time goes to"),
+            bullets(found.bounds),
+            tag("h3", "What keeps it from being faster"),
+            bullets(found.binds),
+            tag("h3", "What a single change would bring, each one planned anew"),
+            table(("change", "gain", "tokens/s", "best plan with it"), changes, left=(0, 3)) if changes else "",
+            bullets(impossible, "faint"),
+            paragraph(skipped, "faint"),
+            *other,
+            tag("h3", "How sure each figure is"),
+            table(("figure", "value", "known by"), known, left=(0, 1, 2)),
+        ]
+    )

@@ -1,0 +1,52 @@
+"""How far steps are doubted on many numbers of GPUs at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astra.columns import Columns, distinct
+from astra.cost.memory import Sharding
+from astra.evidence.bars import Doubt
+from astra.evidence.kinds import kind_at
+from astra.provenance import Floats, Ints
+from astra.search.space import Space, cross
+from astra.spec.job import Job
+
+
+class Doubts:
+    """The upper end of a step's interval over the step, by count; 1 everywhere where steps are ranked as expected."""
+
+    def __init__(self, job: Job, counts: Ints, *, upper: bool) -> None:
+        jobs = [job.on(gpus) for gpus in counts.tolist()] if upper else []
+        kinds = [kind_at(each, 0) for each in jobs]
+        places = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
+        self._doubts = [Doubt(jobs[kinds.index(kind)]) for kind in places]
+        self._alike = np.array([places[kind] for kind in kinds], np.int64)  # by count
+
+    def of_each(self, columns: Columns, shardings: Sharding, place: Ints) -> Floats:
+        """[row, sharding] of rows whose counts are at some places."""
+        found = np.ones((len(place), len(shardings)))
+        if self._doubts:
+            alike = self._alike[place]
+            for kind in np.unique(alike).tolist():
+                rows = np.flatnonzero(alike == kind)
+                some = {name: column[rows] for name, column in columns.items()}
+                found[rows] = self._doubts[kind].of_each(some, shardings.zero, shardings.offload)
+        return found
+
+    def least(self, space: Space, rows: Ints, place: Ints) -> Floats:
+        """The least of any strategy of some grids, whose counts are at some places."""
+        if not self._doubts or not len(rows):
+            return np.ones(len(rows))
+        degrees, shardings = space.degrees, space.shardings
+        # What is known of like runs asks about these alone, and there are few combinations of them.
+        first, kind = distinct(degrees["dp"] > 1, degrees["pp"] > 1, degrees["cp"], degrees["ep"] > 1)
+        few, _ = cross({name: column[first] for name, column in degrees.items()}, {"mbs": space.mbs})
+        alike, own = self._alike[place], kind[space.degree[rows]]
+        mbs = np.searchsorted(space.mbs, space.grids["mbs"][rows])
+        found = np.ones(len(rows))
+        for number in np.unique(alike).tolist():
+            some = np.flatnonzero(alike == number)
+            least = self._doubts[number].least(few, shardings.zero, shardings.offload).reshape(len(first), -1)
+            found[some] = least[own[some], mbs[some]]
+        return found

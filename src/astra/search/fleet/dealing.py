@@ -1,0 +1,236 @@
+"""How groups of unlike pipelines share a batch: which groups, and how many micro-batches each.
+
+Every pool may be used in several ways, each one or more groups, or not at all; a pipeline over several pools is a way
+to use all of them. Groups take whole numbers of micro-batches that add up to the batch, so that the last one ends
+soonest. That is exact: the time of a group is a line in its micro-batches, and a choice of ways is left out only if
+its groups could not do the batch in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import floor, gcd, inf
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astra.cost.mixed import Wire
+from astra.provenance import Floats
+from astra.spec.mixed import Group
+
+_SLACK: Final = 1 + 1e-12
+MOST_DEALS: Final = 800  # of one search
+
+
+class BatchShare(NamedTuple):
+    """A group's time as a line: ``fixed_s + units * unit_s`` for ``units * samples`` samples."""
+
+    samples: int  # of one unit: one micro-batch of every pipeline, or a whole round of an interleaved one
+    fixed_s: float
+    unit_s: float
+
+
+def deal(shares: Sequence[BatchShare], batch: int, below: float = inf) -> tuple[float, tuple[int, ...]] | None:
+    """The least longest time and the units of each group; None if no whole numbers add up to the batch ``below``.
+
+    Each group's time is a line in its units, and the longest time is the least for which such numbers exist. More time
+    never takes a solution away, so that the least is found by halving the times at which one more unit is possible.
+    """
+    step = gcd(*(share.samples for share in shares))
+    if step == 0 or batch % step or sum(share.samples for share in shares) > batch:
+        return None
+    shares, batch = [share._replace(samples=share.samples // step) for share in shares], batch // step
+    longest_s = max(share.fixed_s + share.unit_s * (batch // share.samples) for share in shares)
+    low_s = _least_s(shares, batch)
+    if low_s >= below or (dealt := _within(shares, batch, high_s := min(longest_s, below))) is None:
+        return None
+    apart_s = max(share.unit_s for share in shares)
+    while low_s + apart_s < high_s:  # most often little more than the least will do
+        if (sooner := _within(shares, batch, low_s + apart_s)) is not None:
+            high_s, dealt = low_s + apart_s, sooner
+            break
+        low_s, apart_s = low_s + apart_s, 2 * apart_s
+    tried_s = _unit_ends(shares, low_s, high_s)
+    first, last = 0, len(tried_s)
+    while first < last:
+        middle = (first + last) // 2
+        sooner = _within(shares, batch, float(tried_s[middle]))
+        first, last, dealt = (middle + 1, last, dealt) if sooner is None else (first, middle, sooner)
+    longest_s = max(share.fixed_s + share.unit_s * units for share, units in zip(shares, dealt, strict=True))
+    return (longest_s, dealt) if longest_s < below else None
+
+
+def _least_s(shares: Sequence[BatchShare], batch: int) -> float:
+    """The time in which the groups could do the batch if units could be divided, each doing one at least."""
+    rate = sum(share.samples / share.unit_s for share in shares)
+    began = sum(share.samples * share.fixed_s / share.unit_s for share in shares)
+    return max((batch + began) / rate, *(share.fixed_s + share.unit_s for share in shares)) / _SLACK
+
+
+def _unit_ends(shares: Sequence[BatchShare], low_s: float, high_s: float) -> Floats:
+    """Times within two limits at which a group ends one more unit, ascending."""
+    found = []
+    for share in shares:
+        first, last = (floor((limit - share.fixed_s) / share.unit_s) for limit in (low_s, high_s))
+        found.append(share.fixed_s + share.unit_s * np.arange(max(first, 1), last + 1))
+    return np.unique(np.concatenate(found))
+
+
+def _within(shares: Sequence[BatchShare], batch: int, seconds: float) -> tuple[int, ...] | None:
+    """Units, one at least of every group, that add up to the batch and end in time."""
+    most = [min(floor((seconds - share.fixed_s) / share.unit_s * _SLACK), batch // share.samples) for share in shares]
+    spare = sum(share.samples * units for share, units in zip(shares, most, strict=True)) - batch
+    if spare < 0 or min(most) < 1:
+        return None
+    less = _without(spare, [share.samples for share in shares], [units - 1 for units in most])
+    return None if less is None else tuple(units - fewer for units, fewer in zip(most, less, strict=True))
+
+
+def _without(spare: int, sizes: Sequence[int], most: Sequence[int]) -> list[int] | None:
+    """Numbers up to ``most`` whose sizes add up to ``spare``, as many of the largest sizes as can be."""
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    inside = (1 << spare + 1) - 1
+    reached = [1]  # bit n: the sizes from here on can add up to n
+    for which in reversed(order):
+        sums, left, times = reached[-1], most[which], 1
+        while left:  # 1, 2, 4, ... of them and the rest make every number
+            times = min(times, left)
+            sums |= sums << times * sizes[which] & inside
+            left, times = left - times, 2 * times
+        reached.append(sums)
+    if not reached.pop() >> spare & 1:
+        return None
+    out = [0] * len(sizes)
+    for which in order:
+        able = reached.pop()
+        out[which] = next(n for n in range(min(spare // sizes[which], most[which]), -1, -1)
+                          if able >> spare - n * sizes[which] & 1)  # fmt: skip
+        spare -= out[which] * sizes[which]
+    return out
+
+
+class OpenGroup(NamedTuple):
+    """A group whose share of the batch is still to be dealt."""
+
+    pools: int  # bits of those it uses
+    round: int  # micro-batches come in whole numbers of so many
+    share: BatchShare  # a unit is a round of every pipeline
+    end_s: Callable[[int, Wire | None], float]  # what follows the pipeline, with so many groups over a wire
+    group: Callable[[int], Group]  # of so many micro-batches
+    better: Callable[[int], OpenGroup | None]  # the same for so many with a better split of its layers, if there is one
+
+    def line(self, groups: int, way: Wire | None) -> BatchShare:
+        """Its time with what follows the pipeline."""
+        return self.share._replace(fixed_s=self.share.fixed_s + self.end_s(groups, way))
+
+
+Way = tuple[OpenGroup, ...]  # a way to use some pools
+
+
+class Sharing(NamedTuple):
+    """Groups with their micro-batches; seconds of the one that ends last, with what follows its pipeline."""
+
+    seconds: float
+    groups: tuple[tuple[OpenGroup, int], ...]
+
+
+class Dealer:
+    """The best ways to share a batch among groups, one way at most for each pool."""
+
+    def __init__(
+        self, ways: Sequence[Way], batch: int, wire: Callable[[int], Wire | None], *, keep: int, below: float
+    ) -> None:
+        self._batch, self._wire, self._keep = batch, wire, keep
+        self._limit_s, self._found, self.deals = below, dict[tuple[int, ...], Sharing](), 0
+        able = {1 << pool: 0.0 for pool in range(_pools(tuple(part for way in ways for part in way)).bit_length())}
+        for way in ways:
+            for part in way:
+                able[part.pools & -part.pools] += part.share.samples / part.share.unit_s
+        order = sorted(able, key=lambda bit: -able[bit])  # the same whatever the order in which pools are given
+        first = {id(way): min(order.index(bit) for bit in order if _pools(way) & bit) for way in ways}
+        self._ways = [[way for way in ways if first[id(way)] == place] for place in range(len(order))]
+        self._lines = [[[part.line(len(way), None) for part in way] for way in some] for some in self._ways]
+
+    def best(self, every: int = 0) -> list[Sharing]:
+        """The best of all choices, best first; ``every``: bits of pools that must be used."""
+        self._every = every
+        self._rank()
+        for ways in self._ways if not every else []:
+            for way in ways:  # what a single pool can do is the first limit
+                self._deal(way)
+        self.deals = 0
+        self._choose(0, (), 0, 0)
+        return sorted(self._found.values(), key=lambda one: one.seconds)[: self._keep]
+
+    def _rank(self) -> None:
+        """What each way could do in time, most first, and the most that the pools from each on could do."""
+        able = [sorted(((_able(way, self._limit_s, self._batch), -n) for n, way in enumerate(ways)), reverse=True)
+                for ways in self._lines]  # fmt: skip
+        self._able = [[(samples, self._ways[pool][-n]) for samples, n in some] for pool, some in enumerate(able)]
+        most = [some[0][0] if some else 0 for some in able]
+        self._rest = [sum(most[pool:]) for pool in range(len(most) + 1)]
+
+    def _choose(self, pool: int, chosen: Way, used: int, samples: int) -> None:
+        if samples + self._rest[pool] < self._batch or self.deals >= MOST_DEALS:
+            return
+        if pool == len(self._ways):
+            if not self._every & ~used:
+                self._deal(chosen)
+            return
+        for able, way in self._able[pool]:
+            if samples + able + self._rest[pool + 1] < self._batch:
+                break
+            taken = _pools(way)
+            if able > 0 and not taken & used:
+                self._choose(pool + 1, (*chosen, *way), used | taken, samples + able)
+        self._choose(pool + 1, chosen, used, samples)
+
+    def _deal(self, groups: Way) -> None:
+        """Share the batch among some groups, and remember it if it is among the best."""
+        way = self._wire(_pools(groups)) if len(groups) > 1 else None
+        self.deals += 1
+        dealt = deal([part.line(len(groups), way) for part in groups], self._batch, self._limit_s)
+        if dealt is None:
+            return
+        seconds, units = dealt
+        parts = tuple((part, count * part.round) for part, count in zip(groups, units, strict=True))
+        self._found[tuple(map(id, groups))] = Sharing(seconds, parts)
+        if len(self._found) >= self._keep:
+            kept = sorted(self._found.items(), key=lambda item: item[1].seconds)[: self._keep]
+            self._found, self._limit_s = dict(kept), kept[-1][1].seconds
+            self._rank()  # may be used while it is walked: what is left of an old order is only longer
+
+
+def _pools(way: Way) -> int:
+    """Bits of the pools of all groups."""
+    bits = 0
+    for part in way:
+        bits |= part.pools
+    return bits
+
+
+def _able(way: Sequence[BatchShare], seconds: float, batch: int) -> int:
+    """Samples that groups can do in time, with none beside them; 0 if one has no time for any."""
+    total = 0
+    for share in way:
+        if share.fixed_s + share.unit_s > seconds * _SLACK:
+            return 0
+        units = (seconds - share.fixed_s) / share.unit_s * _SLACK
+        total += share.samples * min(floor(min(units, 1e9)), batch // share.samples)
+    return total
+
+
+def undominated(groups: Sequence[OpenGroup], wire: Wire | None) -> list[OpenGroup]:
+    """Of groups of the same GPUs those that no other is better than, whatever their share and whoever is beside."""
+    lines = [(group.line(1, None), group.line(2, wire)) for group in groups]
+    figures = [(one.samples, one.unit_s / one.samples, one.fixed_s, two.fixed_s) for one, two in lines]
+    kept = []
+    for place, (samples, *own) in enumerate(figures):
+        better = (
+            samples % other == 0 and all(a <= b for a, b in zip(rest, own, strict=True)) and (rest != own or at < place)
+            for at, (other, *rest) in enumerate(figures)
+            if at != place
+        )
+        if not any(better):
+            kept.append(groups[place])
+    return kept

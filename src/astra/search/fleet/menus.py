@@ -1,0 +1,225 @@
+"""The groups a pool can make: what the planner for one GPU type finds for it, for shares of the batch.
+
+Nothing here knows of time or memory: a strategy is searched, simulated and judged as everywhere on one pool. What is
+new is that its batch is open: a pipeline's time is a line in its micro-batches, through two of its simulations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from functools import lru_cache
+from math import ceil, floor, inf
+from typing import Final, NamedTuple
+
+import msgspec
+
+from astra.cost import mixed as cost
+from astra.cost import step
+from astra.cost.between import with_other_groups
+from astra.cost.stage import Gathered, parts_of, stage_costs
+from astra.cost.step import states
+from astra.search.bounds import Grids
+from astra.search.detail import as_row, layers_of, legality, simulated
+from astra.search.engine import Candidate, among
+from astra.search.fleet.dealing import BatchShare, OpenGroup
+from astra.search.fleet.detail import part_of, replicas_of
+from astra.search.fleet.pools import Fleet, Limits
+from astra.search.splits import polished
+from astra.search.words import attempts, settled
+from astra.spec.job import Job
+from astra.spec.mixed import plain_group
+from astra.spec.strategy import Strategy, replace
+
+KEEP: Final = 5  # strategies of a share, each with other tp, pp or ep; as many as ``astra plan`` takes by default
+WITHIN: Final = 1.06  # of the best of them: a slower one may share the batch more evenly
+OPENED: Final = 2_000  # grids whose search takes as long as opening one
+COARSE: Final = 4  # parts of a share that is met roughly
+FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
+
+
+class PlainWay(NamedTuple):
+    """A strategy on some GPUs of one pool for a share of the batch."""
+
+    pool: int
+    job: Job
+    strategy: Strategy
+    timed: Sequence[Gathered]
+
+
+class Found(NamedTuple):
+    """What a search on some GPUs of a pool found for a share of the batch."""
+
+    job: Job
+    candidates: list[Candidate]
+    timed: Sequence[Gathered]
+
+
+class Menus:
+    """What each pool of a fleet can do by itself with a share of the batch."""
+
+    def __init__(self, fleet: Fleet, limits: Limits, local: int = 1) -> None:
+        self.fleet, self.limits, self.local = fleet, limits, local
+        self.batch = fleet.job.workload.global_batch
+        self.wire = self.between(range(len(fleet.jobs)))
+        self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
+        self._found: dict[tuple[int, int, int], Found | None] = {}
+        self.spent = 0  # grids of strategies that were searched
+
+    def over(self, fleet: Fleet, local: int) -> Menus:
+        """The same groups with other lines between the pools, and so many local steps."""
+        other = copy(self)
+        other.fleet, other.local = fleet, local
+        other.wire = other.between(range(len(fleet.jobs)))
+        # Groups that are known stay so; which share is worth a look depends on the line, but for the whole batch.
+        other._groups = {key: dict(groups) for key, groups in self._groups.items()}
+        other._found = {key: found for key, found in self._found.items() if key[2] == self.batch}
+        return other
+
+    def between(self, pools: Sequence[int]) -> cost.Wire | None:
+        """The slowest wire between some pools; groups that meet seldom have as many times the width."""
+        found = cost.slowest_between(self.fleet.cluster, pools)
+        return None if found is None else found.every(self.local)
+
+    def known(self, pool: int, gpus: int) -> list[OpenGroup]:
+        """The groups on some GPUs of a pool that were found for any share."""
+        return list(self._groups.get((pool, gpus), {}).values())
+
+    @property
+    def groups(self) -> int:
+        """How many were found."""
+        return sum(map(len, self._groups.values()))
+
+    def sizes(self, pool: int, most: int) -> list[int]:
+        """Numbers of GPUs of a pool that something was looked for on."""
+        return sorted({gpus for place, gpus in self._groups if place == pool and gpus <= most}, reverse=True)
+
+    def asked(self, pool: int, gpus: int, share: int) -> bool:
+        """Whether groups for a share were looked for."""
+        return (pool, gpus, share) in self._found
+
+    def look(self, pool: int, gpus: int, share: int, below_s: float = inf) -> Found | None:
+        """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits.
+
+        With less than the whole batch there is another group, at the other end of the slowest wire.
+
+        ``below_s``: the step that they must beat by themselves.
+        """
+        key = (pool, gpus, share)
+        if key not in self._found:
+            here = self._groups.setdefault(key[:2], {})
+            best_s = min((self.step_s(part, share) for part in here.values()), default=inf)
+            found = self._found[key] = self._search(pool, gpus, share, min(WITHIN * best_s, below_s))
+            ways = (
+                [] if found is None else [PlainWay(pool, found.job, c.strategy, found.timed) for c in found.candidates]
+            )
+            for way in ways:
+                if str(way.strategy) not in here:
+                    here[str(way.strategy)] = open_group(self.fleet, way, self.limits)
+        return self._found[key]
+
+    def step_s(self, part: OpenGroup, share: float) -> float:
+        """A group with a share of the batch beside another, as if micro-batches could be divided."""
+        line, host_s = part.share, self.fleet.job.runtime.host.step_s
+        end_s = part.end_s(2, self.wire) if share < self.batch else part.end_s(1, None)
+        return line.fixed_s + line.unit_s * share / line.samples + end_s + host_s
+
+    def _search(self, pool: int, gpus: int, share: int, below_s: float) -> Found | None:
+        """What the planner for one GPU type puts first."""
+        whole = with_batch(part_of(self.fleet.jobs[pool], gpus), share)
+        beside = cost.beside(whole, 2, self.wire) if share < self.batch else None
+        whole = msgspec.structs.replace(whole, settled=None, repeats=None, beside=beside)
+        whole = settled(whole, self.limits.restrictions)
+        for job, limits, _ in attempts(whole, self.limits.restrictions):
+            grids = Grids(job, limits, self.limits.user_rules)
+            found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
+            self.spent += OPENED + len(grids.space.strategies)
+            if found.candidates or below_s < inf:
+                return Found(job, found.candidates, grids.timed)
+        return None
+
+    def near(self, gpus: int, wanted: float) -> list[int]:
+        """Shares around one by rate that many numbers of pipelines divide; the same for whatever lies between them."""
+        size = odd_part(gpus)
+        while 2 * size * COARSE <= wanted:
+            size *= 2
+        found = {floor(wanted / size) * size, ceil(wanted / size) * size}
+        return sorted(share for share in found if 0 < share <= self.batch)
+
+
+def odd_part(number: int) -> int:
+    """A number without its factors of two."""
+    return number // (number & -number)
+
+
+def exact_shares(wanted: Sequence[float], batch: int) -> list[int]:
+    """Whole shares near some by rate that add up to the batch, in parts of it that many numbers divide."""
+    size = odd_part(batch)
+    while 2 * size * FINE <= batch:
+        size *= 2
+    parts = [max(floor(share / size), 1) for share in wanted]
+    order = sorted(range(len(wanted)), key=lambda place: parts[place] - wanted[place] / size)
+    left = batch // size - sum(parts)
+    for place in (order * (left // len(order) + 1))[: max(left, 0)]:
+        parts[place] += 1
+    return [part * size for part in parts]
+
+
+def with_batch(job: Job, samples: int) -> Job:
+    """The same job with another batch."""
+    return msgspec.structs.replace(job, workload=msgspec.structs.replace(job.workload, global_batch=samples))
+
+
+def open_group(fleet: Fleet, way: PlainWay, limits: Limits) -> OpenGroup:
+    """A strategy on one pool as a group whose share is open."""
+    line, strategy, name = _Line(way), way.strategy, fleet.names[way.pool]
+    told = replace(strategy, layers=layers_of(way.job, strategy))
+
+    def better(microbatches: int) -> OpenGroup | None:
+        job = with_batch(way.job, microbatches * strategy.dp * strategy.mbs)
+        step_s = float(step.seconds(job, line.pipeline_s(microbatches), line.own_end_s))
+        best, _ = polished(job, strategy, step_s, limits.user_rules, way.timed)
+        return None if best == strategy else open_group(fleet, PlainWay(way.pool, job, best, way.timed), limits)
+
+    return OpenGroup(1 << way.pool, line.round, line.share(), line.end_s, lambda m: plain_group(name, told, m), better)
+
+
+class _Line:
+    """The pipeline and the end of one strategy, for any number of micro-batches and any other groups."""
+
+    def __init__(self, way: PlainWay) -> None:
+        strategy = self.strategy = way.strategy
+        said = way.job.saying(strategy)
+        self.job, self.row = said, as_row(said, strategy)
+        self.parts = parts_of(said, self.row.meshes.columns, way.timed if said is way.job else ())
+        self.costs = stage_costs(said, self.row.meshes, self.parts, every_rank=True)
+        _, update, between = states(said, self.row.meshes, self.costs, self.row.shardings)
+        self.exchanged_s, self.own_end_s = between.per_microbatch_s[0, 0], float(step.after_s(update, between).max())
+        self.microbatches = said.workload.global_batch // (strategy.dp * strategy.mbs)
+        self.round = self._round()
+        self.end_s = lru_cache(maxsize=64)(self._end_s)
+
+    def _round(self) -> int:
+        """Micro-batches that may be added and leave the strategy legal."""
+        m, samples, strategy = self.microbatches, self.strategy.dp * self.strategy.mbs, self.strategy
+        tried = (some for some in (1, strategy.pp, 2 * strategy.pp) if m % some == 0)
+        return next((some for some in tried if not legality(with_batch(self.job, (m + some) * samples), strategy)), m)
+
+    def pipeline_s(self, microbatches: int) -> float:
+        """Simulated."""
+        job = with_batch(self.job, microbatches * self.strategy.dp * self.strategy.mbs)
+        return simulated(job, self.row, self.parts, self.exchanged_s)[0]
+
+    def share(self) -> BatchShare:
+        """Seconds by rounds, a line through the share that the strategy was found for and the next one."""
+        m, samples = self.microbatches, self.strategy.dp * self.strategy.mbs * self.round
+        here_s = self.pipeline_s(m)
+        unit_s = self.pipeline_s(m + self.round) - here_s
+        return BatchShare(samples, max(here_s - unit_s * (m // self.round), 0.0), unit_s)
+
+    def _end_s(self, groups: int, way: cost.Wire | None) -> float:
+        strategy, costs = self.strategy, self.costs
+        beside = cost.beside(self.job, groups, way)
+        moved = with_other_groups(self.job, costs.sync, costs.held, *replicas_of(strategy), beside)
+        _, update, between = states(self.job, self.row.meshes, costs._replace(sync=moved), self.row.shardings)
+        return float(step.after_s(update, between).max())

@@ -1,0 +1,207 @@
+"""Plans of several groups that share the batch: pools by themselves, cut in two, or joined to others in a pipeline.
+
+A pool's groups come from the planner for one GPU type (``menus``), asked for the shares of the batch that fall to the
+pool by its speed beside others. So it is for every set of fewer pools that could be quicker: another pool never takes a
+plan away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations, product
+from typing import Final
+
+import numpy as np
+
+from astra.cost import mixed as cost
+from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way, undominated
+from astra.search.fleet.frames import Counts
+from astra.search.fleet.menus import Menus, exact_shares, odd_part
+
+KEPT: Final = 3  # plans of several groups that are costed in full
+SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to be divided
+FEW_GPUS: Final = 64  # a pool that may be cut over groups
+MOST_SETS: Final = 16  # of pools that shares are asked for
+CUT: Final = 3  # groups of each part of a pool that is cut
+ROUNDS: Final = 3  # of looking for shares that come out more even
+NEAREST: Final = 6  # shares of all pools together that are looked at in a round, and one more of each
+MOST_GRIDS: Final = 500_000  # of strategies that are searched: of few experts and few GPUs less than a second
+SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
+
+
+class GroupSearch:
+    """The best groups of a fleet."""
+
+    def __init__(self, menus: Menus) -> None:
+        self.menus, self.fleet, self.batch = menus, menus.fleet, menus.batch
+        self.wire = lru_cache(maxsize=256)(self._wire)
+
+    def best(self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS) -> list[Sharing]:
+        """The best ways to share the batch below a limit, best first.
+
+        Once ``most`` grids of strategies were searched, nothing is asked for but each pool's share by rate.
+        """
+        self._until, self.left_open = self.menus.spent + most, False
+        rates, found = self.rates(counts, every=every), list[Sharing]()
+        for some in [tuple(rates)] if every else by_rate(rates)[:MOST_SETS]:
+            own = {pool: rates[pool] for pool in some}
+            if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
+                break
+            if self._look(counts, own, every=every) or not found:
+                found = self.dealt(counts, (), every=every, limit=limit)
+            for _ in range(ROUNDS if found else 0):
+                best_s = found[0].seconds
+                if not self._look_near(counts, own, best_s):
+                    break
+                again = self.dealt(counts, (), every=every, limit=best_s)
+                if not again:
+                    break
+                found = again
+        return self._polished(found)
+
+    def dealt(self, counts: Counts, blocks: Sequence[OpenGroup], *, every: bool, limit: float) -> list[Sharing]:
+        """The best of all groups that are known, and of ``blocks``, which are groups over several pools."""
+        used = [pool for pool, gpus in enumerate(counts) if gpus]
+        ways: list[Way] = [(block,) for block in blocks]
+        ways += self._ways(counts, used, every=every)
+        must = sum(1 << pool for pool in used) if every else 0
+        return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit).best(must)
+
+    def alike(self, counts: Counts) -> list[Sharing]:
+        """The best groups that cut the model alike, as if they had nothing to exchange between pools.
+
+        They reduce together, for which only the full estimate has a price.
+        """
+        shapes: dict[tuple[object, ...], list[OpenGroup]] = {}
+        for pool, gpus in enumerate(counts):
+            for group in self.menus.known(pool, gpus) if gpus else []:
+                one = group.group(group.round).plain
+                if one is not None:
+                    shapes.setdefault((one.tp, one.cp, one.ep, one.etp, one.vp, one.layers), []).append(group)
+        found: list[Sharing] = []
+        for groups in shapes.values():
+            if len({group.pools for group in groups}) > 1:
+                ways: list[Way] = [(group,) for group in groups]
+                found += Dealer(ways, self.batch, lambda _: None, keep=1, below=np.inf).best()
+        return sorted(found, key=lambda one: one.seconds)[:KEPT]
+
+    def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
+        """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
+
+        With more than a pool can do in that time, or with less than the others leave, nothing ends sooner.
+        """
+        most = {pool: min(int(best_s * rate / SLACK), self.batch) for pool, rate in rates.items()}
+        spare, before = sum(most.values()) - self.batch, self.menus.groups
+        host_s = self.fleet.job.runtime.host.step_s
+        for pool, able in most.items():
+            gpus = counts[pool]
+            waits = 1 + self.fleet.jobs[pool].straggling_on(gpus)
+            window = range(max(able - spare, 1), able + 1)
+            open_shares = [share for share in window if not self.menus.asked(pool, gpus, share)]
+            for share in sorted(open_shares, key=lambda share: (-(share & -share), share))[: NEAREST // len(most) + 1]:
+                self._asked(pool, gpus, share, (best_s + host_s) * waits)
+        return self.menus.groups > before
+
+    def rates(self, counts: Counts, *, every: bool) -> dict[int, float]:
+        """Samples per second of each pool that can train the model by itself, at best."""
+        found = {}
+        for pool, gpus in enumerate(counts):
+            if not gpus:
+                continue
+            self._asked(pool, gpus, self.batch, needed=True)
+            for size in self._sizes(pool, gpus, every=every) if self.batch % gpus else ():
+                # A share that its GPUs divide may be all that runs, or run at a better rate.
+                self._asked(pool, size, max(self.menus.near(size, self.batch), default=self.batch))
+            known = [group for size in self.menus.sizes(pool, gpus) for group in self.menus.known(pool, size)]
+            if known:
+                found[pool] = self.batch / min(self.menus.step_s(group, self.batch) for group in known)
+        return found
+
+    def _look(self, counts: Counts, rates: Mapping[int, float], *, every: bool) -> bool:
+        """Ask for the shares that fall to some pools, and say whether groups were found that were not known."""
+        wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
+        exact = exact_shares(list(wanted.values()), self.batch)
+        before, asked = self.menus.groups, set[tuple[int, int, int]]()
+        for pool, part in zip(wanted, exact, strict=True):
+            self._asked(pool, counts[pool], part, needed=len(rates) == sum(gpus > 0 for gpus in counts))
+        for pool, share in wanted.items():
+            for gpus in self._sizes(pool, counts[pool], every=every):
+                asked |= {(pool, gpus, near) for near in self.menus.near(gpus, share * gpus / counts[pool])}
+        for one in sorted(asked):
+            self._asked(*one)
+        return self.menus.groups > before
+
+    def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf, *, needed: bool = False) -> None:
+        """Ask what a pool can do with a share of the batch, as far as the work allowed goes or where it is needed."""
+        if needed or self.menus.spent < self._until or self.menus.asked(pool, gpus, share):
+            self.menus.look(pool, gpus, share, below_s)
+        else:
+            self.left_open = True
+
+    def _sizes(self, pool: int, gpus: int, *, every: bool) -> list[int]:
+        """Numbers of GPUs of a pool that groups are made of: all of it, fewer that divide better, and parts of it."""
+        cut = {part for pair in self._cuts(pool, gpus) for part in pair}
+        fewer: set[int] = set()
+        if not every:
+            for most in (SMOOTH, 1):
+                if odd_part(gpus) > most:
+                    fewer.add(max((n for n in self._some(pool, gpus) if odd_part(n) <= most), default=gpus))
+        return sorted({gpus} | fewer | cut, reverse=True)
+
+    def _some(self, pool: int, gpus: int) -> Iterable[int]:
+        """Numbers of GPUs below one: whole nodes, or parts of one node."""
+        node = self.fleet.cluster.pools[pool].node.gpus
+        return range(1, gpus) if gpus <= node else range(node, gpus, node)
+
+    def _cuts(self, pool: int, gpus: int) -> list[tuple[int, int]]:
+        """Ways to cut a small pool in two: where its GPUs divide badly, or do not divide the batch."""
+        if gpus > FEW_GPUS or gpus < 2:
+            return []
+        large = 1 << (gpus - 1).bit_length() - 1
+        pairs = [(large, gpus - large)] if odd_part(gpus) > 1 or self.batch % gpus else []
+        whole = set(self._some(pool, gpus))
+        return [pair for pair in pairs if whole.issuperset(pair)]
+
+    def _ways(self, counts: Counts, pools: Sequence[int], *, every: bool) -> list[Way]:
+        """Every way to use one of the pools that is known."""
+        ways: list[Way] = []
+        for pool in pools:
+            for gpus in [counts[pool]] if every else self.menus.sizes(pool, counts[pool]):
+                ways += [(group,) for group in undominated(self.menus.known(pool, gpus), self.menus.wire)]
+            for pair in self._cuts(pool, counts[pool]):
+                parts = (self._quickest(pool, gpus) for gpus in pair)
+                ways += list(product(*parts))
+        return ways
+
+    def _quickest(self, pool: int, gpus: int) -> list[OpenGroup]:
+        """A few groups of a part of a pool."""
+        groups = undominated(self.menus.known(pool, gpus), self.menus.wire)
+        return sorted(groups, key=lambda group: group.share.unit_s / group.share.samples)[:CUT]
+
+    def _wire(self, pools: int) -> cost.Wire | None:
+        """The slowest wire that gradients of groups on some pools meet over."""
+        return self.menus.between([n for n in range(len(self.fleet.jobs)) if pools >> n & 1])
+
+    def _polished(self, found: list[Sharing]) -> list[Sharing]:
+        """The best of them with better splits of the layers where there are any."""
+        if not found:
+            return []
+        best, *rest = found
+        improved = [(group, group.better(count)) for group, count in best.groups]
+        if not any(better for _, better in improved):
+            return found
+        again: dict[int, list[Way]] = {
+            group.pools: [(group,), *([(better,)] if better else [])] for group, better in improved
+        }
+        if len(again) < len(improved):  # a pool that is cut
+            again = {0: [tuple(better or group for group, better in improved)]}
+        ways = [way for some in again.values() for way in some]
+        below = best.seconds * (1 + 1e-9)
+        return (Dealer(ways, self.batch, self.wire, keep=1, below=below).best() or [best]) + rest
+
+
+def by_rate(rates: Mapping[int, float]) -> list[tuple[int, ...]]:
+    """Every set of some pools, the quickest first."""
+    sets = [some for size in range(1, len(rates) + 1) for some in combinations(rates, size)]
+    return sorted(sets, key=lambda some: -sum(rates[pool] for pool in some))

@@ -1,0 +1,84 @@
+"""One target under Atheris: ``python -m tests.fuzz.child TARGET REPORT FOUND CORPUS [libFuzzer's flags]``.
+
+A fault is written down once by its place in the source, and fuzzing goes on; a hang or too much memory ends it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+from random import Random
+
+import atheris
+
+with atheris.instrument_imports(include=["astra"]):
+    from astra.errors import AstraError
+    from tests.files.odd import damaged
+    from tests.fuzz.targets import MOST_BYTES, TARGETS
+
+DAMAGED = 0.5  # of the new inputs are made by the ways that damage files, the others by libFuzzer
+EVERY_S = 2.0
+
+
+class Fuzzed:
+    """A target with its counts and the faults seen so far."""
+
+    def __init__(self, name: str, report: Path, found: Path) -> None:
+        self.name, self.report, self.found = name, report, found
+        self.read = TARGETS[name].read
+        self.inputs = self.refused = 0
+        self.places: set[str] = set()
+        self.saved_s = 0.0
+
+    def once(self, data: bytes) -> None:
+        """Read one input."""
+        self.inputs += 1
+        try:
+            text = data.decode("utf-8", "surrogateescape")
+            self.read(text)
+        except AstraError as error:
+            self.refused += 1
+            str(error)
+        except Exception as error:  # whatever it is, it is told
+            self._fault(data, error)
+        if time.monotonic() - self.saved_s > EVERY_S:
+            self.saved_s = time.monotonic()
+            self.report.write_text(json.dumps({"inputs": self.inputs, "refused": self.refused}), encoding="utf-8")
+
+    def _fault(self, data: bytes, error: Exception) -> None:
+        frames = traceback.extract_tb(error.__traceback__)
+        last = next((frame for frame in reversed(frames) if "astra" in frame.filename), frames[-1])
+        place = f"{type(error).__name__} {last.filename}:{last.lineno}"
+        if place in self.places:
+            return
+        self.places.add(place)
+        path = self.found / f"{self.name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+        path.write_bytes(data)
+        told = "".join(traceback.format_exception(error))
+        path.with_suffix(".txt").write_text(told, encoding="utf-8", errors="replace")
+
+
+def mutate(data: bytes, most: int, seed: int) -> bytes:
+    """Another input: damaged as files are, or by libFuzzer."""
+    draw = Random(seed)
+    if draw.random() < DAMAGED:
+        text = damaged(data.decode("utf-8", "replace"), "x.json" if data[:1] in b"{[" else "x", draw)
+        return text[:most]
+    return bytes(atheris.Mutate(data, most))
+
+
+def main() -> None:
+    """Fuzz until the time is over."""
+    name, report, found = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    assert MOST_BYTES > 0
+    fuzzed = Fuzzed(name, report, found)
+    atheris.Setup([sys.argv[0], *sys.argv[4:]], fuzzed.once, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

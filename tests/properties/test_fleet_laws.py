@@ -1,0 +1,106 @@
+"""What must hold of every fleet: a part of it is never quicker, nor is a restriction; better parts never hurt.
+
+Times are those of the answers, found and simulated as for anybody. Two answers that should be the same plan may be
+found by different ways, so that equal means to rounding.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations, pairwise
+
+import msgspec
+import pytest
+
+from astra.api import requested
+from astra.catalog.clusters import parse_cluster
+from astra.errors import NoFeasiblePlan
+from astra.search.fleet.plan import plan_fleet
+from astra.search.one_pool import plan_pool
+from astra.search.world import World
+from astra.spec.cluster import Cluster, Link, Pool
+
+ROUNDING = 1e-9
+MODEL, BATCH, SEQ = "llama-2-7b", 48, 2048
+FLEETS = (
+    ("8xH100", "8xA100-80"),
+    ("16xH100", "4xA100-80", "2xL40S"),
+    ("24xH100", "5xA100-80", "8xH20"),
+    ("8xA100-40", "8xA100-80", "16xL40S"),
+)
+
+
+def planned(cluster: Cluster, model: str = MODEL, batch: int = BATCH, **how: list[str]) -> float:
+    """The best step, as ``astra.plan`` finds it; one pool is ranked by its expected step, as fleets are."""
+    asked = {"gpus": ["8xH100"], "batch": batch, "seq": SEQ, "rank": "expected", **how}
+    world = World.of(requested("plan", model, asked), cluster)
+    try:
+        return (plan_fleet(world) if len(cluster.pools) > 1 else plan_pool(world)).best.estimate.step_s
+    except NoFeasiblePlan:
+        return float("inf")
+
+
+@cache
+def step_s(pools: tuple[str, ...], model: str = MODEL, batch: int = BATCH, fix: str = "", maximum: str = "") -> float:
+    how = {name: [word] for name, word in (("fix", fix), ("maximum", maximum)) if word}
+    return planned(parse_cluster("+".join(pools)), model, batch, **how)
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_no_part_of_a_fleet_is_quicker(fleet: tuple[str, ...]) -> None:
+    for size in range(1, len(fleet)):
+        for part in combinations(fleet, size):
+            assert step_s(fleet) <= step_s(part) * (1 + ROUNDING), part
+
+
+@pytest.mark.parametrize("how", [{"maximum": "cp=1"}, {"maximum": "pp=2"}, {"fix": "zero=1"}, {"fix": "tp=2"}])
+@pytest.mark.parametrize("fleet", FLEETS[:3])
+def test_no_restriction_makes_a_fleet_quicker(fleet: tuple[str, ...], how: dict[str, str]) -> None:
+    assert step_s(fleet) <= step_s(fleet, **how) * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("fleet", FLEETS[:3])
+def test_the_order_of_pools_does_not_matter(fleet: tuple[str, ...]) -> None:
+    assert step_s(fleet[::-1]) == pytest.approx(step_s(fleet), rel=ROUNDING)
+
+
+@pytest.mark.parametrize(("model", "gpus"), [(MODEL, 32), ("mixtral-8x7b", 64), ("deepseek-v3", 256)])
+def test_like_pools_in_one_network_are_one_pool(model: str, gpus: int) -> None:
+    half = f"{gpus // 2}xH100"
+    assert step_s((half, half), model, 256) == pytest.approx(step_s((f"{gpus}xH100",), model, 256), rel=1e-3)
+
+
+def test_like_pools_are_one_beside_others() -> None:
+    whole, cut = ("16xH100", "8xA100-80"), ("8xH100", "8xA100-80", "8xH100")
+    assert step_s(cut) == pytest.approx(step_s(whole), rel=1e-3)
+
+
+def test_another_pool_never_hurts_at_two_to_eight() -> None:
+    pools = ("8xA100-80", "4xH20", "2xL40S", "8xA100-40", "4xA800", "1xH100", "2xH800", "3xH200")
+    steps = [step_s(pools[:count], batch=32) for count in range(1, len(pools) + 1)]
+    for fewer, more in pairwise(steps):
+        assert more <= fewer * (1 + ROUNDING)
+
+
+def better(pool: Pool, how: str) -> Pool:
+    """A pool whose GPUs have twice the FLOP/s or memory, or whose links have twice the bandwidth."""
+    device, node = pool.device, pool.node
+    if how == "flops":
+        twice = {name: 2 * rate for name, rate in device.flops_per_s.items()}
+        return msgspec.structs.replace(pool, device=msgspec.structs.replace(device, flops_per_s=twice))
+    if how == "memory":
+        larger = msgspec.structs.replace(device, memory_bytes=2 * device.memory_bytes)
+        return msgspec.structs.replace(pool, device=larger)
+    links: tuple[Link, ...] = tuple(
+        msgspec.structs.replace(link, bytes_per_s=2 * link.bytes_per_s) for link in node.links
+    )
+    return msgspec.structs.replace(pool, node=msgspec.structs.replace(node, links=links))
+
+
+@pytest.mark.parametrize("how", ["flops", "memory", "bandwidth"])
+def test_better_gpus_and_links_never_hurt(how: str) -> None:
+    cluster = parse_cluster("8xH100+8xA100-40")
+    for place in range(2):
+        pools = tuple(better(pool, how) if at == place else pool for at, pool in enumerate(cluster.pools))
+        after_s = planned(msgspec.structs.replace(cluster, pools=pools))
+        assert after_s <= step_s(("8xH100", "8xA100-40")) * (1 + ROUNDING)
