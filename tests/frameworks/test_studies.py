@@ -134,8 +134,8 @@ def test_ray_answers_the_same_though_a_worker_is_killed(python: str, folder: Pat
 @pytest.fixture
 def address(python: str) -> Iterator[str]:
     """A cluster that somebody else started."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    cluster = subprocess.Popen([python, "-c", CLUSTER], text=True, env=SETTINGS, **pipes)
+    command = [python, "-c", CLUSTER]
+    cluster = subprocess.Popen(command, text=True, env=SETTINGS, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert cluster.stdout is not None
     yield cluster.stdout.readline().strip()
     cluster.communicate("", timeout=60)
