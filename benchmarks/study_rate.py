@@ -105,7 +105,9 @@ def main() -> None:
         written_s = time.process_time() - began_s
         sizes = {Path(path).name: Path(path).stat().st_size for path in [*files, f"{kept}/{JOURNAL_FILE}"]}
         results.close()
-    each_s, own_s = whole["worker_cpu_s_per_question"], whole["own_cpu_s_per_question"]
+        lines = (Path(kept) / JOURNAL_FILE).read_bytes().splitlines()
+        each_s = sum(msgspec.json.decode(line, type=Line).cpu_s for line in lines) / len(lines)
+    own_s = whole["own_cpu_s_per_question"]
     found = {
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
@@ -113,6 +115,8 @@ def main() -> None:
         "declared": study.size,
         "statuses": summary.statuses,
         "plans": summary.plans,
+        "answered": len(lines),  # with earlier runs in the same folder
+        "worker_cpu_s_per_question": round(each_s, 4),
         "whole": whole,
         "compared": compared,
         "declared_cpu_s": round(declared_s, 2),

@@ -40,7 +40,9 @@ from astra.cli.catalog import CATALOG_SCHEMA, SECTIONS
 from astra.cli.prices import PRICES_SCHEMA
 from astra.lab.profile.summary import PROFILE_SCHEMA, ProfileSummary, Speed
 from astra.lab.rehearse.compare import REHEARSAL_SCHEMA, Figures, Rehearsal, RehearsedStage
+from astra.questions import records as questions
 from astra.search.timeline import TIMELINE_SCHEMA, Lane, Moment, Span, StepTimeline
+from astra.sharing import records as sharing
 from astra.spec.fields import Field
 from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS
@@ -54,6 +56,8 @@ RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
 RECORDS += [StepTimeline, Lane, Span, Moment]
 RECORDS += [study.Explanation, study.Changed, study.Known, study.Comparison, study.Side, study.TermDifference]
 RECORDS += [study.Sweep, study.SweepPoint]
+RECORDS += [questions.StudyReport, questions.StudyPoint, questions.BestFleet, questions.Problem]
+RECORDS += [sharing.FleetReport, sharing.SharedJob, sharing.CurvePoint, sharing.PoolUse]
 RECORDS += [Validation, ReplayedRun, Confusion, RunGroup, Pick]
 RECORDS += [Baseline, Cost, PriceTag, Restarts, RentReport, Choice, ChoicePart, Waste, Unused, RentSearch, MixSearch]
 RECORDS += [BreakEven, AffordReport, Afforded]
@@ -89,6 +93,8 @@ def test_schemas_and_exit_codes_are_documented() -> None:
         study.EXPLANATION_SCHEMA,
         study.COMPARISON_SCHEMA,
         study.SWEEP_SCHEMA,
+        questions.STUDY_SCHEMA,
+        sharing.FLEET_SCHEMA,
         CATALOG_SCHEMA,
         PRICES_SCHEMA,
         REHEARSAL_SCHEMA,

@@ -1,13 +1,13 @@
 """What must hold of every fleet: a part of it is never quicker, nor is a restriction; better parts never hurt.
 
-Times are those of the answers, found and simulated as for anybody. Two answers that should be the same plan may be found
-by different ways, so that equal means to rounding.
+Times are those of the answers, found and simulated as for anybody. Two answers that should be the same plan may be
+found by different ways, so that equal means to rounding.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import msgspec
 import pytest
@@ -78,7 +78,7 @@ def test_like_pools_are_one_beside_others() -> None:
 def test_another_pool_never_hurts_at_two_to_eight() -> None:
     pools = ("8xA100-80", "4xH20", "2xL40S", "8xA100-40", "4xA800", "1xH100", "2xH800", "3xH200")
     steps = [step_s(pools[:count], batch=32) for count in range(1, len(pools) + 1)]
-    for fewer, more in zip(steps, steps[1:], strict=False):
+    for fewer, more in pairwise(steps):
         assert more <= fewer * (1 + ROUNDING)
 
 

@@ -8,6 +8,7 @@ import sys
 import xml.etree.ElementTree as ET
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from astra.study.sweep import read_axes, swept
 
 @cache
 def answers() -> dict[str, Table]:
-    work = {"batch": 64, "seq": 2048}
+    work: dict[str, Any] = {"batch": 64, "seq": 2048}
     return {
         "plan": astra.plan("llama-2-7b", gpus="8xH100", tokens=1e9, **work),
         "front": astra.plan("llama-2-7b", gpus="32xH100", tokens=1e9, objective="pareto", **work),

@@ -94,7 +94,8 @@ def test_what_pipelines_over_pools_have_not_is_open_in_groups(fix: str, wanted: 
     assert any(f"they need {wanted}" in note for note in answer.notes)
     field, value = fix.split("=")
     plain = [group.plain for group in groups(answer)]
-    assert plain and all(one is not None and str(getattr(one, field)) in (value, "False") for one in plain)
+    assert plain
+    assert all(one is not None and str(getattr(one, field)) in (value, "False") for one in plain)
 
 
 def test_restrictions_that_leave_nothing() -> None:

@@ -33,8 +33,10 @@ class PyTorch:
     takes_groups = True
     limits = (
         Limit("tp", "a group of replicas has one tp and recompute setting for every stage", _uneven_groups),
+        Limit("zero", "all groups of replicas share their state alike",
+              lambda it: len({(one.strategy.zero, one.strategy.shard, one.strategy.reshard) for one in it.groups}) > 1),
         WHOLE_NODES,
-    )
+    )  # fmt: skip
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The trainer, a launch script and how to start it."""

@@ -59,6 +59,8 @@ def _side_by_side(launches: Sequence[Launch], workload: Workload) -> Launch:
 
 def _strategy(mixed: MixedStrategy, group: Group) -> Strategy:
     """What all stages share, and the first segment's degrees where they differ."""
+    if group.plain is not None:
+        return group.plain
     first = group.segments[0]
     hidden = (*mixed.overlap, "p2p") if group.vp > 1 and group.stages > 1 else mixed.overlap
     overlap = tuple(name for name in OVERLAPS if name in hidden and (name != "p2p" or group.vp > 1))

@@ -97,11 +97,14 @@ def _of_models(answer: AffordReport) -> str:
     names = {answer.most: "M", answer.largest: "L", answer.best: "*"}
 
     def dots(middle: list[float], low: list[float], high: list[float]) -> list[Dot]:
+        told = [f"{row.model}: {show_count(row.tokens)} tokens on {row.choice}" for row in ranked]
+        marks = [names.get(row.model, "") for row in ranked]
         return [
-            Dot(float(place), *values, f"{row.model}: {show_count(row.tokens)} tokens on {row.choice}",
-                names.get(row.model, ""))
-            for place, (row, *values) in enumerate(zip(ranked, middle, low, high, strict=True))
-        ]  # fmt: skip
+            Dot(float(place), *ends, words, mark)
+            for place, (ends, words, mark) in enumerate(
+                zip(zip(middle, low, high, strict=True), told, marks, strict=True)
+            )
+        ]
 
     ranges = [row.tokens_range for row in ranked]
     tokens = dots([row.tokens for row in ranked], [each.low for each in ranges], [each.high for each in ranges])

@@ -20,7 +20,7 @@ TITLES: Final = {"models": "model", "workloads": "workload", "goals": "goal", "p
 SHOWN: Final = 40  # rows of the text
 ON_PAGE: Final = 500
 GRIDS: Final = 24
-_FIGURES: Final = ("best fleet", "planned", "step time", "tokens/s", "MFU", "days", "cost")
+_FIGURES: Final = ("best fleet", "planned", "tokens/s", "MFU", "days", "cost")
 
 
 def render_study(report: StudyReport, width: int | None = None, color: bool | None = None) -> str:
@@ -29,7 +29,7 @@ def render_study(report: StudyReport, width: int | None = None, color: bool | No
     heads = [(TITLES[axis], "left") for axis in axes] + [(_FIGURES[0], "left")]
     out = drawing.table(*heads, *[(name, "right") for name in _FIGURES[1:]])
     for row in report.best[:SHOWN]:
-        out.add_row(*_cells(row, axes)[:-1])
+        out.add_row(*_cells(row, axes)[:-2])
     more = [f"... and {len(report.best) - SHOWN:,} rows more, in the tables"] if len(report.best) > SHOWN else []
     parts: list[RenderableType] = [
         drawing.text((report.title, "bold"), f": {_counted(report)}"),
@@ -72,11 +72,11 @@ def _cells(row: BestFleet, axes: Sequence[str]) -> list[str]:
         *(row.at[axis] for axis in axes),
         best.at["fleets"],
         f"{row.planned} of {row.fleets}",
-        explain.show_step(best.step_s or 0.0),
         f"{best.tokens_per_s or 0.0:,.0f}",
         f"{best.mfu or 0.0:.1%}",
         "-" if best.days is None else f"{best.days:,.1f}",
         "-" if best.usd is None else show_dollars(best.usd),
+        explain.show_step(best.step_s or 0.0),
         short_strategy(best.strategy or ""),
     ]
 
@@ -104,7 +104,7 @@ def _where(at: dict[str, str]) -> str:
 def study_page(report: StudyReport) -> str:
     """The answer as one page to show."""
     axes = _axes(report)
-    heads = (*(TITLES[axis] for axis in axes), *_FIGURES, "best plan")
+    heads = (*(TITLES[axis] for axis in axes), *_FIGURES, "step time", "best plan")
     rows = [_cells(row, axes) for row in report.best[:ON_PAGE]]
     left = (*range(len(axes) + 1), len(heads) - 1)
     judged = sorted({row.judged_by for row in report.best})

@@ -92,7 +92,8 @@ def held_by(world: World, text: str, pool: str) -> Held:
             layers.setdefault(name, set()).update(numbers)
         own = [group for group in mixed.groups if any(segment.pool == pool for segment in group.segments)]
         sizes = [(sum(map(group.gpus, group.segments)), group.dp) for group in own] or [(mixed.gpus, 1)]
-        return Held(layers, len(mixed.groups), *min(sizes), mixed.zero)
+        zero = min((group.plain.zero if group.plain is not None else mixed.zero for group in own), default=mixed.zero)
+        return Held(layers, len(mixed.groups), *min(sizes), zero)
     where, plain = alone if alone is not None else (pool, text)
     strategy = parse_strategy(plain)
     return Held({where: set(range(depth))}, 1, strategy.gpus, strategy.dp, strategy.zero)

@@ -13,7 +13,7 @@ from astra.sharing.curves import Curve, Curves, Point, problem_of
 from astra.sharing.declared import Sharing
 from astra.sharing.problem import GOALS, Problem, completion, dollars, lateness, nodes_of, total
 from astra.sharing.records import CurvePoint, FleetReport, PoolUse, SharedJob
-from astra.sharing.solve import Solved, solve, solver_version
+from astra.sharing.solve import CLOSE, Solved, solve, solver_version
 from astra.units import show_seconds
 
 
@@ -53,6 +53,7 @@ def _report(
     end_s = max(job.end_s for job in jobs)
     main = next(place for place, value in enumerate(solved.values) if value > 0 or place == len(solved.values) - 1)
     value, bound = solved.values[main], solved.bounds[main]
+    gap = max((value - bound) / value, 0.0) if value else 0.0
     return FleetReport(
         version=astra.__version__,
         title=sharing.title,
@@ -68,8 +69,8 @@ def _report(
         usd=total(problem, solved.schedule, dollars),
         late_s=total(problem, solved.schedule, lateness),
         weighted_completion_s=total(problem, solved.schedule, completion),
-        gap=max((value - bound) / value, 0.0) if value else 0.0,
-        proven=solved.proven,
+        gap=gap,
+        proven=gap <= CLOSE,
         solver=solver,
         planned=planned,
         notes=_notes(jobs),

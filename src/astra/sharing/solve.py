@@ -10,7 +10,7 @@ where they meet the schedule is proven best.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any, Final, NamedTuple
 
@@ -18,11 +18,12 @@ import numpy as np
 
 from astra.errors import InputError
 from astra.provenance import Floats
-from astra.sharing.problem import Cost, Problem, Run, Schedule, Task, completion, lateness, placed, total
+from astra.sharing.problem import Cost, Problem, Run, Schedule, Task, Way, completion, lateness, placed, total
 
 CLOSE: Final = 2e-3  # a proof that is close enough
-MOST_VARIABLES: Final = {32: 20_000, 64: 6_000, 128: 600}  # of a grid of so many slots, finer while that proves more
-_NODES: Final = 400  # of the solver's tree: effort is counted, so that answers are the same anywhere
+MOST_VARIABLES: Final = {32: 6_000, 64: 2_000, 128: 600}  # of a grid of so many slots, finer while that proves more
+_NODES: Final = 200  # of the solver's tree: effort is counted, so that answers are the same anywhere
+_MOST_S: Final = 60.0  # for a program that is harder than any that was tried
 _SAME: Final = 1e-9
 _ORDERS: Final = 5  # tasks whose orders are all tried in real time
 
@@ -55,8 +56,10 @@ def solve(problem: Problem, costs: Sequence[Cost], close: float = CLOSE) -> Solv
     caps: list[Cap] = []
     bounds: list[float] = []
     used = 0
-    for cost in costs:
-        schedule, bound, slots = _best(_Stage(problem, cost, tuple(caps), costs, close), schedule)
+    for place, cost in enumerate(costs):
+        # What only breaks ties is not worth a fine grid.
+        grids = MOST_VARIABLES if place <= 1 else {32: MOST_VARIABLES[128]}
+        schedule, bound, slots = _best(_Stage(problem, cost, tuple(caps), costs, close), schedule, grids)
         bounds.append(bound)
         used = max(used, slots)
         caps.append(Cap(cost, total(problem, schedule, cost)))
@@ -93,12 +96,12 @@ class _Stage(NamedTuple):
         return value <= bound + self.close * abs(value)
 
 
-def _best(stage: _Stage, known: Schedule) -> tuple[Schedule, float, int]:
+def _best(stage: _Stage, known: Schedule, grids: Mapping[int, int]) -> tuple[Schedule, float, int]:
     """A schedule that is best in one cost within caps, a bound on that, and the slots it took."""
     problem, counted = stage.problem, stage.counted
     bound, used = math.fsum(map(stage.least, problem.tasks)), 0
     value = total(problem, known, stage.cost)
-    for slots, most in MOST_VARIABLES.items():
+    for slots, most in grids.items():
         if stage.near(value, bound) or not counted:
             break
         grid = _Grid.of(stage, known, slots)
@@ -213,7 +216,8 @@ class _Grid(NamedTuple):
             for place, way in enumerate(task.ways):
                 first = math.floor(task.ready_s / slot_s + _SAME)
                 last = math.floor((until_s[number] - way.seconds) / slot_s + _SAME)
-                variables += [_Variable(number, place, slot) for slot in range(first, min(last, slots) + 1)]
+                if _within(stage, number, way):
+                    variables += [_Variable(number, place, slot) for slot in range(first, min(last, slots) + 1)]
         return cls(stage, slot_s, slots, variables)
 
     def solved(self, *, up: bool) -> tuple[float, dict[int, Run] | None]:
@@ -271,6 +275,17 @@ class _Grid(NamedTuple):
             rows=rows,
             values=values,
         )
+
+
+def _within(stage: _Stage, number: int, way: Way) -> bool:
+    """Whether a way, at its earliest, leaves to the others the least that they cost within every cap."""
+    tasks = stage.problem.tasks
+    for cap in stage.caps:
+        others = (task for place, task in enumerate(tasks) if place != number)
+        least = math.fsum(min(cap.cost(task, each, task.ready_s) for each in task.ways) for task in others)
+        if cap.cost(tasks[number], way, tasks[number].ready_s) + least > cap.most * (1 + 1e-7) + 1e-6:
+            return False
+    return True
 
 
 def _slot(about_s: float, durations: list[float]) -> float:
@@ -335,6 +350,7 @@ def _minimised(program: _Program) -> tuple[float, list[int] | None]:
     model.integrality_ = [highspy.HighsVarType.kInteger] * count
     solver = highspy.Highs()
     for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_max_nodes", _NODES),
+                        ("time_limit", _MOST_S),
                         ("mip_rel_gap", CLOSE / 10)):  # fmt: skip
         solver.setOptionValue(name, value)
     solver.passModel(model)

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, Literal
+
+from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.spec.record import Spec, check
@@ -208,7 +211,8 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         """The unlike pipelines; groups of one shape are plain data parallelism, whatever pools they are on."""
         return {
             (group.mbs, group.microbatches, group.cp, group.vp,
-             tuple((one.tp, one.pp, one.ep, one.layers, one.recompute) for one in group.segments))
+             tuple((one.tp, one.pp, one.ep, one.layers, one.recompute) for one in group.segments),
+             group.plain and str(replace(group.plain, dp=1)))
             for group in self.groups
         }  # fmt: skip
 
@@ -229,7 +233,7 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     def __str__(self) -> str:
         words = [f"zero{self.zero}", f"overlap={','.join(self.overlap) or 'none'}", *self._rare()]
         if all(group.plain is not None for group in self.groups):
-            words = []  # each of them says its own
+            words = self._seldom()  # each of them says its own
         return " ".join([*words, *map(str, self.groups)])
 
     def short(self, usual: Collection[str] = ()) -> list[str]:
@@ -241,7 +245,10 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
 
     def _rare(self) -> list[str]:
         words = ["nosp"] * (not self.sp) + ["flash=off"] * (not self.flash)
-        return words + [f"local={self.local}"] * (self.local > 1)
+        return words + self._seldom()
+
+    def _seldom(self) -> list[str]:
+        return [f"local={self.local}"] * (self.local > 1)
 
 
 class OnePool(Spec, frozen=True, kw_only=True):
@@ -319,8 +326,7 @@ def parse_mixed(text: str, usual: Usual | None = None) -> MixedStrategy:
 def _parse_plain(microbatches: int, body: str, usual: Usual | None) -> Group:
     """A strategy on one pool behind its micro-batches."""
     pool, _, words = body.strip().partition(" ")
-    known = {} if usual is None else {"usual": lambda strategy: usual(pool, strategy)}
-    strategy = parse_strategy(words, **known)
+    strategy = parse_strategy(words) if usual is None else parse_strategy(words, usual=partial(usual, pool))
     check(bool(strategy.layers), "strategy", body.strip(), "layers=... of every stage, such as layers=10*8")
     return plain_group(pool, strategy, microbatches)
 

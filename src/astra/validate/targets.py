@@ -173,7 +173,7 @@ def _several(found: Validation) -> Iterator[Target]:
     if errors and pick:
         yield _most("runs over several pools, mean", 0.15, float(np.mean(errors)), f" of {len(errors):,}")
         order = pick.rank_correlation
-        yield _least("the same, rank correlation", 0.80, round(order, 2), f"{order:.2f}")
+        yield _least("the same, rank correlation", 0.80, order, f"{order:.3f}")
         yield _most("the same, what the pick loses", 0.05, pick.regret)
 
 

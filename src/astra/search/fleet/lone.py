@@ -16,7 +16,7 @@ from astra.search.fleet.menus import Found
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.summary import Fitted, runtimes_for
-from astra.search.splits import NEAR, best_splits
+from astra.search.splits import best_splits
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
 from astra.spec.strategy import Strategy
@@ -28,8 +28,7 @@ Alone = tuple[OnePool, MixedEstimate]
 def best_alone(fleet: Fleet, place: int, found: Found, user_rules: Sequence[Rule] = ()) -> Alone | None:
     """What ``astra plan`` with that pool by itself puts first, of what its search found; None if nothing fits."""
     job, candidates, timed = found
-    near = [one for one in candidates if one.step_s <= (1 + NEAR) * candidates[0].step_s]
-    strategies = best_splits(job, near, user_rules, timed)
+    strategies = best_splits(job, candidates, user_rules, timed)
     results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
     fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
     if not fitting:

@@ -71,6 +71,9 @@ class Menus:
         other = copy(self)
         other.fleet, other.local = fleet, local
         other.wire = other.between(range(len(fleet.jobs)))
+        # Groups that are known stay so; which share is worth a look depends on the line, but for the whole batch.
+        other._groups = {key: dict(groups) for key, groups in self._groups.items()}
+        other._found = {key: found for key, found in self._found.items() if key[2] == self.batch}
         return other
 
     def between(self, pools: Sequence[int]) -> cost.Wire | None:
@@ -107,10 +110,12 @@ class Menus:
             here = self._groups.setdefault(key[:2], {})
             best_s = min((self.step_s(part, share) for part in here.values()), default=inf)
             found = self._found[key] = self._search(pool, gpus, share, min(WITHIN * best_s, below_s))
-            for one in [] if found is None else found.candidates:
-                if str(one.strategy) not in here:
-                    way = PlainWay(pool, found.job, one.strategy, found.timed)
-                    here[str(one.strategy)] = open_group(self.fleet, way, self.limits)
+            ways = (
+                [] if found is None else [PlainWay(pool, found.job, c.strategy, found.timed) for c in found.candidates]
+            )
+            for way in ways:
+                if str(way.strategy) not in here:
+                    here[str(way.strategy)] = open_group(self.fleet, way, self.limits)
         return self._found[key]
 
     def step_s(self, part: OpenGroup, share: float) -> float:

@@ -187,7 +187,7 @@ class Planner:
         local = self.local if len(groups) > 1 else 1
         return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
 
-    def same_replicas(self, counts: Counts, **how: bool | float | int | Counts) -> list[FleetCandidate]:
+    def same_replicas(self, counts: Counts, **how: bool | float | int | Counts | None) -> list[FleetCandidate]:
         """Strategies whose replicas are all the same pipeline."""
         found = self.pipelines(counts, self.frame_space.batch, keep=KEPT, **how)  # type: ignore[arg-type]
         return [FleetCandidate(total, self.strategy((each, int(each.frame.microbatches)))) for total, each in found]
@@ -300,7 +300,8 @@ class Planner:
             same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit)
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
-        kinds = (same_replicas[:3], groups[:3], joined[:2], plain[:2])
+        alike = [] if every else [self._shared(one) for one in self.groups.alike(counts)]
+        kinds = (same_replicas[:3], groups[:3], joined[:2], plain[:2], [one for one in alike if one.step_s < limit])
         costed = {str(each.strategy): each for some in kinds for each in self.cost(some)}
         return sorted(costed.values(), key=lambda each: each.estimate.step_s)
 

@@ -68,6 +68,24 @@ class GroupSearch:
         must = sum(1 << pool for pool in used) if every else 0
         return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit).best(must)
 
+    def alike(self, counts: Counts) -> list[Sharing]:
+        """The best groups that cut the model alike, as if they had nothing to exchange between pools.
+
+        They reduce together, for which only the full estimate has a price.
+        """
+        shapes: dict[tuple[object, ...], list[OpenGroup]] = {}
+        for pool, gpus in enumerate(counts):
+            for group in self.menus.known(pool, gpus) if gpus else []:
+                one = group.group(group.round).plain
+                if one is not None:
+                    shapes.setdefault((one.tp, one.cp, one.ep, one.etp, one.vp, one.layers), []).append(group)
+        found: list[Sharing] = []
+        for groups in shapes.values():
+            if len({group.pools for group in groups}) > 1:
+                ways: list[Way] = [(group,) for group in groups]
+                found += Dealer(ways, self.batch, lambda _: None, keep=1, below=np.inf).best()
+        return sorted(found, key=lambda one: one.seconds)[:KEPT]
+
     def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
         """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
 
@@ -105,12 +123,11 @@ class GroupSearch:
         wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
         exact = exact_shares(list(wanted.values()), self.batch)
         before, asked = self.menus.groups, set[tuple[int, int, int]]()
-        for pool, share in zip(wanted, exact, strict=True):
-            self._asked(pool, counts[pool], share, needed=len(rates) == sum(gpus > 0 for gpus in counts))
+        for pool, part in zip(wanted, exact, strict=True):
+            self._asked(pool, counts[pool], part, needed=len(rates) == sum(gpus > 0 for gpus in counts))
         for pool, share in wanted.items():
             for gpus in self._sizes(pool, counts[pool], every=every):
-                part = share * gpus / counts[pool]
-                asked |= {(pool, gpus, near) for near in self.menus.near(gpus, part)}
+                asked |= {(pool, gpus, near) for near in self.menus.near(gpus, share * gpus / counts[pool])}
         for one in sorted(asked):
             self._asked(*one)
         return self.menus.groups > before
@@ -174,7 +191,9 @@ class GroupSearch:
         improved = [(group, group.better(count)) for group, count in best.groups]
         if not any(better for _, better in improved):
             return found
-        again = {group.pools: [(group,)] + ([(better,)] if better else []) for group, better in improved}
+        again: dict[int, list[Way]] = {
+            group.pools: [(group,), *([(better,)] if better else [])] for group, better in improved
+        }
         if len(again) < len(improved):  # a pool that is cut
             again = {0: [tuple(better or group for group, better in improved)]}
         ways = [way for some in again.values() for way in some]

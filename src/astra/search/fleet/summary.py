@@ -202,6 +202,11 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
     return [name for name in RUNTIMES if not missing[name]], {name: text for name, text in missing.items() if text}
 
 
+def _zero(strategy: MixedStrategy) -> int:
+    """The deepest ZeRO stage of any group."""
+    return max(strategy.zero if group.plain is None else group.plain.zero for group in strategy.groups)
+
+
 def _profile_lacks(name: str, asks: Fitted, *, chunks: bool) -> dict[str, bool]:
     """What the runtime behind an executor cannot do, from its file."""
     if name not in _PROFILES:
@@ -245,7 +250,7 @@ def summary(
     precisions: set[str] = {jobs[name].workload.precision for name in used}
     runs_on, needs = runtimes_for(
         strategy,
-        Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions), zero=strategy.zero),
+        Fitted(job.model, job.workload, vendors=len(vendors), precisions=len(precisions), zero=_zero(strategy)),
     )
     return MixedEstimate(
         model=job.model.name,
