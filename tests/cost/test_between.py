@@ -37,7 +37,8 @@ def exchanged(moved: tuple[float, float, float], zero: int = 1, **more: Any) -> 
     reduce, scatter, gather = (np.array([value]) for value in moved)
     one = np.ones(1, np.int64)
     how = Holding(zero * one, 0 * one, one, one, **held)
-    return replicas(job(2), Sync(reduce, scatter, gather, np.zeros(1, np.int8), np.zeros(1)), how=how, **columns)
+    moved_s = Sync(reduce, scatter, gather, np.zeros(1, np.int8), np.zeros(1), np.zeros(1))
+    return replicas(job(2), moved_s, how=how, **columns)
 
 
 @law(80)
