@@ -219,9 +219,11 @@ class Planner:
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
 
-    def sharing(self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS) -> list[FleetCandidate]:
+    def sharing(
+        self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS, fewer: Counts | None = None
+    ) -> list[FleetCandidate]:
         """Strategies of groups on one pool each, looked for in ``most`` grids of strategies."""
-        found = self.groups.best(counts, every=every, limit=limit, most=most)
+        found = self.groups.best(counts, every=every, limit=limit, most=most, fewer=fewer)
         if self.groups.left_open:
             self._leave_open("groups", 0.0)
         return [self._shared(one) for one in found]
