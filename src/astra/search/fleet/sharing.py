@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, product
+from math import inf
 from typing import Final
 
 import numpy as np
 
+from astra.columns import from_strategy
 from astra.cost import mixed as cost
+from astra.evidence.bars import Doubt
 from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way, undominated
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.menus import Menus, exact_shares, odd_part
 
+FEW: Final = 2  # of those that are doubted least
+TRUSTED: Final = 1.02  # doubted little more than the least
 KEPT: Final = 3  # plans of several groups that are costed in full
 SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to be divided
 FEW_GPUS: Final = 64  # a pool that may be cut over groups
@@ -90,6 +95,19 @@ class GroupSearch:
                 ways: list[Way] = [(group,) for group in groups]
                 found += Dealer(ways, self.batch, lambda _: None, keep=1, below=np.inf).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
+
+    def trusted(self, counts: Counts, *, every: bool) -> list[Sharing]:
+        """The best of the groups of each pool that are doubted least."""
+        used = [pool for pool, gpus in enumerate(counts) if gpus]
+        ways: list[Way] = []
+        for pool in used:
+            doubt, groups = Doubt(self.fleet.jobs[pool]), self.menus.known(pool, counts[pool])
+            plain = [group.group(group.round).plain for group in groups]
+            doubts = [inf if one is None else float(doubt.of(from_strategy(one))[0]) for one in plain]
+            least = min(doubts, default=inf)
+            ways += [(group,) for group, own in zip(groups, doubts, strict=True) if own <= TRUSTED * least]
+        must = sum(1 << pool for pool in used) if every else 0
+        return Dealer(ways, self.batch, self.wire, keep=FEW, below=inf).best(must)
 
     def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
         """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
