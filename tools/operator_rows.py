@@ -84,7 +84,7 @@ def read_aiconfigurator_gemm(root: Path) -> dict[tuple[str, str], Sweep]:
 
 
 def _parquet(path: Path, *columns: str) -> dict[str, Any]:
-    import pyarrow.parquet as pq  # type: ignore[import-not-found]  # noqa: PLC0415 (optional, for this source only)
+    import pyarrow.parquet as pq  # noqa: PLC0415 (optional, for this source only)
 
     table = pq.read_table(path, columns=list(columns))
     return {name: np.array(table[name].to_pylist()) for name in columns}

@@ -84,6 +84,7 @@ class EstimateOptions(_Own, total=False):
 class RentOptions(_Work, _Goal, total=False):
     """The keywords of ``rent``."""
 
+    rank: str
     max_gpus: Whole
     mixes: str
     known_nodes: bool

@@ -599,7 +599,7 @@ system:
     enable_hetero: true
     hetero_process_meshes: [2, 1, 1, 1, 1, 4, 1, 1, 1, 1, 2, 1, 1, 1, 1]
 model: {num_layers: 12, hidden_size: 4096, num_attention_heads: 32, micro_batch_size: 1, global_batch_size: 32}
-""", refused="same tp, cp, ep and dp"),
+""", refused="a GPU for each mesh"),
     conf(f"{FLAG}/aquila/conf/train.yaml", "train.yaml", """
 defaults:
   - train: 7b

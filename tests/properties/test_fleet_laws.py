@@ -12,13 +12,13 @@ from itertools import combinations, pairwise
 import msgspec
 import pytest
 
-from astra.api import requested
 from astra.catalog.clusters import parse_cluster
 from astra.errors import NoFeasiblePlan
 from astra.search.fleet.plan import plan_fleet
 from astra.search.one_pool import plan_pool
 from astra.search.world import World
 from astra.spec.cluster import Cluster, Link, Pool
+from astra.spec.request import requested
 
 ROUNDING = 1e-9
 MODEL, BATCH, SEQ = "llama-2-7b", 48, 2048

@@ -33,6 +33,7 @@ DENSE: dict[str, Any] = {
     "task": "pretrain",
     "precision": "bf16",
     "optimizer": "adam",
+    "mtp": 0,
     "runtime": "megatron",
     "layers": 80,
     "hidden": 8192,
@@ -137,6 +138,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "overlap_ep_recompute": lambda s: (
         s.runtime != "megatron" or not s.overlap_ep or not (s.recompute == "full" or s.recompute_moe)
     ),
+    "overlap_ep_mtp": lambda s: s.runtime != "megatron" or not s.overlap_ep or s.mtp <= 1,
     "graphs_experts": lambda s: s.runtime != "megatron" or s.graphs != "full" or s.ep == 1 or s.dispatch == "hybridep",
     "graphs_recompute": lambda s: (
         s.runtime != "megatron" or s.graphs != "partial" or not (s.recompute == "full" or s.recompute_moe)
@@ -378,6 +380,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("overlap_ep", "tp8 dp8 mbs32 sp ep8 overlap=grad,param,tp,ep", MOE),
     ("overlap_ep_pipeline", "tp8 pp4 dp2 sp ep8 overlap=grad,param,tp,ep", MOE),
     ("overlap_ep_recompute", "tp8 dp8 sp ep8 overlap=grad,param,tp,ep recompute=selective:moe", MOE),
+    ("overlap_ep_mtp", "tp8 dp8 sp ep8 overlap=grad,param,tp,ep", MOE | {"mtp": 2}),
     ("graphs_experts", "tp8 pp4 dp2 sp ep8 dispatch=deepep graphs=full", MOE),
     ("graphs_recompute", "tp8 pp4 dp2 sp recompute=full graphs=partial", DENSE),
     ("module_experts", "tp8 pp4 dp2 sp recompute=selective:moe_act", {}),

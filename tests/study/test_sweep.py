@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 import astra
 from astra.errors import InputError
-from astra.report.sweep import render_sweep, strategy_numbers, sweep_csv, sweep_page, sweep_svg
+from astra.report.frames import records, written
+from astra.report.sweep import render_sweep, strategy_numbers, sweep_page, sweep_svg
 from astra.spec.request import PlanRequest
 from astra.study.records import Sweep
 from astra.study.sweep import read_axes, shape, swept
@@ -100,10 +101,10 @@ def test_values_that_cannot_be_are_told(text: str, said: str) -> None:
 
 def test_csv_has_every_point_and_no_formula() -> None:
     found = over("gpus=8..32")
-    rows = list(csv.DictReader(io.StringIO(sweep_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(written(records(found)))))
     assert [float(row["step_s"]) for row in rows] == [point.step_s for point in found.points]
     hostile = replace(found, points=[replace(found.points[0], strategy="=cmd()", why="+1\x1b[")])
-    row = next(csv.DictReader(io.StringIO(sweep_csv(hostile))))
+    row = next(csv.DictReader(io.StringIO(written(records(hostile)))))
     assert row["strategy"] == "'=cmd()"
     assert "\x1b" not in row["why"]
 

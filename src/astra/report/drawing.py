@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from astra.errors import visible_lines
@@ -19,6 +20,8 @@ NARROWEST: Final = 60
 WIDEST: Final = 160
 UNKNOWN_TERMINAL: Final = (100, 24)
 PROSE: Final = 110  # longer lines are hard to follow
+SCREEN_LINES: Final = 40
+USUAL_PLANS, FEWEST_PLANS = 5, 3  # who asks for more sees them all
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
@@ -30,6 +33,16 @@ def page_width(width: int | None) -> int:
 
 def _terminal_width() -> int:
     return min(max(shutil.get_terminal_size(UNKNOWN_TERMINAL).columns, NARROWEST), WIDEST)
+
+
+def on_a_screen(render: Callable[[int], str], plans: int) -> str:
+    """A text with as many plans as one screen has room for: three or more, and all that it speaks of."""
+    text = render(plans)
+    spoken = max((int(number) for number in re.findall(r"#(\d+)", text)), default=1)
+    while plans <= USUAL_PLANS and plans > max(FEWEST_PLANS, spoken) and text.count("\n") > SCREEN_LINES:
+        plans -= 1
+        text = render(plans)
+    return text
 
 
 def draw(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:

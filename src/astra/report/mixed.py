@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from astra.answer import Plan
 from astra.report import drawing, explain, money
 from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
@@ -109,6 +110,15 @@ def render_mixed(
     full: bool = False,
 ) -> str:
     """The ranked plans and what each pool is worth; ``full`` adds the best one drawn, its bill and who can run it."""
+    if not (brief or full):
+        return drawing.on_a_screen(lambda plans: _page(planset, plans, width, color), len(planset.plans))
+    return _page(planset, len(planset.plans), width, color, brief=brief, full=full)
+
+
+def _page(
+    planset: MixedPlanSet, plans: int, width: int | None, color: bool | None, *, brief: bool = False, full: bool = False
+) -> str:
+    """The same with some of the plans."""
     columns = drawing.page_width(width)
     best = planset.best.estimate
     assert isinstance(best, MixedEstimate)
@@ -122,7 +132,7 @@ def render_mixed(
         drawing.prose((f"{facts} per step, {work['precision']}, {request['runtime']}", "dim")),
         *drawing.remark(request.get("runtime_because")),
         drawing.blank(),
-        _ranking(planset),
+        _ranking(planset.plans[:plans]),
     ]
     parts += drawing.closing(explain.all_warnings(planset), [])
     parts += _runtimes(planset)
@@ -145,8 +155,8 @@ def render_mixed(
 
 
 MORE: Final = (
-    "-v: the pipelines drawn stage by stage, the bill, who can run it. --report FILE.html: all of it as a page. "
-    "astra explain PLAN.json: what would bring most."
+    "-v: the pipelines drawn stage by stage, every plan, the bill, who can run it. --report FILE.html: all of it as a "
+    "page. astra explain PLAN.json: what would bring most."
 )
 
 
@@ -280,12 +290,12 @@ def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_st
     return out
 
 
-def _ranking(planset: MixedPlanSet) -> RenderableType:
-    priced = any(plan.estimate.train_usd is not None for plan in planset.plans)
+def _ranking(plans: Sequence[Plan]) -> RenderableType:
+    priced = any(plan.estimate.train_usd is not None for plan in plans)
     columns = [("#", "right"), ("strategy", "wrap"), ("GPUs", "right"), ("step time", "right"), ("tokens/s", "right")]
     columns += [("MFU", "right"), ("bubble", "right")] + [("days", "right"), ("cost", "right")] * priced
     out = drawing.table(*columns)
-    for plan in planset.plans:
+    for plan in plans:
         estimate = plan.estimate
         assert isinstance(estimate, MixedEstimate)
         cells = ["\n".join(short_form(plan.strategy, estimate.as_usual)), "+".join(map(str, estimate.used.values()))]

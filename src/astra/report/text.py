@@ -28,10 +28,19 @@ def render_plans(
     ``brief`` keeps the ranking alone; ``full`` adds its time and memory by stage, the whole bill, why the others lost,
     and what was refused.
     """
+    if not (brief or full):
+        return drawing.on_a_screen(lambda plans: _page(planset, plans, width, color), len(planset.plans))
+    return _page(planset, len(planset.plans), width, color, brief=brief, full=full)
+
+
+def _page(
+    planset: PlanSet, plans: int, width: int | None, color: bool | None, *, brief: bool = False, full: bool = False
+) -> str:
+    """The same with some of the plans."""
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
-        parts.append(_ranking(planset.plans, columns))
+        parts.append(_ranking(planset.plans[:plans], columns))
         parts += drawing.closing(explain.all_warnings(planset), [])
         parts += headlines(planset)
     else:
@@ -55,8 +64,8 @@ def render_plans(
 
 
 MORE: Final = (
-    "-v: time and memory by stage, the bill, why the others lost, what was left out. --report FILE.html: all of it as "
-    "a page. astra explain PLAN.json: what would bring most."
+    "-v: time and memory by stage, every plan, the bill, why the others lost, what was left out. --report FILE.html: "
+    "all of it as a page. astra explain PLAN.json: what would bring most."
 )
 
 

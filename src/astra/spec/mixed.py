@@ -153,7 +153,7 @@ class Group(Spec, frozen=True, kw_only=True):
         """The same without what is as usual: a line for what its pipelines share, then one for each segment."""
         if self.plain is not None:
             degrees, rest = self.plain.short(usual)
-            return [f"[m{self.microbatches}:", f" {self.segments[0].pool} {degrees}", f" {rest}]"]
+            return [f"[m{self.microbatches}: {self.segments[0].pool} {degrees}", f" {rest}]"]
         lines = [segment.short() for segment in self.segments]
         return [f"[{self._head()}:", *(f" {line} +" for line in lines[:-1]), f" {lines[-1]}]"]
 
