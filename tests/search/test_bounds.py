@@ -10,6 +10,7 @@ import pytest
 import astra
 from astra.api import make_job
 from astra.catalog.runtimes import runtime_names
+from astra.cost.timed import PartTable
 from astra.rules.restrictions import Restrictions
 from astra.search import bounds
 from astra.search.space import Space
@@ -37,10 +38,14 @@ def test_a_core_takes_no_less_than_its_sibling_says(
     job = make_job(model, gpus=gpus, batch=batch, seq=seq, **({"runtime": "megatron"} | more))
     space = Space(job, Restrictions())
     siblings = bounds.siblings_of(job, space)
-    usual = bounds.gather_grids(job, space, siblings.usual)
-    rest, bound_s = bounds.BySiblings(job, space, usual, siblings).below(np.inf)
+    usual = bounds.gather_grids(job, space, siblings.usual, PartTable())
+    rest, bound_s = bounds.BySiblings(job, space, usual, siblings, PartTable()).below(np.inf)
     assert len(rest) + len(siblings.usual) == len(space.strategies)
-    own_s = bounds.grid_bound_s(job, space, bounds.gather_grids(job, space, rest), rest) if len(rest) else bound_s
+    own_s = (
+        bounds.grid_bound_s(job, space, bounds.gather_grids(job, space, rest, PartTable()), rest)
+        if len(rest)
+        else bound_s
+    )
     assert (bound_s <= own_s * (1 + 1e-9)).all()
 
 
@@ -49,14 +54,14 @@ def test_a_limit_leaves_out_what_is_slower_by_its_sibling_alone(monkeypatch: pyt
     job = make_job("mixtral-8x7b", gpus="64xH100", batch=240, seq=4096, runtime="megatron")
     space = Space(job, Restrictions())
     siblings = bounds.siblings_of(job, space)
-    usual = bounds.gather_grids(job, space, siblings.usual)
-    every, bound_s = bounds.BySiblings(job, space, usual, siblings).below(np.inf)
+    usual = bounds.gather_grids(job, space, siblings.usual, PartTable())
+    every, bound_s = bounds.BySiblings(job, space, usual, siblings, PartTable()).below(np.inf)
     limit_s = float(np.quantile(bound_s, 0.1))
-    some, lower_s = bounds.BySiblings(job, space, usual, siblings).below(limit_s)
+    some, lower_s = bounds.BySiblings(job, space, usual, siblings, PartTable()).below(limit_s)
     assert 0 < len(some) < len(every)
     assert some.tolist() == every[bound_s < limit_s].tolist()
     assert lower_s == pytest.approx(bound_s[bound_s < limit_s], rel=1e-12)
-    assert not len(bounds.BySiblings(job, space, usual, siblings).below(0.0)[0])
+    assert not len(bounds.BySiblings(job, space, usual, siblings, PartTable()).below(0.0)[0])
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "qwen3-30b-a3b"])

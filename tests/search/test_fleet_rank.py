@@ -64,8 +64,9 @@ def test_the_first_plan_does_not_depend_on_how_many_are_shown() -> None:
 def test_groups_of_published_kinds_come_before_quicker_ones_of_unpublished_kinds() -> None:
     """ZeRO-3 beside ZeRO-1 is 0.6% quicker as expected and may take 22% longer."""
     fleet = ["64xH100", "64xA100-80"]
-    asked = {"gpus": fleet, "batch": 512, "seq": 4096}
-    upper, expected = (astra.plan("llama-3-70b", rank=rank, **asked) for rank in ("upper", "expected"))
+    upper, expected = (
+        astra.plan("llama-3-70b", gpus=fleet, batch=512, seq=4096, rank=rank) for rank in ("upper", "expected")
+    )
     assert upper.best.estimate.step_s < 1.02 * expected.best.estimate.step_s
     assert upper.best.estimate.step_s_range.high < 0.9 * expected.best.estimate.step_s_range.high
 

@@ -112,10 +112,10 @@ class Menus:
             here = self._groups.setdefault(key[:2], {})
             best_s = min((self.step_s(part, share) for part in here.values()), default=inf)
             found = self._found[key] = self._search(pool, gpus, share, min(WITHIN * best_s, below_s))
-            for candidate in [] if found is None else found.candidates:
-                if str(candidate.strategy) not in here:
-                    way = PlainWay(pool, found.job, candidate.strategy, self._tables[pool])
-                    here[str(way.strategy)] = open_group(self.fleet, way, self.limits)
+            if found is not None:
+                ways = [PlainWay(pool, found.job, each.strategy, self._tables[pool]) for each in found.candidates]
+                new = [way for way in ways if str(way.strategy) not in here]
+                here |= {str(way.strategy): open_group(self.fleet, way, self.limits) for way in new}
         return self._found[key]
 
     def step_s(self, part: OpenGroup, share: float) -> float:
