@@ -31,7 +31,7 @@ FLEETS = (
 
 
 def planned(cluster: Cluster, model: str = MODEL, batch: int = BATCH, **how: list[str]) -> float:
-    """The best step, as ``astra.plan`` finds it; one pool is ranked by its expected step, as fleets are."""
+    """The best step, as ``astra.plan`` finds it by the expected step, which the laws are about."""
     asked = {"gpus": ["8xH100"], "batch": batch, "seq": SEQ, "rank": "expected", **how}
     world = World.of(requested("plan", model, asked), cluster)
     try:

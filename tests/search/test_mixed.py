@@ -51,7 +51,9 @@ def fleet(gpus: str, model: str = "llama-2-13b", batch: int = 64, precision: str
 
 @cache
 def planned(model: str, *gpus: str, batch: int = 64, counts: str = "at-most", launchable: bool = False) -> MixedPlanSet:
-    found = astra.plan(model, gpus=list(gpus), batch=batch, seq=4096, counts=counts, launchable=launchable)
+    found = astra.plan(
+        model, gpus=list(gpus), batch=batch, seq=4096, counts=counts, launchable=launchable, rank="expected"
+    )
     assert isinstance(found, MixedPlanSet)
     return found
 

@@ -26,7 +26,7 @@ GPUS = ["16xH100", "16xA100-80"]
 def planned(*fix: str, forbid: tuple[str, ...] = (), maximum: tuple[str, ...] = (), minimum: tuple[str, ...] = (),
             rules: str | None = None, tokens: str | None = None) -> MixedPlanSet:  # fmt: skip
     found = astra.plan("llama-2-13b", gpus=GPUS, batch=64, seq=4096, fix=fix, forbid=forbid, maximum=maximum,
-                       minimum=minimum, rules=rules, tokens=tokens)  # fmt: skip
+                       minimum=minimum, rules=rules, tokens=tokens, rank="expected")  # fmt: skip
     assert isinstance(found, MixedPlanSet)
     return found
 
@@ -105,7 +105,7 @@ def test_restrictions_that_leave_nothing() -> None:
 
 def test_a_pool_alone_is_what_the_one_type_planner_says() -> None:
     for each, gpus in zip(planned().alone, GPUS, strict=True):
-        own = astra.plan("llama-2-13b", gpus=gpus, batch=64, seq=4096, rank="expected")  # as fleets are ranked
+        own = astra.plan("llama-2-13b", gpus=gpus, batch=64, seq=4096, rank="expected")
         assert each.step_s == pytest.approx(own.best.estimate.step_s, rel=1e-9)
         assert each.strategy == f"{each.pool}: {own.best.strategy}"
 
@@ -120,7 +120,7 @@ def test_a_pool_alone_is_what_the_one_type_planner_says() -> None:
 )
 def test_a_fleet_is_no_slower_than_what_a_pool_does_by_itself(model: str, gpus: str, how: dict[str, Any]) -> None:
     own = astra.plan(model, gpus=gpus, runtime="megatron-bridge", rank="expected", **how)
-    answer = astra.plan(model, gpus=[gpus, "1xA10G"], runtime="megatron-bridge", **how)
+    answer = astra.plan(model, gpus=[gpus, "1xA10G"], runtime="megatron-bridge", rank="expected", **how)
     assert isinstance(answer, MixedPlanSet)
     assert answer.alone[0].step_s == pytest.approx(own.best.estimate.step_s, rel=1e-9)
     assert answer.best.estimate.step_s <= own.best.estimate.step_s * (1 + 1e-9)

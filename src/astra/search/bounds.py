@@ -25,13 +25,13 @@ from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
     expert_groups,
-    gather_parts,
     least_s,
     over_model,
     retention,
     shard_groups,
 )
 from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
+from astra.cost.timed import PartTable
 from astra.layers import blocks
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
@@ -62,11 +62,19 @@ class Siblings(NamedTuple):
 class Grids:
     """The grids of a job with their parts and bounds, which are worked out once for every search among them."""
 
-    def __init__(self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = ()) -> None:
+    def __init__(
+        self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = (), table: PartTable | None = None
+    ) -> None:
         self.space = Space(job, restrictions, user_rules)
         self.job = self.space.job
-        self.timed: list[Gathered] = []  # parts of every sharding that was looked at
+        self._table = PartTable() if table is None else table  # of such a job, whatever its batch
+        self._placed: list[Gathered] = []
         self._rest: tuple[float, Ints, Floats] | None = None
+
+    @property
+    def timed(self) -> Sequence[Gathered]:
+        """Parts of every sharding that was looked at."""
+        return self._table.timed
 
     def none_fits(self) -> bool:
         """Whether no grid has room for its layers and its state, so that none need be timed."""
@@ -89,7 +97,7 @@ class Grids:
 
     @cached_property
     def _by_siblings(self) -> BySiblings:
-        return BySiblings(self.job, self.space, self.usual[2], self.siblings)
+        return BySiblings(self.job, self.space, self.usual[2], self.siblings, self._table)
 
     def rest(self, limit_s: float) -> tuple[Ints, Floats]:
         """All others whose bound by their siblings is below a limit, and that bound."""
@@ -102,11 +110,11 @@ class Grids:
 
     def parts_of(self, rows: Ints) -> Gathered:
         """The parts of some grids, timed unless a table has all of them."""
-        for known in self.timed:
+        for known in self._placed:
             if (known.place[rows] >= 0).all():
                 return known
-        self.timed.append(gather_grids(self.job, self.space, rows))
-        return self.timed[-1]
+        self._placed.append(gather_grids(self.job, self.space, rows, self._table))
+        return self._placed[-1]
 
 
 def siblings_of(job: Job, space: Space) -> Siblings:
@@ -127,11 +135,11 @@ def siblings_of(job: Job, space: Space) -> Siblings:
     return Siblings(np.where(fewest == nobody, -1, fewest % count)[kind], split)
 
 
-def gather_grids(job: Job, space: Space, rows: Ints) -> Gathered:
+def gather_grids(job: Job, space: Space, rows: Ints, table: PartTable) -> Gathered:
     """The parts of some grids: of all with flash attention (if that may be on), then of all without."""
     settings, grids = space.flash_settings, len(space.strategies)
     columns = {name: np.tile(column[rows], len(settings)) for name, column in space.grids.items()}
-    found = gather_parts(job, columns | {"flash": np.repeat(settings, len(rows))})
+    found = table.gather(job, columns | {"flash": np.repeat(settings, len(rows))})
     place = np.full((len(settings), grids), -1)
     place[:, rows] = found.place.reshape(len(settings), len(rows))
     return found._replace(place=place.ravel())
@@ -237,8 +245,8 @@ def grid_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floa
 class BySiblings:
     """Bounds of grids by their siblings, which have parts."""
 
-    def __init__(self, job: Job, space: Space, gathered: Gathered, siblings: Siblings) -> None:
-        self._job, self._space, self._siblings = job, space, siblings
+    def __init__(self, job: Job, space: Space, gathered: Gathered, siblings: Siblings, table: PartTable) -> None:
+        self._job, self._space, self._siblings, self._table = job, space, siblings, table
         usual, grids = siblings.usual, len(siblings.of)
         self._floor_s = floor_s = float(products_s(job, np.asarray(job.pool.gpus)))
         own, rounds = gathered.take(usual), _rounds(job, space, usual)
@@ -262,7 +270,7 @@ class BySiblings:
         if not len(rows):
             return rows, np.zeros(0)
         of = of[rows]
-        spent_s, sent_s = _pieces_s(job, self._space, rows)
+        spent_s, sent_s = _pieces_s(job, self._space, rows, self._table)
         attention_s = self._attention_s[of]
         bound_s = np.where(siblings.split[rows], self._known_s[1, of], self._known_s[0, of])
         bound_s = bound_s - np.maximum(attention_s - spent_s, 0.0)
@@ -291,14 +299,14 @@ def _attention_s(part: Part) -> Floats:
     return part.forward.attention_s + part.backward.attention_s
 
 
-def _pieces_s(job: Job, space: Space, rows: Ints) -> tuple[Floats, Floats]:
+def _pieces_s(job: Job, space: Space, rows: Ints, table: PartTable) -> tuple[Floats, Floats]:
     """Attention, and what the pieces of a sequence send each other, of some grids; neither asks about experts."""
     grids = space.grids
     _, degree = distinct(space.degrees["tp"], space.degrees["cp"])
     first, place = distinct(degree[space.degree[rows]], grids["mbs"][rows])
     one, flash = np.ones(len(first), np.int64), np.full(len(first), space.flash_settings[0])
     few = {name: grids[name][rows[first]] for name in ("tp", "cp", "mbs", "sp")}
-    gathered = gather_parts(job, few | {"ep": one, "etp": one, "flash": flash})
+    gathered = table.gather(job, few | {"ep": one, "etp": one, "flash": flash})
     rounds = _rounds(job, space, rows)
     sent_s = over_model(job, gathered, lambda part: part.forward.busy_s["cp"] + part.backward.busy_s["cp"])
     return rounds * over_model(job, gathered, _attention_s)[place], rounds * sent_s[place]

@@ -26,6 +26,7 @@ from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.start import highest_of
 from astra.cost.step import states
+from astra.evidence.bars import bar_of
 from astra.evidence.kinds import MIXED, Kind, doublings, kind_of
 from astra.layers.split import even
 from astra.provenance import Floats, Ints, Source
@@ -231,12 +232,13 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
 
 
 def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
-    """The kind of the first group on its first pool, over all GPUs."""
-    group = mixed.groups[0]
-    segment = group.segments[0]
-    job = fleet.jobs[fleet.names.index(segment.pool)]
-    alone = _alone(job, mixed, group, segment)
-    return kind_of(*alone)._replace(network=MIXED, gpus=doublings(mixed.gpus))
+    """The kind of the group that is doubted most, on its first pool, over all GPUs."""
+    kinds = []
+    for group in mixed.groups:
+        segment = group.segments[0]
+        alone = _alone(fleet.jobs[fleet.names.index(segment.pool)], mixed, group, segment)
+        kinds.append(kind_of(*alone)._replace(network=MIXED, gpus=doublings(mixed.gpus)))
+    return max(kinds, key=bar_of)
 
 
 def _alike(mixed: MixedStrategy) -> bool:

@@ -25,15 +25,20 @@ from astra.units import GIB
 Alone = tuple[OnePool, MixedEstimate]
 
 
-def best_alone(fleet: Fleet, place: int, found: Found, user_rules: Sequence[Rule] = ()) -> Alone | None:
-    """What ``astra plan`` with that pool by itself puts first, of what its search found; None if nothing fits."""
+def best_alone(
+    fleet: Fleet, place: int, found: Found, user_rules: Sequence[Rule] = (), *, upper: bool = False
+) -> Alone | None:
+    """Of what the search of a pool by itself found, what ``astra plan`` puts first; None if nothing fits.
+
+    ``upper``: by the upper end of the step's interval.
+    """
     job, candidates, timed = found
     strategies = best_splits(job, candidates, user_rules, timed)
     results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
     fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
     if not fitting:
         return None
-    strategy, result = min(fitting, key=lambda pair: pair[1].step_s)
+    strategy, result = min(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)
     plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
     return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
 

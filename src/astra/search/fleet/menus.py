@@ -17,8 +17,9 @@ import msgspec
 from astra.cost import mixed as cost
 from astra.cost import step
 from astra.cost.between import with_other_groups
-from astra.cost.stage import Gathered, parts_of, stage_costs
+from astra.cost.stage import Gathered, stage_costs
 from astra.cost.step import states
+from astra.cost.timed import PartTables
 from astra.search.bounds import Grids
 from astra.search.detail import as_row, layers_of, legality, simulated
 from astra.search.engine import Candidate, among
@@ -44,7 +45,7 @@ class PlainWay(NamedTuple):
     pool: int
     job: Job
     strategy: Strategy
-    timed: Sequence[Gathered]
+    tables: PartTables
 
 
 class Found(NamedTuple):
@@ -64,6 +65,7 @@ class Menus:
         self.wire = self.between(range(len(fleet.jobs)))
         self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
         self._found: dict[tuple[int, int, int], Found | None] = {}
+        self._tables = [PartTables() for _ in fleet.jobs]
         self.spent = 0  # grids of strategies that were searched
 
     def over(self, fleet: Fleet, local: int) -> Menus:
@@ -110,11 +112,9 @@ class Menus:
             here = self._groups.setdefault(key[:2], {})
             best_s = min((self.step_s(part, share) for part in here.values()), default=inf)
             found = self._found[key] = self._search(pool, gpus, share, min(WITHIN * best_s, below_s))
-            ways = (
-                [] if found is None else [PlainWay(pool, found.job, c.strategy, found.timed) for c in found.candidates]
-            )
-            for way in ways:
-                if str(way.strategy) not in here:
+            for candidate in [] if found is None else found.candidates:
+                if str(candidate.strategy) not in here:
+                    way = PlainWay(pool, found.job, candidate.strategy, self._tables[pool])
                     here[str(way.strategy)] = open_group(self.fleet, way, self.limits)
         return self._found[key]
 
@@ -131,7 +131,7 @@ class Menus:
         whole = msgspec.structs.replace(whole, settled=None, repeats=None, beside=beside)
         whole = settled(whole, self.limits.restrictions)
         for job, limits, _ in attempts(whole, self.limits.restrictions):
-            grids = Grids(job, limits, self.limits.user_rules)
+            grids = Grids(job, limits, self.limits.user_rules, self._tables[pool].of(job))
             found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
             self.spent += OPENED + len(grids.space.strategies)
             if found.candidates or below_s < inf:
@@ -178,8 +178,8 @@ def open_group(fleet: Fleet, way: PlainWay, limits: Limits) -> OpenGroup:
     def better(microbatches: int) -> OpenGroup | None:
         job = with_batch(way.job, microbatches * strategy.dp * strategy.mbs)
         step_s = float(step.seconds(job, line.pipeline_s(microbatches), line.own_end_s))
-        best, _ = polished(job, strategy, step_s, limits.user_rules, way.timed)
-        return None if best == strategy else open_group(fleet, PlainWay(way.pool, job, best, way.timed), limits)
+        best, _ = polished(job, strategy, step_s, limits.user_rules, way.tables.of(job).timed)
+        return None if best == strategy else open_group(fleet, PlainWay(way.pool, job, best, way.tables), limits)
 
     return OpenGroup(1 << way.pool, line.round, line.share(), line.end_s, lambda m: plain_group(name, told, m), better)
 
@@ -191,7 +191,7 @@ class _Line:
         strategy = self.strategy = way.strategy
         said = way.job.saying(strategy)
         self.job, self.row = said, as_row(said, strategy)
-        self.parts = parts_of(said, self.row.meshes.columns, way.timed if said is way.job else ())
+        self.parts = way.tables.of(said).row(said, self.row.meshes.columns)
         self.costs = stage_costs(said, self.row.meshes, self.parts, every_rank=True)
         _, update, between = states(said, self.row.meshes, self.costs, self.row.shardings)
         self.exchanged_s, self.own_end_s = between.per_microbatch_s[0, 0], float(step.after_s(update, between).max())

@@ -38,6 +38,7 @@ from astra.spec.workload import PRECISIONS
 from astra.units import show_seconds
 
 MOST_POOLS: Final = 8
+EQUAL: Final = 1.01  # upper ends this close are the same to a user
 MOST_GPUS: Final = 1_000_000
 _KINDS: Final[Mapping[Kind, str]] = {
     "one shape": "pipelines with one shape for all stages", "groups": "groups of pools that share the batch",
@@ -109,7 +110,7 @@ def plan_fleet(world: World) -> MixedPlanSet:
     exact = wanted.counts == "exact"
     fleet, left_out = fleet_in(world)
     able(fleet.job, several=True)
-    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
+    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules), upper=world.upper)
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     names = planner.fleet.names
     alone, candidates = search(planner)
@@ -120,17 +121,18 @@ def plan_fleet(world: World) -> MixedPlanSet:
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
         raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
-    starts = STARTED_BY.get(fleet.job.runtime.exports_to, "Megatron-LM")
-    launched = [each for each in candidates if starts in each.estimate.runs_on]
-    shown = launched if wanted.launchable and launched else candidates
+    fastest, starts = candidates[0], STARTED_BY.get(fleet.job.runtime.exports_to, "Megatron-LM")
+    ranked = _ranked(candidates, starts) if world.upper else candidates
+    launched = [each for each in ranked if starts in each.estimate.runs_on]
+    shown = launched if wanted.launchable and launched else ranked
     shown = list({str(each.strategy): each for each in shown}.values())[: wanted.top]
     best = shown[0]
     if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
-    unproven = _left_open(planner, best)
+    unproven = _left_open(planner, fastest)
     used = [place for place, name in enumerate(names) if name in best.estimate.used]
-    worth = Worth(planner, best)
+    worth = Worth(planner, fastest)
     without = worth.without([] if exact or len(names) < 3 else used)
     more = worth.one_more([] if exact else range(len(names)))
     unused = _idle(planner, best, candidates, left_out, worth)
@@ -150,13 +152,25 @@ def plan_fleet(world: World) -> MixedPlanSet:
         baseline=None if now is None else against(plans[0].estimate, now),
         alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
         without=[_alternative(planner, place, each, best) for place, each in without.by_pool.items()],
-        marginal=_marginal(planner, best, more),
+        marginal=_marginal(planner, fastest, more),
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
-        conceivable=_plan(1, candidates[0], best, fleet, money),
+        conceivable=_plan(1, ranked[0], best, fleet, money),
         left_out=left_out,
         lines=tuple(between.lines),
         local_steps=sites.of_asked(local, candidates) or between.local,
     )  # fmt: skip
+
+
+def _ranked(candidates: Sequence[Costed], starts: str) -> list[Costed]:
+    """Plans by the upper ends of their steps' intervals; of equal ones that first which a runtime can run as it is."""
+
+    def upper_s(each: Costed) -> float:
+        return each.estimate.step_s_range.high
+
+    ranked = sorted(candidates, key=upper_s)
+    equal = [each for each in ranked if upper_s(each) <= EQUAL * upper_s(ranked[0])]
+    first = [each for each in equal if starts in each.estimate.runs_on][:1]
+    return [*first, *(each for each in ranked if not any(each is one for one in first))]
 
 
 def _search_record(planner: Planner, feasible: int, seconds: float) -> Search:

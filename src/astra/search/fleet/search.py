@@ -63,8 +63,11 @@ class Costed(NamedTuple):
 class Planner:
     """One fleet, planned for different numbers of GPUs."""
 
-    def __init__(self, fleet: Fleet, *, exact: bool, limits: Limits | None = None, local: int = 1) -> None:
+    def __init__(
+        self, fleet: Fleet, *, exact: bool, limits: Limits | None = None, local: int = 1, upper: bool = False
+    ) -> None:
         self.exact, self.limits, self.local = exact, limits or Limits(fleet.job), local
+        self.upper = upper  # whether plans will be ranked by the upper ends of their steps' intervals
         self.user_rules = self.limits.user_rules
         self.frame_space = FrameSpace(fleet, self.limits)
         self.fleet = fleet._replace(columns=tuple(way.columns for way in self.frame_space.ways))
@@ -219,9 +222,11 @@ class Planner:
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
 
-    def sharing(self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS) -> list[FleetCandidate]:
+    def sharing(
+        self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS, fewer: Counts | None = None
+    ) -> list[FleetCandidate]:
         """Strategies of groups on one pool each, looked for in ``most`` grids of strategies."""
-        found = self.groups.best(counts, every=every, limit=limit, most=most)
+        found = self.groups.best(counts, every=every, limit=limit, most=most, fewer=fewer)
         if self.groups.left_open:
             self._leave_open("groups", 0.0)
         return [self._shared(one) for one in found]
@@ -289,9 +294,7 @@ class Planner:
         and so is ``known_s``, the pipeline and end of a plan that is known otherwise. Whatever does not end before
         ``below_s`` is of no interest.
         """
-        groups = self.sharing(counts, every=every, limit=below_s)
-        if self.limits.restrictions.alike:
-            groups = [each for each in groups if len(each.strategy.shapes) == 1]
+        groups = self._allowed(self.sharing(counts, every=every, limit=below_s))
         limit = min([known_s, *(candidate.step_s for candidate in groups[:1])])
         with self.effort.part(1 / 4):
             plain = self.same_replicas(counts, every=every, uniform=True, below=below_s)
@@ -300,17 +303,24 @@ class Planner:
             same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit)
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
-        alike = [] if every else [self._shared(one) for one in self.groups.alike(counts)]
-        kinds = (same_replicas[:3], groups[:3], joined[:2], plain[:2], [one for one in alike if one.step_s < limit])
+        alike = [] if every else self._allowed([self._shared(one) for one in self.groups.alike(counts)])
+        kinds = [same_replicas[:3], groups[:3], joined[:2], plain[:2], [one for one in alike if one.step_s < limit]]
+        if self.upper:  # plans that are slower as expected and doubted less
+            trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
+            kinds += [self._allowed(trusted), alike, plain[2:4]]
         costed = {str(each.strategy): each for some in kinds for each in self.cost(some)}
         return sorted(costed.values(), key=lambda each: each.estimate.step_s)
+
+    def _allowed(self, groups: list[FleetCandidate]) -> list[FleetCandidate]:
+        """Those of one shape where groups of others are forbidden."""
+        return [one for one in groups if not self.limits.restrictions.alike or len(one.strategy.shapes) == 1]
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
         have = self.counts[pool] if gpus is None else gpus
         if (pool, have) not in self._alone:
             met = self.menus.look(pool, have, self.frame_space.batch)
-            lone = None if met is None else best_alone(self.fleet, pool, met, self.user_rules)
+            lone = None if met is None else best_alone(self.fleet, pool, met, self.user_rules, upper=self.upper)
             found = [Costed(*lone)] if lone is not None else []
             if not found:
                 counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))

@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, product
+from math import inf
 from typing import Final
 
 import numpy as np
 
+from astra.columns import from_strategy
 from astra.cost import mixed as cost
+from astra.evidence.bars import Doubt
 from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way, undominated
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.menus import Menus, exact_shares, odd_part
 
+FEW: Final = 2  # of those that are doubted least
+TRUSTED: Final = 1.02  # doubted little more than the least
 KEPT: Final = 3  # plans of several groups that are costed in full
 SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to be divided
 FEW_GPUS: Final = 64  # a pool that may be cut over groups
@@ -37,18 +42,23 @@ class GroupSearch:
         self.menus, self.fleet, self.batch = menus, menus.fleet, menus.batch
         self.wire = lru_cache(maxsize=256)(self._wire)
 
-    def best(self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS) -> list[Sharing]:
+    def best(
+        self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS, fewer: Counts | None = None
+    ) -> list[Sharing]:
         """The best ways to share the batch below a limit, best first.
 
-        Once ``most`` grids of strategies were searched, nothing is asked for but each pool's share by rate.
+        Once ``most`` grids of strategies were searched, nothing is asked for but each pool's share by rate. ``fewer``
+        GPUs of the same pools are known: more of them are as quick each.
         """
         self._until, self.left_open = self.menus.spent + most, False
-        rates, found = self.rates(counts, every=every), list[Sharing]()
+        known = self.rates(counts if fewer is None else fewer, every=every)
+        rates = {pool: rate * counts[pool] / (fewer or counts)[pool] for pool, rate in known.items()}
+        found: list[Sharing] = []
         for some in [tuple(rates)] if every else by_rate(rates)[:MOST_SETS]:
             own = {pool: rates[pool] for pool in some}
             if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
                 break
-            if self._look(counts, own, every=every) or not found:
+            if self._look(counts, own, limit, every=every) or not found:
                 found = self.dealt(counts, (), every=every, limit=limit)
             for _ in range(ROUNDS if found else 0):
                 best_s = found[0].seconds
@@ -86,6 +96,19 @@ class GroupSearch:
                 found += Dealer(ways, self.batch, lambda _: None, keep=1, below=np.inf).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
 
+    def trusted(self, counts: Counts, *, every: bool) -> list[Sharing]:
+        """The best of the groups of each pool that are doubted least."""
+        used = [pool for pool, gpus in enumerate(counts) if gpus]
+        ways: list[Way] = []
+        for pool in used:
+            doubt, groups = Doubt(self.fleet.jobs[pool]), self.menus.known(pool, counts[pool])
+            plain = [group.group(group.round).plain for group in groups]
+            doubts = [inf if one is None else float(doubt.of(from_strategy(one))[0]) for one in plain]
+            least = min(doubts, default=inf)
+            ways += [(group,) for group, own in zip(groups, doubts, strict=True) if own <= TRUSTED * least]
+        must = sum(1 << pool for pool in used) if every else 0
+        return Dealer(ways, self.batch, self.wire, keep=FEW, below=inf).best(must)
+
     def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
         """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
 
@@ -93,14 +116,12 @@ class GroupSearch:
         """
         most = {pool: min(int(best_s * rate / SLACK), self.batch) for pool, rate in rates.items()}
         spare, before = sum(most.values()) - self.batch, self.menus.groups
-        host_s = self.fleet.job.runtime.host.step_s
         for pool, able in most.items():
             gpus = counts[pool]
-            waits = 1 + self.fleet.jobs[pool].straggling_on(gpus)
             window = range(max(able - spare, 1), able + 1)
             open_shares = [share for share in window if not self.menus.asked(pool, gpus, share)]
             for share in sorted(open_shares, key=lambda share: (-(share & -share), share))[: NEAREST // len(most) + 1]:
-                self._asked(pool, gpus, share, (best_s + host_s) * waits)
+                self._asked(pool, gpus, share, self._step_s(pool, gpus, best_s))
         return self.menus.groups > before
 
     def rates(self, counts: Counts, *, every: bool) -> dict[int, float]:
@@ -118,18 +139,24 @@ class GroupSearch:
                 found[pool] = self.batch / min(self.menus.step_s(group, self.batch) for group in known)
         return found
 
-    def _look(self, counts: Counts, rates: Mapping[int, float], *, every: bool) -> bool:
+    def _step_s(self, pool: int, gpus: int, seconds: float) -> float:
+        """The step of a group on some GPUs of a pool, with the host's work and stragglers."""
+        host_s, waits = self.fleet.job.runtime.host.step_s, 1 + self.fleet.jobs[pool].straggling_on(gpus)
+        return (seconds + host_s) * waits
+
+    def _look(self, counts: Counts, rates: Mapping[int, float], limit: float, *, every: bool) -> bool:
         """Ask for the shares that fall to some pools, and say whether groups were found that were not known."""
         wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
         exact = exact_shares(list(wanted.values()), self.batch)
         before, asked = self.menus.groups, set[tuple[int, int, int]]()
         for pool, part in zip(wanted, exact, strict=True):
-            self._asked(pool, counts[pool], part, needed=len(rates) == sum(gpus > 0 for gpus in counts))
+            gpus, needed = counts[pool], len(rates) == sum(gpus > 0 for gpus in counts)
+            self._asked(pool, gpus, part, self._step_s(pool, gpus, limit), needed=needed)
         for pool, share in wanted.items():
             for gpus in self._sizes(pool, counts[pool], every=every):
                 asked |= {(pool, gpus, near) for near in self.menus.near(gpus, share * gpus / counts[pool])}
-        for one in sorted(asked):
-            self._asked(*one)
+        for pool, gpus, near in sorted(asked):
+            self._asked(pool, gpus, near, self._step_s(pool, gpus, limit))
         return self.menus.groups > before
 
     def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf, *, needed: bool = False) -> None:

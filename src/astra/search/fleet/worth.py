@@ -63,7 +63,9 @@ class Worth:
         others = [place for place, gpus in enumerate(counts) if gpus]
         alone = [each for place in others if (each := planner.alone(place)) is not None]
         if len(planner.counts) < MANY_POOLS:
-            return min([*alone, *self._planned(counts, np.inf)], key=_step_s, default=None)
+            met = planner.cost(planner.known(counts), most=1)
+            below = min(map(planner.before_s, [*alone, *met]), default=np.inf)
+            return min([*alone, *met, *self._planned(counts, below)], key=_step_s, default=None)
         return min([*alone, *planner.cost(planner.known(counts), most=1)], key=_step_s, default=None)
 
     def _one_more(self, pool: int) -> Costed | None:
@@ -81,7 +83,7 @@ class Worth:
         ``fewer`` GPUs are known to give nothing better.
         """
         planner = self.planner
-        groups = planner.sharing(counts, every=False, limit=below, most=MOST_GRIDS)
+        groups = planner.sharing(counts, every=False, limit=below, most=MOST_GRIDS, fewer=fewer)
         below = min([below, *(one.step_s for one in groups[:1])])
         several = sum(gpus > 0 for gpus in counts) > 1
         found = planner.same_replicas(counts, below=below, fewer=fewer) if several else []
