@@ -14,7 +14,7 @@ import astra
 from astra.atomic import write_folder
 from astra.errors import AstraError, InputError, OutputError
 from astra.export import EXPORTERS
-from astra.export.base import CannotExport, refusals
+from astra.export.base import refusals
 from astra.export.reading import from_record, read_plan
 
 Record = dict[str, Any]
