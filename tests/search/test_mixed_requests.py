@@ -31,6 +31,9 @@ def planned(*fix: str, forbid: tuple[str, ...] = (), maximum: tuple[str, ...] = 
     return found
 
 
+MISSED = 2e-3  # what shares of the batch that were not looked for may bring (docs/mixed.md)
+
+
 def groups(answer: MixedPlanSet) -> list[Group]:
     return [group for plan in answer.plans if not on_one_pool(plan.strategy)
             for group in parse_mixed(plan.strategy).groups]  # fmt: skip
@@ -66,7 +69,7 @@ def test_restrictions_hold_in_every_plan(how: dict[str, list[str]], holds: Calla
     assert groups(answer)
     assert holds(answer)
     assert answer.request["restrictions"]
-    assert answer.conceivable.estimate.step_s >= free.conceivable.estimate.step_s * (1 - 1e-9)
+    assert answer.conceivable.estimate.step_s >= free.conceivable.estimate.step_s * (1 - MISSED)
 
 
 def test_rules_hold_in_every_plan(tmp_path: Path) -> None:
@@ -78,7 +81,7 @@ def test_rules_hold_in_every_plan(tmp_path: Path) -> None:
             assert segment.tp * group.dp <= 8
             assert group.stages * segment.tp <= 8
     assert groups(answer)
-    assert planned().conceivable.estimate.step_s <= answer.conceivable.estimate.step_s * (1 + 1e-9)
+    assert planned().conceivable.estimate.step_s <= answer.conceivable.estimate.step_s * (1 + MISSED)
 
 
 @pytest.mark.parametrize(
