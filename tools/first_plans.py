@@ -39,10 +39,9 @@ CASES: Final = (
         "deepseek-v3", "2048xH800", 15360, 4096, "fp8-blockwise", "megatron-bridge",
         "tp1 pp16 ep64 mbs1 zero1 recompute=selective:mla_up_proj,layernorm overlap=grad,param,ep dispatch=deepep",
         "DeepSeek-V3 technical report (arXiv 2412.19437), sections 3.2 and 3.3: PP16, EP64 over 8 nodes, ZeRO-1, no TP",
-        "The same pipeline, no tensor parallelism and ZeRO-1. The authors run DualPipe, which sends one micro-batch's "
-        "tokens while another computes and needs two copies of the weights; Megatron has no DualPipe, and hides "
-        "exchanges in interleaved pipelines only. Without it, tokens that cross nodes cost more than larger expert "
-        "groups save, so that fewer experts' ranks are taken.",
+        "ZeRO-1, experts over nodes and exchanges behind another micro-batch, as the authors have them. They run "
+        "DualPipe in 16 stages; Megatron hides exchanges in interleaved pipelines only, so that fewer stages of more "
+        "chunks stand in for it, with tp 2 to make room.",
     ),
     Case(
         "deepseek-v3", "256xGB200", 4096, 4096, "mxfp8", "megatron-bridge",
@@ -56,8 +55,9 @@ CASES: Final = (
         "qwen3-235b-a22b", "256xH100", 8192, 4096, "bf16", "megatron-bridge",
         "tp2 pp8 vp4 ep32 mbs1 sp zero1 recompute=none dispatch=alltoall overlap=grad,param,p2p,ep",
         f"{BRIDGE}: qwen3_235b_a22b_pretrain_256gpu_h100_bf16",
-        "Experts stay inside a node, where tokens need no network; NVIDIA spreads them over four nodes and hides the "
-        "all-to-all behind another micro-batch, which this cost model believes only in part on Hopper.",
+        "NVIDIA's degrees but for experts over two nodes instead of four and HybridEP, which sends a token once to a "
+        "node. Both hide the all-to-all behind another micro-batch, of which Hopper has few published runs: the interval "
+        "is wide, and without it (--forbid overlap=ep) the experts would stay inside a node.",
     ),
     Case(
         "qwen3-235b-a22b", "256xB200", 8192, 4096, "mxfp8", "megatron-bridge",

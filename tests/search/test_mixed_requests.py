@@ -20,6 +20,7 @@ from astra.spec.mixed import Group, Segment, on_one_pool, parse_mixed
 from astra.spec.money import Money
 
 GPUS = ["16xH100", "16xA100-80"]
+MISSED = 2e-3  # what shares of the batch that were not looked for may bring (docs/mixed.md)
 
 
 @cache
@@ -29,9 +30,6 @@ def planned(*fix: str, forbid: tuple[str, ...] = (), maximum: tuple[str, ...] = 
                        minimum=minimum, rules=rules, tokens=tokens, rank="expected")  # fmt: skip
     assert isinstance(found, MixedPlanSet)
     return found
-
-
-MISSED = 2e-3  # what shares of the batch that were not looked for may bring (docs/mixed.md)
 
 
 def groups(answer: MixedPlanSet) -> list[Group]:
