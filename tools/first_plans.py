@@ -56,8 +56,8 @@ CASES: Final = (
         "tp2 pp8 vp4 ep32 mbs1 sp zero1 recompute=none dispatch=alltoall overlap=grad,param,p2p,ep",
         f"{BRIDGE}: qwen3_235b_a22b_pretrain_256gpu_h100_bf16",
         "NVIDIA's degrees but for experts over two nodes instead of four and HybridEP, which sends a token once to a "
-        "node. Both hide the all-to-all behind another micro-batch, of which Hopper has few published runs: the interval "
-        "is wide, and without it (--forbid overlap=ep) the experts would stay inside a node.",
+        "node. Both hide the all-to-all behind another micro-batch, of which Hopper has few published runs: the "
+        "interval is wide, and without it (--forbid overlap=ep) the experts would stay inside a node.",
     ),
     Case(
         "qwen3-235b-a22b", "256xB200", 8192, 4096, "mxfp8", "megatron-bridge",
