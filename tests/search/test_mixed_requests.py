@@ -201,3 +201,12 @@ def test_the_record_of_a_plan_is_enough_to_launch_it() -> None:
         assert ("p2p" in launch.strategy.overlap) == (launch.strategy.vp > 1)
         assert launch.model.name == "llama-2-13b"
     assert launched
+
+
+def test_exact_counts_use_every_gpu() -> None:
+    """Also where a pool alone would be quicker, and where no pool alone can hold what is asked for."""
+    for how in ({}, {"forbid": "groups"}, {"fix": ["pp=12", "dp=1"]}):
+        found = astra.plan("gpt-2-xl", gpus=["5xA10G", "7xL40S"], counts="exact", batch=5, seq=512, **how)
+        for plan in found.plans:
+            assert isinstance(plan.estimate, MixedEstimate)
+            assert sum(plan.estimate.used.values()) == 12

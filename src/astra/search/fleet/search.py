@@ -309,7 +309,8 @@ class Planner:
             trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
             kinds += [self._allowed(trusted), alike, plain[2:4]]
         costed = {str(each.strategy): each for some in kinds for each in self.cost(some)}
-        return sorted(costed.values(), key=lambda each: each.estimate.step_s)
+        whole = [each for each in costed.values() if not every or sum(each.estimate.used.values()) == sum(counts)]
+        return sorted(whole, key=lambda each: each.estimate.step_s)
 
     def _allowed(self, groups: list[FleetCandidate]) -> list[FleetCandidate]:
         """Those of one shape where groups of others are forbidden."""

@@ -56,6 +56,8 @@ class GroupSearch:
         found: list[Sharing] = []
         for some in [tuple(rates)] if every else by_rate(rates)[:MOST_SETS]:
             own = {pool: rates[pool] for pool in some}
+            if not own:
+                break  # no pool has a strategy of its own
             if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
                 break
             if self._look(counts, own, limit, every=every) or not found:
