@@ -24,7 +24,9 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover
     import tomli as tomllib
 
-Kind = Literal["cluster", "launch", "model", "plan", "prices", "profile", "rehearsal", "request", "rules", "runs"]
+Kind = Literal[
+    "cluster", "jobs", "launch", "model", "plan", "prices", "profile", "rehearsal", "request", "rules", "runs", "study"
+]  # fmt: skip
 
 
 class _Limit(NamedTuple):
@@ -43,6 +45,8 @@ LIMITS: Final[dict[Kind, _Limit]] = {
     "profile": _Limit("a profile written by astra profile", 16 * MIB),
     "rehearsal": _Limit("a rehearsal file", 16 * MIB),
     "request": _Limit("a TOML file of a request", MIB),
+    "study": _Limit("a TOML file that declares a study", MIB),
+    "jobs": _Limit("a TOML file of pools and jobs", MIB),
     "rules": _Limit("a file of rules", MIB),
     "runs": _Limit("a CSV file of published runs", 16 * MIB),
 }

@@ -65,7 +65,7 @@ class Study(NamedTuple):
 
 def read_study(path: str) -> Study:
     """The study of a TOML file; whatever is wrong in it is told now, not after an hour."""
-    return study_of(parse_toml(read_text(path, "request"), path), path, Path(path).parent)
+    return study_of(parse_toml(read_text(path, "study"), path), path, Path(path).parent)
 
 
 def study_of(tables: Mapping[str, Any], where: str, folder: Path) -> Study:

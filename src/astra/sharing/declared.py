@@ -79,7 +79,7 @@ class Sharing(NamedTuple):
 
 def read_sharing(path: str, goal: str | None = None) -> Sharing:
     """The jobs and pools of a TOML file; ``goal`` in place of the file's."""
-    return sharing_of(parse_toml(read_text(path, "request"), path), path, Path(path).parent, goal)
+    return sharing_of(parse_toml(read_text(path, "jobs"), path), path, Path(path).parent, goal)
 
 
 def sharing_of(tables: Mapping[str, Any], where: str, folder: Path, goal: str | None = None) -> Sharing:
