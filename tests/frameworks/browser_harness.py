@@ -71,8 +71,8 @@ Seen = tuple[Scene, dict[str, Any]]
 def opened(browser: Browser, base: str, **_: Any) -> Seen:
     """How soon the form and its first answer can be used, by the page's own clock."""
     scene = Scene(browser, base)
-    scene.page.wait_for_selector("#status.said", state="attached")
-    status = scene.answered()
+    scene.page.wait_for_selector(".timeline svg", state="attached", timeout=60000)
+    status = scene.status()
     asked = scene.page.evaluate(
         "() => performance.getEntriesByType('resource').map((one) => [one.name, one.startTime])"
     )
