@@ -48,18 +48,26 @@ def charts(title: str, panels: Sequence[Panel], x_title: str, notes: Sequence[st
     across = min(len(panels), 3)
     down = -(-len(panels) // across)
     names = [curve.name for curve in panels[0].curves]
-    top = 30.0 + (22.0 if len(names) > 1 else 0.0)
-    parts = [label(title, 12, 20, class_="bold", font_size=14)]
-    x = 12.0
-    for place, name in enumerate(names if len(names) > 1 else ()):
-        parts += [tag("rect", x=x, y=32, width=12, height=12, class_=_color(place)), label(name, x + 18, 42)]
-        x += 34 + 7 * len(name)
+    keys, top = _legend(names if len(names) > 1 else (), across * PANEL_WIDTH)
+    parts = [label(title, 12, 20, class_="bold", font_size=14), *keys]
     for place, panel in enumerate(panels):
         left, high = place % across * PANEL_WIDTH, top + place // across * PANEL_HEIGHT
         parts.append(tag("g", *_panel(panel, x_title), transform=f"translate({left:g},{high:g})"))
     foot = top + down * PANEL_HEIGHT + 8
     parts += [label(note, 12, foot + 16 * place, class_="small") for place, note in enumerate(notes)]
     return picture(across * PANEL_WIDTH, foot + 16 * len(notes), title, *parts)
+
+
+def _legend(names: Sequence[str], width: float) -> tuple[list[str], float]:
+    """The name of every curve beside its colour, in as many lines as they need, and where those end."""
+    parts, x, y = list[str](), 12.0, 32.0
+    for place, name in enumerate(names):
+        room = 34 + 7.0 * len(name)
+        if x > 12 and x + room > width:
+            x, y = 12.0, y + 20
+        parts += [tag("rect", x=x, y=y, width=12, height=12, class_=_color(place)), label(name, x + 18, y + 10)]
+        x += room
+    return parts, y + 20 if names else 30.0
 
 
 def _color(place: int) -> str:

@@ -9,7 +9,7 @@ from astra.answer import Estimate, Plan, PlanSet
 from astra.answer_money import AffordReport, RentReport
 from astra.report import explain
 from astra.report.afford import sentences
-from astra.report.choices import days_of, usd_of, usd_range_of, usd_spread
+from astra.report.choices import roles_of, time_of, usd_of, usd_range_of, usd_spread
 from astra.report.markup import quoted
 from astra.report.money import advice
 from astra.study.records import Sweep
@@ -55,10 +55,10 @@ def rent_html(report: RentReport) -> str:
     for number, choice in enumerate(report.front, start=1):
         if not choice.like:
             cost = choice.cost.price
-            rows.append((str(number), choice.name, f"{cost.usd_per_gpu_h:.2f}", f"{days_of(choice, by):,.2f}",
+            rows.append((str(number), choice.name, f"{cost.usd_per_gpu_h:.2f}", time_of(choice, by),
                          show_dollars(usd_of(choice, by)), usd_spread(usd_range_of(choice, by)),
-                         " ".join(choice.roles)))  # fmt: skip
-    heads = ("#", "choice", "$/GPU-h", "days", "cost", "range", "")
+                         roles_of(choice)))  # fmt: skip
+    heads = ("#", "choice", "$/GPU-h", "time", "cost", "range", "")
     return _block(f"What to rent for {report.request['model']}", _table(heads, rows, (1, 6)), report.plot().svg,
                   [*advice(report), *report.warnings])  # fmt: skip
 

@@ -54,11 +54,12 @@ def picture(width: float, height: float, title: str, *content: str, role: str = 
         width=f"{width:g}",
         height=f"{height:g}",
         role=role,
-        class_="astra",
+        class_="astra big" if width >= BIG else "astra",
         aria_label=title,
     )
 
 
+BIG = 600.0  # from here on a picture is moved sideways on a narrow screen, and not made too small to read
 # Colours by meaning, in light and dark. Kinds of work are told apart by lightness too, for print and colour blindness.
 LIGHT = (
     "--paper:#fff;--ink:#1c2430;--faint:#5c6675;--rule:#d5dae1;--panel:#f5f7f9;--accent:#1d5fa8;--bad:#b3261e;"
@@ -85,6 +86,7 @@ PICTURE = (
     "svg.astra .rule{stroke:var(--rule);stroke-width:1}svg.astra .limit{stroke:var(--bad);stroke-dasharray:4 3}"
     "svg.astra .small{font-size:10px}svg.astra .on{fill:#fff}svg.astra .end{text-anchor:end}"
     "svg.astra .mid{text-anchor:middle}svg.astra .odd{fill-opacity:.72}"
-    "svg.astra .held{fill:var(--activations);fill-opacity:.28}"
+    "svg.astra .held{fill:var(--activations);fill-opacity:.32}"
+    "@media screen and (prefers-color-scheme:dark){svg.astra .held{fill-opacity:.6}}"
     + "".join(f"svg.astra .{name}{{fill:var(--{name})}}" for name in _FILLED.split())
 )

@@ -16,6 +16,7 @@ from astra.report.choices import (
     mark_of,
     named,
     own_words,
+    time_of,
     usd_of,
     usd_range_of,
     usd_spread,
@@ -60,7 +61,7 @@ def render_rent(
         marks = [mark_of(choice) for choice in shown]
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
         if report.popular:
-            parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
+            parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report)]
         first = report.chosen[0] if report.objective != "pareto" else report.role("knee")
         parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
         parts += drawing.bullets(energy_words(choice) for choice in named(report) if choice.cost.kwh is not None)
@@ -181,12 +182,11 @@ def _extras(cost: Cost) -> str:
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
-def _popular_table(popular: Sequence[Choice]) -> RenderableType:
+def _popular_table(report: RentReport) -> RenderableType:
     out = drawing.table(("choice", "left"), ("time", "right"), ("cost", "right"), ("wastes", "wrap"))
-    for choice in popular:
-        out.add_row(
-            choice.name, show_seconds(choice.cost.days * 86400), show_dollars(choice.cost.usd), waste_words(choice)
-        )
+    by = report.judged_by
+    for choice in report.popular:
+        out.add_row(choice.name, time_of(choice, by), show_dollars(usd_of(choice, by)), waste_words(choice))
     return out
 
 

@@ -48,7 +48,7 @@ def figures_line(estimate: Estimate) -> str:
     """The figures to see first."""
     return (
         f"{explain.show_step(estimate.step_s)} per step, {estimate.tokens_per_s:,.0f} tokens/s, "
-        f"MFU {estimate.mfu:.1%}, {estimate.peak_reserved_gib:.1f} of {estimate.memory_limit_gib:.1f} GiB"
+        f"MFU {estimate.mfu:.1%}, {estimate.peak_reserved_gib:.1f} of {estimate.memory_usable_gib:.1f} GiB"
     )
 
 
