@@ -39,8 +39,8 @@ i.fill{display:block;height:.95em;border-radius:2px;min-width:1px;print-color-ad
 .keys i.key{display:inline-block;width:.8em;height:.8em;margin-right:.35em;print-color-adjust:exact}
 .beyond{background:var(--slowest-node)}
 @media(max-width:40rem){main{padding:.8rem .7rem 2rem}body{font-size:15px}h1{font-size:1.25rem}
-th,td{padding:.25rem .4rem}td.name,td.n{white-space:normal}
-table.bars{font-size:.82rem}td.bar{min-width:4rem;width:auto}
+th,td{padding:.25rem .3rem}td.name,td.n,th.n{white-space:normal}
+table.bars{font-size:.78rem}.bars td.n{white-space:nowrap}td.bar{min-width:1.5rem;width:40%}
 table.many,.many tbody,.many tr{display:block}
 .many thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 .many tr{padding:.5rem 0;border-bottom:1px solid var(--rule)}.many td:empty{display:none}
@@ -48,9 +48,9 @@ table.many,.many tbody,.many tr{display:block}
 overflow-wrap:anywhere}.many td::before{content:attr(data-head);color:var(--faint);text-align:left;flex:none;
 overflow-wrap:normal}}
 @media print{body{font-size:10.5pt}table{font-size:8.5pt}td,th{padding:.2rem .35rem}
-main{max-width:none;padding:0}h2{break-after:avoid}summary{display:none}
+main{max-width:none;padding:0}h2{break-after:avoid}summary{display:block;color:inherit;font-weight:600}
 details::details-content{content-visibility:visible;display:block;height:auto}.wide{overflow:visible}.wide>svg.astra.big{min-width:0}pre{white-space:pre-wrap}
-table.many{font-size:7pt}.many td.n,.many th.n,td.name{white-space:normal}.many td,.many th{padding:.15rem .25rem}
+table.many{font-size:7pt}.many th.n,td.name{white-space:normal}.many td,.many th{padding:.15rem .25rem}
 svg,tr,.facts{break-inside:avoid}@page{margin:16mm}}
 """
 MANY: Final = 4  # columns; more have no room beside each other on a phone

@@ -111,7 +111,9 @@ def _of_models(answer: AffordReport) -> str:
     panels = [Panel("tokens", [Curve("", tokens)], ticks, show_count, log=True)]
     if all(row.loss is not None for row in ranked):
         losses = [row.loss or 0.0 for row in ranked]
-        panels.append(Panel("loss by the law", [Curve("", dots(losses, losses, losses))], ticks, lambda y: f"{y:.3f}"))
+        panels.append(
+            Panel("loss by the law", [Curve("", dots(losses, losses, losses))], ticks, lambda y: f"{y:.4g}", zero=False)
+        )
     notes = ["M most tokens for the model asked for, L largest by the rule, * least loss"]
     return charts(f"What ${answer.budget_usd:,.0f} buys", panels, "models, by size", notes)
 

@@ -36,7 +36,7 @@ def plan_view(planset: PlanSet) -> str:
         [
             *head,
             bullets(explain.headlines(planset)),
-            ranking(planset, short=True),
+            tag("div", ranking(planset, short=True), class_="ranking"),
             tag("div", *cards, class_="cards"),
             bullets(near.sentence for near in planset.nearby),
             *pool_parts(planset),
@@ -58,7 +58,7 @@ def estimate_view(estimate: Estimate) -> str:
 
 def _plan_card(plan: Plan, lost: str, *, first: bool) -> str:
     one, key = plan.estimate, f"plan-{plan.rank}"
-    short = [tag("code", quoted(line)) for line in short_form(plan.strategy, one.as_usual) if line]
+    short = [f"{tag('code', quoted(line))} " for line in short_form(plan.strategy, one.as_usual) if line]
     fits = "" if one.fits else "It does not fit: a stage needs more memory than the limit."
     details = [
         tag("h4", quoted(f"Where the {explain.show_step(one.step_s)} go")),
