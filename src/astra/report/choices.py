@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from astra.answer import PriceTag, Range
 from astra.answer_money import BreakEven, Choice, RentReport
 from astra.report import drawing
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line
 from astra.units import DAY_S, show_dollars, show_seconds
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, ene
         cells += [time_of(choice, by), show_dollars(usd_of(choice, by))]
         cells += [usd_spread(usd_range_of(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
         cells += [_thousands(cost.kwh), _thousands(cost.kg_co2)] * energy
-        cells += [" ".join(short_form(choice.strategy, choice.as_usual))] * wide
+        cells += [on_one_line(choice.strategy, choice.as_usual)] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
 

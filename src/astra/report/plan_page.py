@@ -18,7 +18,7 @@ from astra.report.terms import words
 from astra.report.timeline import seconds_table, timeline_svg
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.timeline import StepTimeline
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line
 from astra.units import show_count, show_dollars, show_seconds
 
 REJECTS: Final = 60
@@ -166,7 +166,7 @@ def ranking(planset: PlanSet, *, short: bool = False) -> str:
     rows = []
     for plan in planset.plans:
         one = plan.estimate
-        words = " ".join(short_form(plan.strategy, one.as_usual)) if short else plan.strategy
+        words = on_one_line(plan.strategy, one.as_usual) if short else plan.strategy
         row = [str(plan.rank), words, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
         row += [f"{one.tokens_per_s:,.0f}", f"{one.mfu:.1%}", f"{one.peak_reserved_gib:.1f}"]
         row += [explain.show_share(one.bubble_fraction)]

@@ -19,7 +19,7 @@ from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
 from astra.report.plan_page import footer, request_parts
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
 
 
@@ -96,7 +96,7 @@ def _front(report: RentReport) -> str:
 
 
 def _short(choice: Choice) -> str:
-    return " ".join(short_form(choice.strategy, choice.as_usual))
+    return on_one_line(choice.strategy, choice.as_usual)
 
 
 def _evidence(report: RentReport) -> list[str]:

@@ -16,7 +16,7 @@ from astra.report.page import bullets, facts, folded, paragraph, table, wide
 from astra.report.plan_page import bill_parts, figures, gpus_words, ledger_parts, pool_parts, ranking, work_words
 from astra.report.rent_page import spots
 from astra.report.study_text import memory_difference, side_rows, term_rows, verdict
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line, short_form
 from astra.study.records import Comparison
 from astra.units import DAY_S, show_dollars, show_seconds
 
@@ -138,7 +138,7 @@ def _choice_card(choice: Choice, place: int, by: str) -> str:
     ]
     pools = " + ".join(f"{part.gpus}x{part.gpu}@{part.node}" for part in choice.parts)
     roles = tag("span", quoted(roles_of(choice)), class_="rank") if choice.roles else ""
-    strategy = " ".join(short_form(choice.strategy, choice.as_usual))
+    strategy = on_one_line(choice.strategy, choice.as_usual)
     return tag(
         "article",
         tag("h3", quoted(choice.name), " ", roles, id=f"{key}-title"),
