@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,35 @@ CONFIG = {
 SWEEP = "?verb=sweep&model=llama-2-7b&over=gpus=8..32"
 AFFORD = "?verb=afford&model=llama-3.2-1b&budget=100&rent-gpus=H100&max-gpus=8"
 RENT = "?verb=rent&model=llama-2-7b&tokens=100B&rent-gpus=H100,A100-80&max-gpus=64"
+
+
+REPORTED = {
+    "plan": "llama-2-70b --gpus 64xH100 --batch 256 --tokens 1T",
+    "rent": "llama-2-7b --tokens 100B --batch 256 --gpus H100,A100-80 --max-gpus 64 --mixes none",
+    "fleet": "jobs.toml",
+    "study": "study.toml",
+}
+JOBS = """
+[pools]
+h100 = "16xH100"
+[jobs.chat]
+model = "llama-3-8b"
+tokens = "1B"
+[jobs.small]
+model = "llama-3.2-1b"
+tokens = "10B"
+deadline = "30d"
+[request]
+batch = 64
+"""
+STUDY = """
+models = ["llama-3-8b", "llama-2-13b"]
+fleets = ["16xH100", "16xA100-80"]
+goals = ["fastest", "cheapest"]
+[request]
+tokens = "1B"
+batch = 64
+"""
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +179,40 @@ def test_nothing_serious_keeps_anybody_out(play: Any, query: str, scheme: str, w
     assert seen["serious"] == []
     assert seen["passed"] > 10, "it looked"
     assert seen["wide"] <= width, "nothing is cut off sideways"
+
+
+@pytest.mark.parametrize("query", ["", RENT, "?pool=16xH100&pool=16xA100-80"])
+def test_nor_when_every_panel_is_open(play: Any, query: str) -> None:
+    for scheme, width in (("light", 1300), ("dark", 390)):
+        seen = play("accessible", query=query, scheme=scheme, width=width, panels=True)
+        assert seen["serious"] == []
+        assert seen["wide"] <= width
+
+
+def test_all_of_it_works_by_keys(play: Any) -> None:
+    seen = play("by_keys")
+    assert seen["first"] == "Skip to the answer"
+    assert seen["unreached"] == []
+    assert (seen["unseen"], seen["left"]) == (0, True), "focus is always seen, and leaves the page at its end"
+    assert seen["focus"] == "compared"
+
+
+@pytest.mark.parametrize("verb", ["plan", "rent", "fleet", "study"])
+def test_reports_are_read_by_everybody_on_a_phone_and_on_paper(browser: Harness, tmp_path: Path, verb: str) -> None:
+    words = REPORTED[verb].split()
+    for name, text in (("jobs.toml", JOBS), ("study.toml", STUDY)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "astra", verb, *words, "--report", "report.html"]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, timeout=300)
+    for scheme, width in (("light", 1300), ("dark", 390)):
+        seen = browser.ask(scene="reported", base=f"file://{tmp_path / 'report.html'}", scheme=scheme, width=width)
+        assert seen["wrong"] == [], "nothing is fetched"
+        assert seen["serious"] == []
+        assert seen["wide"] <= width
+        assert seen["sideways"] == []
+        assert seen["cut"] == [], "nothing is cut off on paper"
+        assert seen["paper"] == "rgb(255, 255, 255)"
+        assert seen["folded"] == 0, "what is folded has its title on paper"
 
 
 def test_the_api_is_as_it_is_described(server: Server) -> None:
