@@ -288,7 +288,10 @@ def reported(browser: Browser, base: str, scheme: str, width: int, **_: Any) -> 
         "() => [...document.querySelectorAll('main *')].filter((one) => one.getBoundingClientRect().right > innerWidth)"
     )
     # A row of many columns is a list on a phone: whatever is moved sideways there is a picture or a line of a program.
-    hidden = "() => [...document.querySelectorAll('.wide')].filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.querySelector('svg'))"
+    hidden = (
+        "() => [...document.querySelectorAll('.wide')]"
+        ".filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.querySelector('svg'))"
+    )
     seen["sideways"] = scene.page.evaluate(f"({hidden})().map((one) => one.textContent.slice(0, 80))")
     scene.page.set_viewport_size({"width": 673, "height": 1000})  # A4 between its margins
     scene.page.emulate_media(media="print", color_scheme=scheme)

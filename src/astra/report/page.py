@@ -20,7 +20,7 @@ p,ul{margin:.4rem 0}ul{padding-left:1.3rem}.faint{color:var(--faint)}.bad{color:
 .facts div{background:var(--panel);border:1px solid var(--rule);border-radius:8px;padding:.55rem .7rem}
 .facts dt{color:var(--faint);font-size:.8rem}.facts dd{margin:0;font-size:1.15rem;font-weight:600}
 .facts small{font-weight:400;color:var(--faint);display:block;font-size:.78rem}
-.wide{overflow-x:auto}td.name{white-space:nowrap}
+.wide{overflow-x:auto}td:last-child:not(.n){overflow-wrap:break-word}td.name{white-space:nowrap}
 table{border-collapse:collapse;font-size:.9rem;margin:.5rem 0;min-width:40%}
 th,td{padding:.28rem .65rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
 th{font-weight:600;color:var(--faint)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
@@ -40,6 +40,7 @@ i.fill{display:block;height:.95em;border-radius:2px;min-width:1px;print-color-ad
 .beyond{background:var(--slowest-node)}
 @media(max-width:40rem){main{padding:.8rem .7rem 2rem}body{font-size:15px}h1{font-size:1.25rem}
 th,td{padding:.25rem .3rem}td.name,td.n,th.n{white-space:normal}
+td:last-child:not(.n),td.name{overflow-wrap:anywhere}
 table.bars{font-size:.78rem}.bars td.n{white-space:nowrap}td.bar{min-width:1.5rem;width:40%}
 table.many,.many tbody,.many tr{display:block}
 .many thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
