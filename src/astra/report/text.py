@@ -100,7 +100,8 @@ def _in_short(planset: PlanSet, *, tight: bool = False) -> list[RenderableType]:
     if not tight and len(planset.plans) > 1 and planset.objective != "pareto":
         sentences.append(explain.why_lost(planset.best, planset.plans[1]))
     sentences += [] if tight else [explain.search_sentence(planset)]
-    return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE_IN_ALL if tight else MORE)]
+    ending = shortened(planset.notes, MORE_IN_ALL)[1:] if tight else shortened(planset.notes, MORE)
+    return [drawing.blank(), *drawing.bullets(sentences), *ending]
 
 
 def shortened(notes: Sequence[str], more: str) -> list[RenderableType]:
