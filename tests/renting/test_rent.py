@@ -95,7 +95,7 @@ def test_the_front_is_that_of_brute_force(tmp_path: Path, prices: dict[str, floa
     assert report.ranked_by == rank
 
 
-@drawn(8, few=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawn(8, few=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prices=prices_of)
 def test_and_also_with_restarts(tmp_path: Path, prices: dict[str, float]) -> None:
     often: dict[str, Any] = {"goodput": "expected", "mtbf_gpu_h": 500.0, "preemptions_per_node_day": 0.5}
@@ -104,7 +104,7 @@ def test_and_also_with_restarts(tmp_path: Path, prices: dict[str, float]) -> Non
     assert report.judged_by == "expected"
 
 
-@drawn(8, few=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawn(8, few=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prices=prices_of, share=st.floats(0.05, 0.95))
 def test_budget_and_deadline_choose_the_best_of_all(tmp_path: Path, prices: dict[str, float], share: float) -> None:
     path, gpus = written(tmp_path, prices), ",".join(prices)
