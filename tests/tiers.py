@@ -19,10 +19,12 @@ EXPLORE = "ASTRA_EXPLORE" in os.environ  # ``make explore`` draws all of them
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
-def sampled(cases: Iterable[Any], every: int, first: int = 0) -> list[Any]:
-    """Values of one parameter: one of ``every`` so many in the default run, the others exhaustive."""
+def sampled(cases: Iterable[Any], every: int, first: int = 0, *, rows: bool = False) -> list[Any]:
+    """Values of a parameter (``rows``: of several): one of ``every`` so many in the default run, others exhaustive."""
     return [
-        case if EXPLORE or place % every == first else pytest.param(case, marks=pytest.mark.exhaustive)
+        case
+        if EXPLORE or place % every == first
+        else pytest.param(*(case if rows else (case,)), marks=pytest.mark.exhaustive)
         for place, case in enumerate(cases)
     ]
 
