@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,25 +11,6 @@ from hypothesis import strategies as st
 from tests.tiers import EXPLORE, drawn, sampled
 
 ROOT = Path(__file__).parents[2]
-SAMPLED = "tests/validate/test_path.py"
-
-
-def collected(marks: str, **environment: str) -> set[str]:
-    """Tests of one file that a run would take."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", "-o", "addopts=--import-mode=importlib", "-m",
-         marks, SAMPLED],
-        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return {line for line in done.stdout.splitlines() if "::" in line}
-
-
-def test_each_test_is_in_one_of_the_two_runs() -> None:
-    whole, default, rest = (collected(marks, ASTRA_EXHAUSTIVE="1") for marks in ("", "not exhaustive", "exhaustive"))
-    assert default | rest == whole
-    assert default
-    assert rest
-    assert not default & rest
 
 
 def test_both_are_run_by_ci() -> None:

@@ -47,7 +47,7 @@ def step_s(pools: tuple[str, ...], model: str = MODEL, batch: int = BATCH, fix: 
     return planned(parse_cluster("+".join(pools)), model, batch, **how)
 
 
-@pytest.mark.parametrize("fleet", sampled(FLEETS, every=2))
+@pytest.mark.parametrize("fleet", sampled(FLEETS, every=4))
 def test_no_part_of_a_fleet_is_quicker(fleet: tuple[str, ...]) -> None:
     for size in range(1, len(fleet)):
         for part in combinations(fleet, size):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from astra.answer_money import RentReport
@@ -29,7 +29,6 @@ from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.search import Planner
 from astra.spec.job import Job
 from astra.spec.money import Money
-from tests.tiers import drawn
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
 MODEL, BATCH, SEQ, TOKENS, MOST, NODE = "qwen2.5-1.5b", 256, 4096, 1e10, 32, 8
@@ -119,7 +118,8 @@ def keys(report: RentReport) -> set[Key]:
     return {tuple(sorted((part.gpu, part.gpus) for part in choice.parts)) for choice in report.front}
 
 
-@drawn(25, few=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.exhaustive  # the two tests below compare two GPU types with brute force in the default run
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prices=st.fixed_dictionaries({}, optional=dict.fromkeys(GPUS, st.floats(0.5, 8))).filter(bool))
 @example(prices={"H100": 1.66, "B200": 7.76, "A100-80": 7.29})
 @example(prices={"H100": 2.4, "B200": 6.3, "A100-80": 0.5})
