@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra.provenance import Floats, Ints
+from astra.provenance import Floats
 from astra.schedule import find, simulate, simulator, steady, step_s
 from astra.spec.strategy import SCHEDULES as NAMES
 from tests.schedule import pipelines
@@ -34,9 +34,9 @@ def test_few_microbatches_stand_for_many(name: str, v: int, blocking: bool, monk
     simulated = []
     real = simulator.run
 
-    def counting(source: Ints, held_s: Floats, latency_s: Floats) -> Floats:
+    def counting(way: simulator.Walk, held_s: Floats, latency_s: Floats) -> Floats:
         simulated.append(held_s.size)
-        return real(source, held_s, latency_s)
+        return real(way, held_s, latency_s)
 
     monkeypatch.setattr(steady, "run", counting)
     forward_s = np.ones(4 * v)
