@@ -206,6 +206,9 @@ def pipelines_s(job: Job, meshes: Meshes, gathered: Gathered, recomputes: Recomp
 
 def alike_in_shape(job: Job, meshes: Meshes) -> Iterator[Ints]:
     """Rows whose pipelines have the same slots."""
+    if len(meshes) == 1:
+        yield np.zeros(1, np.int64)
+        return
     columns = {**meshes.columns, "microbatches": microbatches(job, meshes)}
     _, kind = distinct(*(columns[name] for name in _SHAPE))
     order = np.argsort(kind, kind="stable")
