@@ -12,7 +12,7 @@ from astra.catalog.clusters import parse_gpus
 from astra.cost.stage import gather_parts
 from astra.search.detail import BUBBLE, as_row, estimate, layers_of
 from astra.search.space import Space
-from astra.search.splits import neighbours, simulated
+from astra.search.splits import Tried, neighbours, simulated
 from astra.spec.strategy import parse_strategy
 from tests.properties.jobs import FREE
 from tests.properties.test_best_laws import real
@@ -77,4 +77,5 @@ def test_no_neighbouring_split_is_better(place: int) -> None:
         step_s = estimate(asked, [strategy])[0].step_s
         assert step_s == pytest.approx(best.estimate.step_s, rel=1e-12)
         parts = gather_parts(asked, as_row(asked, strategy).meshes.columns)
-        assert not simulated(asked, strategy, parts, neighbours(layers_of(asked, strategy)), step_s * (1 - 1e-8))
+        others = neighbours(layers_of(asked, strategy))
+        assert not simulated(asked, [Tried(strategy, parts, others, step_s * (1 - 1e-8))])[0]

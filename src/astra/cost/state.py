@@ -174,7 +174,6 @@ class Units(NamedTuple):
 
 def unit_parameters(job: Job, shard: Shard, place: Ints, table: StageKinds) -> Units:
     """Of every sort of rank."""
-
     degrees = tuple(column[place] for column in (shard.tp, shard.ep, shard.etp))
 
     def on_rank(weights: weights_of.Weights) -> Floats:
