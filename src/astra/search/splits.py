@@ -171,13 +171,15 @@ def simulated(job: Job, tries: Sequence[Tried]) -> list[list[tuple[float, Split]
     parts = tries[0].parts._replace(place=np.concatenate([one.parts.place for one in tries])[of])
     recomputes, shardings = joined([row.recomputes for row in table]), joined([row.shardings for row in table])
     (some, recompute), (few, sharding) = distinct(*recomputes), distinct(*shardings)
-    result = evaluate(job, meshes, stage_costs(job, meshes, parts), recomputes.take(some), take(shardings, few))
+    costs = stage_costs(job, meshes, parts)
+    result = evaluate(job, meshes, costs, recomputes.take(some), take(shardings, few))
     mesh, recompute, sharding = np.arange(len(of)), recompute[of], sharding[of]
     limit_s = np.array([one.limit_s for one in tries])[of]
     fits = memory.fits(job, result.peak_bytes[mesh, recompute, sharding])
     rows = np.flatnonzero(fits & (result.bound_s[mesh, recompute, sharding] < limit_s))
     exchanged_s, after_s = result.exchanged_s[rows, sharding[rows]], result.after_s[rows, sharding[rows]]
-    pipeline_s = pipelines_s(job, meshes.take(rows), parts.take(rows), recomputes.take(of[rows]), exchanged_s)
+    chosen = recomputes.take(of[rows])
+    pipeline_s = pipelines_s(job, meshes.take(rows), parts.take(rows), chosen, exchanged_s, costs.p2p_s[rows])
     step_s = step.seconds(job, pipeline_s, after_s)
     for total_s, at in zip(step_s.tolist(), rows.tolist(), strict=True):
         if total_s < limit_s[at]:
