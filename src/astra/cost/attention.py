@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -12,17 +12,18 @@ from astra.provenance import Bools, Floats, Ints, Timed, worst
 from astra.spec.cluster import Device
 from astra.spec.job import Job
 
-_SIZES: Final = ("batch", "seq_q", "seq_kv", "heads", "kv_heads")  # columns of attention
-
 
 def attention_seconds(job: Job, shard: Shard, attention: Attention, way: str, repeated: SameShardings) -> Timed:
     """Seconds of attention, worked out once for shardings with the same micro-batch, pieces and heads."""
 
-    def timed(cp: Ints, flash: Bools, *sizes: Floats) -> Timed:
-        return _attention(job, cp, flash, attention._replace(**dict(zip(_SIZES, sizes, strict=True))), way)
+    def timed(
+        cp: Ints, flash: Bools, batch: Floats, seq_q: Floats, seq_kv: Floats, heads: Floats, kv_heads: Floats
+    ) -> Timed:
+        own = attention._replace(batch=batch, seq_q=seq_q, seq_kv=seq_kv, heads=heads, kv_heads=kv_heads)
+        return _attention(job, cp, flash, own, way)
 
-    sizes = (getattr(attention, name) for name in _SIZES)
-    return once(timed, shard.cp, shard.flash, *sizes, repeated=repeated)
+    _, batch, seq_q, seq_kv, heads, kv_heads, *_ = attention
+    return once(timed, shard.cp, shard.flash, batch, seq_q, seq_kv, heads, kv_heads, repeated=repeated)
 
 
 def _attention(job: Job, cp: Ints, flash: Bools, attention: Attention, way: str) -> Timed:

@@ -70,11 +70,11 @@ def all_polished(
 ) -> list[Candidate]:
     """Strategies with the best splits found, and their simulated steps; their splits are costed side by side."""
     found, left = list(candidates), list[_Moved]()
-    for place, one in enumerate(candidates):
-        if one.strategy.pp > 1:
-            said = job.saying(one.strategy)
-            parts = parts_of(said, as_row(said, one.strategy).meshes.columns, timed if said is job else ())
-            left.append(_Moved(place, said, parts, layers_of(said, one.strategy)))
+    for place, (strategy, _) in enumerate(candidates):
+        if strategy.pp > 1:
+            said = job.saying(strategy)
+            parts = parts_of(said, as_row(said, strategy).meshes.columns, timed if said is job else ())
+            left.append(_Moved(place, said, parts, layers_of(said, strategy)))
     for _ in range(ROUNDS):
         quicker = [(one, _quicker(one, found[one.place], user_rules, faster)) for one, faster in _tried(left, found)]
         left = [one for one, better in quicker if better is not None]
