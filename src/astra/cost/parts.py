@@ -91,6 +91,39 @@ def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     }
 
 
+class Pieces(NamedTuple):
+    """What a part does with the pieces of a sequence, forward and backward."""
+
+    attention_s: Floats
+    sent_s: Floats  # to the ranks that hold the others
+
+
+def pieces(job: Job, shard: Shard) -> dict[LayerKind | str, Pieces]:
+    """Every part of the model, as ``parts`` has them, without all that does not ask how a sequence is cut."""
+    rows, repeated, found = len(shard.tp), SameShardings(shard), {}
+    beside = dict.fromkeys(("gemm", "attention", "layer"), np.zeros(rows))
+    for key, layer in layers_of(job, shard).items():
+        sends = {name: some if name == "cp" else [] for name, some in sends_of(job, key, shard).items()}
+        sent = timed_sends(job, sends, repeated)
+        attention_s, _ = _attention_of(job, shard, layer, repeated)
+        sent_s = [communication(job, shard, sent, way, beside, {})[0]["cp"] for way in ("forward", "backward")]
+        found[key] = Pieces(attention_s["fwd"] + attention_s["bwd"], sent_s[0] + sent_s[1])
+    return found
+
+
+def _attention_of(job: Job, shard: Shard, layer: Layer, repeated: SameShardings) -> tuple[dict[str, Floats], Codes]:
+    """Seconds of a layer's attention by direction, and how they are known."""
+    rows = len(shard.tp)
+    attention_s = {"fwd": np.zeros(rows), "bwd": np.zeros(rows)}
+    source: Codes = np.zeros(rows, np.int8)
+    for attention in layer.attentions:
+        for way, so_far in attention_s.items():
+            timed = attention_seconds(job, shard, attention, way, repeated)
+            attention_s[way] = so_far + effects.attention_rate(job.runtime, timed.seconds)
+            source = worst(source, timed.source)
+    return attention_s, source
+
+
 class _Layouts(NamedTuple):
     forward: Timed
     dgrad: Timed
@@ -183,13 +216,7 @@ def _part(
     repeated: SameShardings,
 ) -> Part:
     runtime, rows = job.runtime, len(shard.tp)
-    attention_s = {"fwd": np.zeros(rows), "bwd": np.zeros(rows)}
-    attention_source: Codes = np.zeros(rows, np.int8)
-    for attention in layer.attentions:
-        for way, so_far in attention_s.items():
-            timed = attention_seconds(job, shard, attention, way, repeated)
-            attention_s[way] = so_far + effects.attention_rate(runtime, timed.seconds)
-            attention_source = worst(attention_source, timed.source)
+    attention_s, attention_source = _attention_of(job, shard, layer, repeated)
     stream_s, stream_source = _streams(job, layer.streams, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
     sources: dict[str, Codes] = {

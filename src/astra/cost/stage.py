@@ -43,7 +43,7 @@ from astra.spec.job import Job
 __all__ = [
     "SHARD_COLUMNS", "Gathered", "Meshes", "Passes", "StageCosts", "StageMemory", "StageTimes", "StageWork",
     "expert_groups", "gather_parts", "host_s_per_byte", "join_meshes", "least_s", "over_all", "over_model",
-    "over_stages", "retention", "stage_costs", "stage_table", "stage_work",
+    "over_stages", "retention", "shard_of", "stage_costs", "stage_table", "stage_work",
 ]  # fmt: skip
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
@@ -125,14 +125,19 @@ class StageCosts(NamedTuple):
 def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
-    tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
+    shard = shard_of(job, {name: columns[name][first] for name in SHARD_COLUMNS})
+    return Gathered(shard, parts(job, shard), place, {})
+
+
+def shard_of(job: Job, columns: Columns) -> Shard:
+    """Shardings as the job splits them."""
+    tp, cp, ep, etp, mbs, sp, flash = (columns[name] for name in SHARD_COLUMNS)
     gathered_bytes = 1.0 if job.workload.low and job.runtime.gathers_fp8 else 2.0
     work = job.workload
-    shard = Shard(
+    return Shard(
         work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance,
         fuses_experts(job),
     )  # fmt: skip
-    return Gathered(shard, parts(job, shard), place, {})
 
 
 def parts_of(job: Job, columns: Columns, timed: Sequence[Gathered] = ()) -> Gathered:

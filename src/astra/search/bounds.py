@@ -20,16 +20,18 @@ from astra.columns import Columns, distinct
 from astra.cost import effects, memory, step
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import graph_bytes
-from astra.cost.parts import Part
+from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.parts import Part, pieces
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
     expert_groups,
-    gather_parts,
     least_s,
+    over_all,
     over_model,
     retention,
     shard_groups,
+    shard_of,
 )
 from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
 from astra.cost.timed import PartTable
@@ -307,10 +309,11 @@ def _pieces_s(job: Job, space: Space, rows: Ints) -> tuple[Floats, Floats]:
     first, place = distinct(degree[space.degree[rows]], grids["mbs"][rows])
     one, flash = np.ones(len(first), np.int64), np.full(len(first), space.flash_settings[0])
     few = {name: grids[name][rows[first]] for name in ("tp", "cp", "mbs", "sp")}
-    gathered = gather_parts(job, few | {"ep": one, "etp": one, "flash": flash})
+    found = pieces(job, shard_of(job, few | {"ep": one, "etp": one, "flash": flash}))
+    own = [found[key] for key in (*kinds(job.model), EMBEDDING, HEAD)]
+    spent_s, sent_s = (over_all(job, list(columns))[place] for columns in zip(*own, strict=True))
     rounds = _rounds(job, space, rows)
-    sent_s = over_model(job, gathered, lambda part: part.forward.busy_s["cp"] + part.backward.busy_s["cp"])
-    return rounds * over_model(job, gathered, _attention_s)[place], rounds * sent_s[place]
+    return rounds * spent_s, rounds * sent_s
 
 
 def products_s(job: Job, gpus: Ints) -> Floats:
