@@ -112,7 +112,7 @@ def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 @lru_cache(maxsize=8192)
 def fold(name: str) -> str:
     """A name with case and punctuation removed, so that ``Llama-3_8B`` and ``llama3-8b`` agree."""
-    return "".join(c for c in name.lower() if c.isalnum())
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _shown(got: object) -> str:
