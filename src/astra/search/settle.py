@@ -244,12 +244,11 @@ def to_strategy(
 GROUP: Final = ("tp", "pp", "ep")  # plans that differ here are different plans; the rest are variants of one
 _FEWER: Final = 1_000_000  # than this many GPUs along one dimension
 CELLS: Final = 200_000  # entries of one block: large enough for NumPy, small enough for the cache
-FIRST_GRIDS: Final = 512
-FIRST_MESHES: Final = 256
+FIRST_GRIDS: Final = 256
 MOST_GRIDS: Final = 4096
 
 
-def growing(order: Ints, first: int = FIRST_MESHES) -> Iterator[Ints]:
+def growing(order: Ints, first: int = FIRST_GRIDS) -> Iterator[Ints]:
     """Rows in blocks that double, so that an easy search stops early and a hard one runs at full width."""
     start, size = 0, first
     while start < len(order):
