@@ -37,7 +37,7 @@ from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
 from astra.cost.timed import PartTable
 from astra.layers import blocks
 from astra.layers import weights as weights_of
-from astra.layers.kinds import layer_kinds
+from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Kept, Layer, Shard
 from astra.layers.split import kinds
 from astra.provenance import Bools, Floats, Ints
@@ -310,7 +310,8 @@ def _pieces_s(job: Job, space: Space, rows: Ints) -> tuple[Floats, Floats]:
     one, flash = np.ones(len(first), np.int64), np.full(len(first), space.flash_settings[0])
     few = {name: grids[name][rows[first]] for name in ("tp", "cp", "mbs", "sp")}
     found = pieces(job, shard_of(job, few | {"ep": one, "etp": one, "flash": flash}))
-    own = [found[key] for key in (*kinds(job.model), EMBEDDING, HEAD)]
+    keys: list[LayerKind | str] = [*kinds(job.model), EMBEDDING, HEAD]
+    own = [found[key] for key in keys]
     spent_s, sent_s = (over_all(job, list(columns))[place] for columns in zip(*own, strict=True))
     rounds = _rounds(job, space, rows)
     return rounds * spent_s, rounds * sent_s
