@@ -69,3 +69,18 @@ def test_a_slow_transient_is_not_mistaken_for_the_steady_state() -> None:
     for blocking in (False, True):
         total_s = simulate("interleaved", **pipeline, blocking_p2p=blocking).total_s
         assert step_s("interleaved", **pipeline, blocking_p2p=blocking) == pytest.approx(total_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "v"), [("1f1b", 1), ("interleaved", 3), ("zb", 1), ("zbv", 2)])
+def test_slot_by_slot_and_in_waves_are_the_same_to_the_last_bit(name: str, v: int) -> None:
+    schedule, rng = find(name), np.random.default_rng(7)
+    source = simulator.inputs(schedule.orders(5, v, 20), m=20)
+    held_s, latency_s = rng.random((2, source.size, 3))
+    way = simulator.walk(source)
+    alone = np.stack([simulator.run(way, held_s[:, row], latency_s[:, row]) for row in range(3)], axis=1)
+    assert np.array_equal(alone, simulator.run_rows(simulator.waves(source), held_s, latency_s))
+
+
+def test_slots_that_wait_for_one_another_are_told() -> None:
+    with pytest.raises(RuntimeError, match=r"deadlocks: ranks \[0, 1\]"):
+        simulator.walk(np.array([[2, 4], [0, 4]]))
