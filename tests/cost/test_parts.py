@@ -353,7 +353,7 @@ def test_four_bits_are_for_every_layer() -> None:
     assert layer_s("nvfp4") < 1.25 * device.peak("fp8") / device.peak("nvfp4") * layer_s("mxfp8")
 
 
-@law(30)
+@drawn(30, few=10)
 @given(jobs)
 def test_pieces_are_those_of_the_parts(asked: Job) -> None:
     found = gather_parts(asked, shards(asked))
