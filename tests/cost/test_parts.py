@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -15,8 +16,9 @@ import astra
 from astra.axes import AXES
 from astra.catalog.clusters import parse_gpus
 from astra.columns import Columns
+from astra.cost import effects
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.parts import Direction, Part, clock_loss, parts, worst_source
+from astra.cost.parts import Direction, Part, clock_loss, parts, pieces, worst_source
 from astra.cost.stage import gather_parts, retention
 from astra.layers.kinds import LayerKind
 from astra.provenance import Source
@@ -349,3 +351,32 @@ def test_four_bits_are_for_every_layer() -> None:
         return next(float(part.forward.gemm_s[0]) for key, part in found.items() if isinstance(key, LayerKind))
 
     assert layer_s("nvfp4") < 1.25 * device.peak("fp8") / device.peak("nvfp4") * layer_s("mxfp8")
+
+
+@drawn(30, few=10)
+@given(jobs)
+def test_pieces_are_those_of_the_parts(asked: Job) -> None:
+    found = gather_parts(asked, shards(asked))
+    for key, own in pieces(asked, found.shard).items():
+        ways = (found.parts[key].forward, found.parts[key].backward)
+        if not effects.clock_follows_power(asked.runtime):  # which slows attention too
+            assert np.array_equal(own.attention_s, ways[0].attention_s + ways[1].attention_s)
+        assert np.array_equal(own.sent_s, ways[0].busy_s["cp"] + ways[1].busy_s["cp"])
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "deepseek-v2-lite"])
+def test_attention_of_many_shardings_is_that_of_each_alone(name: str) -> None:
+    asked = World.of(PlanRequest(model=name, gpus=("64xH100",), batch=256, seq=8192)).job
+    rows = np.array(list(product((1, 2, 4, 8), (1, 2, 8), (1, 2, 4, 8, 16), (1, 2, 4), (0, 1))))
+    tp, cp, mbs, ep, sp = rows.T
+    one = np.ones_like(tp)
+    columns = {"tp": tp, "cp": cp, "ep": ep, "etp": one, "mbs": mbs, "sp": sp > 0}
+    columns["flash"] = mbs < 8
+    many = gather_parts(asked, columns)
+    assert len(many.shard.tp) == len(rows) > 256  # so many that they are compared
+    for row in range(0, len(rows), 37):
+        alone = gather_parts(asked, {name: column[row : row + 1] for name, column in columns.items()})
+        for key in alone.parts:
+            for way in ("forward", "backward"):
+                own, of_many = (getattr(found.parts[key], way).attention_s for found in (alone, many))
+                assert of_many[many.place[row]] == pytest.approx(own[0], rel=1e-12)

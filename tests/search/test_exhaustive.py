@@ -50,7 +50,8 @@ def every_best(job: Job, limits: Restrictions, found_s: dict[tuple[int, ...], fl
         if not len(meshes):
             continue
         parts = gather_parts(job, meshes.columns)
-        result = evaluate(job, meshes, stage_costs(job, meshes, parts), space.recomputes, space.shardings)
+        costs = stage_costs(job, meshes, parts)
+        result = evaluate(job, meshes, costs, space.recomputes, space.shardings)
         fits = result.known & within(job, result.peak_bytes)
         groups = list(zip(*(meshes.columns[name].tolist() for name in GROUP), strict=True))
         limit_s = np.array([found_s.get(group, inf) for group in groups]) * (1 + 1e-9)
@@ -59,7 +60,7 @@ def every_best(job: Job, limits: Restrictions, found_s: dict[tuple[int, ...], fl
         mesh, recompute, sharding = mesh[legal], recompute[legal], sharding[legal]
         recomputes = Recomputes(*(column[recompute] for column in space.recomputes))
         pipeline_s = pipelines_s(
-            job, meshes.take(mesh), parts.take(mesh), recomputes, result.exchanged_s[mesh, sharding]
+            job, meshes.take(mesh), parts.take(mesh), recomputes, result.exchanged_s[mesh, sharding], costs.p2p_s[mesh]
         )
         step_s = seconds(job, pipeline_s, result.after_s[mesh, sharding])
         for row, step in zip(mesh.tolist(), step_s.tolist(), strict=True):

@@ -362,7 +362,9 @@ class CountSearch(Leaders):
         self._effort.spend(result.known.sum() / STRATEGIES)
         if fits.any():
             each = waits[:, None] * doubts
-            entries = entries_of(result, fits, meshes, parts, recomputes, shardings, place, each, first=first)
+            entries = entries_of(
+                result, fits, meshes, costs.p2p_s, parts, recomputes, shardings, place, each, first=first
+            )
             self.contest.enter(entries, parts)
         if recomputes.recompute[0]:  # no recompute bounds every recompute, also where it is not allowed itself
             return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, shardings, waits).bound_s.min(axis=1)) * doubts
