@@ -22,6 +22,7 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.layers import weights as weights_of
 from astra.money.caps import Caps
 from astra.money.objectives import seconds_of
+from astra.money.offers import Offer
 from astra.partition.problem import Effort
 from astra.renting.rent import HORIZON_S, offers_of, staged
 from astra.search.front import Refined, refine
@@ -87,6 +88,7 @@ class _Search:
     def __init__(self, request: PlanRequest, caps: Caps, progress: Callable[[float], None] | None) -> None:
         self.request, self.caps, self.notes = request, caps, list[str]()
         self._shown, self._progress, self._known = offers_of(request), progress, dict[str, Afforded | None]()
+        self._chosen = list[Offer]()
 
     def other(self, name: str) -> Afforded | None:
         """Another model, in whatever runtime; None where it cannot be trained so."""
@@ -107,7 +109,7 @@ class _Search:
         as_many = 1.0 if request.deadline is not None else AS_MANY
         state = search_most(
             self._shown.offers, stage.job_of, options, self.caps, effort=Effort(MOST_EFFORT), as_many=as_many,
-            upper=stage.world.upper, progress=self._watch(),
+            upper=stage.world.upper, first=self._chosen, progress=self._watch(),
         )  # fmt: skip
         found, every = list[tuple[Buys, Refined]](), state.buys()
         while every and not found:  # what the detailed account of memory turns down is left out
@@ -121,7 +123,9 @@ class _Search:
         if found:
             bar = min(found[0][1].estimate.step_s_range.high / found[0][1].estimate.step_s, as_many)
             alike = [pair for pair in found if pair[0].steps * bar >= found[0][0].steps]
-            best = _row(*min(alike, key=lambda pair: pair[0].present_s), stage.world)
+            bought, refined_one = min(alike, key=lambda pair: pair[0].present_s)
+            best = _row(bought, refined_one, stage.world)
+            self._chosen.append(bought.found.offer)  # what is good for one model is good for the next
             self.notes += open_notes(best.model, state)
         self._known[stage.world.model.name] = best
         return best

@@ -16,7 +16,7 @@ from astra.cost import step
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.counts import flops_bound_s
+from astra.search.counts import flops_bound_s, waits_on
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.floors import Floors
 from astra.search.space import divisors
@@ -42,7 +42,7 @@ class CountStream:
         self._floors = Floors(job, restrictions, self._columns, known, effort).closer_and_closer()
         tp, cp = (int(self._columns[name].max(initial=0)) for name in ("tp", "cp"))
         self._floor_s = np.zeros((2, tp + 1, cp + 1))  # of a sample's GPU-seconds and of a micro-batch, as far as known
-        self._waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
+        self._waits = waits_on(job, counts)
 
     @property
     def whole(self) -> bool:

@@ -33,7 +33,7 @@ from astra.search.counts import (
     least_by_count,
     tabulate,
 )
-from astra.search.doubts import Doubts
+from astra.search.doubts import Doubts, least_doubts
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy
@@ -116,6 +116,7 @@ class FrontSearch:
             tuple[str, bytes], tuple[Job, CountTable]
         ] = {}  # by GPU and counts, of the first offer of them
         self._floors: dict[bytes, Floats] = {}
+        self._least_s: dict[int, Floats] = {}  # by offer
         self._best: dict[tuple[int, int], FoundOffer] = {}  # by offer and count
         self._offer_searches: list[OfferSearch] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
@@ -127,6 +128,13 @@ class FrontSearch:
         """The best of every offer and count searched."""
         return list(self._best.values())
 
+    def least_s(self, job: Job, offer: Offer) -> Floats:
+        """By count, a lower bound of what a step is ranked by that needs no table."""
+        if id(offer) not in self._least_s:
+            doubts = least_doubts(job, offer.counts, upper=self._upper)
+            self._least_s[id(offer)] = flops_bound_s(job, offer.counts) * doubts
+        return self._least_s[id(offer)]
+
     def turns(self, offer: Offer) -> Iterator[None]:
         """Search an offer in every count it is sold in, a table at a time."""
         job = self._job_of(offer, int(offer.counts[-1]))
@@ -134,7 +142,7 @@ class FrontSearch:
             return
         offer_search = OfferSearch(job, offer, self._options)
         self.choices += len(offer.counts)
-        if not (flops_bound_s(job, offer.counts) < self.limit_s(offer_search)).any():
+        if not (self.least_s(job, offer) < self.limit_s(offer_search)).any():
             self.passed += 1
             return
         self._offer_searches.append(offer_search)
