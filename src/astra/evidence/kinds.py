@@ -24,7 +24,6 @@ from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
 MIXED: Final = "pools"  # the network of a job over several pools
-NODE: Final = "node"  # that of a job within the links of one
 _DISPATCHES: Final = {"alltoall": "each", "deepep": "once", "hybridep": "once"}
 _FAST: Final = ("infiniband", "roce", "efa", "rack")
 
@@ -131,7 +130,7 @@ def bits_of(precision: str) -> str:
 def network_of(job: Job) -> str:
     """What joins the GPUs of a job: the links of one node, a network made for it, or Ethernet."""
     if job.pool.gpus <= job.pool.scaleup_gpus:
-        return NODE
+        return "node"
     return "fast" if job.pool.node.links[-1].kind in _FAST else "slow"
 
 

@@ -28,15 +28,19 @@ _LOOSE: Final = 1 - 1e-9
 
 
 class CountStream:
-    """The counts of one job that are still to be searched. ``known`` has what jobs of the same search left behind."""
+    """The counts of one job that are still to be searched. ``known`` has what jobs of the same search left behind.
+
+    Counts that are not ``able`` are known to be of no interest.
+    """
 
     def __init__(
-        self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats], effort: Effort
-    ) -> None:
+        self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats], effort: Effort,
+        able: Bools,
+    ) -> None:  # fmt: skip
         self.job, self.counts, self._effort = job, counts, effort
         mbs = len(list(restrictions.filter("mbs", divisors(job.workload.global_batch))))
         self._width = 2 * mbs * len(expert_degrees(job, restrictions)["ep"])
-        self._left = np.ones(len(counts), bool)
+        self._left = able.copy()
         self._columns = degrees(job, counts, restrictions)
         self._place = np.searchsorted(counts, _gpus(self._columns))
         self._floors = Floors(job, restrictions, self._columns, known, effort).closer_and_closer()

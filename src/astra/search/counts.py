@@ -213,10 +213,10 @@ def search_counts(job: Job, table: CountTable, limits: Limits) -> BestByCount:
     return CountSearch(job, table, limits, Effort()).go_on()
 
 
-def best_on(job: Job, effort: Effort, *, upper: bool, found: bool = False) -> BestByCount:
-    """The best strategy on the GPUs of a job alone, as ``CountSearch.go_on`` finds it."""
+def best_on(job: Job, effort: Effort, *, upper: bool, found: bool = False, below: float = np.inf) -> BestByCount:
+    """The best strategy on the GPUs of a job alone with a step below some, as ``CountSearch.go_on`` finds it."""
     table = tabulate(job, CountSpace(job, np.array([job.pool.gpus])), effort)
-    search = CountSearch(job, table, lambda best_s: np.full(len(best_s), np.inf), effort, upper=upper)
+    search = CountSearch(job, table, lambda best_s: np.full(len(best_s), below), effort, upper=upper)
     return search.go_on(found=found)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from astra.columns import Columns, distinct
 from astra.cost.memory import Sharding
 from astra.evidence.bars import Doubt, least_factor
-from astra.evidence.kinds import NODE, doublings, kind_at
+from astra.evidence.kinds import kind_at
 from astra.provenance import Floats, Ints
 from astra.search.space import Space, cross
 from astra.spec.job import Job
@@ -49,16 +49,9 @@ class Doubts:
         return found
 
 
-def least_doubts(job: Job, counts: Ints, *, upper: bool) -> Floats:
-    """[count] the least of any strategy whatever; ``counts`` are at most the job's."""
-    if not upper:
-        return np.ones(len(counts))
-    (first, alike), kind = _told_apart(job, counts), kind_at(job, 0)
-    reach, least = _reach(job), []
-    for gpus in counts[first].tolist():
-        network = NODE if gpus <= reach else kind.network
-        least.append(least_factor(kind._replace(gpus=doublings(gpus), network=network)))
-    return np.array(least)[alike]
+def least_doubt(job: Job, *, upper: bool) -> float:
+    """The least of any strategy of a job."""
+    return least_factor(kind_at(job, 0)) if upper else 1.0
 
 
 def _told_apart(job: Job, counts: Ints) -> tuple[Ints, Ints]:
@@ -66,9 +59,6 @@ def _told_apart(job: Job, counts: Ints) -> tuple[Ints, Ints]:
 
     They tell how often one GPU was doubled, and whether the links of one node join all.
     """
-    first, alike = distinct(np.round(np.log2(counts)).astype(np.int64), counts <= _reach(job))
-    return first, alike
-
-
-def _reach(job: Job) -> int:
-    return job.pool.node.links[0].reach if job.pool.node.links else 1
+    links = job.pool.node.links
+    reach = links[0].reach if links else 1
+    return distinct(np.round(np.log2(counts)).astype(np.int64), counts <= reach)
