@@ -63,7 +63,7 @@ def rent(
     if is_green(world.goal):
         owned = [offer for offer in shown.offers if offer.tag.market not in MARKETS]
         every = [*(offer for offer in shown.mixable if len(offer.counts)), *owned]  # a dearer offer may be greener
-        chosen = least(every, found.job_of, world.money, world.goal, HORIZON_S, upper=world.upper)
+        chosen = least(every, best, found.job_of, world.money, world.goal, HORIZON_S, upper=world.upper)
     else:
         chosen = chosen_of(best, world.goal)
     common, remarks = popular(shown.offers, state, found.job_of, world.money, upper=world.upper)

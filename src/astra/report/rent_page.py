@@ -108,7 +108,12 @@ def _evidence(report: RentReport) -> list[str]:
 
 def _popular(report: RentReport) -> str:
     rows = [
-        (choice.name, f"{choice.cost.days:,.1f}", show_dollars(choice.cost.usd), money.waste_words(choice))
+        (
+            choice.name,
+            f"{days_of(choice, report.judged_by):,.1f}",
+            show_dollars(usd_of(choice, report.judged_by)),
+            money.waste_words(choice),
+        )
         for choice in report.popular
     ]
     return table(("choice", "days", "cost", "against the front"), rows, left=(0, 3)) if rows else ""
