@@ -16,6 +16,7 @@ from astra.report.choices import (
     mark_of,
     named,
     own_words,
+    strategies_below,
     usd_of,
     usd_range_of,
     usd_spread,
@@ -45,15 +46,9 @@ def render_rent(
     parts += [drawing.heading("Time against money", judged_words(report))]
     shown = [choice for choice in report.front if full or not choice.like]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
-    parts.append(
-        front_table(
-            [(numbers[id(choice)], choice) for choice in shown],
-            columns,
-            report.judged_by,
-            energy=full or report.objective in ("energy", "co2"),
-        )
-    )
-    parts += _merged(report, shown)
+    rows = [(numbers[id(choice)], choice) for choice in shown]
+    parts.append(front_table(rows, columns, report.judged_by, energy=full or report.objective in ("energy", "co2")))
+    parts += [*_merged(report, shown), *strategies_below(rows, columns)]
     parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
     if full:
         points = [(days_of(choice, report.judged_by), usd_of(choice, report.judged_by)) for choice in shown]
