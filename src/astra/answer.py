@@ -90,6 +90,16 @@ class StageEstimate(Result, frozen=True, kw_only=True):
     peak_reserved_gib: float
     fits: bool
 
+    @property
+    def place(self) -> str:
+        """What it runs on, as a reader names it."""
+        return self.gpu
+
+    @property
+    def own_limit_gib(self) -> float | None:
+        """What it may use, where stages differ in that."""
+        return None
+
 
 class PriceTag(Result, frozen=True, kw_only=True):
     """An offer: what a GPU-hour costs, on which terms and machines, and who says so."""

@@ -98,10 +98,10 @@ def test_what_is_supposed_and_not_known_is_said() -> None:
     assert "A step is 256 samples of 2,048 tokens" in notes
     for said in ("how many GPUs its provider has free", "Nobody says what joins", "Start-up is assumed: 15 minutes"):
         assert said in notes
-    said = afford(
+    told = afford(
         "llama-3.2-1b", budget=500, gpus="H100", max_gpus=8, batch=256, seq=2048, money=Money(startup_s=300.0)
     )
-    assert not any("Start-up is assumed" in note for note in said.notes)
+    assert not any("Start-up is assumed" in note for note in told.notes)
 
 
 def test_a_row_shows_all_it_is_the_best_in() -> None:

@@ -18,6 +18,7 @@ from astra.cost.exchanges import communication, members_of, sends_of, timed_send
 from astra.cost.host import drained_s, host_seconds
 from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, modules_in, trained
 from astra.cost.low import scaling
+from astra.cost.padding import padded
 from astra.layers.kinds import LayerKind
 from astra.layers.operators import Attention, Gemm, Kept, Layer, SameShardings, Shard, Stream, once
 from astra.operators import timing as operators
@@ -164,6 +165,9 @@ def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, gr
     products of MooreThreads/SimuMax @4dcaae5).
     """
     device, runtime = job.pool.device, job.runtime
+    copies_s: tuple[Floats | float, ...] = (0.0, 0.0, 0.0)
+    if runtime.pads_products:
+        n, k, copies_s = padded(device, precision, m, n, k, groups)
     timed = (
         operators.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups),
         operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
@@ -171,7 +175,8 @@ def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, gr
     )
     more = np.asarray(effects.experts_together(runtime, groups)) - 1
     more_s = operators.streaming(device, nbytes=0 * groups, kernels=more).seconds
-    return _Layouts(*(Timed(way.seconds / effects.clock(runtime) + more_s, way.source) for way in timed))
+    rate, ways = effects.clock(runtime), zip(timed, copies_s, strict=True)
+    return _Layouts(*(Timed(way.seconds / rate + more_s + extra_s, way.source) for way, extra_s in ways))
 
 
 def _part(

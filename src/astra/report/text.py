@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astra.answer import Estimate, ModelReport, Plan, PlanSet
 from astra.catalog.runtimes import runtime, runtime_names
-from astra.report import drawing, explain, money, stages
-from astra.report.terms import words
+from astra.report import drawing, explain, money, sections, stages
 from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 REJECTS_SHOWN: Final = 8  # where there is no plan and nobody asked for all
 ONE_LINE_WIDTH: Final = 120
-_GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "red", "other": "blue"}
 
 
 def render_plans(
@@ -55,8 +53,8 @@ def _page(
         if planset.plans:
             parts += _best(planset.best.estimate, columns)
             parts += money.bill(planset)
-            parts += _others(planset)
-        parts += _ledger(planset)
+            parts += sections.others(planset)
+        parts += sections.ledger(planset)
         parts += drawing.closing([], planset.notes)
     elif not brief:
         parts += _in_short(planset)
@@ -75,7 +73,7 @@ MORE_OF_ONE: Final = "-v: time and memory by stage, the whole bill, how each ter
 def _in_short(planset: PlanSet) -> list[RenderableType]:
     """The first plan in a few sentences, the next one's loss, the search, and what more can be seen."""
     if not planset.plans:
-        return [*_ledger(planset, REJECTS_SHOWN), *shortened(planset.notes, MORE)]
+        return [*sections.ledger(planset, REJECTS_SHOWN), *shortened(planset.notes, MORE)]
     best = planset.best.estimate
     # The headlines tell the first plan's evidence already.
     sentences = [] if planset.daring is not None else [explain.certainty(best)]
@@ -113,13 +111,13 @@ def render_estimate(
             parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(bill)]
         else:
             parts += drawing.bullets([money.bill_in_short(estimate)])
-        parts += _where_time_goes(estimate, columns)
+        parts += sections.where_time_goes(estimate, columns)
         if full:
             unit = stages.time_unit(estimate)[0]
             note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
             parts += [drawing.blank(), drawing.heading("Time per stage", note)]
             parts.append(stages.time_table(estimate, width=columns))
-            parts += [*_memory(estimate, columns), *_provenance(estimate)]
+            parts += [*sections.memory(estimate, columns), *sections.provenance(estimate)]
         else:
             parts += drawing.bullets([explain.memory_sentence(estimate)])
         parts += drawing.closing(estimate.warnings, [])
@@ -228,63 +226,12 @@ def _best(estimate: Estimate, width: int) -> list[RenderableType]:
         drawing.blank(),
         drawing.heading("The best plan"),
         drawing.text(estimate.strategy),
-        *_where_time_goes(estimate, width),
-        *_memory(estimate, width),
+        *sections.where_time_goes(estimate, width),
+        *sections.memory(estimate, width),
         drawing.blank(),
         drawing.prose(explain.certainty(estimate)),
-        *_provenance(estimate),
+        *sections.provenance(estimate),
     ]
-
-
-def _where_time_goes(estimate: Estimate, width: int) -> list[RenderableType]:
-    rows = explain.shares(estimate)
-    cells = min(40, max(8, width - 62))
-    chart = drawing.table(("term", "left"), ("", "left"), ("time", "right"), ("share", "right"), ("known", "left"))
-    largest = max((row.fraction for row in rows), default=1.0)
-    for row in rows:
-        drawn = drawing.text((drawing.bar(row.fraction / largest, cells), _GROUP_STYLE[row.group]))
-        chart.add_row(row.label, drawn, explain.show_step(row.seconds), f"{row.fraction:.1%}", row.source)
-    total = sum(row.seconds for row in rows)
-    chart.add_row("step", "", explain.show_step(total), f"{sum(row.fraction for row in rows):.1%}", "", style="bold")
-    return [
-        drawing.blank(),
-        drawing.heading(f"Where the {explain.show_step(estimate.step_s)} go"),
-        chart,
-        drawing.blank(),
-        *drawing.bullets([explain.dominates(estimate), explain.helps_most(estimate)]),
-    ]
-
-
-def _memory(estimate: Estimate, width: int) -> list[RenderableType]:
-    room = f"usable {estimate.memory_usable_gib:.1f}, limit {estimate.memory_limit_gib:.1f}"
-    return [
-        drawing.blank(),
-        drawing.heading("Memory", f"GiB per GPU at its worst moment; {room}"),
-        stages.memory_table(estimate, width=width),
-        drawing.blank(),
-        *drawing.bullets([explain.memory_sentence(estimate)]),
-    ]
-
-
-def _others(planset: PlanSet) -> list[RenderableType]:
-    if len(planset.plans) < 2 or planset.objective == "pareto":  # none of a front has lost
-        return []
-    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]]
-    return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)]
-
-
-def _ledger(planset: PlanSet, limit: int | None = None) -> list[RenderableType]:
-    parts: list[RenderableType] = [drawing.blank(), drawing.heading("The search")]
-    parts.append(drawing.prose(explain.search_sentence(planset)))
-    shown, reasons, strategies = explain.ranked_rejects(planset.rejects, limit)
-    if not shown:
-        return parts
-    ledger = drawing.table(("strategies", "right"), ("left out because", "wrap"))
-    for reject in shown:
-        ledger.add_row(f"{reject.strategies:,}", reject.sentence)
-    if reasons:
-        ledger.add_row(f"{strategies:,}", f"for {reasons} other reasons (--verbose lists them)", style="dim")
-    return [*parts, drawing.blank(), ledger]
 
 
 def _verdict(estimate: Estimate) -> list[RenderableType]:
@@ -320,12 +267,3 @@ def _figures(estimate: Estimate) -> RenderableType:
     for name, value in rows:
         out.add_row(drawing.text((name, "dim")), value)
     return out
-
-
-def _provenance(estimate: Estimate) -> list[RenderableType]:
-    if not estimate.provenance:
-        return []
-    out = drawing.table(("term", "left"), ("known", "left"))
-    for term, source in estimate.provenance.items():
-        out.add_row(words(term).label, source)
-    return [drawing.blank(), drawing.heading("How each term is known"), out]
