@@ -27,7 +27,8 @@ from astra.spec.request import PlanRequest
 from astra.spec.runtime import Kernel, changed
 from tests.layers.test_operators import shard
 from tests.oracle.requests import model
-from tests.properties.jobs import job, jobs, law, with_work
+from tests.properties.jobs import job, jobs, with_work
+from tests.tiers import drawn
 
 
 def shards(asked: Job) -> Columns:
@@ -42,7 +43,7 @@ def directions(found: Mapping[LayerKind | str, Part]) -> list[Direction]:
     return [way for part in found.values() for way in (part.forward, part.backward)]
 
 
-@law(30)
+@drawn(30, few=10)
 @given(jobs)
 def test_exposed_is_at_most_busy_and_overlap_helps(asked: Job) -> None:
     for way in directions(gather_parts(asked, shards(asked)).parts):
@@ -55,7 +56,7 @@ def test_exposed_is_at_most_busy_and_overlap_helps(asked: Job) -> None:
         assert np.all(way.compute_s >= np.maximum(kernels_s, way.host_s) * (1 - 1e-12))
 
 
-@law(30)
+@drawn(30, few=10)
 @given(jobs)
 def test_each_sharding_costs_the_same_alone(asked: Job) -> None:
     columns = shards(asked)
@@ -71,7 +72,7 @@ def test_each_sharding_costs_the_same_alone(asked: Job) -> None:
                     assert many.busy_s[axis.name][place] == pytest.approx(one.busy_s[axis.name][0])
 
 
-@law(20)
+@drawn(20, few=8)
 @given(jobs)
 def test_shardings_that_are_alike_are_timed_once_and_alike(asked: Job) -> None:
     degrees = np.array(np.meshgrid((1, 2), (1, 2), (1, 2), (1, 2), (1, 2, 4))).reshape(5, -1)
@@ -135,7 +136,7 @@ def test_the_clock_is_what_power_allows() -> None:
     assert 1.3 < between < 1.5
 
 
-@law(60)
+@drawn(60, few=20)
 @given(st.floats(1e-6, 10), st.floats(0, 10), st.floats(0, 1))
 def test_less_work_is_never_slower_under_a_power_limit(gemm_s: float, stream_s: float, less: float) -> None:
     whole = clocked(gemm_s, stream_s) * (1 + 1e-9)

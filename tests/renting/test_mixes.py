@@ -119,6 +119,7 @@ def keys(report: RentReport) -> set[Key]:
     return {tuple(sorted((part.gpu, part.gpus) for part in choice.parts)) for choice in report.front}
 
 
+@pytest.mark.exhaustive  # the two tests below compare two GPU types with brute force in the default run
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prices=st.fixed_dictionaries({}, optional=dict.fromkeys(GPUS, st.floats(0.5, 8))).filter(bool))
 @example(prices={"H100": 1.66, "B200": 7.76, "A100-80": 7.29})

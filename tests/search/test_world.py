@@ -21,6 +21,7 @@ from astra.errors import AstraError, InputError, NoFeasiblePlan
 from astra.search.world import World
 from astra.spec.request import FIELDS, read_request
 from astra.spec.strategy import Strategy
+from tests.tiers import sampled
 
 CLUSTER = """
 [[gpu]]
@@ -105,7 +106,7 @@ def same(one: PlanSet, other: PlanSet) -> None:
     assert (one.search.considered, one.search.evaluated) == (other.search.considered, other.search.evaluated)
 
 
-@pytest.mark.parametrize("asked", REQUESTS, ids=str)
+@pytest.mark.parametrize("asked", sampled(REQUESTS, every=3), ids=str)
 def test_a_saved_request_and_a_plan_file_give_the_same_answer(asked: dict[str, Any], tmp_path: Path) -> None:
     for name, text in (("own.toml", CLUSTER), ("pair.toml", PAIR), ("config.json", json.dumps(CONFIG))):
         (tmp_path / name).write_text(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from astra.answer_money import Afforded, AffordReport
 from astra.report import drawing
@@ -14,21 +14,30 @@ if TYPE_CHECKING:
 
 
 def render_afford(
-    report: AffordReport, width: int | None = None, color: bool | None = None, *, brief: bool = False
+    report: AffordReport,
+    width: int | None = None,
+    color: bool | None = None,
+    *,
+    brief: bool = False,
+    full: bool = False,
 ) -> str:
-    """The answers in a sentence each, a table of models, and tokens against parameters."""
+    """The answers in a sentence each and a table of models; ``full`` adds tokens against parameters as a picture."""
     columns = drawing.page_width(width)
     within = f"{show_dollars(report.budget_usd)} within {show_seconds(report.deadline_days * 86400)}"
     parts: list[RenderableType] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
     parts += [*drawing.bullets(sentences(report)), drawing.blank(), _table(report, columns)]
-    if not brief and len(report.rows) > 1:
+    if full and len(report.rows) > 1:
         points = [(float(row.parameters), row.tokens) for row in report.rows]
         marks = [(_mark(row, report) or " ")[0] for row in report.rows]
         legend = "M most tokens, L largest by the rule, * least loss; both axes logarithmic"
         drawn = picture(points, marks, columns, across=show_count, up=show_count, legend=legend)
         parts += [drawing.blank(), drawing.heading("Tokens against parameters"), drawing.text(drawn)]
-    parts += drawing.closing([], report.notes)
+    parts += drawing.closing([], report.notes) if not brief else []
+    parts += [] if brief or full else [drawing.prose((MORE, "dim"))]
     return drawing.draw(parts, width=columns, color=bool(color))
+
+
+MORE: Final = "-v: tokens against parameters as a picture. --plot FILE: as charts, with the loss."
 
 
 def sentences(report: AffordReport) -> list[str]:

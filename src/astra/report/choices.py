@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 from astra.answer import PriceTag, Range
 from astra.answer_money import BreakEven, Choice, RentReport
 from astra.report import drawing
-from astra.spec.mixed import short_form
-from astra.units import show_dollars, show_seconds
+from astra.spec.mixed import on_one_line
+from astra.units import DAY_S, show_dollars, show_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+ROLES: Final = {"knee": "best trade"}
 MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
 
 
@@ -38,7 +39,7 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, ene
         cells = [marks, str(number)][: 2 if width >= 80 else 1]
         cells += [types, seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
         cells += [network_words(choice)] * (not narrow)
-        cells += [show_seconds(days_of(choice, by) * 86400), show_dollars(usd_of(choice, by))]
+        cells += [time_of(choice, by), show_dollars(usd_of(choice, by))]
         cells += [usd_spread(usd_range_of(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
         cells += [_thousands(cost.kwh)] * energy + [_thousands(cost.kg_co2)] * grid
         cells += [_strategy(choice)] * wide
@@ -57,7 +58,7 @@ def strategies_below(front: Sequence[tuple[int, Choice]], width: int) -> list[Re
 
 
 def _strategy(choice: Choice) -> str:
-    return " ".join(short_form(choice.strategy, choice.as_usual))
+    return on_one_line(choice.strategy, choice.as_usual)
 
 
 def _thousands(amount: float | None) -> str:
@@ -115,6 +116,16 @@ def usd_spread(usd: Range) -> str:
 def days_of(choice: Choice, by: str) -> float:
     """Days, of the figures that are judged by."""
     return choice.cost.expected.days if by == "expected" and choice.cost.expected else choice.cost.days
+
+
+def time_of(choice: Choice, by: str) -> str:
+    """The same in the unit that it reads best in."""
+    return show_seconds(days_of(choice, by) * DAY_S)
+
+
+def roles_of(choice: Choice) -> str:
+    """What a choice is, in words: such as the best trade and chosen."""
+    return ", ".join(ROLES.get(role, role) for role in choice.roles)
 
 
 def usd_of(choice: Choice, by: str) -> float:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from astra.answer import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line
 from astra.units import show_seconds
 
 ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats
@@ -180,7 +180,7 @@ def headlines(planset: PlanSet) -> list[str]:
     if daring is None or not planset.plans:
         return []
     best, bold = planset.best.estimate, daring.estimate
-    named = " ".join(short_form(daring.strategy, bold.as_usual))
+    named = on_one_line(daring.strategy, bold.as_usual)
     return [
         f"The plan to run: #1, at most {show_step(best.step_s_range.high)} per step in four of five cases "
         f"({best.evidence}).",

@@ -17,6 +17,7 @@ from astra.report.choices import (
     named,
     own_words,
     strategies_below,
+    time_of,
     usd_of,
     usd_range_of,
     usd_spread,
@@ -178,9 +179,9 @@ def _extras(cost: Cost) -> str:
 
 def _popular_table(report: RentReport) -> RenderableType:
     out = drawing.table(("choice", "left"), ("time", "right"), ("cost", "right"), ("wastes", "wrap"))
+    by = report.judged_by
     for choice in report.popular:
-        days, usd = days_of(choice, report.judged_by), usd_of(choice, report.judged_by)
-        out.add_row(choice.name, show_seconds(days * 86400), show_dollars(usd), waste_words(choice))
+        out.add_row(choice.name, time_of(choice, by), show_dollars(usd_of(choice, by)), waste_words(choice))
     return out
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 REJECTS_SHOWN: Final = 8  # where there is no plan and nobody asked for all
 ONE_LINE_WIDTH: Final = 120
+NOTES_LETTERS: Final = 420  # of notes under a short answer
 
 
 def render_plans(
@@ -27,14 +28,25 @@ def render_plans(
     and what was refused.
     """
     if not (brief or full):
-        return drawing.on_a_screen(lambda plans: _page(planset, plans, width, color), len(planset.plans))
+        return drawing.on_a_screen(
+            lambda plans: _page(planset, plans, width, color),
+            len(planset.plans),
+            lambda plans: _page(planset, plans, width, color, tight=True),
+        )
     return _page(planset, len(planset.plans), width, color, brief=brief, full=full)
 
 
 def _page(
-    planset: PlanSet, plans: int, width: int | None, color: bool | None, *, brief: bool = False, full: bool = False
+    planset: PlanSet,
+    plans: int,
+    width: int | None,
+    color: bool | None,
+    *,
+    brief: bool = False,
+    full: bool = False,
+    tight: bool = False,
 ) -> str:
-    """The same with some of the plans."""
+    """The same with some of the plans; ``tight`` leaves out what matters least of the short answer."""
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
@@ -57,7 +69,7 @@ def _page(
         parts += sections.ledger(planset)
         parts += drawing.closing([], planset.notes)
     elif not brief:
-        parts += _in_short(planset)
+        parts += _in_short(planset, tight=tight)
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
@@ -70,24 +82,31 @@ MORE: Final = (
 MORE_OF_ONE: Final = "-v: time and memory by stage, the whole bill, how each term is known."
 
 
-def _in_short(planset: PlanSet) -> list[RenderableType]:
+MORE_IN_ALL: Final = "-v: the rest. --report FILE.html: as a page. astra explain PLAN.json: why."
+
+
+def _in_short(planset: PlanSet, *, tight: bool = False) -> list[RenderableType]:
     """The first plan in a few sentences, the next one's loss, the search, and what more can be seen."""
     if not planset.plans:
         return [*sections.ledger(planset, REJECTS_SHOWN), *shortened(planset.notes, MORE)]
     best = planset.best.estimate
     # The headlines tell the first plan's evidence already.
     sentences = [] if planset.daring is not None else [explain.certainty(best)]
-    sentences += [f"{explain.dominates(best)} {explain.helps_most(best)}", explain.memory_sentence(best)]
+    helps = "" if tight else explain.helps_most(best)
+    sentences += [f"{explain.dominates(best)} {helps}".strip(), explain.memory_sentence(best)]
     sentences += [money.bill_in_short(best), *money.saved_sentences(planset)]
-    if len(planset.plans) > 1 and planset.objective != "pareto":
+    if not tight and len(planset.plans) > 1 and planset.objective != "pareto":
         sentences.append(explain.why_lost(planset.best, planset.plans[1]))
-    sentences.append(explain.search_sentence(planset))
-    return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE)]
+    sentences += [] if tight else [explain.search_sentence(planset)]
+    ending = shortened(planset.notes, MORE_IN_ALL)[1:] if tight else shortened(planset.notes, MORE)
+    return [drawing.blank(), *drawing.bullets(sentences), *ending]
 
 
 def shortened(notes: Sequence[str], more: str) -> list[RenderableType]:
-    """How a short answer ends: what was assumed in one paragraph, and where the rest is."""
-    said = [drawing.prose((f"note: {'; '.join(note.rstrip('.') for note in notes)}", "dim"))] if notes else []
+    """How a short answer ends: what was assumed in one paragraph of a few lines, and where the rest is."""
+    kept = [note.rstrip(".") for place, note in enumerate(notes) if len("; ".join(notes[: place + 1])) <= NOTES_LETTERS]
+    left = [f"{len(notes) - len(kept)} more with -v"] if len(kept) < len(notes) else []
+    said = [drawing.prose((f"note: {'; '.join([*kept, *left])}", "dim"))] if notes else []
     return [drawing.blank(), *said, drawing.prose((more, "dim"))]
 
 
