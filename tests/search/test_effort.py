@@ -14,7 +14,7 @@ import astra
 from astra.errors import NoFeasiblePlan
 from astra.partition.problem import Effort
 from astra.partition.solve import solve
-from astra.renting import mixes, rent
+from astra.renting import mixes, popular, rent
 from astra.search import budget, offers
 from astra.search.fleet import search as mixed
 from astra.search.fleet import worth as mixed_worth
@@ -117,9 +117,9 @@ def test_fleets_that_took_minutes_stay_within_their_effort(asked: dict[str, Any]
 def test_rent_that_took_minutes_stays_within_its_effort(efforts: list[Effort]) -> None:
     found = astra.rent(**RENTED).search.mixes
     spent = {effort.most: effort for effort in efforts if effort.spent}
-    assert set(spent) == {offers.MOST_EFFORT, mixes.MOST_EFFORT, rent.MOST_REMARKED}
+    assert set(spent) - {mixes.MOST_EFFORT} == {offers.MOST_EFFORT, popular.MOST_REMARKED}, "few have a likely mix"
     assert all(effort.spent <= 1.05 * effort.most for effort in spent.values())
-    assert (found.open > 0) == spent[mixes.MOST_EFFORT].over
+    assert found.considered == found.dominated + found.planned + found.open
 
 
 @pytest.mark.parametrize("seed", sampled(range(40), every=2))
@@ -164,7 +164,7 @@ def test_a_cut_front_is_within_the_gap_it_tells(most: float, monkeypatch: pytest
     whole = astra.rent(**asked)
     assert not [note for note in whole.notes if "work allowed" in note]
     monkeypatch.setattr(rent, "MOST_EFFORT", most)
-    monkeypatch.setattr(rent, "MOST_REMARKED", most)
+    monkeypatch.setattr(popular, "MOST_REMARKED", most)
     cut = astra.rent(**asked)
     (note,) = [note for note in cut.notes if note.startswith("The search stopped at the work allowed")]
     gap = float(re.findall(r"more than ([\d.]+)% better", note)[0]) / 100 + 1e-3

@@ -233,6 +233,14 @@ def gemm(
     return Timed(seconds.reshape(shape), source.reshape(shape))
 
 
+def most_flops_per_s(device: Device, precision: str) -> float:
+    """No product runs faster in sustained training, whatever its shape."""
+    choices = [_choose(device, precision, layout) for layout in read_json("gemm.json")["layouts"]]
+    fractions = [UNMEASURED_FRACTION if choice.surface is None else 1.0 for choice in choices]
+    rates = [some * one.clock / max(one.factor, some) for some, one in zip(fractions, choices, strict=True)]
+    return device.peak(precision) * max(rates)
+
+
 def _unaligned(device: Device, precision: str, *rows: Floats) -> Floats | None:
     """How much longer a product takes for rows of its operands that are no multiple of 16 bytes; None: none are.
 

@@ -28,7 +28,7 @@ def render_afford(
     parts += [*drawing.bullets(sentences(report)), drawing.blank(), _table(report, columns)]
     if full and len(report.rows) > 1:
         points = [(float(row.parameters), row.tokens) for row in report.rows]
-        marks = [_mark(row, report) for row in report.rows]
+        marks = [(_mark(row, report) or " ")[0] for row in report.rows]
         legend = "M most tokens, L largest by the rule, * least loss; both axes logarithmic"
         drawn = picture(points, marks, columns, across=show_count, up=show_count, legend=legend)
         parts += [drawing.blank(), drawing.heading("Tokens against parameters"), drawing.text(drawn)]
@@ -64,8 +64,9 @@ def _said(row: Afforded) -> str:
 
 
 def _mark(row: Afforded, report: AffordReport) -> str:
-    marks = {"M": report.most, "L": report.largest, "*": report.best}
-    return next((mark for mark, name in reversed(marks.items()) if name == row.model), " ")
+    """What a row is the best in; in a picture the first letter."""
+    marks = {"*": report.best, "L": report.largest, "M": report.most}
+    return "".join(mark for mark, name in marks.items() if name == row.model)
 
 
 def _table(report: AffordReport, width: int) -> RenderableType:
@@ -75,8 +76,8 @@ def _table(report: AffordReport, width: int) -> RenderableType:
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for row in report.rows:
         spread = f"{show_count(row.tokens_range.low)}-{show_count(row.tokens_range.high)}"
-        cells = [_mark(row, report).strip(), row.model, show_count(row.parameters), show_count(row.tokens), spread]
+        cells = [_mark(row, report), row.model, show_count(row.parameters), show_count(row.tokens), spread]
         cells += [f"{row.tokens_per_parameter:.3g}", "-" if row.loss is None else f"{row.loss:.3f}"]
         cells += [show_seconds(row.days * 86400), show_dollars(row.usd), row.choice]
-        out.add_row(*cells, style="bold" if _mark(row, report).strip() else "")
+        out.add_row(*cells, style="bold" if _mark(row, report) else "")
     return out

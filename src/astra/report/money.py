@@ -16,6 +16,7 @@ from astra.report.choices import (
     mark_of,
     named,
     own_words,
+    strategies_below,
     time_of,
     usd_of,
     usd_range_of,
@@ -46,15 +47,9 @@ def render_rent(
     parts += [drawing.heading("Time against money", judged_words(report))]
     shown = [choice for choice in report.front if full or not choice.like]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
-    parts.append(
-        front_table(
-            [(numbers[id(choice)], choice) for choice in shown],
-            columns,
-            report.judged_by,
-            energy=full or report.objective in ("energy", "co2"),
-        )
-    )
-    parts += _merged(report, shown)
+    rows = [(numbers[id(choice)], choice) for choice in shown]
+    parts.append(front_table(rows, columns, report.judged_by, energy=full or report.objective in ("energy", "co2")))
+    parts += [*_merged(report, shown), *strategies_below(rows, columns)]
     parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
     if full:
         points = [(days_of(choice, report.judged_by), usd_of(choice, report.judged_by)) for choice in shown]
@@ -194,8 +189,9 @@ def waste_words(choice: Choice) -> str:
     """What a common choice loses, and against what."""
     if choice.waste is None:
         return "nothing: it is on the front"
-    slower, spread = show_seconds(choice.waste.days * 86400), usd_spread(choice.waste.usd_range)
-    return f"{show_dollars(choice.waste.usd)} ({spread}) and {slower} against {choice.waste.instead}"
+    days, spread = choice.waste.days, usd_spread(choice.waste.usd_range)
+    slower = f" and {show_seconds(days * 86400)}" if days > 0 else ""  # it is no slower at the upper end of its range
+    return f"{show_dollars(choice.waste.usd)} ({spread}){slower} against {choice.waste.instead}"
 
 
 def restart_sentences(cost: Cost, whose: str = "") -> list[str]:

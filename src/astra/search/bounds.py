@@ -40,6 +40,7 @@ from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Kept, Layer, Shard
 from astra.layers.split import kinds
+from astra.operators.gemm import most_flops_per_s
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
@@ -318,14 +319,17 @@ def _pieces_s(job: Job, space: Space, rows: Ints) -> tuple[Floats, Floats]:
 
 
 def products_s(job: Job, gpus: Ints) -> Floats:
-    """Every matrix product of a step at the GPU's peak, on so many GPUs."""
+    """Every matrix product of a step as fast as the GPU runs any, on so many GPUs."""
     model, work = job.model, job.workload
     forward = weights_of.forward_flops_per_token(model, work.seq) - weights_of.attention_flops_per_token(
         model, work.seq
     )
     passes = 2 if work.task == "lora" else 3  # the weights of a LoRA run have no gradients of their own
     device = job.pool.device
-    peak = max(device.peak(name) for name in {work.precision, "bf16"} if device.computes(name))
+    if work.low:
+        peak = max(device.peak(name) for name in {work.precision, "bf16"} if device.computes(name))
+    else:
+        peak = most_flops_per_s(device, work.precision)
     flops = passes * forward * work.global_batch * work.seq
     return np.asarray(flops / (gpus * peak * effects.clock(job.runtime)))
 
