@@ -28,7 +28,6 @@ from astra.renting.rent import HORIZON_S, offers_of, staged
 from astra.renting.report import notes_on
 from astra.search.front import OfferPart, Refined, refine
 from astra.search.most import Buys, open_notes, search_most
-from astra.search.offers import MOST_EFFORT
 from astra.search.world import World
 from astra.spec.record import check
 from astra.spec.request import PlanRequest, requested
@@ -42,6 +41,7 @@ LAW_SOURCE: Final = (
     "Besiroglu et al. 2024 (arXiv 2404.10102), a fit to Chinchilla's runs, recalled and not read again: loss = 1.8172 "
     "+ 482.01 / parameters^0.3478 + 2085.43 / tokens^0.3658; for dense models on data like theirs, to compare by"
 )
+OF_A_MODEL: Final = 22_000.0  # effort, a second or two
 MOST_BETWEEN: Final = 2  # more models tried where the rule binds
 SIZES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)  # models to try, by the size that the rule and the money suggest
 USUAL: Final = "llama-3.1-8b"  # to find what a FLOP costs, where no model is named
@@ -110,7 +110,7 @@ class _Search:
         stage = staged(request, self._shown)
         as_many = 1.0 if request.deadline is not None else AS_MANY
         state = search_most(
-            self._shown.offers, stage.job_of, options, self.caps, effort=Effort(MOST_EFFORT), as_many=as_many,
+            self._shown.offers, stage.job_of, options, self.caps, effort=Effort(OF_A_MODEL), as_many=as_many,
             upper=stage.world.upper, first=[part.offer for part in self._chosen.values()], progress=self._watch(),
         )  # fmt: skip
         found, every = list[tuple[Buys, Refined]](), state.buys()
