@@ -64,6 +64,7 @@ class PlanOptions(_Own, _Goal, total=False):
     counts: str
     node_lost: bool
     by_runtime: bool
+    worth: bool
     local_steps: Whole | None
     launchable: bool
     top: Whole

@@ -156,7 +156,7 @@ def _page(
 
 MORE: Final = (
     "-v: the pipelines drawn stage by stage, every plan, the bill, who can run it. --report FILE.html: all of it as a "
-    "page. astra explain PLAN.json: what would bring most."
+    "page. --worth: what each pool and one more node of it bring. astra explain PLAN.json: what would bring most."
 )
 
 

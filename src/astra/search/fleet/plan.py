@@ -131,11 +131,10 @@ def plan_fleet(world: World) -> MixedPlanSet:
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
     unproven = _left_open(planner, fastest)
-    used = [place for place, name in enumerate(names) if name in best.estimate.used]
     worth = Worth(planner, fastest)
-    without = worth.without([] if exact or len(names) < 3 else used)
-    more = worth.one_more([] if exact else range(len(names)))
-    unused = _idle(planner, best, candidates, left_out, worth)
+    without = worth.without(_missed(planner, best, asked=wanted.worth))
+    more = worth.one_more(range(len(names)) if wanted.worth and not exact else [])
+    unused = _idle(planner, best, candidates, left_out, worth if wanted.worth else None)
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -159,6 +158,21 @@ def plan_fleet(world: World) -> MixedPlanSet:
         lines=tuple(between.lines),
         local_steps=sites.of_asked(local, candidates) or between.local,
     )  # fmt: skip
+
+
+def _missed(planner: Planner, best: Costed, *, asked: bool) -> list[int]:
+    """Pools whose absence is planned: all that a plan uses where that is asked, else those that are not always there.
+
+    Of two pools, what is left without one is the other alone.
+    """
+    pools = list(zip(planner.fleet.names, planner.fleet.cluster.pools, strict=True))
+    if planner.exact or len(pools) < 3:
+        return []
+    return [
+        place
+        for place, (name, pool) in enumerate(pools)
+        if name in best.estimate.used and (asked or pool.available < 1)
+    ]
 
 
 def _ranked(candidates: Sequence[Costed], starts: str) -> list[Costed]:
@@ -210,8 +224,6 @@ def _limits_of(planner: Planner) -> list[str]:
         ]
     pools = len(planner.counts)
     if pools >= MANY_POOLS:
-        if not planner.exact:
-            notes.append("what is lost without a pool is an upper bound: of groups that were found with it")
         notes.append(
             f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind"
         )
@@ -265,9 +277,9 @@ def _marginal(planner: Planner, best: Costed, more: Remarks) -> list[Marginal]:
 
 
 def _idle(
-    planner: Planner, best: Costed, candidates: Sequence[Costed], left_out: Mapping[str, str], worth: Worth
+    planner: Planner, best: Costed, candidates: Sequence[Costed], left_out: Mapping[str, str], worth: Worth | None
 ) -> list[str]:
-    """Sentences on GPUs without work, with what using them would change."""
+    """Sentences on GPUs without work, with what using them would change where that is known or asked."""
     notes = [f"{name} is left idle: it {reason}." for name, reason in left_out.items()]
     depth, names = len(layer_kinds(planner.fleet.job.model)), planner.fleet.names
     used = [best.estimate.used.get(name, 0) for name in names]
@@ -277,7 +289,7 @@ def _idle(
         if (some := [each for each in candidates if name in each.estimate.used and len(each.estimate.used) > 1])
     }
     asked = [place for place in range(len(names)) if not (used[place] or place in known or planner.why_not(place))]
-    using = worth.using(asked)
+    using = Remarks({}, []) if worth is None else worth.using(asked)
     for place, (name, pool) in enumerate(zip(names, planner.fleet.cluster.pools, strict=True)):
         if used[place] == pool.gpus:
             continue
@@ -288,6 +300,8 @@ def _idle(
         other = known.get(place) or using.by_pool.get(place)
         if reason := planner.why_not(place):
             notes.append(f"{name} is left idle: {reason}")
+        elif other is None and worth is None:
+            notes.append(f"{name} is left idle: no plan with it was found that is faster.")
         elif other is None and place in using.cut:
             notes.append(f"{name} is left idle: no plan that uses it was found in the work allowed for this remark.")
         elif other is None:
