@@ -13,6 +13,7 @@ from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from astra.cost import mixed as cost
 from astra.cost import step
@@ -20,6 +21,7 @@ from astra.cost.between import with_other_groups
 from astra.cost.stage import Gathered, stage_costs
 from astra.cost.step import states
 from astra.cost.timed import PartTables
+from astra.provenance import Floats, Ints
 from astra.search.bounds import Grids
 from astra.search.detail import as_row, layers_of, legality, simulated
 from astra.search.engine import Candidate, among
@@ -37,6 +39,8 @@ WITHIN: Final = 1.06  # of the best of them: a slower one may share the batch mo
 OPENED: Final = 2_000  # grids whose search takes as long as opening one
 COARSE: Final = 4  # parts of a share that is met roughly
 FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
+MOST_ODD: Final = 16  # an odd part of the micro-batch above it is not looked for
+MOST_TWOS: Final = 10  # factors of two of pipelines times micro-batch that are told apart
 
 
 class PlainWay(NamedTuple):
@@ -100,6 +104,20 @@ class Menus:
         """Whether groups for a share were looked for."""
         return (pool, gpus, share) in self._found
 
+    def fresh(self, pool: int, gpus: int, shares: Ints) -> Floats:
+        """How much new each of some shares may bring: rounds of micro-batches that divide it and no like share before.
+
+        A strategy's pipelines times its micro-batch divide its share. Those that divide a share already asked for, of
+        about as many micro-batches, were met there. Small ones count most.
+        """
+        asked = np.array([share for *where, share in self._found if where == [pool, gpus]], np.int64)
+        like = (shares[:, None] < 2 * asked) & (asked < 2 * shares[:, None])
+        new, own, twos = np.zeros(len(shares)), odd_part(gpus), _twos(shares)
+        for odd in sorted({odd * part for odd in range(1, MOST_ODD, 2) for part in (1, own)}):
+            known = np.where(like & (asked % odd == 0), _twos(asked), 0).max(axis=1, initial=0)
+            new += np.where(shares % odd == 0, np.maximum(twos - known, 0), 0) / odd
+        return new
+
     def look(self, pool: int, gpus: int, share: int, below_s: float = inf) -> Found | None:
         """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits.
 
@@ -145,6 +163,11 @@ class Menus:
             size *= 2
         found = {floor(wanted / size) * size, ceil(wanted / size) * size}
         return sorted(share for share in found if 0 < share <= self.batch)
+
+
+def _twos(numbers: Ints) -> Ints:
+    """One more than how often two divides each number, as far as it matters."""
+    return np.minimum(np.log2(numbers & -numbers).astype(np.int64), MOST_TWOS) + 1
 
 
 def odd_part(number: int) -> int:

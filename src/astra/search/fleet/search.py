@@ -294,10 +294,11 @@ class Planner:
         and so is ``known_s``, the pipeline and end of a plan that is known otherwise. Whatever does not end before
         ``below_s`` is of no interest.
         """
-        groups = self._allowed(self.sharing(counts, every=every, limit=below_s))
+        near_s = min(below_s, SHOWN * known_s)  # a pool alone is as good, and simpler
+        groups = self._allowed(self.sharing(counts, every=every, limit=near_s))
         limit = min([known_s, *(candidate.step_s for candidate in groups[:1])])
         with self.effort.part(1 / 4):
-            plain = self.same_replicas(counts, every=every, uniform=True, below=below_s)
+            plain = self.same_replicas(counts, every=every, uniform=True, below=near_s)
         limit = min([limit, *(candidate.step_s for candidate in plain[:1])])
         with self.effort.part(2 / 3):
             same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit)

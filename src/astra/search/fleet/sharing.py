@@ -7,7 +7,7 @@ plan away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, product
 from math import inf
@@ -60,7 +60,7 @@ class GroupSearch:
                 break  # no pool has a strategy of its own
             if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
                 break
-            if self._look(counts, own, limit, every=every) or not found:
+            if self._look(counts, own, min([limit, *(one.seconds for one in found[:1])]), every=every) or not found:
                 found = self.dealt(counts, (), every=every, limit=limit)
             for _ in range(ROUNDS if found else 0):
                 best_s = found[0].seconds
@@ -120,10 +120,13 @@ class GroupSearch:
         spare, before = sum(most.values()) - self.batch, self.menus.groups
         for pool, able in most.items():
             gpus = counts[pool]
-            window = range(max(able - spare, 1), able + 1)
-            open_shares = [share for share in window if not self.menus.asked(pool, gpus, share)]
-            for share in sorted(open_shares, key=lambda share: (-(share & -share), share))[: NEAREST // len(most) + 1]:
-                self._asked(pool, gpus, share, self._step_s(pool, gpus, best_s))
+            window, middle = np.arange(max(able - spare, 1), able + 1), able * self.batch / sum(most.values())
+            near = (1 - abs(window - middle) / (spare + 1)) * np.minimum(window / middle, middle / window)
+            for _ in range(NEAREST // len(most) + 1):
+                worth = near * self.menus.fresh(pool, gpus, window)
+                if worth.max(initial=0.0) <= 0:
+                    break
+                self._asked(pool, gpus, int(window[worth.argmax()]), self._step_s(pool, gpus, best_s))
         return self.menus.groups > before
 
     def rates(self, counts: Counts, *, every: bool) -> dict[int, float]:
@@ -158,7 +161,8 @@ class GroupSearch:
             for gpus in self._sizes(pool, counts[pool], every=every):
                 asked |= {(pool, gpus, near) for near in self.menus.near(gpus, share * gpus / counts[pool])}
         for pool, gpus, near in sorted(asked):
-            self._asked(pool, gpus, near, self._step_s(pool, gpus, limit))
+            if self.menus.fresh(pool, gpus, np.array([near]))[0] > 0:
+                self._asked(pool, gpus, near, self._step_s(pool, gpus, limit))
         return self.menus.groups > before
 
     def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf, *, needed: bool = False) -> None:
@@ -175,10 +179,10 @@ class GroupSearch:
         if not every:
             for most in (SMOOTH, 1):
                 if odd_part(gpus) > most:
-                    fewer.add(max((n for n in self._some(pool, gpus) if odd_part(n) <= most), default=gpus))
+                    fewer.add(next((n for n in reversed(self._some(pool, gpus)) if odd_part(n) <= most), gpus))
         return sorted({gpus} | fewer | cut, reverse=True)
 
-    def _some(self, pool: int, gpus: int) -> Iterable[int]:
+    def _some(self, pool: int, gpus: int) -> range:
         """Numbers of GPUs below one: whole nodes, or parts of one node."""
         node = self.fleet.cluster.pools[pool].node.gpus
         return range(1, gpus) if gpus <= node else range(node, gpus, node)
