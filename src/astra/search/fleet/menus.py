@@ -23,13 +23,13 @@ from astra.cost.step import states
 from astra.cost.timed import PartTables
 from astra.provenance import Floats, Ints
 from astra.search.bounds import Grids
-from astra.search.detail import as_row, layers_of, legality, simulated
+from astra.search.detail import as_row, estimate, layers_of, legality, simulated
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
-from astra.search.fleet.detail import part_of, replicas_of
+from astra.search.fleet.detail import part_of, replicas_of, without_even
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.splits import polished
-from astra.search.words import attempts, settled
+from astra.search.words import attempts, said, settled
 from astra.spec.job import Job
 from astra.spec.mixed import plain_group
 from astra.spec.strategy import Strategy, replace
@@ -129,18 +129,21 @@ class Menus:
         if key not in self._found:
             here = self._groups.setdefault(key[:2], {})
             best_s = min((self.step_s(part, share) for part in here.values()), default=inf)
-            found = self._found[key] = self._search(pool, gpus, share, min(WITHIN * best_s, below_s))
+            # Those that are known do it in whole rounds.
+            whole_s = min((self.step_s(part, share, whole=True) for part in here.values()), default=inf)
+            found = self._found[key] = self._search(pool, gpus, share, min(max(WITHIN * best_s, whole_s), below_s))
             if found is not None:
                 ways = [PlainWay(pool, found.job, each.strategy, self._tables[pool]) for each in found.candidates]
                 new = [way for way in ways if str(way.strategy) not in here]
                 here |= {str(way.strategy): open_group(self.fleet, way, self.limits) for way in new}
         return self._found[key]
 
-    def step_s(self, part: OpenGroup, share: float) -> float:
-        """A group with a share of the batch beside another, as if micro-batches could be divided."""
+    def step_s(self, part: OpenGroup, share: float, *, whole: bool = False) -> float:
+        """A group with a share of the batch beside another, in ``whole`` micro-batches or parts of one."""
         line, host_s = part.share, self.fleet.job.runtime.host.step_s
         end_s = part.end_s(2, self.wire) if share < self.batch else part.end_s(1, None)
-        return line.fixed_s + line.unit_s * share / line.samples + end_s + host_s
+        units = ceil(share / line.samples) if whole else share / line.samples
+        return line.fixed_s + line.unit_s * units + end_s + host_s
 
     def _search(self, pool: int, gpus: int, share: int, below_s: float) -> Found | None:
         """What the planner for one GPU type puts first."""
@@ -155,6 +158,29 @@ class Menus:
             if found.candidates or below_s < inf:
                 return Found(job, found.candidates, grids.timed)
         return None
+
+    def imitated(self, pool: int, gpus: int, group: OpenGroup, share: float) -> list[OpenGroup]:
+        """Groups of a pool that cut the model as one of another pool does: those that are legal and fit.
+
+        With as many pipelines as there are GPUs and samples for, and with a number of them that more shares divide by.
+        """
+        plain = group.group(group.round).plain
+        assert plain is not None
+        shape = without_even(plain)
+        each, most = shape.tp * shape.cp * shape.pp, gpus // (shape.tp * shape.cp * shape.pp)
+        found, node = [], self.fleet.cluster.pools[pool].node.gpus
+        most = min(most, int(share) // (shape.mbs * group.round))
+        for dp in {most, 1 << most.bit_length() - 1} if most else ():
+            samples = dp * shape.mbs * group.round
+            samples *= round(share / samples)
+            if not self.limits.allows("dp", dp) or (dp * each > node and dp * each % node):
+                continue
+            job = msgspec.structs.replace(self.fleet.jobs[pool], settled=None, repeats=None)
+            job = settled(with_batch(part_of(job, dp * each), samples), self.limits.restrictions)
+            strategy = replace(shape, dp=dp, **said(job, shape.ep))
+            if not legality(job, strategy, self.limits.user_rules) and estimate(job, [strategy])[0].fits:
+                found.append(open_group(self.fleet, PlainWay(pool, job, strategy, self._tables[pool]), self.limits))
+        return found
 
     def near(self, gpus: int, wanted: float) -> list[int]:
         """Shares around one by rate that many numbers of pipelines divide; the same for whatever lies between them."""

@@ -28,6 +28,8 @@ KEPT: Final = 3  # plans of several groups that are costed in full
 SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to be divided
 FEW_GPUS: Final = 64  # a pool that may be cut over groups
 MOST_SETS: Final = 16  # of pools that shares are asked for
+LITTLE: Final = 0.005  # of a step
+IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
 CUT: Final = 3  # groups of each part of a pool that is cut
 ROUNDS: Final = 3  # of looking for shares that come out more even
 NEAREST: Final = 6  # shares of all pools together that are looked at in a round, and one more of each
@@ -86,17 +88,40 @@ class GroupSearch:
         They reduce together, for which only the full estimate has a price.
         """
         shapes: dict[tuple[object, ...], list[OpenGroup]] = {}
-        for pool, gpus in enumerate(counts):
-            for group in self.menus.known(pool, gpus) if gpus else []:
-                one = group.group(group.round).plain
-                if one is not None:
-                    shapes.setdefault((one.tp, one.cp, one.ep, one.etp, one.vp, one.layers), []).append(group)
+        for group in [*self._known(counts), *self._imitated(counts)]:
+            shapes.setdefault(_shape(group), []).append(group)
         found: list[Sharing] = []
         for groups in shapes.values():
             if len({group.pools for group in groups}) > 1:
                 ways: list[Way] = [(group,) for group in groups]
                 found += Dealer(ways, self.batch, lambda _: None, keep=1, below=np.inf).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
+
+    def _known(self, counts: Counts) -> list[OpenGroup]:
+        """The groups of whole pools."""
+        return [group for pool, gpus in enumerate(counts) if gpus for group in self.menus.known(pool, gpus)]
+
+    def _imitated(self, counts: Counts) -> list[OpenGroup]:
+        """The quickest groups of each pool as the others would do them, where they do not."""
+        known = self._known(counts)
+        have = {(group.pools, _shape(group)) for group in known}
+        able = {bit: max(group.share.samples / group.share.unit_s for group in known if group.pools == bit)
+                for bit in {group.pools for group in known}}  # fmt: skip
+        shares = {bit: self.batch * rate / sum(able.values()) for bit, rate in able.items()}
+        found: list[OpenGroup] = []
+        for bit, share in shares.items():
+            own = sorted(
+                (group for group in known if group.pools == bit), key=lambda group: self.menus.step_s(group, share)
+            )
+            for group in own[:IMITATED]:
+                spared_s = group.end_s(2, self.menus.wire) - group.end_s(1, None)  # at most, by groups that are alike
+                if spared_s < LITTLE * self.menus.step_s(group, share):
+                    continue
+                others = [other for other in shares if other != bit and (other, _shape(group)) not in have]
+                for other in others:
+                    pool = other.bit_length() - 1
+                    found += self.menus.imitated(pool, counts[pool], group, shares[other])
+        return found
 
     def trusted(self, counts: Counts, *, every: bool) -> list[Sharing]:
         """The best of the groups of each pool that are doubted least."""
@@ -119,6 +144,8 @@ class GroupSearch:
         most = {pool: min(int(best_s * rate / SLACK), self.batch) for pool, rate in rates.items()}
         spare, before = sum(most.values()) - self.batch, self.menus.groups
         for pool, able in most.items():
+            if not able:
+                continue
             gpus = counts[pool]
             window, middle = np.arange(max(able - spare, 1), able + 1), able * self.batch / sum(most.values())
             near = (1 - abs(window - middle) / (spare + 1)) * np.minimum(window / middle, middle / window)
@@ -232,6 +259,13 @@ class GroupSearch:
         ways = [way for some in again.values() for way in some]
         below = best.seconds * (1 + 1e-9)
         return (Dealer(ways, self.batch, self.wire, keep=1, below=below).best() or [best]) + rest
+
+
+def _shape(group: OpenGroup) -> tuple[object, ...]:
+    """How a group on one pool cuts the model."""
+    one = group.group(group.round).plain
+    assert one is not None
+    return one.tp, one.cp, one.ep, one.etp, one.vp, one.layers
 
 
 def by_rate(rates: Mapping[int, float]) -> list[tuple[int, ...]]:

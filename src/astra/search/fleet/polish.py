@@ -1,0 +1,73 @@
+"""Pipelines over pools moved a little, as long as the simulated step falls.
+
+A frame's pipeline is the best by the closed form, which the simulator only comes below. With few micro-batches it comes
+below by more or less as stages stand in another order or hold other layers; so the best ones found try that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
+from typing import Final
+
+from msgspec.structs import replace
+
+from astra.spec.mixed import Group, MixedStrategy, Segment
+
+FEW: Final = 6  # micro-batches for each stage: with more the closed form is the simulator's time
+FEW_SEGMENTS: Final = 3  # up to here every order is tried
+MOST: Final = 60  # strategies that are tried
+
+Timed = Callable[[MixedStrategy], float]  # seconds of a strategy; infinite where it is not legal or does not fit
+
+
+def polished(strategy: MixedStrategy, step_s: float, timed: Timed) -> MixedStrategy:
+    """The best strategy that single moves lead to; ``step_s`` is that of the first."""
+    group = strategy.groups[0]
+    if len(strategy.groups) > 1 or len(group.segments) < 2 or group.microbatches > FEW * group.stages:
+        return strategy
+    known, left = {str(strategy)}, MOST
+    moved = True
+    while moved and left > 0:
+        moved = False
+        for other in _neighbours(strategy.groups[0]):
+            tried = replace(strategy, groups=(other,))
+            if str(tried) in known or left <= 0:
+                continue
+            known.add(str(tried))
+            left -= 1
+            if (seconds := timed(tried)) < step_s:
+                strategy, step_s, moved = tried, seconds, True
+                break
+    return strategy
+
+
+def _neighbours(group: Group) -> Iterator[Group]:
+    """Other orders of the segments, each with its layers; then one layer from a stage to another."""
+    segments = group.segments
+    orders = permutations(segments) if len(segments) <= FEW_SEGMENTS else _swapped(segments)
+    for order in orders:
+        yield replace(group, segments=tuple(order))
+    if group.vp > 1:
+        return
+    stages = [(place, at) for place, segment in enumerate(segments) for at in range(segment.pp)]
+    for giver, taker in permutations(stages, 2):
+        if segments[giver[0]].layers[giver[1]] > 1:
+            yield replace(group, segments=tuple(_dealt(segments, giver, taker)))
+
+
+def _swapped(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
+    """Neighbours in each other's place."""
+    for place in range(len(segments) - 1):
+        here, there = segments[place : place + 2]
+        yield (*segments[:place], there, here, *segments[place + 2 :])
+
+
+def _dealt(segments: Sequence[Segment], giver: tuple[int, int], taker: tuple[int, int]) -> Iterator[Segment]:
+    """The segments with a layer of one stage on another."""
+    for place, segment in enumerate(segments):
+        layers = list(segment.layers)
+        for (at, stage), more in ((giver, -1), (taker, 1)):
+            if at == place:
+                layers[stage] += more
+        yield replace(segment, layers=tuple(layers))
