@@ -43,17 +43,18 @@ def polished(strategy: MixedStrategy, step_s: float, timed: Timed) -> MixedStrat
 
 
 def _neighbours(group: Group) -> Iterator[Group]:
-    """Other orders of the segments, each with its layers; then one layer from a stage to another."""
+    """Other orders of the segments, one layer from a stage to another, and both."""
     segments = group.segments
-    orders = permutations(segments) if len(segments) <= FEW_SEGMENTS else _swapped(segments)
+    orders = list(permutations(segments) if len(segments) <= FEW_SEGMENTS else _swapped(segments))
     for order in orders:
-        yield replace(group, segments=tuple(order))
+        yield replace(group, segments=order)
     if group.vp > 1:
         return
-    stages = [(place, at) for place, segment in enumerate(segments) for at in range(segment.pp)]
-    for giver, taker in permutations(stages, 2):
-        if segments[giver[0]].layers[giver[1]] > 1:
-            yield replace(group, segments=tuple(_dealt(segments, giver, taker)))
+    for order in (segments, *orders):
+        stages = [(place, at) for place, segment in enumerate(order) for at in range(segment.pp)]
+        for giver, taker in permutations(stages, 2):
+            if order[giver[0]].layers[giver[1]] > 1:
+                yield replace(group, segments=tuple(_dealt(order, giver, taker)))
 
 
 def _swapped(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
