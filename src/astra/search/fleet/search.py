@@ -314,24 +314,27 @@ class Planner:
             trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
             kinds += [self._allowed(trusted), alike, plain[2:4]]
         costed = {str(each.strategy): each for some in kinds for each in self.cost(some)}
-        costed |= {str(each.strategy): each for each in self._polished(list(costed.values()))}
+        costed |= {str(each.strategy): each for each in self._polished(counts, list(costed.values()))}
         whole = [each for each in costed.values() if not every or sum(each.estimate.used.values()) == sum(counts)]
         return sorted(whole, key=lambda each: each.estimate.step_s)
 
-    def _polished(self, costed: Sequence[Costed]) -> list[Costed]:
+    def _polished(self, counts: Counts, costed: Sequence[Costed]) -> list[Costed]:
         """The best pipelines over pools in a better order or split, where the simulator finds one."""
         ranked = sorted(costed, key=lambda each: each.estimate.step_s)
+        gpus = dict(zip(self.fleet.names, counts, strict=True))
         best = [each for each in ranked if isinstance(each.strategy, MixedStrategy) and len(each.strategy.groups) == 1]
         found = []
         for each in [one for one in best[:POLISHED] if one.estimate.step_s < NEAR * ranked[0].estimate.step_s]:
             assert isinstance(each.strategy, MixedStrategy)
-            moved = polished(each.strategy, each.estimate.step_s, self._timed)
+            moved = polished(each.strategy, each.estimate.step_s, self._timed, gpus)
             found += [self._full_estimate(moved)] if moved != each.strategy else []
         return found
 
     def _timed(self, strategy: MixedStrategy) -> float:
         """The step of a strategy; infinite where it is not legal, does not fit or nothing may be spent any more."""
-        if self.effort.over:
+        segments, stages = strategy.groups[0].segments, strategy.groups[0].stages
+        allowed = self.limits.allows("pp", stages) and all(self.limits.allows("tp", one.tp) for one in segments)
+        if self.effort.over or not allowed:
             return np.inf
         result = self._full_estimate(strategy).estimate
         return result.step_s if result.fits and result.legal else np.inf
