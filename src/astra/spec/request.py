@@ -134,6 +134,12 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         bool, Field(kinds.switch(), "also plan the fleet without each pool, with one more node of each, and with those "
                     "left idle: what each is worth", "plan", "several pools")
     ] = False  # fmt: skip
+    time_budget: Annotated[
+        float | None,
+        Field(kinds.number(0, 86_400, above=True, example="0.5", unit="SECONDS"),
+              "search for so long at most: the best plan met by then, and how much faster any could be", "plan",
+              "several pools")
+    ] = None  # fmt: skip
     local_steps: Annotated[
         int | str | None,
         Field(inner_steps(100_000),

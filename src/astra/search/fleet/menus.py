@@ -21,6 +21,7 @@ from astra.cost.between import with_other_groups
 from astra.cost.stage import Gathered, stage_costs
 from astra.cost.step import states
 from astra.cost.timed import PartTables
+from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.search.bounds import Grids
 from astra.search.detail import as_row, estimate, layers_of, legality, simulated
@@ -71,6 +72,7 @@ class Menus:
         self._found: dict[tuple[int, int, int], Found | None] = {}
         self._tables = [PartTables() for _ in fleet.jobs]
         self.spent = 0  # grids of strategies that were searched
+        self.effort = Effort()
 
     def over(self, fleet: Fleet, local: int) -> Menus:
         """The same groups with other lines between the pools, and so many local steps."""

@@ -15,7 +15,9 @@ from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
+from astra.partition.problem import Effort
 from astra.rules.table import Rule
+from astra.search.bounds import products_s
 from astra.search.fleet import sites
 from astra.search.fleet.absences import absences
 from astra.search.fleet.detail import estimate as estimate_mixed
@@ -23,7 +25,7 @@ from astra.search.fleet.found import search
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
 from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
-from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner
+from astra.search.fleet.search import CLOSE, MANY_POOLS, MOST_EFFORT, Costed, Kind, Planner, Progress
 from astra.search.fleet.spread import spread
 from astra.search.fleet.summary import STARTED_BY, with_run
 from astra.search.fleet.worth import Remarks, Worth
@@ -100,7 +102,7 @@ def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, s
     return InputError("precision", wanted, want=f"one that every pool has ({reasons})", fix=fix)
 
 
-def plan_fleet(world: World) -> MixedPlanSet:
+def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
     started, wanted, money = time.perf_counter(), world.request, world.money
     if world.goal.objective.name != "fastest":
@@ -113,7 +115,9 @@ def plan_fleet(world: World) -> MixedPlanSet:
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules), upper=world.upper)
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     names = planner.fleet.names
-    alone, candidates = search(planner)
+    if wanted.time_budget is not None:
+        planner.use(Effort(MOST_EFFORT, until_s=time.monotonic() + wanted.time_budget))
+    alone, candidates = search(planner, progress=progress)
     again = sites.searching(planner)
     local = sites.asked_for(planner.fleet, wanted.local_steps, again)
     between = sites.remarks(planner.fleet, candidates, again)
@@ -316,6 +320,13 @@ def _idle(
 def _left_open(planner: Planner, best: Costed) -> list[str]:
     """What the search did not look at because its work was done, and what that could bring at most."""
     notes = []
+    if planner.effort.late:
+        least_s = least_step_s(planner.fleet)
+        notes.append(
+            f"the search stopped at the time allowed for it: no plan takes less than {show_seconds(least_s)}, every "
+            f"matrix product at the GPUs' peaks, so that none is more than {best.estimate.step_s / least_s - 1:.0%} "
+            "faster than the plan"
+        )
     bound_s = planner.left_open.get("pipelines", np.inf) + planner.host_s
     step_s = best.estimate.step_s
     if bound_s < step_s:
@@ -327,6 +338,11 @@ def _left_open(planner: Planner, best: Costed) -> list[str]:
     if kinds:
         notes.append(f"of {' and '.join(kinds)} not all were looked at: the work allowed for them was done")
     return notes
+
+
+def least_step_s(fleet: Fleet) -> float:
+    """Seconds that no plan of a fleet is below: every matrix product of a step at the peaks of all its GPUs."""
+    return 1 / sum(1 / float(products_s(job, np.asarray(job.pool.gpus))) for job in fleet.jobs)
 
 
 def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:

@@ -96,7 +96,7 @@ class Planner:
 
     def use(self, effort: Effort) -> None:
         """From here on spend this; what is left open is counted anew."""
-        self.effort = self.frame_space.effort = effort
+        self.effort = self.frame_space.effort = self.menus.effort = effort
         self.left_open: dict[Kind, float] = {}  # seconds that no pipeline of a kind not looked at can beat
 
     def _leave_open(self, kind: Kind, bound_s: float) -> None:
@@ -313,7 +313,8 @@ class Planner:
         if self.upper:  # plans that are slower as expected and doubted less
             trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
             kinds += [self._allowed(trusted), alike, plain[2:4]]
-        costed = {str(each.strategy): each for some in kinds for each in self.cost(some)}
+        most = 1 if self.effort.late else KEPT
+        costed = {str(each.strategy): each for some in kinds for each in self.cost(some, most)}
         costed |= {str(each.strategy): each for each in self._polished(counts, list(costed.values()))}
         whole = [each for each in costed.values() if not every or sum(each.estimate.used.values()) == sum(counts)]
         return sorted(whole, key=lambda each: each.estimate.step_s)

@@ -194,7 +194,8 @@ class GroupSearch:
 
     def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf, *, needed: bool = False) -> None:
         """Ask what a pool can do with a share of the batch, as far as the work allowed goes or where it is needed."""
-        if needed or self.menus.spent < self._until or self.menus.asked(pool, gpus, share):
+        allowed = (needed or self.menus.spent < self._until) and not self.menus.effort.late
+        if allowed or self.menus.asked(pool, gpus, share):
             self.menus.look(pool, gpus, share, below_s)
         else:
             self.left_open = True
