@@ -1,6 +1,7 @@
 # Everything runs in .venv, which the first target makes. Only git, make and Python 3.10 or newer are needed.
 #   make plan    install Astra and plan a catalog model on catalog GPUs
 #   make test    install the development tools, then lint, type-check and test
+#   make test-exhaustive   all of what make test takes a sample of: every example, run and problem
 #   make check   lint and types alone    make bench  speed, recorded    make clean  start over
 #   make explore   the property tests with examples never drawn before; make test draws the same ones each time
 #   make modules   how many modules of the package one plan touches
@@ -24,17 +25,21 @@ SECONDS ?=
 TOOLS := .venvs
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test explore test-frameworks contract check format bench gate modules docs fuzz random dist lock audit \
+.PHONY: help plan test test-exhaustive explore test-frameworks contract check format bench gate modules docs fuzz random dist lock audit \
 	clean venv-without-ensurepip
 
 help:
-	@sed -n '2,14s/^# *//p' Makefile
+	@sed -n '2,15s/^# *//p' Makefile
 
 plan: $(VENV)/.installed
 	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest $(ARGS)
+
+# The tests and cases marked exhaustive, and every example of property tests that draw a few (tests/tiers.py).
+test-exhaustive: $(VENV)/.installed-dev
+	ASTRA_EXHAUSTIVE=1 $(BIN)/python -m pytest -m exhaustive $(ARGS)
 
 explore: $(VENV)/.installed-dev
 	ASTRA_EXPLORE=$${ASTRA_EXPLORE:-1} ASTRA_SEED=$${ASTRA_SEED:-$$(date +%s)} $(BIN)/python -m pytest $(ARGS)

@@ -8,11 +8,12 @@ are loaded on first use: importing astra is light.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.2.0"
 
+TYPE_CHECKING = False  # typing takes longer to load than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from astra.answer import Estimate, Plan, PlanSet
     from astra.answer_money import AffordReport, RentReport
     from astra.api import describe_model, estimate, plan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line
 
 if TYPE_CHECKING:
     from astra.report.pictures import Picture
@@ -89,6 +89,16 @@ class StageEstimate(Result, frozen=True, kw_only=True):
     peak_allocated_gib: float
     peak_reserved_gib: float
     fits: bool
+
+    @property
+    def place(self) -> str:
+        """What it runs on, as a reader names it."""
+        return self.gpu
+
+    @property
+    def own_limit_gib(self) -> float | None:
+        """What it may use, where stages differ in that."""
+        return None
 
 
 class PriceTag(Result, frozen=True, kw_only=True):
@@ -191,7 +201,7 @@ class Estimate(Result, frozen=True, kw_only=True):
     cost: Cost | None = None
 
     def __repr__(self) -> str:
-        fits, words = "" if self.fits else ", does not fit", " ".join(short_form(self.strategy, self.as_usual))
+        fits, words = "" if self.fits else ", does not fit", on_one_line(self.strategy, self.as_usual)
         return f"<Estimate {self.model} on {self.gpus}: {words}, {self.step_s:.4g} s, {self.mfu:.1%} MFU{fits}>"
 
     def __str__(self) -> str:
@@ -216,7 +226,7 @@ class Plan(Result, frozen=True, kw_only=True):
     lost_by: str = ""  # against the best plan: which term costs it the most
 
     def __repr__(self) -> str:
-        words = " ".join(short_form(self.strategy, self.estimate.as_usual))
+        words = on_one_line(self.strategy, self.estimate.as_usual)
         return f"<Plan #{self.rank}: {words}, {self.estimate.step_s:.4g} s>"
 
 
@@ -312,7 +322,7 @@ class PlanSet(Table, frozen=True, kw_only=True):
         if not self.plans:
             return "<PlanSet: nothing is legal and fits>"
         best, many = self.best.estimate, f"{len(self.plans)} plan{'s' if len(self.plans) > 1 else ''}"
-        words = " ".join(short_form(best.strategy, best.as_usual))
+        words = on_one_line(best.strategy, best.as_usual)
         return f"<PlanSet {best.model} on {best.gpus}: {many}, {words}, {best.step_s:.4g} s, {best.mfu:.1%} MFU>"
 
     def __str__(self) -> str:

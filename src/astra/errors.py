@@ -6,7 +6,6 @@ shown: what would move a cursor, or hide or reorder letters, is written out inst
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -95,6 +94,8 @@ class OutputError(AstraError):
 
 def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The ``count`` names most like ``name``, ignoring case and punctuation."""
+    from difflib import get_close_matches  # noqa: PLC0415 - most names are known
+
     folded: dict[str, str] = {}
     for candidate in known:
         folded.setdefault(fold(candidate), candidate)
@@ -111,7 +112,7 @@ def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 @lru_cache(maxsize=8192)
 def fold(name: str) -> str:
     """A name with case and punctuation removed, so that ``Llama-3_8B`` and ``llama3-8b`` agree."""
-    return "".join(c for c in name.lower() if c.isalnum())
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _shown(got: object) -> str:

@@ -81,7 +81,53 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("where", "some"), printed(), ids=lambda value: value if isinstance(value, str) else "")
+def runs_here(words: list[str]) -> bool:
+    """Whether a command can run in a test."""
+    elsewhere = words[0] in NEEDS_A_GPU + SERVES or "ray" in words
+    return not elsewhere and (words[0] != "validate" or words[1:2] == ["my_runs.csv"])
+
+
+def takes_long(words: list[str]) -> bool:
+    """Whether a market is planned on, for no later command to read; ``tests/cli/test_rent.py`` has small ones."""
+    return words[0] in ("rent", "afford") and "--out" not in words
+
+
+def run_printed(where: str, command: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if words[0] in NEEDS_TORCH:
+        rehearse.chosen(parser.build().parse_args(words))
+    else:
+        assert main(words) == 0, f"{where}: {command}\n{capsys.readouterr().err}"
+
+
+PRINTED = printed()
+SHORT = [(where, some) for where, some in PRINTED if not where.startswith("docs/")]
+
+
+def test_every_printed_command_has_flags_that_exist() -> None:
+    """Those that need a GPU or a server too."""
+    made = parser.build()
+    for command in dict.fromkeys(command for _, some in PRINTED for command in some):
+        made.parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize(("where", "some"), SHORT, ids=[where for where, _ in SHORT])
+def test_commands_of_the_readme_and_the_help_run(
+    where: str,
+    some: tuple[str, ...],
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(shutil.copytree(files, tmp_path / "here"))
+    for command in dict.fromkeys(some):
+        words = shlex.split(command)[1:]
+        if runs_here(words) and not takes_long(words):
+            run_printed(where, command, words, capsys)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("where", "some"), PRINTED, ids=[where for where, _ in PRINTED])
 def test_every_printed_command_runs(
     where: str,
     some: tuple[str, ...],
@@ -93,10 +139,5 @@ def test_every_printed_command_runs(
     monkeypatch.chdir(shutil.copytree(files, tmp_path / "here"))
     for command in dict.fromkeys(some):
         words = shlex.split(command)[1:]
-        elsewhere = words[0] in NEEDS_A_GPU + SERVES or "ray" in words
-        if elsewhere or (words[0] == "validate" and words[1:2] != ["my_runs.csv"]):
-            parser.build().parse_args(words)
-        elif words[0] in NEEDS_TORCH:
-            rehearse.chosen(parser.build().parse_args(words))
-        else:
-            assert main(words) == 0, f"{where}: {command}\n{capsys.readouterr().err}"
+        if runs_here(words):
+            run_printed(where, command, words, capsys)

@@ -183,6 +183,7 @@ def megatron_python() -> str:
     return str(other)
 
 
+@pytest.mark.exhaustive
 def test_a_real_rank_without_a_gpu(plan: str) -> None:
     """Megatron-core itself, over tensors without data, finds the parameters and the peak that are predicted."""
     paths = os.pathsep.join([str(ROOT / "src"), *(path for path in sys.path if path)])
@@ -228,6 +229,7 @@ def test_plain_torch_without_torch_asks_for_torch_alone(
     assert "torch and megatron-core, which" not in shown.err
 
 
+@pytest.mark.exhaustive
 def test_a_real_rank_in_plain_torch_without_a_gpu(plan: str) -> None:
     """Its parameters are those of the model, and its peak is near what is predicted for fused layers."""
     python = sys.executable if here._there("torch") else str(ROOT / ".venvs" / "torch" / "bin" / "python")

@@ -182,3 +182,14 @@ def test_plan_passes_the_money_options_on(astra_command: Command, planner: FakeP
     shown = astra_command(*PLAN, "--objective", "fast")
     assert shown.code == 2
     assert "fastest" in shown.err
+
+
+def test_a_picture_that_cannot_be_drawn_is_said_before_the_search(
+    astra_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("astra.report.raster.find_spec", lambda name: None)
+    monkeypatch.setattr("astra.renting.rent.searched", None)
+    shown = astra_command(*RENT, "--plot", str(tmp_path / "front.png"))
+    assert shown.code == 2
+    assert "resvg-py" in shown.err
+    assert ".svg" in shown.err

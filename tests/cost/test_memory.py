@@ -13,12 +13,13 @@ from astra.search.detail import as_row, estimate
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.units import GIB
-from tests.properties.jobs import choices, law
+from tests.properties.jobs import choices
+from tests.tiers import drawn
 
 GPT2_HEAD_GIB = 2 * 50257 * 768 / GIB  # bf16; the model ties it to the embedding
 
 
-@law(40)
+@drawn(40, few=14)
 @given(choices)
 def test_the_bounds_are_below_the_peak_which_is_the_sum_of_its_kinds(choice: tuple[Job, Strategy]) -> None:
     job, strategy = choice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -15,8 +16,9 @@ import astra
 from astra.axes import AXES
 from astra.catalog.clusters import parse_gpus
 from astra.columns import Columns
+from astra.cost import effects
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.parts import Direction, Part, clock_loss, parts, worst_source
+from astra.cost.parts import Direction, Part, clock_loss, parts, pieces, worst_source
 from astra.cost.stage import gather_parts, retention
 from astra.layers.kinds import LayerKind
 from astra.provenance import Source
@@ -27,7 +29,8 @@ from astra.spec.request import PlanRequest
 from astra.spec.runtime import Kernel, changed
 from tests.layers.test_operators import shard
 from tests.oracle.requests import model
-from tests.properties.jobs import job, jobs, law, with_work
+from tests.properties.jobs import job, jobs, with_work
+from tests.tiers import drawn
 
 
 def shards(asked: Job) -> Columns:
@@ -42,7 +45,7 @@ def directions(found: Mapping[LayerKind | str, Part]) -> list[Direction]:
     return [way for part in found.values() for way in (part.forward, part.backward)]
 
 
-@law(30)
+@drawn(30, few=10)
 @given(jobs)
 def test_exposed_is_at_most_busy_and_overlap_helps(asked: Job) -> None:
     for way in directions(gather_parts(asked, shards(asked)).parts):
@@ -55,7 +58,7 @@ def test_exposed_is_at_most_busy_and_overlap_helps(asked: Job) -> None:
         assert np.all(way.compute_s >= np.maximum(kernels_s, way.host_s) * (1 - 1e-12))
 
 
-@law(30)
+@drawn(30, few=10)
 @given(jobs)
 def test_each_sharding_costs_the_same_alone(asked: Job) -> None:
     columns = shards(asked)
@@ -71,7 +74,7 @@ def test_each_sharding_costs_the_same_alone(asked: Job) -> None:
                     assert many.busy_s[axis.name][place] == pytest.approx(one.busy_s[axis.name][0])
 
 
-@law(20)
+@drawn(20, few=8)
 @given(jobs)
 def test_shardings_that_are_alike_are_timed_once_and_alike(asked: Job) -> None:
     degrees = np.array(np.meshgrid((1, 2), (1, 2), (1, 2), (1, 2), (1, 2, 4))).reshape(5, -1)
@@ -135,7 +138,7 @@ def test_the_clock_is_what_power_allows() -> None:
     assert 1.3 < between < 1.5
 
 
-@law(60)
+@drawn(60, few=20)
 @given(st.floats(1e-6, 10), st.floats(0, 10), st.floats(0, 1))
 def test_less_work_is_never_slower_under_a_power_limit(gemm_s: float, stream_s: float, less: float) -> None:
     whole = clocked(gemm_s, stream_s) * (1 + 1e-9)
@@ -348,3 +351,32 @@ def test_four_bits_are_for_every_layer() -> None:
         return next(float(part.forward.gemm_s[0]) for key, part in found.items() if isinstance(key, LayerKind))
 
     assert layer_s("nvfp4") < 1.25 * device.peak("fp8") / device.peak("nvfp4") * layer_s("mxfp8")
+
+
+@drawn(30, few=10)
+@given(jobs)
+def test_pieces_are_those_of_the_parts(asked: Job) -> None:
+    found = gather_parts(asked, shards(asked))
+    for key, own in pieces(asked, found.shard).items():
+        ways = (found.parts[key].forward, found.parts[key].backward)
+        if not effects.clock_follows_power(asked.runtime):  # which slows attention too
+            assert np.array_equal(own.attention_s, ways[0].attention_s + ways[1].attention_s)
+        assert np.array_equal(own.sent_s, ways[0].busy_s["cp"] + ways[1].busy_s["cp"])
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "deepseek-v2-lite"])
+def test_attention_of_many_shardings_is_that_of_each_alone(name: str) -> None:
+    asked = World.of(PlanRequest(model=name, gpus=("64xH100",), batch=256, seq=8192)).job
+    rows = np.array(list(product((1, 2, 4, 8), (1, 2, 8), (1, 2, 4, 8, 16), (1, 2, 4), (0, 1))))
+    tp, cp, mbs, ep, sp = rows.T
+    one = np.ones_like(tp)
+    columns = {"tp": tp, "cp": cp, "ep": ep, "etp": one, "mbs": mbs, "sp": sp > 0}
+    columns["flash"] = mbs < 8
+    many = gather_parts(asked, columns)
+    assert len(many.shard.tp) == len(rows) > 256  # so many that they are compared
+    for row in range(0, len(rows), 37):
+        alone = gather_parts(asked, {name: column[row : row + 1] for name, column in columns.items()})
+        for key in alone.parts:
+            for way in ("forward", "backward"):
+                own, of_many = (getattr(found.parts[key], way).attention_s for found in (alone, many))
+                assert of_many[many.place[row]] == pytest.approx(own[0], rel=1e-12)

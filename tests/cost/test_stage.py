@@ -19,7 +19,8 @@ from astra.spec.runtime import changed
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
 from tests.oracle.requests import model
-from tests.properties.jobs import FREE, job, jobs, law, with_work
+from tests.properties.jobs import FREE, job, jobs, with_work
+from tests.tiers import drawn
 
 
 def costed(asked: Job, every_rank: bool) -> tuple[Space, StageCosts] | None:
@@ -32,7 +33,7 @@ def costed(asked: Job, every_rank: bool) -> tuple[Space, StageCosts] | None:
     return space, stage_costs(asked, meshes, gather_parts(asked, meshes.columns), every_rank=every_rank)
 
 
-@law(25)
+@drawn(25, few=9)
 @given(jobs)
 def test_sorts_of_rank_are_as_slow_and_as_full_as_all_ranks(asked: Job) -> None:
     stage_kinds, ranks = costed(asked, False), costed(asked, True)
@@ -45,7 +46,7 @@ def test_sorts_of_rank_are_as_slow_and_as_full_as_all_ranks(asked: Job) -> None:
     np.testing.assert_allclose(alive[0].max(axis=1), alive[1].max(axis=1))
 
 
-@law(25)
+@drawn(25, few=9)
 @given(jobs)
 def test_ranks_add_up_to_the_model(asked: Job) -> None:
     """One depth at a time: beside a longer pipeline a table repeats its first rank."""

@@ -17,8 +17,9 @@ from astra.cost.step import Evaluated, evaluate
 from astra.search.detail import Row, as_row, estimate, simulated
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
-from tests.properties.jobs import choices, job, law
+from tests.properties.jobs import choices, job
 from tests.schedule.slow_bound import lower_bound_s
+from tests.tiers import drawn
 
 Choice = tuple[Job, Strategy]
 PASSES = ("forward_s", "backward_s")
@@ -29,7 +30,7 @@ def in_columns(asked: Job, row: Row) -> Evaluated:
     return evaluate(asked, row.meshes, costs, row.recomputes, row.shardings)
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices, st.sampled_from(("none", "selective", "full")), st.integers(0, 3))
 def test_one_stage_is_simulated_as_the_bound_says(choice: Choice, recompute: str, zero: int) -> None:
     asked, strategy = choice
@@ -40,7 +41,7 @@ def test_one_stage_is_simulated_as_the_bound_says(choice: Choice, recompute: str
     assert float(found.peak_bytes[0, 0, 0]) == pytest.approx(told.peak_allocated_gib * 2**30, rel=1e-9)
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices)
 def test_memory_is_the_same_in_both(choice: Choice) -> None:
     asked, strategy = choice
@@ -62,7 +63,7 @@ def without_ends(asked: Job, meshes: Meshes) -> tuple[Gathered, StageCosts]:
     return bare, stage_costs(asked, meshes, bare, every_rank=True)
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices, st.sampled_from((2, 4)), st.sampled_from((1, 2)), st.integers(1, 4), st.booleans())
 def test_equal_stages_are_simulated_as_the_bound_says(
     choice: Choice, pp: int, vp: int, rounds: int, hidden: bool
@@ -87,7 +88,7 @@ def test_equal_stages_are_simulated_as_the_bound_says(
     assert pipeline_s - update_s == pytest.approx(simulated_s, rel=1e-6, abs=1e-9)
 
 
-@law(120)
+@drawn(120, few=40)
 @given(
     choices, st.sampled_from(("none", "selective", "full")), st.integers(1, 4), st.integers(0, 3), st.integers(0, 99)
 )
@@ -110,7 +111,7 @@ def test_the_bound_is_never_above_the_simulation(choice: Choice, kind: str, n: i
     assert bound_s <= estimate(asked, [some])[0].step_s * (1 + 1e-12)
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices)
 def test_the_simulation_is_never_below_its_bound(choice: Choice) -> None:
     asked, strategy = choice
@@ -161,7 +162,7 @@ def test_savers() -> None:
     assert working[eight] == working[every]
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices)
 def test_no_saver_needs_less_than_the_least(choice: Choice) -> None:
     asked, strategy = choice

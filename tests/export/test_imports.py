@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from astra.spec.job import Job
 from astra.spec.model import MoE
 from astra.spec.strategy import Strategy
 from tests.export.launching import job_of, launched
+from tests.tiers import drawn
 
 FILES = {"megatron": "launch.sh", "torchtitan": "plan.py", "deepspeed": "ds_config.json"}
 MODELS = (
@@ -93,7 +94,7 @@ def back(target: str, launch: Launch) -> Any:
     return import_text(text, name=FILES[target])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@drawn(150, few=50, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(launches())
 def test_megatron_reads_back(launch: Launch) -> None:
     assume(not refusals(EXPORTERS["megatron"], launch))
@@ -107,7 +108,7 @@ def test_megatron_reads_back(launch: Launch) -> None:
     assert replace(found.model, **told) == launch.model
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@drawn(60, few=25, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(launches(("llama-3.1-8b", "qwen3-32b", "deepseek-v3")), st.sampled_from(["torchtitan", "deepspeed"]))
 def test_others_read_back(launch: Launch, target: str) -> None:
     launch = near(launch, target)

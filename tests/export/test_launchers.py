@@ -136,6 +136,17 @@ def test_skypilot_asks_clouds_for_what_it_can_do_there() -> None:
     assert "the bill is that of RunPod" in EXPORTERS["skypilot"].files(billed)["README.md"]
 
 
+def test_skypilot_asks_nebius_where_nebius_is_paid() -> None:
+    """Of network tiers it knows there those of whole servers that InfiniBand joins."""
+    joined = given("llama-2-7b", "16xH100", node="nebius-hgx-h100", batch=128, strategy="dp16 mbs1 zero3")
+    assert task(joined)["resources"]["infra"] == "nebius"
+    assert task(joined)["resources"]["network_tier"] == "best"
+    alone = given("llama-2-7b", "4xL40S", batch=128, strategy="dp4 mbs1 zero3")
+    billed = alone._replace(figures=alone.figures._replace(provider="Nebius", region="eu-north1"))
+    assert task(billed)["resources"]["infra"] == "nebius/eu-north1"
+    assert "network_tier" not in task(billed)["resources"]
+
+
 def test_pipelines_of_torchtitan_get_a_torch_that_runs_them() -> None:
     launch = given("llama-3.1-8b", "16xH100", "pp2 dp8 mbs1 zero3 reshard=never", batch=128, runtime="torchtitan")
     files = EXPORTERS["skypilot"].files(launch)

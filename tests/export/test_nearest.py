@@ -7,7 +7,7 @@ import pytest
 from astra.export import EXPORTERS
 from astra.export.base import CannotExport, refusals
 from astra.export.nearest import distance, find
-from astra.search.detail import legality
+from astra.search.detail import estimate, legality
 from astra.spec.strategy import parse_strategy
 from tests.export.launching import job_of, launched
 
@@ -45,8 +45,10 @@ def test_an_expressible_plan_is_its_own_nearest() -> None:
 
 
 def test_there_may_be_none() -> None:
-    job = job_of("gemma-2-27b", "16xH100", batch=128, seq=4096)
-    launch = launched(job, parse_strategy("tp2 dp8 mbs1 sp zero3", gpus=16))
+    """One GPU and one sample, so that all there is near it is looked at: it fits, but cannot be written."""
+    job = job_of("gemma-3-4b", "1xB200", batch=1, seq=4096)
+    launch = launched(job, parse_strategy("mbs1", gpus=1))
+    assert estimate(job, [launch.strategy])[0].fits
     with pytest.raises(CannotExport, match="more or fewer than two norms"):
         find(EXPORTERS["megatron"], launch, job)
 

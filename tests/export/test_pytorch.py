@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from astra.search.detail import legality
 from astra.spec.strategy import Strategy
 from tests.export.launching import given as planned
 from tests.export.launching import job_of, launched
+from tests.tiers import drawn
 
 TRAINER = EXPORTERS["pytorch"]
 MODELS = ("llama-3.1-8b", "llama-3.2-3b", "qwen3-8b", "qwen2.5-7b", "gpt-2-xl", "mpt-7b", "megatron-7.5b", "phi-4")
@@ -56,7 +57,7 @@ def launches(draw: Any) -> Launch:
     return launch
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@drawn(60, few=25, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(launches())
 def test_it_reads_back(launch: Launch) -> None:
     assume(not refusals(TRAINER, launch))

@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 import sys
-import time
 import traceback
 import zipfile
 from importlib.metadata import version
@@ -70,12 +69,17 @@ Seen = tuple[Scene, dict[str, Any]]
 
 
 def opened(browser: Browser, base: str, **_: Any) -> Seen:
-    """How soon the first answer is there."""
-    began = time.monotonic()
+    """How soon the form and its first answer can be used, by the page's own clock."""
     scene = Scene(browser, base)
-    status = scene.answered()
+    scene.page.wait_for_selector(".timeline svg", state="attached", timeout=60000)
+    status = scene.status()
+    asked = scene.page.evaluate(
+        "() => performance.getEntriesByType('resource').map((one) => [one.name, one.startTime])"
+    )
     return scene, {
-        "seconds": time.monotonic() - began,
+        # The step of the first plan is drawn as soon as everything else is there.
+        "seconds": next(start for name, start in asked if name.endswith("/api/trace")) / 1000,
+        "asked": sorted({name.rpartition("/")[2] for name, _ in asked if "/api/" in name}),
         "status": status,
         "cards": scene.page.locator("article").count(),
     }
@@ -246,7 +250,9 @@ def tried(browser: Browser, base: str, **_: Any) -> Seen:
     return scene, {"before": status, "words": words, "same": same, "after": scene.until_other(same)}
 
 
-def accessible(browser: Browser, base: str, query: str, scheme: str, width: int, **_: Any) -> Seen:
+def accessible(
+    browser: Browser, base: str, query: str, scheme: str, width: int, panels: bool = False, **_: Any
+) -> Seen:
     """What axe-core finds, and whether the page is wider than its window."""
     scene = Scene(browser, base, query=query, scheme=scheme, width=width, bypass_csp=True)
     scene.answered()
@@ -254,20 +260,88 @@ def accessible(browser: Browser, base: str, query: str, scheme: str, width: int,
         scene.page.locator("[data-do=compare]").nth(0).click()
         scene.page.locator("[data-do=compare]").nth(1).click()
         scene.page.wait_for_selector("#compared:not([hidden])")
+    if panels:
+        scene.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        if scene.page.locator("[data-do=explain]:visible").count():
+            scene.page.locator("[data-do=explain]").first.click()
+            scene.page.wait_for_selector("#compared:not([hidden])", timeout=60000)
     scene.page.wait_for_timeout(800)
+    return scene, audited(scene)
+
+
+def audited(scene: Scene) -> dict[str, Any]:
+    """What axe-core says of a page as it is now, and how wide it is."""
     scene.page.evaluate(AXE)
     found = scene.page.evaluate("axe.run()")
     serious = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found["violations"]
                if one["impact"] in ("serious", "critical")]  # fmt: skip
-    return scene, {
-        "serious": serious,
-        "passed": len(found["passes"]),
-        "wide": scene.page.evaluate("document.documentElement.scrollWidth"),
-    }
+    wide = scene.page.evaluate("document.documentElement.scrollWidth")
+    return {"serious": serious, "passed": len(found["passes"]), "wide": wide}
+
+
+def reported(browser: Browser, base: str, scheme: str, width: int, **_: Any) -> Seen:
+    """A report in a file, with all that is folded opened, and what is wider than a sheet of A4 when it is printed."""
+    scene = Scene(browser, base, scheme=scheme, width=width, bypass_csp=True)
+    scene.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    seen = audited(scene)
+    cut = (
+        "() => [...document.querySelectorAll('main *')].filter((one) => one.getBoundingClientRect().right > innerWidth)"
+    )
+    # A row of many columns is a list on a phone: whatever is moved sideways there is a picture or a line of a program.
+    hidden = (
+        "() => [...document.querySelectorAll('.wide')]"
+        ".filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.querySelector('svg'))"
+    )
+    seen["sideways"] = scene.page.evaluate(f"({hidden})().map((one) => one.textContent.slice(0, 80))")
+    scene.page.set_viewport_size({"width": 673, "height": 1000})  # A4 between its margins
+    scene.page.emulate_media(media="print", color_scheme=scheme)
+    seen["cut"] = scene.page.evaluate(f"({cut})().map((one) => one.outerHTML.slice(0, 120))")
+    seen["paper"] = scene.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    seen["folded"] = scene.page.evaluate(
+        "() => [...document.querySelectorAll('summary')].filter((one) => !one.offsetHeight).length"
+    )
+    return scene, seen
+
+
+STOPS = "button, select, textarea, summary, a[href], [tabindex='0'], input:not([type=radio])"
+
+
+def by_keys(browser: Browser, base: str, **_: Any) -> Seen:
+    """The page by keys alone: every control is reached, no key is caught, a plan is compared."""
+    scene = Scene(browser, base)
+    scene.answered()
+    page = scene.page
+    page.wait_for_selector(".timeline svg", state="attached", timeout=60000)
+    page.keyboard.press("Tab")
+    first = page.evaluate("document.activeElement.textContent")
+    page.evaluate(f"""() => {{
+      window.unreached = new Set([...document.querySelectorAll("{STOPS}")].filter((one) => one.checkVisibility()));
+      document.addEventListener("focusin", (event) => unreached.delete(event.target));
+      unreached.delete(document.activeElement);
+    }}""")
+    unseen = 0
+    for _step in range(200):
+        page.keyboard.press("Tab")
+        outline = (
+            "() => document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle"
+        )
+        shown = page.evaluate(outline)
+        if shown is True:
+            break
+        unseen += shown == "none"
+    unreached = page.evaluate("[...unreached].map((one) => one.outerHTML.slice(0, 120))")
+    for place in (0, 1):
+        page.locator("[data-do=compare]").nth(place).focus()
+        page.keyboard.press("Enter")
+    page.wait_for_selector("#compared:not([hidden])", timeout=60000)
+    page.wait_for_timeout(300)
+    return scene, {"first": first, "unreached": unreached, "unseen": unseen, "left": shown is True,
+                   "focus": page.evaluate("document.activeElement.id")}  # fmt: skip
 
 
 SCENES = {scene.__name__: scene for scene in (
-    opened, moved, filled, studied, compared, kept, wrong, front, dropped, tried, accessible)}  # fmt: skip
+    opened, moved, filled, studied, compared, kept, wrong, front, dropped, tried, accessible, reported,
+    by_keys)}  # fmt: skip
 
 
 def main() -> None:

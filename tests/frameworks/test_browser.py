@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,35 @@ CONFIG = {
 SWEEP = "?verb=sweep&model=llama-2-7b&over=gpus=8..32"
 AFFORD = "?verb=afford&model=llama-3.2-1b&budget=100&rent-gpus=H100&max-gpus=8"
 RENT = "?verb=rent&model=llama-2-7b&tokens=100B&rent-gpus=H100,A100-80&max-gpus=64"
+
+
+REPORTED = {
+    "plan": "llama-2-70b --gpus 64xH100 --batch 256 --tokens 1T",
+    "rent": "llama-2-7b --tokens 100B --batch 256 --gpus H100,A100-80 --max-gpus 64 --mixes none",
+    "fleet": "jobs.toml",
+    "study": "study.toml",
+}
+JOBS = """
+[pools]
+h100 = "16xH100"
+[jobs.chat]
+model = "llama-3-8b"
+tokens = "1B"
+[jobs.small]
+model = "llama-3.2-1b"
+tokens = "10B"
+deadline = "30d"
+[request]
+batch = 64
+"""
+STUDY = """
+models = ["llama-3-8b", "llama-2-13b"]
+fleets = ["16xH100", "16xA100-80"]
+goals = ["fastest", "cheapest"]
+[request]
+tokens = "1B"
+batch = 64
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +90,8 @@ def play(browser: Harness, server: Server) -> Any:
 def test_the_page_opens_with_an_answer(play: Any) -> None:
     play("opened")
     seen = play("opened")
-    print(f"\nfirst answer after {seen['seconds']:.2f} s")
+    print(f"\nusable after {seen['seconds']:.2f} s")
+    assert seen["asked"] == ["catalog", "trace"], "the page comes with the answer to what its form asks"
     assert "tokens per second" in seen["status"]
     assert seen["cards"] == 5
 
@@ -118,7 +151,7 @@ def test_bad_input_shows_the_sentence(play: Any) -> None:
 def test_the_front_is_looked_at_and_followed(play: Any) -> None:
     seen = play("front")
     assert seen["points"] >= 3
-    assert "days" in seen["pointed"]
+    assert re.search(r": [\d.]+ (min|h|days), \$", seen["pointed"])
     assert seen["address"].endswith("#choice-1")
     assert seen["after"].startswith(f"llama-2-7b on {seen['aimed'].split()[0]}")
 
@@ -147,6 +180,40 @@ def test_nothing_serious_keeps_anybody_out(play: Any, query: str, scheme: str, w
     assert seen["serious"] == []
     assert seen["passed"] > 10, "it looked"
     assert seen["wide"] <= width, "nothing is cut off sideways"
+
+
+@pytest.mark.parametrize("query", ["", RENT, "?pool=16xH100&pool=16xA100-80"])
+def test_nor_when_every_panel_is_open(play: Any, query: str) -> None:
+    for scheme, width in (("light", 1300), ("dark", 390)):
+        seen = play("accessible", query=query, scheme=scheme, width=width, panels=True)
+        assert seen["serious"] == []
+        assert seen["wide"] <= width
+
+
+def test_all_of_it_works_by_keys(play: Any) -> None:
+    seen = play("by_keys")
+    assert seen["first"] == "Skip to the answer"
+    assert seen["unreached"] == []
+    assert (seen["unseen"], seen["left"]) == (0, True), "focus is always seen, and leaves the page at its end"
+    assert seen["focus"] == "compared"
+
+
+@pytest.mark.parametrize("verb", ["plan", "rent", "fleet", "study"])
+def test_reports_are_read_by_everybody_on_a_phone_and_on_paper(browser: Harness, tmp_path: Path, verb: str) -> None:
+    words = REPORTED[verb].split()
+    for name, text in (("jobs.toml", JOBS), ("study.toml", STUDY)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "astra", verb, *words, "--report", "report.html"]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, timeout=300)
+    for scheme, width in (("light", 1300), ("dark", 390)):
+        seen = browser.ask(scene="reported", base=f"file://{tmp_path / 'report.html'}", scheme=scheme, width=width)
+        assert seen["wrong"] == [], "nothing is fetched"
+        assert seen["serious"] == []
+        assert seen["wide"] <= width
+        assert seen["sideways"] == []
+        assert seen["cut"] == [], "nothing is cut off on paper"
+        assert seen["paper"] == "rgb(255, 255, 255)"
+        assert seen["folded"] == 0, "what is folded has its title on paper"
 
 
 def test_the_api_is_as_it_is_described(server: Server) -> None:

@@ -63,13 +63,16 @@ def test_every_cloud_can_do_what_its_task_asks(
     assert verdict["accepted"], verdict
 
 
-def test_spot_machines_and_region_are_those_of_the_bill(launchers: Harness, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("provider", "region"), [("AWS", "us-east-1"), ("Nebius", "eu-north1")])
+def test_spot_machines_and_region_are_those_of_the_bill(
+    launchers: Harness, tmp_path: Path, provider: str, region: str
+) -> None:
     launch = given("llama-3.1-8b", "16xH100", "dp16 mbs1 zero3", batch=256)
-    billed = launch.figures._replace(provider="AWS", region="us-east-1", market="spot")
+    billed = launch.figures._replace(provider=provider, region=region, market="spot")
     write(tmp_path, EXPORTERS["skypilot"].files(launch._replace(figures=billed)))
     verdict = launchers.ask(skypilot=str(tmp_path / "task.yaml"))
     assert verdict["accepted"], verdict
-    assert (verdict["cloud"], verdict["region"], verdict["spot"]) == ("AWS", "us-east-1", True)
+    assert (verdict["cloud"], verdict["region"], verdict["spot"]) == (provider, region, True)
 
 
 @pytest.mark.parametrize(("model", "gpus", "strategy", "request_"), PLANS)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from astra.catalog import hardware
 from astra.errors import InputError, UnknownName
 from astra.operators.basis import read_json, sustained
-from astra.operators.gemm import Shapes, gemm, product_bytes, surfaces
+from astra.operators.gemm import Shapes, gemm, most_flops_per_s, product_bytes, surfaces
 from astra.provenance import Source
 from astra.spec.cluster import Device
 
@@ -41,14 +41,27 @@ def test_never_beats_the_roofline(gpu: str, m: int, n: int, k: int, layout: str,
     assert found > max(flops_s, bytes_s)
 
 
+@given(GPUS, SIZES, SIZES, SIZES, LAYOUTS, st.integers(1, 64))
+def test_nothing_is_faster_than_the_most_a_gpu_does(gpu: str, m: int, n: int, k: int, layout: str, groups: int) -> None:
+    device = hardware.device(gpu)
+    for precision in ("bf16", "fp8"):
+        if device.computes(precision):
+            timed = gemm(device, m=m, n=n, k=k, precision=precision, layout=layout, groups=groups)
+            flops = 2.0 * groups * m * n * k
+            assert flops / timed.seconds <= most_flops_per_s(device, precision) * (1 + 1e-12)
+            assert most_flops_per_s(device, precision) <= device.peak(precision)
+
+
 @given(GPUS, SIZES, SIZES, SIZES, LAYOUTS, st.integers(1, 64), st.sampled_from("mnkg"), st.floats(1.0, 8.0))
 def test_more_work_never_takes_less_time(
     gpu: str, m: int, n: int, k: int, layout: str, groups: int, grown: str, times: float
 ) -> None:
+    """Of rows that tensor cores can load: a little more may well be faster than rows they cannot."""
     device = hardware.device(gpu)
-    small = {"m": m, "n": n, "k": k, "groups": groups}
+    small = {"m": 8 * m, "n": 8 * n, "k": 8 * k, "groups": groups}
     axis = "groups" if grown == "g" else grown
-    large = {**small, axis: int(np.ceil(small[axis] * times))}
+    large = {**small, axis: small[axis] // (1 if grown == "g" else 8)}
+    large[axis] = int(np.ceil(large[axis] * times)) * (1 if grown == "g" else 8)
     before = seconds(device, small["m"], small["n"], small["k"], layout, small["groups"])
     after = seconds(device, large["m"], large["n"], large["k"], layout, large["groups"])
     assert after >= before * (1 - ROUNDING)

@@ -32,7 +32,8 @@ from astra.spec.strategy_fields import MOMENTS, RESHARDS
 from astra.units import GIB
 from tests.oracle.oracle import Oracle, strategy_of
 from tests.oracle.requests import KINDS, Request, random_request, rules_file, with_memory
-from tests.properties.jobs import FIRST, TIMES
+from tests.properties.jobs import FIRST
+from tests.tiers import TIMES, sampled
 
 CLOSE = 1e-11
 EVERYTHING = 10_000  # groups: more than there are
@@ -202,7 +203,7 @@ def check_ledger(found: SearchOutcome) -> None:
     assert sum(counts) == found.considered
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + REQUESTS * TIMES, CHUNK))
+@pytest.mark.parametrize("first", sampled(range(FIRST, FIRST + REQUESTS * TIMES, CHUNK), every=4, first=1))
 def test_the_search_finds_the_best_of_all_estimates(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + CHUNK):
         case = make_case(seed, tmp_path)
@@ -214,7 +215,7 @@ def test_the_search_finds_the_best_of_all_estimates(first: int, tmp_path: Path) 
             raise AssertionError(f"request {seed} {asked}: {error}") from error
 
 
-@pytest.mark.parametrize("first", range(0, REQUESTS, REQUESTS // 4))
+@pytest.mark.parametrize("first", sampled(range(0, REQUESTS, REQUESTS // 4), every=4))
 def test_no_setting_of_the_switches_beats_having_them_on(first: int, tmp_path: Path) -> None:
     """So that leaving the others out of the search misses nothing."""
     rng = random.Random(first)

@@ -10,6 +10,7 @@ from astra.partition.ends import solve_ended
 from astra.partition.one_pool import applies, solve_one
 from astra.partition.solve import Problem, StageChoice, bound, end_times, solve, stage_times, value
 from tests.partition.brute_force import best_split, brute_force, fits
+from tests.tiers import sampled
 
 
 def random_problem(rng: np.random.Generator, pools: int, depth: int, most_stages: int, *, kinds: int = 1) -> Problem:
@@ -67,7 +68,7 @@ def agree(problem: Problem) -> None:
     assert found.value_s == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", sampled(range(300), every=3))
 def test_equals_brute_force_on_small_cases(seed: int) -> None:
     rng = np.random.default_rng(seed)
     pools = int(rng.integers(1, 4))
@@ -75,20 +76,20 @@ def test_equals_brute_force_on_small_cases(seed: int) -> None:
     agree(random_problem(rng, pools, depth, most_stages=int(rng.integers(1, 4)), kinds=int(rng.integers(1, 3))))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sampled(range(20), every=2))
 def test_equals_brute_force_on_deep_models(seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)
     agree(random_problem(rng, pools=2, depth=int(rng.integers(14, 25)), most_stages=2))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sampled(range(60), every=3))
 def test_equals_brute_force_with_more_pools_than_stages(seed: int) -> None:
     rng = np.random.default_rng(5000 + seed)
     problem = random_problem(rng, pools=4, depth=int(rng.integers(3, 7)), most_stages=int(rng.integers(1, 3)))
     agree(problem._replace(in_flight=problem.in_flight[: int(rng.integers(2, 5))], every=False))
 
 
-@pytest.mark.parametrize("sizes", [(2, 3, 2), (3, 3, 2), (1, 2, 4), (4, 4, 4)])
+@pytest.mark.parametrize("sizes", sampled([(2, 3, 2), (3, 3, 2), (1, 2, 4), (4, 4, 4)], every=2))
 def test_equals_brute_force_on_up_to_twelve_stages(sizes: tuple[int, ...]) -> None:
     """Three pools, 24 layers: only full pools, so that every split can be listed; 1.4 million of each order at most."""
     rng = np.random.default_rng(sum(sizes))
@@ -104,7 +105,7 @@ def test_equals_brute_force_on_up_to_twelve_stages(sizes: tuple[int, ...]) -> No
     agree(problem._replace(pools=choices, hop_s=hops, every=True))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sampled(range(60), every=4))
 def test_many_pools_without_order_first(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way taken with many pools, by the problem without order, gives the same optimum."""
     rng = np.random.default_rng(5000 + seed)
@@ -157,7 +158,7 @@ def agree_with_ends(problem: Problem) -> None:
     assert solve_ended(problem, below=found.total_s) is None
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", sampled(range(300), every=5))
 def test_the_whole_step_equals_brute_force(seed: int) -> None:
     rng = np.random.default_rng(7000 + seed)
     kinds = int(rng.integers(1, 3))
@@ -167,14 +168,14 @@ def test_the_whole_step_equals_brute_force(seed: int) -> None:
     agree_with_ends(with_ends(rng, problem, alike=kinds == 1))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sampled(range(40), every=3))
 def test_the_whole_step_of_deep_models_equals_brute_force(seed: int) -> None:
     rng = np.random.default_rng(8000 + seed)
     problem = random_problem(rng, pools=2, depth=int(rng.integers(14, 25)), most_stages=2)
     agree_with_ends(with_ends(rng, problem, alike=seed % 2 == 0))
 
 
-@pytest.mark.parametrize("sizes", [(2, 3, 2), (3, 2, 3), (1, 2, 4), (2, 2, 2)])
+@pytest.mark.parametrize("sizes", sampled([(2, 3, 2), (3, 2, 3), (1, 2, 4), (2, 2, 2)], every=2))
 def test_the_whole_step_of_three_full_pools_equals_brute_force(sizes: tuple[int, ...]) -> None:
     """24 layers on up to 8 stages in every order."""
     rng = np.random.default_rng(9000 + sum(sizes))
@@ -184,6 +185,7 @@ def test_the_whole_step_of_three_full_pools_equals_brute_force(sizes: tuple[int,
     agree_with_ends(with_ends(rng, problem._replace(pools=choices, hop_s=hops, every=True), alike=True))
 
 
+@pytest.mark.exhaustive
 def test_twelve_stages_of_three_pools_whole_step() -> None:
     """1.35 million splits of one order, which the hops leave as the only one."""
     rng = np.random.default_rng(12)

@@ -22,8 +22,8 @@ from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
 from tests.oracle import requests
+from tests.tiers import TIMES
 
-TIMES = int(os.environ.get("ASTRA_EXPLORE") or 1)  # ASTRA_EXPLORE=20: examples never drawn before, 20 times as many
 FIRST = int(os.environ.get("ASTRA_SEED") or 0)  # of the numbered requests; ``make explore`` takes the clock's
 FREE = Restrictions()
 GROUPS = 10_000  # more than there are

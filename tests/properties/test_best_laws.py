@@ -23,8 +23,9 @@ from astra.search.splits import neighbours
 from astra.spec.job import Job
 from astra.spec.strategy import OFFLOADS, OVERLAPS, RECOMPUTES, Strategy, parse_strategy, replace
 from astra.spec.workload import Workload
-from tests.properties.jobs import job, law, seeds
+from tests.properties.jobs import job, seeds
 from tests.properties.test_plan_laws import request
+from tests.tiers import drawn
 
 SLACK = 1e-11
 OFFERED = [runtimes.runtime(name) for name in runtimes.runtime_names()]
@@ -117,7 +118,7 @@ def rule(best: Strategy, rng: random.Random) -> str:
     )
 
 
-@law(40)
+@drawn(40, few=14)
 @given(asked_jobs, st.integers(0, 2**32 - 1), ranks)
 def test_no_restriction_improves_the_step(asked: Job, seed: int, rank: str) -> None:
     free = answer(asked, top=1, rank=rank)
@@ -132,7 +133,7 @@ def test_no_restriction_improves_the_step(asked: Job, seed: int, rank: str) -> N
         assert ranked_s(free.best.estimate, rank) <= ranked_s(restricted.best.estimate, rank) * (1 + SLACK), limits
 
 
-@law(12)
+@drawn(12, few=8)
 @given(
     st.integers(0, len(REAL) - 1).map(real),
     st.integers(0, 2**32 - 1),
@@ -196,7 +197,7 @@ def defines_a_run(asked: Job, strategy: Strategy) -> bool:
     return strategy.pp * strategy.vp <= depth and ranks % (strategy.ep * strategy.etp) == 0
 
 
-@law(40)
+@drawn(40, few=14)
 @given(asked_jobs, st.integers(0, 2**32 - 1), ranks)
 def test_no_mutation_beats_the_plan(asked: Job, seed: int, rank: str) -> None:
     plans = answer(asked, top=1, rank=rank)
@@ -251,7 +252,7 @@ def sampled(asked: Job, rng: random.Random) -> Strategy | None:
     return made
 
 
-@law(20)
+@drawn(20, few=8)
 @given(asked_jobs, st.integers(0, 2**32 - 1), ranks)
 def test_no_legal_strategy_beats_the_plan(asked: Job, seed: int, rank: str) -> None:
     plans, rng = answer(asked, top=1, rank=rank), random.Random(seed)
@@ -263,7 +264,7 @@ def test_no_legal_strategy_beats_the_plan(asked: Job, seed: int, rank: str) -> N
             assert ranked_s(plans.best.estimate, rank) <= ranked_s(result, rank) * (1 + SLACK), result.strategy
 
 
-@law(30)
+@drawn(30, few=10)
 @given(asked_jobs)
 def test_the_text_of_a_plan_has_its_number(asked: Job) -> None:
     plans = answer(asked, top=3)

@@ -21,7 +21,6 @@ from tests.properties.jobs import (
     assert_same,
     choices,
     job,
-    law,
     leaders,
     seeds,
     step_s,
@@ -29,6 +28,7 @@ from tests.properties.jobs import (
     with_links,
     with_work,
 )
+from tests.tiers import drawn
 
 Choice = tuple[Job, Strategy]
 SLACK = 1e-9
@@ -38,7 +38,7 @@ def estimated(choice: Choice) -> Estimate:
     return estimate(choice[0], [choice[1]])[0]
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices)
 def test_the_breakdown_sums_to_the_step_and_has_no_negative_cause(choice: Choice) -> None:
     result = estimated(choice)
@@ -47,7 +47,7 @@ def test_the_breakdown_sums_to_the_step_and_has_no_negative_cause(choice: Choice
     assert result.bubble_fraction == pytest.approx(result.breakdown[BUBBLE] / result.step_s)
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices)
 def test_memory_by_kind_sums_to_the_peak(choice: Choice) -> None:
     result = estimated(choice)
@@ -61,7 +61,7 @@ def test_memory_by_kind_sums_to_the_peak(choice: Choice) -> None:
     assert result.fits == all(stage.fits for stage in result.stages)
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices)
 def test_stages_layers_and_microbatches_add_up(choice: Choice) -> None:
     asked, strategy = choice
@@ -79,7 +79,7 @@ def test_stages_layers_and_microbatches_add_up(choice: Choice) -> None:
         assert all(stage.exposed_s[axis] <= stage.communication_s[axis] * (1 + SLACK) for axis in stage.exposed_s)
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices)
 def test_no_gpu_does_more_than_its_peak(choice: Choice) -> None:
     result = estimated(choice)
@@ -88,7 +88,7 @@ def test_no_gpu_does_more_than_its_peak(choice: Choice) -> None:
     assert max(stage.compute_s for stage in result.stages) < result.step_s
 
 
-@law(40)
+@drawn(40, few=14)
 @given(choices)
 def test_an_axis_of_degree_one_is_silent(choice: Choice) -> None:
     asked, strategy = choice
@@ -105,7 +105,7 @@ def test_an_axis_of_degree_one_is_silent(choice: Choice) -> None:
             assert stage.communication_s["dp"] == stage.exposed_s["dp"] == 0
 
 
-@law(40)
+@drawn(40, few=14)
 @given(choices)
 def test_degrees_of_one_may_be_left_out(choice: Choice) -> None:
     asked, strategy = choice
@@ -130,7 +130,7 @@ def test_one_gpu_does_not_communicate(kind: str) -> None:
             assert set(stage.communication_s.values()) == set(stage.exposed_s.values()) == {0.0}
 
 
-@law(50)
+@drawn(50, few=17)
 @given(choices, st.sampled_from((2, 3)))
 def test_more_samples_take_longer(choice: Choice, times: int) -> None:
     asked, strategy = choice
@@ -139,7 +139,7 @@ def test_more_samples_take_longer(choice: Choice, times: int) -> None:
     assert step_s(longer, strategy) > step_s(asked, strategy)
 
 
-@law(50)
+@drawn(50, few=17)
 @given(choices)
 def test_longer_samples_take_longer(choice: Choice) -> None:
     asked, strategy = choice
@@ -151,7 +151,7 @@ def test_longer_samples_take_longer(choice: Choice) -> None:
 FASTER: Mapping[str, float] = {"flops_per_s": 2.0, "memory_bytes_per_s": 2.0, "host_bytes_per_s": 2.0}
 
 
-@law(80)
+@drawn(80, few=27)
 @given(choices, st.sampled_from(sorted(FASTER)))
 def test_a_faster_gpu_never_hurts_a_strategy(choice: Choice, name: str) -> None:
     asked, strategy = choice
@@ -159,14 +159,14 @@ def test_a_faster_gpu_never_hurts_a_strategy(choice: Choice, name: str) -> None:
     assert step_s(faster, strategy) <= step_s(asked, strategy) * (1 + SLACK)
 
 
-@law(60)
+@drawn(60, few=20)
 @given(choices)
 def test_faster_links_never_hurt_a_strategy(choice: Choice) -> None:
     asked, strategy = choice
     assert step_s(with_links(asked, 2.0), strategy) <= step_s(asked, strategy) * (1 + SLACK)
 
 
-@law(40)
+@drawn(40, few=14)
 @given(choices)
 def test_switches_only_help(choice: Choice) -> None:
     asked, strategy = choice
@@ -176,7 +176,7 @@ def test_switches_only_help(choice: Choice) -> None:
     assert estimated((asked, bare)).peak_allocated_gib == estimated(choice).peak_allocated_gib
 
 
-@law(40)
+@drawn(40, few=14)
 @given(choices)
 def test_recompute_trades_time_for_memory(choice: Choice) -> None:
     asked, strategy = choice
@@ -187,7 +187,7 @@ def test_recompute_trades_time_for_memory(choice: Choice) -> None:
     assert kept[0] <= kept[1]
 
 
-@law(40)
+@drawn(40, few=14)
 @given(choices)
 def test_zero_stages_shard_ever_more(choice: Choice) -> None:
     asked, strategy = choice
@@ -201,7 +201,7 @@ def test_zero_stages_shard_ever_more(choice: Choice) -> None:
         assert static[3] < static[0]
 
 
-@law(25)
+@drawn(25, few=9)
 @given(seeds)
 def test_a_strategy_costs_the_same_alone_and_among_others(seed: int) -> None:
     some = leaders(seed)[:6]

@@ -18,7 +18,8 @@ from astra.answer import PlanSet
 from astra.errors import NoFeasiblePlan
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy
-from tests.properties.jobs import assert_same, cluster, job, jobs, law, seeds
+from tests.properties.jobs import assert_same, cluster, job, jobs, seeds
+from tests.tiers import drawn
 
 
 def request(asked: Job, **more: Any) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def planned(asked: Job, **more: Any) -> PlanSet | None:
         return None
 
 
-@law(40)
+@drawn(40, few=14)
 @given(jobs, st.integers(1, 6))
 def test_plans_are_legal_fit_and_differ(asked: Job, top: int) -> None:
     answer = planned(asked, top=top)
@@ -67,7 +68,7 @@ def test_plans_are_legal_fit_and_differ(asked: Job, top: int) -> None:
         assert plan.estimate.mfu <= 1
 
 
-@law(25)
+@drawn(25, few=9)
 @given(jobs)
 def test_an_estimate_of_a_plan_is_the_plans(asked: Job) -> None:
     answer = planned(asked, top=3)
@@ -76,7 +77,7 @@ def test_an_estimate_of_a_plan_is_the_plans(asked: Job) -> None:
         assert_same(again.to_dict(), plan.estimate.to_dict())
 
 
-@law(25)
+@drawn(25, few=9)
 @given(jobs, st.floats(0.0, 0.9))
 def test_headroom_is_honoured(asked: Job, headroom: float) -> None:
     answer = planned(asked, headroom=headroom, top=3)
@@ -86,7 +87,7 @@ def test_headroom_is_honoured(asked: Job, headroom: float) -> None:
         assert result.peak_reserved_gib <= result.memory_limit_gib
 
 
-@law(25)
+@drawn(25, few=9)
 @given(jobs)
 def test_every_strategy_is_accounted_for(asked: Job) -> None:
     answer = planned(asked)
@@ -98,7 +99,7 @@ def test_every_strategy_is_accounted_for(asked: Job) -> None:
     assert all(reject.strategies > 0 and reject.sentence for reject in answer.rejects)
 
 
-@law(20)
+@drawn(20, few=8)
 @given(seeds)
 def test_fixing_the_best_plan_finds_it_again(seed: int) -> None:
     answer = planned(job(seed), top=1)

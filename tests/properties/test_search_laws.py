@@ -17,30 +17,31 @@ from astra.search.engine import search
 from astra.search.space import Space
 from astra.spec.job import Job
 from tests.oracle.requests import with_memory
-from tests.properties.jobs import FREE, GROUPS, best_s, jobs, law, with_device, with_links
+from tests.properties.jobs import FREE, GROUPS, best_s, jobs, with_device, with_links
+from tests.tiers import drawn
 
 SLACK = 1e-11  # rounding, which depends on what is timed together
 
 
-@law(40)
+@drawn(40, few=14)
 @given(jobs, st.floats(1.01, 8.0))
 def test_more_memory_never_hurts(job: Job, times: float) -> None:
     assert best_s(with_memory(job, job.pool.device.memory_bytes * times)) <= best_s(job) * (1 + SLACK)
 
 
-@law(40)
+@drawn(40, few=14)
 @given(jobs, st.sampled_from(("flops_per_s", "memory_bytes_per_s", "host_bytes_per_s")), st.floats(1.1, 8.0))
 def test_a_faster_gpu_never_hurts(job: Job, name: str, times: float) -> None:
     assert best_s(with_device(job, **{name: times})) <= best_s(job) * (1 + SLACK)
 
 
-@law(40)
+@drawn(40, few=14)
 @given(jobs, st.floats(1.1, 8.0))
 def test_faster_links_never_hurt(job: Job, times: float) -> None:
     assert best_s(with_links(job, times)) <= best_s(job) * (1 + SLACK)
 
 
-@law(20)
+@drawn(20, few=8)
 @given(jobs, st.integers(1, 4))
 def test_keeping_more_groups_changes_none_of_them(job: Job, keep: int) -> None:
     everything = [(c.strategy, c.step_s) for c in search(job, FREE, keep=GROUPS).candidates]
@@ -65,7 +66,7 @@ def shuffled(seed: int) -> Iterator[None]:
         yield
 
 
-@law(25)
+@drawn(25, few=9)
 @given(jobs, st.integers(0, 2**32 - 1))
 def test_the_order_of_cores_is_irrelevant(job: Job, seed: int) -> None:
     before = search(job, FREE, keep=GROUPS)
@@ -76,7 +77,7 @@ def test_the_order_of_cores_is_irrelevant(job: Job, seed: int) -> None:
     assert (after.considered, after.refused, after.dominated) == (before.considered, before.refused, before.dominated)
 
 
-@law(25)
+@drawn(25, few=9)
 @given(jobs, st.integers(0, 2**32 - 1))
 def test_the_order_of_meshes_is_irrelevant(job: Job, seed: int) -> None:
     space = Space(job, FREE)

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -87,3 +88,24 @@ def test_models_that_cannot_be_trained_so_are_passed_over() -> None:
     report = afford("llama-3.2-1b", budget=60, gpus="H100", max_gpus=8, batch=64, seq=4096)
     assert report.most == "llama-3.2-1b"
     assert not any(row.model.startswith("gpt-2") for row in report.rows)
+
+
+def test_what_is_supposed_and_not_known_is_said() -> None:
+    report = afford(
+        "llama-3.2-1b", budget=500, gpus="H100", max_gpus=8, batch=256, seq=2048, money=Money(providers=("Lambda",))
+    )
+    notes = " ".join(report.notes)
+    assert "A step is 256 samples of 2,048 tokens" in notes
+    for said in ("how many GPUs its provider has free", "Nobody says what joins", "Start-up is assumed: 15 minutes"):
+        assert said in notes
+    told = afford(
+        "llama-3.2-1b", budget=500, gpus="H100", max_gpus=8, batch=256, seq=2048, money=Money(startup_s=300.0)
+    )
+    assert not any("Start-up is assumed" in note for note in told.notes)
+
+
+def test_a_row_shows_all_it_is_the_best_in() -> None:
+    report = afford("llama-3.2-1b", budget=500, gpus="H100", max_gpus=8, batch=256, seq=2048, ratio=1.0)
+    both = msgspec.structs.replace(report, most=report.largest, best=report.largest)
+    (line,) = [line for line in str(both).splitlines() if line.startswith("*LM")]
+    assert report.largest in line

@@ -20,6 +20,7 @@ from astra.catalog.hardware import device
 from astra.errors import UnknownName
 from astra.money.bill import checkpoint_bytes, outlook
 from astra.partition.problem import Effort
+from astra.renting import mixes
 from astra.renting.mixes import LEAST_SHARE, Which
 from astra.renting.rent import rent
 from astra.rules.restrictions import Restrictions
@@ -38,14 +39,14 @@ Key = tuple[tuple[str, int], ...]  # (GPU, how many), one or two
 Points = dict[Key, tuple[float, float]]  # seconds and dollars
 
 
-def asked(folder: Path, prices: dict[str, float], mixes: Which = "all", **money: Any) -> RentReport:
+def asked(folder: Path, prices: dict[str, float], which: Which = "all", **money: Any) -> RentReport:
     rows = [f"Acme,box,{gpu},{NODE},x,on-demand,{usd},USD,2026-11-01,acme.example,\n" for gpu, usd in prices.items()]
     path = folder / "prices.csv"
     path.write_text(HEADER + "".join(rows))
     options = Money(**{"prices": str(path), "providers": ("Acme",), "startup_s": 0.0, "goodput": "ideal", **money})
     return rent(
         MODEL, tokens=TOKENS, batch=BATCH, seq=SEQ, gpus=",".join(prices), max_gpus=MOST, money=options,
-        today=dt.date(2026, 11, 15), mixes=mixes, assume_network=True, rank="expected",
+        today=dt.date(2026, 11, 15), mixes=which, assume_network=True, rank="expected",
     )  # fmt: skip
 
 
@@ -118,6 +119,7 @@ def keys(report: RentReport) -> set[Key]:
     return {tuple(sorted((part.gpu, part.gpus) for part in choice.parts)) for choice in report.front}
 
 
+@pytest.mark.exhaustive  # the two tests below compare two GPU types with brute force in the default run
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prices=st.fixed_dictionaries({}, optional=dict.fromkeys(GPUS, st.floats(0.5, 8))).filter(bool))
 @example(prices={"H100": 1.66, "B200": 7.76, "A100-80": 7.29})
@@ -133,9 +135,9 @@ def test_the_front_with_mixes_is_that_of_brute_force(tmp_path: Path, prices: dic
 
 def test_a_mix_on_the_front_is_billed_at_both_prices(tmp_path: Path) -> None:
     report = asked(tmp_path, {"H100": 1.66, "B200": 7.76})
-    mixes = [choice for choice in report.front if len(choice.parts) == 2]
-    assert mixes, "these prices leave a gap that a mix fills"
-    for choice in mixes:
+    both = [choice for choice in report.front if len(choice.parts) == 2]
+    assert both, "these prices leave a gap that a mix fills"
+    for choice in both:
         hourly = sum(part.gpus * part.price.usd_per_gpu_h for part in choice.parts)
         assert choice.cost.usd == pytest.approx(choice.cost.days * 24 * hourly)
         assert choice.gpus == choice.cost.gpus == sum(part.gpus for part in choice.parts)
@@ -177,11 +179,11 @@ def test_restarts_move_the_front_as_they_should(tmp_path: Path) -> None:
 
 
 def test_mixes_may_be_left_out(tmp_path: Path) -> None:
-    report = asked(tmp_path, {"H100": 1.66, "B200": 7.76}, mixes="none")
+    report = asked(tmp_path, {"H100": 1.66, "B200": 7.76}, which="none")
     assert all(len(choice.parts) == 1 for choice in report.front)
     assert report.search.mixes.considered == 0
     with pytest.raises(UnknownName, match="mixes"):
-        asked(tmp_path, {"H100": 1.66}, mixes="few")  # type: ignore[arg-type]
+        asked(tmp_path, {"H100": 1.66}, which="few")  # type: ignore[arg-type]
 
 
 def test_mixes_of_models_with_experts_are_counted_but_not_planned_unless_asked_for() -> None:
@@ -190,3 +192,15 @@ def test_mixes_of_models_with_experts_are_counted_but_not_planned_unless_asked_f
     assert account.planned == account.on_front == 0
     assert account.considered == account.dominated + account.open
     assert account.dominated > 0
+
+
+def test_only_mixes_that_a_runtime_runs_are_told_unless_all_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = {"H100": 1.66, "B200": 7.76}
+    assert asked(tmp_path, prices).search.mixes.on_front > 0
+    monkeypatch.setattr(mixes, "LEAST_GAIN", 10.0)  # every one that could be on the front is planned
+    for choice in asked(tmp_path, prices, which="some").front:
+        if len(choice.parts) > 1:
+            (note,) = [note for note in asked(tmp_path, prices).notes if note.startswith(choice.name)]
+            assert "no runtime" not in note

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import astra
@@ -24,6 +24,7 @@ from astra.rules.restrictions import Restrictions
 from astra.search.detail import estimate
 from astra.search.engine import search
 from astra.spec.money import Money
+from tests.tiers import drawn
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
 TODAY = dt.date(2026, 11, 15)
@@ -86,7 +87,7 @@ def keys(choices: list[Choice]) -> set[tuple[str, int]]:
     return {(choice.gpu, choice.gpus) for choice in choices}
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawn(20, few=7, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prices=prices_of, rank=st.sampled_from(["upper", "expected"]))
 def test_the_front_is_that_of_brute_force(tmp_path: Path, prices: dict[str, float], rank: str) -> None:
     report = asked(written(tmp_path, prices), gpus=",".join(prices), rank=rank, mixes="none")
@@ -94,7 +95,7 @@ def test_the_front_is_that_of_brute_force(tmp_path: Path, prices: dict[str, floa
     assert report.ranked_by == rank
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawn(8, few=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prices=prices_of)
 def test_and_also_with_restarts(tmp_path: Path, prices: dict[str, float]) -> None:
     often: dict[str, Any] = {"goodput": "expected", "mtbf_gpu_h": 500.0, "preemptions_per_node_day": 0.5}
@@ -103,7 +104,7 @@ def test_and_also_with_restarts(tmp_path: Path, prices: dict[str, float]) -> Non
     assert report.judged_by == "expected"
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawn(8, few=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prices=prices_of, share=st.floats(0.05, 0.95))
 def test_budget_and_deadline_choose_the_best_of_all(tmp_path: Path, prices: dict[str, float], share: float) -> None:
     path, gpus = written(tmp_path, prices), ",".join(prices)

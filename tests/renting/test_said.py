@@ -12,8 +12,11 @@ from astra.answer_money import RentReport
 from astra.catalog.prices import book, read_prices, to_csv
 from astra.errors import InputError
 from astra.renting.rent import offers_of, rent
+from astra.report.money import render_rent
+from astra.spec.mixed import short_form
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest
+from astra.units import show_dollars
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes"
 TODAY = dt.date(2026, 11, 15)
@@ -139,3 +142,32 @@ def test_what_a_row_says_is_written_and_read_back(tmp_path: Path) -> None:
     assert (tag.available, tag.min_gpus, tag.term_s, tag.step_s, tag.startup_s) == (64, 16, 30 * 86400, 60, 900)
     assert (tag.fabric, tag.terms, tag.notes) == ("efa 400 Gb/s per GPU", "contract", "n")
     assert choice.gpus >= 16
+
+
+def test_few_steps_are_warned_of() -> None:
+    few, enough = (asked(gpus="H100", max_gpus=8, tokens=tokens) for tokens in (50 * 48 * 2048, 5000 * 48 * 2048))
+    assert any("50 steps of 48 samples of 2,048 tokens" in warning for warning in few.warnings)
+    assert not any("steps of" in warning for warning in enough.warnings)
+
+
+def test_common_choices_are_told_as_the_front_is() -> None:
+    """Failures this frequent are in the time and cost of both."""
+    report = asked(gpus="H100", max_gpus=64, money=Money(mtbf_gpu_h=50.0, restart_s=1800.0))
+    (common,) = report.popular
+    assert common.cost.expected is not None
+    assert common.cost.expected.usd > 1.05 * common.cost.usd
+    (line,) = [
+        line
+        for line in render_rent(report, 140, full=True).splitlines()
+        if common.name in line and "wastes" not in line and "$" in line
+    ][-1:]
+    assert show_dollars(common.cost.expected.usd) in line
+
+
+def test_narrow_pages_have_the_strategies_too() -> None:
+    report = asked(gpus="H100", max_gpus=16)
+    for width in (80, 100, 150):
+        page = render_rent(report, width)
+        for choice in report.front:
+            if not choice.like:
+                assert " ".join(short_form(choice.strategy, choice.as_usual)) in page

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from astra.report.html import estimate_html, plans_html
+from astra.spec.mixed import on_one_line
 from tests.report import records
 
 VOID = {"br", "hr", "img"}
@@ -46,7 +47,7 @@ def test_plans_are_balanced_and_complete() -> None:
     page = parsed(plans_html(planset))
     assert page.tags.count("tr") == 1 + len(planset.plans)
     for plan in planset.plans:
-        assert plan.strategy in page.words
+        assert on_one_line(plan.strategy, plan.estimate.as_usual) in page.words, "as in the terminal"
 
 
 @pytest.mark.parametrize("draw", [lambda hostile: plans_html(records.planset(plans=[hostile], notes=["<b>n</b>"])),

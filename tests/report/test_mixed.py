@@ -10,6 +10,7 @@ import pytest
 
 import astra
 from astra.answer import StageEstimate
+from astra.report.explain import error_bar, why_lost
 from astra.report.mixed import chain, comparison, marginal_sentences, render_estimate, render_mixed, stage_rows
 from astra.search.fleet.records import (
     Alternative,
@@ -49,6 +50,41 @@ def test_the_picture_shows_every_stage(width: int) -> None:
     assert "What each pool is worth" in squeezed
     assert "Who can run it" in squeezed
     assert max(map(len, text.splitlines())) <= max(width, 160)
+
+
+def test_a_fleet_is_told_in_full_as_one_pool_is() -> None:
+    """Terms that sum to the step, memory of every stage against its own pool's limit, why each other plan lost."""
+    fleet = astra.plan("llama-2-13b", gpus=["16xH100", "16xA100-40"], batch=64, seq=4096)
+    assert isinstance(fleet, MixedPlanSet)
+    best = fleet.best.estimate
+    assert isinstance(best, MixedEstimate)
+    assert len(best.used) == 2
+    lines = render_mixed(fleet, 140, False, full=True).splitlines()
+    assert sum(best.breakdown.values()) == pytest.approx(best.step_s, rel=1e-9)
+    assert any(line.startswith("Where the ") for line in lines)
+    memory = lines[next(n for n, line in enumerate(lines) if line.startswith("Memory")) :]
+    rows = [line.split() for line in memory[3 : memory.index("")]]
+    shown = {row[1]: (float(row[-2]), float(row[-1])) for row in rows}  # by pool: reserved and limit
+    for stage in best.stages:
+        assert isinstance(stage, MixedStage)
+        assert shown[stage.pool][1] == pytest.approx(stage.memory_limit_gib, abs=0.06)
+        assert sum(stage.memory.values()) == pytest.approx(stage.peak_allocated_gib)
+    fullest = max(best.stages, key=lambda stage: stage.peak_reserved_gib / (stage.own_limit_gib or 1))
+    assert f"Stage {fullest.index} of 0-{len(best.stages) - 1} is the fullest" in "\n".join(lines)
+    for plan in fleet.plans[1:]:
+        assert any(line.startswith(f"- #{plan.rank} is ") for line in lines)
+    assert all(f"±{error_bar(plan.estimate):.0%}" in "\n".join(lines) for plan in fleet.plans)
+
+
+def test_a_plan_that_is_faster_and_less_sure_is_not_called_slower() -> None:
+    found = astra.plan("llama-3-70b", gpus="64xH100", batch=256, seq=8192, top=20)
+    best = found.best
+    daring = [plan for plan in found.plans if plan.estimate.step_s < 0.999 * best.estimate.step_s]
+    assert daring, "ranked by the upper end, some faster plan comes later"
+    for plan in daring:
+        said = why_lost(best, plan)
+        assert "faster if it works" in said
+        assert "slower" not in said
 
 
 def test_rows_cover_all_stages_once() -> None:

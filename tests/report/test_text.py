@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -104,6 +106,34 @@ def test_a_real_answer_is_one_screen(asked: dict[str, Any]) -> None:
         assert len(text.render_estimate(planset.best.estimate, width=100).splitlines()) <= 40
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
+
+
+class Terminal(io.StringIO):
+    """Somewhere a person looks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (100, 30), (100, 40)])
+def test_a_low_terminal_is_one_screen_too(monkeypatch: pytest.MonkeyPatch, columns: int, rows: int) -> None:
+    planset = astra.plan("llama-2-70b", gpus="512xH100", batch=1024, seq=4096, tokens=1e12)
+    monkeypatch.setenv("LINES", str(rows))
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    page = text.render_plans(planset, columns)
+    assert len(page.splitlines()) < rows, "beside the line for the next command"
+    assert max(map(len, page.splitlines())) <= columns
+    for part in ("Expect", "is the fullest", "The bill", "note:", "-v:"):
+        assert part in page
+
+
+def test_long_notes_are_counted_and_not_shown() -> None:
+    notes = [f"{letter} note that goes on for quite a while, {'so ' * 40}" for letter in "ABCDE"]
+    short = text.render_plans(records.planset(notes=notes), width=100)
+    assert "A note" in short
+    assert "3 more with -v" in " ".join(short.split())
+    full = text.render_plans(records.planset(notes=notes), width=100, full=True)
+    assert all(f"{letter} note" in full for letter in "ABCDE")
 
 
 def test_brief_keeps_the_ranking_alone() -> None:

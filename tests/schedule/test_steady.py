@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra.provenance import Floats, Ints
+from astra.provenance import Floats
 from astra.schedule import find, simulate, simulator, steady, step_s
 from astra.spec.strategy import SCHEDULES as NAMES
 from tests.schedule import pipelines
@@ -34,9 +34,9 @@ def test_few_microbatches_stand_for_many(name: str, v: int, blocking: bool, monk
     simulated = []
     real = simulator.run
 
-    def counting(source: Ints, held_s: Floats, latency_s: Floats) -> Floats:
+    def counting(way: simulator.Walk, held_s: Floats, latency_s: Floats) -> Floats:
         simulated.append(held_s.size)
-        return real(source, held_s, latency_s)
+        return real(way, held_s, latency_s)
 
     monkeypatch.setattr(steady, "run", counting)
     forward_s = np.ones(4 * v)
@@ -69,3 +69,18 @@ def test_a_slow_transient_is_not_mistaken_for_the_steady_state() -> None:
     for blocking in (False, True):
         total_s = simulate("interleaved", **pipeline, blocking_p2p=blocking).total_s
         assert step_s("interleaved", **pipeline, blocking_p2p=blocking) == pytest.approx(total_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "v"), [("1f1b", 1), ("interleaved", 3), ("zb", 1), ("zbv", 2)])
+def test_slot_by_slot_and_in_waves_are_the_same_to_the_last_bit(name: str, v: int) -> None:
+    schedule, rng = find(name), np.random.default_rng(7)
+    source = simulator.inputs(schedule.orders(5, v, 20), m=20)
+    held_s, latency_s = rng.random((2, source.size, 3))
+    way = simulator.walk(source)
+    alone = np.stack([simulator.run(way, held_s[:, row], latency_s[:, row]) for row in range(3)], axis=1)
+    assert np.array_equal(alone, simulator.run_rows(simulator.waves(source), held_s, latency_s))
+
+
+def test_slots_that_wait_for_one_another_are_told() -> None:
+    with pytest.raises(RuntimeError, match=r"deadlocks: ranks \[0, 1\]"):
+        simulator.walk(np.array([[2, 4], [0, 4]]))

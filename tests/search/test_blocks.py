@@ -44,7 +44,7 @@ def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
         rows = table.place == at
         limit_s = np.full(len(counts), bound_s[rows].min() * (1 + 1e-9))
         some = {degree: column[rows] for degree, column in columns.items()}
-        stream = CountStream(job, counts, restrictions, {}, Effort())
+        stream = CountStream(job, counts, restrictions, {}, Effort(), np.ones(len(counts), bool))
         stream.come_closer(limit_s)
         assert stream.hopeful(some, limit_s)[bound_s[rows].argmin()]
         assert not stream.hopeful(some, 0.3 * limit_s).any()
@@ -52,7 +52,7 @@ def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
 
 def test_every_count_is_visited_once() -> None:
     job, counts, restrictions = case("experts")
-    stream = CountStream(job, counts, restrictions, {}, Effort())
+    stream = CountStream(job, counts, restrictions, {}, Effort(), np.ones(len(counts), bool))
     no_limit = np.full(len(counts), np.inf)
     seen: list[int] = []
     while (block := stream.next(no_limit)) is not None:

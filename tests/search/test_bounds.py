@@ -39,7 +39,7 @@ def test_a_core_takes_no_less_than_its_sibling_says(
     space = Space(job, Restrictions())
     siblings = bounds.siblings_of(job, space)
     usual = bounds.gather_grids(job, space, siblings.usual, PartTable())
-    rest, bound_s = bounds.BySiblings(job, space, usual, siblings, PartTable()).below(np.inf)
+    rest, bound_s = bounds.BySiblings(job, space, usual, siblings).below(np.inf)
     assert len(rest) + len(siblings.usual) == len(space.strategies)
     own_s = (
         bounds.grid_bound_s(job, space, bounds.gather_grids(job, space, rest, PartTable()), rest)
@@ -55,13 +55,13 @@ def test_a_limit_leaves_out_what_is_slower_by_its_sibling_alone(monkeypatch: pyt
     space = Space(job, Restrictions())
     siblings = bounds.siblings_of(job, space)
     usual = bounds.gather_grids(job, space, siblings.usual, PartTable())
-    every, bound_s = bounds.BySiblings(job, space, usual, siblings, PartTable()).below(np.inf)
+    every, bound_s = bounds.BySiblings(job, space, usual, siblings).below(np.inf)
     limit_s = float(np.quantile(bound_s, 0.1))
-    some, lower_s = bounds.BySiblings(job, space, usual, siblings, PartTable()).below(limit_s)
+    some, lower_s = bounds.BySiblings(job, space, usual, siblings).below(limit_s)
     assert 0 < len(some) < len(every)
     assert some.tolist() == every[bound_s < limit_s].tolist()
     assert lower_s == pytest.approx(bound_s[bound_s < limit_s], rel=1e-12)
-    assert not len(bounds.BySiblings(job, space, usual, siblings, PartTable()).below(0.0)[0])
+    assert not len(bounds.BySiblings(job, space, usual, siblings).below(0.0)[0])
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "qwen3-30b-a3b"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -13,19 +14,19 @@ import astra
 from astra.errors import NoFeasiblePlan
 from astra.partition.problem import Effort
 from astra.partition.solve import solve
-from astra.renting import mixes, rent
+from astra.renting import mixes, popular, rent
 from astra.search import budget, offers
 from astra.search.fleet import search as mixed
 from astra.search.fleet import worth as mixed_worth
 from astra.search.fleet.records import MixedPlanSet
 from tests.partition.brute_force import brute_force
 from tests.partition.test_partition import random_problem
+from tests.tiers import sampled
 
 FLEET: dict[str, Any] = {
     "model": "gpt-2-xl", "gpus": ["16xA10G", "8xH100-PCIe-80GB", "8xL40S"], "batch": 32, "seq": 512,
 }  # fmt: skip
-
-
+SMALL = FLEET | {"gpus": ["2xA10G", "2xL40S"]}
 NAMED: list[dict[str, Any]] = [  # each of them once took minutes
     {"model": "gpt-2-xl", "gpus": ["64xA10G", "64xH100-PCIe-80GB", "64xL40S", "24xRTX3090"], "batch": 128, "seq": 512},
     {"model": "mistral-7b-v0.3", "gpus": ["3xMI250X-GCD", "1024xH200", "64xV100-SXM2-32GB", "8xRTX5090"], "batch": 7},
@@ -50,10 +51,10 @@ def efforts(monkeypatch: pytest.MonkeyPatch) -> list[Effort]:
     return made
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, most: float) -> MixedPlanSet:
+def planned(monkeypatch: pytest.MonkeyPatch, fleet: dict[str, Any], most: float) -> MixedPlanSet:
     monkeypatch.setattr(mixed, "MOST_EFFORT", most)
     monkeypatch.setattr(mixed_worth, "MOST_EFFORT", most)
-    found = astra.plan(**FLEET)
+    found = astra.plan(**fleet)
     assert isinstance(found, MixedPlanSet)
     return found
 
@@ -63,23 +64,26 @@ def told(found: MixedPlanSet) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(found, search=search))
 
 
-@pytest.fixture(scope="module")
-def whole() -> MixedPlanSet:
+@cache
+def ended(small: bool) -> MixedPlanSet:
+    """The search with all the effort it needs."""
     with pytest.MonkeyPatch.context() as patch:
-        return planned(patch, np.inf)
+        return planned(patch, SMALL if small else FLEET, np.inf)
 
 
-def test_a_search_that_ends_says_nothing_of_its_effort(whole: MixedPlanSet, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("small", sampled((True, False), every=2))
+def test_a_search_that_ends_says_nothing_of_its_effort(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ended(small)
     assert not [note for note in whole.notes if "work allowed" in note and "remark" not in note]
-    assert told(planned(monkeypatch, 1e12)) == told(whole)
+    assert told(planned(monkeypatch, SMALL if small else FLEET, 1e12)) == told(whole)
 
 
 @pytest.mark.parametrize("most", [1.0, 300.0, 2000.0])
-def test_what_is_cut_is_said_and_its_gap_holds(
-    whole: MixedPlanSet, most: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = planned(monkeypatch, most)
-    assert told(planned(monkeypatch, most)) == told(found)
+@pytest.mark.parametrize("small", sampled((True, False), every=2))
+def test_what_is_cut_is_said_and_its_gap_holds(small: bool, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, fleet = ended(small), SMALL if small else FLEET
+    found = planned(monkeypatch, fleet, most)
+    assert told(planned(monkeypatch, fleet, most)) == told(found)
     assert [note for note in found.notes if "work allowed" in note]
     step_s, best_s = found.plans[0].estimate.step_s, whole.plans[0].estimate.step_s
     alone = [each.step_s for each in found.alone if each.step_s is not None]
@@ -102,7 +106,7 @@ def test_nothing_found_is_not_nothing_fits_where_the_search_was_cut(monkeypatch:
         astra.plan(**exact, forbid="groups")
 
 
-@pytest.mark.parametrize("asked", NAMED, ids=lambda asked: asked["model"])
+@pytest.mark.parametrize("asked", sampled(NAMED, every=2), ids=lambda asked: asked["model"])
 def test_fleets_that_took_minutes_stay_within_their_effort(asked: dict[str, Any], efforts: list[Effort]) -> None:
     found = astra.plan(**asked)
     assert len(efforts) == 2  # the search and the remarks
@@ -113,12 +117,12 @@ def test_fleets_that_took_minutes_stay_within_their_effort(asked: dict[str, Any]
 def test_rent_that_took_minutes_stays_within_its_effort(efforts: list[Effort]) -> None:
     found = astra.rent(**RENTED).search.mixes
     spent = {effort.most: effort for effort in efforts if effort.spent}
-    assert set(spent) == {offers.MOST_EFFORT, mixes.MOST_EFFORT, rent.MOST_REMARKED}
+    assert set(spent) - {mixes.MOST_EFFORT} == {offers.MOST_EFFORT, popular.MOST_REMARKED}, "few have a likely mix"
     assert all(effort.spent <= 1.05 * effort.most for effort in spent.values())
-    assert (found.open > 0) == spent[mixes.MOST_EFFORT].over
+    assert found.considered == found.dominated + found.planned + found.open
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sampled(range(40), every=2))
 def test_a_cut_partition_is_a_pipeline_or_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, int(rng.integers(2, 4)), int(rng.integers(3, 8)), most_stages=3, kinds=2)
@@ -160,7 +164,7 @@ def test_a_cut_front_is_within_the_gap_it_tells(most: float, monkeypatch: pytest
     whole = astra.rent(**asked)
     assert not [note for note in whole.notes if "work allowed" in note]
     monkeypatch.setattr(rent, "MOST_EFFORT", most)
-    monkeypatch.setattr(rent, "MOST_REMARKED", most)
+    monkeypatch.setattr(popular, "MOST_REMARKED", most)
     cut = astra.rent(**asked)
     (note,) = [note for note in cut.notes if note.startswith("The search stopped at the work allowed")]
     gap = float(re.findall(r"more than ([\d.]+)% better", note)[0]) / 100 + 1e-3

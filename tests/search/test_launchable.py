@@ -9,6 +9,7 @@ import pytest
 import astra
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.spec.mixed import parse_mixed
+from tests.tiers import sampled
 
 MODEL = "llama-2-7b"
 WORK: dict[str, Any] = {"batch": 64, "seq": 2048}
@@ -34,20 +35,22 @@ def test_one_pool_has_no_groups_to_forbid() -> None:
     assert free.best.strategy == bound.best.strategy
 
 
-def test_the_best_plan_of_each_runtime() -> None:
-    answer = astra.plan(MODEL, gpus=FLEET, by_runtime=True, **WORK)
+@pytest.mark.parametrize("gpus", sampled((4, 8), every=2))
+def test_the_best_plan_of_each_runtime(gpus: int) -> None:
+    fleet, work = [f"{gpus}xH100", f"{gpus}xA100-80"], {**WORK, "batch": gpus**2}
+    answer = astra.plan(MODEL, gpus=fleet, by_runtime=True, **work)
     assert isinstance(answer, MixedPlanSet)
     rows = {row.runs_on: row for row in answer.by_runtime}
     assert list(rows) == ["Megatron-LM", "FlagScale", "PyTorch trainer", "jobs with a gradient bridge"]
     for name, row in rows.items():
         assert row.strategy is not None, row.why
-        again = astra.estimate(MODEL, gpus=FLEET, runtime=row.runtime, strategy=row.strategy, **WORK)
+        again = astra.estimate(MODEL, gpus=fleet, runtime=row.runtime, strategy=row.strategy, **work)
         assert isinstance(again, MixedEstimate)
         assert name in again.runs_on
         assert again.step_s == pytest.approx(row.step_s)
         assert again.fits
     assert min(row.times for row in rows.values() if row.times is not None) == 1
-    planned = astra.plan(MODEL, gpus=FLEET, runtime="flagscale", launchable=True, **WORK)
+    planned = astra.plan(MODEL, gpus=fleet, runtime="flagscale", launchable=True, **work)
     assert planned.best.strategy == rows["FlagScale"].strategy
     assert "The best plan of each runtime" in str(answer)
 

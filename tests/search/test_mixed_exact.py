@@ -17,6 +17,7 @@ from astra.search.fleet.pools import Fleet, Limits, check_strategy
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.search import Planner
 from tests.partition.brute_force import brute_force
+from tests.tiers import sampled
 
 TYPES = ("H100", "A100-80", "H20", "A100-40", "V100-32")
 
@@ -46,7 +47,7 @@ def end_s(result: MixedEstimate) -> float:
     return result.step_s - around - max(group.pipeline_s for group in result.groups)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", sampled(range(120), every=4))
 def test_the_planner_finds_the_best_of_all_steps(seed: int) -> None:
     """Every dp, mbs, stage count, order, degree and split: closed-form pipeline and end of step."""
     fleet = random_fleet(np.random.default_rng(seed))
@@ -71,7 +72,7 @@ def test_the_planner_finds_the_best_of_all_steps(seed: int) -> None:
     confirmed(planner, found[0][1])
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sampled(range(40), every=4))
 def test_chunks_do_no_worse_and_are_confirmed(seed: int) -> None:
     """With chunks every frame's pipeline is the best before transfers of fill and drain are added to it."""
     planner = Planner(random_fleet(np.random.default_rng(seed)), exact=False)

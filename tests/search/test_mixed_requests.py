@@ -18,6 +18,7 @@ from astra.export.reading import from_record
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.spec.mixed import Group, Segment, on_one_pool, parse_mixed
 from astra.spec.money import Money
+from tests.tiers import sampled
 
 GPUS = ["16xH100", "16xA100-80"]
 MISSED = 2e-3  # what shares of the batch that were not looked for may bring (docs/mixed.md)
@@ -43,7 +44,7 @@ def segments(answer: MixedPlanSet) -> list[Segment]:
 
 @pytest.mark.parametrize(
     ("how", "holds"),
-    [
+    sampled([
         ({"fix": ["tp=4"]}, lambda a: {s.tp for s in segments(a)} == {4}),
         ({"fix": ["pp=3"]}, lambda a: {g.stages for g in groups(a)} == {3}),
         ({"maximum": ["pp=2"]}, lambda a: all(g.stages <= 2 for g in groups(a))),
@@ -58,8 +59,8 @@ def segments(answer: MixedPlanSet) -> list[Segment]:
         ({"forbid": ["sp"]}, lambda a: not any(" sp " in plan.strategy for plan in a.plans)),
         ({"fix": ["zero=0"]}, lambda a: all("zero0" in plan.strategy for plan in a.plans)),
         ({"forbid": ["overlap=grad"]}, lambda a: not any("=grad," in plan.strategy for plan in a.plans)),
-    ],
-)
+    ], every=3, rows=True),
+)  # fmt: skip
 def test_restrictions_hold_in_every_plan(how: dict[str, list[str]], holds: Callable[[MixedPlanSet], bool]) -> None:
     free = planned()
     answer = planned(*how.get("fix", ()), forbid=tuple(how.get("forbid", ())), maximum=tuple(how.get("maximum", ())),

@@ -17,6 +17,7 @@ from astra.report.money import render_rent
 from astra.report.text import render_plans
 from astra.search.fleet.records import MixedPlanSet
 from astra.spec.mixed import short_form
+from tests.tiers import sampled
 
 RUNTIMES = (
     "megatron",
@@ -84,7 +85,7 @@ def check(answer: PlanSet, drawn: str, model: str, **asked: Any) -> None:
     assert pasted(answer.best.strategy, model, **asked).step_s == pasted(shown[0][0], model, **asked).step_s
 
 
-@pytest.mark.parametrize(("model", "gpus", "runtime", "work", "width"), CASES)
+@pytest.mark.parametrize(("model", "gpus", "runtime", "work", "width"), sampled(CASES, every=3, rows=True))
 def test_rows_of_a_plan(model: str, gpus: str, runtime: str, work: dict[str, Any], width: int) -> None:
     answer, asked = planned(model, gpus, {"runtime": runtime, **work})
     check(answer, render_plans(answer, width=width, brief=True), model, gpus=gpus, **asked)
@@ -98,7 +99,7 @@ def planned(model: str, gpus: str, asked: dict[str, Any]) -> tuple[PlanSet, dict
     return pytest.fail("no runtime plans it")
 
 
-@pytest.mark.parametrize(("model", "gpus", "runtime", "width"), FLEETS)
+@pytest.mark.parametrize(("model", "gpus", "runtime", "width"), sampled(FLEETS, every=3, rows=True))
 def test_rows_of_a_plan_over_several_pools(model: str, gpus: tuple[str, ...], runtime: str, width: int) -> None:
     asked: dict[str, Any] = {"gpus": gpus, "runtime": runtime, "batch": 64, "seq": 1024}
     answer = astra.plan(model, top=5, **asked)

@@ -8,11 +8,14 @@ import msgspec
 import pytest
 
 import astra
+from astra.api import make_job
 from astra.catalog.clusters import parse_gpus
 from astra.cost.stage import gather_parts
+from astra.rules.restrictions import Restrictions
 from astra.search.detail import BUBBLE, as_row, estimate, layers_of
+from astra.search.engine import Candidate, search
 from astra.search.space import Space
-from astra.search.splits import neighbours, simulated
+from astra.search.splits import Tried, all_polished, neighbours, polished, simulated
 from astra.spec.strategy import parse_strategy
 from tests.properties.jobs import FREE
 from tests.properties.test_best_laws import real
@@ -77,4 +80,15 @@ def test_no_neighbouring_split_is_better(place: int) -> None:
         step_s = estimate(asked, [strategy])[0].step_s
         assert step_s == pytest.approx(best.estimate.step_s, rel=1e-12)
         parts = gather_parts(asked, as_row(asked, strategy).meshes.columns)
-        assert not simulated(asked, strategy, parts, neighbours(layers_of(asked, strategy)), step_s * (1 - 1e-8))
+        others = neighbours(layers_of(asked, strategy))
+        assert not simulated(asked, [Tried(strategy, parts, others, step_s * (1 - 1e-8))])[0]
+
+
+def test_strategies_polished_side_by_side_are_those_polished_alone() -> None:
+    asked = make_job("llama-3-70b", gpus="64xH100", batch=1024, seq=4096)
+    found = search(asked, Restrictions(), keep=6).candidates
+    alone = [polished(asked, one.strategy, one.step_s, ()) for one in found]
+    together = all_polished(asked, found, ())
+    assert [one.strategy for one in together] == [strategy for strategy, _ in alone]
+    assert [one.step_s for one in together] == pytest.approx([step_s for _, step_s in alone], rel=1e-12)
+    assert together != [Candidate(*one) for one in found]

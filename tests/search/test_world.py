@@ -17,10 +17,11 @@ from astra.catalog import hardware
 from astra.catalog.clusters import parse_gpus
 from astra.catalog.models import model
 from astra.catalog.requests import read_request_file, write_request
-from astra.errors import AstraError, InputError
+from astra.errors import AstraError, InputError, NoFeasiblePlan
 from astra.search.world import World
 from astra.spec.request import FIELDS, read_request
 from astra.spec.strategy import Strategy
+from tests.tiers import sampled
 
 CLUSTER = """
 [[gpu]]
@@ -105,7 +106,7 @@ def same(one: PlanSet, other: PlanSet) -> None:
     assert (one.search.considered, one.search.evaluated) == (other.search.considered, other.search.evaluated)
 
 
-@pytest.mark.parametrize("asked", REQUESTS, ids=str)
+@pytest.mark.parametrize("asked", sampled(REQUESTS, every=3), ids=str)
 def test_a_saved_request_and_a_plan_file_give_the_same_answer(asked: dict[str, Any], tmp_path: Path) -> None:
     for name, text in (("own.toml", CLUSTER), ("pair.toml", PAIR), ("config.json", json.dumps(CONFIG))):
         (tmp_path / name).write_text(text)
@@ -236,3 +237,28 @@ def test_batches_that_make_no_whole_samples() -> None:
     for batch in ("100 tokens", "5400 tokens"):
         with pytest.raises(InputError, match="batch"):
             astra.plan("gpt2", gpus="8xH100", batch=batch, seq=1000)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "gpus", "own"),
+    [
+        ("torchtitan", "8xH100", "fp8-rowwise"),
+        ("torchtitan", "8xB200", "mxfp8"),
+        ("fsdp", "8xH100", "fp8-tensorwise"),
+        ("megatron", "8xH100", "fp8"),
+    ],
+)
+def test_fp8_is_what_the_runtime_has_of_it(runtime: str, gpus: str, own: str) -> None:
+    found = astra.plan("llama-3-8b", gpus=gpus, batch=16, seq=4096, precision="fp8", runtime=runtime, top=1)
+    assert found.request["workload"]["precision"] == own
+    assert found.asked["precision"] == own
+    assert (f"fp8 is {own}" in found.request.get("runtime_because", "")) == (own != "fp8")
+    again = astra.estimate(
+        "llama-3-8b", strategy=found.best.strategy, gpus=gpus, batch=16, seq=4096, precision=own, runtime=runtime
+    )
+    assert again.step_s == pytest.approx(found.best.estimate.step_s, rel=1e-12)
+
+
+def test_fp8_is_still_refused_where_the_runtime_has_none() -> None:
+    with pytest.raises(NoFeasiblePlan, match="does not train in fp8 here"):
+        astra.plan("llama-3-8b", gpus="8xH100", batch=16, seq=4096, precision="fp8", runtime="nanotron")

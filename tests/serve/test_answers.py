@@ -15,9 +15,10 @@ import pytest
 import astra
 from astra.cli import main
 from astra.errors import AstraError
-from astra.serve.answers import ANSWERS, OPENED, answered
+from astra.serve.answers import ANSWERS, answered
 from astra.serve.asked import PATHS
 from astra.serve.openapi import description
+from astra.serve.pages import OPENED
 from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS
 

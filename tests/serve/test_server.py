@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import html
 import http.client
 import json
 import re
@@ -13,6 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from astra.serve.pages import OPENING
 from tests.serve.server import JSON, Server
 
 pytest.importorskip("starlette", reason="astra serve needs the extra [serve]")
@@ -46,6 +49,29 @@ def test_the_page_and_its_parts_come_with_headers_for_browsers(server: Server) -
         assert headers["referrer-policy"] == "no-referrer"
         assert server.ask("GET", part, None, {"If-None-Match": headers["etag"]})[0] == 304
     assert not re.search(rb"<script(?![^>]*\bsrc=)|\son[a-z]+=|(?:href|src)=\"(?:https?:)?//", page)
+
+
+def test_the_page_comes_with_the_answer_to_what_its_form_asks(server: Server) -> None:
+    status, _, view = server.ask("POST", "/api/view", OPENING, JSON)
+    assert status == 200
+    for _ in range(100):  # a worker is asked as soon as there is one
+        page = server.ask("GET", "/")[2]
+        if view in page:
+            break
+        time.sleep(0.05)
+    found = re.search(r'<div id="result" data-asked="([^"]*)">', page.decode())
+    assert found is not None
+    assert html.unescape(found.group(1)).encode() == OPENING
+    other = server.ask("GET", "/?model=llama-2-7b")[2]
+    assert b"data-asked" not in other, "another address asks for something else"
+
+
+def test_what_is_long_is_packed_for_whoever_can_unpack(server: Server) -> None:
+    _, _, plain = server.ask("GET", "/api/catalog")
+    status, headers, packed = server.ask("GET", "/api/catalog", None, {"Accept-Encoding": "gzip"})
+    assert (status, headers["content-encoding"]) == (200, "gzip")
+    assert gzip.decompress(packed) == plain
+    assert len(packed) < len(plain) / 5
 
 
 def test_answers_come_and_wrong_ones_are_told(server: Server) -> None:

@@ -146,8 +146,9 @@ def catalog_hash() -> str:
             if file.endswith((".toml", ".csv", ".json")):
                 found[file if within == "." else f"{within}/{file}"] = os.path.join(folder, file)
     for name in sorted(found):
-        # Line ends are made equal, so that every checkout agrees.
-        digest.update(name.encode() + b"\0" + Path(found[name]).read_bytes().replace(b"\r\n", b"\n") + b"\0")
+        with open(found[name], "rb") as stream:
+            # Line ends are made equal, so that every checkout agrees.
+            digest.update(name.encode() + b"\0" + stream.read().replace(b"\r\n", b"\n") + b"\0")
     return digest.hexdigest()[:12]
 
 

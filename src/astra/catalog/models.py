@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,15 +156,21 @@ def _from_fields(fields: dict[str, Any], where: str, name: str) -> ModelSpec:
 
 
 def _check_keys(fields: dict[str, Any], where: str) -> None:
-    known = msgspec.structs.fields(ModelSpec)
+    known = _keys()
     for key, value in fields.items():
-        if key not in {field.name for field in known}:
-            near = nearest_names(key, [field.name for field in known], count=1)
+        if key not in known:
+            near = nearest_names(key, known, count=1)
             fix = f"Did you mean {near[0]}?" if near else "docs/models.md lists the keys."
             raise InputError(f"{where}: {key}", value, want="a key of a model", fix=fix)
-    for field in known:
-        if field.required and field.name not in (*fields, "name"):
-            raise InputError(f"{where}: {field.name}", None, want="this key with a whole number; it is missing")
+    for key, required in known.items():
+        if required and key not in (*fields, "name"):
+            raise InputError(f"{where}: {key}", None, want="this key with a whole number; it is missing")
+
+
+@cache
+def _keys() -> dict[str, bool]:
+    """The keys of a model, and whether it must have each."""
+    return {field.name: field.required for field in msgspec.structs.fields(ModelSpec)}
 
 
 def _short(text: str) -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    # NumPy starts a thread for each core when it is loaded, and nothing here multiplies matrices that are worth one.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from astra.cli import output, parser  # noqa: PLC0415
 
     try:
@@ -74,8 +77,6 @@ def _say(message: str) -> None:
 
 def _drop_stdout() -> None:
     """Point stdout at nothing, so that the interpreter's own flush at exit stays quiet."""
-    import os  # noqa: PLC0415
-
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):

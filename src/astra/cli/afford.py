@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> Answer:
     def draw(width: int | None, color: bool) -> str:
         from astra.report.afford import render_afford  # noqa: PLC0415
 
-        return render_afford(report, width, color, brief=args.quiet)
+        return render_afford(report, width, color, brief=args.quiet, full=args.verbose)
 
     return Answer(draw, report.to_json)
 

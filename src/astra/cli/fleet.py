@@ -69,9 +69,10 @@ def run(args: argparse.Namespace) -> Answer:
     if args.plot is not None:
         output.write_file(args.plot, _drawn(report, args.plot.lower()))
     if args.page is not None:
-        from astra.report.shared import fleet_page  # noqa: PLC0415
+        from astra.files import read_text  # noqa: PLC0415
+        from astra.report.fleet_page import fleet_page  # noqa: PLC0415
 
-        output.write_file(args.page, fleet_page(report))
+        output.write_file(args.page, fleet_page(report, read_text(args.jobs, "jobs")))
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.shared import render_fleet  # noqa: PLC0415

@@ -152,6 +152,10 @@ def check_files(args: argparse.Namespace) -> None:
         if path is not None and not path.lower().endswith(endings):
             raise InputError(flag, path, want=f"a name that ends in {' or '.join(endings)}")
         check_destination(path)
+    if args.plot is not None and args.plot.lower().endswith(".png"):
+        from astra.report.raster import check_png  # noqa: PLC0415
+
+        check_png("--plot")
 
 
 def write_files(args: argparse.Namespace, answer: Table) -> list[str]:

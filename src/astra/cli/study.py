@@ -77,9 +77,10 @@ def run(args: argparse.Namespace) -> Answer:
     arrow()
     report = _asked(study, args)
     if args.page is not None:
+        from astra.files import read_text  # noqa: PLC0415
         from astra.report.studied import study_page  # noqa: PLC0415
 
-        output.write_file(args.page, study_page(report))
+        output.write_file(args.page, study_page(report, read_text(args.study, "study")))
 
     def draw(width: int | None, color: bool) -> str:
         from astra.report.studied import render_study  # noqa: PLC0415

@@ -83,8 +83,11 @@ def communication(
     """
     rows = len(shard.tp)
     slowdown = collectives.overlap_slowdown(job.pool, "node")
-    busy_by, exposed_by, overlapped_by = {}, {}, {}
+    busy_by, exposed_by, overlapped_by, nothing = {}, {}, {}, np.zeros(rows)
     for axis in AXES:
+        if not sends[axis.name]:
+            busy_by[axis.name] = exposed_by[axis.name] = overlapped_by[axis.name] = nothing
+            continue
         bare, routed, behind = np.zeros(rows), np.zeros(rows), dict[str, Floats]()
         pieces = getattr(shard, axis.degree or axis.name)
         for send, timed in sends[axis.name]:

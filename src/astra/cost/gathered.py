@@ -74,9 +74,11 @@ class StageTimes:
         nothing = np.zeros(len(self._index))
         again = [*forward[:-2], nothing, nothing]
         self._by_part = (forward, backward, weight, again)
-        self._by_module = np.stack(
-            [np.stack([self._again(part, name) for part in by_kind], axis=-1) for name in modules_in(job)], axis=-1
-        )
+        names = modules_in(job)
+        self._by_module = np.zeros((len(self._index), len(order), len(names)))
+        for kind, part in enumerate(by_kind):
+            for module, name in enumerate(names):
+                self._by_module[:, kind, module] = self._again(part, name)
         self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
 
     def _passes(self, table: StageKinds) -> Passes:
@@ -130,11 +132,12 @@ class StageTimes:
 
         The activations of later micro-batches are cut from what earlier ones leave behind; one alone leaves it whole.
         """
-        each = effects.queued_activations(job.runtime, shard.tp, shard.tokens, job.model.hidden)
+        tp, tokens = shard.tp[self._index], shard.tokens[self._index]
+        each = effects.queued_activations(job.runtime, tp, tokens, job.model.hidden)
         if not each.any():
             return np.zeros(self.forward.shape)
         several = microbatches > 1
-        columns = [np.where(several, each[self._index] * self._lag(part), 0.0) for part in self._by_kind]
+        columns = [np.where(several, each * self._lag(part), 0.0) for part in self._by_kind]
         return over_stages(self._table, [*columns, np.zeros(len(self._index)), np.zeros(len(self._index))])
 
     def _lag(self, part: Part) -> Floats:
@@ -176,12 +179,13 @@ class StageMemory:
 
     def modules(self, job: Job) -> Floats:
         """[mesh, sort, module] of a rank's layers, what selective recompute of each module does not keep."""
-        nothing = np.zeros(len(self._gathered.shard.tp))
-        saved = [
-            np.stack([part.modules[name].saved if name in part.modules else nothing for part in self._by_kind], axis=-1)
-            for name in modules_in(job)
-        ]
-        return over_layers(self._table, np.stack(saved, axis=-1)[self._gathered.place])
+        names, place = modules_in(job), self._gathered.place
+        saved = np.zeros((len(place), len(self._by_kind), len(names)))
+        for kind, part in enumerate(self._by_kind):
+            for module, name in enumerate(names):
+                if name in part.modules:
+                    saved[:, kind, module] = part.modules[name].saved[place]
+        return over_layers(self._table, saved)
 
     def largest(self, field: str) -> Floats:
         """Of the largest layer a rank holds."""

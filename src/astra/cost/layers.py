@@ -33,6 +33,7 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
         shard,
         logits_kept_bytes=job.runtime.memory.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part
         logits_peak_bytes=job.runtime.memory.logits_peak_bytes / job.workload.widening,
+        vocab_multiple=job.runtime.vocab_multiple,
     )
     layers[HEAD] = _with_predictors(job, shard, layers[HEAD])
     layers = {key: _widened(layer, job.workload.widening) for key, layer in layers.items()}

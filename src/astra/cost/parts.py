@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.axes import Send
 from astra.cost import effects
+from astra.cost.attention import attention_seconds
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
 from astra.cost.host import drained_s, host_seconds
 from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, modules_in, trained
 from astra.cost.low import scaling
+from astra.cost.padding import padded
 from astra.layers.kinds import LayerKind
-from astra.layers.operators import Attention, Gemm, Kept, Layer, SameShardings, Shard, Stream, once
+from astra.layers.operators import Gemm, Kept, Layer, SameShardings, Shard, Stream, once
 from astra.operators import timing as operators
 from astra.provenance import Codes, Floats, Source, Timed, worst
-from astra.spec.cluster import Device
 from astra.spec.job import Job
 from astra.spec.runtime import Runtime
 
@@ -89,6 +90,39 @@ def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
         )
         for key, layer in layers.items()
     }
+
+
+class Pieces(NamedTuple):
+    """What a part does with the pieces of a sequence, forward and backward."""
+
+    attention_s: Floats
+    sent_s: Floats  # to the ranks that hold the others
+
+
+def pieces(job: Job, shard: Shard) -> dict[LayerKind | str, Pieces]:
+    """Every part of the model, as ``parts`` has them, without all that does not ask how a sequence is cut."""
+    rows, repeated, found = len(shard.tp), SameShardings(shard), {}
+    beside = dict.fromkeys(("gemm", "attention", "layer"), np.zeros(rows))
+    for key, layer in layers_of(job, shard).items():
+        sends = {name: some if name == "cp" else [] for name, some in sends_of(job, key, shard).items()}
+        sent = timed_sends(job, sends, repeated)
+        attention_s, _ = _attention_of(job, shard, layer, repeated)
+        sent_s = [communication(job, shard, sent, way, beside, {})[0]["cp"] for way in ("forward", "backward")]
+        found[key] = Pieces(attention_s["fwd"] + attention_s["bwd"], sent_s[0] + sent_s[1])
+    return found
+
+
+def _attention_of(job: Job, shard: Shard, layer: Layer, repeated: SameShardings) -> tuple[dict[str, Floats], Codes]:
+    """Seconds of a layer's attention by direction, and how they are known."""
+    rows = len(shard.tp)
+    attention_s = {"fwd": np.zeros(rows), "bwd": np.zeros(rows)}
+    source: Codes = np.zeros(rows, np.int8)
+    for attention in layer.attentions:
+        for way, so_far in attention_s.items():
+            timed = attention_seconds(job, shard, attention, way, repeated)
+            attention_s[way] = so_far + effects.attention_rate(job.runtime, timed.seconds)
+            source = worst(source, timed.source)
+    return attention_s, source
 
 
 class _Layouts(NamedTuple):
@@ -164,6 +198,9 @@ def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, gr
     products of MooreThreads/SimuMax @4dcaae5).
     """
     device, runtime = job.pool.device, job.runtime
+    copies_s: tuple[Floats | float, ...] = (0.0, 0.0, 0.0)
+    if runtime.pads_products:
+        n, k, copies_s = padded(device, precision, m, n, k, groups)
     timed = (
         operators.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups),
         operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
@@ -171,7 +208,8 @@ def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, gr
     )
     more = np.asarray(effects.experts_together(runtime, groups)) - 1
     more_s = operators.streaming(device, nbytes=0 * groups, kernels=more).seconds
-    return _Layouts(*(Timed(way.seconds / effects.clock(runtime) + more_s, way.source) for way in timed))
+    rate, ways = effects.clock(runtime), zip(timed, copies_s, strict=True)
+    return _Layouts(*(Timed(way.seconds / rate + more_s + extra_s, way.source) for way, extra_s in ways))
 
 
 def _part(
@@ -183,13 +221,7 @@ def _part(
     repeated: SameShardings,
 ) -> Part:
     runtime, rows = job.runtime, len(shard.tp)
-    attention_s = {"fwd": np.zeros(rows), "bwd": np.zeros(rows)}
-    attention_source: Codes = np.zeros(rows, np.int8)
-    for attention in layer.attentions:
-        for way, so_far in attention_s.items():
-            seconds, source = _attention(job, shard, attention, way)
-            attention_s[way] = so_far + effects.attention_rate(runtime, seconds)
-            attention_source = worst(attention_source, source)
+    attention_s, attention_source = _attention_of(job, shard, layer, repeated)
     stream_s, stream_source = _streams(job, layer.streams, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
     sources: dict[str, Codes] = {
@@ -222,9 +254,9 @@ def _part(
         slower = clock_loss(runtime, directions.values())
         weight_s = weight_s * slower
         directions = {way: _slowed(runtime, full, slower) for way, full in directions.items()}
-    timed = timed_sends(job, sends, repeated)
+    sent = timed_sends(job, sends, repeated)
     for way, silent in directions.items():
-        busy, exposed, overlapped = communication(job, shard, timed, way, _windows(silent), sources)
+        busy, exposed, overlapped = communication(job, shard, sent, way, _windows(silent), sources)
         if effects.launches_ahead(runtime):
             exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
@@ -304,48 +336,6 @@ def clock_loss(runtime: Runtime, ways: Iterable[Direction]) -> Floats:
 
 def _sum(columns: Iterable[Floats], rows: int) -> Floats:
     return sum(columns, start=np.zeros(rows))
-
-
-def _attention(job: Job, shard: Shard, attention: Attention, way: str) -> tuple[Floats, Codes]:
-    """Seconds of attention: the runtime's kernel, or unfused where flash attention is off.
-
-    Unfused attention does the same products and moves the scores as well, so it is never the faster of the two (Dao et
-    al. 2022 measure it from 128 tokens on); below the lengths that were measured its sum of small kernels says so.
-    """
-    device, runtime = job.pool.device, job.runtime
-    half = "bf16" if job.workload.low else job.workload.precision
-    kernel = operators.best_kernel(device) if runtime.attention == "best" else runtime.attention
-    if job.words.attention == "fp8" and device.fp8_attention:  # without it a strategy is refused, and costed in bf16
-        kernel = operators.FP8_KERNELS["mxfp8" if job.scales_groups else "tensorwise"]
-    fused = _ring(device, shard, attention, kernel=kernel, direction=way, precision=half)
-    if shard.flash.all():
-        return fused
-    softmax = runtime.kernels["softmax"]
-    bytes_at = softmax.forward_at if way == "fwd" else softmax.backward_at
-    per_score = bytes_at(job.workload.widening)
-    unfused = _ring(device, shard, attention, kernel="unfused", direction=way, precision=half, softmax_bytes=per_score)
-    seconds = np.where(shard.flash, fused[0], np.maximum(fused[0], unfused[0]))
-    return seconds, np.where(shard.flash, fused[1], unfused[1]).astype(np.int8)
-
-
-def _ring(device: Device, shard: Shard, attention: Attention, **how: Any) -> tuple[Floats, Codes]:
-    """Attention of this rank's queries with every rank's keys, one at a time.
-
-    With c ranks and a causal mask the sequence is dealt so that each rank does equal work: one square block with the
-    mask, and c - 1 blocks of half its area without (the load balancing of Megatron's ring attention).
-    """
-    shape: dict[str, Any] = attention._asdict()
-    del shape["name"]
-    mine = operators.attention(device, **(shape | {"seq_kv": attention.seq_q}), **how)
-    if (shard.cp == 1).all():
-        return mine.seconds, mine.source
-    if attention.window is not None:  # a short span leaves little for other ranks
-        whole = operators.attention(device, **shape, **how)
-        return np.where(shard.cp > 1, whole.seconds, mine.seconds), worst(mine.source, whole.source)
-    keys = attention.seq_q / 2 if attention.causal else attention.seq_q
-    theirs = operators.attention(device, **(shape | {"seq_kv": keys, "causal": False}), **how)
-    seconds = mine.seconds + (shard.cp - 1) * theirs.seconds
-    return seconds, worst(mine.source, theirs.source * (shard.cp > 1))
 
 
 def _streams(job: Job, streams: tuple[Stream, ...], rows: int) -> tuple[tuple[Floats, Floats], Codes]:

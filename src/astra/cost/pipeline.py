@@ -188,10 +188,13 @@ def _defined(meshes: Meshes, costs: StageWork | StageCosts) -> Bools:
 _SHAPE: Final = ("schedule", "pp", "vp", "microbatches", "overlap_p2p")
 
 
-def pipelines_s(job: Job, meshes: Meshes, gathered: Gathered, recomputes: Recomputes, exchanged_s: Floats) -> Floats:
+def pipelines_s(
+    job: Job, meshes: Meshes, gathered: Gathered, recomputes: Recomputes, exchanged_s: Floats, send_s: Floats
+) -> Floats:
     """Seconds of each pipeline; meshes, shardings and recomputes are of one strategy per row.
 
-    ``exchanged_s`` is what replicas exchange in every micro-batch, [row, kind of stage].
+    ``exchanged_s`` is what replicas exchange in every micro-batch, [row, kind of stage]; ``send_s`` is one activation
+    to the next stage, [row].
     """
     seconds = np.zeros(len(meshes))
     for rows in alike_in_shape(job, meshes):
@@ -199,13 +202,16 @@ def pipelines_s(job: Job, meshes: Meshes, gathered: Gathered, recomputes: Recomp
         stage_kinds = np.stack([stage_kind_of_rank(job.model, *layout) for layout in some.layouts])[some.layout]
         by_rank_s = np.take_along_axis(exchanged_s[rows], stage_kinds, axis=1)
         chosen = recomputes.take(rows)
-        stages = virtual_stages(job, some, parts, chosen, by_rank_s).stages
+        stages = virtual_stages(job, some, parts, chosen, by_rank_s, send_s[rows]).stages
         seconds[rows] = of_one_shape_s(job, some, stages, gathered.totals_s)
     return seconds
 
 
 def alike_in_shape(job: Job, meshes: Meshes) -> Iterator[Ints]:
     """Rows whose pipelines have the same slots."""
+    if len(meshes) == 1:
+        yield np.zeros(1, np.int64)
+        return
     columns = {**meshes.columns, "microbatches": microbatches(job, meshes)}
     _, kind = distinct(*(columns[name] for name in _SHAPE))
     order = np.argsort(kind, kind="stable")
@@ -232,9 +238,17 @@ class Virtual(NamedTuple):
 
 
 def virtual_stages(
-    job: Job, meshes: Meshes, gathered: Gathered, recomputes: Recomputes, exchanged_s: Floats
+    job: Job,
+    meshes: Meshes,
+    gathered: Gathered,
+    recomputes: Recomputes,
+    exchanged_s: Floats,
+    send_s: Floats | None = None,
 ) -> Virtual:
-    """Times of every virtual stage, [row, stage], of meshes with the same number of stages and chunks."""
+    """Times of every virtual stage, [row, stage], of meshes with the same number of stages and chunks.
+
+    ``send_s`` is one activation to the next stage, where that is known.
+    """
     pp, vp = int(meshes.columns["pp"][0]), int(meshes.columns["vp"][0])
     layers = np.array([layout.layers for layout in meshes.layouts])[meshes.layout]
     alone = Meshes(meshes.columns, meshes.layout, meshes.layouts.in_line())
@@ -254,8 +268,9 @@ def virtual_stages(
         )
         again_s = again_s + offloaded_s(kept, of_rank[:, ranks], host_s_per_byte(job), recomputes.along(2, 0))
     ranks_apart = meshes.columns["tp"] * meshes.columns["cp"] * meshes.columns["dp"]
-    send_s = np.zeros(len(meshes))
-    if pp > 1:
+    if pp == 1:
+        send_s = np.zeros(len(meshes))
+    elif send_s is None:
         send_s, _ = p2p(job, gathered.shard.stream_tokens[gathered.place], ranks_apart, meshes.columns["pp"])
     backward_s = times.backward - times.weight + again_s + (exchanged_s / vp)[:, ranks]
     hops_s = np.repeat(send_s[:, None], pp * vp - 1, axis=1)

@@ -43,7 +43,7 @@ from astra.spec.job import Job
 __all__ = [
     "SHARD_COLUMNS", "Gathered", "Meshes", "Passes", "StageCosts", "StageMemory", "StageTimes", "StageWork",
     "expert_groups", "gather_parts", "host_s_per_byte", "join_meshes", "least_s", "over_all", "over_model",
-    "over_stages", "retention", "stage_costs", "stage_table", "stage_work",
+    "over_stages", "retention", "shard_of", "stage_costs", "stage_table", "stage_work",
 ]  # fmt: skip
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
@@ -125,14 +125,19 @@ class StageCosts(NamedTuple):
 def gather_parts(job: Job, columns: Columns) -> Gathered:
     """Cost each distinct sharding once."""
     first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
-    tp, cp, ep, etp, mbs, sp, flash = (columns[name][first] for name in SHARD_COLUMNS)
+    shard = shard_of(job, {name: columns[name][first] for name in SHARD_COLUMNS})
+    return Gathered(shard, parts(job, shard), place, {})
+
+
+def shard_of(job: Job, columns: Columns) -> Shard:
+    """Shardings as the job splits them."""
+    tp, cp, ep, etp, mbs, sp, flash = (columns[name] for name in SHARD_COLUMNS)
     gathered_bytes = 1.0 if job.workload.low and job.runtime.gathers_fp8 else 2.0
     work = job.workload
-    shard = Shard(
+    return Shard(
         work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance,
         fuses_experts(job),
     )  # fmt: skip
-    return Gathered(shard, parts(job, shard), place, {})
 
 
 def parts_of(job: Job, columns: Columns, timed: Sequence[Gathered] = ()) -> Gathered:
@@ -295,17 +300,18 @@ def _held(job: Job, gathered: Gathered, table: StageKinds) -> Held:
     by_part = [weights_of.layer_weights(model, kind) for kind in kinds(model)]
     predictors = weights_of.predictor_weights(model).times(job.workload.mtp)
     by_part += [weights_of.embedding_weights(model), weights_of.head_weights(model).plus(predictors)]
-    pairs = [local(weights, shard.tp, shard.ep, shard.etp) for weights in by_part]
-    dense = over_stages(table, [np.broadcast_to(d, len(shard.tp))[gathered.place] for d, _ in pairs])
-    expert = over_stages(table, [np.broadcast_to(e, len(shard.tp))[gathered.place] for _, e in pairs])
+    degrees = tuple(column[gathered.place] for column in (shard.tp, shard.ep, shard.etp))
+    pairs = [local(weights, *degrees) for weights in by_part]
+    dense = over_stages(table, [own for own, _ in pairs])
+    expert = over_stages(table, [own for _, own in pairs])
     if model.tied_embeddings or job.workload.mtp:  # such layers look tokens up once more
         table_again = weights_of.Weights(sharded=model.vocab * model.hidden)
-        copy, _ = local(table_again, shard.tp, shard.ep, shard.etp)
-        dense = dense + (table.last & ~table.first) * copy[gathered.place][:, None]
+        copy, _ = local(table_again, *degrees)
+        dense = dense + (table.last & ~table.first) * copy[:, None]
     if job.workload.task != "lora":
         return Held(dense, expert, dense, expert, np.zeros_like(dense))
     nothing = np.zeros(len(gathered.place))
-    layers = [np.broadcast_to(d + e, len(shard.tp))[gathered.place] for d, e in pairs[:-2]]
+    layers = [own + own_expert for own, own_expert in pairs[:-2]]
     frozen = over_stages(table, [*layers, nothing, nothing])
     keys: list[LayerKind | str] = [*kinds(model), EMBEDDING, HEAD]
     trained = over_stages(table, [gathered.parts[key].adapters[gathered.place] for key in keys])

@@ -174,11 +174,11 @@ class Units(NamedTuple):
 
 def unit_parameters(job: Job, shard: Shard, place: Ints, table: StageKinds) -> Units:
     """Of every sort of rank."""
+    degrees = tuple(column[place] for column in (shard.tp, shard.ep, shard.etp))
 
     def on_rank(weights: weights_of.Weights) -> Floats:
-        dense, expert = local(weights, shard.tp, shard.ep, shard.etp)
-        column: Floats = np.broadcast_to(dense + expert, len(shard.tp))[place][:, None]
-        return column
+        dense, expert = local(weights, *degrees)
+        return (dense + expert)[:, None]
 
     layers = [
         np.where(table.counts[..., number] > 0, on_rank(weights_of.layer_weights(job.model, kind)), 0.0)

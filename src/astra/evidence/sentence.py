@@ -34,7 +34,7 @@ def sentence(kind: Kind, shape: str) -> str:
     """How many published runs are like a plan, and what nobody has published."""
     matching, known = of_kind(kind), runs()
     count = int(matching.sum())
-    same = sum(matches and one == shape for matches, one in zip(matching.tolist(), known.shape, strict=True))
+    same = sum(known.shape[place] == shape for place in np.flatnonzero(matching).tolist())
     new = unpublished(kind)
     if not count:
         whose = f"no published run of this kind on {kind.framework}"
@@ -49,6 +49,7 @@ def of_kind(kind: Kind) -> Bools:
     return _agree(kind, STRUCTURE)
 
 
+@cache
 def unpublished(kind: Kind) -> str:
     """The least that no published run does together, in words; empty if every part has been seen."""
     parts = [name for name in STRUCTURE if (name, getattr(kind, name)) in _PHRASES]

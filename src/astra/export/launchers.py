@@ -18,12 +18,14 @@ FRAMEWORKS: Final[dict[str, Exporter]] = by_name(Megatron(), TorchTitan(), PyTor
 DAYS_LIMIT: Final = "7-00:00:00"
 SKYPILOT_CLOUDS: Final = {
     "AWS": "aws", "GCP": "gcp", "Azure": "azure", "OCI": "oci", "Lambda": "lambda", "RunPod": "runpod",
+    "Nebius": "nebius",
 }  # fmt: skip
 # What SkyPilot 0.14 does not do on a cloud, by its own tables of features.
 SKYPILOT_LACKS: Final = {
     "azure": {"network tiers"}, "lambda": {"network tiers", "spot machines"}, "oci": {"container images"},
     "runpod": {"network tiers", "several machines"},
 }  # fmt: skip
+NEBIUS_TIERS: Final = ("H100:8", "H200:8", "B200:8", "B300:8")  # what it joins by InfiniBand there
 # SkyPilot's names of GPUs, by the longest beginning of ours.
 SKYPILOT_GPUS: Final = {
     "A100-SXM4-80GB": "A100-80GB", "A100-PCIe-80GB": "A100-80GB", "A100": "A100", "A10G": "A10G", "A10": "A10",
@@ -225,9 +227,12 @@ def _cloud(launch: Launch) -> str | None:
 def task(launch: Launch) -> dict[str, Any]:
     """The task: a catalog node of a cloud pins the instance type, any other node only the GPUs."""
     node = launch.pool.node
-    resources: dict[str, Any] = {"accelerators": f"{sky_gpu(launch)}:{launch.gpus_per_node}"}
+    gpus = f"{sky_gpu(launch)}:{launch.gpus_per_node}"
+    resources: dict[str, Any] = {"accelerators": gpus}
     cloud = _cloud(launch)
-    lacks = SKYPILOT_LACKS.get(cloud or "", set())
+    lacks = (
+        {"network tiers"} if cloud == "nebius" and gpus not in NEBIUS_TIERS else SKYPILOT_LACKS.get(cloud or "", set())
+    )
     if cloud is not None:
         one = _REGION.fullmatch(launch.figures.region) and cloud == SKYPILOT_CLOUDS.get(launch.figures.provider)
         resources["infra"] = f"{cloud}/{launch.figures.region}" if one else cloud

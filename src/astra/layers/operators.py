@@ -188,7 +188,9 @@ class SameShardings:
         self.rows = len(shard.tp)
         tokens = (shard.tokens, shard.tp, shard.sp)
         several = self.rows > _FEW
-        self._groups = [distinct(*tokens), distinct(*tokens, shard.ep, shard.etp)] if several else []
+        pieces = (shard.mbs, shard.cp, shard.tp, shard.sp, shard.flash)
+        groups = (tokens, (*tokens, shard.ep, shard.etp), pieces)
+        self._groups = [distinct(*columns) for columns in groups] if several else []
 
     def distinct(self, *columns: Floats | Ints | Bools | float) -> tuple[Ints, Ints | slice]:
         """Rows that have every combination of the columns, few if it can be, and where among them each row's is."""

@@ -174,6 +174,15 @@ STANDS_FOR: Final = {"fp4": "fp8", "fp8": "fp8", "bf16": "bf16", "fp16": "bf16",
 # and B200 (MooreThreads/SimuMax @4dcaae5). TensorRT-LLM on H200 has 1.2 (ai-dynamo/aiconfigurator @095f58a), between.
 GROUPED_FACTORS: Final = {"ampere": {"bf16": 1.02}, "blackwell": {"bf16": 1.4}}
 GROUPED_FACTOR: Final = 1.15  # where none was measured
+# Time of a product over that of one whose rows in memory are a multiple of 16 bytes, where they are so many bytes at
+# best: tensor memory loads need 16. H200, cuBLAS of CUDA 13, 7 shapes, all three layouts (benchmarks/alignment.py):
+# 4.0 to 9.8 at 2 bytes, 2.0 to 4.3 at 4 and 8. The number of tokens does not matter.
+UNALIGNED: Final = {2: 5.8, 4: 3.0, 8: 3.0}
+# Earlier GPUs have no such loads. nanoGPT took 1.25 times as long with 50,257 as with 50,304 rows on A100 (its author,
+# 2023): about 2 for a third of its products; the rest is a guess.
+UNALIGNED_BEFORE: Final = {2: 2.0, 4: 1.5, 8: 1.5}
+TENSOR_MEMORY_LOADS: Final = ("hopper", "blackwell")
+ROW_BYTES: Final = 16
 UNMEASURED_FRACTION: Final = 0.6  # of peak; a rule of thumb for GPUs without a relative
 UNMEASURED_OVERHEAD_S: Final = 5 * US
 
@@ -213,10 +222,46 @@ def gemm(
     choice = _choose(device, precision, layout)
     work, overhead_s, source = _work(choice, shapes, device.sms)
     work = work * choice.factor * np.where(shapes.groups > 1, _grouped(device, precision), 1.0)
+    rows = (shapes.m, shapes.n) if layout == "wgrad" else (shapes.n, shapes.k)
+    slower = _unaligned(device, precision, *rows)
+    if slower is not None:
+        work = work * slower
+        source = np.where(slower > 1, np.maximum(source, _known_unaligned(device)), source).astype(np.int8)
     busy = np.maximum(work, shapes.flops) / (peak * choice.clock)
     moved = product_bytes(shapes, precision, accumulated=layout == "wgrad")
     seconds = overhead_s + either(busy, moved / (MEMORY_FRACTION * device.memory_bytes_per_s))
     return Timed(seconds.reshape(shape), source.reshape(shape))
+
+
+def most_flops_per_s(device: Device, precision: str) -> float:
+    """No product runs faster in sustained training, whatever its shape."""
+    choices = [_choose(device, precision, layout) for layout in read_json("gemm.json")["layouts"]]
+    fractions = [UNMEASURED_FRACTION if choice.surface is None else 1.0 for choice in choices]
+    rates = [some * one.clock / max(one.factor, some) for some, one in zip(fractions, choices, strict=True)]
+    return device.peak(precision) * max(rates)
+
+
+def _unaligned(device: Device, precision: str, *rows: Floats) -> Floats | None:
+    """How much longer a product takes for rows of its operands that are no multiple of 16 bytes; None: none are.
+
+    Narrower operands than two bytes are not computed at all with such rows.
+    """
+    element = int(OPERAND_BYTES[precision])
+    if element < 2 or all(not np.any(row % (ROW_BYTES // element)) for row in rows):
+        return None
+    table = UNALIGNED if device.generation in TENSOR_MEMORY_LOADS else UNALIGNED_BEFORE
+    slower = np.ones(len(rows[0]))
+    for row in rows:
+        for each, times in sorted(table.items(), reverse=True):  # the least aligned is the slowest
+            if each >= element:
+                slower = np.where(row * element % (2 * each) != 0, times, slower)
+    return slower
+
+
+def _known_unaligned(device: Device) -> Source:
+    if device.generation not in TENSOR_MEMORY_LOADS:
+        return Source.ASSUMED
+    return Source.INTERPOLATED if device.generation == "hopper" else Source.TRANSFERRED
 
 
 def _grouped(device: Device, precision: str) -> float:

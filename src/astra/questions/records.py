@@ -18,11 +18,14 @@ class StudyPoint(Result, frozen=True, kw_only=True):
     strategy: str | None
     gpus_used: int | None
     step_s: float | None
+    step_s_low: float | None  # four in five published runs of its kind are in between
+    step_s_high: float | None
     tokens_per_s: float | None
     mfu: float | None
     days: float | None  # as expected, with restarts, where tokens are given
     usd: float | None
     usd_per_billion_tokens: float | None
+    evidence: str | None  # those runs
 
 
 class BestFleet(Result, frozen=True, kw_only=True):

@@ -92,11 +92,14 @@ def _point(question: Question, answer: Answer) -> StudyPoint:
         strategy=best.get("strategy"),
         gpus_used=best.get("gpus_used"),
         step_s=best.get("step_s"),
+        step_s_low=best.get("step_s_low"),
+        step_s_high=best.get("step_s_high"),
         tokens_per_s=best.get("tokens_per_s"),
         mfu=best.get("mfu"),
         days=_first(best, "expected_days", "days"),
         usd=_first(best, "expected_usd", "usd"),
         usd_per_billion_tokens=best.get("usd_per_billion_tokens"),
+        evidence=best.get("evidence"),
     )
 
 

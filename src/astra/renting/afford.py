@@ -7,7 +7,7 @@ How long the caps let an offer train does not depend on the model, so that one s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -22,14 +22,17 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.layers import weights as weights_of
 from astra.money.caps import Caps
 from astra.money.objectives import seconds_of
+from astra.money.tags import stale_warning
 from astra.partition.problem import Effort
 from astra.renting.rent import HORIZON_S, offers_of, staged
-from astra.search.front import Refined, refine
+from astra.renting.report import notes_on
+from astra.search.front import OfferPart, Refined, refine
 from astra.search.most import Buys, open_notes, search_most
 from astra.search.offers import MOST_EFFORT
 from astra.search.world import World
 from astra.spec.record import check
 from astra.spec.request import PlanRequest, requested
+from astra.spec.workload import Workload
 
 RATIO: Final = 20.0
 RATIO_SOURCE: Final = "Chinchilla (Hoffmann et al. 2022, arXiv 2203.15556): about 20 tokens for each parameter"
@@ -87,6 +90,7 @@ class _Search:
     def __init__(self, request: PlanRequest, caps: Caps, progress: Callable[[float], None] | None) -> None:
         self.request, self.caps, self.notes = request, caps, list[str]()
         self._shown, self._progress, self._known = offers_of(request), progress, dict[str, Afforded | None]()
+        self._chosen, self.works = dict[str, OfferPart](), dict[str, Workload]()  # by model
 
     def other(self, name: str) -> Afforded | None:
         """Another model, in whatever runtime; None where it cannot be trained so."""
@@ -107,7 +111,7 @@ class _Search:
         as_many = 1.0 if request.deadline is not None else AS_MANY
         state = search_most(
             self._shown.offers, stage.job_of, options, self.caps, effort=Effort(MOST_EFFORT), as_many=as_many,
-            upper=stage.world.upper, progress=self._watch(),
+            upper=stage.world.upper, first=[part.offer for part in self._chosen.values()], progress=self._watch(),
         )  # fmt: skip
         found, every = list[tuple[Buys, Refined]](), state.buys()
         while every and not found:  # what the detailed account of memory turns down is left out
@@ -121,10 +125,26 @@ class _Search:
         if found:
             bar = min(found[0][1].estimate.step_s_range.high / found[0][1].estimate.step_s, as_many)
             alike = [pair for pair in found if pair[0].steps * bar >= found[0][0].steps]
-            best = _row(*min(alike, key=lambda pair: pair[0].present_s), stage.world)
+            bought, refined_one = min(alike, key=lambda pair: pair[0].present_s)
+            best = _row(bought, refined_one, stage.world)
+            # What is good for one model is good to begin with for the next.
+            self._chosen[best.model], self.works[best.model] = refined_one.parts[0], stage.world.workload
             self.notes += open_notes(best.model, state)
         self._known[stage.world.model.name] = best
         return best
+
+    def remarks(self, rows: Sequence[Afforded]) -> list[str]:
+        """What was supposed for some rows, and what nobody knows of their offers."""
+        works = dict.fromkeys(
+            f"{work.global_batch:,} samples of {work.seq:,} tokens" for work in (self.works[row.model] for row in rows)
+        )
+        parts = [self._chosen[row.model] for row in rows]
+        old = dict.fromkeys(stale_warning(part.offer.tag) for part in parts)
+        return [
+            f"A step is {' or '.join(works)} (--batch, --seq).",
+            *notes_on(parts, self._shown, self.request.money),
+            *(warning for warning in old if warning),
+        ]
 
     def _watch(self) -> Callable[[float], None] | None:
         """What is told of one model's search, as a share of all."""
@@ -233,6 +253,6 @@ def _report(rows: list[Afforded], named: str, search: _Search, ratio: float) -> 
         most=named,
         largest=allowed[-1].model if allowed else "",
         best=least,
-        notes=[*search.notes, *notes],
+        notes=[*search.notes, *search.remarks(ranked), *notes],
         asked=msgspec.structs.replace(search.request, budget=search.caps.usd).plain("rent"),
     )

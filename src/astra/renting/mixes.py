@@ -14,7 +14,7 @@ and the greatest such bound has u W_Ak = v W_Bk for some k.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Final, Literal, NamedTuple
 
@@ -38,6 +38,7 @@ from astra.provenance import Floats, Ints
 from astra.search.bounds import products_s
 from astra.search.counts import attention_s
 from astra.search.fleet.plan import fleet_of
+from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.search import Planner
 from astra.search.front import OfferPart, Refined, front_of, refined_of
 from astra.search.offers import JobOf, steps_of, waiting
@@ -46,10 +47,11 @@ from astra.spec.job import STRAGGLING, Job
 from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
-MOST_EFFORT: Final = 10_000.0  # of all mixes unless all are asked for, most of a second; the rest stays open
+MOST_EFFORT: Final = 5_000.0  # of all mixes unless all are asked for, half a second or so; the rest stays open
 BENCH: Final = 250.0  # effort of the columns of a GPU type
+OPENED: Final = 1_500.0  # effort of a mix, whatever is searched in it
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
-LEAST_GAIN: Final = 0.9  # unless all are asked for: what two types could save at best to be worth the trouble, a tenth
+LEAST_GAIN: Final = 0.9  # unless all are asked for: what two types must be likely to save, a tenth
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
 # Simulated over closed-form time before the host's work was 0.994 to 1.44 in 147 mixes of three models.
 BAND: Final = 0.02
@@ -88,7 +90,7 @@ def mix(
     if which == "none" or not singles:
         return Mixed([], 0, 0, 0)
     table = _Table(job_of, options, front_of(singles), Effort() if which == "all" else Effort(MOST_EFFORT),
-                   upper=upper, most_s=most_s)  # fmt: skip
+                   upper=upper, most_s=most_s, likely=which == "some")  # fmt: skip
     considered, found = 0, []
     may = np.inf if which == "all" else 0 if table.experts else MOST_PLANNED
     for pair in _pairs(offers):
@@ -102,8 +104,13 @@ def mix(
             break
         made, whole = table.plan(one)
         planned, cut = planned + 1, cut + (not whole)
-        refined += [made] if made is not None else []
-    return Mixed(refined, considered, planned, len(found) - planned, cut)
+        refined += [made] if made is not None and (which == "all" or _runs(made)) else []
+    return Mixed(refined, considered, planned, len(found) - planned + table.unlikely, cut)
+
+
+def _runs(made: Refined) -> bool:
+    """Whether some runtime of the catalog can run a mix as it is."""
+    return isinstance(made.estimate, MixedEstimate) and bool(made.estimate.runs_on)
 
 
 def _pairs(offers: Sequence[Offer]) -> Iterator[tuple[Offer, Offer]]:
@@ -132,10 +139,13 @@ class _Table:
     """The front of single types and the lower bounds of mixes."""
 
     def __init__(
-        self, job_of: JobOf, options: Money, best: Sequence[Refined], effort: Effort, *, upper: bool, most_s: float
-    ) -> None:
+        self, job_of: JobOf, options: Money, best: Sequence[Refined], effort: Effort, *, upper: bool, most_s: float,
+        likely: bool,
+    ) -> None:  # fmt: skip
         self._job_of, self._options, self.effort = job_of, options, effort
         self._upper, self._most_s = upper, most_s
+        self._singles, self._likely, self.unlikely = best, likely, 0  # mixes that were left open without a plan
+        self._over: dict[Callable[[Offer], Floats], tuple[Floats, Floats]] = {}
         self._times = np.array([one.time_s for one in best])
         self._dollars = np.array([one.usd for one in best]) - options.egress_usd
         self._work: dict[tuple[str, str], Floats] = {}
@@ -171,13 +181,19 @@ class _Table:
         return limit
 
     def possible(self, first: Offer, second: Offer, one: Ints, other: Ints, *, closely: bool) -> list[Mix]:
-        """Mixes of two offers that no bound rules out; the work at peak FLOP/s is tried before the work by parts."""
+        """Mixes of two offers that no bound rules out; the work at peak FLOP/s is tried before the work by parts.
+
+        Where only likely ones are wanted, those that would not save enough if they came as near their bound as choices
+        of one type do are counted and left open.
+        """
         limit_s = self.limit_s(first, second, one, other)
         for work in (self._at_peak, self._by_device, self._by_parts)[: 3 if closely else 1]:
-            least_s = self._least_s(first, second, one, other, work(first), work(second))
-            if work != self._at_peak:
-                least_s = least_s * self._doubt(first, second, one + other)
+            least_s = self._bound_s(first, second, one, other, work)
             kept = least_s < limit_s
+            if self._likely and kept.any():
+                likely = least_s * self._over_bound(work, one + other) <= LEAST_GAIN * limit_s
+                self.unlikely += int((kept & ~likely).sum())
+                kept &= likely
             one, other, limit_s, least_s = one[kept], other[kept], limit_s[kept], least_s[kept]
             if not len(one):
                 return []
@@ -185,6 +201,29 @@ class _Table:
             Mix((OfferPart(first, int(a)), OfferPart(second, int(b))), float(least), float(least / limit))
             for a, b, least, limit in zip(one, other, least_s, limit_s, strict=True)
         ]
+
+    def _over_bound(self, work: Callable[[Offer], Floats], gpus: Ints) -> Floats:
+        """What choices of one type take over such a bound: the least of those whose GPUs are nearest in number."""
+        if work not in self._over:
+            sizes, over = [], []
+            for choice in self._singles:
+                offer, count = choice.parts[0].offer, np.array([choice.gpus])
+                bound_s = self._bound_s(offer, offer, count, 0 * count, work)[0]
+                result = choice.estimate
+                sizes.append(np.log2(choice.gpus))
+                over.append((result.step_s_range.high if self._upper else result.step_s) / bound_s)
+            self._over[work] = np.array(sizes), np.array(over)
+        sizes_of, over_of = self._over[work]
+        far = np.abs(np.log2(gpus)[:, None] - sizes_of)
+        near = far <= far.min(axis=1, keepdims=True)
+        return np.asarray(np.where(near, over_of, np.inf).min(axis=1))
+
+    def _bound_s(
+        self, first: Offer, second: Offer, one: Ints, other: Ints, work: Callable[[Offer], Floats]
+    ) -> Floats:  # fmt: skip
+        """No step of a mix is shorter, by what either type takes for the work."""
+        least_s = self._least_s(first, second, one, other, work(first), work(second))
+        return least_s if work == self._at_peak else least_s * self._doubt(first, second, one + other)
 
     def _least_s(self, first: Offer, second: Offer, one: Ints, other: Ints, here: Floats, there: Floats) -> Floats:
         """The bound of the module's docstring, with the host's work and the waiting for the slowest node."""
@@ -243,6 +282,7 @@ class _Table:
         """
         planner = self._planner(*(part.offer for part in one.parts))
         planner.use(self.effort)
+        self.effort.spend(OPENED)
         with self.effort.part(1 / 3):
             made = self._best(one, planner)
         return made, not planner.left_open

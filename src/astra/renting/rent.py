@@ -19,11 +19,11 @@ from astra.money.offers import ANY, Market, Offer, Wanted, market, wanted_gpus
 from astra.partition.problem import Effort
 from astra.renting.green import least
 from astra.renting.mixes import Mixed, mix
+from astra.renting.popular import popular
 from astra.renting.report import Answer, chosen_of, report_of
-from astra.search.counts import best_on
 from astra.search.front import Refined, front_of, refine
 from astra.search.ledger import able
-from astra.search.offers import MOST_EFFORT, FoundOffer, FrontSearch, JobOf, open_notes, search_front
+from astra.search.offers import MOST_EFFORT, FrontSearch, JobOf, open_notes, search_front
 from astra.search.world import World
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
@@ -37,11 +37,7 @@ if TYPE_CHECKING:
 
     from astra.options import Asked, RentOptions
 
-POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B200-SXM-180GB")
-POPULAR_PROVIDERS: Final = ("AWS", "Azure", "GCP", "CoreWeave", "Lambda")
-POPULAR_COUNT: Final = 256
 HORIZON_S: Final = 366 * DAY_S  # nobody waits longer for a run without saying so
-MOST_REMARKED: Final = 3_000.0  # effort of what is popular, half a second or so
 
 
 def rent(
@@ -67,13 +63,13 @@ def rent(
     if is_green(world.goal):
         owned = [offer for offer in shown.offers if offer.tag.market not in MARKETS]
         every = [*(offer for offer in shown.mixable if len(offer.counts)), *owned]  # a dearer offer may be greener
-        chosen = least(every, found.job_of, world.money, world.goal, HORIZON_S, upper=world.upper)
+        chosen = least(every, best, found.job_of, world.money, world.goal, HORIZON_S, upper=world.upper)
     else:
         chosen = chosen_of(best, world.goal)
-    popular, remarks = _popular(shown.offers, state, found.job_of, world.money, upper=world.upper)
+    common, remarks = popular(shown.offers, state, found.job_of, world.money, upper=world.upper)
     left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
     notes = [*left_open, *remarks]
-    return report_of(Answer(best, chosen, popular, shown, state, mixed, notes), world, started)
+    return report_of(Answer(best, chosen, common, shown, state, mixed, notes), world, started)
 
 
 class Searched(NamedTuple):
@@ -97,7 +93,7 @@ class Stage(NamedTuple):
 
 def staged(request: PlanRequest, shown: Market) -> Stage:
     """A request with what it may rent; an error if its runtime cannot train it."""
-    world = World.of(request, Cluster(pools=(shown.offers[0].pool,)))
+    world = World.of(request, Cluster(pools=(shown.offers[0].pool,))).in_own_precision()
     base = world.job
     able(base)
 
@@ -160,52 +156,6 @@ def _with_usual_goal(request: PlanRequest) -> PlanRequest:
     """Without a goal, every trade is shown."""
     given = request.objective or request.budget or request.deadline
     return request if given else msgspec.structs.replace(request, objective="pareto")
-
-
-def _popular(
-    offers: Sequence[Offer], state: FrontSearch, job_of: JobOf, options: Money, *, upper: bool
-) -> tuple[list[Refined], list[str]]:
-    """What many would rent without looking: a common GPU in a common number, from a large provider.
-
-    This is a remark beside the answer, with an effort of its own; the sentences say where that was not enough.
-    """
-    effort, chosen, notes = Effort(MOST_REMARKED), list[FoundOffer](), list[str]()
-    known = {(one.offer.device.name, one.offer.tag, one.gpus): one for one in state.found}
-    for gpu in POPULAR_GPUS:
-        some = [offer for offer in offers if offer.device.name == gpu and len(offer.counts) > 1]
-        if not some:
-            continue
-        by_fame = [(not each.node_known, _fame(each.tag.provider), each.tag.usd_per_gpu_h) for each in some]
-        offer = some[by_fame.index(min(by_fame))]
-        sizes = [2**n for n in range(20) if 2**n <= POPULAR_COUNT and 2**n in offer.counts]
-        if not sizes:
-            continue
-        one = known.get((gpu, offer.tag, sizes[-1]))
-        if one is None:
-            if effort.over:
-                notes.append(
-                    f"{sizes[-1]}x{gpu}, a common choice, was not looked at: the work allowed for it was done."
-                )
-                continue
-            with effort.part(1 / 2):
-                by_count = best_on(job_of(offer, sizes[-1]), effort, upper=upper, found=bool(chosen))
-            if by_count.strategies[0] is None:
-                if np.isfinite(by_count.open_s[0]):
-                    notes.append(f"{sizes[-1]}x{gpu}, a common choice: nothing was found in the work allowed for it.")
-                continue
-            if np.isfinite(by_count.open_s[0]):
-                slower = by_count.step_s[0] / by_count.open_s[0] - 1
-                notes.append(
-                    f"{sizes[-1]}x{gpu}, a common choice, was not searched to the end: at most {slower:.1%} faster."
-                )
-            step_s = float(by_count.step_s[0])
-            one = FoundOffer(offer, sizes[-1], by_count.strategies[0], step_s, step_s, np.inf)
-        chosen.append(one)
-    return refine(job_of, options, chosen, upper=upper), notes
-
-
-def _fame(provider: str) -> int:
-    return POPULAR_PROVIDERS.index(provider) if provider in POPULAR_PROVIDERS else len(POPULAR_PROVIDERS)
 
 
 def _nothing(job: Job, shown: Market, max_gpus: int) -> str:

@@ -10,23 +10,25 @@ import msgspec
 import numpy as np
 
 import astra
+from astra.answer import PriceTag
 from astra.answer_money import BreakEven, Choice, ChoicePart, RentReport, RentSearch, Waste
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoFeasiblePlan
 from astra.money.bill import shared_range
 from astra.money.front import knee
 from astra.money.objectives import Goal
-from astra.money.offers import Market, Offer
+from astra.money.offers import Market
 from astra.money.rates import STARTUP_SOURCE
 from astra.money.tags import owned_usd_per_gpu_h, stale_warning
 from astra.renting.mixes import Mixed
 from astra.search.fleet.records import MixedEstimate
-from astra.search.front import Refined, choose
-from astra.search.offers import FrontSearch
+from astra.search.front import OfferPart, Refined, choose
+from astra.search.offers import FrontSearch, steps_of
 from astra.search.world import World
 from astra.spec.money import MARKETS, Money
 from astra.units import show_dollars, show_seconds
 
+FEWEST_STEPS: Final = 100  # of a run; below it the batch is likely not what is meant
 MOST_STARTUP: Final = 1 / 3  # of the time that is paid for, of what is named first
 
 
@@ -74,7 +76,7 @@ def report_of(found: Answer, world: World, started: float) -> RentReport:
         unused=found.shown.unused,
         search=_search_record(found, started),
         notes=[*found.remarks, *_notes(found, world.money)],
-        warnings=_warnings([*best, *found.popular], found.chosen, goal, judged),
+        warnings=[*_few_steps(world), *_warnings([*best, *found.popular], found.chosen, goal, judged)],
         own=_break_even(found.shown, world.money),
     )
 
@@ -202,34 +204,40 @@ def _notes(found: Answer, options: Money) -> list[str]:
             f"Mixes that were not searched to the end, because the work allowed for them was done: {mixed.cut} of "
             f"{mixed.planned} (--mixes all searches on)."
         )
-    offers = [part.offer for one in best for part in one.parts]
-    if any(offer.tag.market in MARKETS and offer.tag.available is None for offer in offers):
-        notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
-    notes += _network_notes(found, offers)
     for one in best:
         if len(one.parts) > 1 and isinstance(one.estimate, MixedEstimate):
             runs = ", ".join(one.estimate.runs_on) or "no runtime of the catalog"
             notes.append(f"{one.name}: {runs} can run this mix as it is.")
-    if any(offer.tag.market == "spot" for offer in offers):
-        notes.append("Spot: waiting for a replacement of a node that was taken away is not counted.")
-    if any(offer.tag.startup_s is None for offer in offers) and options.startup_s is None:
-        notes.append(f"Start-up is {STARTUP_SOURCE}.")
-    if any(offer.tag.market == "owned" for offer in offers) and options.watts_per_gpu is None:
+    notes += notes_on([part for one in best for part in one.parts], found.shown, options)
+    if any(part.offer.tag.market == "owned" for one in best for part in one.parts) and options.watts_per_gpu is None:
         notes.append("Energy is of the GPU boards alone; --watts-per-gpu adds their share of the server.")
-    return [*notes, *_commitments(best)]
+    return notes
 
 
-def _network_notes(found: Answer, offers: Sequence[Offer]) -> list[str]:
+def notes_on(parts: Sequence[OfferPart], shown: Market, options: Money) -> list[str]:
+    """What nobody knows of some offers, and what was made of it."""
+    notes, tags = list[str](), [part.offer.tag for part in parts]
+    if any(tag.market in MARKETS and tag.available is None for tag in tags):
+        notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
+    notes += _network_notes(parts, shown)
+    if any(tag.market == "spot" for tag in tags):
+        notes.append("Spot: waiting for a replacement of a node that was taken away is not counted.")
+    if any(tag.startup_s is None for tag in tags) and options.startup_s is None:
+        notes.append(f"Start-up is {STARTUP_SOURCE}.")
+    return [*notes, *_commitments(tags)]
+
+
+def _network_notes(parts: Sequence[OfferPart], shown: Market) -> list[str]:
     """Which networks are not known, and what was made of them."""
-    joined = [part for one in found.best for part in one.parts if part.nodes > 1 and not part.offer.node_known]
+    joined = [part for part in parts if part.nodes > 1 and not part.offer.node_known]
     assumed = sorted({part.offer.tag.provider for part in joined})
     if assumed:
         return [
             f"The links of {', '.join(assumed)} are not in the catalog: those of the usual server for the GPU were "
             "assumed, between servers too. Ask before you rent, or leave --assume-network out."
         ]
-    alone = {offer.tag.provider for offer in offers if not offer.node_known}
-    single = [name for name in found.shown.single if name in alone]
+    alone = {part.offer.tag.provider for part in parts if not part.offer.node_known}
+    single = [name for name in shown.single if name in alone]
     if not single:
         return []
     return [
@@ -238,9 +246,8 @@ def _network_notes(found: Answer, offers: Sequence[Offer]) -> list[str]:
     ]
 
 
-def _commitments(best: Sequence[Refined]) -> list[str]:
+def _commitments(tags: Sequence[PriceTag]) -> list[str]:
     """That the term of a reserved price is not known."""
-    tags = [one.parts[0].offer.tag for one in best]
     vague = sorted({tag.provider for tag in tags if tag.market == "reserved" and tag.term_s is None})
     if not vague:
         return []
@@ -265,6 +272,17 @@ def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal, judged: s
         if seconds > limit_s:
             warnings.append(f"The deadline is within doubt. {may} takes {show_seconds(seconds)}.")
     return [warning for warning in dict.fromkeys(warnings) if warning]
+
+
+def _few_steps(world: World) -> list[str]:
+    """That so few steps are no training, as where a batch for pretraining meets the tokens of a fine-tune."""
+    work, steps = world.workload, steps_of(world.job)
+    if steps >= FEWEST_STEPS:
+        return []
+    return [
+        f"These tokens are {max(steps, 1):.3g} steps of {work.global_batch:,} samples of {work.seq:,} tokens: few for "
+        "any training. Give the --batch and --seq that you train with."
+    ]
 
 
 def _break_even(shown: Market, options: Money) -> list[BreakEven]:

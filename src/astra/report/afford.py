@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from astra.answer_money import Afforded, AffordReport
 from astra.report import drawing
@@ -14,21 +14,30 @@ if TYPE_CHECKING:
 
 
 def render_afford(
-    report: AffordReport, width: int | None = None, color: bool | None = None, *, brief: bool = False
+    report: AffordReport,
+    width: int | None = None,
+    color: bool | None = None,
+    *,
+    brief: bool = False,
+    full: bool = False,
 ) -> str:
-    """The answers in a sentence each, a table of models, and tokens against parameters."""
+    """The answers in a sentence each and a table of models; ``full`` adds tokens against parameters as a picture."""
     columns = drawing.page_width(width)
     within = f"{show_dollars(report.budget_usd)} within {show_seconds(report.deadline_days * 86400)}"
     parts: list[RenderableType] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
     parts += [*drawing.bullets(sentences(report)), drawing.blank(), _table(report, columns)]
-    if not brief and len(report.rows) > 1:
+    if full and len(report.rows) > 1:
         points = [(float(row.parameters), row.tokens) for row in report.rows]
-        marks = [_mark(row, report) for row in report.rows]
+        marks = [(_mark(row, report) or " ")[0] for row in report.rows]
         legend = "M most tokens, L largest by the rule, * least loss; both axes logarithmic"
         drawn = picture(points, marks, columns, across=show_count, up=show_count, legend=legend)
         parts += [drawing.blank(), drawing.heading("Tokens against parameters"), drawing.text(drawn)]
-    parts += drawing.closing([], report.notes)
+    parts += drawing.closing([], report.notes) if not brief else []
+    parts += [] if brief or full else [drawing.prose((MORE, "dim"))]
     return drawing.draw(parts, width=columns, color=bool(color))
+
+
+MORE: Final = "-v: tokens against parameters as a picture. --plot FILE: as charts, with the loss."
 
 
 def sentences(report: AffordReport) -> list[str]:
@@ -55,8 +64,9 @@ def _said(row: Afforded) -> str:
 
 
 def _mark(row: Afforded, report: AffordReport) -> str:
-    marks = {"M": report.most, "L": report.largest, "*": report.best}
-    return next((mark for mark, name in reversed(marks.items()) if name == row.model), " ")
+    """What a row is the best in; in a picture the first letter."""
+    marks = {"*": report.best, "L": report.largest, "M": report.most}
+    return "".join(mark for mark, name in marks.items() if name == row.model)
 
 
 def _table(report: AffordReport, width: int) -> RenderableType:
@@ -66,8 +76,8 @@ def _table(report: AffordReport, width: int) -> RenderableType:
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for row in report.rows:
         spread = f"{show_count(row.tokens_range.low)}-{show_count(row.tokens_range.high)}"
-        cells = [_mark(row, report).strip(), row.model, show_count(row.parameters), show_count(row.tokens), spread]
+        cells = [_mark(row, report), row.model, show_count(row.parameters), show_count(row.tokens), spread]
         cells += [f"{row.tokens_per_parameter:.3g}", "-" if row.loss is None else f"{row.loss:.3f}"]
         cells += [show_seconds(row.days * 86400), show_dollars(row.usd), row.choice]
-        out.add_row(*cells, style="bold" if _mark(row, report).strip() else "")
+        out.add_row(*cells, style="bold" if _mark(row, report) else "")
     return out

@@ -21,7 +21,7 @@ def time_table(estimate: Estimate) -> str:
     body = [
         tag(
             "tr",
-            tag("td", quoted(row.label)),
+            tag("td", quoted(row.label), class_="name"),
             tag("td", _bar(row.fraction / largest, row.group), class_="bar"),
             tag("td", quoted(explain.show_step(row.seconds)), class_="n"),
             tag("td", quoted(f"{row.fraction:.1%}"), class_="n"),
@@ -55,7 +55,7 @@ def memory_bars(estimate: Estimate) -> str:
         stage = row.stage
         pieces = [_piece(kind, stage.memory.get(kind, 0.0), most) for kind in kinds]
         pieces.append(_piece(BEYOND, stage.peak_reserved_gib - stage.peak_allocated_gib, most))
-        line = tag("b", class_="limit", style=f"left:{100 * limit / most:.2f}%", title=f"limit {limit:.1f} GiB")
+        line = tag("b", class_="limit", style=f"left:{100 * limit / most:.2f}%", title=f"{limit:.1f} GiB allowed")
         state = "n" if stage.fits else "n bad"
         body.append(
             tag(
@@ -65,7 +65,7 @@ def memory_bars(estimate: Estimate) -> str:
                 tag("td", quoted(f"{stage.peak_reserved_gib:.1f} / {limit:.1f}"), class_=state),
             )
         )
-    head = tag("tr", heading("stage"), heading(""), heading("GiB / limit", "n"))
+    head = tag("tr", heading("stage"), heading(""), heading("GiB / allowed", "n"))
     legend = [
         tag("span", tag("i", class_=f"key {_name(kind)}"), quoted(MEMORY_LABELS.get(kind, kind))) for kind in kinds
     ]

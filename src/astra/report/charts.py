@@ -11,6 +11,7 @@ from astra.report.markup import label, picture, quoted, tag
 COLORS: Final = ("forward", "optimizer", "backward", "p2p", "gradient-reduction", "host")
 PANEL_WIDTH: Final = 370.0
 PANEL_HEIGHT: Final = 250.0
+_INSET: Final = 10.0  # points stay clear of the words of the y axis
 _MARGIN: Final = (62.0, 14.0, 34.0, 44.0)  # left, right, top, bottom
 
 
@@ -41,6 +42,7 @@ class Panel(NamedTuple):
     show: Callable[[float], str]  # a value of the y axis
     guide: Sequence[tuple[float, float]] = ()  # a line to compare with
     log: bool = False  # the y axis by powers
+    zero: bool = True  # the y axis begins at zero; else where the figures do
 
 
 def charts(title: str, panels: Sequence[Panel], x_title: str, notes: Sequence[str] = ()) -> str:
@@ -48,18 +50,26 @@ def charts(title: str, panels: Sequence[Panel], x_title: str, notes: Sequence[st
     across = min(len(panels), 3)
     down = -(-len(panels) // across)
     names = [curve.name for curve in panels[0].curves]
-    top = 30.0 + (22.0 if len(names) > 1 else 0.0)
-    parts = [label(title, 12, 20, class_="bold", font_size=14)]
-    x = 12.0
-    for place, name in enumerate(names if len(names) > 1 else ()):
-        parts += [tag("rect", x=x, y=32, width=12, height=12, class_=_color(place)), label(name, x + 18, 42)]
-        x += 34 + 7 * len(name)
+    keys, top = _legend(names if len(names) > 1 else (), across * PANEL_WIDTH)
+    parts = [label(title, 12, 20, class_="bold", font_size=14), *keys]
     for place, panel in enumerate(panels):
         left, high = place % across * PANEL_WIDTH, top + place // across * PANEL_HEIGHT
         parts.append(tag("g", *_panel(panel, x_title), transform=f"translate({left:g},{high:g})"))
     foot = top + down * PANEL_HEIGHT + 8
     parts += [label(note, 12, foot + 16 * place, class_="small") for place, note in enumerate(notes)]
     return picture(across * PANEL_WIDTH, foot + 16 * len(notes), title, *parts)
+
+
+def _legend(names: Sequence[str], width: float) -> tuple[list[str], float]:
+    """The name of every curve beside its colour, in as many lines as they need, and where those end."""
+    parts, x, y = list[str](), 12.0, 32.0
+    for place, name in enumerate(names):
+        room = 34 + 7.0 * len(name)
+        if x > 12 and x + room > width:
+            x, y = 12.0, y + 20
+        parts += [tag("rect", x=x, y=y, width=12, height=12, class_=_color(place)), label(name, x + 18, y + 10)]
+        x += room
+    return parts, y + 20 if names else 30.0
 
 
 def _color(place: int) -> str:
@@ -70,22 +80,23 @@ def _panel(panel: Panel, x_title: str) -> Iterator[str]:
     left, right, top, bottom = _MARGIN
     wide, high = PANEL_WIDTH - left - right, PANEL_HEIGHT - top - bottom
     dots = [dot for curve in panel.curves for dot in curve.dots]
-    most = max((dot.high for dot in dots), default=1.0) * 1.06 or 1.0
-    least = min((dot.low for dot in dots), default=1.0) / 1.2 if panel.log else 0.0
+    least, most = _ends(panel, dots)
     first, last = panel.ticks[0][0], panel.ticks[-1][0]
 
     def across(x: float) -> float:
-        return left + (wide / 2 if last == first else (x - first) / (last - first) * wide)
+        return left + (wide / 2 if last == first else _INSET + (x - first) / (last - first) * (wide - 2 * _INSET))
 
     def up(y: float) -> float:
-        share = math.log(y / least) / math.log(most / least) if panel.log else y / most
+        share = math.log(y / least) / math.log(most / least) if panel.log else (y - least) / (most - least)
         return top + high * (1 - share)
 
     yield label(panel.title, left, 20, class_="bold")
-    for y in _powers(least, most) if panel.log else _steps(most):
+    for y in _powers(least, most) if panel.log else _steps(least, most):
         yield tag("line", x1=left, x2=left + wide, y1=up(y), y2=up(y), class_="rule")
         yield label(panel.show(y), left - 6, up(y) + 4, class_="small end faint")
-    for x, words in spread_ticks([(across(x), words) for x, words in panel.ticks]):
+    # Words at the end of the axis stay within the panel.
+    ticks = [(min(across(x), PANEL_WIDTH - 4 - 3.2 * len(words)), words) for x, words in panel.ticks]
+    for x, words in spread_ticks(ticks):
         yield label(words, x, top + high + 15, class_="small mid faint")
     yield label(x_title, left + wide / 2, top + high + 32, class_="small mid")
     inside = [(x, y) for x, y in panel.guide if least <= y <= most]
@@ -94,6 +105,16 @@ def _panel(panel: Panel, x_title: str) -> Iterator[str]:
         yield tag("polyline", points=points, fill="none", stroke="var(--faint)", stroke_dasharray="4 4")
     for place, curve in enumerate(panel.curves):
         yield from _curve(curve, _color(place), across, up)
+
+
+def _ends(panel: Panel, dots: Sequence[Dot]) -> tuple[float, float]:
+    """From where to where the y axis goes."""
+    low, high = min((dot.low for dot in dots), default=1.0), max((dot.high for dot in dots), default=1.0)
+    if panel.log:
+        return low / 1.2, high * 1.06
+    if panel.zero or low == high:
+        return 0.0, high * 1.06 or 1.0
+    return low - 0.15 * (high - low), high + 0.15 * (high - low)
 
 
 def _curve(curve: Curve, color: str, across: Callable[[float], float], up: Callable[[float], float]) -> Iterator[str]:
@@ -132,8 +153,9 @@ def _powers(least: float, most: float) -> list[float]:
     return inside if len(inside) <= 7 else [value for value in inside if math.log10(value) % 1 == 0]
 
 
-def _steps(most: float) -> list[float]:
-    """Round values from zero up, four or five of them."""
-    unit = 10.0 ** math.floor(math.log10(most))
-    step = next(unit * times for times in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5) if most / (unit * times) <= 5.5)
-    return [number * step for number in range(int(most / step) + 1)]
+def _steps(least: float, most: float) -> list[float]:
+    """Round values between two ends, four or five of them."""
+    span = most - least
+    unit = 10.0 ** math.floor(math.log10(span))
+    step = next(unit * times for times in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5) if span / (unit * times) <= 5.5)
+    return [number * step for number in range(math.ceil(least / step), int(most / step) + 1)]

@@ -8,24 +8,29 @@ from typing import TYPE_CHECKING, Final
 from astra.answer import PriceTag, Range
 from astra.answer_money import BreakEven, Choice, RentReport
 from astra.report import drawing
-from astra.spec.mixed import short_form
-from astra.units import show_dollars, show_seconds
+from astra.spec.mixed import on_one_line
+from astra.units import DAY_S, show_dollars, show_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+ROLES: Final = {"knee": "best trade"}
 MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
+
+
+WIDE: Final = 110  # columns of a page with room for strategies
 
 
 def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> RenderableType:
     """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices."""
-    wide, narrow, tiny = width >= 110, width < 96, width < 76
+    wide, narrow, tiny = width >= WIDE, width < 96, width < 76
+    grid = energy and any(choice.cost.kg_co2 is not None for _, choice in front)
     ideal = by == "expected" and wide and not energy and any(choice.cost.expected for _, choice in front)
     columns = [("", "left"), ("#", "right")] if width >= 80 else [("", "left")]
     columns += [("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
     columns += [("network", "left")] * (not narrow)
     columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny) + [("ideal", "right")] * ideal
-    columns += [("MWh", "right"), ("t CO2", "right")] * energy + [("strategy", "wrap")] * wide
+    columns += [("MWh", "right")] * energy + [("t CO2", "right")] * grid + [("strategy", "wrap")] * wide
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for number, choice in front:
         cost = choice.cost
@@ -34,12 +39,26 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, ene
         cells = [marks, str(number)][: 2 if width >= 80 else 1]
         cells += [types, seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
         cells += [network_words(choice)] * (not narrow)
-        cells += [show_seconds(days_of(choice, by) * 86400), show_dollars(usd_of(choice, by))]
+        cells += [time_of(choice, by), show_dollars(usd_of(choice, by))]
         cells += [usd_spread(usd_range_of(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
-        cells += [_thousands(cost.kwh), _thousands(cost.kg_co2)] * energy
-        cells += [" ".join(short_form(choice.strategy, choice.as_usual))] * wide
+        cells += [_thousands(cost.kwh)] * energy + [_thousands(cost.kg_co2)] * grid
+        cells += [_strategy(choice)] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
+
+
+def strategies_below(front: Sequence[tuple[int, Choice]], width: int) -> list[RenderableType]:
+    """The strategies of a front in a table of their own, on a page where the other has no room for them."""
+    if width >= WIDE or not front:
+        return []
+    out = drawing.table(("#", "right"), ("strategy", "wrap"), gap=1)
+    for number, choice in front:
+        out.add_row(str(number), _strategy(choice), style="bold" if choice.roles else "")
+    return [drawing.blank(), out]
+
+
+def _strategy(choice: Choice) -> str:
+    return on_one_line(choice.strategy, choice.as_usual)
 
 
 def _thousands(amount: float | None) -> str:
@@ -97,6 +116,16 @@ def usd_spread(usd: Range) -> str:
 def days_of(choice: Choice, by: str) -> float:
     """Days, of the figures that are judged by."""
     return choice.cost.expected.days if by == "expected" and choice.cost.expected else choice.cost.days
+
+
+def time_of(choice: Choice, by: str) -> str:
+    """The same in the unit that it reads best in."""
+    return show_seconds(days_of(choice, by) * DAY_S)
+
+
+def roles_of(choice: Choice) -> str:
+    """What a choice is, in words: such as the best trade and chosen."""
+    return ", ".join(ROLES.get(role, role) for role in choice.roles)
 
 
 def usd_of(choice: Choice, by: str) -> float:

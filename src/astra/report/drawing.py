@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,14 +36,24 @@ def _terminal_width() -> int:
     return min(max(shutil.get_terminal_size(UNKNOWN_TERMINAL).columns, NARROWEST), WIDEST)
 
 
-def on_a_screen(render: Callable[[int], str], plans: int) -> str:
-    """A text with as many plans as one screen has room for: three or more, and all that it speaks of."""
-    text = render(plans)
+def on_a_screen(render: Callable[[int], str], plans: int, tight: Callable[[int], str] | None = None) -> str:
+    """A text with as many plans as one screen has room for: three or more, and all that it speaks of.
+
+    ``tight`` says less, for a terminal so low that even those have no room.
+    """
+    text, most = render(plans), screen_lines()
     spoken = max((int(number) for number in re.findall(r"#(\d+)", text)), default=1)
-    while plans <= USUAL_PLANS and plans > max(FEWEST_PLANS, spoken) and text.count("\n") > SCREEN_LINES:
+    while plans <= USUAL_PLANS and plans > max(FEWEST_PLANS, spoken) and text.count("\n") > most:
         plans -= 1
         text = render(plans)
-    return text
+    return tight(plans) if tight is not None and text.count("\n") > most else text
+
+
+def screen_lines() -> int:
+    """The lines of a screen: those of a terminal that is lower than most, beside the line for the next command."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return SCREEN_LINES
+    return min(shutil.get_terminal_size(UNKNOWN_TERMINAL).lines - 1, SCREEN_LINES)
 
 
 def draw(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from astra.answer import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line
 from astra.units import show_seconds
 
 ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats
@@ -157,6 +157,12 @@ def why_lost(best: Plan, other: Plan) -> str:
     """A sentence: by how much the other plan lost, and on which term."""
     loss = compare(best.estimate, other.estimate, other.rank)
     name = f"#{other.rank}"
+    if loss.fraction < -0.0005:
+        high_s, best_high_s = other.estimate.step_s_range.high, best.estimate.step_s_range.high
+        return (
+            f"{name} is {_percent(-loss.fraction)} faster if it works, and less sure: up to {show_step(high_s)} per "
+            f"step in four of five cases, #1 up to {show_step(best_high_s)}."
+        )
     if loss.fraction < 0.0005:
         tail = f" It needs {_memory_words(best.estimate, other.estimate)}."
         return f"{name} is as fast as #1 by this model.{tail}"
@@ -174,7 +180,7 @@ def headlines(planset: PlanSet) -> list[str]:
     if daring is None or not planset.plans:
         return []
     best, bold = planset.best.estimate, daring.estimate
-    named = " ".join(short_form(daring.strategy, bold.as_usual))
+    named = on_one_line(daring.strategy, bold.as_usual)
     return [
         f"The plan to run: #1, at most {show_step(best.step_s_range.high)} per step in four of five cases "
         f"({best.evidence}).",
@@ -187,14 +193,18 @@ def headroom(estimate: Estimate) -> Headroom | None:
     """The stage closest to the limit; None when the estimate has no stages."""
     if not estimate.stages:
         return None
-    stage = max(estimate.stages, key=lambda item: item.peak_reserved_gib)
+
+    def limit_gib(stage: StageEstimate) -> float:
+        return stage.own_limit_gib or estimate.memory_limit_gib
+
+    stage = max(estimate.stages, key=lambda item: item.peak_reserved_gib / limit_gib(item))
     largest = max(stage.memory, key=lambda kind: stage.memory[kind], default="")
     return Headroom(
         stage=stage.index,
         stages=len(estimate.stages),
         reserved_gib=stage.peak_reserved_gib,
-        usable_gib=estimate.memory_usable_gib,
-        limit_gib=estimate.memory_limit_gib,
+        usable_gib=estimate.memory_usable_gib * limit_gib(stage) / estimate.memory_limit_gib,
+        limit_gib=limit_gib(stage),
         largest=largest,
         largest_gib=stage.memory.get(largest, 0.0),
     )
@@ -260,13 +270,13 @@ def _joined(stages: Sequence[StageEstimate], reads: Callable[[StageEstimate], Ha
 
 def _memory_reads(stage: StageEstimate) -> Hashable:
     gib = (*stage.memory.values(), stage.peak_allocated_gib, stage.peak_reserved_gib)
-    return (stage.layers, stage.gpu, stage.in_flight, stage.fits, *(f"{value:.1f}" for value in gib))
+    return (stage.layers, stage.place, stage.in_flight, stage.fits, *(f"{value:.1f}" for value in gib))
 
 
 def _time_reads(stage: StageEstimate) -> Hashable:
     communication = (*stage.communication_s.values(), *stage.exposed_s.values())
     seconds = (stage.forward_s, stage.backward_s, stage.compute_s, stage.optimizer_s, *communication)
-    return (stage.layers, stage.gpu, *(f"{value:.3g}" for value in seconds))
+    return (stage.layers, stage.place, *(f"{value:.3g}" for value in seconds))
 
 
 def ranked_rejects(rejects: Sequence[Reject], limit: int | None) -> tuple[list[Reject], int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from astra.report.markup import label, picture, quoted, tag
-from astra.units import show_dollars
+from astra.units import DAY_S, show_dollars, show_seconds
 
 WIDTH: Final = 900.0
 HEIGHT: Final = 380.0
@@ -76,7 +76,7 @@ def rounds(low: float, high: float) -> list[float]:
 
 def _spot(spot: Spot, x: float, up: Callable[[float], float]) -> Iterator[str]:
     y = up(spot.usd)
-    said = f"{spot.name}: {spot.days:.1f} days, {show_dollars(spot.usd)}"
+    said = f"{spot.name}: {show_seconds(spot.days * DAY_S)}, {show_dollars(spot.usd)}"
     told = tag("title", quoted(said))
     if spot.on_front:
         yield tag("line", x1=x, x2=x, y1=up(spot.low_usd), y2=up(spot.high_usd), stroke="var(--accent)",

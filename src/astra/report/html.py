@@ -9,13 +9,14 @@ from astra.answer import Estimate, Plan, PlanSet
 from astra.answer_money import AffordReport, RentReport
 from astra.report import explain
 from astra.report.afford import sentences
-from astra.report.choices import days_of, usd_of, usd_range_of, usd_spread
+from astra.report.choices import roles_of, time_of, usd_of, usd_range_of, usd_spread
 from astra.report.markup import quoted
 from astra.report.money import advice
+from astra.spec.mixed import on_one_line
 from astra.study.records import Sweep
 from astra.units import show_count, show_dollars, show_seconds
 
-_CELL: Final = "padding:2px 10px;text-align:{side};border-bottom:1px solid #8884"
+_CELL: Final = "padding:2px 10px;text-align:{side};border-bottom:1px solid #8884;white-space:{wrap}"
 _COLOR: Final = {"compute": "#3a9d5d", "communication": "#d9a21b", "idle": "#c8553d", "other": "#4f7cac"}
 
 
@@ -55,10 +56,10 @@ def rent_html(report: RentReport) -> str:
     for number, choice in enumerate(report.front, start=1):
         if not choice.like:
             cost = choice.cost.price
-            rows.append((str(number), choice.name, f"{cost.usd_per_gpu_h:.2f}", f"{days_of(choice, by):,.2f}",
+            rows.append((str(number), choice.name, f"{cost.usd_per_gpu_h:.2f}", time_of(choice, by),
                          show_dollars(usd_of(choice, by)), usd_spread(usd_range_of(choice, by)),
-                         " ".join(choice.roles)))  # fmt: skip
-    heads = ("#", "choice", "$/GPU-h", "days", "cost", "range", "")
+                         roles_of(choice)))  # fmt: skip
+    heads = ("#", "choice", "$/GPU-h", "time", "cost", "range", "")
     return _block(f"What to rent for {report.request['model']}", _table(heads, rows, (1, 6)), report.plot().svg,
                   [*advice(report), *report.warnings])  # fmt: skip
 
@@ -116,9 +117,12 @@ def _page(best: Estimate, plans: list[Plan], remarks: list[str]) -> str:
 
 
 def _ranking(plans: list[Plan]) -> str:
-    headers = ("#", "strategy", "step time", "tokens/s", "MFU", "peak GiB", "bubble", "days", "cost")
+    told = [any(plan.estimate.train_days is not None for plan in plans)]
+    told.append(any(plan.estimate.train_usd is not None for plan in plans))
+    headers = ["#", "strategy", "step time", "tokens/s", "MFU", "peak GiB", "bubble"]
+    headers += [name for name, known in zip(("days", "cost"), told, strict=True) if known]
     head = "".join(_cell(name, tag="th", left=name == "strategy") for name in headers)
-    body = "".join(f"<tr>{''.join(_plan_cells(plan))}</tr>" for plan in plans)
+    body = "".join(f"<tr>{''.join(_plan_cells(plan)[: len(headers)])}</tr>" for plan in plans)
     return f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
@@ -128,7 +132,7 @@ def _plan_cells(plan: Plan) -> list[str]:
     usd = "-" if estimate.train_usd is None else show_dollars(estimate.train_usd)
     return [
         _cell(str(plan.rank)),
-        _cell(plan.strategy, left=True),
+        _cell(on_one_line(plan.strategy, estimate.as_usual), left=True),
         _cell(f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"),
         _cell(f"{estimate.tokens_per_s:,.0f}"),
         _cell(f"{estimate.mfu:.1%}"),
@@ -140,7 +144,8 @@ def _plan_cells(plan: Plan) -> list[str]:
 
 
 def _cell(content: str, *, tag: str = "td", left: bool = False) -> str:
-    return f'<{tag} style="{_CELL.format(side="left" if left else "right")}">{quoted(content)}</{tag}>'
+    side, wrap = ("left", "normal") if left else ("right", "nowrap")
+    return f'<{tag} style="{_CELL.format(side=side, wrap=wrap)}">{quoted(content)}</{tag}>'
 
 
 def _bar(estimate: Estimate) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from astra.answer import Plan
-from astra.report import drawing, explain, money
+from astra.report import drawing, explain, money, sections, stages
 from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
@@ -138,7 +138,7 @@ def _page(
     parts += _runtimes(planset)
     if full:
         parts += [drawing.blank(), drawing.heading("The best plan"), drawing.text(best.strategy)]
-        parts += picture(best, columns, every_stage=True)
+        parts += [*picture(best, columns, every_stage=True), *_in_full(best, columns), *sections.others(planset)]
         parts += [drawing.blank(), drawing.heading("What each pool is worth")]
         parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset), *line_sentences(planset)])
         parts += drawing.bullets(lost_sentences(planset))
@@ -146,7 +146,6 @@ def _page(
         if planset.baseline is not None and best.cost is None:
             parts += [drawing.blank(), *drawing.bullets(money.saved_sentences(planset))]
         parts += _launch(planset)
-        parts += [drawing.blank(), drawing.prose(explain.certainty(best))]
         parts += [drawing.blank(), drawing.prose((search_words(planset), "dim"))]
         parts += drawing.bullets(planset.notes, mark="note:", style="dim")
     elif not brief:
@@ -154,9 +153,26 @@ def _page(
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
+def _in_full(estimate: MixedEstimate, width: int) -> list[RenderableType]:
+    """Time by term and by stage, memory by kind and stage, and how sure it is; terms are those of the slowest group."""
+    unit = stages.time_unit(estimate)[0]
+    note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
+    return [
+        *sections.where_time_goes(estimate, width),
+        drawing.blank(),
+        drawing.heading("Time per stage", note),
+        stages.time_table(estimate, width=width),
+        *sections.memory(estimate, width),
+        drawing.blank(),
+        drawing.prose(explain.certainty(estimate)),
+        *sections.provenance(estimate),
+    ]
+
+
 MORE: Final = (
-    "-v: the pipelines drawn stage by stage, every plan, the bill, who can run it. --report FILE.html: all of it as a "
-    "page. --worth: what each pool and one more node of it bring. astra explain PLAN.json: what would bring most."
+    "-v: the pipelines drawn stage by stage, time and memory by stage, why the others lost, every plan, the bill, who "
+    "can run it. --worth: what each pool brings. --report FILE.html: all of it as a page. astra explain PLAN.json: what "
+    "would bring most."
 )
 
 
@@ -213,7 +229,8 @@ def render_estimate(
         parts += picture(estimate, columns, every_stage=full)
         if estimate.cost is not None:
             parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
-        parts += [drawing.blank(), drawing.prose(runs_sentence(estimate)), drawing.prose(explain.certainty(estimate))]
+        parts += _in_full(estimate, columns) if full else [drawing.blank(), drawing.prose(explain.certainty(estimate))]
+        parts += [drawing.blank(), drawing.prose(runs_sentence(estimate))]
         parts += drawing.bullets(estimate.warnings, mark="note:", style="dim")
     return drawing.draw(parts, width=columns, color=bool(color))
 
@@ -223,9 +240,9 @@ def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -
     out: list[RenderableType] = []
     slowest = max(map(shown_s, _stages(estimate)), default=1.0)
     for group in estimate.groups:
-        stages = [stage for stage in _stages(estimate) if stage.group == group.index]
-        out += [drawing.blank(), drawing.text((group_line(group), "bold")), drawing.text(chain(stages))]
-        out.append(_table(stages, slowest, width, every_stage=every_stage))
+        own = [stage for stage in _stages(estimate) if stage.group == group.index]
+        out += [drawing.blank(), drawing.text((group_line(group), "bold")), drawing.text(chain(own))]
+        out.append(_table(own, slowest, width, every_stage=every_stage))
         if group.waits_s > 0.01 * group.pipeline_s:
             out.append(drawing.prose((f"waits {group.waits_s:.2f} s for the slowest group", "dim")))
     return out
@@ -299,7 +316,8 @@ def _ranking(plans: Sequence[Plan]) -> RenderableType:
         estimate = plan.estimate
         assert isinstance(estimate, MixedEstimate)
         cells = ["\n".join(short_form(plan.strategy, estimate.as_usual)), "+".join(map(str, estimate.used.values()))]
-        cells += [explain.show_step(estimate.step_s), f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
+        cells += [f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"]
+        cells += [f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
         cells += [explain.show_share(estimate.bubble_fraction)]
         if priced:
             cells += [f"{estimate.train_days:.3g}" if estimate.train_days is not None else "-"]

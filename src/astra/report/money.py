@@ -16,6 +16,8 @@ from astra.report.choices import (
     mark_of,
     named,
     own_words,
+    strategies_below,
+    time_of,
     usd_of,
     usd_range_of,
     usd_spread,
@@ -45,22 +47,16 @@ def render_rent(
     parts += [drawing.heading("Time against money", judged_words(report))]
     shown = [choice for choice in report.front if full or not choice.like]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
-    parts.append(
-        front_table(
-            [(numbers[id(choice)], choice) for choice in shown],
-            columns,
-            report.judged_by,
-            energy=full or report.objective in ("energy", "co2"),
-        )
-    )
-    parts += _merged(report, shown)
+    rows = [(numbers[id(choice)], choice) for choice in shown]
+    parts.append(front_table(rows, columns, report.judged_by, energy=full or report.objective in ("energy", "co2")))
+    parts += [*_merged(report, shown), *strategies_below(rows, columns)]
     parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
     if full:
         points = [(days_of(choice, report.judged_by), usd_of(choice, report.judged_by)) for choice in shown]
         marks = [mark_of(choice) for choice in shown]
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
         if report.popular:
-            parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report.popular)]
+            parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report)]
         first = report.chosen[0] if report.objective != "pareto" else report.role("knee")
         parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
         parts += drawing.bullets(energy_words(choice) for choice in named(report) if choice.cost.kwh is not None)
@@ -181,12 +177,11 @@ def _extras(cost: Cost) -> str:
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
-def _popular_table(popular: Sequence[Choice]) -> RenderableType:
+def _popular_table(report: RentReport) -> RenderableType:
     out = drawing.table(("choice", "left"), ("time", "right"), ("cost", "right"), ("wastes", "wrap"))
-    for choice in popular:
-        out.add_row(
-            choice.name, show_seconds(choice.cost.days * 86400), show_dollars(choice.cost.usd), waste_words(choice)
-        )
+    by = report.judged_by
+    for choice in report.popular:
+        out.add_row(choice.name, time_of(choice, by), show_dollars(usd_of(choice, by)), waste_words(choice))
     return out
 
 
@@ -194,8 +189,9 @@ def waste_words(choice: Choice) -> str:
     """What a common choice loses, and against what."""
     if choice.waste is None:
         return "nothing: it is on the front"
-    slower, spread = show_seconds(choice.waste.days * 86400), usd_spread(choice.waste.usd_range)
-    return f"{show_dollars(choice.waste.usd)} ({spread}) and {slower} against {choice.waste.instead}"
+    days, spread = choice.waste.days, usd_spread(choice.waste.usd_range)
+    slower = f" and {show_seconds(days * 86400)}" if days > 0 else ""  # it is no slower at the upper end of its range
+    return f"{show_dollars(choice.waste.usd)} ({spread}){slower} against {choice.waste.instead}"
 
 
 def restart_sentences(cost: Cost, whose: str = "") -> list[str]:

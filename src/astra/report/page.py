@@ -20,7 +20,7 @@ p,ul{margin:.4rem 0}ul{padding-left:1.3rem}.faint{color:var(--faint)}.bad{color:
 .facts div{background:var(--panel);border:1px solid var(--rule);border-radius:8px;padding:.55rem .7rem}
 .facts dt{color:var(--faint);font-size:.8rem}.facts dd{margin:0;font-size:1.15rem;font-weight:600}
 .facts small{font-weight:400;color:var(--faint);display:block;font-size:.78rem}
-.wide{overflow-x:auto}
+.wide{overflow-x:auto}td:last-child:not(.n){overflow-wrap:break-word}td.name{white-space:nowrap}
 table{border-collapse:collapse;font-size:.9rem;margin:.5rem 0;min-width:40%}
 th,td{padding:.28rem .65rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
 th{font-weight:600;color:var(--faint)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
@@ -28,7 +28,7 @@ tr.best td{font-weight:600}
 code,pre{font:13px/1.4 ui-monospace,SFMono-Regular,Menlo,'DejaVu Sans Mono',monospace}
 code{overflow-wrap:anywhere}pre{background:var(--panel);border:1px solid var(--rule);border-radius:8px;
 padding:.7rem .8rem;overflow-x:auto;white-space:pre}
-svg.astra{max-width:100%;height:auto;display:block}.wide>svg.astra{min-width:44rem}
+svg.astra{max-width:100%;height:auto;display:block}.wide>svg.astra.big{min-width:44rem}
 details{margin:.6rem 0}summary{cursor:pointer;color:var(--accent)}
 footer{margin-top:3rem;font-size:.85rem}
 table.bars{width:100%}td.bar{width:60%;min-width:9rem;vertical-align:middle}
@@ -39,12 +39,22 @@ i.fill{display:block;height:.95em;border-radius:2px;min-width:1px;print-color-ad
 .keys i.key{display:inline-block;width:.8em;height:.8em;margin-right:.35em;print-color-adjust:exact}
 .beyond{background:var(--slowest-node)}
 @media(max-width:40rem){main{padding:.8rem .7rem 2rem}body{font-size:15px}h1{font-size:1.25rem}
-th,td{padding:.25rem .4rem}}
+th,td{padding:.25rem .3rem}td.name,td.n,th.n{white-space:normal}
+td:last-child:not(.n),td.name{overflow-wrap:anywhere}
+table.bars{font-size:.78rem}.bars td.n{white-space:nowrap}td.bar{min-width:1.5rem;width:40%}
+table.many,.many tbody,.many tr{display:block}
+.many thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+.many tr{padding:.5rem 0;border-bottom:1px solid var(--rule)}.many td:empty{display:none}
+.many td,.many td.n{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.08rem .2rem;text-align:right;
+overflow-wrap:anywhere}.many td::before{content:attr(data-head);color:var(--faint);text-align:left;flex:none;
+overflow-wrap:normal}}
 @media print{body{font-size:10.5pt}table{font-size:8.5pt}td,th{padding:.2rem .35rem}
-main{max-width:none;padding:0}h2{break-after:avoid}summary{display:none}
-details::details-content{content-visibility:visible;display:block;height:auto}.wide{overflow:visible}.wide>svg.astra{min-width:0}pre{white-space:pre-wrap}
-table,svg,.facts{break-inside:avoid}@page{margin:16mm}}
+main{max-width:none;padding:0}h2{break-after:avoid}summary{display:block;color:inherit;font-weight:600}
+details::details-content{content-visibility:visible;display:block;height:auto}.wide{overflow:visible}.wide>svg.astra.big{min-width:0}pre{white-space:pre-wrap}
+table.many{font-size:7pt}.many th.n,td.name{white-space:normal}.many td,.many th{padding:.15rem .25rem}
+svg,tr,.facts{break-inside:avoid}@page{margin:16mm}}
 """
+MANY: Final = 4  # columns; more have no room beside each other on a phone
 _FILLED: Final = "compute communication idle other weights gradients optim activations buffers"
 # The page may draw and style itself, and nothing else: no script, no address.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -97,18 +107,28 @@ def facts(entries: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[int] = (0,), best: int = -1) -> str:
-    """A table of plain words; columns are figures but for those of ``left``, and one row may stand out."""
+    """A table of plain words; columns are figures but for those of ``left``, and one row may stand out.
+
+    One of many columns is, on a narrow screen, a list for each row: every cell then brings the head of its column.
+    """
+    many = len(headers) > MANY
     kinds = [None if place in left else "n" for place in range(len(headers))]
+    if not many and kinds[0] is None:
+        kinds[0] = "name"
+    heads = [name if many else None for name in headers]
     head = tag("tr", *(heading(name, kind) for name, kind in zip(headers, kinds, strict=True)))
     body = [
         tag(
             "tr",
-            *(tag("td", quoted(cell), class_=kind) for cell, kind in zip(row, kinds, strict=True)),
+            *(
+                tag("td", quoted(cell), class_=kind, data_head=said)
+                for cell, kind, said in zip(row, kinds, heads, strict=True)
+            ),
             class_="best" if number == best else None,
         )
         for number, row in enumerate(rows)
     ]
-    return wide(tag("table", tag("thead", head), tag("tbody", *body)))
+    return wide(tag("table", tag("thead", head), tag("tbody", *body), class_="many" if many else None))
 
 
 def heading(name: str, kind: str | None = None) -> str:

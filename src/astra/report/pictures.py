@@ -19,7 +19,7 @@ from astra.report.raster import png
 from astra.report.rent_page import spots
 from astra.report.sweep import sweep_page, sweep_svg
 from astra.spec.kinds import path_text
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line
 from astra.study.records import Sweep
 from astra.units import show_count
 
@@ -67,7 +67,7 @@ def _of_plans(answer: PlanSet) -> str:
     parts, groups = [label(title, LEFT, 20, class_="bold", font_size=14)], list[str]()
     for place, plan in enumerate(answer.plans):
         one, y, x = plan.estimate, TOP + place * ROW, LEFT
-        words = " ".join(short_form(plan.strategy, one.as_usual))
+        words = on_one_line(plan.strategy, one.as_usual)
         parts.append(label(f"#{plan.rank}  {words}: {explain.show_step(one.step_s)}, {one.mfu:.1%} MFU", LEFT, y - 5))
         for share in explain.shares(one):
             wide_ = (WIDTH - 2 * LEFT) * share.seconds / longest_s
@@ -111,7 +111,9 @@ def _of_models(answer: AffordReport) -> str:
     panels = [Panel("tokens", [Curve("", tokens)], ticks, show_count, log=True)]
     if all(row.loss is not None for row in ranked):
         losses = [row.loss or 0.0 for row in ranked]
-        panels.append(Panel("loss by the law", [Curve("", dots(losses, losses, losses))], ticks, lambda y: f"{y:.3f}"))
+        panels.append(
+            Panel("loss by the law", [Curve("", dots(losses, losses, losses))], ticks, lambda y: f"{y:.4g}", zero=False)
+        )
     notes = ["M most tokens for the model asked for, L largest by the rule, * least loss"]
     return charts(f"What ${answer.budget_usd:,.0f} buys", panels, "models, by size", notes)
 

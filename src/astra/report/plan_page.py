@@ -14,10 +14,11 @@ from astra.report.explanation import MEANING, known
 from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, code, facts, folded, page, paragraph, section, table, wide
+from astra.report.terms import words
 from astra.report.timeline import seconds_table, timeline_svg
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.timeline import StepTimeline
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line
 from astra.units import show_count, show_dollars, show_seconds
 
 REJECTS: Final = 60
@@ -77,11 +78,12 @@ def work_words(planset: PlanSet) -> str:
 def figures(best: Estimate) -> list[tuple[str, str, str]]:
     """The figures to see first: name, figure, remark."""
     low, high = best.step_s_range.low, best.step_s_range.high
+    allowed = f"{best.memory_limit_gib:.1f} allowed of {best.memory_usable_gib:.1f}"
     found = [
         ("step time", explain.show_step(best.step_s), f"{explain.show_step(low)} to {explain.show_step(high)}"),
         ("tokens per second", f"{best.tokens_per_s:,.0f}", f"{best.tokens_per_s_per_gpu:,.0f} per GPU"),
         ("MFU", f"{best.mfu:.1%}", f"{best.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"),
-        ("peak memory", f"{best.peak_reserved_gib:.1f} GiB", f"limit {best.memory_limit_gib:.1f}, fullest stage"),
+        ("peak memory", f"{best.peak_reserved_gib:.1f} GiB", allowed),
         ("bubble", explain.show_share(best.bubble_fraction), f"{best.microbatches:,} micro-batches"),
     ]
     if best.train_days is not None:
@@ -164,7 +166,7 @@ def ranking(planset: PlanSet, *, short: bool = False) -> str:
     rows = []
     for plan in planset.plans:
         one = plan.estimate
-        words = " ".join(short_form(plan.strategy, one.as_usual)) if short else plan.strategy
+        words = on_one_line(plan.strategy, one.as_usual) if short else plan.strategy
         row = [str(plan.rank), words, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
         row += [f"{one.tokens_per_s:,.0f}", f"{one.mfu:.1%}", f"{one.peak_reserved_gib:.1f}"]
         row += [explain.show_share(one.bubble_fraction)]
@@ -199,7 +201,7 @@ def _assumptions(planset: PlanSet) -> list[str]:
         rows += [(f"GPU {name}", _sourced(pool["device"])), (f"server {pool['node']['name']}", _sourced(pool["node"]))]
     if planset.plans:
         best = planset.best.estimate
-        rows += [(f"term {term}", f"{word}: {MEANING.get(word, '')}") for term, word in best.provenance.items()]
+        rows += [(words(term).label, f"{word}: {MEANING.get(word, '')}") for term, word in best.provenance.items()]
         if best.cost is not None:
             rows.append(("price", money.price_words(best.cost.price)))
             rows += [("restarts", source) for source in (best.cost.expected.sources if best.cost.expected else ())]
@@ -209,16 +211,22 @@ def _assumptions(planset: PlanSet) -> list[str]:
 def _pool_records(request: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
     pools = request.get("pools")
     found = pools.values() if isinstance(pools, Mapping) else [request["pool"]] if "pool" in request else []
-    return [(str(pool["device"]["name"]), pool) for pool in found if "device" in pool and "node" in pool]
+    whole = [pool.get("pool", pool) for pool in found]  # of several, each beside its share
+    return [(str(pool["device"]["name"]), pool) for pool in whole if "device" in pool and "node" in pool]
 
 
 def _sourced(record: Mapping[str, Any]) -> str:
     return " ".join(str(record[key]) for key in ("source", "date") if record.get(key))
 
 
+def target_of(name: str) -> str:
+    """What starts the plans of a runtime, by the name that astra export takes; empty where nothing does."""
+    return runtime(name).exports_to if name in runtime_names() else ""
+
+
 def _launch(planset: PlanSet) -> list[str]:
     name = str(planset.request.get("runtime", ""))
-    target = runtime(name).exports_to if name in runtime_names() else ""
+    target = target_of(name)
     if not target:
         return [paragraph(f"astra export writes no files for {name}: start it with the strategy above.")]
     lines = ["astra plan request.toml --out plan.json", f"astra export plan.json --to {target} --out run/"]

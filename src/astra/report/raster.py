@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from typing import Final
 
 from astra.errors import InputError
@@ -13,13 +14,18 @@ _USED: Final = re.compile(r"var\((--[a-z0-9-]+)\)")
 _PALETTES: Final = re.compile(r":root\{[^}]*\}|@media[^{]*\{:root\{[^}]*\}\}")
 
 
-def png(svg: str, where: str) -> bytes:
-    """The picture in pixels; ``where`` is the option that asked for it."""
-    try:
-        import resvg_py  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415
-    except ImportError:
+def check_png(where: str) -> None:
+    """An error if what draws pixels is not installed; ``where`` is the option that asked for it."""
+    if find_spec("resvg_py") is None:
         fix = "Install it (pip install 'astra-planner[plot]'), or ask for .svg or .html, which need nothing."
-        raise InputError(where, ".png", want="resvg-py for a PNG", fix=fix) from None
+        raise InputError(where, ".png", want="resvg-py for a PNG", fix=fix)
+
+
+def png(svg: str, where: str) -> bytes:
+    """The picture in pixels."""
+    check_png(where)
+    import resvg_py  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415
+
     return bytes(resvg_py.svg_to_bytes(svg_string=flattened(svg), zoom=SCALE))
 
 

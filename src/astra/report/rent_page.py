@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
-from astra.report.choices import days_of, judged_words, network_words, seller, usd_of, usd_range_of
+from astra.report.choices import (
+    ROLES,
+    days_of,
+    judged_words,
+    network_words,
+    roles_of,
+    seller,
+    time_of,
+    usd_of,
+    usd_range_of,
+)
 from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
 from astra.report.plan_page import footer, request_parts
-from astra.spec.mixed import short_form
-from astra.units import show_count, show_dollars
+from astra.spec.mixed import on_one_line
+from astra.units import DAY_S, show_count, show_dollars, show_seconds
 
 
 def rent_page(report: RentReport) -> str:
@@ -44,8 +54,8 @@ def rent_page(report: RentReport) -> str:
 def _headline(report: RentReport) -> str:
     return facts(
         (
-            role,
-            f"{show_dollars(usd_of(choice, report.judged_by))}, {days_of(choice, report.judged_by):,.1f} days",
+            ROLES.get(role, role),
+            f"{show_dollars(usd_of(choice, report.judged_by))}, {time_of(choice, report.judged_by)}",
             choice.name,
         )
         for role in ("cheapest", "knee", "fastest")
@@ -66,27 +76,27 @@ def spots(report: RentReport, link: str = "") -> list[Spot]:
 
 
 def _spot(choice: Choice, by: str, *, on_front: bool) -> Spot:
-    words = ", ".join(role for role in choice.roles if role != "chosen") if on_front else ""
+    words = ", ".join(ROLES.get(role, role) for role in choice.roles if role != "chosen") if on_front else ""
     usd = usd_range_of(choice, by)
     return Spot(days_of(choice, by), usd_of(choice, by), choice.name, words, usd.low, usd.high, on_front)
 
 
 def _front(report: RentReport) -> str:
-    heads = ("", "#", "GPUs", "from", "$/GPU-h", "network", "days", "cost", "range", "if nothing fails", "strategy")
+    heads = ("", "#", "GPUs", "from", "$/GPU-h", "network", "time", "cost", "range", "if nothing fails", "strategy")
     rows, by = [], report.judged_by
     for number, choice in enumerate(report.front, start=1):
         cost, usd = choice.cost, usd_range_of(choice, by)
-        ideal = f"{cost.days:,.1f} d, {show_dollars(cost.usd)}"
+        ideal = f"{show_seconds(cost.days * DAY_S)}, {show_dollars(cost.usd)}"
         spread = f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"
         gpus = " + ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
-        rows.append((", ".join(choice.roles), str(number), gpus, seller(cost.price),
-                     f"{cost.price.usd_per_gpu_h:.2f}", network_words(choice), f"{days_of(choice, by):,.1f}",
+        rows.append((roles_of(choice), str(number), gpus, seller(cost.price),
+                     f"{cost.price.usd_per_gpu_h:.2f}", network_words(choice), time_of(choice, by),
                      show_dollars(usd_of(choice, by)), spread, ideal, _short(choice)))  # fmt: skip
     return table(heads, rows, left=(0, 2, 3, 5, 10))
 
 
 def _short(choice: Choice) -> str:
-    return " ".join(short_form(choice.strategy, choice.as_usual))
+    return on_one_line(choice.strategy, choice.as_usual)
 
 
 def _evidence(report: RentReport) -> list[str]:
@@ -107,18 +117,18 @@ def _evidence(report: RentReport) -> list[str]:
 
 
 def _popular(report: RentReport) -> str:
+    by = report.judged_by
     rows = [
-        (choice.name, f"{choice.cost.days:,.1f}", show_dollars(choice.cost.usd), money.waste_words(choice))
+        (choice.name, time_of(choice, by), show_dollars(usd_of(choice, by)), money.waste_words(choice))
         for choice in report.popular
     ]
-    return table(("choice", "days", "cost", "against the front"), rows, left=(0, 3)) if rows else ""
+    return table(("choice", "time", "cost", "wastes"), rows, left=(0, 3)) if rows else ""
 
 
 def _unused(report: RentReport) -> list[str]:
     rows = [(f"{len(unused.offers):,}", unused.reason, ", ".join(unused.offers[:12])) for unused in report.unused]
     offers = table(("offers", "not considered because", "such as"), rows, left=(1, 2)) if rows else ""
-    counted = [money.search_sentence(report), money.mixes_sentence(report.search.mixes)]
-    return [bullets(counted), folded(f"{len(rows)} reasons", offers) if offers else ""]
+    return [paragraph(money.search_sentence(report)), folded(f"{len(rows)} reasons", offers) if offers else ""]
 
 
 def _prices(report: RentReport) -> list[str]:

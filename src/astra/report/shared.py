@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final
 from astra.report import drawing
 from astra.report.charts import COLORS, Curve, Dot, Panel, charts, spread_ticks
 from astra.report.markup import label, picture, quoted, tag
-from astra.report.page import bullets, facts, page, paragraph, section, table, wide
-from astra.report.plan_page import footer
 from astra.sharing.records import FleetReport, PoolUse, SharedJob
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
 
@@ -21,6 +19,7 @@ GOALS: Final = {
     "dollars": "the least money",
     "deadlines": "the least lateness, by weights",
 }
+NAMED: Final = ("job", "model", "pool", "nodes")
 HEADS: Final = ("job", "model", "tokens", "pool", "GPUs", "nodes", "from", "to", "deadline", "cost", "tokens/s", "MFU")
 WIDTH: Final = 1000.0
 LEFT: Final = 110.0
@@ -32,29 +31,31 @@ TOP: Final = 58.0
 
 def render_fleet(report: FleetReport, width: int | None = None, color: bool | None = None) -> str:
     """The answer in a terminal."""
-    out = drawing.table(*[(name, "left" if name in ("job", "model", "pool", "nodes") else "right") for name in HEADS])
+    out = drawing.table(*[(name, "left" if name in NAMED else "right") for name in HEADS])
     for job in report.jobs:
-        out.add_row(*_cells(job))
+        out.add_row(*cells(job))
     parts: list[RenderableType] = [
         drawing.text((report.title, "bold"), f": {GOALS[report.goal]}"),
-        drawing.prose((_about(report), "dim")),
+        drawing.prose((about(report), "dim")),
         drawing.blank(),
         out,
         drawing.blank(),
-        *drawing.bullets([*map(_use, report.pools), proof(report)]),
-        *drawing.closing(_late(report), report.notes),
+        *drawing.bullets([*map(use, report.pools), proof(report)]),
+        *drawing.closing(late(report), report.notes),
     ]
     return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
-def _about(report: FleetReport) -> str:
+def about(report: FleetReport) -> str:
+    """When all is done, for how much, on what."""
     return (
         f"all done after {show_seconds(report.end_s)} for {show_dollars(report.usd)}; {len(report.jobs)} jobs on "
         f"{' + '.join(f'{pool.gpus} {pool.gpu}' for pool in report.pools)}; {report.planned} plans"
     )
 
 
-def _cells(job: SharedJob) -> list[str]:
+def cells(job: SharedJob) -> list[str]:
+    """A job as a row of ``HEADS``."""
     return [
         job.name,
         job.model,
@@ -86,7 +87,8 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
-def _use(pool: PoolUse) -> str:
+def use(pool: PoolUse) -> str:
+    """A pool and how busy it is, as a sentence."""
     return f"{pool.name}: {pool.gpus:,} {pool.gpu} in servers of {pool.node_gpus}, busy for {pool.busy:.0%} of the time"
 
 
@@ -97,7 +99,8 @@ def proof(report: FleetReport) -> str:
     return f"no schedule of these plans is better by more than {report.gap:.1%} ({report.solver})"
 
 
-def _late(report: FleetReport) -> list[str]:
+def late(report: FleetReport) -> list[str]:
+    """Jobs behind their deadlines, a sentence each."""
     return [f"{job.name} ends {show_seconds(job.late_s)} behind its deadline" for job in report.jobs if job.late_s]
 
 
@@ -119,7 +122,7 @@ def gantt_svg(report: FleetReport) -> str:
     return picture(
         WIDTH, y + 44, f"Who has which GPUs when: {report.title}",
         label(f"{report.title}: {GOALS[report.goal]}", 12, 20, class_="bold", font_size=14),
-        label(_about(report), 12, 38, class_="faint"),
+        label(about(report), 12, 38, class_="faint"),
         *lanes, *_axis(until_s, TOP, y), *bars, label(told, 12, y + 34, class_="small faint"),
     )  # fmt: skip
 
@@ -186,28 +189,3 @@ def curves_svg(report: FleetReport) -> str:
         ]  # fmt: skip
         curves.append(Curve(f"{name[0]} on {name[1]}", dots))
     return charts("Days by GPUs", [Panel("days", curves, ticks, lambda y: f"{y:g}", log=True)], "GPUs", ["* chosen"])
-
-
-def fleet_page(report: FleetReport) -> str:
-    """The answer as one page to show."""
-    left = tuple(HEADS.index(name) for name in ("job", "model", "pool", "nodes"))
-    figures = (
-        ("all done after", show_seconds(report.end_s), ""),
-        ("cost", show_dollars(report.usd), "as expected, with restarts"),
-        ("goal", GOALS[report.goal], proof(report)),
-        ("late", show_seconds(report.late_s) if report.late_s else "nobody", "weighted" if report.late_s else ""),
-    )
-    strategies = [(job.name, f"{job.gpus:,} of {job.pool}", job.strategy) for job in report.jobs]
-    return page(
-        report.title,
-        tag("h1", quoted(report.title)),
-        paragraph(_about(report), "lead"),
-        facts(figures),
-        bullets(_late(report), "warn"),
-        section("Who has which GPUs, and when", wide(gantt_svg(report)),
-                table(HEADS, map(_cells, report.jobs), left=left), bullets(map(_use, report.pools)), key="schedule"),
-        section("How jobs scale", wide(curves_svg(report)), key="curves"),
-        section("How to run them", table(("job", "on", "strategy"), strategies, left=(0, 1, 2)), key="plans"),
-        section("Notes", bullets(report.notes, "faint"), key="notes"),
-        footer(report.version, {"solver": report.solver}),
-    )  # fmt: skip

@@ -9,7 +9,7 @@ from astra.questions.records import BestFleet, StudyPoint, StudyReport
 from astra.report import drawing, explain
 from astra.report.explanation import short_strategy
 from astra.report.markup import quoted, tag
-from astra.report.page import bullets, facts, folded, page, paragraph, section, table
+from astra.report.page import bullets, code, facts, folded, page, paragraph, section, table
 from astra.report.plan_page import footer
 from astra.units import show_dollars, show_seconds
 
@@ -101,8 +101,8 @@ def _where(at: dict[str, str]) -> str:
     return ", ".join(name for name in at.values() if name)
 
 
-def study_page(report: StudyReport) -> str:
-    """The answer as one page to show."""
+def study_page(report: StudyReport, declared: str = "") -> str:
+    """The answer as one page to show, and the file that declared the study."""
     axes = _axes(report)
     heads = (*(TITLES[axis] for axis in axes), *_FIGURES, "step time", "best plan")
     rows = [_cells(row, axes) for row in report.best[:ON_PAGE]]
@@ -111,24 +111,55 @@ def study_page(report: StudyReport) -> str:
     return page(
         report.title,
         tag("h1", quoted(report.title)),
-        paragraph(_counted(report), "lead"),
+        paragraph(_counted(report), "faint"),
         facts(_facts(report)),
         section("The best fleet", paragraph(f"Judged by {' or '.join(judged)}, as each goal asks.") if judged else "",
                 table(heads, rows, left=left) if rows else "", key="best"),
+        section("Evidence and doubt", *_evidence(report, axes), key="evidence"),
         section("Every question", *_grids(report), key="questions"),
         section("Without a plan", bullets(_sentences(report, 100)), key="problems"),
         section("Where the results are", bullets(report.files), paragraph(
             "Parquet: pandas.read_parquet, polars.read_parquet, or duckdb: select * from 'plans.parquet'."),
             bullets(report.notes, "faint"), key="files"),
+        section("How to launch one", paragraph(
+            "The column request of questions.parquet holds the request of every question: astra plan answers it, "
+            "astra export writes the files that start it."), key="launch"),
+        section("The request", *_request(declared), key="request"),
         footer(report.fingerprint["version"], report.fingerprint),
     )  # fmt: skip
+
+
+def _evidence(report: StudyReport, axes: Sequence[str]) -> list[str]:
+    """How far the step times of the best fleets are to be trusted."""
+    heads = (
+        *(TITLES[axis] for axis in axes),
+        _FIGURES[0],
+        "step time",
+        "four of five runs of its kind",
+        "published runs",
+    )
+    rows = [
+        [*(row.at[axis] for axis in axes), best.at["fleets"], explain.show_step(best.step_s),
+         f"{explain.show_step(best.step_s_low)} to {explain.show_step(best.step_s_high)}", best.evidence or ""]
+        for row in report.best[:ON_PAGE]
+        for best in (row.best,)
+        if best.step_s is not None and best.step_s_low is not None and best.step_s_high is not None
+    ]  # fmt: skip
+    drawn = table(heads, rows, left=(*range(len(axes) + 1), len(heads) - 1))
+    return [folded(f"The range of every step time, {len(rows)} rows", drawn)] if rows else []
+
+
+def _request(declared: str) -> list[str]:
+    if not declared:
+        return []
+    return [paragraph("Saved as study.toml, astra study study.toml answers the same."), code(declared)]
 
 
 def _facts(report: StudyReport) -> Iterator[tuple[str, str, str]]:
     yield "questions", f"{report.questions:,}", " x ".join(str(len(names)) for names in report.axes.values())
     yield "plans", f"{report.plans:,}", f"{report.statuses['planned']:,} questions have one"
     yield "without a plan", f"{report.answered - report.statuses['planned']:,}", f"{report.statuses['failed']:,} failed"
-    yield "answered by", f"{report.workers} {report.engine}", _pace(report)
+    yield "answered by", f"{report.workers} {report.engine} worker{'s' * (report.workers != 1)}", _pace(report)
 
 
 def _grids(report: StudyReport) -> Iterator[str]:

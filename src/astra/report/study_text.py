@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from astra.answer import Estimate
 from astra.report import drawing, explain
-from astra.report.explanation import change_sentence, short_strategy
+from astra.report.explanation import WORTH, change_sentence, short_strategy
 from astra.report.terms import MEMORY_LABELS, words
 from astra.study.records import Comparison, Explanation, Side
 from astra.units import show_dollars
@@ -34,7 +34,7 @@ def render_explanation(found: Explanation, width: int | None = None, color: bool
     if found.changes or found.skipped:
         parts += [drawing.blank(), drawing.heading("What a single change would bring", "each one planned anew")]
         parts.append(_changes_table(found))
-        parts += drawing.bullets([change_sentence(one) for one in found.changes if one.gain is None], mark="-")
+        parts += drawing.bullets([*_idle(found), *(change_sentence(one) for one in found.changes if one.gain is None)])
         if found.skipped:
             parts.append(drawing.prose((f"no time for: {'; '.join(found.skipped)} (--seconds)", "dim")))
     if found.next is not None:
@@ -48,8 +48,14 @@ def figures_line(estimate: Estimate) -> str:
     """The figures to see first."""
     return (
         f"{explain.show_step(estimate.step_s)} per step, {estimate.tokens_per_s:,.0f} tokens/s, "
-        f"MFU {estimate.mfu:.1%}, {estimate.peak_reserved_gib:.1f} of {estimate.memory_limit_gib:.1f} GiB"
+        f"MFU {estimate.mfu:.1%}, {estimate.peak_reserved_gib:.1f} of {estimate.memory_usable_gib:.1f} GiB"
     )
+
+
+def _idle(found: Explanation) -> list[str]:
+    """Changes that are not worth a row of their own."""
+    names = [one.change for one in found.changes if one.gain is not None and abs(one.gain) < WORTH]
+    return [f"less than {WORTH:.1%} from {', '.join(names)}"] if names else []
 
 
 def _changes_table(found: Explanation) -> RenderableType:
@@ -57,7 +63,7 @@ def _changes_table(found: Explanation) -> RenderableType:
     columns = [("change", "left"), ("tokens/s", "right"), ("gain", "right")] + [("$/billion", "right")] * priced
     out = drawing.table(*columns, ("best plan with it", "wrap"))
     for one in found.changes:
-        if one.gain is None or one.tokens_per_s is None:
+        if one.gain is None or one.tokens_per_s is None or abs(one.gain) < WORTH:
             continue
         usd = "-" if one.usd_per_billion_tokens is None else show_dollars(one.usd_per_billion_tokens)
         same = one.strategy == found.estimate.strategy

@@ -73,10 +73,12 @@ def explanation_view(found: Explanation) -> str:
     other = []
     if found.next is not None:
         terms = [(name, f"{a:.4g}", f"{b:.4g}", f"{more:+.4g}") for name, a, b, more in term_rows(found.next)]
+        a_s, b_s = found.next.first.estimate.step_s, found.next.second.estimate.step_s
+        terms.append(("step", f"{a_s:.4g}", f"{b_s:.4g}", f"{b_s - a_s:+.4g}"))
         other = [
-            tag("h3", quoted(f"Against {found.next.second.name}")),
+            tag("h3", quoted(f"This plan (A) against {found.next.second.name} (B), seconds of a step")),
             paragraph(verdict(found.next)),
-            table(("term", "this", "other", "other - this"), terms),
+            table(("term", "A", "B", "B - A"), terms, best=len(terms) - 1),
             paragraph(memory_difference(found.next)),
         ]
     known = [(one.figure, one.value, one.how) for one in found.known]
@@ -96,6 +98,6 @@ def explanation_view(found: Explanation) -> str:
             paragraph(skipped, "faint"),
             *other,
             tag("h3", "How sure each figure is"),
-            table(("figure", "value", "known by"), known, left=(0, 1, 2)),
+            table(("figure", "value", "how sure"), known, left=(0, 2)),
         ]
     )

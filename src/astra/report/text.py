@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from astra.answer import Estimate, ModelReport, Plan, PlanSet
 from astra.catalog.runtimes import runtime, runtime_names
-from astra.report import drawing, explain, money, stages
-from astra.report.terms import words
+from astra.report import drawing, explain, money, sections, stages
 from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 REJECTS_SHOWN: Final = 8  # where there is no plan and nobody asked for all
 ONE_LINE_WIDTH: Final = 120
-_GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "red", "other": "blue"}
+NOTES_LETTERS: Final = 420  # of notes under a short answer
 
 
 def render_plans(
@@ -29,14 +28,25 @@ def render_plans(
     and what was refused.
     """
     if not (brief or full):
-        return drawing.on_a_screen(lambda plans: _page(planset, plans, width, color), len(planset.plans))
+        return drawing.on_a_screen(
+            lambda plans: _page(planset, plans, width, color),
+            len(planset.plans),
+            lambda plans: _page(planset, plans, width, color, tight=True),
+        )
     return _page(planset, len(planset.plans), width, color, brief=brief, full=full)
 
 
 def _page(
-    planset: PlanSet, plans: int, width: int | None, color: bool | None, *, brief: bool = False, full: bool = False
+    planset: PlanSet,
+    plans: int,
+    width: int | None,
+    color: bool | None,
+    *,
+    brief: bool = False,
+    full: bool = False,
+    tight: bool = False,
 ) -> str:
-    """The same with some of the plans."""
+    """The same with some of the plans; ``tight`` leaves out what matters least of the short answer."""
     columns = drawing.page_width(width)
     parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
@@ -55,11 +65,11 @@ def _page(
         if planset.plans:
             parts += _best(planset.best.estimate, columns)
             parts += money.bill(planset)
-            parts += _others(planset)
-        parts += _ledger(planset)
+            parts += sections.others(planset)
+        parts += sections.ledger(planset)
         parts += drawing.closing([], planset.notes)
     elif not brief:
-        parts += _in_short(planset)
+        parts += _in_short(planset, tight=tight)
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
@@ -72,24 +82,31 @@ MORE: Final = (
 MORE_OF_ONE: Final = "-v: time and memory by stage, the whole bill, how each term is known."
 
 
-def _in_short(planset: PlanSet) -> list[RenderableType]:
+MORE_IN_ALL: Final = "-v: the rest. --report FILE.html: as a page. astra explain PLAN.json: why."
+
+
+def _in_short(planset: PlanSet, *, tight: bool = False) -> list[RenderableType]:
     """The first plan in a few sentences, the next one's loss, the search, and what more can be seen."""
     if not planset.plans:
-        return [*_ledger(planset, REJECTS_SHOWN), *shortened(planset.notes, MORE)]
+        return [*sections.ledger(planset, REJECTS_SHOWN), *shortened(planset.notes, MORE)]
     best = planset.best.estimate
     # The headlines tell the first plan's evidence already.
     sentences = [] if planset.daring is not None else [explain.certainty(best)]
-    sentences += [f"{explain.dominates(best)} {explain.helps_most(best)}", explain.memory_sentence(best)]
+    helps = "" if tight else explain.helps_most(best)
+    sentences += [f"{explain.dominates(best)} {helps}".strip(), explain.memory_sentence(best)]
     sentences += [money.bill_in_short(best), *money.saved_sentences(planset)]
-    if len(planset.plans) > 1 and planset.objective != "pareto":
+    if not tight and len(planset.plans) > 1 and planset.objective != "pareto":
         sentences.append(explain.why_lost(planset.best, planset.plans[1]))
-    sentences.append(explain.search_sentence(planset))
-    return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE)]
+    sentences += [] if tight else [explain.search_sentence(planset)]
+    ending = shortened(planset.notes, MORE_IN_ALL)[1:] if tight else shortened(planset.notes, MORE)
+    return [drawing.blank(), *drawing.bullets(sentences), *ending]
 
 
 def shortened(notes: Sequence[str], more: str) -> list[RenderableType]:
-    """How a short answer ends: what was assumed in one paragraph, and where the rest is."""
-    said = [drawing.prose((f"note: {'; '.join(note.rstrip('.') for note in notes)}", "dim"))] if notes else []
+    """How a short answer ends: what was assumed in one paragraph of a few lines, and where the rest is."""
+    kept = [note.rstrip(".") for place, note in enumerate(notes) if len("; ".join(notes[: place + 1])) <= NOTES_LETTERS]
+    left = [f"{len(notes) - len(kept)} more with -v"] if len(kept) < len(notes) else []
+    said = [drawing.prose((f"note: {'; '.join([*kept, *left])}", "dim"))] if notes else []
     return [drawing.blank(), *said, drawing.prose((more, "dim"))]
 
 
@@ -113,13 +130,13 @@ def render_estimate(
             parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(bill)]
         else:
             parts += drawing.bullets([money.bill_in_short(estimate)])
-        parts += _where_time_goes(estimate, columns)
+        parts += sections.where_time_goes(estimate, columns)
         if full:
             unit = stages.time_unit(estimate)[0]
             note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
             parts += [drawing.blank(), drawing.heading("Time per stage", note)]
             parts.append(stages.time_table(estimate, width=columns))
-            parts += [*_memory(estimate, columns), *_provenance(estimate)]
+            parts += [*sections.memory(estimate, columns), *sections.provenance(estimate)]
         else:
             parts += drawing.bullets([explain.memory_sentence(estimate)])
         parts += drawing.closing(estimate.warnings, [])
@@ -228,63 +245,12 @@ def _best(estimate: Estimate, width: int) -> list[RenderableType]:
         drawing.blank(),
         drawing.heading("The best plan"),
         drawing.text(estimate.strategy),
-        *_where_time_goes(estimate, width),
-        *_memory(estimate, width),
+        *sections.where_time_goes(estimate, width),
+        *sections.memory(estimate, width),
         drawing.blank(),
         drawing.prose(explain.certainty(estimate)),
-        *_provenance(estimate),
+        *sections.provenance(estimate),
     ]
-
-
-def _where_time_goes(estimate: Estimate, width: int) -> list[RenderableType]:
-    rows = explain.shares(estimate)
-    cells = min(40, max(8, width - 62))
-    chart = drawing.table(("term", "left"), ("", "left"), ("time", "right"), ("share", "right"), ("known", "left"))
-    largest = max((row.fraction for row in rows), default=1.0)
-    for row in rows:
-        drawn = drawing.text((drawing.bar(row.fraction / largest, cells), _GROUP_STYLE[row.group]))
-        chart.add_row(row.label, drawn, explain.show_step(row.seconds), f"{row.fraction:.1%}", row.source)
-    total = sum(row.seconds for row in rows)
-    chart.add_row("step", "", explain.show_step(total), f"{sum(row.fraction for row in rows):.1%}", "", style="bold")
-    return [
-        drawing.blank(),
-        drawing.heading(f"Where the {explain.show_step(estimate.step_s)} go"),
-        chart,
-        drawing.blank(),
-        *drawing.bullets([explain.dominates(estimate), explain.helps_most(estimate)]),
-    ]
-
-
-def _memory(estimate: Estimate, width: int) -> list[RenderableType]:
-    room = f"usable {estimate.memory_usable_gib:.1f}, limit {estimate.memory_limit_gib:.1f}"
-    return [
-        drawing.blank(),
-        drawing.heading("Memory", f"GiB per GPU at its worst moment; {room}"),
-        stages.memory_table(estimate, width=width),
-        drawing.blank(),
-        *drawing.bullets([explain.memory_sentence(estimate)]),
-    ]
-
-
-def _others(planset: PlanSet) -> list[RenderableType]:
-    if len(planset.plans) < 2 or planset.objective == "pareto":  # none of a front has lost
-        return []
-    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]]
-    return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)]
-
-
-def _ledger(planset: PlanSet, limit: int | None = None) -> list[RenderableType]:
-    parts: list[RenderableType] = [drawing.blank(), drawing.heading("The search")]
-    parts.append(drawing.prose(explain.search_sentence(planset)))
-    shown, reasons, strategies = explain.ranked_rejects(planset.rejects, limit)
-    if not shown:
-        return parts
-    ledger = drawing.table(("strategies", "right"), ("left out because", "wrap"))
-    for reject in shown:
-        ledger.add_row(f"{reject.strategies:,}", reject.sentence)
-    if reasons:
-        ledger.add_row(f"{strategies:,}", f"for {reasons} other reasons (--verbose lists them)", style="dim")
-    return [*parts, drawing.blank(), ledger]
 
 
 def _verdict(estimate: Estimate) -> list[RenderableType]:
@@ -320,12 +286,3 @@ def _figures(estimate: Estimate) -> RenderableType:
     for name, value in rows:
         out.add_row(drawing.text((name, "dim")), value)
     return out
-
-
-def _provenance(estimate: Estimate) -> list[RenderableType]:
-    if not estimate.provenance:
-        return []
-    out = drawing.table(("term", "left"), ("known", "left"))
-    for term, source in estimate.provenance.items():
-        out.add_row(words(term).label, source)
-    return [drawing.blank(), drawing.heading("How each term is known"), out]

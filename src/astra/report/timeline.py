@@ -248,7 +248,7 @@ def ticks(start: float, end: float, most: int = 9) -> list[float]:
 def _legend(step: StepTimeline, top: float) -> tuple[list[str], float]:
     x, y, parts = 12.0, top + 4, []
     entries = [(MEANING[kind], kind.replace(" ", "-")) for kind in used_kinds(step)]
-    entries.append(("memory allocated, and its limit", "held"))
+    entries.append(("memory allocated, and what is allowed of it", "held"))
     for words, name in entries:
         wide = 34 + 6.8 * len(words)
         if x + wide > WIDTH - RIGHT:

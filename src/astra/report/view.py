@@ -9,16 +9,16 @@ from astra.answer import Estimate, Plan, PlanSet
 from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
 from astra.report.bars import memory_bars, time_table
-from astra.report.choices import days_of, judged_words, network_words, usd_of, usd_range_of
+from astra.report.choices import judged_words, network_words, roles_of, time_of, usd_of, usd_range_of
 from astra.report.front_svg import front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, paragraph, table, wide
 from astra.report.plan_page import bill_parts, figures, gpus_words, ledger_parts, pool_parts, ranking, work_words
 from astra.report.rent_page import spots
 from astra.report.study_text import memory_difference, side_rows, term_rows, verdict
-from astra.spec.mixed import short_form
+from astra.spec.mixed import on_one_line, short_form
 from astra.study.records import Comparison
-from astra.units import show_dollars
+from astra.units import DAY_S, show_dollars, show_seconds
 
 
 def plan_view(planset: PlanSet) -> str:
@@ -36,7 +36,7 @@ def plan_view(planset: PlanSet) -> str:
         [
             *head,
             bullets(explain.headlines(planset)),
-            ranking(planset, short=True),
+            tag("div", ranking(planset, short=True), class_="ranking"),
             tag("div", *cards, class_="cards"),
             bullets(near.sentence for near in planset.nearby),
             *pool_parts(planset),
@@ -58,7 +58,7 @@ def estimate_view(estimate: Estimate) -> str:
 
 def _plan_card(plan: Plan, lost: str, *, first: bool) -> str:
     one, key = plan.estimate, f"plan-{plan.rank}"
-    short = [tag("code", quoted(line)) for line in short_form(plan.strategy, one.as_usual) if line]
+    short = [f"{tag('code', quoted(line))} " for line in short_form(plan.strategy, one.as_usual) if line]
     fits = "" if one.fits else "It does not fit: a stage needs more memory than the limit."
     details = [
         tag("h4", quoted(f"Where the {explain.show_step(one.step_s)} go")),
@@ -106,10 +106,9 @@ def rent_view(report: RentReport) -> str:
     cards = [_choice_card(choice, place, report.judged_by) for place, choice in enumerate(report.front)]
     by = report.judged_by
     rows = [
-        (one.name, f"{days_of(one, by):,.1f}", show_dollars(usd_of(one, by)), money.waste_words(one))
-        for one in report.popular
+        (one.name, time_of(one, by), show_dollars(usd_of(one, by)), money.waste_words(one)) for one in report.popular
     ]
-    popular = table(("choice", "days", "cost", "against the front"), rows, left=(0, 3)) if rows else ""
+    popular = table(("choice", "time", "cost", "wastes"), rows, left=(0, 3)) if rows else ""
     return "".join(
         [
             tag("h2", quoted(title), id="answer-title"),
@@ -128,18 +127,18 @@ def rent_view(report: RentReport) -> str:
 
 def _choice_card(choice: Choice, place: int, by: str) -> str:
     cost, key, usd = choice.cost, f"choice-{place}", usd_range_of(choice, by)
-    ideal = f"if nothing fails {cost.days:,.1f} days" if by == "expected" else ""
+    ideal = f"if nothing fails {show_seconds(cost.days * DAY_S)}" if by == "expected" else ""
     shown = [
-        ("days", f"{days_of(choice, by):,.1f}", ideal),
+        ("time", time_of(choice, by), ideal),
         ("cost", show_dollars(usd_of(choice, by)), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"),
         ("per GPU and hour", f"${cost.price.usd_per_gpu_h:.2f}", cost.price.market),
         ("network", network_words(choice), "between servers" if choice.nodes > 1 else ""),
         ("MFU", f"{choice.mfu:.1%}", f"{choice.tokens_per_s:,.0f} tokens/s"),
-        ("peak memory", f"{choice.peak_reserved_gib:.1f} GiB", f"limit {choice.memory_limit_gib:.1f}"),
+        ("peak memory", f"{choice.peak_reserved_gib:.1f} GiB", f"{choice.memory_limit_gib:.1f} allowed"),
     ]
     pools = " + ".join(f"{part.gpus}x{part.gpu}@{part.node}" for part in choice.parts)
-    roles = tag("span", quoted(", ".join(choice.roles)), class_="rank") if choice.roles else ""
-    strategy = " ".join(short_form(choice.strategy, choice.as_usual))
+    roles = tag("span", quoted(roles_of(choice)), class_="rank") if choice.roles else ""
+    strategy = on_one_line(choice.strategy, choice.as_usual)
     return tag(
         "article",
         tag("h3", quoted(choice.name), " ", roles, id=f"{key}-title"),

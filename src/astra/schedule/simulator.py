@@ -84,7 +84,8 @@ def simulate(
     compute_s, sending_s, latency_s = (
         times.reshape(orders.shape[:2]) for times in slot_times(orders, one, plan.splits_backward, blocking_p2p)
     )
-    freed_s = run(inputs(orders, m=m), compute_s + sending_s, latency_s)
+    way = walk(inputs(orders, m=m))
+    freed_s = run(way, (compute_s + sending_s).ravel(), latency_s.ravel()).reshape(orders.shape[:2])
     total_s = float(freed_s.max())
     busy_s, stood_s = compute_s.sum(axis=1), sending_s.sum(axis=1)
     end_s = freed_s - sending_s
@@ -193,38 +194,53 @@ def inputs(orders: Ints, *, m: int) -> Ints:
     return source
 
 
-def run(source_of: Ints, held_s: Floats, latency_s: Floats) -> Floats:
-    """When each slot frees its rank. A rank runs until its next input is missing and is woken when that is made."""
-    ranks, count = held_s.shape
-    source = source_of.ravel().tolist()
-    hold, delay = held_s.ravel().tolist(), latency_s.ravel().tolist()
-    freed = [-1.0] * (ranks * count)
-    freed.append(0.0)  # the input of slots that wait for nobody
-    sleeper = [-1] * (ranks * count + 1)
+class Walk(NamedTuple):
+    """Slots in an order in which each comes after those it waits for; one past the end is waited for by none."""
+
+    places: Ints  # flat places of the slots
+    order: list[int]  # the same
+    source: list[int]  # the slot waited for, in that order
+    before: list[int]  # the slot before on the same rank
+
+
+def walk(source_of: Ints) -> Walk:
+    """A rank goes on until its next input is missing and is woken when that is made; whatever the slots take."""
+    ranks, count = source_of.shape
+    nobody, source = ranks * count, source_of.ravel().tolist()
+    done = [False] * nobody
+    done.append(True)  # the input of slots that wait for nobody
+    sleeper = [-1] * (nobody + 1)
     position = [rank * count for rank in range(ranks)]
-    clock = [0.0] * ranks
-    ready = list(range(ranks - 1, -1, -1))
+    ready, order = list(range(ranks - 1, -1, -1)), list[int]()
     while ready:
         rank = ready.pop()
-        slot, stop, now = position[rank], rank * count + count, clock[rank]
+        slot, stop = position[rank], rank * count + count
         while slot < stop:
-            arrival = freed[source[slot]]
-            if arrival < 0.0:
+            if not done[source[slot]]:
                 sleeper[source[slot]] = rank
                 break
-            arrival += delay[slot]
-            now = (arrival if arrival > now else now) + hold[slot]
-            freed[slot] = now
+            done[slot] = True
+            order.append(slot)
             if sleeper[slot] >= 0:
                 ready.append(sleeper[slot])
             slot += 1
-        position[rank], clock[rank] = slot, now
-    freed.pop()
-    times = np.array(freed).reshape(ranks, count)
-    if times.min() < 0:
-        stuck = [rank for rank in range(ranks) if times[rank, -1] < 0]
+        position[rank] = slot
+    if len(order) < nobody:
+        stuck = [rank for rank in range(ranks) if position[rank] < rank * count + count]
         raise RuntimeError(f"the schedule deadlocks: ranks {stuck} wait for one another")
-    return times
+    before = [slot - 1 if slot % count else nobody for slot in order]
+    return Walk(np.array(order, dtype=np.int64), order, [source[slot] for slot in order], before)
+
+
+def run(way: Walk, held_s: Floats, latency_s: Floats) -> Floats:
+    """When each slot frees its rank, [flat place], from flat times: a rank waits for its input, then holds the slot."""
+    held, delay = held_s[way.places].tolist(), latency_s[way.places].tolist()
+    freed = [0.0] * (len(held) + 1)
+    for slot, source, before, hold, late in zip(way.order, way.source, way.before, held, delay, strict=True):
+        arrival, free = freed[source] + late, freed[before]
+        freed[slot] = (arrival if arrival > free else free) + hold
+    freed.pop()
+    return np.array(freed)
 
 
 class Waves(NamedTuple):

@@ -19,11 +19,23 @@ from astra.errors import InputError
 from astra.provenance import Floats, Ints
 from astra.schedule.base import FORWARD, Schedule
 from astra.schedule.registry import find
-from astra.schedule.simulator import StageSeconds, Waves, as_stages, inputs, run, run_rows, slot_times, waves
+from astra.schedule.simulator import (
+    StageSeconds,
+    Walk,
+    Waves,
+    as_stages,
+    inputs,
+    run,
+    run_rows,
+    slot_times,
+    walk,
+    waves,
+)
 
 _SAME: Final = 1e-13  # of the time elapsed: what rounding may add
 _ATTEMPTS: Final = (2, 6)  # look after this many micro-batches per rank past the warm-up
-_NARROW: Final = 12  # ranks of all pipelines that are run slot by slot rather than in waves
+_NARROW: Final = 40  # ranks of all pipelines that are run slot by slot rather than in waves
+_SHORT: Final = 16_384  # slots whose order is remembered
 _CELLS: Final = 1_000_000  # slots of all pipelines that are run at once
 
 
@@ -130,20 +142,31 @@ def _freed_s(plan: Schedule, slots: _Slots, v: int, stages: StageSeconds, blocki
     held_s, shape = compute_s + sending_s, slots.source.shape
     if shape[0] * held_s.shape[1] > _NARROW:
         return run_rows(_waves(plan, shape[0], v, slots.m), held_s, latency_s)
-    pairs = zip(held_s.T, latency_s.T, strict=True)
-    return np.stack([run(slots.source, *(row.reshape(shape) for row in pair)).ravel() for pair in pairs], axis=1)
+    way = _walk(plan, shape[0], v, slots.m) if slots.source.size <= _SHORT else walk(slots.source)
+    return np.stack([run(way, *pair) for pair in zip(held_s.T, latency_s.T, strict=True)], axis=1)
+
+
+@lru_cache(maxsize=64)
+def _walk(plan: Schedule, p: int, v: int, m: int) -> Walk:
+    return walk(_order(plan, p, v, m)[1])
 
 
 @lru_cache(maxsize=128)
 def _waves(plan: Schedule, p: int, v: int, m: int) -> Waves:
-    return waves(_slots(plan, p, v, m, 0).source)
+    return waves(_order(plan, p, v, m)[1])
+
+
+@lru_cache(maxsize=64)
+def _order(plan: Schedule, p: int, v: int, m: int) -> tuple[Ints, Ints]:
+    """The slots of all ranks, and the slot that each waits for."""
+    orders = plan.orders(p, v, m)
+    return orders, inputs(orders, m=m)
 
 
 @lru_cache(maxsize=256)
 def _slots(plan: Schedule, p: int, v: int, m: int, period: int) -> _Slots:
     """The slots of a pipeline; without a period no cycle is looked for."""
-    orders = plan.orders(p, v, m)
-    source = inputs(orders, m=m)
+    orders, source = _order(plan, p, v, m)
     nothing = np.zeros(0, dtype=np.int64)
     if not period:
         return _Slots(m, orders, source, nothing, nothing)

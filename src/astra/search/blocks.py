@@ -16,7 +16,7 @@ from astra.cost import step
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.counts import flops_bound_s
+from astra.search.counts import flops_bound_s, waits_on
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.floors import Floors
 from astra.search.space import divisors
@@ -28,21 +28,25 @@ _LOOSE: Final = 1 - 1e-9
 
 
 class CountStream:
-    """The counts of one job that are still to be searched. ``known`` has what jobs of the same search left behind."""
+    """The counts of one job that are still to be searched. ``known`` has what jobs of the same search left behind.
+
+    Counts that are not ``able`` are known to be of no interest.
+    """
 
     def __init__(
-        self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats], effort: Effort
-    ) -> None:
+        self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats], effort: Effort,
+        able: Bools,
+    ) -> None:  # fmt: skip
         self.job, self.counts, self._effort = job, counts, effort
         mbs = len(list(restrictions.filter("mbs", divisors(job.workload.global_batch))))
         self._width = 2 * mbs * len(expert_degrees(job, restrictions)["ep"])
-        self._left = np.ones(len(counts), bool)
+        self._left = able.copy()
         self._columns = degrees(job, counts, restrictions)
         self._place = np.searchsorted(counts, _gpus(self._columns))
         self._floors = Floors(job, restrictions, self._columns, known, effort).closer_and_closer()
         tp, cp = (int(self._columns[name].max(initial=0)) for name in ("tp", "cp"))
         self._floor_s = np.zeros((2, tp + 1, cp + 1))  # of a sample's GPU-seconds and of a micro-batch, as far as known
-        self._waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
+        self._waits = waits_on(job, counts)
 
     @property
     def whole(self) -> bool:

@@ -20,23 +20,27 @@ from astra.columns import Columns, distinct
 from astra.cost import effects, memory, step
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import graph_bytes
-from astra.cost.parts import Part
+from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.parts import Part, pieces
 from astra.cost.stage import (
     SHARD_COLUMNS,
     Gathered,
     expert_groups,
     least_s,
+    over_all,
     over_model,
     retention,
     shard_groups,
+    shard_of,
 )
 from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
 from astra.cost.timed import PartTable
 from astra.layers import blocks
 from astra.layers import weights as weights_of
-from astra.layers.kinds import layer_kinds
+from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Kept, Layer, Shard
 from astra.layers.split import kinds
+from astra.operators.gemm import most_flops_per_s
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
@@ -97,7 +101,7 @@ class Grids:
 
     @cached_property
     def _by_siblings(self) -> BySiblings:
-        return BySiblings(self.job, self.space, self.usual[2], self.siblings, self._table)
+        return BySiblings(self.job, self.space, self.usual[2], self.siblings)
 
     def rest(self, limit_s: float) -> tuple[Ints, Floats]:
         """All others whose bound by their siblings is below a limit, and that bound."""
@@ -245,8 +249,8 @@ def grid_bound_s(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Floa
 class BySiblings:
     """Bounds of grids by their siblings, which have parts."""
 
-    def __init__(self, job: Job, space: Space, gathered: Gathered, siblings: Siblings, table: PartTable) -> None:
-        self._job, self._space, self._siblings, self._table = job, space, siblings, table
+    def __init__(self, job: Job, space: Space, gathered: Gathered, siblings: Siblings) -> None:
+        self._job, self._space, self._siblings = job, space, siblings
         usual, grids = siblings.usual, len(siblings.of)
         self._floor_s = floor_s = float(products_s(job, np.asarray(job.pool.gpus)))
         own, rounds = gathered.take(usual), _rounds(job, space, usual)
@@ -270,7 +274,7 @@ class BySiblings:
         if not len(rows):
             return rows, np.zeros(0)
         of = of[rows]
-        spent_s, sent_s = _pieces_s(job, self._space, rows, self._table)
+        spent_s, sent_s = _pieces_s(job, self._space, rows)
         attention_s = self._attention_s[of]
         bound_s = np.where(siblings.split[rows], self._known_s[1, of], self._known_s[0, of])
         bound_s = bound_s - np.maximum(attention_s - spent_s, 0.0)
@@ -299,28 +303,33 @@ def _attention_s(part: Part) -> Floats:
     return part.forward.attention_s + part.backward.attention_s
 
 
-def _pieces_s(job: Job, space: Space, rows: Ints, table: PartTable) -> tuple[Floats, Floats]:
+def _pieces_s(job: Job, space: Space, rows: Ints) -> tuple[Floats, Floats]:
     """Attention, and what the pieces of a sequence send each other, of some grids; neither asks about experts."""
     grids = space.grids
     _, degree = distinct(space.degrees["tp"], space.degrees["cp"])
     first, place = distinct(degree[space.degree[rows]], grids["mbs"][rows])
     one, flash = np.ones(len(first), np.int64), np.full(len(first), space.flash_settings[0])
     few = {name: grids[name][rows[first]] for name in ("tp", "cp", "mbs", "sp")}
-    gathered = table.gather(job, few | {"ep": one, "etp": one, "flash": flash})
+    found = pieces(job, shard_of(job, few | {"ep": one, "etp": one, "flash": flash}))
+    keys: list[LayerKind | str] = [*kinds(job.model), EMBEDDING, HEAD]
+    own = [found[key] for key in keys]
+    spent_s, sent_s = (over_all(job, list(columns))[place] for columns in zip(*own, strict=True))
     rounds = _rounds(job, space, rows)
-    sent_s = over_model(job, gathered, lambda part: part.forward.busy_s["cp"] + part.backward.busy_s["cp"])
-    return rounds * over_model(job, gathered, _attention_s)[place], rounds * sent_s[place]
+    return rounds * spent_s, rounds * sent_s
 
 
 def products_s(job: Job, gpus: Ints) -> Floats:
-    """Every matrix product of a step at the GPU's peak, on so many GPUs."""
+    """Every matrix product of a step as fast as the GPU runs any, on so many GPUs."""
     model, work = job.model, job.workload
     forward = weights_of.forward_flops_per_token(model, work.seq) - weights_of.attention_flops_per_token(
         model, work.seq
     )
     passes = 2 if work.task == "lora" else 3  # the weights of a LoRA run have no gradients of their own
     device = job.pool.device
-    peak = max(device.peak(name) for name in {work.precision, "bf16"} if device.computes(name))
+    if work.low:
+        peak = max(device.peak(name) for name in {work.precision, "bf16"} if device.computes(name))
+    else:
+        peak = most_flops_per_s(device, work.precision)
     flops = passes * forward * work.global_batch * work.seq
     return np.asarray(flops / (gpus * peak * effects.clock(job.runtime)))
 

@@ -45,7 +45,7 @@ from astra.search.engine import Leaders
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
 from astra.search.space import Space, cross, facts_in
 from astra.search.words import settled
-from astra.spec.job import Job
+from astra.spec.job import STRAGGLING, Job
 from astra.spec.strategy import Strategy
 
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
@@ -153,7 +153,7 @@ def tabulate(job: Job, space: CountSpace, effort: Effort | None = None) -> Count
     moved[fits] = gathered.place
     gathered = gathered._replace(place=moved[space.shard[grids]])
     place = space.place[grids]
-    waits = np.array([1 + job.straggling_on(gpus) for gpus in space.counts.tolist()])
+    waits = waits_on(job, space.counts)
     bound_s = step.least_seconds(job, grid_bound_s(job, space, grids, gathered), waits[place])
     return CountTable(space, grids, place, gathered, bound_s, waits)
 
@@ -185,8 +185,12 @@ def compute_bound_s(job: Job, table: CountTable) -> Floats:
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
     """By count, a lower bound that needs no table: every product and attention at the GPU's peak, nothing else."""
-    waits = np.array([1 + job.straggling_on(gpus) for gpus in counts.tolist()])
-    return step.least_seconds(job, products_s(job, counts) + attention_s(job, counts), waits)
+    return step.least_seconds(job, products_s(job, counts) + attention_s(job, counts), waits_on(job, counts))
+
+
+def waits_on(job: Job, counts: Ints) -> Floats:
+    """By count, time with waiting for the slowest node over time without."""
+    return np.asarray(1 + STRAGGLING * np.log2(np.maximum(counts / job.pool.gpus_per_node, 1.0)))
 
 
 def attention_s(job: Job, gpus: Ints) -> Floats:
@@ -209,10 +213,10 @@ def search_counts(job: Job, table: CountTable, limits: Limits) -> BestByCount:
     return CountSearch(job, table, limits, Effort()).go_on()
 
 
-def best_on(job: Job, effort: Effort, *, upper: bool, found: bool = False) -> BestByCount:
-    """The best strategy on the GPUs of a job alone, as ``CountSearch.go_on`` finds it."""
+def best_on(job: Job, effort: Effort, *, upper: bool, found: bool = False, below: float = np.inf) -> BestByCount:
+    """The best strategy on the GPUs of a job alone with a step below some, as ``CountSearch.go_on`` finds it."""
     table = tabulate(job, CountSpace(job, np.array([job.pool.gpus])), effort)
-    search = CountSearch(job, table, lambda best_s: np.full(len(best_s), np.inf), effort, upper=upper)
+    search = CountSearch(job, table, lambda best_s: np.full(len(best_s), below), effort, upper=upper)
     return search.go_on(found=found)
 
 
@@ -362,7 +366,9 @@ class CountSearch(Leaders):
         self._effort.spend(result.known.sum() / STRATEGIES)
         if fits.any():
             each = waits[:, None] * doubts
-            entries = entries_of(result, fits, meshes, parts, recomputes, shardings, place, each, first=first)
+            entries = entries_of(
+                result, fits, meshes, costs.p2p_s, parts, recomputes, shardings, place, each, first=first
+            )
             self.contest.enter(entries, parts)
         if recomputes.recompute[0]:  # no recompute bounds every recompute, also where it is not allowed itself
             return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, shardings, waits).bound_s.min(axis=1)) * doubts

@@ -174,7 +174,7 @@ def _with_stages(job: Job, row: Row, gathered: Gathered, costs: StageCosts, user
     """One row in full, its parts and stages already costed."""
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
-    pipeline_s, again_s = simulated(job, row, gathered, between.per_microbatch_s[0, 0])
+    pipeline_s, again_s = simulated(job, row, gathered, between.per_microbatch_s[0, 0], costs.p2p_s)
     highest = highest_of(job, costs, row.shardings, peak(static, saved, costs.buffer_bytes)[0, 0, 0])
     after_s = step.after_s(update, between)[0, 0]
     answer = CostedRow(costs, saved, again_s, static, between, update.seconds[0, 0], after_s, pipeline_s, highest)
@@ -191,9 +191,11 @@ def sources_between(row: Row, costs: StageCosts, update: Timed) -> dict[str, Sou
     return found if row.strategy.pp == 1 else {**found, "pp": Source(int(costs.p2p_source.max()))}
 
 
-def simulated(job: Job, row: Row, gathered: Gathered, per_microbatch_s: Floats) -> tuple[float, Floats]:
+def simulated(
+    job: Job, row: Row, gathered: Gathered, per_microbatch_s: Floats, send_s: Floats | None = None
+) -> tuple[float, Floats]:
     """The pipeline's makespan, and what each rank repeats in it; ``per_microbatch_s`` is what replicas exchange."""
-    found = virtual_stages(job, row.meshes, gathered, row.recomputes, per_microbatch_s[None])
+    found = virtual_stages(job, row.meshes, gathered, row.recomputes, per_microbatch_s[None], send_s)
     again_s = found.again_s[0][np.array(row.layout.place)].sum(axis=0)
     return float(of_one_shape_s(job, row.meshes, found.stages, gathered.totals_s)[0]), again_s
 

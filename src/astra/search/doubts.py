@@ -6,7 +6,7 @@ import numpy as np
 
 from astra.columns import Columns, distinct
 from astra.cost.memory import Sharding
-from astra.evidence.bars import Doubt
+from astra.evidence.bars import Doubt, least_factor
 from astra.evidence.kinds import kind_at
 from astra.provenance import Floats, Ints
 from astra.search.space import Space, cross
@@ -17,11 +17,8 @@ class Doubts:
     """The upper end of a step's interval over the step, by count; 1 everywhere where steps are ranked as expected."""
 
     def __init__(self, job: Job, counts: Ints, *, upper: bool) -> None:
-        jobs = [job.on(gpus) for gpus in counts.tolist()] if upper else []
-        kinds = [kind_at(each, 0) for each in jobs]
-        places = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
-        self._doubts = [Doubt(jobs[kinds.index(kind)]) for kind in places]
-        self._alike = np.array([places[kind] for kind in kinds], np.int64)  # by count
+        first, self._alike = _told_apart(job, counts)
+        self._doubts = [Doubt(job.on(gpus)) for gpus in counts[first].tolist()] if upper else []
 
     def of_each(self, columns: Columns, shardings: Sharding, place: Ints) -> Floats:
         """[row, sharding] of rows whose counts are at some places."""
@@ -50,3 +47,18 @@ class Doubts:
             least = self._doubts[number].least(few, shardings.zero, shardings.offload).reshape(len(first), -1)
             found[some] = least[own[some], mbs[some]]
         return found
+
+
+def least_doubt(job: Job, *, upper: bool) -> float:
+    """The least of any strategy of a job."""
+    return least_factor(kind_at(job, 0)) if upper else 1.0
+
+
+def _told_apart(job: Job, counts: Ints) -> tuple[Ints, Ints]:
+    """The first of each sort of counts that kinds of runs tell apart, and the sort of every count.
+
+    They tell how often one GPU was doubled, and whether the links of one node join all.
+    """
+    links = job.pool.node.links
+    reach = links[0].reach if links else 1
+    return distinct(np.round(np.log2(counts)).astype(np.int64), counts <= reach)

@@ -79,15 +79,9 @@ class SearchOutcome(NamedTuple):
 
 
 def search(
-    job: Job,
-    restrictions: Restrictions,
-    *,
-    user_rules: Sequence[Rule] = (),
-    keep: int,
-    progress: Progress | None = None,
-    doubt: Doubt | None = None,
-    advise: bool = True,
-) -> SearchOutcome:
+    job: Job, restrictions: Restrictions, *, user_rules: Sequence[Rule] = (), keep: int,
+    progress: Progress | None = None, doubt: Doubt | None = None, advise: bool = True,
+) -> SearchOutcome:  # fmt: skip
     """The best ``keep`` groups of strategies.
 
     ``doubt``: the best have the least step times doubt. ``advise``: where nothing fits, the smallest is sought.
@@ -187,6 +181,9 @@ class Leaders:
 
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost grids by their bounds until none is left that could enter the leaders."""
+        if self._aside:  # nobody asks what the others would need
+            hopeful = bound_s < self.worst_s()
+            rows, bound_s = rows[hopeful], bound_s[hopeful]
         if not self._advise:
             fits = layers_may_fit(self.job, self.space, gathered, rows)
             self.unfit += float(self.space.strategies[rows[~fits]].sum())
@@ -309,8 +306,9 @@ class Leaders:
 
     def _turn_away(self, meshes: Meshes, each: Floats, room: Bools | None = None) -> None:
         """Account for meshes in shardings that leave no ``room``: so many strategies of ``each`` pair."""
-        without = np.ones((len(meshes), len(self.space.shardings)), bool) if room is None else ~room
-        weights = without * each[:, None]
+        if self._aside or not len(meshes):
+            return
+        weights = (np.ones((1, len(self.space.shardings)), bool) if room is None else ~room) * each[:, None]
         refused = self.space.check_pairs(meshes.columns, weights.ravel()).ledger
         for name, count in refused.items():
             self.space.refused[name] = self.space.refused.get(name, 0) + count
@@ -344,7 +342,9 @@ class Leaders:
             result = Evaluated(bound_s, exchanged_s, after_s, peak_bytes[:, rows], known[:, rows])
             waits = (1 + self.job.straggling) * doubts
             groups = group_of(meshes.columns)
-            entries = entries_of(result, fits, meshes, parts, recomputes, shardings, groups, waits, first=first)
+            entries = entries_of(
+                result, fits, meshes, costs.p2p_s, parts, recomputes, shardings, groups, waits, first=first
+            )
             self.contest.enter(entries, parts)
         # Also of what rules refuse here, which may be legal with another recompute.
         return bound_s.min(axis=1, initial=np.inf), np.asarray(fits.any(axis=1))

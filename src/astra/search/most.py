@@ -15,7 +15,7 @@ from astra.money.caps import Allowed, Caps, allowed
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
 from astra.provenance import Floats
-from astra.search.counts import BestByCount, CountTable, Limits, flops_bound_s
+from astra.search.counts import BestByCount, CountTable, Limits
 from astra.search.offers import ROUNDING, FoundOffer, FrontSearch, JobOf, OfferSearch, in_turns, waiting
 from astra.spec.job import Job
 from astra.spec.money import Money
@@ -43,7 +43,7 @@ class MostSearch(FrontSearch):
     def promised(self, offer: Offer) -> float:
         """Steps that no count of an offer makes more of."""
         job = self._job_of(offer, int(offer.counts[-1]))
-        return float((self._within(job, offer).train_s / flops_bound_s(job, offer.counts)).max())
+        return float((self._within(job, offer).train_s / self.least_s(job, offer)).max())
 
     def allowed(self, search: OfferSearch) -> Allowed:
         """What the caps allow with an offer, by count."""
@@ -102,13 +102,15 @@ def search_most(
     effort: Effort,
     upper: bool,
     as_many: float = 1.0,
+    first: Sequence[Offer] = (),
     progress: Callable[[float], None] | None = None,
 ) -> MostSearch:
-    """What makes the most steps within the caps, and what makes as many."""
+    """What makes the most steps within the caps, and what makes as many; ``first`` are offers to begin with."""
     state = MostSearch(job_of, options, caps, as_many, effort, upper=upper)
     some = [offer for offer in offers if len(offer.counts)]
-    promised = {id(offer): state.promised(offer) for offer in some}
-    in_turns(state, sorted(some, key=lambda offer: -promised[id(offer)]), progress)
+    begin = {id(offer) for offer in first}
+    order = {id(offer): (id(offer) not in begin, -state.promised(offer)) for offer in some}
+    in_turns(state, sorted(some, key=lambda offer: order[id(offer)]), progress)
     return state
 
 

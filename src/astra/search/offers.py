@@ -33,7 +33,7 @@ from astra.search.counts import (
     least_by_count,
     tabulate,
 )
-from astra.search.doubts import Doubts
+from astra.search.doubts import Doubts, least_doubt
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy
@@ -112,10 +112,9 @@ class FrontSearch:
         self._job_of, self._options, self._restrictions = job_of, options, restrictions or Restrictions()
         self._effort = effort or Effort()
         self._spaces: list[CountSpace] = []
-        self._tables: dict[
-            tuple[str, bytes], tuple[Job, CountTable]
-        ] = {}  # by GPU and counts, of the first offer of them
+        self._tables: dict[str, list[tuple[Job, CountTable]]] = {}  # by GPU
         self._floors: dict[bytes, Floats] = {}
+        self._least_s: dict[int, Floats] = {}  # by offer
         self._best: dict[tuple[int, int], FoundOffer] = {}  # by offer and count
         self._offer_searches: list[OfferSearch] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
@@ -127,6 +126,14 @@ class FrontSearch:
         """The best of every offer and count searched."""
         return list(self._best.values())
 
+    def least_s(self, job: Job, offer: Offer) -> Floats:
+        """By count, a lower bound of what a step is ranked by that needs no table."""
+        if id(offer) not in self._least_s:
+            # Of one count the least doubt is worth its time; of many a table tells it better.
+            doubt = least_doubt(job, upper=self._upper) if len(offer.counts) == 1 else 1.0
+            self._least_s[id(offer)] = flops_bound_s(job, offer.counts) * doubt
+        return self._least_s[id(offer)]
+
     def turns(self, offer: Offer) -> Iterator[None]:
         """Search an offer in every count it is sold in, a table at a time."""
         job = self._job_of(offer, int(offer.counts[-1]))
@@ -134,11 +141,12 @@ class FrontSearch:
             return
         offer_search = OfferSearch(job, offer, self._options)
         self.choices += len(offer.counts)
-        if not (flops_bound_s(job, offer.counts) < self.limit_s(offer_search)).any():
+        able = self.least_s(job, offer) < self.limit_s(offer_search)
+        if not able.any():
             self.passed += 1
             return
         self._offer_searches.append(offer_search)
-        stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort)
+        stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort, able)
         search_counts: CountSearch | None = None
         while not self._effort.over or not self._best:
             counts = stream.next(self.limit_s(offer_search)) if search_counts is None else None
@@ -164,26 +172,32 @@ class FrontSearch:
 
     def _table(self, offer_search: OfferSearch, stream: CountStream, counts: Ints) -> CountTable | None:
         """The grids of some counts with their parts; None where no count may matter."""
-        job, offer = offer_search.job, offer_search.offer
+        job, limit_s = offer_search.job, self.limit_s(offer_search)
         if not stream.whole:
-            limit_s = self.limit_s(offer_search)
             space = CountSpace(
                 job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s)
             )
             return tabulate(job, space, self._effort)
-        kind = (offer.device.name, offer.counts.tobytes())
-        if known := self._tables.get(kind):
-            if known[0] is job:
-                return known[1]
-            doubts = Doubts(job, offer.counts, upper=self._upper)
-            doubt = doubts.least(known[1].space, known[1].grids, known[1].place)
-            least_s = least_by_count(known[1], compute_bound_s(*known) * doubt)
-            if not (least_s < self.limit_s(offer_search)).any():
-                self.passed += 1
-                return None
-        table = tabulate(job, self._space(job, offer), self._effort)
-        self._tables.setdefault(kind, (job, table))
+        counts = counts[self._elsewhere_s(job, counts) < limit_s[offer_search.at(counts)]]
+        if not len(counts):
+            self.passed += 1
+            return None
+        table = tabulate(job, self._space(job, counts), self._effort)
+        self._tables.setdefault(job.pool.device.name, []).append((job, table))
         return table
+
+    def _elsewhere_s(self, job: Job, counts: Ints) -> Floats:
+        """By count, a lower bound from tables of the same GPU in other nodes; zero where none has the count."""
+        least_s = np.zeros(len(counts))
+        for known in self._tables.get(job.pool.device.name, ()):
+            table, shared = known[1], np.isin(counts, known[1].space.counts)
+            same = table.space.of(job, table.space.counts) is not None  # its grids are this job's
+            if same and (shared & (least_s == 0)).any():
+                doubts = Doubts(job, table.space.counts, upper=self._upper)
+                doubt = doubts.least(table.space, table.grids, table.place)
+                by_count = least_by_count(table, compute_bound_s(*known) * doubt)
+                least_s[shared] = by_count[np.searchsorted(table.space.counts, counts[shared])]
+        return least_s
 
     def limits(self, offer_search: OfferSearch, table: CountTable) -> Limits:
         """The longest step of each count that could be on the front, from the best steps so far."""
@@ -202,12 +216,12 @@ class FrontSearch:
         dominated_s = offer_search.dominated_s(self.times, self.dollars)
         return np.minimum(dominated_s, offer_search.step_of(self._most_s * (1 + ROUNDING)))
 
-    def _space(self, job: Job, offer: Offer) -> CountSpace:
+    def _space(self, job: Job, counts: Ints) -> CountSpace:
         for known in self._spaces:
-            same = known.of(job, offer.counts)
+            same = known.of(job, counts)
             if same is not None:
                 return same
-        self._spaces.append(CountSpace(job, offer.counts, self._restrictions))
+        self._spaces.append(CountSpace(job, counts, self._restrictions))
         return self._spaces[-1]
 
     def add_counts(self, offer_search: OfferSearch, by_count: BestByCount) -> None:

@@ -41,6 +41,7 @@ class Entries(NamedTuple):
     group: Ints
     waits: Floats  # time with waiting for the slowest node, over time without
     meshes: Meshes
+    send_s: Floats  # one activation to the next stage
     place: Ints  # of the sharding among the parts
     recomputes: Recomputes
     shardings: Sharding
@@ -60,6 +61,7 @@ class Entries(NamedTuple):
             self.group[rows],
             self.waits[rows],
             self.meshes.take(rows),
+            self.send_s[rows],
             self.place[rows],
             self.recomputes.take(rows),
             Sharding(*(column[rows] for column in self.shardings)),
@@ -84,6 +86,7 @@ def join(several: list[Entries]) -> Entries:
         column("group"),
         column("waits"),
         meshes,
+        column("send_s"),
         column("place"),
         Recomputes(*recomputes),
         Sharding(*shardings),
@@ -187,7 +190,7 @@ class Contest:
             return
         some = entries.take(rows)
         own = parts._replace(place=some.place)
-        pipeline_s = pipelines_s(self.job, some.meshes, own, some.recomputes, some.exchanged_s)
+        pipeline_s = pipelines_s(self.job, some.meshes, own, some.recomputes, some.exchanged_s, some.send_s)
         step_s = step.seconds(self.job, pipeline_s, some.after_s, some.waits)
         self.simulated += len(rows)
         for row in np.argsort(step_s, kind="stable").tolist():
@@ -262,8 +265,8 @@ def group_of(columns: Columns) -> Ints:
 
 
 def entries_of(
-    result: Evaluated, fits: Bools, meshes: Meshes, parts: Gathered, recomputes: Recomputes, shardings: Sharding,
-    group: Ints, waits: Floats, *, first: bool,
+    result: Evaluated, fits: Bools, meshes: Meshes, send_s: Floats, parts: Gathered, recomputes: Recomputes,
+    shardings: Sharding, group: Ints, waits: Floats, *, first: bool,
 ) -> Entries:  # fmt: skip
     """What fits and may win, as rows of the contest; the quickest recompute enters the first time only."""
     mesh, recompute, sharding = least_recomputes(result, recomputes, fits)
@@ -276,6 +279,7 @@ def entries_of(
         group[mesh],
         waits[mesh, sharding],
         meshes.take(mesh),
+        send_s[mesh],
         parts.place[mesh],
         recomputes.take(recompute),
         Sharding(*(column[sharding] for column in shardings)),

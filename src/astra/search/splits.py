@@ -7,12 +7,13 @@ or all larger stages at once, as long as the simulated step falls and the strate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import permutations
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.columns import FIELDS, distinct, joined, take
 from astra.cost import memory, step
 from astra.cost.gathered import Layouts, layout
 from astra.cost.pipeline import pipelines_s
@@ -40,12 +41,9 @@ def best_splits(
 ) -> list[Strategy]:
     """The strategies of a search, with the best split where that may make one the best; ``timed`` are its parts."""
     limit_s = candidates[0].step_s * (1 + NEAR)
-    return [
-        polished(job, one.strategy, one.step_s, user_rules, timed)[0]
-        if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s
-        else one.strategy
-        for one in candidates
-    ]
+    near = [one for one in candidates if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s]
+    found = dict(zip(near, all_polished(job, near, user_rules, timed), strict=True))
+    return [found.get(one, one).strategy for one in candidates]
 
 
 def _unequal(job: Job, strategy: Strategy) -> float:
@@ -64,24 +62,59 @@ def polished(
     job: Job, strategy: Strategy, step_s: float, user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
 ) -> tuple[Strategy, float]:
     """The strategy with the best split found, and its simulated step."""
-    if strategy.pp == 1:
-        return strategy, step_s
-    best, layers = strategy, layers_of(job, strategy)
-    said = job.saying(strategy)
-    job, timed = said, timed if said is job else ()
-    seen, parts = {layers}, parts_of(job, as_row(job, strategy).meshes.columns, timed)
+    return all_polished(job, [Candidate(strategy, step_s)], user_rules, timed)[0]
+
+
+def all_polished(
+    job: Job, candidates: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
+) -> list[Candidate]:
+    """Strategies with the best splits found, and their simulated steps; their splits are costed side by side."""
+    found, left = list(candidates), list[_Moved]()
+    for place, (strategy, _) in enumerate(candidates):
+        if strategy.pp > 1:
+            said = job.saying(strategy)
+            parts = parts_of(said, as_row(said, strategy).meshes.columns, timed if said is job else ())
+            left.append(_Moved(place, said, parts, layers_of(said, strategy)))
     for _ in range(ROUNDS):
-        others = [split for split in neighbours(layers) if split not in seen]
-        seen.update(others)
-        for seconds, split in simulated(job, best, parts, others, step_s * (1 - LEAST_GAIN)):
-            plain = split == even(sum(split), len(split))
-            moved = replace(best, layers=() if plain else split)
-            if not legality(job, moved, user_rules):
-                best, layers, step_s = moved, split, seconds
-                break
-        else:
-            break
-    return best, step_s
+        quicker = [(one, _quicker(one, found[one.place], user_rules, faster)) for one, faster in _tried(left, found)]
+        left = [one for one, better in quicker if better is not None]
+        for one, better in quicker:
+            if better is not None:
+                found[one.place] = better
+    return found
+
+
+class _Moved:
+    """A strategy whose split is moved: its place among the others, what it says, its parts, and the splits seen."""
+
+    def __init__(self, place: int, job: Job, parts: Gathered, layers: Split) -> None:
+        self.place, self.job, self.parts, self.layers, self.seen = place, job, parts, layers, {layers}
+
+
+def _tried(left: Sequence[_Moved], found: Sequence[Candidate]) -> Iterator[tuple[_Moved, list[tuple[float, Split]]]]:
+    """Each with the splits one move away that are quicker; those that share their parts are costed together."""
+    for parts in {id(one.parts.parts): one.parts.parts for one in left}.values():
+        some = [one for one in left if one.parts.parts is parts]
+        tries = []
+        for one in some:
+            others = [split for split in neighbours(one.layers) if split not in one.seen]
+            one.seen.update(others)
+            strategy, step_s = found[one.place]
+            tries.append(Tried(strategy, one.parts, others, step_s * (1 - LEAST_GAIN)))
+        yield from zip(some, simulated(some[0].job, tries), strict=True)
+
+
+def _quicker(
+    one: _Moved, best: Candidate, user_rules: Sequence[Rule], faster: Sequence[tuple[float, Split]]
+) -> Candidate | None:
+    """The strategy with the best of some splits that is legal."""
+    for seconds, split in faster:
+        plain = split == even(sum(split), len(split))
+        moved = replace(best.strategy, layers=() if plain else split)
+        if not legality(one.job, moved, user_rules):
+            one.layers = split
+            return Candidate(moved, seconds)
+    return None
 
 
 def neighbours(layers: Split) -> list[Split]:
@@ -111,23 +144,44 @@ def _edges(layers: Split) -> list[int]:
     return sorted(ends)[:FEW_STAGES]
 
 
-def simulated(
-    job: Job, strategy: Strategy, own: Gathered, splits: Sequence[Split], limit_s: float
-) -> list[tuple[float, Split]]:
-    """Splits with which the strategy fits and takes less than the limit, best first, with the simulated step."""
-    if not splits:
-        return []
-    row = as_row(job, strategy)
-    place = np.zeros(len(splits), np.int64)
-    columns = {name: column[place] for name, column in row.meshes.columns.items()}
-    layouts = Layouts(layout(strategy.schedule, strategy.pp, strategy.vp, split) for split in splits)
-    meshes = Meshes(columns, np.arange(len(splits)), layouts)
-    parts = own.take(place)
-    result = evaluate(job, meshes, stage_costs(job, meshes, parts), row.recomputes, row.shardings)
-    fits = memory.fits(job, result.peak_bytes[:, 0, 0])
-    rows = np.flatnonzero(fits & (result.bound_s[:, 0, 0] < limit_s))
-    recomputes = row.recomputes.take(place[rows])
-    pipeline_s = pipelines_s(job, meshes.take(rows), parts.take(rows), recomputes, result.exchanged_s[rows, 0])
-    step_s = step.seconds(job, pipeline_s, result.after_s[rows, 0])
-    found = [(total_s, splits[at]) for total_s, at in zip(step_s.tolist(), rows.tolist(), strict=True)]
-    return sorted(pair for pair in found if pair[0] < limit_s)
+class Tried(NamedTuple):
+    """Splits of a strategy that are to take less than a limit; ``parts`` are its own."""
+
+    strategy: Strategy
+    parts: Gathered
+    splits: Sequence[Split]
+    limit_s: float
+
+
+def simulated(job: Job, tries: Sequence[Tried]) -> list[list[tuple[float, Split]]]:
+    """Splits with which each strategy fits and takes less than its limit, best first, with the simulated step.
+
+    The strategies say the same, and their parts are in one table.
+    """
+    found: list[list[tuple[float, Split]]] = [[] for _ in tries]
+    of = np.repeat(np.arange(len(tries)), [len(one.splits) for one in tries])
+    if not len(of):
+        return found
+    table = [as_row(job, one.strategy) for one in tries]
+    columns = {name: np.concatenate([row.meshes.columns[name] for row in table])[of] for name in FIELDS}
+    shapes = [(one.strategy.schedule, one.strategy.pp, one.strategy.vp) for one in tries]
+    splits = [split for one in tries for split in one.splits]
+    layouts = Layouts(layout(*shapes[at], split) for at, split in zip(of.tolist(), splits, strict=True))
+    meshes = Meshes(columns, np.arange(len(of)), layouts)
+    parts = tries[0].parts._replace(place=np.concatenate([one.parts.place for one in tries])[of])
+    recomputes, shardings = joined([row.recomputes for row in table]), joined([row.shardings for row in table])
+    (some, recompute), (few, sharding) = distinct(*recomputes), distinct(*shardings)
+    costs = stage_costs(job, meshes, parts)
+    result = evaluate(job, meshes, costs, recomputes.take(some), take(shardings, few))
+    mesh, recompute, sharding = np.arange(len(of)), recompute[of], sharding[of]
+    limit_s = np.array([one.limit_s for one in tries])[of]
+    fits = memory.fits(job, result.peak_bytes[mesh, recompute, sharding])
+    rows = np.flatnonzero(fits & (result.bound_s[mesh, recompute, sharding] < limit_s))
+    exchanged_s, after_s = result.exchanged_s[rows, sharding[rows]], result.after_s[rows, sharding[rows]]
+    chosen = recomputes.take(of[rows])
+    pipeline_s = pipelines_s(job, meshes.take(rows), parts.take(rows), chosen, exchanged_s, costs.p2p_s[rows])
+    step_s = step.seconds(job, pipeline_s, after_s)
+    for total_s, at in zip(step_s.tolist(), rows.tolist(), strict=True):
+        if total_s < limit_s[at]:
+            found[of[at]].append((total_s, splits[at]))
+    return [sorted(faster) for faster in found]

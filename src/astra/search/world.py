@@ -27,7 +27,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest, tokens_of
 from astra.spec.runtime import Runtime
-from astra.spec.workload import Workload, whole_samples
+from astra.spec.workload import PEAKS, Workload, whole_samples
 
 USUAL_SEQ: Final = 4096
 A_BILLION: Final = 1e9  # tokens, where an objective is a rate and none are given
@@ -77,6 +77,22 @@ class World(NamedTuple):
             rules=rules,
             restrictions=parse_restrictions(request.fix, request.forbid, request.maximum, request.minimum),
             rented=cluster is not None,
+        )
+
+    def in_own_precision(self) -> World:
+        """The same with ``fp8`` as its runtime scales it, where it knows the word by other names alone."""
+        can, devices = self.runtime.can.precision, [pool.device for pool in self.cluster.pools]
+        if self.workload.precision != "fp8" or "fp8" in can:
+            return self
+        own = [name for name in can if PEAKS.get(name) == "fp8" and all(device.computes(name) for device in devices)]
+        if not own:
+            return self
+        usual = all(device.fp8_recipe == "mxfp8" for device in devices) and "mxfp8" in own
+        name = "mxfp8" if usual else own[0]
+        return self._replace(
+            request=msgspec.structs.replace(self.request, precision=name),
+            workload=msgspec.structs.replace(self.workload, precision=name),
+            because=f"fp8 is {name} with {self.runtime.name} on these GPUs",
         )
 
     @property

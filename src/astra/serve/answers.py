@@ -30,6 +30,7 @@ from astra.report.view import comparison_view, estimate_view, plan_view, rent_vi
 from astra.search.timeline import StepTimeline, timeline_of
 from astra.search.world import World
 from astra.serve.asked import flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
+from astra.serve.pages import OPENED
 from astra.serve.shelf import shelf
 from astra.serve.studies import MOST_PICK, afforded, explanation, picked, swept_over
 from astra.spec.mixed import is_mixed
@@ -45,8 +46,6 @@ SVG: Final = "image/svg+xml"
 ZIP: Final = "application/zip"
 UNANSWERABLE: Final = 422
 VIEWED: Final = ("plan", "rent", "estimate", "compare", "afford", "sweep", "explain")
-# What the page asks when it is opened.
-OPENED: Final = {"model": "llama-2-70b", "batch": "1024", "seq": "4096", "tokens": "1T", "gpus": ["64xH100-SXM5-80GB"]}
 _SINCE: Final = (1980, 1, 1, 0, 0, 0)  # zip has no earlier time; every export of a plan is the same file
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,7 +19,7 @@ from starlette.routing import Route
 from astra.serve.guard import Guard
 from astra.serve.limits import KIB, USUAL, Limits
 from astra.serve.openapi import description
-from astra.serve.pages import PAGES
+from astra.serve.pages import OPENING, PAGES, Page, opened
 from astra.serve.worker import BUG, WorkerDied
 from astra.serve.workers import Full, TooLong, Workers
 
@@ -38,10 +40,12 @@ def application(limits: Limits = USUAL, names: Collection[str] = ()) -> ASGIApp:
     async def life(app: Starlette) -> AsyncIterator[None]:
         workers = Workers(limits)
         workers.start()
-        app.state.workers = workers
+        app.state.workers, app.state.opened = workers, PAGES["/"]
+        opening = asyncio.create_task(_open(app, workers))
         try:
             yield
         finally:
+            opening.cancel()
             workers.stop()
 
     routes = [Route(f"/api/{kind}", _post(kind, limits), methods=["POST"]) for kind in ASKED]
@@ -51,7 +55,16 @@ def application(limits: Limits = USUAL, names: Collection[str] = ()) -> ASGIApp:
         *(Route(path, _page, methods=["GET"]) for path in PAGES),
     ]
     handlers: dict[Any, Any] = {HTTPException: _refuse, Exception: _bug}
-    return Guard(Starlette(routes=routes, lifespan=life, exception_handlers=handlers), names)
+    packed = Middleware(GZipMiddleware, minimum_size=2 * KIB, compresslevel=5)
+    return Guard(Starlette(routes=routes, lifespan=life, exception_handlers=handlers, middleware=[packed]), names)
+
+
+async def _open(app: Starlette, workers: Workers) -> None:
+    """Have the answer that the page opens with, as soon as a worker can give it."""
+    with suppress(Full, TooLong, WorkerDied):
+        found = await workers.answer("view", OPENING)
+        if found.status == 200:
+            app.state.opened = opened(found.content)
 
 
 def _post(kind: str, limits: Limits) -> Any:
@@ -150,7 +163,8 @@ async def _openapi(request: Request) -> Response:
 
 async def _page(request: Request) -> Response:
     """A file of the page, out of memory: no path of a client reaches the disk."""
-    found = PAGES[request.url.path]
+    plain = request.url.path == "/" and not request.url.query  # an address with a query asks for something else
+    found: Page = request.app.state.opened if plain else PAGES[request.url.path]
     headers = {"ETag": found.mark, "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == found.mark:
         return Response(status_code=304, headers=headers)

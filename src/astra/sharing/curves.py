@@ -94,11 +94,16 @@ def counts(job: Job, pool: SharedPool) -> list[int]:
     return sorted(nodes for nodes in found if job.min_gpus <= nodes * each <= job.max_gpus)
 
 
-def _question(job: Job, pool: SharedPool, nodes: int) -> Question:
+def request_of(job: Job, pool: SharedPool, nodes: int) -> PlanRequest:
+    """What is planned for a job on so many nodes of a pool."""
     gpus = nodes * pool.node_gpus
     money = {**job.fields.get("money", {}), **pool.money}
     fields = {**job.fields, "gpus": (f"{gpus}x{pool.gpu_text}",), "top": 1, **({"money": money} if money else {})}
-    request = PlanRequest(**as_meant(fields))
+    return PlanRequest(**as_meant(fields))
+
+
+def _question(job: Job, pool: SharedPool, nodes: int) -> Question:
+    request, gpus = request_of(job, pool, nodes), nodes * pool.node_gpus
     return Question(0, {"job": job.name, "pool": pool.name, "gpus": str(gpus)}, request, key_of(request))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from astra.answer import Result
+from astra.answer import Range, Result
 
 FLEET_SCHEMA: Final = "astra.fleet/1"
 
@@ -26,8 +26,16 @@ class SharedJob(Result, frozen=True, kw_only=True):
     late_s: float  # behind its deadline
     usd: float
     strategy: str
+    step_s: float
+    step_s_range: Range
     tokens_per_s: float
     mfu: float
+    peak_reserved_gib: float
+    memory_limit_gib: float
+    runtime: str
+    evidence: str  # published runs of its kind
+    warnings: list[str]
+    asked: dict[str, Any]  # the request of its plan
 
 
 class CurvePoint(Result, frozen=True, kw_only=True):

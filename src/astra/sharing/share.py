@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 import astra
+from astra.answer import Range
 from astra.errors import NoFeasiblePlan
 from astra.questions.engines import Engine
 from astra.sharing.advice import advice, late_jobs
-from astra.sharing.curves import Curve, Curves, Point, problem_of
+from astra.sharing.curves import Curve, Curves, Point, problem_of, request_of
 from astra.sharing.declared import Sharing
 from astra.sharing.problem import GOALS, Problem, completion, dollars, lateness, nodes_of, total
 from astra.sharing.records import CurvePoint, FleetReport, PoolUse, SharedJob
@@ -95,10 +97,14 @@ def _job(sharing: Sharing, place: int, point: Point, solved: Solved, nodes: list
         end_s=end_s,
         late_s=max(end_s - job.deadline_s, 0.0) if end_s > job.deadline_s + 1e-6 else 0.0,
         usd=point.usd,
-        strategy=point.plan["strategy"],
-        tokens_per_s=point.plan["tokens_per_s"],
-        mfu=point.plan["mfu"],
+        step_s_range=Range(low=point.plan["step_s_low"], high=point.plan["step_s_high"]),
+        **{name: point.plan[name] for name in _TOLD},
+        asked=request_of(job, sharing.pools[point.pool], point.nodes).plain("plan"),
     )
+
+
+_TOLD: Final = ("strategy", "step_s", "tokens_per_s", "mfu", "peak_reserved_gib", "memory_limit_gib", "runtime",
+                "evidence", "warnings")  # fmt: skip
 
 
 def _curve_point(point: Point, chosen: list[Point]) -> CurvePoint:

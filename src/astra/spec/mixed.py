@@ -290,6 +290,11 @@ def short_form(text: str, usual: Collection[str] = ()) -> list[str]:
     return [degrees if alone is None else f"{alone[0]}: {degrees}", rest]
 
 
+def on_one_line(text: str, usual: Collection[str] = ()) -> str:
+    """The same words one after another."""
+    return " ".join(" ".join(short_form(text, usual)).split())
+
+
 def is_mixed(text: str) -> bool:
     """Whether a strategy's text names its pools."""
     return "[" in text or on_one_pool(text) is not None

@@ -191,6 +191,8 @@ class Runtime(Spec, frozen=True, kw_only=True):
     host: Host
     memory: Memory
     effects: dict[Name, Effect] = msgspec.field(default_factory=dict)  # what it has and others do not
+    vocab_multiple: int = 1  # rows of the vocabulary on a tensor-parallel rank are padded to a multiple of this
+    pads_products: bool = False  # TorchInductor pads products whose rows are not a multiple of 16 bytes
     gathers_fp8: bool = False  # inputs of fp8 products are quantised before tensor-parallel ranks gather them
     kernels: dict[Name, Kernel]
     source: Line
@@ -198,6 +200,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_names("runtime", self)
+        check(self.vocab_multiple >= 1, "vocab_multiple", self.vocab_multiple, "a whole number from 1")
         for name in self.effects:
             near = ", ".join(nearest_names(name, EFFECTS))
             known = f"Known effects: {', '.join(EFFECTS)}."

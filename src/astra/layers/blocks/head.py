@@ -29,12 +29,14 @@ def tensors(model: ModelSpec) -> list[Tensor]:
     return found
 
 
-def padded_vocab(model: ModelSpec, tp: Ints) -> Floats:
-    """Vocabulary rows after Megatron's padding to a multiple of 128 t."""
-    return np.asarray(np.ceil(model.vocab / (128 * tp)) * (128.0 * tp))
+def vocab_rows(model: ModelSpec, tp: Ints, multiple: int) -> Floats:
+    """Rows of the vocabulary on one tensor-parallel rank, padded to a multiple (Megatron-LM: 128)."""
+    return np.asarray(np.ceil(model.vocab / (multiple * tp)) * float(multiple))
 
 
-def operators(model: ModelSpec, shard: Shard, *, logits_kept_bytes: float, logits_peak_bytes: float) -> Layer:
+def operators(
+    model: ModelSpec, shard: Shard, *, logits_kept_bytes: float, logits_peak_bytes: float, vocab_multiple: int
+) -> Layer:
     """Final norm, vocabulary projection and cross-entropy (or a classifier) on the last stage."""
     stream_elements = shard.stream_tokens * model.hidden
     kept = (BF16 + shard.linear_bytes) * stream_elements
@@ -43,7 +45,7 @@ def operators(model: ModelSpec, shard: Shard, *, logits_kept_bytes: float, logit
         rows = shard.mbs.astype(np.float64)
         gemm = Gemm("classifier", rows, np.full_like(rows, model.vision.classes), np.full_like(rows, model.hidden))
         return Layer((gemm,), (), (norm_stream,), Kept(whole=kept, selective=kept, checkpoint=kept, working=0 * kept))
-    columns = padded_vocab(model, shard.tp) / shard.tp
+    columns = vocab_rows(model, shard.tp, vocab_multiple)
     logits = shard.tokens * columns
     whole = kept + logits_kept_bytes * logits
     return Layer(

@@ -16,6 +16,16 @@ class MixedStage(StageEstimate, frozen=True, kw_only=True):
     transfer_s: float  # of one micro-batch to its neighbours
     memory_limit_gib: float
 
+    @property
+    def place(self) -> str:
+        """Its pool."""
+        return self.pool
+
+    @property
+    def own_limit_gib(self) -> float | None:
+        """Of its pool's GPU."""
+        return self.memory_limit_gib
+
 
 class GroupEstimate(Result, frozen=True, kw_only=True):
     """Equal pipelines of one shape."""

@@ -55,6 +55,12 @@ function show(html) {
   for (const one of result.querySelectorAll("article > details")) {
     if (open.has(one.parentElement.id)) one.open = open.get(one.parentElement.id);
   }
+  shown();
+}
+
+// What goes with the answer that is on the page now.
+function shown() {
+  const result = place("result");
   const cards = [...result.querySelectorAll("article[data-pick]")];
   place("pick").replaceChildren(...cards.map((card) => new Option(`#${card.dataset.pick}`, card.dataset.pick)));
   place("keep").hidden = form.verb === "estimate";
@@ -223,7 +229,17 @@ async function open(query) {
   if (spec) form.model({ model: spec, report: { parameters: null } });
   else form.spec = null;
   form.show();
-  await ask();
+  if (brought()) {
+    history.replaceState(null, "", `?${form.query()}${location.hash}`);
+    shown();
+  } else await ask();
+}
+
+// Whether the page came with the answer to what its form asks.
+function brought() {
+  const { asked } = place("result").dataset;
+  delete place("result").dataset.asked;
+  return asked === JSON.stringify({ verb: form.verb, request: form.asked() });
 }
 
 async function begin() {
