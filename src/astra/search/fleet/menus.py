@@ -64,6 +64,8 @@ class Found(NamedTuple):
 class Menus:
     """What each pool of a fleet can do by itself with a share of the batch."""
 
+    effort: Effort  # of the search that asks
+
     def __init__(self, fleet: Fleet, limits: Limits, local: int = 1) -> None:
         self.fleet, self.limits, self.local = fleet, limits, local
         self.batch = fleet.job.workload.global_batch
@@ -72,7 +74,6 @@ class Menus:
         self._found: dict[tuple[int, int, int], Found | None] = {}
         self._tables = [PartTables() for _ in fleet.jobs]
         self.spent = 0  # grids of strategies that were searched
-        self.effort = Effort()
 
     def over(self, fleet: Fleet, local: int) -> Menus:
         """The same groups with other lines between the pools, and so many local steps."""
@@ -195,7 +196,7 @@ class Menus:
 
 def _twos(numbers: Ints) -> Ints:
     """One more than how often two divides each number, as far as it matters."""
-    return np.minimum(np.log2(numbers & -numbers).astype(np.int64), MOST_TWOS) + 1
+    return np.asarray(np.minimum(np.log2(numbers & -numbers).astype(np.int64), MOST_TWOS) + 1)
 
 
 def odd_part(number: int) -> int:
