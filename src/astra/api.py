@@ -60,7 +60,7 @@ def _planned(world: World, progress: Callable[[float], None] | None = None) -> P
         return plan_pool(world, progress)
     from astra.search.fleet.plan import plan_fleet  # noqa: PLC0415 - one pool does without all of it
 
-    return plan_fleet(world)
+    return plan_fleet(world, progress)
 
 
 def estimate(model: Asked, **asked: Unpack[EstimateOptions]) -> Estimate:

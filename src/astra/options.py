@@ -64,6 +64,8 @@ class PlanOptions(_Own, _Goal, total=False):
     counts: str
     node_lost: bool
     by_runtime: bool
+    worth: bool
+    time_budget: float | None
     local_steps: Whole | None
     launchable: bool
     top: Whole

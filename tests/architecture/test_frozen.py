@@ -31,7 +31,8 @@ OUTPUT = "--json --out --quiet --verbose --width --debug"
 BRIEF_OUTPUT = "--json --out --width --debug"
 FLAGS = {
     "plan": (
-        f"--help {CLUSTER} --at-most --exact --node-lost --by-runtime --local-steps {WORKLOAD} --top --fix --forbid "
+        f"--help {CLUSTER} --at-most --exact --node-lost --by-runtime --worth --time-budget --local-steps {WORKLOAD} "
+        "--top --fix --forbid "
         f"--max --min --rules --headroom {OBJECTIVE} --rank --baseline --pick --vocab --parameters --save-request "
         f"--export --export-out --nearest {MONEY} --report {OUTPUT}"
     ),
@@ -55,7 +56,8 @@ FLAGS = {
     "explain": f"--help --pick --seconds {BRIEF_OUTPUT}",
     "compare": f"--help --model {CLUSTER} {WORKLOAD} --rules --headroom {MONEY} --vocab {BRIEF_OUTPUT}",
     "sweep": (
-        f"--help --over --csv --plot {CLUSTER} --at-most --exact --node-lost --by-runtime --local-steps {WORKLOAD} "
+        f"--help --over --csv --plot {CLUSTER} --at-most --exact --node-lost --by-runtime --worth --time-budget "
+        f"--local-steps {WORKLOAD} "
         f"--fix --forbid --max --min --rules --headroom {OBJECTIVE} --rank {MONEY} {BRIEF_OUTPUT}"
     ),
     "study": "--help --out --engine --workers --address --most --retry --report --json --width --debug",

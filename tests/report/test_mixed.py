@@ -29,7 +29,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "mixed.md"
 
 @cache
 def answer() -> MixedPlanSet:
-    found = astra.plan("llama-2-13b", gpus=["16xH100", "16xA100-80"], batch=64, seq=4096)
+    found = astra.plan("llama-2-13b", gpus=["16xH100", "16xA100-80"], batch=64, seq=4096, worth=True)
     assert isinstance(found, MixedPlanSet)
     return found
 

@@ -163,8 +163,28 @@ def test_the_mix_is_no_worse_than_each_pool_alone() -> None:
         assert each.step_s is not None
         assert answer.conceivable.estimate.step_s <= each.step_s
         assert each.times == pytest.approx(each.step_s / answer.best.estimate.step_s)
-    assert {each.pool for each in answer.marginal} == {each.pool for each in answer.alone}
-    assert all(each.gain >= 0 for each in answer.marginal)
+    assert not answer.marginal
+
+
+def test_what_pools_are_worth_is_what_planning_those_fleets_says() -> None:
+    """Where it is asked, and nothing else changes with it."""
+    work: dict[str, Any] = {"batch": 48, "seq": 2048, "rank": "expected"}
+    pools = {"H100-SXM5-80GB": "16xH100", "A100-SXM4-80GB": "4xA100-80", "L40S": "2xL40S"}
+    plain = astra.plan("llama-2-7b", gpus=list(pools.values()), **work)
+    answer = astra.plan("llama-2-7b", gpus=list(pools.values()), worth=True, **work)
+    assert isinstance(plain, MixedPlanSet)
+    assert isinstance(answer, MixedPlanSet)
+    assert [plan.strategy for plan in plain.plans] == [plan.strategy for plan in answer.plans]
+    assert not plain.without
+    assert isinstance(answer.best.estimate, MixedEstimate)
+    assert {each.pool for each in answer.without} == {*answer.best.estimate.used}
+    for each in answer.without:
+        rest = [gpus for name, gpus in pools.items() if name != each.pool]
+        assert each.step_s == pytest.approx(astra.plan("llama-2-7b", gpus=rest, **work).best.estimate.step_s, rel=2e-3)
+    more = next(each for each in answer.marginal if each.pool == "H100-SXM5-80GB")
+    wider = astra.plan("llama-2-7b", gpus=["24xH100", *list(pools.values())[1:]], **work)
+    assert more.gain >= 0
+    assert more.step_s == pytest.approx(wider.best.estimate.step_s, rel=2e-3)
 
 
 def test_launchable_plans_have_one_shape() -> None:

@@ -40,6 +40,8 @@ VALUES: dict[str, list[Any]] = {
     "counts": ["exact"],
     "node_lost": [True],
     "by_runtime": [True],
+    "worth": [True],
+    "time_budget": [None, 0.5, "2"],
     "local_steps": [None, 50, "100", " Auto "],
     "launchable": [True],
     "batch": [1, 1e3, "1k", "4M tokens", "4Mtok", np.int64(512)],

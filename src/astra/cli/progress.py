@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from typing_extensions import Self
 
     from astra.questions.run import Progress as StudyProgressed
 
@@ -17,14 +18,28 @@ PATIENCE_S: Final = 1.0
 LINES_S: Final = 30.0  # between lines where nobody watches
 
 
-class SearchProgress:
+class _Bar:
+    """A bar that is there once it was started, and goes away at the end."""
+
+    _bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class SearchProgress(_Bar):
     """Called with the fraction done; draws nothing before ``PATIENCE_S`` seconds have passed."""
 
     def __init__(
         self, stream: TextIO, *, title: str = "searching", clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream, self._title, self._clock, self._began_s = stream, title, clock, clock()
-        self._bar: Progress | None = None
 
     def __call__(self, fraction: float) -> None:
         """Report the fraction of the search that is done."""
@@ -49,22 +64,12 @@ class SearchProgress:
         """Whether the bar has appeared."""
         return self._bar is not None
 
-    def __enter__(self) -> SearchProgress:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-
-class StudyProgress:
+class StudyProgress(_Bar):
     """How far a study is and the time left: a bar where somebody watches, else a line now and then."""
 
     def __init__(self, stream: TextIO | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock, self._said_s = stream, clock, clock()
-        self._bar: Progress | None = None
 
     def __call__(self, progress: StudyProgressed) -> None:
         """Tell how far it is."""
@@ -87,15 +92,6 @@ class StudyProgress:
         bar.add_task("", total=1.0)
         bar.start()
         return bar
-
-    def __enter__(self) -> StudyProgress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
 
 def _told(progress: StudyProgressed) -> str:

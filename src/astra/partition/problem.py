@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
 from math import inf
+from time import monotonic
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,14 +23,20 @@ class Effort:
     charged by what it takes in such units.
     """
 
-    def __init__(self, most: float = inf) -> None:
+    def __init__(self, most: float = inf, *, until_s: float = inf) -> None:
         self.spent = 0.0
         self.most = most
+        self._until_s = until_s  # by the clock, for those who would rather have an answer soon than the same anywhere
 
     @property
     def over(self) -> bool:
         """Whether nothing is left."""
-        return self.spent >= self.most
+        return self.spent >= self.most or self.late
+
+    @property
+    def late(self) -> bool:
+        """Whether the time allowed is up."""
+        return self._until_s < inf and monotonic() >= self._until_s
 
     @property
     def left(self) -> float:

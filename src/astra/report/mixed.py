@@ -171,7 +171,8 @@ def _in_full(estimate: MixedEstimate, width: int) -> list[RenderableType]:
 
 MORE: Final = (
     "-v: the pipelines drawn stage by stage, time and memory by stage, why the others lost, every plan, the bill, who "
-    "can run it. --report FILE.html: all of it as a page. astra explain PLAN.json: what would bring most."
+    "can run it. --worth: what each pool brings. --report FILE.html: all of it as a page. astra explain PLAN.json: "
+    "what would bring most."
 )
 
 

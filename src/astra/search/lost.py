@@ -49,7 +49,7 @@ def _loss(world: World, answer: PlanSet, plan: Callable[[PlanRequest], PlanSet],
     left = _without_node(world.cluster, place)
     if left is None:
         return Loss(pool=name, gpus=pool.gpus_per_node, why="no GPU is left.")
-    asked = replace(world.request, gpus=(), node=None, cluster=left, baseline=None, node_lost=False, top=1)
+    asked = replace(world.request, gpus=(), node=None, cluster=left, baseline=None, node_lost=False, worth=False, top=1)
     try:
         found = plan(asked).best
     except NoFeasiblePlan as error:

@@ -130,6 +130,16 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         bool, Field(kinds.switch(), "also tell the best plan of each runtime that joins pools, in one table", "plan",
                     "several pools")
     ] = False  # fmt: skip
+    worth: Annotated[
+        bool, Field(kinds.switch(), "also plan the fleet without each pool, with one more node of each, and with those "
+                    "left idle: what each is worth", "plan", "several pools")
+    ] = False  # fmt: skip
+    time_budget: Annotated[
+        float | None,
+        Field(kinds.number(0, 86_400, above=True, example="0.5", unit="SECONDS"),
+              "search for so long at most: the best plan met by then, and how much faster any could be", "plan",
+              "several pools")
+    ] = None  # fmt: skip
     local_steps: Annotated[
         int | str | None,
         Field(inner_steps(100_000),

@@ -13,6 +13,7 @@ from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from astra.cost import mixed as cost
 from astra.cost import step
@@ -20,14 +21,16 @@ from astra.cost.between import with_other_groups
 from astra.cost.stage import Gathered, stage_costs
 from astra.cost.step import states
 from astra.cost.timed import PartTables
+from astra.partition.problem import Effort
+from astra.provenance import Floats, Ints
 from astra.search.bounds import Grids
-from astra.search.detail import as_row, layers_of, legality, simulated
+from astra.search.detail import as_row, estimate, layers_of, legality, simulated
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
-from astra.search.fleet.detail import part_of, replicas_of
+from astra.search.fleet.detail import part_of, replicas_of, without_even
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.splits import polished
-from astra.search.words import attempts, settled
+from astra.search.words import attempts, said, settled
 from astra.spec.job import Job
 from astra.spec.mixed import plain_group
 from astra.spec.strategy import Strategy, replace
@@ -37,6 +40,8 @@ WITHIN: Final = 1.06  # of the best of them: a slower one may share the batch mo
 OPENED: Final = 2_000  # grids whose search takes as long as opening one
 COARSE: Final = 4  # parts of a share that is met roughly
 FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
+MOST_ODD: Final = 16  # an odd part of the micro-batch above it is not looked for
+MOST_TWOS: Final = 10  # factors of two of pipelines times micro-batch that are told apart
 
 
 class PlainWay(NamedTuple):
@@ -58,6 +63,8 @@ class Found(NamedTuple):
 
 class Menus:
     """What each pool of a fleet can do by itself with a share of the batch."""
+
+    effort: Effort  # of the search that asks
 
     def __init__(self, fleet: Fleet, limits: Limits, local: int = 1) -> None:
         self.fleet, self.limits, self.local = fleet, limits, local
@@ -100,6 +107,20 @@ class Menus:
         """Whether groups for a share were looked for."""
         return (pool, gpus, share) in self._found
 
+    def fresh(self, pool: int, gpus: int, shares: Ints) -> Floats:
+        """How much new each of some shares may bring: rounds of micro-batches that divide it and no like share before.
+
+        A strategy's pipelines times its micro-batch divide its share. Those that divide a share already asked for, of
+        about as many micro-batches, were met there. Small ones count most.
+        """
+        asked = np.array([share for *where, share in self._found if where == [pool, gpus]], np.int64)
+        like = (shares[:, None] < 2 * asked) & (asked < 2 * shares[:, None])
+        new, own, twos = np.zeros(len(shares)), odd_part(gpus), _twos(shares)
+        for odd in sorted({odd * part for odd in range(1, MOST_ODD, 2) for part in (1, own)}):
+            known = np.where(like & (asked % odd == 0), _twos(asked), 0).max(axis=1, initial=0)
+            new += np.where(shares % odd == 0, np.maximum(twos - known, 0), 0) / odd
+        return new
+
     def look(self, pool: int, gpus: int, share: int, below_s: float = inf) -> Found | None:
         """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits.
 
@@ -111,18 +132,21 @@ class Menus:
         if key not in self._found:
             here = self._groups.setdefault(key[:2], {})
             best_s = min((self.step_s(part, share) for part in here.values()), default=inf)
-            found = self._found[key] = self._search(pool, gpus, share, min(WITHIN * best_s, below_s))
+            # Those that are known do it in whole rounds.
+            whole_s = min((self.step_s(part, share, whole=True) for part in here.values()), default=inf)
+            found = self._found[key] = self._search(pool, gpus, share, min(max(WITHIN * best_s, whole_s), below_s))
             if found is not None:
                 ways = [PlainWay(pool, found.job, each.strategy, self._tables[pool]) for each in found.candidates]
                 new = [way for way in ways if str(way.strategy) not in here]
                 here |= {str(way.strategy): open_group(self.fleet, way, self.limits) for way in new}
         return self._found[key]
 
-    def step_s(self, part: OpenGroup, share: float) -> float:
-        """A group with a share of the batch beside another, as if micro-batches could be divided."""
+    def step_s(self, part: OpenGroup, share: float, *, whole: bool = False) -> float:
+        """A group with a share of the batch beside another, in ``whole`` micro-batches or parts of one."""
         line, host_s = part.share, self.fleet.job.runtime.host.step_s
         end_s = part.end_s(2, self.wire) if share < self.batch else part.end_s(1, None)
-        return line.fixed_s + line.unit_s * share / line.samples + end_s + host_s
+        units = ceil(share / line.samples) if whole else share / line.samples
+        return line.fixed_s + line.unit_s * units + end_s + host_s
 
     def _search(self, pool: int, gpus: int, share: int, below_s: float) -> Found | None:
         """What the planner for one GPU type puts first."""
@@ -138,6 +162,29 @@ class Menus:
                 return Found(job, found.candidates, grids.timed)
         return None
 
+    def imitated(self, pool: int, gpus: int, group: OpenGroup, share: float) -> list[OpenGroup]:
+        """Groups of a pool that cut the model as one of another pool does: those that are legal and fit.
+
+        With as many pipelines as there are GPUs and samples for, and with a number of them that more shares divide by.
+        """
+        plain = group.group(group.round).plain
+        assert plain is not None
+        shape = without_even(plain)
+        each, most = shape.tp * shape.cp * shape.pp, gpus // (shape.tp * shape.cp * shape.pp)
+        found, node = [], self.fleet.cluster.pools[pool].node.gpus
+        most = min(most, int(share) // (shape.mbs * group.round))
+        for dp in {most, 1 << most.bit_length() - 1} if most else ():
+            samples = dp * shape.mbs * group.round
+            samples *= round(share / samples)
+            if not self.limits.allows("dp", dp) or (dp * each > node and dp * each % node):
+                continue
+            job = msgspec.structs.replace(self.fleet.jobs[pool], settled=None, repeats=None)
+            job = settled(with_batch(part_of(job, dp * each), samples), self.limits.restrictions)
+            strategy = replace(shape, dp=dp, **said(job, shape.ep))
+            if not legality(job, strategy, self.limits.user_rules) and estimate(job, [strategy])[0].fits:
+                found.append(open_group(self.fleet, PlainWay(pool, job, strategy, self._tables[pool]), self.limits))
+        return found
+
     def near(self, gpus: int, wanted: float) -> list[int]:
         """Shares around one by rate that many numbers of pipelines divide; the same for whatever lies between them."""
         size = odd_part(gpus)
@@ -145,6 +192,11 @@ class Menus:
             size *= 2
         found = {floor(wanted / size) * size, ceil(wanted / size) * size}
         return sorted(share for share in found if 0 < share <= self.batch)
+
+
+def _twos(numbers: Ints) -> Ints:
+    """One more than how often two divides each number, as far as it matters."""
+    return np.asarray(np.minimum(np.log2(numbers & -numbers).astype(np.int64), MOST_TWOS) + 1)
 
 
 def odd_part(number: int) -> int:

@@ -15,7 +15,9 @@ from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
+from astra.partition.problem import Effort
 from astra.rules.table import Rule
+from astra.search.bounds import products_s
 from astra.search.fleet import sites
 from astra.search.fleet.absences import absences
 from astra.search.fleet.detail import estimate as estimate_mixed
@@ -23,7 +25,7 @@ from astra.search.fleet.found import search
 from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
 from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet, make_fleet
 from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
-from astra.search.fleet.search import CLOSE, MANY_POOLS, Costed, Kind, Planner
+from astra.search.fleet.search import CLOSE, MANY_POOLS, MOST_EFFORT, Costed, Kind, Planner, Progress
 from astra.search.fleet.spread import spread
 from astra.search.fleet.summary import STARTED_BY, with_run
 from astra.search.fleet.worth import Remarks, Worth
@@ -100,7 +102,7 @@ def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, s
     return InputError("precision", wanted, want=f"one that every pool has ({reasons})", fix=fix)
 
 
-def plan_fleet(world: World) -> MixedPlanSet:
+def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
     started, wanted, money = time.perf_counter(), world.request, world.money
     if world.goal.objective.name != "fastest":
@@ -113,7 +115,9 @@ def plan_fleet(world: World) -> MixedPlanSet:
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules), upper=world.upper)
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     names = planner.fleet.names
-    alone, candidates = search(planner)
+    if wanted.time_budget is not None:
+        planner.use(Effort(MOST_EFFORT, until_s=time.monotonic() + wanted.time_budget))
+    alone, candidates = search(planner, progress=progress)
     again = sites.searching(planner)
     local = sites.asked_for(planner.fleet, wanted.local_steps, again)
     between = sites.remarks(planner.fleet, candidates, again)
@@ -131,11 +135,10 @@ def plan_fleet(world: World) -> MixedPlanSet:
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
     unproven = _left_open(planner, fastest)
-    used = [place for place, name in enumerate(names) if name in best.estimate.used]
     worth = Worth(planner, fastest)
-    without = worth.without([] if exact or len(names) < 3 else used)
-    more = worth.one_more([] if exact else range(len(names)))
-    unused = _idle(planner, best, candidates, left_out, worth)
+    without = worth.without(_missed(planner, best, asked=wanted.worth))
+    more = worth.one_more(range(len(names)) if wanted.worth and not exact else [])
+    unused = _idle(planner, best, candidates, left_out, worth if wanted.worth else None)
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -159,6 +162,21 @@ def plan_fleet(world: World) -> MixedPlanSet:
         lines=tuple(between.lines),
         local_steps=sites.of_asked(local, candidates) or between.local,
     )  # fmt: skip
+
+
+def _missed(planner: Planner, best: Costed, *, asked: bool) -> list[int]:
+    """Pools whose absence is planned: all that a plan uses where that is asked, else those that are not always there.
+
+    Of two pools, what is left without one is the other alone.
+    """
+    pools = list(zip(planner.fleet.names, planner.fleet.cluster.pools, strict=True))
+    if planner.exact or len(pools) < 3:
+        return []
+    return [
+        place
+        for place, (name, pool) in enumerate(pools)
+        if name in best.estimate.used and (asked or pool.available < 1)
+    ]
 
 
 def _ranked(candidates: Sequence[Costed], starts: str) -> list[Costed]:
@@ -210,8 +228,6 @@ def _limits_of(planner: Planner) -> list[str]:
         ]
     pools = len(planner.counts)
     if pools >= MANY_POOLS:
-        if not planner.exact:
-            notes.append("what is lost without a pool is an upper bound: of groups that were found with it")
         notes.append(
             f"with {pools} pools a pipeline within {1 - CLOSE:.1%} of its bound counts as the best of its kind"
         )
@@ -265,9 +281,9 @@ def _marginal(planner: Planner, best: Costed, more: Remarks) -> list[Marginal]:
 
 
 def _idle(
-    planner: Planner, best: Costed, candidates: Sequence[Costed], left_out: Mapping[str, str], worth: Worth
+    planner: Planner, best: Costed, candidates: Sequence[Costed], left_out: Mapping[str, str], worth: Worth | None
 ) -> list[str]:
-    """Sentences on GPUs without work, with what using them would change."""
+    """Sentences on GPUs without work, with what using them would change where that is known or asked."""
     notes = [f"{name} is left idle: it {reason}." for name, reason in left_out.items()]
     depth, names = len(layer_kinds(planner.fleet.job.model)), planner.fleet.names
     used = [best.estimate.used.get(name, 0) for name in names]
@@ -277,7 +293,7 @@ def _idle(
         if (some := [each for each in candidates if name in each.estimate.used and len(each.estimate.used) > 1])
     }
     asked = [place for place in range(len(names)) if not (used[place] or place in known or planner.why_not(place))]
-    using = worth.using(asked)
+    using = Remarks({}, []) if worth is None else worth.using(asked)
     for place, (name, pool) in enumerate(zip(names, planner.fleet.cluster.pools, strict=True)):
         if used[place] == pool.gpus:
             continue
@@ -288,6 +304,8 @@ def _idle(
         other = known.get(place) or using.by_pool.get(place)
         if reason := planner.why_not(place):
             notes.append(f"{name} is left idle: {reason}")
+        elif other is None and worth is None:
+            notes.append(f"{name} is left idle: no plan with it was found that is faster.")
         elif other is None and place in using.cut:
             notes.append(f"{name} is left idle: no plan that uses it was found in the work allowed for this remark.")
         elif other is None:
@@ -302,6 +320,13 @@ def _idle(
 def _left_open(planner: Planner, best: Costed) -> list[str]:
     """What the search did not look at because its work was done, and what that could bring at most."""
     notes = []
+    if planner.effort.late:
+        least_s = least_step_s(planner.fleet)
+        notes.append(
+            f"the search stopped at the time allowed for it: no plan takes less than {show_seconds(least_s)}, every "
+            f"matrix product at the GPUs' peaks, so that none is more than {best.estimate.step_s / least_s - 1:.0%} "
+            "faster than the plan"
+        )
     bound_s = planner.left_open.get("pipelines", np.inf) + planner.host_s
     step_s = best.estimate.step_s
     if bound_s < step_s:
@@ -313,6 +338,11 @@ def _left_open(planner: Planner, best: Costed) -> list[str]:
     if kinds:
         notes.append(f"of {' and '.join(kinds)} not all were looked at: the work allowed for them was done")
     return notes
+
+
+def least_step_s(fleet: Fleet) -> float:
+    """Seconds that no plan of a fleet is below: every matrix product of a step at the peaks of all its GPUs."""
+    return 1 / sum(1 / float(products_s(job, np.asarray(job.pool.gpus))) for job in fleet.jobs)
 
 
 def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:

@@ -42,7 +42,14 @@ def by_runtime(request: PlanRequest, plan: Callable[[PlanRequest], PlanSet]) -> 
 def _best(request: PlanRequest, plan: Callable[[PlanRequest], PlanSet], name: str, runtime: str) -> Plan | str:
     """The fastest plan that somebody can run, or why there is none."""
     asked = replace(
-        request, runtime=runtime, launchable=name != BRIDGE, top=_MOST, baseline=None, by_runtime=False, node_lost=False
+        request,
+        runtime=runtime,
+        launchable=name != BRIDGE,
+        top=_MOST,
+        baseline=None,
+        by_runtime=False,
+        node_lost=False,
+        worth=False,
     )
     try:
         answer = plan(asked)

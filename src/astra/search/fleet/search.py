@@ -25,6 +25,7 @@ from astra.search.fleet.detail import estimate, without_even
 from astra.search.fleet.frames import Counts, FoundPipeline, Frame
 from astra.search.fleet.lone import best_alone, estimate_alone
 from astra.search.fleet.menus import Menus
+from astra.search.fleet.polish import polished
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
@@ -33,7 +34,10 @@ from astra.spec.cluster import Cluster
 from astra.spec.mixed import MixedStrategy, OnePool
 from astra.units import GIB
 
+SPREAD: Final = 1.02  # pipelines whose closed form is this close may be quicker by the simulator
 SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they are this close
+NEAR: Final = 1.06  # of the best plan: pipelines that may pass it when they are polished
+POLISHED: Final = 2  # of them
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
@@ -92,7 +96,7 @@ class Planner:
 
     def use(self, effort: Effort) -> None:
         """From here on spend this; what is left open is counted anew."""
-        self.effort = self.frame_space.effort = effort
+        self.effort = self.frame_space.effort = self.menus.effort = effort
         self.left_open: dict[Kind, float] = {}  # seconds that no pipeline of a kind not looked at can beat
 
     def _leave_open(self, kind: Kind, bound_s: float) -> None:
@@ -297,10 +301,11 @@ class Planner:
         groups = self._allowed(self.sharing(counts, every=every, limit=below_s))
         limit = min([known_s, *(candidate.step_s for candidate in groups[:1])])
         with self.effort.part(1 / 4):
-            plain = self.same_replicas(counts, every=every, uniform=True, below=below_s)
+            # Of what is slower, a pool alone is as good and simpler.
+            plain = self.same_replicas(counts, every=every, uniform=True, below=min(below_s, SHOWN * known_s))
         limit = min([limit, *(candidate.step_s for candidate in plain[:1])])
         with self.effort.part(2 / 3):
-            same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit)
+            same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit, spread=SPREAD)
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
         alike = [] if every else self._allowed([self._shared(one) for one in self.groups.alike(counts)])
@@ -308,9 +313,32 @@ class Planner:
         if self.upper:  # plans that are slower as expected and doubted less
             trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
             kinds += [self._allowed(trusted), alike, plain[2:4]]
-        costed = {str(each.strategy): each for some in kinds for each in self.cost(some)}
+        most = 1 if self.effort.late else KEPT
+        costed = {str(each.strategy): each for some in kinds for each in self.cost(some, most)}
+        costed |= {str(each.strategy): each for each in self._polished(counts, list(costed.values()))}
         whole = [each for each in costed.values() if not every or sum(each.estimate.used.values()) == sum(counts)]
         return sorted(whole, key=lambda each: each.estimate.step_s)
+
+    def _polished(self, counts: Counts, costed: Sequence[Costed]) -> list[Costed]:
+        """The best pipelines over pools in a better order or split, where the simulator finds one."""
+        ranked = sorted(costed, key=lambda each: each.estimate.step_s)
+        gpus = dict(zip(self.fleet.names, counts, strict=True))
+        best = [each for each in ranked if isinstance(each.strategy, MixedStrategy) and len(each.strategy.groups) == 1]
+        found = []
+        for each in [one for one in best[:POLISHED] if one.estimate.step_s < NEAR * ranked[0].estimate.step_s]:
+            assert isinstance(each.strategy, MixedStrategy)
+            moved = polished(each.strategy, each.estimate.step_s, self._timed, gpus)
+            found += [self._full_estimate(moved)] if moved != each.strategy else []
+        return found
+
+    def _timed(self, strategy: MixedStrategy) -> float:
+        """The step of a strategy; infinite where it is not legal, does not fit or nothing may be spent any more."""
+        segments, stages = strategy.groups[0].segments, strategy.groups[0].stages
+        allowed = self.limits.allows("pp", stages) and all(self.limits.allows("tp", one.tp) for one in segments)
+        if self.effort.over or not allowed:
+            return np.inf
+        result = self._full_estimate(strategy).estimate
+        return result.step_s if result.fits and result.legal else np.inf
 
     def _allowed(self, groups: list[FleetCandidate]) -> list[FleetCandidate]:
         """Those of one shape where groups of others are forbidden."""

@@ -7,7 +7,7 @@ plan away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, product
 from math import inf
@@ -28,6 +28,8 @@ KEPT: Final = 3  # plans of several groups that are costed in full
 SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to be divided
 FEW_GPUS: Final = 64  # a pool that may be cut over groups
 MOST_SETS: Final = 16  # of pools that shares are asked for
+LITTLE: Final = 0.005  # of a step
+IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
 CUT: Final = 3  # groups of each part of a pool that is cut
 ROUNDS: Final = 3  # of looking for shares that come out more even
 NEAREST: Final = 6  # shares of all pools together that are looked at in a round, and one more of each
@@ -60,7 +62,7 @@ class GroupSearch:
                 break  # no pool has a strategy of its own
             if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
                 break
-            if self._look(counts, own, limit, every=every) or not found:
+            if self._look(counts, own, min([limit, *(one.seconds for one in found[:1])]), every=every) or not found:
                 found = self.dealt(counts, (), every=every, limit=limit)
             for _ in range(ROUNDS if found else 0):
                 best_s = found[0].seconds
@@ -86,17 +88,40 @@ class GroupSearch:
         They reduce together, for which only the full estimate has a price.
         """
         shapes: dict[tuple[object, ...], list[OpenGroup]] = {}
-        for pool, gpus in enumerate(counts):
-            for group in self.menus.known(pool, gpus) if gpus else []:
-                one = group.group(group.round).plain
-                if one is not None:
-                    shapes.setdefault((one.tp, one.cp, one.ep, one.etp, one.vp, one.layers), []).append(group)
+        for group in [*self._known(counts), *self._imitated(counts)]:
+            shapes.setdefault(_shape(group), []).append(group)
         found: list[Sharing] = []
         for groups in shapes.values():
             if len({group.pools for group in groups}) > 1:
                 ways: list[Way] = [(group,) for group in groups]
                 found += Dealer(ways, self.batch, lambda _: None, keep=1, below=np.inf).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
+
+    def _known(self, counts: Counts) -> list[OpenGroup]:
+        """The groups of whole pools."""
+        return [group for pool, gpus in enumerate(counts) if gpus for group in self.menus.known(pool, gpus)]
+
+    def _imitated(self, counts: Counts) -> list[OpenGroup]:
+        """The quickest groups of each pool as the others would do them, where they do not."""
+        known = self._known(counts)
+        have = {(group.pools, _shape(group)) for group in known}
+        able = {bit: max(group.share.samples / group.share.unit_s for group in known if group.pools == bit)
+                for bit in {group.pools for group in known}}  # fmt: skip
+        shares = {bit: self.batch * rate / sum(able.values()) for bit, rate in able.items()}
+        found: list[OpenGroup] = []
+        for bit, share in shares.items():
+            own = sorted(
+                (group for group in known if group.pools == bit), key=lambda group: self.menus.step_s(group, share)
+            )
+            for group in own[:IMITATED]:
+                spared_s = group.end_s(2, self.menus.wire) - group.end_s(1, None)  # at most, by groups that are alike
+                if spared_s < LITTLE * self.menus.step_s(group, share):
+                    continue
+                others = [other for other in shares if other != bit and (other, _shape(group)) not in have]
+                for other in others:
+                    pool = other.bit_length() - 1
+                    found += self.menus.imitated(pool, counts[pool], group, shares[other])
+        return found
 
     def trusted(self, counts: Counts, *, every: bool) -> list[Sharing]:
         """The best of the groups of each pool that are doubted least."""
@@ -119,11 +144,16 @@ class GroupSearch:
         most = {pool: min(int(best_s * rate / SLACK), self.batch) for pool, rate in rates.items()}
         spare, before = sum(most.values()) - self.batch, self.menus.groups
         for pool, able in most.items():
+            if not able:
+                continue
             gpus = counts[pool]
-            window = range(max(able - spare, 1), able + 1)
-            open_shares = [share for share in window if not self.menus.asked(pool, gpus, share)]
-            for share in sorted(open_shares, key=lambda share: (-(share & -share), share))[: NEAREST // len(most) + 1]:
-                self._asked(pool, gpus, share, self._step_s(pool, gpus, best_s))
+            window, middle = np.arange(max(able - spare, 1), able + 1), able * self.batch / sum(most.values())
+            near = (1 - abs(window - middle) / (spare + 1)) * np.minimum(window / middle, middle / window)
+            for _ in range(NEAREST // len(most) + 1):
+                worth = near * self.menus.fresh(pool, gpus, window)
+                if worth.max(initial=0.0) <= 0:
+                    break
+                self._asked(pool, gpus, int(window[worth.argmax()]), self._step_s(pool, gpus, best_s))
         return self.menus.groups > before
 
     def rates(self, counts: Counts, *, every: bool) -> dict[int, float]:
@@ -158,12 +188,14 @@ class GroupSearch:
             for gpus in self._sizes(pool, counts[pool], every=every):
                 asked |= {(pool, gpus, near) for near in self.menus.near(gpus, share * gpus / counts[pool])}
         for pool, gpus, near in sorted(asked):
-            self._asked(pool, gpus, near, self._step_s(pool, gpus, limit))
+            if self.menus.fresh(pool, gpus, np.array([near]))[0] > 0:
+                self._asked(pool, gpus, near, self._step_s(pool, gpus, limit))
         return self.menus.groups > before
 
     def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf, *, needed: bool = False) -> None:
         """Ask what a pool can do with a share of the batch, as far as the work allowed goes or where it is needed."""
-        if needed or self.menus.spent < self._until or self.menus.asked(pool, gpus, share):
+        allowed = (needed or self.menus.spent < self._until) and not self.menus.effort.late
+        if allowed or self.menus.asked(pool, gpus, share):
             self.menus.look(pool, gpus, share, below_s)
         else:
             self.left_open = True
@@ -175,10 +207,10 @@ class GroupSearch:
         if not every:
             for most in (SMOOTH, 1):
                 if odd_part(gpus) > most:
-                    fewer.add(max((n for n in self._some(pool, gpus) if odd_part(n) <= most), default=gpus))
+                    fewer.add(next((n for n in reversed(self._some(pool, gpus)) if odd_part(n) <= most), gpus))
         return sorted({gpus} | fewer | cut, reverse=True)
 
-    def _some(self, pool: int, gpus: int) -> Iterable[int]:
+    def _some(self, pool: int, gpus: int) -> range:
         """Numbers of GPUs below one: whole nodes, or parts of one node."""
         node = self.fleet.cluster.pools[pool].node.gpus
         return range(1, gpus) if gpus <= node else range(node, gpus, node)
@@ -228,6 +260,13 @@ class GroupSearch:
         ways = [way for some in again.values() for way in some]
         below = best.seconds * (1 + 1e-9)
         return (Dealer(ways, self.batch, self.wire, keep=1, below=below).best() or [best]) + rest
+
+
+def _shape(group: OpenGroup) -> tuple[object, ...]:
+    """How a group on one pool cuts the model."""
+    one = group.group(group.round).plain
+    assert one is not None
+    return one.tp, one.cp, one.ep, one.etp, one.vp, one.layers
 
 
 def by_rate(rates: Mapping[int, float]) -> list[tuple[int, ...]]:

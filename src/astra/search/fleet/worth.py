@@ -1,6 +1,6 @@
 """What each pool is worth: the best plan without it, with one more node of it, and with it where it is left idle.
 
-These are remarks beside the answer. They share an effort of their own, so that none of them delays the answer for long;
+These are remarks beside the answer, for those who ask: each plans the fleet again. They share an effort of their own;
 a remark whose part of it was spent tells the best plan met, and the answer says so.
 """
 
@@ -13,10 +13,9 @@ import numpy as np
 
 from astra.partition.problem import Effort
 from astra.search.fleet.frames import Counts
-from astra.search.fleet.search import MANY_POOLS, Costed, Planner
+from astra.search.fleet.search import MANY_POOLS, MOST_EFFORT, Costed, Planner
 
-MOST_EFFORT: Final = 4_000.0  # of all remarks, a quarter of a second
-MOST_GRIDS: Final = 20_000  # of strategies that are searched for one of them
+MOST_GRIDS: Final = 60_000  # of strategies that are searched for one of them
 
 
 class Remarks(NamedTuple):
@@ -62,11 +61,9 @@ class Worth:
         counts = tuple(0 if place == pool else gpus for place, gpus in enumerate(planner.counts))
         others = [place for place, gpus in enumerate(counts) if gpus]
         alone = [each for place in others if (each := planner.alone(place)) is not None]
-        if len(planner.counts) < MANY_POOLS:
-            met = planner.cost(planner.known(counts), most=1)
-            below = min(map(planner.before_s, [*alone, *met]), default=np.inf)
-            return min([*alone, *met, *self._planned(counts, below)], key=_step_s, default=None)
-        return min([*alone, *planner.cost(planner.known(counts), most=1)], key=_step_s, default=None)
+        met = planner.cost(planner.known(counts), most=1)
+        below = min(map(planner.before_s, [*alone, *met]), default=np.inf)
+        return min([*alone, *met, *self._planned(counts, below)], key=_step_s, default=None)
 
     def _one_more(self, pool: int) -> Costed | None:
         """The best plan with one more node of a pool, which is the best plan itself where that brings nothing."""

@@ -1,0 +1,38 @@
+"""The planner over small fleets against every plan there is, by the reported time (``every_plan`` has the rest)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import astra
+from astra.search.fleet.plan import least_step_s
+from tests.search.every_plan import fleet_in, judged, planned_s, random_case
+
+QUICK = (4, 5, 6, 8, 12, 19, 62, 78, 95, 534)  # among them what was missed: groups alike, whole micro-batches, orders
+
+
+@pytest.mark.parametrize("seed", QUICK)
+def test_no_plan_is_quicker_than_the_planners(seed: int) -> None:
+    verdict = judged(seed)
+    assert verdict.finished
+    assert verdict.missed <= 1e-6, verdict.better
+
+
+@pytest.mark.parametrize("seed", QUICK[:4])
+def test_no_plan_is_below_the_least_step(seed: int) -> None:
+    case = random_case(seed)
+    assert least_step_s(fleet_in(case)) < planned_s(case)[0]
+
+
+def test_a_time_budget_gives_a_plan_soon_and_says_how_much_faster_any_could_be() -> None:
+    work = {"gpus": ["64xH100", "64xA100-80", "32xH20"], "batch": 512, "seq": 4096, "rank": "expected"}
+    began = time.process_time()
+    whole = astra.plan("llama-2-70b", **work)  # type: ignore[arg-type]
+    took_s, began = time.process_time() - began, time.process_time()
+    soon = astra.plan("llama-2-70b", time_budget=0.01, **work)  # type: ignore[arg-type]
+    assert time.process_time() - began < took_s
+    assert soon.best.estimate.step_s >= whole.best.estimate.step_s
+    assert any("stopped at the time allowed" in note for note in soon.notes)
+    assert not any("stopped at the time allowed" in note for note in whole.notes)
