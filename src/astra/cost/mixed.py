@@ -278,9 +278,10 @@ def with_like_groups(job: Job, moved: Sync, held: Held, shards: Shards, ranks: i
     moved_s = np.maximum(owned / (members * way.bytes_per_s), whole / way.total_bytes_per_s)
     wired_s = 2 * (ranks - 1) * way.latency_s + times * moved_s
     scatter_s = np.maximum(together.reduce_scatter_s, wired_s / 2)
-    # A line also carries the updated weights there and back; cards of servers are counted where they are gathered.
+    # What was summed in parts, one of each replica in all groups, is gathered from all of them. A line also carries
+    # the updated weights there and back.
     line_s = times / 2 * whole / way.total_bytes_per_s * job.workload.element_bytes / gradient_bytes(job)
-    gather_s = np.maximum(moved.all_gather_s, line_s)
+    gather_s = np.maximum(together.all_gather_s, line_s)
     by_groups_s = moved.reduce_scatter_s + moved.across_s
     sooner = scatter_s + gather_s < by_groups_s + moved.all_gather_s
     return together._replace(
