@@ -67,7 +67,8 @@ class Shape(NamedTuple):
         order, degrees, kept, split, dp, mbs = self.words
         if len(order) == 1:
             (tp, pp), layers = degrees[0], ",".join(map(str, split))
-            plain = f"tp{tp} pp{pp} dp{dp} mbs{mbs}{' sp' if tp > 1 else ''} zero1 recompute={kept[0]} layers={layers}"
+            words = f"{' sp' if tp > 1 else ''} zero1 recompute={kept[0]} overlap=grad,param{',tp' if tp > 1 else ''}"
+            plain = f"tp{tp} pp{pp} dp{dp} mbs{mbs}{words} layers={layers}"
             return f"[m{microbatches}: {names[order[0]]} {plain}]"
         parts, first = [], 0
         for pool, (tp, pp), kind in zip(order, degrees, kept, strict=True):

@@ -7,10 +7,13 @@ import time
 import pytest
 
 import astra
+from astra.search.fleet.detail import estimate
 from astra.search.fleet.plan import least_step_s
+from astra.spec.mixed import parse_mixed
 from tests.search.every_plan import fleet_in, judged, planned_s, random_case
 
-QUICK = (4, 5, 6, 8, 12, 19, 62, 78, 95, 534)  # among them what was missed: groups alike, whole micro-batches, orders
+# Among them what was missed: groups alike, whole micro-batches, orders; micro-batches of their own, pools cut unequally.
+QUICK = (4, 5, 6, 8, 12, 19, 62, 78, 95, 534, 2081, 2591, 2616)
 
 
 @pytest.mark.parametrize("seed", QUICK)
@@ -18,6 +21,17 @@ def test_no_plan_is_quicker_than_the_planners(seed: int) -> None:
     verdict = judged(seed)
     assert verdict.finished
     assert verdict.missed <= 1e-6, verdict.better
+
+
+@pytest.mark.parametrize("parts", [(2, 2), (1, 3), (1, 1, 2)])
+def test_the_replicas_of_a_pool_are_no_quicker_as_groups_than_as_one(parts: tuple[int, ...]) -> None:
+    fleet = fleet_in(random_case(2610))
+    group = "[dp{} mbs1 m1: L40S tp1 pp1 layers=4 recompute=none]"
+    one, several = (
+        estimate(fleet, parse_mixed(text, fleet.usual)).step_s
+        for text in (group.format(4), " ".join(group.format(dp) for dp in parts))
+    )
+    assert several >= one * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("seed", QUICK[:4])

@@ -28,10 +28,11 @@ from astra.search.fleet.menus import Menus
 from astra.search.fleet.polish import polished
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
+from astra.search.fleet.replicas import dealt_alike
 from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
 from astra.search.fleet.space import FrameSpace
 from astra.spec.cluster import Cluster
-from astra.spec.mixed import MixedStrategy, OnePool
+from astra.spec.mixed import Group, MixedStrategy, OnePool
 from astra.units import GIB
 
 SPREAD: Final = 1.02  # pipelines whose closed form is this close may be quicker by the simulator
@@ -190,7 +191,9 @@ class Planner:
 
     def strategy(self, *parts: tuple[FoundPipeline, int]) -> MixedStrategy:
         """Groups with their micro-batches as a strategy."""
-        groups = tuple(found.group(self.fleet.names, m) for found, m in parts)
+        return self._of(tuple(found.group(self.fleet.names, m) for found, m in parts))
+
+    def _of(self, groups: tuple[Group, ...]) -> MixedStrategy:
         local = self.local if len(groups) > 1 else 1
         return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
 
@@ -265,18 +268,13 @@ class Planner:
 
     def _shared(self, sharing: Sharing) -> FleetCandidate:
         groups = tuple(part.group(microbatches) for part, microbatches in sharing.groups)
-        local = self.local if len(groups) > 1 else 1
-        strategy = MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
-        return FleetCandidate(sharing.seconds, strategy)
+        return FleetCandidate(sharing.seconds, self._of(groups))
 
     def cost(self, candidates: Sequence[FleetCandidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
         best = sorted(candidates, key=lambda entry: entry.step_s)[:most]
-        fitting = [
-            each
-            for one in best
-            if (each := self._full_estimate(one.strategy)).estimate.fits and each.estimate.fits and each.estimate.legal
-        ]
+        costed = [self._full_estimate(one.strategy) for one in best]
+        fitting = [each for each in costed if each.estimate.fits and each.estimate.legal]
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
 
     def _full_estimate(self, strategy: MixedStrategy) -> Costed:
@@ -309,7 +307,9 @@ class Planner:
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
         alike = [] if every else self._allowed([self._shared(one) for one in self.groups.alike(counts)])
+        few = [] if every else dealt_alike(self.frame_space, counts, limit)
         kinds = [same_replicas[:3], groups[:3], joined[:2], plain[:2], [one for one in alike if one.step_s < limit]]
+        kinds.append(self._allowed([FleetCandidate(one.seconds, self._of(one.groups)) for one in few]))
         if self.upper:  # plans that are slower as expected and doubted less
             trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
             kinds += [self._allowed(trusted), alike, plain[2:4]]
