@@ -7,7 +7,7 @@ below by more or less as stages stand in another order or hold other layers; so 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import permutations
+from itertools import chain, islice, permutations
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,40 +16,51 @@ from astra.spec.mixed import Group, MixedStrategy, Segment
 
 FEW: Final = 6  # micro-batches for each stage: with more the closed form is the simulator's time
 FEW_SEGMENTS: Final = 3  # up to here every order is tried
+FEW_MOVES: Final = 20  # up to here the best of all moves is made, else the first that is better
 MOST: Final = 60  # strategies that are tried
 
 Timed = Callable[[MixedStrategy], float]  # seconds of a strategy; infinite where it is not legal or does not fit
 
 
+def over_pools(strategy: MixedStrategy) -> bool:
+    """Whether a strategy is one group of pipelines over several pools."""
+    return len(strategy.groups) == 1 and len(strategy.groups[0].segments) > 1
+
+
 def polished(strategy: MixedStrategy, step_s: float, timed: Timed, gpus: Mapping[str, int]) -> MixedStrategy:
     """The best strategy that single moves lead to; ``step_s`` is that of the first, ``gpus`` are those of each pool."""
     group = strategy.groups[0]
-    if len(strategy.groups) > 1 or len(group.segments) < 2 or group.microbatches > FEW * group.stages:
+    if not over_pools(strategy) or group.microbatches > FEW * group.stages:
         return strategy
-    known, left = {str(strategy)}, MOST
-    moved = True
-    while moved and left > 0:
+    known, moved = {str(strategy)}, True
+    while moved and len(known) <= MOST:
         moved = False
-        for other in _neighbours(strategy.groups[0], gpus):
-            tried = replace(strategy, groups=(other,))
-            if str(tried) in known or left <= 0:
+        others = (replace(strategy, groups=(other,)) for other in _neighbours(strategy.groups[0], gpus))
+        fresh = (one for one in others if str(one) not in known)
+        first = list(islice(fresh, FEW_MOVES + 1))
+        for tried in chain(first, fresh):
+            if str(tried) in known or len(known) > MOST:
                 continue
             known.add(str(tried))
-            left -= 1
             if (seconds := timed(tried)) < step_s:
                 strategy, step_s, moved = tried, seconds, True
-                break
+                if len(first) > FEW_MOVES:
+                    break
     return strategy
 
 
 def _neighbours(group: Group, gpus: Mapping[str, int]) -> Iterator[Group]:
-    """Other orders of the segments, other degrees of one, a layer on another stage, and that in other orders."""
+    """Other orders of the segments, micro-batches, degrees of one segment, and a layer on another stage or pool."""
     segments = group.segments
     orders = list(permutations(segments) if len(segments) <= FEW_SEGMENTS else _swapped(segments))
     for order in orders:
         yield replace(group, segments=order)
     if group.vp > 1:
         return
+    samples = group.mbs * group.microbatches
+    for mbs in (group.mbs // 2, 2 * group.mbs):
+        if mbs and samples % mbs == 0:
+            yield replace(group, mbs=mbs, microbatches=samples // mbs)
     for place, segment in enumerate(segments):
         for other in _reshaped(segment, gpus[segment.pool] // (group.dp * group.cp)):
             yield replace(group, segments=(*segments[:place], other, *segments[place + 1 :]))
@@ -58,6 +69,22 @@ def _neighbours(group: Group, gpus: Mapping[str, int]) -> Iterator[Group]:
         for giver, taker in permutations(stages, 2):
             if order[giver[0]].layers[giver[1]] > 1:
                 yield replace(group, segments=tuple(_dealt(order, giver, taker)))
+    for pool in sorted(gpus.keys() - {segment.pool for segment in segments}):
+        if ranks := gpus[pool] // (group.dp * group.cp):
+            yield from _with_another(group, pool, 1 << ranks.bit_length() - 1)
+
+
+def _with_another(group: Group, pool: str, tp: int) -> Iterator[Group]:
+    """A layer of any stage on a pool that has none, anywhere in the pipeline."""
+    segments = group.segments
+    for place, segment in enumerate(segments):
+        for stage, layers in enumerate(segment.layers):
+            if layers > 1:
+                less = (*segment.layers[:stage], layers - 1, *segment.layers[stage + 1 :])
+                rest = (*segments[:place], replace(segment, layers=less), *segments[place + 1 :])
+                new = replace(segment, pool=pool, tp=tp, pp=1, layers=(1,))
+                for at in range(len(segments) + 1):
+                    yield replace(group, segments=(*rest[:at], new, *rest[at:]))
 
 
 def _reshaped(segment: Segment, ranks: int) -> Iterator[Segment]:

@@ -52,10 +52,20 @@ class DealtAlike(NamedTuple):
     groups: tuple[Group, ...]
 
 
+def small(space: FrameSpace, counts: Counts) -> bool:
+    """Whether a fleet and its batch are so small that there is time to look at more plans."""
+    return sum(counts) <= FEW_GPUS and space.batch <= FEW_SAMPLES
+
+
 def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[DealtAlike]:
     """The best ways to share the batch below a time, best first, by what follows on the pool of each replica."""
-    small = sum(counts) <= FEW_GPUS and space.batch <= FEW_SAMPLES and space.uniform
-    if not small or space.limits.unsearched or not space.limits.allows("pp", 1) or not space.limits.chunks(1):
+    if (
+        not small(space, counts)
+        or not space.uniform
+        or space.limits.unsearched
+        or not space.limits.allows("pp", 1)
+        or not space.limits.chunks(1)
+    ):
         return []
     found = [
         DealtAlike(_together_s(space, shares), tuple(_group(space, share) for share in shares))

@@ -15,8 +15,6 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
-from astra.cost.constants import WORKSPACE_BYTES
-from astra.cost.memory import reserved_bytes
 from astra.errors import NoFeasiblePlan
 from astra.partition.problem import Effort
 from astra.partition.solve import end_times
@@ -25,17 +23,18 @@ from astra.search.fleet.detail import estimate, without_even
 from astra.search.fleet.frames import Counts, FoundPipeline, Frame
 from astra.search.fleet.lone import best_alone, estimate_alone
 from astra.search.fleet.menus import Menus
-from astra.search.fleet.polish import polished
+from astra.search.fleet.polish import over_pools, polished
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
-from astra.search.fleet.replicas import dealt_alike
+from astra.search.fleet.refusal import why_not
+from astra.search.fleet.replicas import dealt_alike, small
 from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
 from astra.search.fleet.space import FrameSpace
 from astra.spec.cluster import Cluster
 from astra.spec.mixed import Group, MixedStrategy, OnePool
-from astra.units import GIB
 
 SPREAD: Final = 1.02  # pipelines whose closed form is this close may be quicker by the simulator
+FEW_SPREAD: Final = 1.1  # the same in a small fleet, where pipelines have few micro-batches
 SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they are this close
 NEAR: Final = 1.06  # of the best plan: pipelines that may pass it when they are polished
 POLISHED: Final = 2  # of them
@@ -301,14 +300,22 @@ class Planner:
         with self.effort.part(1 / 4):
             # Of what is slower, a pool alone is as good and simpler.
             plain = self.same_replicas(counts, every=every, uniform=True, below=min(below_s, SHOWN * known_s))
+        few_gpus = small(self.frame_space, counts)
+        shown, spread = (FEW_SPREAD, FEW_SPREAD) if few_gpus else (SHOWN, SPREAD)
         limit = min([limit, *(candidate.step_s for candidate in plain[:1])])
         with self.effort.part(2 / 3):
-            same_replicas = self.same_replicas(counts, every=every, below=SHOWN * limit, spread=SPREAD)
+            same_replicas = self.same_replicas(counts, every=every, below=shown * limit, spread=spread)
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
         alike = [] if every else self._allowed([self._shared(one) for one in self.groups.alike(counts)])
         few = [] if every else dealt_alike(self.frame_space, counts, limit)
-        kinds = [same_replicas[:3], groups[:3], joined[:2], plain[:2], [one for one in alike if one.step_s < limit]]
+        kinds = [
+            same_replicas[: None if few_gpus else 3],
+            groups[:3],
+            joined[:2],
+            plain[:2],
+            [one for one in alike if one.step_s < limit],
+        ]
         kinds.append(self._allowed([FleetCandidate(one.seconds, self._of(one.groups)) for one in few]))
         if self.upper:  # plans that are slower as expected and doubted less
             trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
@@ -323,7 +330,7 @@ class Planner:
         """The best pipelines over pools in a better order or split, where the simulator finds one."""
         ranked = sorted(costed, key=lambda each: each.estimate.step_s)
         gpus = dict(zip(self.fleet.names, counts, strict=True))
-        best = [each for each in ranked if isinstance(each.strategy, MixedStrategy) and len(each.strategy.groups) == 1]
+        best = [each for each in ranked if isinstance(each.strategy, MixedStrategy) and over_pools(each.strategy)]
         found = []
         for each in [one for one in best[:POLISHED] if one.estimate.step_s < NEAR * ranked[0].estimate.step_s]:
             assert isinstance(each.strategy, MixedStrategy)
@@ -335,6 +342,7 @@ class Planner:
         """The step of a strategy; infinite where it is not legal, does not fit or nothing may be spent any more."""
         segments, stages = strategy.groups[0].segments, strategy.groups[0].stages
         allowed = self.limits.allows("pp", stages) and all(self.limits.allows("tp", one.tp) for one in segments)
+        allowed = allowed and self.limits.allows("mbs", strategy.groups[0].mbs)
         if self.effort.over or not allowed:
             return np.inf
         result = self._full_estimate(strategy).estimate
@@ -383,18 +391,4 @@ class Planner:
 
     def why_not(self, pool: int) -> str:
         """Why no stage fits on a pool; empty if one does."""
-        job, columns, _ = self.frame_space.ways[pool]
-        if not len(columns.shards.tp):
-            return "no tensor-parallel degree is legal for the model here, or allowed."
-        stage_kinds = columns.checkpoint.shape[1] - 2
-        working = columns.working + columns.layer_whole + columns.ends_bytes + WORKSPACE_BYTES
-        least = np.inf
-        for tp in set(columns.shards.tp.tolist()):  # with as many replicas as the pool has room for
-            replicas = max(min(job.pool.gpus // tp, self.frame_space.batch), 1)
-            resident = cost.resident_bytes(job, columns, replicas, self.frame_space.zero)[:, :stage_kinds].min(axis=1)
-            need = reserved_bytes(job, resident + columns.checkpoint[:, :stage_kinds].min(axis=1) + working)
-            least = min(least, float(need[columns.shards.tp == tp].min()))
-        limit = job.limit_bytes
-        if least <= limit:
-            return ""
-        return f"a stage with a single layer needs {least / GIB:.1f} GiB of the {limit / GIB:.1f} GiB a GPU may use."
+        return why_not(self.frame_space, pool)
