@@ -59,13 +59,9 @@ def small(space: FrameSpace, counts: Counts) -> bool:
 
 def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[DealtAlike]:
     """The best ways to share the batch below a time, best first, by what follows on the pool of each replica."""
-    if (
-        not small(space, counts)
-        or not space.uniform
-        or space.limits.unsearched
-        or not space.limits.allows("pp", 1)
-        or not space.limits.chunks(1)
-    ):
+    limits = space.limits
+    allowed = not limits.unsearched and limits.allows("pp", 1) and limits.chunks(1)
+    if not (allowed and space.uniform and small(space, counts)):
         return []
     found = [
         DealtAlike(_together_s(space, shares), tuple(_group(space, share) for share in shares))

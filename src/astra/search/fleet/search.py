@@ -309,14 +309,9 @@ class Planner:
         joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
         alike = [] if every else self._allowed([self._shared(one) for one in self.groups.alike(counts)])
         few = [] if every else dealt_alike(self.frame_space, counts, limit)
-        kinds = [
-            same_replicas[: None if few_gpus else 3],
-            groups[:3],
-            joined[:2],
-            plain[:2],
-            [one for one in alike if one.step_s < limit],
-        ]
-        kinds.append(self._allowed([FleetCandidate(one.seconds, self._of(one.groups)) for one in few]))
+        dealt = self._allowed([FleetCandidate(one.seconds, self._of(one.groups)) for one in few])
+        kinds = [same_replicas[: KEPT if few_gpus else 3], groups[:3], joined[:2], plain[:2], dealt]
+        kinds.append([one for one in alike if one.step_s < limit])
         if self.upper:  # plans that are slower as expected and doubted less
             trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
             kinds += [self._allowed(trusted), alike, plain[2:4]]
