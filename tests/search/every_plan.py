@@ -1,4 +1,4 @@
-"""Every plan of small random fleets, by the reported time, against the planner's.
+"""Every plan of a part of the space of small random fleets, by the reported time, against the planner's.
 
 ``python -m tests.search.every_plan [--cases 1000] [--first 0] [--save]`` writes
 benchmarks/results/<date>_fleet_brute_force.json.
@@ -6,8 +6,10 @@ benchmarks/results/<date>_fleet_brute_force.json.
 A fleet has one or two pools of one to four GPUs, or three of one or two. Plans are written as text and estimated as
 anybody would: pipelines over any pools in any order, each with its own tensor parallelism, stages and recompute, every
 split of the layers, every number of pipelines and micro-batch, groups that share the batch, pools cut over groups, GPUs
-left idle. A plan is left out only if what its stages have to do takes longer than the best plan met so far. Of the
-search there is nothing here but the seconds of one layer on one rank, which that bound is made of.
+left idle. The part: dense models, no chunks, no context parallelism, ZeRO 1, no recompute or full, micro-batches that
+divide the batch, at most three groups. A plan is left out only if what its stages have to do takes longer than the best
+plan met so far. Of the search there is nothing here but the seconds of one layer on one rank, which that bound is made
+of.
 """
 
 from __future__ import annotations
