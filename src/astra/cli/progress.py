@@ -97,9 +97,11 @@ class StudyProgress(_Bar):
 def _told(progress: StudyProgressed) -> str:
     from astra.units import show_seconds  # noqa: PLC0415
 
-    left_s = progress.left_s
-    pace = "" if left_s is None else f", {progress.now / progress.seconds:.1f} a second, {show_seconds(left_s)} left"
-    return f"{progress.done:,} of {progress.questions:,} questions{pace}"
+    told = f"{progress.done:,} of {progress.questions:,} questions"
+    if progress.left_s is None:
+        return told
+    left = f", {show_seconds(progress.left_s)} left" if progress.done < progress.questions else ""
+    return f"{told}, {progress.now / progress.seconds:.1f} a second{left}"
 
 
 def watched() -> bool:
