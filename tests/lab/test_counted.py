@@ -57,6 +57,7 @@ def case(words: str, model: ModelSpec = DENSE, **more: Any) -> Case:
     return Case(model=model, strategy=parse_strategy(words), seq=TOKENS, **more)
 
 
+@pytest.mark.exhaustive
 def test_fsdp2_shards_everything_and_keeps_what_autograd_needs() -> None:
     fsdp2: dict[str, Any] = {"framework": "fsdp2", "microbatches": 1}
     eager, compiled, kept, again = counted(
@@ -81,6 +82,7 @@ def test_fsdp2_shards_everything_and_keeps_what_autograd_needs() -> None:
     assert peak["again"] < peak["eager"]
 
 
+@pytest.mark.exhaustive
 def test_megatron_shards_more_with_each_stage_and_knows_latent_attention() -> None:
     whole, gradients, weights, moments, latent = counted(
         python("megatron", "torch", "megatron.core"),

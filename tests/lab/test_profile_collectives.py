@@ -64,6 +64,7 @@ def measure(out: Path, processes: int, most_bytes: int) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.exhaustive
 def test_real_processes_measure_every_row_once_and_go_on(tmp_path: Path) -> None:
     first = measure(tmp_path / "p.json", 4, 2**12)
     assert first["collectives"]["world"] == 4

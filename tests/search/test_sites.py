@@ -88,6 +88,7 @@ def sites_used(answer: MixedPlanSet) -> int:
     return len(answer.best.estimate.used)
 
 
+@pytest.mark.exhaustive
 def test_another_site_pays_from_the_width_that_is_told(tmp_path: Any) -> None:
     cluster = sites(tmp_path, 4)
     answer = planned(cluster)
