@@ -99,7 +99,8 @@ def test_the_front_is_that_of_brute_force(tmp_path: Path, prices: dict[str, floa
 @given(prices=prices_of)
 def test_and_also_with_restarts(tmp_path: Path, prices: dict[str, float]) -> None:
     often: dict[str, Any] = {"goodput": "expected", "mtbf_gpu_h": 500.0, "preemptions_per_node_day": 0.5}
-    report = asked(written(tmp_path, prices, "spot"), gpus=",".join(prices), money={**often, "market": "spot"})
+    money = {**often, "market": "spot"}
+    report = asked(written(tmp_path, prices, "spot"), gpus=",".join(prices), money=money, mixes="none")
     assert keys(report.front) == brute_force(prices, Money(market="spot", **often), "spot", "upper")
     assert report.judged_by == "expected"
 

@@ -73,8 +73,8 @@ def choose(planner: Planner, goal: Goal, money: Money, *, exact: bool) -> GoalSe
     if not search.allowed():  # so that it can be told what would be possible
         for counts in (whole, *(tuple(n * (at == place) for at, n in enumerate(whole)) for place in range(len(whole)))):
             search.plan(counts, MOST_EFFORT)
-    for one in search.ranked()[:LOOKED_AT]:
-        search.plan(one.counts, MOST_EFFORT)
+    for counts in list(dict.fromkeys(one.counts for one in search.ranked()))[:LOOKED_AT]:
+        search.plan(counts, MOST_EFFORT)
     left = sum(counts not in search.planned and search.may_win(counts) for counts in tried)
     return GoalSearch(search.ranked(), len(tried), len(search.planned), left, search.allowed(), planner.fleet.names)
 
@@ -86,7 +86,7 @@ class _Search:
         self.planner, self.goal, self.money = planner, goal, money
         self.fleet = planner.fleet
         self._usd_per_h = [tag.usd_per_gpu_h for tag in _prices(self.fleet, money)]
-        self.planned: dict[Counts, Choice | None] = {}
+        self.planned: dict[Counts, list[Choice]] = {}  # all that was met: the cheapest may come too late
 
     def least(self, counts: Counts) -> tuple[float, float]:
         """Seconds and dollars of the run that no plan on so many GPUs can beat."""
@@ -133,9 +133,7 @@ class _Search:
         else:
             self.planner.use(Effort(effort))
             found = self.planner.best(counts, every=False)
-        choices = [self._judged(counts, each) for each in found]
-        choices += [one for one in (self.planned.get(counts),) if one is not None]
-        self.planned[counts] = min(choices, key=self._value, default=None)
+        self.planned[counts] = [*self.planned.get(counts, ()), *(self._judged(counts, each) for each in found)]
 
     def _judged(self, counts: Counts, each: Costed) -> Choice:
         result = with_run(self.fleet, each.estimate, self.money)
@@ -165,7 +163,7 @@ class _Search:
 
     def allowed(self) -> list[Choice]:
         """Plans met, each strategy once."""
-        return list({one.result.strategy: one for one in self.planned.values() if one is not None}.values())
+        return list({one.result.strategy: one for some in self.planned.values() for one in some}.values())
 
     def ranked(self) -> list[Choice]:
         """Plans that the goal allows, best first."""
