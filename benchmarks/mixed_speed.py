@@ -44,7 +44,7 @@ GROWTH: tuple[tuple[str, list[tuple[str, dict[str, Any]]]], ...] = (
         "layers",
         [
             (f"{model} ({layers})", {"gpus": ["512xH100", "512xA100-80"], "model": model})
-            for model, layers in (("llama-2-7b", 32), ("llama-2-70b", 80), ("gpt-3-175b", 96), ("llama-3.1-405b", 126))
+            for model, layers in (("llama-2-7b", 32), ("llama-2-70b", 80), ("llama-3.1-405b", 126))
         ],
     ),
 )
