@@ -22,8 +22,10 @@ def planned(model: str, fleet: tuple[str, ...], rank: str = "upper", top: int = 
 
 
 @cache
-def large(rank: str) -> astra.PlanSet:
-    return astra.plan("llama-3-70b", gpus=["64xH100", "64xA100-80"], batch=512, seq=4096, rank=rank)
+def large(rank: str) -> MixedPlanSet:
+    found = astra.plan("llama-3-70b", gpus=["64xH100", "64xA100-80"], batch=512, seq=4096, rank=rank)
+    assert isinstance(found, MixedPlanSet)
+    return found
 
 
 def uppers(answer: MixedPlanSet) -> list[float]:
@@ -69,9 +71,12 @@ def test_the_first_plan_does_not_depend_on_how_many_are_shown() -> None:
 
 def test_groups_of_published_kinds_come_before_quicker_ones_of_unpublished_kinds() -> None:
     """ZeRO-3 beside ZeRO-1 is 0.6% quicker as expected and may take 22% longer."""
-    upper, expected = large("upper"), large("expected")
-    assert upper.best.estimate.step_s < 1.02 * expected.best.estimate.step_s
-    assert upper.best.estimate.step_s_range.high < 0.9 * expected.best.estimate.step_s_range.high
+    surest, quickest = large("upper").conceivable.estimate, large("expected").best.estimate
+    assert surest.step_s < 1.02 * quickest.step_s
+    assert surest.step_s_range.high < 0.9 * quickest.step_s_range.high
+    first = large("upper").best.estimate  # Megatron-LM runs it as it is, and it takes no more than a twentieth longer
+    assert launched(large("upper"), 0)
+    assert first.step_s_range.high <= EQUAL * surest.step_s_range.high
 
 
 def test_a_plan_is_doubted_as_its_most_doubted_group_is() -> None:

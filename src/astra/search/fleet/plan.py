@@ -40,7 +40,7 @@ from astra.spec.workload import PRECISIONS
 from astra.units import show_seconds
 
 MOST_POOLS: Final = 8
-EQUAL: Final = 1.01  # upper ends this close are the same to a user
+EQUAL: Final = 1.05  # upper ends this close: a plan that can be started today is worth more
 MOST_GPUS: Final = 1_000_000
 _KINDS: Final[Mapping[Kind, str]] = {
     "one shape": "pipelines with one shape for all stages", "groups": "groups of pools that share the batch",
@@ -157,7 +157,7 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
         without=[_alternative(planner, place, each, best) for place, each in without.by_pool.items()],
         marginal=_marginal(planner, fastest, more),
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
-        conceivable=_plan(1, ranked[0], best, fleet, money),
+        conceivable=_plan(1, min(ranked, key=_upper_s) if world.upper else fastest, best, fleet, money),
         left_out=left_out,
         lines=tuple(between.lines),
         local_steps=sites.of_asked(local, candidates) or between.local,
@@ -180,15 +180,15 @@ def _missed(planner: Planner, best: Costed, *, asked: bool) -> list[int]:
 
 
 def _ranked(candidates: Sequence[Costed], starts: str) -> list[Costed]:
-    """Plans by the upper ends of their steps' intervals; of equal ones that first which a runtime can run as it is."""
-
-    def upper_s(each: Costed) -> float:
-        return each.estimate.step_s_range.high
-
-    ranked = sorted(candidates, key=upper_s)
-    equal = [each for each in ranked if upper_s(each) <= EQUAL * upper_s(ranked[0])]
+    """Plans by the upper ends of their steps' intervals; of close ones that first which the runtime runs as it is."""
+    ranked = sorted(candidates, key=_upper_s)
+    equal = [each for each in ranked if _upper_s(each) <= EQUAL * _upper_s(ranked[0])]
     first = [each for each in equal if starts in each.estimate.runs_on][:1]
     return [*first, *(each for each in ranked if not any(each is one for one in first))]
+
+
+def _upper_s(each: Costed) -> float:
+    return each.estimate.step_s_range.high
 
 
 def _search_record(planner: Planner, feasible: int, seconds: float) -> Search:
