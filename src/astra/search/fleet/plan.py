@@ -180,10 +180,11 @@ def _missed(planner: Planner, best: Costed, *, asked: bool) -> list[int]:
 
 
 def _ranked(candidates: Sequence[Costed], starts: str) -> list[Costed]:
-    """Plans by the upper ends of their steps' intervals; of close ones that first which the runtime runs as it is."""
+    """Plans by the upper ends of their steps' intervals; of close ones that first which the runtime, or any, runs."""
     ranked = sorted(candidates, key=_upper_s)
     equal = [each for each in ranked if _upper_s(each) <= EQUAL * _upper_s(ranked[0])]
     first = [each for each in equal if starts in each.estimate.runs_on][:1]
+    first = first or [each for each in equal if each.estimate.runs_on][:1]
     return [*first, *(each for each in ranked if not any(each is one for one in first))]
 
 
