@@ -36,14 +36,15 @@ def plan(model: Asked, *, progress: Callable[[float], None] | None = None, **ask
     """
     check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
     world = World.of(requested("plan", model, asked))
+    for name in () if world.several else ("by_runtime", "worth", "time_budget"):
+        if value := getattr(world.request, name):
+            raise InputError(name, value, want="several pools", fix="One pool is planned in full, for --runtime NAME.")
     answer = _planned(world, progress)
     if world.request.node_lost:
         from astra.search.lost import losses  # noqa: PLC0415 - only where it is asked
 
         answer = msgspec.structs.replace(answer, lost=losses(world, answer, _plan_of))
     if world.request.by_runtime:
-        if not world.several:
-            raise InputError("by_runtime", True, want="several pools", fix="One pool is planned with --runtime NAME.")
         from astra.search.fleet.runtimes import by_runtime  # noqa: PLC0415 - only where it is asked
 
         answer = msgspec.structs.replace(answer, by_runtime=tuple(by_runtime(world.request, _plan_of)))

@@ -262,3 +262,9 @@ def test_fp8_is_what_the_runtime_has_of_it(runtime: str, gpus: str, own: str) ->
 def test_fp8_is_still_refused_where_the_runtime_has_none() -> None:
     with pytest.raises(NoFeasiblePlan, match="does not train in fp8 here"):
         astra.plan("llama-3-8b", gpus="8xH100", batch=16, seq=4096, precision="fp8", runtime="nanotron")
+
+
+@pytest.mark.parametrize("asked", [{"worth": True}, {"time_budget": 1.0}, {"by_runtime": True}])
+def test_what_is_of_several_pools_is_refused_for_one(asked: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="several pools"):
+        astra.plan("gpt2", gpus="8xH100", batch=16, **asked)
