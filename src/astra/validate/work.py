@@ -69,6 +69,9 @@ def precision_of(stated: str, cluster: Cluster, runtime: Runtime, filled: list[s
         chosen = next(name for name in usual if name and _all_have(cluster, name))
         whose = f"what {runtime.name} does unless asked" if chosen == usual[0] else "what the GPU has"
         filled.append(f"precision not stated: taken as {chosen}, {whose}")
+    if chosen == "fp8" and "fp8" not in runtime.can.precision:
+        filled.append("scaling of fp8 not stated: one scale for a tensor, what torchao does unless asked")
+        chosen = "fp8-tensorwise"
     if chosen not in PRECISIONS:
         raise Missing(f"precision {stated} is not modelled")
     if not _all_have(cluster, chosen) and "fp8" in chosen and _all_have(cluster, "fp8"):
