@@ -52,6 +52,27 @@ def test_a_full_row() -> None:
 
 
 @pytest.mark.parametrize(
+    ("date", "notes", "runtime"),
+    [
+        ("2024-12", "compile", "torchtitan-2024"),
+        ("2024-04", "", "torchtitan-2024"),
+        ("2025-06", "compile", "torchtitan"),
+        ("v0.2.0", "compile", "torchtitan"),
+        ("", "", "torchtitan"),
+        ("2024-12", "no compile", "torchtitan-eager"),
+        ("2025-06", "no compile", "torchtitan-eager"),
+    ],
+)
+def test_a_framework_is_what_it_was_at_the_time(date: str, notes: str, runtime: str) -> None:
+    found = run(
+        framework="torchtitan", framework_version_or_date=date, notes=notes, recompute="selective", tp="1", pp="1",
+        dp="16", zero_stage_or_dist_opt="fsdp2(zero3)",
+    )  # fmt: skip
+    assert found.job.runtime.name == runtime
+    assert found.strategy.recompute_layers == 16  # selective is every second layer, compiled or not
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"tp": "", "dp": ""}, "tensor-parallel degree is missing"),

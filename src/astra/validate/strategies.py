@@ -58,7 +58,9 @@ def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[st
         return usual.unfused, ""
     if usual.eager and "no compile" in notes.lower():
         return usual.eager, ""
-    return name, ""
+    month = re.search(r"20\d\d-\d\d", version)
+    older = [month_of for month_of in usual.before if month and month.group() < month_of]
+    return usual.before[min(older)] if older else name, ""
 
 
 def called(text: str) -> str:
