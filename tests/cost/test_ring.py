@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -25,7 +27,7 @@ def job_of(runtime: str, model: str = "llama-3-8b") -> Job:
 def ring(runtime: str, model: str = "llama-3-8b") -> Send:
     """What one layer sends round four ranks."""
     job, one, no = job_of(runtime, model), np.array([1]), np.array([False])
-    degrees = {name: one for name in ("tp", "mbs", "ep", "etp")} | {"cp": np.array([4])}
+    degrees = dict.fromkeys(("tp", "mbs", "ep", "etp"), one) | {"cp": np.array([4])}
     gathered = gather_parts(job, degrees | {"sp": no, "flash": ~no, "overlap_tp": no})
     key = next(key for key in gathered.parts if isinstance(key, LayerKind))
     (send,) = sends_of(job, key, gathered.shard)["cp"]
@@ -58,7 +60,7 @@ def test_merging_results_takes_time_by_the_hop(runtime: str) -> None:
                 job.runtime.kernels["ring"], forward_bytes=0, backward_bytes=0, forward_kernels=0, backward_kernels=0
             )
             job = replace(job, runtime=replace(job.runtime, kernels=job.runtime.kernels | {"ring": free}))
-        degrees = {name: one for name in ("tp", "mbs", "ep", "etp")} | {"cp": np.array([cp])}
+        degrees = dict.fromkeys(("tp", "mbs", "ep", "etp"), one) | {"cp": np.array([cp])}
         parts = gather_parts(job, degrees | {"sp": no, "flash": ~no, "overlap_tp": no}).parts
         (part,) = (part for key, part in parts.items() if isinstance(key, LayerKind))
         return float(part.forward.stream_s[0] + part.backward.stream_s[0])
@@ -71,6 +73,6 @@ def test_merging_results_takes_time_by_the_hop(runtime: str) -> None:
 
 def test_an_uncompiled_loss_holds_the_logits_of_the_step_in_fp32() -> None:
     """Eight bytes more of each of 8,192 x 128,256 logits at the worst moment."""
-    asked = {"strategy": "dp8 mbs1 zero3", "gpus": "8xH100", "batch": 8, "seq": 8192}
+    asked: dict[str, Any] = {"strategy": "dp8 mbs1 zero3", "gpus": "8xH100", "batch": 8, "seq": 8192}
     old, new = (astra.estimate("llama-3.1-8b", **asked, runtime=name) for name in ("torchtitan-2024", "torchtitan"))
     assert old.peak_allocated_gib - new.peak_allocated_gib == pytest.approx(8 * 8192 * 128_256 / 2**30, rel=0.2)

@@ -264,11 +264,11 @@ def test_fp8_is_what_the_runtime_has_of_it(runtime: str, gpus: str, own: str) ->
 def test_fp8_is_the_same_in_estimates_as_in_plans(runtime: str, gpus: str) -> None:
     """A plan's first row, pasted into an estimate with the same words, gives the plan's number."""
     asked: dict[str, Any] = {"gpus": gpus, "batch": 16, "seq": 4096, "precision": "fp8", "runtime": runtime}
-    try:
-        best = astra.plan("llama-3-8b", **asked, top=1).best
-    except NoFeasiblePlan as refused:
-        assert "does not train in fp8" in str(refused)
+    if not any("fp8" in name for name in runtimes.runtime(runtime).can.precision):
+        with pytest.raises(NoFeasiblePlan, match="does not train in fp8"):
+            astra.plan("llama-3-8b", **asked)
         return
+    best = astra.plan("llama-3-8b", **asked, top=1).best
     again = astra.estimate("llama-3-8b", strategy=best.strategy, **asked)
     assert again.step_s == pytest.approx(best.estimate.step_s, rel=1e-12)
     assert again.legal
