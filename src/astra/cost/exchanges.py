@@ -128,7 +128,7 @@ def _outlasting(seconds: Floats, window: Floats, slowdown: float) -> Floats:
 
 
 def _passed_on(job: Job, send: Send) -> Send:
-    """What a ring passes on beside attention, in the runtime's heads and widths: keys and values, then gradients too."""
+    """What a ring passes on, in the heads and widths of the runtime: keys and values, in backward gradients too."""
     if send.behind != "attention":
         return send
     wider = effects.ring_gradient_bytes(job.runtime) / BF16
