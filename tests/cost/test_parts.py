@@ -17,7 +17,7 @@ from astra.axes import AXES
 from astra.catalog.clusters import parse_gpus
 from astra.columns import Columns
 from astra.cost import effects
-from astra.cost.layers import EMBEDDING, HEAD
+from astra.cost.layers import EMBEDDING, HEAD, layers_of
 from astra.cost.parts import Direction, Part, clock_loss, parts, pieces, worst_source
 from astra.cost.stage import gather_parts, retention
 from astra.layers.kinds import LayerKind
@@ -147,9 +147,10 @@ def test_less_work_is_never_slower_under_a_power_limit(gemm_s: float, stream_s: 
 
 
 def test_collectives_take_the_hosts_time_where_a_runtime_says_so() -> None:
-    asked = job(2)
     some = shard(128, tp=2, sp=True)
-    calls = msgspec.structs.replace(asked, runtime=changed(asked.runtime, collective_launches=1.0))
+    asked, calls = (
+        msgspec.structs.replace(job(2), runtime=changed(job(2).runtime, collective_launches=each)) for each in (0.0, 1.0)
+    )
     for key, part in parts(calls, some).items():
         plain = parts(asked, some)[key]
         assert np.all(part.forward.host_s > plain.forward.host_s)
@@ -380,3 +381,21 @@ def test_attention_of_many_shardings_is_that_of_each_alone(name: str) -> None:
             for way in ("forward", "backward"):
                 own, of_many = (getattr(found.parts[key], way).attention_s for found in (alone, many))
                 assert of_many[many.place[row]] == pytest.approx(own[0], rel=1e-12)
+
+
+def test_separate_products_do_the_same_work() -> None:
+    """Queries, keys and values by themselves, and both halves of a gate: as many FLOPs, in more time."""
+    job = World.of(PlanRequest(model="llama-3-8b", gpus=("64xH100",), batch=512, seq=8192, runtime="torchtitan")).job
+    joint = msgspec.structs.replace(job, runtime=changed(job.runtime, separate_products=0.0))
+    split, whole = (layers_of(one, shard(tp=8, mbs=12)) for one in (job, joint))
+    for key, layer in split.items():
+        flops = [sum(float(np.sum(g.groups * g.m * g.n * g.k)) for g in each.gemms) for each in (layer, whole[key])]
+        assert flops[0] == pytest.approx(flops[1], rel=1e-12)
+    kind = next(key for key in split if isinstance(key, LayerKind))
+    assert len(split[kind].gemms) == len(whole[kind].gemms) + 3
+    assert len({gemm.name for gemm in split[kind].gemms}) == len(split[kind].gemms)
+    one, no = np.array([1]), np.array([False])
+    degrees = dict.fromkeys(("cp", "ep", "etp"), one) | {"tp": np.array([8]), "mbs": np.array([12])}
+    columns = degrees | {"sp": ~no, "flash": ~no, "overlap_tp": no}
+    times = [gather_parts(each, columns).parts[kind] for each in (job, joint)]
+    assert times[0].backward.gemm_s > times[1].backward.gemm_s  # slices of 128 columns read the whole input again

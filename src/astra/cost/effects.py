@@ -42,6 +42,11 @@ def experts_together(runtime: Runtime, groups: Floats | Ints | int) -> Floats | 
     return 0 * groups + 1 if runtime.amount("experts_together") else groups
 
 
+def separate_products(runtime: Runtime) -> bool:
+    """Whether queries, keys and values, and both halves of a gate, are products of their own."""
+    return runtime.amount("separate_products") > 0
+
+
 def fresh_gradient_bytes(runtime: Runtime, parameters: Floats) -> Floats:
     """Gradients of one backward that are not made in the buffer micro-batches accumulate into."""
     return runtime.amount("fresh_gradient_bytes") * parameters
