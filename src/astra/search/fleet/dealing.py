@@ -220,10 +220,13 @@ def _able(way: Sequence[BatchShare], seconds: float, batch: int) -> int:
     return total
 
 
-def undominated(groups: Sequence[OpenGroup], wire: Wire | None) -> list[OpenGroup]:
+def undominated(groups: Sequence[OpenGroup], wires: Sequence[Wire]) -> list[OpenGroup]:
     """Of groups of the same GPUs those that no other is better than, whatever their share and whoever is beside."""
-    lines = [(group.line(1, None), group.line(2, wire)) for group in groups]
-    figures = [(one.samples, one.unit_s / one.samples, one.fixed_s, two.fixed_s) for one, two in lines]
+    figures = []
+    for group in groups:
+        samples, fixed_s, unit_s = group.share
+        ends_s = [group.end_s(1, None), *(group.end_s(2, wire) for wire in wires)]
+        figures.append((samples, unit_s / samples, *(fixed_s + end_s for end_s in ends_s)))
     kept = []
     for place, (samples, *own) in enumerate(figures):
         better = (

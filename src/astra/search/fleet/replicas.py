@@ -27,18 +27,12 @@ class _Share(NamedTuple):
     mbs: int
     microbatches: int
     shape: FrameShape
-    pipeline_s: float
-    end_s: float  # what follows, if nobody else is there
+    done_s: float  # with what follows, beside so many replicas in all
 
     @property
     def samples(self) -> int:
         """Of the batch."""
         return self.dp * self.mbs * self.microbatches
-
-    @property
-    def done_s(self) -> float:
-        """When they are done."""
-        return self.pipeline_s + self.end_s
 
 
 Shares = tuple[_Share, ...]
@@ -64,13 +58,14 @@ def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt
     if not (allowed and space.uniform and small(space, counts)):
         return []
     found = [
-        DealtAlike(_together_s(space, shares), tuple(_group(space, share) for share in shares))
+        DealtAlike(max(share.done_s for share in shares), tuple(_group(space, share) for share in shares))
         for tp, ep in space.settings
         if ep == 1
-        for shares in _over_pools(space, counts, tp, limit_s).values()
-        if len(shares) > 1
+        for replicas in range(2, sum(gpus // tp for gpus in counts) + 1)
+        for (_, dealt, _), shares in _over_pools(space, counts, tp, replicas, limit_s).items()
+        if dealt == replicas and len(shares) > 1
     ]
-    return sorted((one for one in found if one.seconds < limit_s), key=lambda one: one.seconds)[:KEPT]
+    return sorted(found, key=lambda one: one.seconds)[:KEPT]
 
 
 def _group(space: FrameSpace, share: _Share) -> Group:
@@ -82,36 +77,31 @@ def _group(space: FrameSpace, share: _Share) -> Group:
     return Group(dp=share.dp, mbs=share.mbs, microbatches=share.microbatches, segments=(segment,))
 
 
-def _together_s(space: FrameSpace, shares: Shares) -> float:
-    """When the last of them is done: each reduces with all, and updates what its own group holds."""
-    replicas = sum(share.dp for share in shares)
-    return max(
-        share.pipeline_s + max(share.end_s, _end_s(space, share.pool, replicas, share.shape.row)) for share in shares
-    )
-
-
 def _end_s(space: FrameSpace, pool: int, dp: int, row: int) -> float:
     """What follows a stage that holds the whole model, with so many replicas."""
     return float(space.after.tables(pool, dp, (row,))[row][3, -1])
 
 
-def _over_pools(space: FrameSpace, counts: Counts, tp: int, limit_s: float) -> Best:
-    """The best ways to deal the whole batch to replicas of one degree."""
+def _over_pools(space: FrameSpace, counts: Counts, tp: int, replicas: int, limit_s: float) -> Best:
+    """The best ways to deal the whole batch to at most so many replicas of one degree."""
     by_samples: dict[int, Best] = {0: {(0, 0, 0): ()}}
     for pool, gpus in enumerate(counts):
-        options = _of_pool(space, pool, gpus, tp, limit_s)
+        options = _of_pool(space, pool, (gpus, tp, replicas), limit_s)
         wider = {samples: dict(best) for samples, best in by_samples.items()}
         for (before, best), (more, own) in product(by_samples.items(), options.items()):
             if before + more <= space.batch:
-                for shares, others in product(best.values(), own.values()):
-                    _keep(wider.setdefault(before + more, {}), shares + others)
+                for (here, shares), (there, others) in product(best.items(), own.items()):
+                    if here[1] + there[1] <= replicas:
+                        _keep(wider.setdefault(before + more, {}), shares + others)
         by_samples = wider
     return by_samples.get(space.batch, {})
 
 
-def _of_pool(space: FrameSpace, pool: int, gpus: int, tp: int, limit_s: float) -> dict[int, Best]:
-    """By samples: the best groups on a pool, one or two."""
-    shares = [share for dp in range(1, gpus // tp + 1) for share in _shares(space, pool, dp, tp, limit_s)]
+def _of_pool(space: FrameSpace, pool: int, sizes: tuple[int, int, int], limit_s: float) -> dict[int, Best]:
+    """By samples: the best groups on a pool, one or two; ``sizes`` are its GPUs, tp and the replicas of all pools."""
+    gpus, tp, replicas = sizes
+    most = min(gpus // tp, replicas)
+    shares = [share for dp in range(1, most + 1) for share in _shares(space, pool, (dp, tp, replicas), limit_s)]
     best: dict[int, Best] = {}
     for share in shares:
         _keep(best.setdefault(share.samples, {}), (share,))
@@ -130,8 +120,12 @@ def _keep(best: Best, shares: Shares) -> None:
         best[key] = shares
 
 
-def _shares(space: FrameSpace, pool: int, dp: int, tp: int, limit_s: float) -> Iterator[_Share]:
-    """What so many replicas of a pool can do in time: each number of samples with its best micro-batch."""
+def _shares(space: FrameSpace, pool: int, degrees: tuple[int, int, int], limit_s: float) -> Iterator[_Share]:
+    """What some replicas of a pool can do in time: each number of samples with its best micro-batch.
+
+    Each reduces with those of all pools, and updates what its own group holds; ``degrees`` are dp, tp and all replicas.
+    """
+    dp, tp, replicas = degrees
     node = space.fleet.cluster.pools[pool].node.gpus
     if not space.limits.allows("dp", dp) or (dp * tp > node and dp * tp % node):
         return
@@ -141,9 +135,10 @@ def _shares(space: FrameSpace, pool: int, dp: int, tp: int, limit_s: float) -> I
             held = choice.stay_bytes[-1] + choice.kept_bytes[-1] + choice.fixed_bytes + choice.first_bytes
             if (shape.tp, shape.ep) != (tp, 1) or held + choice.last_bytes > choice.limit_bytes:
                 continue
-            each_s, end_s = choice.time_s[-1] + choice.first_s + choice.last_s, _end_s(space, pool, dp, shape.row)
+            each_s = choice.time_s[-1] + choice.first_s + choice.last_s
+            end_s = max(_end_s(space, pool, some, shape.row) for some in (dp, replicas))
             for m in range(1, space.batch // (dp * mbs) + 1):
-                share = _Share(pool, dp, mbs, m, shape, float(m * each_s), end_s)
+                share = _Share(pool, dp, mbs, m, shape, float(m * each_s) + end_s)
                 if share.done_s >= limit_s:
                     break
                 if share.samples not in best or share.done_s < best[share.samples].done_s:

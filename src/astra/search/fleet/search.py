@@ -22,7 +22,7 @@ from astra.search.fleet.dealing import BatchShare, OpenGroup, Sharing
 from astra.search.fleet.detail import estimate, without_even
 from astra.search.fleet.frames import Counts, FoundPipeline, Frame
 from astra.search.fleet.lone import best_alone, estimate_alone
-from astra.search.fleet.menus import Menus
+from astra.search.fleet.menus import Asked, Menus
 from astra.search.fleet.polish import over_pools, polished
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
@@ -351,7 +351,7 @@ class Planner:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
         have = self.counts[pool] if gpus is None else gpus
         if (pool, have) not in self._alone:
-            met = self.menus.look(pool, have, self.frame_space.batch)
+            met = self.menus.look(Asked(pool, have, self.frame_space.batch))
             lone = None if met is None else best_alone(self.fleet, pool, met, self.user_rules, upper=self.upper)
             found = [Costed(*lone)] if lone is not None else []
             if not found:
