@@ -46,7 +46,7 @@ FIXED: Final = ("vp=1", "cp=1", "zero=1")  # what is not enumerated here
 RECOMPUTES: Final = ("none", "full")
 LOOSE: Final = 0.97  # of a layer's seconds: groups on one pool may say other words than pipelines over several
 MOST_GROUPS: Final = 3
-MOST_ESTIMATES: Final = 400  # of one case; beyond, it is counted as not finished
+MOST_ESTIMATES: Final = 4000  # of one case; beyond, it is counted as not finished
 
 
 class Shape(NamedTuple):

@@ -305,12 +305,15 @@ class Planner:
         limit = min([limit, *(candidate.step_s for candidate in plain[:1])])
         with self.effort.part(2 / 3):
             same_replicas = self.same_replicas(counts, every=every, below=shown * limit, spread=spread)
+            # Pipelines of few micro-batches are quicker than they seem: those over more pools are looked at too.
+            over = [self.same_replicas(counts, every=every, below=shown * limit, spread=spread, must=must)
+                    for must in (_sets(counts) if few_gpus else ())]  # fmt: skip
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
         alike = [] if every else self._allowed([self._shared(one) for one in self.groups.alike(counts)])
         few = [] if every else dealt_alike(self.frame_space, counts, limit)
         dealt = self._allowed([FleetCandidate(one.seconds, self._of(one.groups)) for one in few])
-        kinds = [same_replicas[: KEPT if few_gpus else 3], groups[:3], joined[:2], plain[:2], dealt]
+        kinds = [*over, same_replicas[: KEPT if few_gpus else 3], groups[:3], joined[:2], plain[:2], dealt]
         kinds.append([one for one in alike if one.step_s < limit])
         if self.upper:  # plans that are slower as expected and doubted less
             trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
@@ -387,3 +390,10 @@ class Planner:
     def why_not(self, pool: int) -> str:
         """Why no stage fits on a pool; empty if one does."""
         return why_not(self.frame_space, pool)
+
+
+def _sets(counts: Counts) -> list[int]:
+    """Bits of every set of several of few pools."""
+    used = [1 << pool for pool, gpus in enumerate(counts) if gpus]
+    most = len(used) if len(used) < MANY_POOLS else 0
+    return [sum(some) for size in range(2, most + 1) for some in combinations(used, size)]
