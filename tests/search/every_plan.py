@@ -8,8 +8,8 @@ anybody would: pipelines over any pools in any order, each with its own tensor p
 split of the layers, every number of pipelines and micro-batch, groups that share the batch, pools cut over groups, GPUs
 left idle. The part: dense models, no chunks, no context parallelism, ZeRO 1, no recompute or full, micro-batches that
 divide the batch, at most three groups. A plan is left out only if what its stages have to do takes longer than the best
-plan met so far. Of the search there is nothing here but the seconds of a layer, the embedding and the head on one rank, which
-that bound is made of.
+plan met so far. Of the search there is nothing here but the seconds of a layer, the embedding and the head on one rank,
+which that bound is made of.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from astra.search.bounds import Grids
 from astra.search.detail import as_row, estimate, layers_of, legality, simulated
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
-from astra.search.fleet.detail import part_of, replicas_of, without_even
-from astra.search.fleet.pools import Fleet, Limits
+from astra.search.fleet.detail import replicas_of, without_even
+from astra.search.fleet.pools import Fleet, Limits, part_of
 from astra.search.splits import polished
 from astra.search.words import attempts, said, settled
 from astra.spec.job import Job
