@@ -11,24 +11,51 @@ of them of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, islice, permutations, product
-from typing import Final, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from astra.search.fleet.dealing import Dealt
+from astra.search.fleet.dealing import Dealt, OpenGroup, Sharing, Way
 from astra.search.fleet.frames import Counts, FrameShape
 from astra.search.fleet.space import FrameSpace
 from astra.spec.mixed import Group, MixedStrategy, Segment
 
+if TYPE_CHECKING:
+    from astra.search.fleet.search import Costed, FleetCandidate, Planner
+
+POLISHED: Final = 2  # plans that are moved
 FEW_SEGMENTS: Final = 3  # up to here every order is tried
 FEW_MOVES: Final = 20  # up to here the best of all moves is made, else the first that is better
 MOST: Final = 60  # strategies that are tried
 
-Timed = Callable[[MixedStrategy], float]  # seconds of a strategy; infinite where it is not legal or does not fit
+
+def polished(planner: Planner, counts: Counts, plans: Sequence[Costed]) -> list[Costed]:
+    """The best pipelines over pools in a better order or split, where the simulator finds one."""
+    gpus = dict(zip(planner.fleet.names, counts, strict=True))
+
+    def timed(strategy: MixedStrategy) -> float:
+        """Infinite where it is not legal, does not fit or nothing may be spent any more."""
+        (group,), limits = strategy.groups, planner.limits
+        allowed = limits.allows("pp", group.stages) and all(limits.allows("tp", one.tp) for one in group.segments)
+        if planner.effort.over or not (allowed and limits.allows("mbs", group.mbs)):
+            return inf
+        result = planner.full_estimate(strategy).estimate
+        return result.step_s if result.fits and result.legal else inf
+
+    found = []
+    for each in plans[:POLISHED]:
+        assert isinstance(each.strategy, MixedStrategy)
+        moved = _moved(each.strategy, each.estimate.step_s, timed, gpus)
+        found += [planner.full_estimate(moved)] if moved != each.strategy else []
+    return found
 
 
-def polished(strategy: MixedStrategy, step_s: float, timed: Timed, gpus: Mapping[str, int]) -> MixedStrategy:
+def _moved(
+    strategy: MixedStrategy, step_s: float, timed: Callable[[MixedStrategy], float], gpus: Mapping[str, int]
+) -> MixedStrategy:
     """The best strategy that single moves lead to; ``step_s`` is that of the first, ``gpus`` are those of each pool."""
     known, moved = {str(strategy)}, True
     while moved and len(known) <= MOST:
@@ -59,9 +86,10 @@ def _neighbours(group: Group, gpus: Mapping[str, int]) -> Iterator[Group]:
     for mbs in (group.mbs // 2, 2 * group.mbs):
         if mbs and samples % mbs == 0:
             yield replace(group, mbs=mbs, microbatches=samples // mbs)
-    for place, segment in enumerate(segments):
-        for other in _reshaped(segment, gpus[segment.pool] // (group.dp * group.cp)):
-            yield replace(group, segments=(*segments[:place], other, *segments[place + 1 :]))
+    for order in (segments, *orders):
+        for place, segment in enumerate(order):
+            for other in _reshaped(segment, gpus[segment.pool] // (group.dp * group.cp)):
+                yield replace(group, segments=(*order[:place], other, *order[place + 1 :]))
     for order in (segments, *orders):
         stages = [(place, at) for place, segment in enumerate(order) for at in range(segment.pp)]
         for giver, taker in permutations(stages, 2):
@@ -112,6 +140,8 @@ def _dealt(segments: Sequence[Segment], giver: tuple[int, int], taker: tuple[int
 
 
 KEPT: Final = 6  # ways to share the batch
+SPREAD: Final = 1.1  # of a limit: the closed form is above the simulator
+FEWEST_GPUS: Final = 8  # of a fleet whose pools are cut in every way
 
 
 class _Share(NamedTuple):
@@ -132,6 +162,33 @@ class _Share(NamedTuple):
 
 Shares = tuple[_Share, ...]
 Best = dict[tuple[int, int, int], Shares]  # by pools that are used, replicas and groups
+
+
+def more_of_few(planner: Planner, counts: Counts, limit_s: float) -> list[list[FleetCandidate]]:
+    """What only a small fleet is asked for: replicas that are dealt the batch one by one, and pools cut in two."""
+    cut = _cut_in_two(planner, counts, SPREAD * limit_s) if sum(counts) <= FEWEST_GPUS else []
+    return [planner.shared(dealt_alike(planner.frame_space, counts, limit_s)), planner.shared(one.dealt for one in cut)]
+
+
+def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[Sharing]:
+    """The best of two pipelines, or a pipeline and a group, that have parts of the same pools."""
+
+    @cache
+    def groups(part: Counts) -> list[OpenGroup]:
+        space, used = planner.frame_space, [pool for pool, gpus in enumerate(part) if gpus]
+        share = space.batch * sum(space.rates_of(part)) / max(sum(space.rates_of(counts)), 1e-300)
+        if len(used) == 1:
+            return planner.groups.of_part(used[0], part[used[0]], share, limit_s)
+        found = planner.pipelines(part, share, keep=KEPT, whole=False, below=limit_s)
+        return [each.opened(planner.fleet.names, space.ends) for _, each in found]
+
+    ways: list[Way] = []
+    for one in product(*(range(gpus + 1) for gpus in counts)):
+        other = tuple(gpus - some for gpus, some in zip(counts, one, strict=True))
+        several = sum(gpus > 0 for gpus in one) > 1
+        if several and any(map(min, one, other)) and (one >= other or sum(gpus > 0 for gpus in other) == 1):
+            ways += product(groups(one), groups(other))
+    return planner.groups.dealer(ways, limit_s).best()
 
 
 def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt]:

@@ -31,7 +31,6 @@ SPREAD: Final = 1.02  # pipelines whose closed form is this close may be quicker
 FEW_SPREAD: Final = 1.1  # the same in a small fleet, where pipelines have few micro-batches
 SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they are this close
 NEAR: Final = 1.06  # of the best plan: pipelines that may pass it when they are polished
-POLISHED: Final = 2  # of them
 FEW: Final = 6  # micro-batches for each stage: with more the closed form is the simulator's time
 FEW_GPUS: Final = 16  # of a fleet so small, with few samples, that there is time to look at more plans
 FEW_SAMPLES: Final = 64
@@ -190,7 +189,7 @@ class Planner:
         """A pipeline's time in the search; simulated where transfers stall it, which no closed form knows."""
         if not found.late or found.total_s >= below or found.frame.microbatches != int(found.frame.microbatches):
             return found.total_s
-        costed = self._full_estimate(self.strategy((found, int(found.frame.microbatches))))
+        costed = self.full_estimate(self.strategy((found, int(found.frame.microbatches))))
         return max(found.total_s, self.before_s(costed))
 
     def strategy(self, *parts: tuple[FoundPipeline, int]) -> MixedStrategy:
@@ -231,11 +230,11 @@ class Planner:
         found = self.groups.best(counts, every=every, limit=limit, most=most, fewer=fewer)
         if self.groups.left_open:
             self._leave_open("groups", 0.0)
-        return self._shared(one.dealt for one in found)
+        return self.shared(one.dealt for one in found)
 
     def known(self, counts: Counts) -> list[FleetCandidate]:
         """The best strategies of groups that were looked for already."""
-        return self._shared(one.dealt for one in self.groups.dealt(counts, (), every=False, limit=np.inf))
+        return self.shared(one.dealt for one in self.groups.dealt(counts, (), every=False, limit=np.inf))
 
     def joined(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
         """Strategies of groups below a limit in which some pools are joined in pipelines and others by themselves."""
@@ -246,9 +245,9 @@ class Planner:
         if not found:
             return []
         blocks = [each.opened(self.fleet.names, self.frame_space.ends) for each in found]
-        return self._shared(one.dealt for one in self.groups.dealt(counts, blocks, every=every, limit=limit))
+        return self.shared(one.dealt for one in self.groups.dealt(counts, blocks, every=every, limit=limit))
 
-    def _shared(self, found: Iterable[Dealt]) -> list[FleetCandidate]:
+    def shared(self, found: Iterable[Dealt]) -> list[FleetCandidate]:
         """Groups with their micro-batches as strategies; of one shape where groups of others are forbidden."""
         some = [FleetCandidate(seconds, self._of(groups)) for seconds, groups in found]
         return [one for one in some if not self.limits.restrictions.alike or len(one.strategy.shapes) == 1]
@@ -256,11 +255,12 @@ class Planner:
     def cost(self, candidates: Sequence[FleetCandidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
         best = sorted(candidates, key=lambda entry: entry.step_s)[:most]
-        costed = [self._full_estimate(one.strategy) for one in best]
+        costed = [self.full_estimate(one.strategy) for one in best]
         fitting = [each for each in costed if each.estimate.fits and each.estimate.legal]
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
 
-    def _full_estimate(self, strategy: MixedStrategy) -> Costed:
+    def full_estimate(self, strategy: MixedStrategy) -> Costed:
+        """A strategy in full, once."""
         text, plain = str(strategy), strategy.groups[0].plain
         if len(strategy.groups) == 1 and plain is not None:
             alone = OnePool(pool=strategy.groups[0].segments[0].pool, strategy=without_even(plain))
@@ -316,50 +316,26 @@ class Planner:
                     for must in (_sets(counts) if small else ())]  # fmt: skip
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
-        alike = [] if every else self._shared(one.dealt for one in self.groups.alike(counts))
+        alike = [] if every else self.shared(one.dealt for one in self.groups.alike(counts))
         kinds = [*over, same_replicas[: KEPT if small else 3], groups[:3], joined[:2], plain[:2]]
-        kinds += [self._dealt(counts, limit) if small and not every else []]
         kinds += [[one for one in alike if one.step_s < limit]]
+        if small and not every:
+            from astra.search.fleet.few import more_of_few  # noqa: PLC0415 - few fleets are small
+
+            kinds += more_of_few(self, counts, limit)
         if self.upper:  # plans that are slower as expected and doubted less
             trusted = self.groups.trusted(counts, every=every)
-            kinds += [self._shared(one.dealt for one in trusted), alike, plain[2:4]]
+            kinds += [self.shared(one.dealt for one in trusted), alike, plain[2:4]]
         most = 1 if self.effort.late else KEPT
         costed = {str(each.strategy): each for some in kinds for each in self.cost(some, most)}
-        costed |= {str(each.strategy): each for each in self._polished(counts, list(costed.values()))}
-        whole = [each for each in costed.values() if not every or sum(each.estimate.used.values()) == sum(counts)]
+        ranked = sorted(costed.values(), key=lambda each: each.estimate.step_s)
+        near = [each for each in ranked if each.estimate.step_s < NEAR * ranked[0].estimate.step_s and _few(each)]
+        if near:
+            from astra.search.fleet.few import polished  # noqa: PLC0415 - many micro-batches are the rule
+
+            ranked += [each for each in polished(self, counts, near) if str(each.strategy) not in costed]
+        whole = [each for each in ranked if not every or sum(each.estimate.used.values()) == sum(counts)]
         return sorted(whole, key=lambda each: each.estimate.step_s)
-
-    def _dealt(self, counts: Counts, limit: float) -> list[FleetCandidate]:
-        """Replicas of a small fleet that are dealt the batch one by one."""
-        from astra.search.fleet.few import dealt_alike  # noqa: PLC0415 - few fleets are small
-
-        return self._shared(dealt_alike(self.frame_space, counts, limit))
-
-    def _polished(self, counts: Counts, costed: Sequence[Costed]) -> list[Costed]:
-        """The best pipelines over pools in a better order or split, where the simulator finds one."""
-        ranked = sorted(costed, key=lambda each: each.estimate.step_s)
-        gpus = dict(zip(self.fleet.names, counts, strict=True))
-        over = [(each.strategy, each.estimate.step_s) for each in ranked
-                if isinstance(each.strategy, MixedStrategy) and each.strategy.over_pools]  # fmt: skip
-        found = []
-        for strategy, step_s in over[:POLISHED]:
-            group = strategy.groups[0]
-            if step_s < NEAR * ranked[0].estimate.step_s and group.microbatches <= FEW * group.stages:
-                from astra.search.fleet.few import polished  # noqa: PLC0415 - many micro-batches are the rule
-
-                moved = polished(strategy, step_s, self._timed, gpus)
-                found += [self._full_estimate(moved)] if moved != strategy else []
-        return found
-
-    def _timed(self, strategy: MixedStrategy) -> float:
-        """The step of a strategy; infinite where it is not legal, does not fit or nothing may be spent any more."""
-        segments, stages = strategy.groups[0].segments, strategy.groups[0].stages
-        allowed = self.limits.allows("pp", stages) and all(self.limits.allows("tp", one.tp) for one in segments)
-        allowed = allowed and self.limits.allows("mbs", strategy.groups[0].mbs)
-        if self.effort.over or not allowed:
-            return np.inf
-        result = self._full_estimate(strategy).estimate
-        return result.step_s if result.fits and result.legal else np.inf
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
@@ -385,6 +361,14 @@ def _sets(counts: Counts) -> list[int]:
     used = [1 << pool for pool, gpus in enumerate(counts) if gpus]
     most = len(used) if len(used) < MANY_POOLS else 0
     return [sum(some) for size in range(2, most + 1) for some in combinations(used, size)]
+
+
+def _few(each: Costed) -> bool:
+    """Whether a plan is pipelines over pools of so few micro-batches that moves may help."""
+    if not isinstance(each.strategy, MixedStrategy) or not each.strategy.over_pools:
+        return False
+    group = each.strategy.groups[0]
+    return group.microbatches <= FEW * group.stages
 
 
 def _told_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:

@@ -79,8 +79,18 @@ class GroupSearch:
         used = [pool for pool, gpus in enumerate(counts) if gpus]
         ways: list[Way] = [(block,) for block in blocks]
         ways += self._ways(counts, used, every=every)
-        must = sum(1 << pool for pool in used) if every else 0
-        return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit).best(must)
+        return self.dealer(ways, limit).best(sum(1 << pool for pool in used) if every else 0)
+
+    def dealer(self, ways: Sequence[Way], limit: float) -> Dealer:
+        """Who deals the batch to some ways to use pools."""
+        return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit)
+
+    def of_part(self, pool: int, gpus: int, share: float, limit: float) -> list[OpenGroup]:
+        """Groups of a part of a pool, also for about a share of the batch."""
+        wire = self.wire((1 << len(self.fleet.jobs)) - 1)
+        for near in self.menus.near(gpus, share):
+            self._ask(self._asked(pool, gpus, near, wire), self._step_s(pool, gpus, limit))
+        return undominated(self.menus.known(pool, gpus), self.menus.wires)
 
     def alike(self, counts: Counts) -> list[Sharing]:
         """The best groups that cut the model alike, as if they had nothing to exchange between pools.
