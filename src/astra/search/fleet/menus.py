@@ -133,11 +133,13 @@ class Menus:
         """
         here = (pool, gpus)
         asked = np.array([one.share for one in self._found if one[:2] == here and one.wire in (None, wire)], np.int64)
-        like = (shares[:, None] < 2 * asked) & (asked < 2 * shares[:, None])
-        new, own, twos = np.zeros(len(shares)), odd_part(gpus), _twos(shares)
+        new, own, twos, asked_twos = np.zeros(len(shares)), odd_part(gpus), _twos(shares), _twos(asked)
         for odd in sorted({odd * part for odd in range(1, MOST_ODD, 2) for part in (1, own)}):
-            known = np.where(like & (asked % odd == 0), _twos(asked), 0).max(axis=1, initial=0)
-            new += np.where(shares % odd == 0, np.maximum(twos - known, 0), 0) / odd
+            some, before = np.flatnonzero(shares % odd == 0), np.flatnonzero(asked % odd == 0)
+            one, other = shares[some, None], asked[before]
+            like = (one < 2 * other) & (other < 2 * one)
+            known = np.where(like, asked_twos[before], 0).max(axis=1, initial=0)
+            new[some] += np.maximum(twos[some] - known, 0) / odd
         return new
 
     def look(self, asked: Asked, below_s: float = inf) -> Found | None:
@@ -273,8 +275,10 @@ class _Line:
         self.end_s = lru_cache(maxsize=64)(self._end_s)
 
     def _round(self) -> int:
-        """Micro-batches that may be added and leave the strategy legal."""
+        """Micro-batches that may be added and leave the strategy legal: any number unless chunks come in rounds."""
         m, samples, strategy = self.microbatches, self.strategy.dp * self.strategy.mbs, self.strategy
+        if strategy.schedule == "1f1b":
+            return 1
         tried = (some for some in (1, strategy.pp, 2 * strategy.pp) if m % some == 0)
         return next((some for some in tried if not legality(with_batch(self.job, (m + some) * samples), strategy)), m)
 

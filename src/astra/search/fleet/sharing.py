@@ -53,6 +53,11 @@ class GroupSearch:
         GPUs of the same pools are known: more of them are as quick each.
         """
         self._until, self.left_open = self.menus.spent + most, False
+        used = [pool for pool, gpus in enumerate(counts) if gpus]
+        if len(used) == 1 and not self._cuts(used[0], counts[used[0]]):  # nobody to share with
+            for size in self._sizes(used[0], counts[used[0]], every=every):
+                self._ask(Asked(used[0], size, self.batch))
+            return self._polished(self.dealt(counts, (), every=every, limit=limit))
         known = self.rates(counts if fewer is None else fewer, every=every)
         rates = {pool: rate * counts[pool] / (fewer or counts)[pool] for pool, rate in known.items()}
         found: list[Sharing] = []
