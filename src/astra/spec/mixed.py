@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.spec.record import Spec, check
-from astra.spec.shares import check_shares, parts
+from astra.spec.shares import check_shares, padding, parts
 from astra.spec.strategy import (
     MAX_DEGREE,
     OVERLAPS,
@@ -216,6 +216,11 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     def held(self) -> tuple[float, ...]:
         """What one replica of each group holds of the state that is sharded; empty: each group shards its own."""
         return tuple(parts(self.shares, [group.dp for group in self.groups])) if self.shares else ()
+
+    @property
+    def padding(self) -> float:
+        """How much more is gathered than with even parts of one state."""
+        return padding(self.shares, [group.dp for group in self.groups])
 
     @property
     def shapes(self) -> set[tuple[Any, ...]]:

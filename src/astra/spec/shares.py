@@ -31,8 +31,9 @@ def check_shares(groups: Sequence[Group], shares: Sequence[int]) -> None:
     check(min(shares) >= 0 < max(shares), where, shares, "whole numbers from 0 on, not all of them 0")
     for group in groups:
         one = group.plain
-        whole = one is not None and one.zero == 3 and one.shard == 0 and one.offload == "none"
-        check(whole, where, str(group), "groups on one pool each, with zero3 over all their replicas and no offload")
+        whole = one is not None and one.zero == 3 and one.shard == 0 and one.reshard == "always"
+        want = "groups on one pool each, with zero3 over all their replicas, reshard=always and no offload"
+        check(whole and one is not None and one.offload == "none", where, str(group), want)
         inner = group.stages * group.cp * group.vp * max(segment.ep for segment in group.segments)
         check(inner == 1, where, str(group), "groups without pipelines, context or expert parallelism")
     plain = [group.plain for group in groups]

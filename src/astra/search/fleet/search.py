@@ -7,7 +7,7 @@ simulation's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import combinations
 from typing import Final, Literal, NamedTuple
@@ -28,6 +28,7 @@ from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.refusal import why_not
 from astra.search.fleet.replicas import dealt_alike, small
+from astra.search.fleet.shared import sharing_state
 from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
 from astra.search.fleet.space import FrameSpace
 from astra.spec.cluster import Cluster
@@ -318,8 +319,21 @@ class Planner:
         most = 1 if self.effort.late else KEPT
         costed = {str(each.strategy): each for some in kinds for each in self.cost(some, most)}
         costed |= {str(each.strategy): each for each in self._polished(counts, list(costed.values()))}
+        costed |= {str(each.strategy): each for each in self._sharing_state(counts, known_s, costed, every=every)}
         whole = [each for each in costed.values() if not every or sum(each.estimate.used.values()) == sum(counts)]
         return sorted(whole, key=lambda each: each.estimate.step_s)
+
+    def _sharing_state(
+        self, counts: Counts, known_s: float, costed: Mapping[str, Costed], *, every: bool
+    ) -> list[Costed]:
+        """Plans whose groups share one copy of the state, where they may be quicker than those known."""
+        if self.local > 1 or self.effort.late:
+            return []
+        below_s = min([known_s, *(self.before_s(each) for each in costed.values())])
+        found = sharing_state(
+            self.fleet, self.limits, counts, lambda one: self._full_estimate(one).estimate, every=every, below_s=below_s
+        )
+        return [self._full_estimate(one) for one in found]
 
     def _polished(self, counts: Counts, costed: Sequence[Costed]) -> list[Costed]:
         """The best pipelines over pools in a better order or split, where the simulator finds one."""
