@@ -251,9 +251,10 @@ def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -
 def group_line(group: GroupEstimate) -> str:
     """What a group takes on."""
     pools = ", ".join(f"{count} {name}" for name, count in group.gpus.items())
+    state = "" if group.state_share is None else f", {group.state_share:.0%} of one state that all groups share"
     return (
         f"{group.dp} pipelines on {pools}: {group.microbatches} micro-batches of {group.mbs} each, "
-        f"{group.samples:,} samples, {group.pipeline_s:.2f} s"
+        f"{group.samples:,} samples, {group.pipeline_s:.2f} s{state}"
     )
 
 

@@ -265,7 +265,7 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
 
     def _seldom(self) -> list[str]:
         words = [f"local={self.local}"] * (self.local > 1)
-        return words + [f"shares={pack(self.shares)}"] * bool(self.shares)
+        return words + [f"shares={','.join(map(str, self.shares))}"] * bool(self.shares)
 
 
 class OnePool(Spec, frozen=True, kw_only=True):

@@ -79,7 +79,10 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
         placed = _placed(number, group, costed, sends, start=len(stages))
         stages += placed
-        records.append(_group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number]))
+        record = _group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number])
+        if strategy.shares:
+            record = msgspec.structs.replace(record, state_share=strategy.held[number] * group.dp)
+        records.append(record)
     waits = 1 + straggling(fleet, strategy)
     last = longest[slowest], ends_s[slowest]
     met_s = max(part.met_s for part in groups[slowest])

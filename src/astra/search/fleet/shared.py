@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from math import floor
+from math import floor, gcd
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -192,7 +192,7 @@ def water_level(most: Sequence[float], replicas: Sequence[int]) -> float | None:
 def _whole(parts: Sequence[float], replicas: Sequence[int]) -> tuple[int, ...]:
     """Shares of groups as whole numbers: exact where they are even, else rounded down but for the largest part."""
     if len(set(parts)) == 1:
-        return tuple(replicas)
+        return tuple(count // gcd(*replicas) for count in replicas)
     shares = [floor(WHOLE * part * count) for part, count in zip(parts, replicas, strict=True)]
     largest = parts.index(max(parts))
     shares[largest] += WHOLE - sum(shares)
