@@ -17,7 +17,7 @@ from astra.cost import effects
 from astra.cost.between import Sync, sync
 from astra.cost.mixed import Wire
 from astra.cost.stage import StageCosts
-from astra.cost.state import Bytes, Held, Units, gradient_bytes
+from astra.cost.state import Bytes, Held, Holding, Units, gradient_bytes, static_bytes
 from astra.cost.trained import trained_parameters
 from astra.provenance import Floats, worst
 from astra.spec.job import Job
@@ -50,7 +50,7 @@ def shared_sync(jobs: Sequence[Job], held: Held, tp: int, replicas: int, way: Wi
     ]  # fmt: skip
 
     def slowest(name: str) -> Floats:
-        return padding * np.max([getattr(moved, name) for moved in found], axis=0)
+        return np.asarray(padding * np.max([getattr(moved, name) for moved in found], axis=0))
 
     return found[0]._replace(
         all_reduce_s=slowest("all_reduce_s"),
@@ -82,6 +82,14 @@ def _over_wire(job: Job, moved: Sync, held: Held, tp: int, replicas: int, way: W
         all_gather_s=np.maximum(moved.all_gather_s, gather_s),
         source=worst(moved.source, np.full(moved.source.shape, way.source, np.int8)),
     )
+
+
+def state_bytes(job: Job) -> float:
+    """All that is sharded, of the whole model; weights count where they are not the optimizer's own."""
+    every, none, one = np.full(1, trained_parameters(job)), np.zeros(1), np.ones(1, np.int64)
+    static = static_bytes(job, Held(every, none, every, none, none), Holding(3 * one, 0 * one, one, one), np.ones(1))
+    weights = 0.0 if effects.units(job.runtime) else float(static.weights[0])
+    return weights + float((static.gradients + static.optimizer)[0])
 
 
 def crossing_bytes(job: Job, microbatches: int, padding: float) -> float:

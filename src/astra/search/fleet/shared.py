@@ -8,7 +8,7 @@ as much as the others up to what it has room for. That is the least largest part
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from math import floor, gcd
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,7 @@ import numpy as np
 
 from astra.cost import mixed as cost
 from astra.cost.memory import room_bytes
-from astra.cost.shares import GATHERS, shared_sync
+from astra.cost.shares import GATHERS, shared_sync, state_bytes
 from astra.cost.state import Held
 from astra.cost.trained import trained_parameters
 from astra.layers.kinds import layer_kinds
@@ -31,13 +31,12 @@ from astra.spec.mixed import Group, MixedStrategy, plain_group
 from astra.spec.shares import WHOLE
 from astra.spec.strategy import parse_strategy
 
-MOST_POOLS: Final = 3  # whose sizes of micro-batches are all tried
+MOST_POOLS: Final = 3  # that share a state
 MOST_SAMPLES: Final = 32  # of a micro-batch
 TRIED: Final = 6  # ways to deal the batch that are estimated in full,
 KEPT: Final = 2  # until so many of them fit
 ROUNDS: Final = 5  # of dealing the state: what is gathered grows with the largest part
 STATE: Final = ("weights", "gradients", "optimizer")  # kinds of memory that are sharded
-LEAST_BYTES: Final = 8.0  # of a parameter's state: less than any optimizer has
 _ALLOWED: Final[Mapping[str, object]] = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "vp": 1, "zero": 3, "reshard": "always",
                                          "shard": 0, "offload": "none", "sp": False}  # fmt: skip
 
@@ -56,18 +55,17 @@ class _Options(NamedTuple):
 def sharing_state(
     fleet: Fleet, limits: Limits, counts: Counts, estimated: Estimated, *, every: bool, below_s: float
 ) -> list[MixedStrategy]:
-    """The best strategies found whose pipelines could end in time and that fit, all GPUs of two or three pools used."""
+    """The best strategies found whose steps could end in time and that fit, with all GPUs of two or three pools."""
     if not _possible(fleet, limits):
         return []
     used = [pool for pool, gpus in enumerate(counts) if gpus]
-    sizes = [len(used)] if every else range(2, min(len(used), MOST_POOLS) + 1)
-    options = {pool: _options(fleet, limits, pool) for pool in used} if len(used) <= MOST_POOLS else {}
+    options = cache(partial(_options, fleet, limits))
     dealt = [
         one
-        for size in sizes
-        for some in combinations(options, size)
-        if size > 1
-        for one in _dealt(fleet, counts, {pool: options[pool] for pool in some}, below_s)
+        for size in range(2, MOST_POOLS + 1)
+        for some in combinations(used, size)
+        if (size == len(used) or not every) and (exchange_s := _exchange_s(fleet, counts, some)) < below_s
+        for one in _dealt(fleet, counts, {pool: options(pool) for pool in some}, exchange_s, below_s)
     ]
     found: list[MixedStrategy] = []
     for _, groups in sorted(dealt, key=lambda one: one[0])[:TRIED]:
@@ -103,10 +101,13 @@ def _options(fleet: Fleet, limits: Limits, pool: int) -> _Options:
 
 
 def _dealt(
-    fleet: Fleet, counts: Counts, options: Mapping[int, _Options], below_s: float
+    fleet: Fleet, counts: Counts, options: Mapping[int, _Options], exchange_s: float, below_s: float
 ) -> Iterator[tuple[float, tuple[Group, ...]]]:
     """The quickest ways to deal the batch to replicas in equally many micro-batches, by a bound on their time."""
     pools, batch = list(options), fleet.job.workload.global_batch
+    rates = [counts[pool] * float((one.mbs / one.seconds).max()) for pool, one in options.items()]
+    if batch / sum(rates) >= below_s:
+        return
     choices = np.stack(np.meshgrid(*(np.arange(len(one.mbs)) for one in options.values()), indexing="ij"), axis=-1)
     choices = choices.reshape(-1, len(pools))
 
@@ -114,11 +115,10 @@ def _dealt(
         return [getattr(options[pool], name)[choices[:, place]] for place, pool in enumerate(pools)]
 
     samples = sum(counts[pool] * mbs for pool, mbs in zip(pools, column("mbs"), strict=True))
-    rooms = [counts[pool] * np.maximum(room_bytes(fleet.jobs[pool]) - kept, -np.inf)
-             for pool, kept in zip(pools, column("kept_bytes"), strict=True)]  # fmt: skip
-    held = [room >= 0 for room in rooms]
-    fits = np.logical_and.reduce(held) & (sum(rooms) >= LEAST_BYTES * trained_parameters(fleet.job))
-    seconds = batch / samples * np.maximum(np.max(column("seconds"), axis=0), _exchange_s(fleet, counts, pools))
+    free = [room_bytes(fleet.jobs[pool]) - kept for pool, kept in zip(pools, column("kept_bytes"), strict=True)]
+    together = sum(counts[pool] * room for pool, room in zip(pools, free, strict=True))
+    fits = (np.min(free, axis=0) >= 0) & (together >= state_bytes(fleet.job))
+    seconds = batch / samples * np.maximum(np.max(column("seconds"), axis=0), exchange_s)
     chosen = np.flatnonzero(fits & (batch % samples == 0) & (seconds < below_s))
     for row in chosen[np.argsort(seconds[chosen], kind="stable")][:TRIED]:
         told = [(pool, options[pool], choices[row, place]) for place, pool in enumerate(pools)]
