@@ -29,7 +29,7 @@ from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.ways import MOST_TOKENS, again_s
 from astra.spec.mixed import Group, MixedStrategy, plain_group
 from astra.spec.shares import WHOLE
-from astra.spec.strategy import parse_strategy
+from astra.spec.strategy import Strategy, parse_strategy
 
 MOST_POOLS: Final = 3  # that share a state
 MOST_SAMPLES: Final = 32  # of a micro-batch
@@ -37,8 +37,6 @@ TRIED: Final = 6  # ways to deal the batch that are estimated in full,
 KEPT: Final = 2  # until so many of them fit
 ROUNDS: Final = 5  # of dealing the state: what is gathered grows with the largest part
 STATE: Final = ("weights", "gradients", "optimizer")  # kinds of memory that are sharded
-_ALLOWED: Final[Mapping[str, object]] = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "vp": 1, "zero": 3, "reshard": "always",
-                                         "shard": 0, "offload": "none", "sp": False}  # fmt: skip
 
 Estimated = Callable[[MixedStrategy], MixedEstimate]
 
@@ -69,7 +67,7 @@ def sharing_state(
     ]
     found: list[MixedStrategy] = []
     for _, groups in sorted(dealt, key=lambda one: one[0])[:TRIED]:
-        fitting = with_room(groups, estimated)
+        fitting = with_room(groups, estimated) if _allowed(limits, groups) else None
         found += [fitting] if fitting is not None else []
         if len(found) == KEPT:
             break
@@ -78,9 +76,16 @@ def sharing_state(
 
 def _possible(fleet: Fleet, limits: Limits) -> bool:
     """Whether the runtime shards weights, and restrictions and the model leave it."""
-    allowed = all(limits.allows(field, value) for field, value in _ALLOWED.items())
+    allowed = limits.allows("zero", 3) and limits.allows("tp", 1) and limits.allows("pp", 1)
     plain = fleet.job.model.moe is None and fleet.job.workload.task == "pretrain"
     return plain and allowed and not limits.restrictions.alike and 3 in fleet.job.runtime.can.zero
+
+
+def _allowed(limits: Limits, groups: Sequence[Group]) -> bool:
+    """Whether restrictions leave every word of the groups' strategies."""
+    plain = [group.plain for group in groups if group.plain is not None]
+    fields = [name for name in Strategy.__struct_fields__ if name != "layers"]
+    return all(limits.allows(name, getattr(one, name)) for one in plain for name in fields)
 
 
 def _options(fleet: Fleet, limits: Limits, pool: int) -> _Options:
