@@ -233,6 +233,11 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         }  # fmt: skip
 
     @property
+    def over_pools(self) -> bool:
+        """Whether it is one group of pipelines over several pools."""
+        return len(self.groups) == 1 and len(self.groups[0].segments) > 1
+
+    @property
     def gpus_by_pool(self) -> dict[str, int]:
         """GPUs used of each pool."""
         used: dict[str, int] = {}

@@ -37,7 +37,7 @@ from astra.rules.table import Rule, violations
 from astra.schedule import find, legal, step_s
 from astra.schedule.simulator import StageSeconds
 from astra.search import detail
-from astra.search.fleet.pools import Fleet
+from astra.search.fleet.pools import Fleet, part_of
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.summary import BETWEEN, KnownOfStrategy, summary
 from astra.search.words import said
@@ -69,7 +69,8 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     """The record of one strategy; the caller has checked it with ``check_strategy``."""
     groups = [costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
-    line_s = busiest_s(crossings(fleet.cluster, fleet.names, fleet.job, strategy))
+    lines = fleet.cluster.lines
+    line_s = busiest_s(crossings(fleet.cluster, fleet.names, fleet.job, strategy)) if lines else 0.0
     ends_s = [max(float(part.after_s.max() + part.met_s) for part in costed) for costed in groups]
     longest = [max(line_s, seconds) for seconds, _ in pipelines]
     done_s = [seconds + end_s for seconds, end_s in zip(longest, ends_s, strict=True)]
@@ -195,13 +196,6 @@ def without_even(strategy: Strategy) -> Strategy:
     """A strategy that says its layers only where its stages differ."""
     plain = strategy.layers == even(sum(strategy.layers), len(strategy.layers))
     return replace(strategy, layers=()) if plain else strategy
-
-
-def part_of(job: Job, gpus: int) -> Job:
-    """A job on so many GPUs of its pool."""
-    if gpus == job.pool.gpus:
-        return job
-    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=gpus))
 
 
 def _broken(job: Job, strategy: Strategy, group: Group, user_rules: Sequence[Rule]) -> list[str]:

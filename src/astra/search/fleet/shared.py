@@ -23,10 +23,9 @@ from astra.cost.trained import trained_parameters
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.provenance import Floats, Ints
-from astra.search.fleet.frames import Counts
+from astra.search.fleet.frames import MOST_TOKENS, Counts, again_s
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
-from astra.search.fleet.ways import MOST_TOKENS, again_s
 from astra.spec.mixed import Group, MixedStrategy, plain_group
 from astra.spec.shares import WHOLE
 from astra.spec.strategy import Strategy, parse_strategy
