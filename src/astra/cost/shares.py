@@ -21,15 +21,23 @@ from astra.cost.state import Bytes, Held, Holding, Units, gradient_bytes, static
 from astra.cost.trained import trained_parameters
 from astra.provenance import Floats, worst
 from astra.spec.job import Job
+from astra.spec.mixed import Group, MixedStrategy
 
 GATHERS: Final = 2  # of a layer's weights for each micro-batch: in forward and in backward
 _LEAST: Final = 1e-12  # a part that is nothing
 
 
-def with_shares(job: Job, costs: StageCosts, part: float, padding: float, moved: Sync) -> StageCosts:
-    """A group's costs where one of its replicas holds so much of the state that all groups share."""
+def with_shares(
+    job: Job, costs: StageCosts, mixed: MixedStrategy, group: Group, jobs: Sequence[Job], way: Wire | None
+) -> StageCosts:
+    """A group's costs where its replicas hold their part of one state; ``jobs`` are those of all groups' pools."""
+    replicas = sum(one.dp for one in mixed.groups)
+    moved = shared_sync(jobs, costs.held, group.segments[0].tp, replicas, way, mixed.padding)
+    part = mixed.held[mixed.groups.index(group)]
     ranks = np.full(costs.shards.shape, 1 / max(part, _LEAST))
-    units = Units(*(padding * parameters for parameters in costs.units)) if effects.units(job.runtime) else costs.units
+    units = costs.units
+    if effects.units(job.runtime):
+        units = Units(*(mixed.padding * parameters for parameters in units))
     return costs._replace(shards=ranks, expert_shards=ranks, units=units, sync=moved)
 
 

@@ -220,7 +220,7 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     @property
     def padding(self) -> float:
         """How much more is gathered than with even parts of one state."""
-        return padding(self.shares, [group.dp for group in self.groups])
+        return padding(self.shares, [group.dp for group in self.groups]) if self.shares else 1.0
 
     @property
     def shapes(self) -> set[tuple[Any, ...]]:

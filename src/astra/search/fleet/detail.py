@@ -23,7 +23,7 @@ from astra.cost.lines import busiest_s, crossings
 from astra.cost.memory import activations, peak
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
-from astra.cost.shares import padded, shared_sync, with_shares
+from astra.cost.shares import padded, with_shares
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.start import highest_of
 from astra.cost.step import states
@@ -128,17 +128,16 @@ def _costed(
         seldom = cost.beside(job, groups, way.every(mixed.local))
         moved = with_other_groups(job, costs.sync, costs.held, *replicas_of(strategy), seldom)
         met_s = float(moved.across_s.max())
-    padding = 1.0
     if mixed.shares:
-        padding = mixed.padding
-        costs = _shared(fleet, mixed, group, job, costs, way)
+        jobs = [fleet.jobs[fleet.place(one.segments[0].pool)] for one in mixed.groups]
+        costs = with_shares(job, costs, mixed, group, jobs, way)
     elif way is not None and mixed.local == 1 and _alike(mixed):
         shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
         in_all = sum(each.dp for each in mixed.groups)
         costs = costs._replace(sync=cost.with_like_groups(job, costs.sync, costs.held, shards, in_all, way))
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
-    static = padded(job, static, padding)
+    static = padded(job, static, mixed.padding)
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
         job, row.meshes, gathered, row.recomputes, between.per_microbatch_s[0]
     )
@@ -164,16 +163,6 @@ def _costed(
         _broken(job, strategy, group, user_rules),
         met_s,
     )
-
-
-def _shared(
-    fleet: Fleet, mixed: MixedStrategy, group: Group, job: Job, costs: StageCosts, way: cost.Wire | None
-) -> StageCosts:
-    """A group whose replicas hold their part of one state, and gather it with those of all groups."""
-    jobs = [fleet.jobs[fleet.place(one.segments[0].pool)] for one in mixed.groups]
-    replicas = sum(one.dp for one in mixed.groups)
-    moved = shared_sync(jobs, costs.held, group.segments[0].tp, replicas, way, mixed.padding)
-    return with_shares(job, costs, mixed.held[mixed.groups.index(group)], mixed.padding, moved)
 
 
 def _alone(whole: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> tuple[Job, Strategy]:
