@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from astra.columns import from_strategy
 from astra.cost import mixed as cost
 from astra.cost import step
 from astra.cost.between import with_other_groups
@@ -25,6 +26,9 @@ from astra.cost.timed import PartTables
 from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
+from astra.rules.can import rules_of
+from astra.rules.names import facts_of
+from astra.rules.table import violations
 from astra.search.bounds import Grids
 from astra.search.detail import as_row, estimate, layers_of, legality, simulated
 from astra.search.engine import Candidate, among
@@ -275,12 +279,14 @@ class _Line:
         self.end_s = lru_cache(maxsize=64)(self._end_s)
 
     def _round(self) -> int:
-        """Micro-batches that may be added and leave the strategy legal: any number unless chunks come in rounds."""
-        m, samples, strategy = self.microbatches, self.strategy.dp * self.strategy.mbs, self.strategy
-        if strategy.schedule == "1f1b":
-            return 1
-        tried = (some for some in (1, strategy.pp, 2 * strategy.pp) if m % some == 0)
-        return next((some for some in tried if not legality(with_batch(self.job, (m + some) * samples), strategy)), m)
+        """Micro-batches that may be added and leave the strategy legal."""
+        m, samples, strategy, job = self.microbatches, self.strategy.dp * self.strategy.mbs, self.strategy, self.job
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        columns, rules = from_strategy(strategy), [one for one in rules_of(job.runtime) if "microbatches" in one.needs]
+        for some in (1, strategy.pp, 2 * strategy.pp):
+            if m % some == 0 and not violations(columns, facts | {"batch": (m + some) * samples}, rules=rules):
+                return some
+        return m
 
     def pipeline_s(self, microbatches: int) -> float:
         """Simulated."""

@@ -262,16 +262,20 @@ class Planner:
 
     def full_estimate(self, strategy: MixedStrategy) -> Costed:
         """A strategy in full, once."""
-        text, plain = str(strategy), strategy.groups[0].plain
-        if len(strategy.groups) == 1 and plain is not None:
-            alone = OnePool(pool=strategy.groups[0].segments[0].pool, strategy=without_even(plain))
-            return Costed(alone, estimate_alone(self.fleet, alone, user_rules=self.user_rules))
-        if text not in self._costed:
+        group, whole = strategy.groups[0], strategy.samples == self.frame_space.batch
+        plan: MixedStrategy | OnePool = strategy
+        if len(strategy.groups) == 1 and group.plain is not None:
+            plan = OnePool(pool=group.segments[0].pool, strategy=without_even(group.plain))
+        if (text := str(plan)) in self._costed:
+            return self._costed[text]
+        if isinstance(plan, OnePool):
+            costed = Costed(plan, estimate_alone(self.fleet, plan, user_rules=self.user_rules))
+        else:
             self.effort.spend(FULL)
-            if strategy.samples != self.frame_space.batch:  # a share that is costed by itself
-                return Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
-            self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
-        return self._costed[text]
+            costed = Costed(plan, estimate(self.fleet, plan, user_rules=self.user_rules))
+        if whole:  # not a share that is costed by itself
+            self._costed[text] = costed
+        return costed
 
     def search(self, *, better: bool = False, progress: Progress | None = None) -> Found:
         """The plans of the fleet, none worse than the best pool alone; ``better``: only those that beat that."""
@@ -357,6 +361,7 @@ class Planner:
             met = self.menus.look(Asked(pool, have, self.frame_space.batch))
             lone = None if met is None else best_alone(self.fleet, pool, met, self.user_rules, upper=self.upper)
             found = [Costed(*lone)] if lone is not None else []
+            self._costed |= {str(each.strategy): each for each in found}
             if not found:
                 counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
                 found = self.cost(self.sharing(counts, every=False, limit=np.inf), most=1)
