@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.columns import each, largest
+from astra.columns import each, largest, take
 from astra.cost import effects, memory
 from astra.cost.between import Replicas, replicas
 from astra.cost.memory import Sharding
@@ -68,6 +68,12 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, shardings: Sharding) -> 
     )
     static = memory.states(job, costs, shardings)
     return static._replace(start=start_bytes(job, costs, shardings)), update, between
+
+
+def states_at(held: States, rows: Ints) -> States:
+    """The same of some meshes."""
+    static, update, between = held
+    return take(static, rows), take(update, rows), take(between, rows)
 
 
 def evaluate(
