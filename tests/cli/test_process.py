@@ -67,11 +67,11 @@ def test_ascii_terminals_get_ascii() -> None:
 
 # What is registered to run at the end, and a thread that ends after the command does.
 ENDING = """
-import atexit, sys, threading, time
+import atexit, sys, threading
 from astra.cli import program
 atexit.register(lambda: print("the end"))
 if {thread}:
-    threading.Thread(target=lambda: (time.sleep(0.5), print("the thread"))).start()
+    threading.Thread(target=lambda: (threading.main_thread().join(), print("the thread"))).start()
 sys.argv = ["astra", {verb!r}, "gpus"]
 sys.exit(program())
 """
