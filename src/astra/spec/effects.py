@@ -1,7 +1,5 @@
 """What one framework has and others do not: named effects of a runtime, each with its amount and where that is from."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from astra.spec.names import Line
