@@ -153,7 +153,7 @@ def catalog_hash() -> str:
 
 
 def _sha256() -> Any:
-    """A new digest from the interpreter's own module: hashlib loads OpenSSL first, which takes longer than all of it."""
+    """A new digest from the interpreter's own module: hashlib loads OpenSSL first, which takes longer than the rest."""
     for name in ("_sha2", "_sha256", "hashlib"):  # since Python 3.12, before it, and where neither is built in
         with contextlib.suppress(ImportError):
             return importlib.import_module(name).sha256()
