@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.columns import each, largest, take
+from astra.columns import Column, each, largest
 from astra.cost import effects, memory
 from astra.cost.between import Replicas, replicas
 from astra.cost.memory import Sharding
@@ -71,9 +71,13 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, shardings: Sharding) -> 
 
 
 def states_at(held: States, rows: Ints) -> States:
-    """The same of some meshes."""
+    """The same of some meshes; a column of one row stands for all of them."""
+
+    def some(column: Column) -> Column:
+        return column if len(column) == 1 else column.take(rows, axis=0)
+
     static, update, between = held
-    return take(static, rows), take(update, rows), take(between, rows)
+    return each(static, some), each(update, some), each(between, some)
 
 
 def evaluate(
