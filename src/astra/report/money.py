@@ -26,7 +26,7 @@ from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
 YEAR_H: Final = 8766
@@ -43,7 +43,7 @@ def render_rent(
     ``full`` adds it as a picture, what common choices waste, prices and what was left out.
     """
     columns = drawing.page_width(width)
-    parts: list[RenderableType] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
+    parts: list[Part] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
     parts += [drawing.heading("Time against money", judged_words(report))]
     shown = [choice for choice in report.front if full or not choice.like]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
@@ -90,7 +90,7 @@ def _about_strategies(report: RentReport) -> list[str]:
     ]
 
 
-def _header(report: RentReport) -> list[RenderableType]:
+def _header(report: RentReport) -> list[Part]:
     work = report.request["workload"]
     tokens = (
         f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}"
@@ -158,7 +158,7 @@ def _commitment(choice: Choice) -> str:
     return f"; a floor, because the term is not known: a year of it is {show_dollars(usd)}"
 
 
-def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]:
+def _merged(report: RentReport, shown: Sequence[Choice]) -> list[Part]:
     """How many choices are as fast as a cheaper one for all that is known."""
     hidden = len(report.front) - len(shown)
     if not hidden:
@@ -177,7 +177,7 @@ def _extras(cost: Cost) -> str:
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
-def _popular_table(report: RentReport) -> RenderableType:
+def _popular_table(report: RentReport) -> Part:
     out = drawing.table(("choice", "left"), ("time", "right"), ("cost", "right"), ("wastes", "wrap"))
     by = report.judged_by
     for choice in report.popular:
@@ -208,7 +208,7 @@ def restart_sentences(cost: Cost, whose: str = "") -> list[str]:
     ]
 
 
-def _prices(front: Sequence[Choice]) -> list[RenderableType]:
+def _prices(front: Sequence[Choice]) -> list[Part]:
     seen = dict.fromkeys(price_words(part.price) for choice in front for part in choice.parts)
     return [drawing.heading("Prices"), *drawing.bullets(seen)]
 
@@ -242,7 +242,7 @@ def terms_words(price: PriceTag) -> str:
     return f"; {'; '.join(words)}" if words else ""
 
 
-def _unused(report: RentReport) -> list[RenderableType]:
+def _unused(report: RentReport) -> list[Part]:
     if not report.unused:
         return []
     rows = [f"{entry.reason}: {', '.join(entry.offers)}." for entry in report.unused]
@@ -270,7 +270,7 @@ def mixes_sentence(found: MixSearch) -> str:
     )
 
 
-def bill(planset: PlanSet) -> list[RenderableType]:
+def bill(planset: PlanSet) -> list[Part]:
     """The best plan's bill, what it saves, and the front where that was asked for; without a price what it saves."""
     if not planset.plans or planset.best.estimate.cost is None:
         saved = saved_sentences(planset)
@@ -340,7 +340,7 @@ def _saved(amount: float, words: str) -> str:
     return f"{words} {'saved' if amount >= 0 else 'more'}"
 
 
-def _plan_front(estimates: Sequence[Estimate]) -> list[RenderableType]:
+def _plan_front(estimates: Sequence[Estimate]) -> list[Part]:
     rows = drawing.table(("GPUs", "left"), ("time", "right"), ("cost", "right"), ("range", "right"))
     points = []
     for estimate in estimates:

@@ -21,7 +21,7 @@ from astra.validate.sources import sources
 from astra.validate.targets import sections, why_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 _SHOWN_RULES: Final = 12
 _TITLES: Final = {
@@ -46,7 +46,7 @@ def render_validation(found: Validation, width: int | None, color: bool, *, brie
     """The report, skipped rows first."""
     from astra.report import drawing  # noqa: PLC0415
 
-    parts: list[RenderableType] = []
+    parts: list[Part] = []
     for title, note, head, rows in _tables(found, brief=brief, full=full):
         table = drawing.table((head[0], "wrap"), *((name, _side(name)) for name in head[1:]))
         for row in rows:
