@@ -32,7 +32,7 @@ def by_rich(part: RenderableType, width: int, *, color: bool = False) -> str:
         markup=False, emoji=False, highlight=False, legacy_windows=False,
     )  # fmt: skip
     console.print(part)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().split("\n")[:-1])
 
 
 @given(pieces=PIECES, width=WIDTHS)
@@ -43,13 +43,21 @@ def test_paragraphs(pieces: list[tuple[str, str]], width: int) -> None:
     assert drawing.draw([drawing.prose(*pieces)], width=width, color=False) == by_rich(prose, width)
 
 
-@given(data=st.data(), width=WIDTHS, gap=st.integers(1, 3), sides=st.lists(SIDES, min_size=1, max_size=6))
-def test_tables(data: st.DataObject, width: int, gap: int, sides: list[str]) -> None:
+@given(
+    data=st.data(),
+    width=WIDTHS,
+    gap=st.integers(1, 3),
+    headed=st.booleans(),
+    sides=st.lists(SIDES, min_size=1, max_size=6),
+)
+def test_tables(data: st.DataObject, width: int, gap: int, sides: list[str], headed: bool) -> None:
     cell = st.text(LETTERS, max_size=25)
     names = data.draw(st.lists(cell, min_size=len(sides), max_size=len(sides)))
     rows = data.draw(st.lists(st.lists(cell, min_size=len(sides), max_size=len(sides)), max_size=4))
-    expected = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
-    found = drawing.table(*zip(names, sides, strict=True), gap=gap)
+    expected = RichTable(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), show_header=headed
+    )
+    found = drawing.table(*zip(names, sides, strict=True), gap=gap, headed=headed)
     for name, side in zip(names, sides, strict=True):
         justify = "right" if side == "right" else "left"
         expected.add_column(name, justify=justify, no_wrap=side != "wrap", overflow="fold")  # type: ignore[arg-type]

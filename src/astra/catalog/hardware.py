@@ -149,7 +149,7 @@ def catalog_hash() -> str:
         with open(found[name], "rb") as stream:
             # Line ends are made equal, so that every checkout agrees.
             digest.update(name.encode() + b"\0" + stream.read().replace(b"\r\n", b"\n") + b"\0")
-    return digest.hexdigest()[:12]
+    return str(digest.hexdigest()[:12])
 
 
 def _sha256() -> Any:

@@ -83,9 +83,10 @@ def heading(title: str, note: str = "") -> Text:
     return prose((title, "bold cyan"), (f"  {note}", "dim") if note else "")
 
 
-def table(*columns: tuple[str, str], gap: int = 2) -> Table:
+def table(*columns: tuple[str, str], gap: int = 2, headed: bool = True) -> Table:
     """A table without frames; each column is a header and ``left``, ``right`` or ``wrap`` (left, may wrap)."""
-    return Table([Column(name, right=side == "right", wraps=side == "wrap") for name, side in columns], gap=gap)
+    made = [Column(name, right=side == "right", wraps=side == "wrap") for name, side in columns]
+    return Table(made, gap=gap, headed=headed)
 
 
 def bullets(sentences: Iterable[str], *, mark: str = "-", style: str = "") -> list[Part]:

@@ -54,8 +54,7 @@ class Table:
         self, columns: Sequence[Column], *, gap: int = 2, headed: bool = True, widest: int | None = None
     ) -> None:
         self._columns, self._headed, self._widest = columns, headed, widest
-        self._between = int(headed)  # of the gap: what no column can give away
-        self._pads = [gap - self._between] * (len(columns) - 1) + [0]
+        self._pads = [gap - 1] * (len(columns) - 1) + [0]  # of the gap a blank is what no column can give away
         self._rows: list[tuple[list[Text], str]] = []
 
     def add_row(self, *cells: str | Text, style: str = "") -> None:
@@ -79,7 +78,7 @@ class Table:
 
     def _row(self, cells: Sequence[Text], style: str, widths: Sequence[int], *, below: bool = False) -> Iterator[Line]:
         """A row as lines; short cells stand at its top, or ``below``."""
-        drawn = []
+        drawn: list[list[Line]] = []
         for cell, column, width, pad in zip(cells, self._columns, widths, self._pads, strict=True):
             own = "" if below else column.style
             styled = Text(tuple((letters, f"{own} {style} {its}") for letters, its in cell.pieces))
@@ -88,14 +87,14 @@ class Table:
         height = max(map(len, drawn))
         for place in range(height):
             line: Line = []
-            for lines, width in zip(drawn, widths, strict=True):
-                at = place - (height - len(lines) if below else 0)
-                line += [*(lines[at] if 0 <= at < len(lines) else [(" " * width, "")]), (" " * self._between, "")]
+            for cell_lines, width in zip(drawn, widths, strict=True):
+                at = place - (height - len(cell_lines) if below else 0)
+                line += [*(cell_lines[at] if 0 <= at < len(cell_lines) else [(" " * width, "")]), (" ", "")]
             yield line
 
     def _widths(self, page: int) -> list[int]:
-        """The columns that each takes with the gap behind it, but for what is between."""
-        most = page - self._between * (len(self._columns) - 1)
+        """What each column takes with the gap behind it, but for its last blank."""
+        most = page - (len(self._columns) - 1)
         widths = [self._measured(place, most) or 1 for place in range(len(self._columns))]
         if sum(widths) <= most:
             return widths

@@ -14,7 +14,7 @@ from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars
 
 if TYPE_CHECKING:
-    from astra.report.layout import Part
+    from astra.report.layout import Part, Text
 
 BAR: Final = 14
 LEAST_BAR: Final = 5
@@ -301,7 +301,7 @@ def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_st
         bars = [drawing.text((drawing.bar(shown_s(stage) / slowest, cells), "green")),
                 drawing.text((drawing.bar(full, cells), "yellow" if stage.fits else "red"))]  # fmt: skip
         gib = f"{'' if stage.fits else '! '}{stage.peak_reserved_gib:.1f}/{stage.memory_limit_gib:.1f}"
-        entries: list[Part] = [row.name, stage.pool, str(stage.gpus), str(stage.tp), str(stage.layers)]
+        entries: list[str | Text] = [row.name, stage.pool, str(stage.gpus), str(stage.tp), str(stage.layers)]
         entries += [f"{shown_s(stage) * 1e3:.1f}", *bars[:1] * drawn, gib, *bars[1:] * drawn]
         out.add_row(*entries, *[stage.recompute] * (len(columns) - len(entries)))
     return out

@@ -275,7 +275,8 @@ def bill(planset: PlanSet) -> list[Part]:
     if not planset.plans or planset.best.estimate.cost is None:
         saved = saved_sentences(planset)
         return [drawing.blank(), *drawing.bullets(saved)] if saved else []
-    best, parts = planset.best.estimate, [drawing.blank(), drawing.heading("The bill")]
+    best = planset.best.estimate
+    parts: list[Part] = [drawing.blank(), drawing.heading("The bill")]
     if planset.objective == "pareto" and len(planset.plans) > 1:
         parts += _plan_front([plan.estimate for plan in planset.plans])
     return [*parts, *drawing.bullets([*bill_sentences(best), *saved_sentences(planset)])]

@@ -281,8 +281,7 @@ def _figures(estimate: Estimate) -> Part:
     if estimate.train_usd is not None:
         source = f" ({estimate.price_source})" if estimate.price_source else ""
         rows.append(("cost", f"{show_dollars(estimate.train_usd)}{source}"))
-    out = drawing.table(("", "left"), ("", "wrap"))
-    out.show_header = False
+    out = drawing.table(("", "left"), ("", "wrap"), headed=False)
     for name, value in rows:
         out.add_row(drawing.text((name, "dim")), value)
     return out
