@@ -18,7 +18,7 @@ ROLES: Final = {"knee": "best trade"}
 MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
 
 
-WIDE: Final = 110  # columns of a page with room for strategies
+WIDE: Final = 150  # columns of a page with room for strategies
 
 
 def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> Part:

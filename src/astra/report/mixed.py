@@ -320,7 +320,7 @@ def _ranking(plans: Sequence[Plan]) -> Part:
         cells += [f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
         cells += [explain.show_share(estimate.bubble_fraction)]
         if priced:
-            cells += [f"{estimate.train_days:.3g}" if estimate.train_days is not None else "-"]
+            cells += [drawing.days(estimate.train_days)]
             cells += [show_dollars(estimate.train_usd) if estimate.train_usd is not None else "-"]
         out.add_row(str(plan.rank), *cells)
     return out

@@ -43,9 +43,35 @@ def render_rent(
     ``full`` adds it as a picture, what common choices waste, prices and what was left out.
     """
     columns = drawing.page_width(width)
+    shown = [choice for choice in report.front if full or not choice.like]
+
+    def rendered(most: int) -> str:
+        return _rendered(report, thinned(shown, most), columns, bool(color), brief=brief, full=full)
+
+    text, most = rendered(len(shown)), len(shown)
+    while not full and most > FEWEST_CHOICES and text.count("\n") > drawing.screen_lines():
+        most -= 1
+        text = rendered(most)
+    return text
+
+
+FEWEST_CHOICES: Final = 6
+
+
+def thinned(front: Sequence[Choice], most: int) -> list[Choice]:
+    """So many choices of a front: all that have a role, and of the others some that lie evenly between them."""
+    others = [choice for choice in front if not choice.roles]
+    room = max(most - (len(front) - len(others)), 0)
+    kept = {id(others[(2 * place + 1) * len(others) // (2 * room)]) for place in range(min(room, len(others)))}
+    return [choice for choice in front if choice.roles or id(choice) in kept]
+
+
+def _rendered(
+    report: RentReport, shown: Sequence[Choice], columns: int, color: bool, *, brief: bool, full: bool
+) -> str:
+    """The text with these choices of the front."""
     parts: list[Part] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
     parts += [drawing.heading("Time against money", judged_words(report))]
-    shown = [choice for choice in report.front if full or not choice.like]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
     rows = [(numbers[id(choice)], choice) for choice in shown]
     parts.append(front_table(rows, columns, report.judged_by, energy=full or report.objective in ("energy", "co2")))
@@ -68,7 +94,7 @@ def render_rent(
         from astra.report.text import shortened  # noqa: PLC0415 - text draws bills too
 
         parts += shortened([*report.notes, search_sentence(report)], MORE)
-    return drawing.draw(parts, width=columns, color=bool(color))
+    return drawing.draw(parts, width=columns, color=color)
 
 
 MORE: Final = (
@@ -159,15 +185,16 @@ def _commitment(choice: Choice) -> str:
 
 
 def _merged(report: RentReport, shown: Sequence[Choice]) -> list[Part]:
-    """How many choices are as fast as a cheaper one for all that is known."""
-    hidden = len(report.front) - len(shown)
-    if not hidden:
-        return []
-    words = (
-        f"{hidden} more: dearer, and faster by less than their error bar or with start-up for over a third of their "
-        "time (-v shows them)."
-    )
-    return [drawing.prose((words, "dim"))]
+    """How many choices are not shown, and why."""
+    hidden = [choice for choice in report.front if choice not in shown]
+    like = sum(bool(choice.like) for choice in hidden)
+    words = []
+    if like:
+        words.append(f"{like} more: dearer, and faster by less than their error bar or with start-up for over a third "
+                     "of their time (-v shows them).")  # fmt: skip
+    if len(hidden) > like:
+        words.append(f"{len(hidden) - like} more between these (-v).")
+    return [drawing.prose((" ".join(words), "dim"))] if words else []
 
 
 def _extras(cost: Cost) -> str:

@@ -221,7 +221,7 @@ def _ranking(plans: list[Plan], width: int) -> Part:
             f"{estimate.peak_reserved_gib:.1f}/{estimate.memory_usable_gib:.1f}",
         ]
         cells += [explain.show_share(estimate.bubble_fraction)] * bubbly
-        cells += [_days(estimate.train_days)] * trained
+        cells += [drawing.days(estimate.train_days)] * trained
         cells += ["-" if estimate.train_usd is None else show_dollars(estimate.train_usd)] * priced
         best = "bold" if plan.rank == 1 else ""
         name = drawing.text((degrees, best), "\n" if tight else "  ", (switches, "dim"))
@@ -232,12 +232,6 @@ def _ranking(plans: list[Plan], width: int) -> Part:
 def headlines(planset: PlanSet) -> list[Part]:
     """The plan to run and the fastest if it works, where they are two."""
     return [drawing.blank(), *drawing.bullets(found)] if (found := explain.headlines(planset)) else []
-
-
-def _days(days: float | None) -> str:
-    if days is None:
-        return "-"
-    return f"{days:.2f}" if days < 1 else f"{days:,.1f}"
 
 
 def _best(estimate: Estimate, width: int) -> list[Part]:

@@ -21,6 +21,7 @@ from astra.cost.between import with_other_groups
 from astra.cost.stage import Gathered, stage_costs
 from astra.cost.step import states
 from astra.cost.timed import PartTables
+from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.search.bounds import Grids
@@ -66,8 +67,9 @@ class Menus:
 
     effort: Effort  # of the search that asks
 
-    def __init__(self, fleet: Fleet, limits: Limits, local: int = 1) -> None:
+    def __init__(self, fleet: Fleet, limits: Limits, local: int = 1, *, upper: bool = False) -> None:
         self.fleet, self.limits, self.local = fleet, limits, local
+        self.upper = upper  # whether a pool alone is judged by the upper end of its step's interval
         self.batch = fleet.job.workload.global_batch
         self.wire = self.between(range(len(fleet.jobs)))
         self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
@@ -156,7 +158,10 @@ class Menus:
         whole = settled(whole, self.limits.restrictions)
         for job, limits, _ in attempts(whole, self.limits.restrictions):
             grids = Grids(job, limits, self.limits.user_rules, self._tables[pool].of(job))
-            found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
+            if self.upper and share == self.batch:
+                found = among(grids, keep=KEEP, within=WITHIN, doubt=Doubt(job))
+            else:
+                found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
             self.spent += OPENED + len(grids.space.strategies)
             if found.candidates or below_s < inf:
                 return Found(job, found.candidates, grids.timed)

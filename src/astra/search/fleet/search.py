@@ -78,7 +78,7 @@ class Planner:
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
         self._menus: dict[tuple[Counts, int], list[FoundPipeline]] = {}
-        self.menus = Menus(self.fleet, self.limits, local)
+        self.menus = Menus(self.fleet, self.limits, local, upper=upper)
         self.groups = GroupSearch(self.menus)
         self._alone: dict[tuple[int, int], Costed | None] = {}
         self.use(Effort(MOST_EFFORT))
