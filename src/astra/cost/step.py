@@ -19,11 +19,10 @@ import numpy as np
 from astra.columns import Column, each, largest
 from astra.cost import effects, memory
 from astra.cost.between import Replicas, replicas
-from astra.cost.memory import Sharding
+from astra.cost.memory import Sharding, start_bytes
 from astra.cost.pipeline import paths_of, pipeline_bound_s
 from astra.cost.recompute import FULL, Recomputes, module_sets
 from astra.cost.stage import Meshes, StageCosts
-from astra.cost.start import start_bytes
 from astra.cost.state import Bytes, optimizer_s
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed

@@ -18,7 +18,17 @@ from astra.cost import step
 from astra.cost.between import Replicas
 from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.memory import Activations, Sharding, activations, fits, peak, reserved_bytes
+from astra.cost.memory import (
+    AT_START,
+    Activations,
+    Highest,
+    Sharding,
+    activations,
+    fits,
+    highest_of,
+    peak,
+    reserved_bytes,
+)
 from astra.cost.parts import Direction, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
 from astra.cost.recompute import Recomputes, module_bits
@@ -33,7 +43,6 @@ from astra.cost.stage import (
     stage_costs,
     stage_table,
 )
-from astra.cost.start import AT_START, Highest, highest_of
 from astra.cost.state import Bytes
 from astra.cost.step import states
 from astra.evidence.bars import bar_of
