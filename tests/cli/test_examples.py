@@ -7,8 +7,9 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,14 @@ def run_printed(where: str, command: str, words: list[str], capsys: pytest.Captu
 
 
 PRINTED = printed()
-SHORT = [(where, some) for where, some in PRINTED if not where.startswith("docs/")]
+
+
+def cases() -> Iterator[Any]:
+    """The quick commands of README and the help in the default run, everything in the other."""
+    for where, some in PRINTED:
+        if not where.startswith("docs/"):
+            yield pytest.param(where, [one for one in some if not takes_long(shlex.split(one)[1:])], id=where)
+        yield pytest.param(where, some, id=f"{where}, all", marks=pytest.mark.exhaustive)
 
 
 def test_every_printed_command_has_flags_that_exist() -> None:
@@ -110,27 +118,10 @@ def test_every_printed_command_has_flags_that_exist() -> None:
         made.parse_args(shlex.split(command)[1:])
 
 
-@pytest.mark.parametrize(("where", "some"), SHORT, ids=[where for where, _ in SHORT])
-def test_commands_of_the_readme_and_the_help_run(
+@pytest.mark.parametrize(("where", "some"), list(cases()))
+def test_printed_commands_run(
     where: str,
-    some: tuple[str, ...],
-    files: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(shutil.copytree(files, tmp_path / "here"))
-    for command in dict.fromkeys(some):
-        words = shlex.split(command)[1:]
-        if runs_here(words) and not takes_long(words):
-            run_printed(where, command, words, capsys)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("where", "some"), PRINTED, ids=[where for where, _ in PRINTED])
-def test_every_printed_command_runs(
-    where: str,
-    some: tuple[str, ...],
+    some: Sequence[str],
     files: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

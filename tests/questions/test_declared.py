@@ -12,7 +12,7 @@ import pytest
 from astra.cli import main
 from astra.errors import InputError
 from astra.questions.declared import read_study
-from astra.questions.question import key_of
+from astra.questions.question import code_hash, key_of
 from tests.questions.studies import TABLES, asked, study
 
 FLEETS = ["8xH100"]
@@ -117,3 +117,17 @@ def test_a_named_runtime_wants_plans_for_it_as_on_the_command_line() -> None:
     found = asked(study(models=[{"model": "llama-2-7b", "runtime": "torchtitan"}, "llama-3-8b"]))
     assert {question.request.launchable for question in found if question.at["models"] != "llama-3-8b"} == {True}
     assert {question.request.launchable for question in found if question.at["models"] == "llama-3-8b"} == {False}
+
+
+def test_answers_of_other_code_are_not_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "cost").mkdir()
+    module = tmp_path / "cost" / "step.py"
+    module.write_bytes(b"seconds = 1\n")
+    before = code_hash(tmp_path)
+    module.write_bytes(b"seconds = 1\r\n")  # another checkout
+    assert code_hash(tmp_path) == before
+    module.write_bytes(b"seconds = 2\n")
+    assert code_hash(tmp_path) != before
+    module.write_bytes(b"seconds = 1\n")
+    module.rename(tmp_path / "step.py")
+    assert code_hash(tmp_path) != before

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import astra
 from astra.answer import Baseline, Cost, PriceTag, Range, Restarts
+from astra.answer_money import Afforded, AffordReport
 from astra.report import money
+from astra.report.afford import render_afford
+from astra.report.drawing import SCREEN_LINES
 from astra.report.scatter import picture
 from astra.units import show_dollars
 from tests.report import records
@@ -60,6 +63,38 @@ def test_no_figure_is_cut_off_on_a_narrow_page() -> None:
         assert max(len(line) for line in drawn.splitlines()) <= width
         assert all({f"{figure} ", f"{figure}\n"} & {drawn[at : at + len(figure) + 1] for at in _places(drawn, figure)}
                    for figure in figures)  # fmt: skip
+
+
+def test_a_front_is_thinned_until_it_has_room_on_a_screen_and_keeps_what_it_speaks_of() -> None:
+    report = astra.rent("llama-2-7b", tokens="100B", gpus="H100,A100,H200", max_gpus=512)
+    whole = [one for one in report.front if not one.like]
+    assert len(whole) > money.FEWEST_CHOICES
+    for most in range(len(whole) + 1):
+        kept = money.thinned(whole, most)
+        assert len(kept) == max(most, sum(bool(one.roles) for one in whole))
+        assert [one for one in whole if one in kept] == kept
+        assert all(one in kept for one in whole if one.roles)
+    for width in (80, 100, 120, 160):
+        drawn = money.render_rent(report, width)
+        assert drawn.count("\n") <= SCREEN_LINES
+        assert all(one.name.split(" from ")[0] in drawn for one in whole if one.roles)
+    told = " ".join(money.render_rent(report, 100, full=True).split())
+    assert all(one.name.split(" from ")[0] in told for one in report.front)
+
+
+def test_what_a_budget_buys_has_its_gpus_in_whole_words_on_every_page() -> None:
+    row = Afforded(
+        model="some-model-70b", parameters=70_000_000_000, tokens=1e12, tokens_range=Range(low=9e11, high=1.1e12),
+        tokens_per_parameter=14.3, loss=2.0, days=9.0, usd=1e6, gpus=1024, price=TAG,
+        choice="1024xH100-SXM5-80GB from Nebius", strategy="tp1 pp1 dp1024 mbs1 zero1",
+    )  # fmt: skip
+    report = AffordReport(
+        version="1", budget_usd=1e6, deadline_days=366.0, ratio=20.0, rows=[row], most="", largest="", best="", notes=[]
+    )
+    for width in (60, 80, 100, 140):
+        lines = render_afford(report, width).splitlines()
+        assert max(len(line) for line in lines) <= width
+        assert any("1024xH100-SXM5-80GB" in line for line in lines[lines.index("") + 1 :])
 
 
 def _places(text: str, word: str) -> list[int]:

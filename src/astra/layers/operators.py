@@ -213,5 +213,4 @@ def once(timed: Callable[..., R], *columns: Floats | Ints | Bools | float, repea
     wide = [column for column in flat if column.ndim]
     first, place = distinct(*wide) if repeated is None else repeated.distinct(*wide)
     found = timed(*(column[first] if column.ndim else column for column in flat))
-    rows: Any = place if isinstance(place, slice) else place.reshape(shape)
-    return take(found, rows)
+    return found if isinstance(place, slice) else take(found, place.reshape(shape))

@@ -10,7 +10,7 @@ from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 
 def render_afford(
@@ -24,7 +24,7 @@ def render_afford(
     """The answers in a sentence each and a table of models; ``full`` adds tokens against parameters as a picture."""
     columns = drawing.page_width(width)
     within = f"{show_dollars(report.budget_usd)} within {show_seconds(report.deadline_days * 86400)}"
-    parts: list[RenderableType] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
+    parts: list[Part] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
     parts += [*drawing.bullets(sentences(report)), drawing.blank(), _table(report, columns)]
     if full and len(report.rows) > 1:
         points = [(float(row.parameters), row.tokens) for row in report.rows]
@@ -69,15 +69,21 @@ def _mark(row: Afforded, report: AffordReport) -> str:
     return "".join(mark for mark, name in marks.items() if name == row.model)
 
 
-def _table(report: AffordReport, width: int) -> RenderableType:
-    columns = [("", "left"), ("model", "left"), ("params", "right"), ("tokens", "right"), ("range", "right")]
-    columns += [("per param", "right"), ("loss", "right"), ("time", "right"), ("cost", "right")]
-    columns += [("GPUs", "wrap")]
+def _table(report: AffordReport, width: int) -> Part:
+    """One row per model; a narrow page keeps room for the GPUs before ranges and tokens per parameter."""
+    sums, ratios, ranges = (width >= columns for columns in (_TINY, _NARROW, _WIDE))
+    columns = [("", "left"), ("model", "left")] + [("params", "right")] * sums + [("tokens", "right")]
+    columns += [("range", "right")] * ranges + [("per param", "right")] * ratios
+    columns += [("loss", "right"), ("time", "right")] + [("cost", "right")] * sums + [("GPUs", "wrap")]
     out = drawing.table(*columns, gap=1 if width < 120 else 2)
     for row in report.rows:
         spread = f"{show_count(row.tokens_range.low)}-{show_count(row.tokens_range.high)}"
-        cells = [_mark(row, report), row.model, show_count(row.parameters), show_count(row.tokens), spread]
-        cells += [f"{row.tokens_per_parameter:.3g}", "-" if row.loss is None else f"{row.loss:.3f}"]
-        cells += [show_seconds(row.days * 86400), show_dollars(row.usd), row.choice]
+        cells = [_mark(row, report), row.model] + [show_count(row.parameters)] * sums + [show_count(row.tokens)]
+        cells += [spread] * ranges + [f"{row.tokens_per_parameter:.3g}"] * ratios
+        cells += ["-" if row.loss is None else f"{row.loss:.3f}"]
+        cells += [show_seconds(row.days * 86400)] + [show_dollars(row.usd)] * sums + [row.choice]
         out.add_row(*cells, style="bold" if _mark(row, report) else "")
     return out
+
+
+_TINY, _NARROW, _WIDE = 72, 90, 110  # columns

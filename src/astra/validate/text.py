@@ -21,8 +21,9 @@ from astra.validate.sources import sources
 from astra.validate.targets import sections, why_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
+Section = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
 _SHOWN_RULES: Final = 12
 _TITLES: Final = {
     "source": "By source", "framework": "By framework", "gpu": "By GPU", "precision": "By precision",
@@ -39,20 +40,47 @@ _COVER_HEAD: Final = ("class of evidence", "runs", "held", "bar")
 _PICK_HEAD: Final = ("", "groups", "of best", "worst", "regret", "worst", "rank corr.", "best of 3", "memory ignored")
 _WORST_HEAD: Final = ("run", "predicted", "measured", "error", "what it was, and why")
 _ALWAYS: Final = ("Skipped rows", "Times not scored", "The pick")
-_NARROWEST: Final = 92  # the widest table's numbers; narrower pages would cut them
+_NARROW: Final = 98  # columns that all of a table's numbers have room in; a narrower page does without some
+_WIDE_ONLY: Final = ("p90", "8% free, failed", "refused, failed", "best of 3", "memory ignored", "rank corr.")
+_LEAST: Final = 72  # columns that the others need
+MORE: Final = (
+    "-v: by framework, GPU, precision, family and scale, what was left out and filled in, the runs farthest from the "
+    "measurement. --show RUN: what a run asks of astra estimate."
+)
 
 
 def render_validation(found: Validation, width: int | None, color: bool, *, brief: bool, full: bool) -> str:
-    """The report, skipped rows first."""
+    """The report on a screen, all of it if ``full``; of a user's own runs with those that were skipped, first."""
     from astra.report import drawing  # noqa: PLC0415
 
-    parts: list[RenderableType] = []
-    for title, note, head, rows in _tables(found, brief=brief, full=full):
-        table = drawing.table((head[0], "wrap"), *((name, _side(name)) for name in head[1:]))
+    columns = max(drawing.page_width(width), _LEAST)
+    own = found.table != PUBLISHED
+    parts: list[Part] = []
+    for title, note, head, rows in _tables(found, brief=brief, full=full) if full or own else _short(found, brief):
+        kept = [place for place, name in enumerate(head) if columns >= _NARROW or name not in _WIDE_ONLY]
+        table = drawing.table(*((head[place], _side(head[place]) if place else "wrap") for place in kept))
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(row[place] for place in kept))
         parts += [drawing.heading(title, note), *([table] if rows else []), drawing.blank()]
-    return drawing.draw(parts[:-1], width=max(drawing.page_width(width), _NARROWEST), color=color)
+    more = [] if full or own or brief else [drawing.prose((f"{_left_out(found)} {MORE}", "dim")), drawing.blank()]
+    return drawing.draw([*parts, *more][:-1], width=columns, color=color)
+
+
+def _left_out(found: Validation) -> str:
+    skipped, aside = sum(found.skipped.values()), sum(found.not_scored.values())
+    return f"{skipped:,} of {len(found.rows):,} rows were skipped, and of {aside:,} more the time is not scored."
+
+
+def _short(found: Validation, brief: bool) -> Iterable[Section]:
+    """The sections that fit a screen: errors in all and by source, then what is held, what fits and the pick in all."""
+    names = {line.name for line in found.overall}
+    wanted = ("Step time and peak memory", "By source", *(() if brief else _IN_ALL))
+    for title, note, head, rows in _tables(found, brief=True, full=False):
+        if title in wanted:
+            yield title, note, head, [row for row in rows if title not in _IN_ALL[1:] or row[0] in names]
+
+
+_IN_ALL: Final = ("In the predicted range", "Fits or does not fit", "The pick")
 
 
 def markdown(found: Validation, *, date: str, commit: str) -> str:
@@ -90,9 +118,6 @@ def _cells(row: Sequence[str]) -> str:
 
 def _side(name: str) -> str:
     return "wrap" if name in _WRAPPED else "left" if name in ("reason", "rule") else "right"
-
-
-Section = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
 
 
 def _tables(found: Validation, *, brief: bool, full: bool) -> list[Section]:
