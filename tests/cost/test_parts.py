@@ -149,7 +149,8 @@ def test_less_work_is_never_slower_under_a_power_limit(gemm_s: float, stream_s: 
 def test_collectives_take_the_hosts_time_where_a_runtime_says_so() -> None:
     some = shard(128, tp=2, sp=True)
     asked, calls = (
-        msgspec.structs.replace(job(2), runtime=changed(job(2).runtime, collective_launches=each)) for each in (0.0, 1.0)
+        msgspec.structs.replace(job(2), runtime=changed(job(2).runtime, collective_launches=each))
+        for each in (0.0, 1.0)
     )
     for key, part in parts(calls, some).items():
         plain = parts(asked, some)[key]

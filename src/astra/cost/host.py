@@ -33,14 +33,13 @@ def launch_s(job: Job) -> tuple[float, float]:
 def host_seconds(job: Job, layer: Layer, sends: Mapping[str, list[Send]], rows: int) -> tuple[Floats, Floats]:
     """The host's time to launch a part's kernels and collectives, forward and backward.
 
-    Of collectives those of tensor parallelism: experts' are told by their dispatcher's kernels, and rings are issued
-    beside attention.
+    Rings of context parallelism are issued beside attention.
     """
     runtime, (forward_s, backward_s) = job.runtime, launch_s(job)
     kernels = _launches(layer, runtime, rows)
     calls = [
         sum(
-            (np.where(send.ranks > 1, getattr(send, way), 0.0) for send in sends["tp"]),
+            (np.where(send.ranks > 1, getattr(send, way), 0.0) for axis in ("tp", "ep") for send in sends[axis]),
             start=np.zeros(rows),
         )
         for way in ("forward", "backward")
